@@ -1,0 +1,73 @@
+# What every target of the project shares, and the helpers that make rooms and tests.
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Consumers get C++20 and the include root; the project's own code also gets warnings and sanitizers.
+# -ffp-contract=off: the same seed gives the same bytes whether or not the machine has FMA.
+add_library(loratory_private_flags INTERFACE)
+target_compile_features(loratory_private_flags INTERFACE cxx_std_20)
+target_compile_options(loratory_private_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion>
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<AND:$<BOOL:${LORATORY_WARNINGS_AS_ERRORS}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+if(LORATORY_SANITIZE)
+  target_compile_options(loratory_private_flags INTERFACE
+    -fsanitize=${LORATORY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(loratory_private_flags INTERFACE -fsanitize=${LORATORY_SANITIZE})
+endif()
+
+# loratory_add_room(reference SOURCES ... LINK ...): the library of one room, alias loratory::<room>.
+function(loratory_add_room room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
+  set(target loratory_${room})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(loratory::${room} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${room} POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/loratory>)
+  target_link_libraries(${target} PUBLIC ${ARG_LINK}
+    PRIVATE $<BUILD_INTERFACE:loratory_private_flags> ${ARG_LINK_PRIVATE})
+  set_property(GLOBAL APPEND PROPERTY LORATORY_ROOMS ${room})
+endfunction()
+
+# loratory_add_test(name LABEL unit SOURCES ... LINK ...): one GoogleTest binary; each of its tests
+# is a CTest test with the label (unit, property, golden, gpu, fuzz-smoke, long).
+function(loratory_add_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  include(GoogleTest)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 600)
+endfunction()
+
+# Sets OUT to true when gpu/ can be built; says in one line why not.
+macro(loratory_find_cuda out)
+  set(${out} OFF)
+  if(NOT LORATORY_CUDA STREQUAL "OFF" AND EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/gpu/CMakeLists.txt")
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90a)
+      endif()
+      enable_language(CUDA)
+      set(${out} ON)
+    elseif(LORATORY_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "LORATORY_CUDA=ON but no CUDA compiler was found; put nvcc on PATH")
+    else()
+      message(STATUS "gpu/: not built, no CUDA compiler found")
+    endif()
+  endif()
+endmacro()

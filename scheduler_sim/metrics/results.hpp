@@ -1,0 +1,161 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace loratory::sim {
+
+/// Milliseconds. Percentiles by linear interpolation between order statistics.
+struct LatencySummary {
+  double mean_ms = 0, p50_ms = 0, p90_ms = 0, p99_ms = 0;
+};
+
+/// How one request went. Times are virtual nanoseconds since the start of the trace; -1 = never.
+struct RequestRecord {
+  int64_t arrival_ns = 0;
+  int64_t first_scheduled_ns = -1;  ///< start of the first step it had tokens in
+  int64_t first_token_ns = -1;
+  int64_t finish_ns = -1;           ///< last token (or abort / error)
+  uint32_t prompt_tokens = 0;
+  uint32_t output_tokens = 0;       ///< generated so far
+  uint32_t cached_tokens = 0;       ///< prompt tokens served by the prefix cache at first admission
+  uint32_t adapter = UINT32_MAX;    ///< AdapterIndex of the trace, UINT32_MAX = base model
+  uint16_t num_preemptions = 0;
+  uint8_t tier_at_arrival = 0;      ///< 0 base model, 1 gpu, 2 cpu, 3 disk
+  uint8_t outcome = 0;              ///< 0 unfinished, 1 completed, 2 cancelled, 3 error, 4 rejected
+};
+
+/// Where the memory of the GPU and the host goes, in bytes.
+struct MemorySplit {
+  int64_t hbm_bytes = 0;        ///< what the engine may use: card x utilization
+  int64_t weights_bytes = 0;
+  int64_t slot_bytes = 0;       ///< all max_loras slots
+  int64_t kv_bytes = 0;
+  int64_t reserve_bytes = 0;    ///< activations, graphs, fragmentation
+  int64_t kv_blocks = 0;        ///< usable blocks; 0 = does not fit
+  int64_t block_bytes = 0;
+  int64_t host_bytes = 0;       ///< adapters in the CPU tier when it is full
+};
+
+/// One point of the sampled timeline (for charts).
+struct TimelineSample {
+  int64_t time_ns = 0;
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;
+  int32_t num_adapters_gpu = 0;
+  int64_t kv_blocks_used = 0;
+};
+
+/// Adapter `adapter` was resident in `slot` during [begin_ns, end_ns).
+struct SlotSpan {
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  uint32_t adapter = 0;         ///< AdapterIndex
+  uint16_t slot = 0;
+};
+
+/// One configuration, replayed. The names are those of results.json.
+struct ConfigResult {
+  int32_t max_loras = 0;
+  int32_t max_cpu_loras = 0;
+  uint64_t seed = 0;
+
+  bool feasible = true;         ///< false: it does not fit; `verdict` says why, metrics are zero
+  bool meets_slo = false;
+  std::string verdict;          ///< one short phrase for the table
+
+  int64_t num_requests = 0;
+  int64_t completed = 0;
+  int64_t cancelled = 0;
+  int64_t failed = 0;
+  double duration_s = 0;
+  double request_throughput = 0;       ///< completed requests / s
+  double total_token_throughput = 0;   ///< prompt + output tokens of completed requests / s
+  double output_throughput = 0;        ///< output tokens / s
+  double request_goodput = 0;          ///< completed requests that meet every SLO / s
+  double slo_attainment = 0;           ///< fraction of all requests that meet every SLO
+
+  LatencySummary ttft, tpot, itl, e2el, queue;
+
+  double adapter_gpu_hit_ratio = 0;    ///< of admissions with an adapter: resident when first considered
+  double adapter_cpu_hit_ratio = 0;    ///< of those not on the GPU: on the CPU
+  int64_t adapter_loads = 0;           ///< disk -> CPU
+  int64_t adapter_load_bytes = 0;
+  int64_t adapter_copies = 0;          ///< CPU -> GPU
+  int64_t adapter_copy_bytes = 0;
+  double prefix_hit_ratio_tokens = 0;
+  double prefix_hit_ratio_blocks = 0;
+  int64_t num_preemptions = 0;
+  int64_t num_drains = 0;
+  int64_t num_steps = 0;
+  double mean_batch_seqs = 0;
+  double gpu_busy_fraction = 0;        ///< step time / duration
+  int64_t max_waiting = 0;
+
+  MemorySplit memory;
+  std::string event_log_hash;          ///< 16 hex digits
+
+  /// Kept only for the configurations the report draws; empty otherwise.
+  std::vector<double> ttft_cdf_ms;     ///< 101 quantiles, 0 % .. 100 %
+  std::vector<double> tpot_cdf_ms;
+  std::vector<TimelineSample> timeline;
+  std::vector<SlotSpan> slot_spans;
+  std::vector<RequestRecord> requests;
+};
+
+/// One curve of miss ratios: entry i belongs to max_loras = sizes[i].
+struct MissRatioCurve {
+  std::string policy;                  ///< "lru", "opt", "top-k"
+  std::vector<int32_t> sizes;
+  std::vector<double> miss_ratios;
+};
+
+/// Who ran what: printed in every output.
+struct Provenance {
+  std::string command;
+  std::string commit;
+  std::string version;
+  uint64_t seed = 0;
+  struct Input { std::string path, checksum, format; };
+  std::vector<Input> inputs;
+};
+
+/// Service-level objectives; a limit <= 0 is not set. Judged on the stated percentile.
+struct Slo {
+  double ttft_ms = 0;
+  double tpot_ms = 0;
+  double percentile = 99;
+};
+
+/// The workload and the system, as shown in the header of every output.
+struct WorkloadSummary {
+  int64_t num_requests = 0;
+  double duration_s = 0;
+  double request_rate = 0;             ///< requests / s
+  double mean_prompt_tokens = 0, mean_output_tokens = 0;
+  int64_t num_adapters = 0;
+  std::string adapters;                ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
+  std::string model, gpu, cost_model;
+  uint64_t num_rows_skipped = 0;
+  std::vector<double> popularity;      ///< share of requests per adapter, descending
+  std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)
+};
+
+/// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
+/// `goodput_min/max[i]` is the band over all seeds of configs[i].
+struct SizeResult {
+  Provenance provenance;
+  WorkloadSummary workload;
+  Slo slo;
+  std::vector<ConfigResult> configs;
+  std::vector<double> goodput_min, goodput_max;
+  std::vector<double> ttft_min_ms, ttft_max_ms;   ///< of the SLO percentile
+  int32_t num_seeds = 1;
+  int32_t recommended = -1;            ///< index into configs, -1 = none meets the SLOs
+  std::string reason;                  ///< one sentence: why this one
+  std::string next_limit;              ///< one sentence: what limits next
+  std::vector<MissRatioCurve> miss_ratio_curves;
+};
+
+}  // namespace loratory::sim
