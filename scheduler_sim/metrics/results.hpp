@@ -78,7 +78,9 @@ struct ConfigResult {
 
   LatencySummary ttft, tpot, itl, e2el, queue;
 
-  double adapter_gpu_hit_ratio = 0;    ///< of admissions with an adapter: resident when first considered
+  double slo_ttft_ms = 0, slo_tpot_ms = 0;  ///< at the SLO's percentile
+
+  double adapter_gpu_hit_ratio = 0;    ///< of requests with an adapter: on the GPU at their arrival
   double adapter_cpu_hit_ratio = 0;    ///< of those not on the GPU: on the CPU
   int64_t adapter_loads = 0;           ///< disk -> CPU
   int64_t adapter_load_bytes = 0;

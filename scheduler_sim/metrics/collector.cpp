@@ -1,0 +1,220 @@
+#include "scheduler_sim/metrics/collector.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler_sim/metrics/quantiles.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr int64_t kNumSamples = 600;  // points of the timeline
+constexpr double kMs = 1e-6;          // milliseconds per nanosecond
+
+uint8_t outcome_of(FinishReason reason) {
+  if (reason == FinishReason::abort) return 2;
+  return reason == FinishReason::error ? 3 : 1;
+}
+
+struct Latencies {
+  double ttft_ms, tpot_ms, e2el_ms, queue_ms;
+  bool has_first_token, has_tpot;
+};
+
+Latencies latencies_of(const RequestRecord& r) {
+  const double tokens_after_first = double(r.output_tokens) - 1;
+  return {.ttft_ms = double(r.first_token_ns - r.arrival_ns) * kMs,
+          .tpot_ms = double(r.finish_ns - r.first_token_ns) * kMs / std::max(1.0, tokens_after_first),
+          .e2el_ms = double(r.finish_ns - r.arrival_ns) * kMs,
+          .queue_ms = double(r.first_scheduled_ns - r.arrival_ns) * kMs,
+          .has_first_token = r.first_token_ns >= 0,
+          .has_tpot = r.output_tokens >= 2};
+}
+
+bool meets(const Slo& slo, const Latencies& l) {
+  const bool ttft_ok = slo.ttft_ms <= 0 || !l.has_first_token || l.ttft_ms <= slo.ttft_ms;
+  const bool tpot_ok = slo.tpot_ms <= 0 || !l.has_tpot || l.tpot_ms <= slo.tpot_ms;
+  return ttft_ok && tpot_ok;
+}
+
+}  // namespace
+
+MetricsCollector::MetricsCollector(const Trace& trace) : records_(trace.requests.size()) {
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    records_[i].arrival_ns = request.arrival_ns;
+    records_[i].prompt_tokens = request.prompt_tokens;
+    records_[i].adapter = request.adapter;
+  }
+  if (!trace.requests.empty()) {
+    sample_every_ns_ = std::max<int64_t>(1, trace.requests.back().arrival_ns / kNumSamples);
+  }
+}
+
+void MetricsCollector::on_decision(const Decision& d) {
+  RequestRecord* const r = d.request == kNoRequestId ? nullptr : &records_[d.request];
+  switch (d.kind) {
+    case DecisionKind::admission:
+      if (r->first_scheduled_ns < 0) {
+        r->first_scheduled_ns = d.time_ns;
+        r->cached_tokens = uint32_t(d.a);
+      }
+      break;
+    case DecisionKind::first_token:
+      r->first_token_ns = d.time_ns;
+      if (!last_token_ns_.empty()) last_token_ns_[d.request] = -1;  // preempted before it had one
+      break;
+    case DecisionKind::preemption:
+      ++num_preemptions_;
+      ++r->num_preemptions;
+      if (last_token_ns_.empty()) last_token_ns_.resize(records_.size(), -1);
+      // It had a token in every step until now; a request preempted again before its next token
+      // keeps the older time.
+      if (last_token_ns_[d.request] < 0) last_token_ns_[d.request] = last_step_end_ns_;
+      break;
+    case DecisionKind::finish:
+      r->finish_ns = d.time_ns;
+      r->output_tokens = uint32_t(d.b);
+      r->outcome = outcome_of(FinishReason(d.a));
+      end_ns_ = std::max(end_ns_, d.time_ns);
+      something_finished_ = true;
+      break;
+    case DecisionKind::load: ++loads_, load_bytes_ += d.a; break;
+    case DecisionKind::copy: ++copies_, copy_bytes_ += d.b; break;
+    case DecisionKind::copy_done:
+      open_slots_.resize(std::max(open_slots_.size(), size_t(d.a) + 1),
+                         SlotSpan{.adapter = kBaseModel});
+      open_slots_[size_t(d.a)] = {d.time_ns, 0, uint32_t(d.uid - 1), uint16_t(d.a)};
+      break;
+    case DecisionKind::eviction:
+      if (d.a >= 0) close_slot(uint32_t(d.a), d.time_ns);
+      break;
+    case DecisionKind::drain: ++num_drains_; break;
+    default: break;
+  }
+}
+
+void MetricsCollector::close_slot(uint32_t slot, int64_t now_ns) {
+  if (slot >= open_slots_.size() || open_slots_[slot].adapter == kBaseModel) return;
+  open_slots_[slot].end_ns = now_ns;
+  slot_spans_.push_back(open_slots_[slot]);
+  open_slots_[slot].adapter = kBaseModel;
+}
+
+// Rows that decode had their last token at the end of the step before: every running request is in
+// every step. Only a request that comes back from preemption has an older one.
+void MetricsCollector::on_step_end(const Scheduler& scheduler, const StepPlan& plan,
+                                   int64_t start_ns, int64_t now_ns) {
+  itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
+  if (!last_token_ns_.empty() && !plan.decode_only()) {
+    for (const StepRow& row : plan.rows) {
+      const Request& r = scheduler.request(row.request);
+      if (row.is_decode || !row.samples || r.num_generated == 0) continue;
+      int64_t& last = last_token_ns_[r.id];
+      if (last >= 0) itl_.add(now_ns - last);
+      last = -1;
+    }
+  }
+  ++num_steps_;
+  busy_ns_ += now_ns - start_ns;
+  sum_seqs_ += int64_t(plan.rows.size());
+  last_step_end_ns_ = now_ns;
+}
+
+void MetricsCollector::on_commit(const Scheduler& scheduler, int64_t now_ns) {
+  if (std::exchange(something_finished_, false)) sample(scheduler, now_ns);
+}
+
+void MetricsCollector::sample(const Scheduler& scheduler, int64_t now_ns) {
+  const auto num_waiting = int64_t(scheduler.waiting().size());
+  max_waiting_ = std::max(max_waiting_, num_waiting);
+  if (now_ns < next_sample_ns_) return;
+  next_sample_ns_ = now_ns - now_ns % sample_every_ns_ + sample_every_ns_;
+  timeline_.push_back({now_ns, int32_t(scheduler.running().size()), int32_t(num_waiting),
+                       scheduler.residency().num_on_gpu(),
+                       int64_t(scheduler.blocks().num_referenced())});
+}
+
+void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block_size,
+                            bool keep_details) {
+  result.num_requests = int64_t(records_.size());
+  result.duration_s = double(end_ns_) * 1e-9;
+  result.num_preemptions = num_preemptions_;
+  result.num_drains = num_drains_;
+  result.num_steps = num_steps_;
+  result.max_waiting = max_waiting_;
+  if (num_steps_ > 0) result.mean_batch_seqs = double(sum_seqs_) / double(num_steps_);
+  if (end_ns_ > 0) result.gpu_busy_fraction = double(busy_ns_) / double(end_ns_);
+  result.itl = {itl_.mean_ns() * kMs, itl_.quantile_ns(0.5) * kMs, itl_.quantile_ns(0.9) * kMs,
+                itl_.quantile_ns(0.99) * kMs};
+  fill_latencies(result, slo, keep_details);
+  fill_adapters(result);
+  fill_prefix(result, block_size);
+  if (!keep_details) return;
+  for (uint32_t slot = 0; slot < open_slots_.size(); ++slot) close_slot(slot, end_ns_);
+  result.slot_spans = std::move(slot_spans_);
+  result.timeline = std::move(timeline_);
+  result.requests = std::move(records_);
+}
+
+void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details) {
+  std::vector<double> ttft, tpot, e2el, queue;
+  int64_t good = 0, prompt_tokens = 0, output_tokens = 0;
+  for (const RequestRecord& r : records_) {
+    result.cancelled += r.outcome == 2;
+    result.failed += r.outcome == 3 || r.outcome == 4;
+    if (r.outcome != 1) continue;
+    ++result.completed;
+    prompt_tokens += r.prompt_tokens;
+    output_tokens += r.output_tokens;
+    const Latencies l = latencies_of(r);
+    if (l.has_first_token) ttft.push_back(l.ttft_ms);
+    if (l.has_tpot) tpot.push_back(l.tpot_ms);
+    e2el.push_back(l.e2el_ms);
+    queue.push_back(l.queue_ms);
+    good += meets(slo, l);
+  }
+  result.ttft = summarize_ms(ttft);
+  result.tpot = summarize_ms(tpot);
+  result.e2el = summarize_ms(e2el);
+  result.queue = summarize_ms(queue);
+  if (result.num_requests > 0) result.slo_attainment = double(good) / double(result.num_requests);
+  if (result.duration_s > 0) {
+    result.request_throughput = double(result.completed) / result.duration_s;
+    result.request_goodput = double(good) / result.duration_s;
+    result.output_throughput = double(output_tokens) / result.duration_s;
+    result.total_token_throughput = double(prompt_tokens + output_tokens) / result.duration_s;
+  }
+  result.slo_ttft_ms = quantile(ttft, slo.percentile / 100);
+  result.slo_tpot_ms = quantile(tpot, slo.percentile / 100);
+  if (keep_details) result.ttft_cdf_ms = cdf(ttft), result.tpot_cdf_ms = cdf(tpot);
+}
+
+void MetricsCollector::fill_adapters(ConfigResult& result) const {
+  int64_t at_tier[4] = {};
+  for (const RequestRecord& r : records_) ++at_tier[r.tier_at_arrival];
+  const int64_t missed_gpu = at_tier[2] + at_tier[3];
+  const int64_t all = at_tier[1] + missed_gpu;
+  if (all > 0) result.adapter_gpu_hit_ratio = double(at_tier[1]) / double(all);
+  if (missed_gpu > 0) result.adapter_cpu_hit_ratio = double(at_tier[2]) / double(missed_gpu);
+  result.adapter_loads = loads_;
+  result.adapter_load_bytes = load_bytes_;
+  result.adapter_copies = copies_;
+  result.adapter_copy_bytes = copy_bytes_;
+}
+
+// Over the requests that were admitted; a block counts whether it is full or not.
+void MetricsCollector::fill_prefix(ConfigResult& result, uint32_t block_size) const {
+  int64_t tokens = 0, cached = 0, blocks = 0;
+  for (const RequestRecord& r : records_) {
+    if (r.first_scheduled_ns < 0) continue;
+    tokens += r.prompt_tokens;
+    cached += r.cached_tokens;
+    blocks += (int64_t{r.prompt_tokens} + block_size - 1) / block_size;
+  }
+  if (tokens == 0) return;
+  result.prefix_hit_ratio_tokens = double(cached) / double(tokens);
+  result.prefix_hit_ratio_blocks = double(cached / block_size) / double(blocks);
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler_sim/metrics/latency_histogram.hpp"
+#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/scheduler/scheduler.hpp"
+#include "scheduler_sim/trace/trace.hpp"
+
+namespace loratory::sim {
+
+/// Turns decisions and steps into request records and sums. Request ids are trace indices, adapter
+/// refs are trace adapter indices, uids are those + 1 (the simulator registers them in order).
+///
+/// Definitions (docs/results.md): TTFT = first token - arrival; TPOT = (last - first token) /
+/// (tokens - 1), for requests with two tokens or more; ITL = every gap between two tokens of a
+/// request; E2EL = last token - arrival; queue = first admission - arrival.
+class MetricsCollector : public DecisionSink {
+ public:
+  explicit MetricsCollector(const Trace& trace);
+
+  void on_decision(const Decision& decision) override;
+  /// Where the adapter was when the request arrived (before its submission starts a prefetch).
+  void on_arrival(size_t request, uint8_t tier) { records_[request].tier_at_arrival = tier; }
+  void on_rejected(size_t request) { records_[request].outcome = 4; }
+  /// A step that started at `start_ns` and ends now; called before its commit.
+  void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
+                   int64_t now_ns);
+  /// `num_seqs` rows decoded once more in each of the steps of a stretch.
+  void on_regular_step(int64_t num_seqs, int64_t step_ns) {
+    itl_.add(step_ns, num_seqs);
+    ++num_steps_;
+    busy_ns_ += step_ns;
+    sum_seqs_ += num_seqs;
+  }
+  void on_regular_steps_end(int64_t now_ns) { last_step_end_ns_ = now_ns; }
+  /// Samples the timeline after an arrival, and after a commit that finished a request: moments
+  /// that do not depend on how regular steps are run.
+  void sample(const Scheduler& scheduler, int64_t now_ns);
+  void on_commit(const Scheduler& scheduler, int64_t now_ns);
+
+  /// Fills the metrics of `result` from what was collected. `keep_details` also fills the CDFs,
+  /// the timeline, the slot spans and the request records.
+  void fill(ConfigResult& result, const Slo& slo, uint32_t block_size, bool keep_details);
+
+ private:
+  void close_slot(uint32_t slot, int64_t now_ns);
+  void fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details);
+  void fill_adapters(ConfigResult& result) const;
+  void fill_prefix(ConfigResult& result, uint32_t block_size) const;
+
+  std::vector<RequestRecord> records_;
+  std::vector<int64_t> last_token_ns_;  // of preempted requests, by request; empty until needed
+  LatencyHistogram itl_;
+  int64_t last_step_end_ns_ = 0, busy_ns_ = 0, sum_seqs_ = 0, num_steps_ = 0;
+  int64_t end_ns_ = 0;
+  bool something_finished_ = false;
+  int64_t num_preemptions_ = 0, num_drains_ = 0, max_waiting_ = 0;
+  int64_t loads_ = 0, load_bytes_ = 0, copies_ = 0, copy_bytes_ = 0;
+
+  std::vector<SlotSpan> open_slots_;    // by slot; adapter == kBaseModel: empty
+  std::vector<SlotSpan> slot_spans_;
+  std::vector<TimelineSample> timeline_;
+  int64_t sample_every_ns_ = 1, next_sample_ns_ = 0;
+};
+
+}  // namespace loratory::sim

@@ -1,0 +1,174 @@
+#include "scheduler_sim/prefix_cache/block_pool.hpp"
+
+#include <bit>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+
+// --- LowestFirstSet -------------------------------------------------------------------------
+
+LowestFirstSet::LowestFirstSet(uint32_t capacity) {
+  size_t words = capacity;
+  do {
+    words = (words + 63) / 64;
+    levels_.emplace_back(words, 0);
+  } while (words > 1);
+}
+
+void LowestFirstSet::insert(BlockId id) {
+  ++size_;
+  size_t index = id;
+  for (auto& level : levels_) {
+    uint64_t& word = level[index / 64];
+    const bool was_empty = word == 0;
+    word |= uint64_t{1} << (index % 64);
+    if (!was_empty) return;
+    index /= 64;
+  }
+}
+
+BlockId LowestFirstSet::pop_lowest() {
+  LORATORY_ASSERT(size_ > 0, "pop from an empty set");
+  --size_;
+  size_t index = 0;
+  for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
+    index = index * 64 + std::countr_zero((*level)[index]);
+  }
+  const auto id = BlockId(index);
+  for (auto& level : levels_) {
+    uint64_t& word = level[index / 64];
+    word &= ~(uint64_t{1} << (index % 64));
+    if (word != 0) break;
+    index /= 64;
+  }
+  return id;
+}
+
+// --- BlockPool ------------------------------------------------------------------------------
+
+BlockPool::BlockPool(uint32_t num_blocks, BlockObserver* observer)
+    : blocks_(num_blocks), plain_free_(num_blocks), observer_(observer) {
+  LORATORY_ASSERT(num_blocks >= 1, "block 0 is the null block");
+  for (BlockId id = 1; id < num_blocks; ++id) plain_free_.insert(id);
+}
+
+BlockId BlockPool::find(BlockKey key) const {
+  const auto it = published_.find(key);
+  return it == published_.end() ? kNullBlock : it->second;
+}
+
+void BlockPool::acquire(BlockId id) {
+  Block& block = blocks_[id];
+  LORATORY_ASSERT(block.key != kNoKey, "only a published block can be shared");
+  if (block.ref_count++ == 0) {
+    remove_cached(id);
+    ++num_referenced_;
+  }
+}
+
+BlockId BlockPool::allocate() {
+  BlockId id;
+  if (plain_free_.size() > 0) {
+    id = plain_free_.pop_lowest();
+  } else {
+    LORATORY_ASSERT(num_cached_free_ > 0, "allocate from an exhausted pool");
+    id = blocks_[kNullBlock].next;
+    remove_cached(id);
+    unpublish(id);
+  }
+  blocks_[id].ref_count = 1;
+  ++num_referenced_;
+  return id;
+}
+
+void BlockPool::publish(BlockId id, BlockKey key, uint64_t uid) {
+  if (!dead_namespaces_.empty() && dead_namespaces_.contains(uid)) return;
+  Block& block = blocks_[id];
+  if (block.key != kNoKey || !published_.try_emplace(key, id).second) return;
+  block.key = key;
+  block.uid = uid;
+  if (observer_ != nullptr) observer_->on_stored(key, uid);
+}
+
+void BlockPool::unpublish(BlockId id) {
+  Block& block = blocks_[id];
+  if (block.key == kNoKey) return;
+  if (observer_ != nullptr) observer_->on_removed(block.key, block.uid);
+  published_.erase(block.key);
+  block.key = kNoKey;
+}
+
+void BlockPool::release(std::span<const BlockId> blocks, std::span<const BlockKey> keys,
+                        uint64_t uid) {
+  for (size_t i = blocks.size(); i-- > 0;) {
+    release_one(blocks[i], i < keys.size() ? keys[i] : kNoKey, uid);
+  }
+}
+
+// An own unpublished full block is published now if its key is free. If a cached-free block has
+// the key, that one takes this block's place in the queue: else two requests that computed one
+// prefix could leave a child behind without its parent.
+void BlockPool::release_one(BlockId id, BlockKey key, uint64_t uid) {
+  Block& block = blocks_[id];
+  LORATORY_ASSERT(block.ref_count > 0, "release of a free block");
+  if (block.ref_count == 1 && block.key == kNoKey && key != kNoKey) {
+    const BlockId twin = find(key);
+    if (twin == kNullBlock) {
+      publish(id, key, uid);
+    } else if (blocks_[twin].ref_count == 0) {
+      remove_cached(twin);
+      push_cached(twin);
+    }
+  }
+  if (--block.ref_count > 0) return;
+  --num_referenced_;
+  if (block.key != kNoKey) {
+    push_cached(id);
+  } else {
+    plain_free_.insert(id);
+  }
+}
+
+uint32_t BlockPool::evict_namespace(uint64_t uid) {
+  if (uid == 0) return 0;
+  dead_namespaces_.insert(uid);
+  uint32_t num_freed = 0;
+  for (BlockId id = 1; id < num_blocks(); ++id) {
+    Block& block = blocks_[id];
+    if (block.key == kNoKey || block.uid != uid) continue;
+    if (block.ref_count == 0) {
+      remove_cached(id);
+      plain_free_.insert(id);
+      ++num_freed;
+    }
+    unpublish(id);
+  }
+  return num_freed;
+}
+
+void BlockPool::push_cached(BlockId id) {
+  const BlockId tail = blocks_[kNullBlock].prev;
+  blocks_[id].prev = tail;
+  blocks_[id].next = kNullBlock;
+  blocks_[tail].next = id;
+  blocks_[kNullBlock].prev = id;
+  ++num_cached_free_;
+}
+
+void BlockPool::remove_cached(BlockId id) {
+  Block& block = blocks_[id];
+  blocks_[block.prev].next = block.next;
+  blocks_[block.next].prev = block.prev;
+  --num_cached_free_;
+}
+
+std::vector<BlockId> BlockPool::cached_free_queue() const {
+  std::vector<BlockId> queue;
+  for (BlockId id = blocks_[kNullBlock].next; id != kNullBlock; id = blocks_[id].next) {
+    queue.push_back(id);
+  }
+  return queue;
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "scheduler_sim/prefix_cache/block_key.hpp"
+
+namespace loratory::sim {
+
+/// Index of a KV block. Block 0 is the null block: never allocated, never cached.
+using BlockId = uint32_t;
+inline constexpr BlockId kNullBlock = 0;
+
+/// Set of block ids that yields its lowest member in a few word operations.
+class LowestFirstSet {
+ public:
+  explicit LowestFirstSet(uint32_t capacity);
+  void insert(BlockId id);
+  BlockId pop_lowest();  ///< precondition: not empty
+  bool contains(BlockId id) const { return levels_[0][id / 64] >> (id % 64) & 1; }
+  uint32_t size() const { return size_; }
+
+ private:
+  std::vector<std::vector<uint64_t>> levels_;  // levels_[k+1] has one bit per non-zero word of [k]
+  uint32_t size_ = 0;
+};
+
+/// Learns of every block that becomes matchable or stops being so (KV events).
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+  virtual void on_stored(BlockKey key, uint64_t uid) = 0;
+  virtual void on_removed(BlockKey key, uint64_t uid) = 0;
+};
+
+/// KV blocks and the prefix cache over them (hash chain; SEMANTICS numbers in docs/scheduler.md).
+///
+/// A block is in exactly one class: plain free, cached free (published, nobody uses it), or
+/// referenced (in the table of a live request). plain + cached + referenced + 1 (null) = total.
+/// Plain free blocks are handed out first, lowest index first, then the head of the cached-free
+/// queue, which thereby stops being matchable. Requests free their tables tail first, so in one
+/// chain suffix blocks are evicted before their prefix.
+/// Cost: O(1) per block and call (hash map access for published ones).
+class BlockPool {
+ public:
+  /// `num_blocks` includes the null block.
+  explicit BlockPool(uint32_t num_blocks, BlockObserver* observer = nullptr);
+
+  uint32_t num_blocks() const { return uint32_t(blocks_.size()); }
+  uint32_t num_plain_free() const { return plain_free_.size(); }
+  uint32_t num_cached_free() const { return num_cached_free_; }
+  uint32_t num_referenced() const { return num_referenced_; }
+  uint32_t num_allocatable() const { return num_plain_free() + num_cached_free_; }
+
+  /// The published block with this key, kNullBlock if none. Changes nothing.
+  BlockId find(BlockKey key) const;
+  /// Adds a reference to a published block (a prefix hit).
+  void acquire(BlockId id);
+  /// A block nobody else references. Precondition: num_allocatable() > 0.
+  BlockId allocate();
+  /// Makes a referenced block matchable; no effect if another block has the key already, or if the
+  /// namespace was evicted.
+  void publish(BlockId id, BlockKey key, uint64_t uid);
+  /// Gives a table back, tail first. `keys[i]` names the i-th block if all its tokens have KV, and
+  /// kNoKey otherwise; keys.size() <= blocks.size(), missing ones are kNoKey.
+  void release(std::span<const BlockId> blocks, std::span<const BlockKey> keys, uint64_t uid);
+  /// Frees every unreferenced block of the namespace now, makes the others unmatchable; they go
+  /// plain free with their last reference. Later publishing under `uid` has no effect. uid 0 and
+  /// unknown uids: nothing happens. Returns the number of blocks freed.
+  uint32_t evict_namespace(uint64_t uid);
+  /// The uid can not publish any more (its unload completed): forget that its namespace is dead.
+  void forget_namespace(uint64_t uid) { dead_namespaces_.erase(uid); }
+
+  // For checks and tests.
+  uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
+  BlockKey published_key(BlockId id) const { return blocks_[id].key; }
+  uint64_t namespace_of(BlockId id) const { return blocks_[id].uid; }
+  bool is_cached_free(BlockId id) const { return blocks_[id].ref_count == 0 && blocks_[id].key != kNoKey; }
+  bool is_plain_free(BlockId id) const { return plain_free_.contains(id); }
+  std::vector<BlockId> cached_free_queue() const;  ///< head (next victim) first
+  size_t num_published() const { return published_.size(); }
+
+ private:
+  struct Block {
+    BlockKey key = kNoKey;  // published under this key
+    uint64_t uid = 0;
+    uint32_t ref_count = 0;
+    BlockId prev = kNullBlock, next = kNullBlock;  // cached-free queue
+  };
+
+  void push_cached(BlockId id);
+  void remove_cached(BlockId id);
+  void unpublish(BlockId id);
+  void release_one(BlockId id, BlockKey key, uint64_t uid);
+
+  std::vector<Block> blocks_;  // blocks_[0] is the sentinel of the cached-free queue
+  LowestFirstSet plain_free_;
+  std::unordered_map<BlockKey, BlockId> published_;
+  std::unordered_set<uint64_t> dead_namespaces_;
+  BlockObserver* observer_;
+  uint32_t num_cached_free_ = 0;
+  uint32_t num_referenced_ = 0;
+};
+
+}  // namespace loratory::sim

@@ -1,0 +1,381 @@
+#include "scheduler_sim/residency/residency.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+
+Residency::Residency(const ResidencyConfig& config) : config_(config), slots_(config.max_loras) {
+  LORATORY_ASSERT(config.max_loras >= 1, "the engine needs at least one slot");
+  LORATORY_ASSERT(config.max_cpu_loras >= config.max_loras, "the tiers are inclusive");
+  LORATORY_ASSERT(config.num_load_workers >= 1, "somebody must read from disk");
+}
+
+// --- registry -------------------------------------------------------------------------------
+
+Residency::Registered Residency::register_adapter(std::string_view name, uint32_t rank,
+                                                  int64_t bytes, bool replace) {
+  const AdapterRef old = find(name);
+  if (old != kBaseRef && !replace) return {RegisterStatus::exists, kBaseRef};
+  if (old != kBaseRef) retire(old);
+  AdapterRef ref;
+  if (free_refs_.empty()) {
+    ref = AdapterRef(adapters_.size());
+    adapters_.emplace_back();
+  } else {
+    ref = free_refs_.back();
+    free_refs_.pop_back();
+  }
+  Adapter& a = adapters_[ref];
+  a = Adapter{};
+  a.uid = next_uid_++;
+  a.name = name;
+  a.rank = rank;
+  a.bytes = bytes;
+  by_name_[a.name] = ref;
+  by_uid_[a.uid] = ref;
+  return {RegisterStatus::ok, ref};
+}
+
+AdapterRef Residency::find(std::string_view name) const {
+  const auto it = by_name_.find(std::string(name));
+  return it == by_name_.end() ? kBaseRef : it->second;
+}
+
+AdapterRef Residency::find_uid(Uid uid) const {
+  const auto it = by_uid_.find(uid);
+  return it == by_uid_.end() ? kBaseRef : it->second;
+}
+
+bool Residency::unload(std::string_view name) {
+  const AdapterRef ref = find(name);
+  if (ref == kBaseRef) return false;
+  retire(ref);
+  return true;
+}
+
+void Residency::retire(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  by_name_.erase(a.name);
+  a.retiring = true;
+  unpin(ref);
+  cancel_job_if_idle(ref);
+  finish_unload_if_idle(ref);
+}
+
+// The unload completes when no request needs the adapter and no transfer of it is in flight.
+void Residency::finish_unload_if_idle(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  if (!a.retiring || a.num_inflight > 0) return;
+  if (a.state == AdapterState::loading || a.state == AdapterState::copying) return;
+  cancel_job_if_idle(ref);
+  if (on_cpu_or_better(a)) evict_from_cpu(ref);
+  unloaded_.push_back(a.uid);
+  by_uid_.erase(a.uid);
+  a = Adapter{};
+  free_refs_.push_back(ref);
+}
+
+std::vector<Uid> Residency::take_unloaded() { return std::exchange(unloaded_, {}); }
+
+// --- membership of G ------------------------------------------------------------------------
+
+template <typename Change>
+void Residency::change_g(AdapterRef ref, Change change) {
+  Adapter& a = adapters_[ref];
+  g_size_ -= member_of_g(a);
+  change(a);
+  g_size_ += member_of_g(a);
+  changed_ = true;
+  LORATORY_ASSERT(g_size_ <= config_.max_loras, "more promised GPU places than slots");
+}
+
+PinStatus Residency::pin(AdapterRef ref) {
+  const Adapter& a = adapters_[ref];
+  if (a.uid == 0) return PinStatus::unknown;
+  if (a.pinned) return PinStatus::ok;
+  const bool no_place = !member_of_g(a) && g_size_ + 1 > config_.max_loras;
+  if (a.retiring || no_place || num_pinned_ + 1 > config_.max_loras - 1) return PinStatus::busy;
+  ++num_pinned_;
+  change_g(ref, [](Adapter& x) { x.pinned = true; });
+  if (a.num_running == 0) hold(ref);
+  if (a.state == AdapterState::on_disk) queue_job(ref);
+  return PinStatus::ok;
+}
+
+void Residency::unpin(AdapterRef ref) {
+  if (!adapters_[ref].pinned) return;
+  --num_pinned_;
+  change_g(ref, [](Adapter& a) { a.pinned = false; });
+  leave_h_if_unneeded(ref);
+  cancel_job_if_idle(ref);
+}
+
+void Residency::hold(AdapterRef ref) {
+  if (adapters_[ref].held) return;
+  change_g(ref, [](Adapter& a) { a.held = true; });
+  held_order_.push_back(ref);
+  if (adapters_[ref].state == AdapterState::on_disk) queue_job(ref);
+}
+
+void Residency::drop_hold(AdapterRef ref) {
+  if (!adapters_[ref].held) return;
+  change_g(ref, [](Adapter& a) { a.held = false; });
+  std::erase(held_order_, ref);
+}
+
+// A promise is kept while a request of the adapter waits, or while it is pinned.
+void Residency::leave_h_if_unneeded(AdapterRef ref) {
+  const Adapter& a = adapters_[ref];
+  if (a.num_inflight == a.num_running && !a.pinned) drop_hold(ref);
+}
+
+// --- life of a request ----------------------------------------------------------------------
+
+void Residency::submitted(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  ++a.num_inflight;
+  if (a.state == AdapterState::on_cpu) a.cpu_clock = ++clock_;
+  if (a.state == AdapterState::on_disk) queue_job(ref);
+}
+
+void Residency::admitted(AdapterRef ref) {
+  change_g(ref, [](Adapter& a) { ++a.num_running; });
+  drop_hold(ref);
+}
+
+void Residency::preempted(AdapterRef ref) {
+  change_g(ref, [](Adapter& a) { --a.num_running; });
+}
+
+void Residency::left_running(AdapterRef ref) {
+  change_g(ref, [](Adapter& a) { --a.num_running; });
+  request_ended(ref);
+}
+
+void Residency::left_waiting(AdapterRef ref) { request_ended(ref); }
+
+void Residency::request_ended(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  --a.num_inflight;
+  LORATORY_ASSERT(a.num_inflight >= a.num_running, "a running request is in flight");
+  changed_ = true;
+  leave_h_if_unneeded(ref);
+  cancel_job_if_idle(ref);
+  finish_unload_if_idle(ref);
+}
+
+void Residency::touch_gpu(AdapterRef ref, int64_t num_steps) {
+  Adapter& a = adapters_[ref];
+  a.gpu_clock = ++clock_;
+  a.num_uses += num_steps;
+}
+
+// --- disk -> CPU ----------------------------------------------------------------------------
+
+void Residency::queue_job(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  if (a.job_queued || a.state != AdapterState::on_disk) return;  // joined
+  a.job_queued = true;
+  jobs_.push_back(ref);
+  changed_ = true;
+}
+
+void Residency::cancel_job_if_idle(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  if (!a.job_queued || a.num_inflight > 0 || a.pinned) return;
+  a.job_queued = false;
+  a.num_failures = 0;
+  std::erase(jobs_, ref);
+}
+
+// A free worker takes the first demand job that can get a place, else the first such prefetch job.
+// Whether a place can be had depends on the kind of the job alone, not on the job.
+bool Residency::start_one_load() {
+  if (jobs_.empty() || num_loading_ >= config_.num_load_workers) return false;
+  const bool room = num_on_cpu_ < config_.max_cpu_loras;
+  for (const bool demand : {true, false}) {
+    const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](AdapterRef r) {
+      return is_demand(adapters_[r]) == demand;
+    });
+    if (job == jobs_.end()) continue;
+    const AdapterRef victim = room ? kBaseRef : cpu_victim(demand);
+    if (!room && victim == kBaseRef) continue;
+    const AdapterRef ref = *job;
+    jobs_.erase(job);
+    if (victim != kBaseRef) evict_from_cpu(victim);
+    Adapter& a = adapters_[ref];
+    a.job_queued = false;
+    a.state = AdapterState::loading;
+    cpu_members_.push_back(ref);
+    ++num_on_cpu_, ++num_loading_;
+    actions_.loads.push_back({ref, a.bytes});
+    return true;
+  }
+  return false;
+}
+
+// Groups in order: idle and not on the GPU, idle on the GPU, and for a demand job the same two
+// among adapters that somebody waits for. Within a group the least recent on the CPU.
+AdapterRef Residency::cpu_victim(bool demand) const {
+  AdapterRef best = kBaseRef;
+  std::pair<int, uint64_t> best_order{4, 0};
+  for (const AdapterRef ref : cpu_members_) {
+    const Adapter& a = adapters_[ref];
+    if (a.state == AdapterState::loading || a.state == AdapterState::copying) continue;
+    if (member_of_g(a) || (a.num_inflight > 0 && !demand)) continue;
+    const int group = 2 * (a.num_inflight > 0) + (a.state == AdapterState::on_gpu);
+    const std::pair<int, uint64_t> order{group, a.cpu_clock};
+    if (order < best_order) best = ref, best_order = order;
+  }
+  return best;
+}
+
+void Residency::evict_from_cpu(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  actions_.evictions.push_back({ref, a.uid, a.slot, /*from_cpu=*/true});
+  free_slot_of(a);
+  a.state = AdapterState::on_disk;
+  std::erase(cpu_members_, ref);
+  --num_on_cpu_;
+  changed_ = true;
+}
+
+LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
+  Adapter& a = adapters_[ref];
+  LORATORY_ASSERT(a.state == AdapterState::loading, "load_done without a load");
+  --num_loading_;
+  changed_ = true;
+  const bool wanted = a.num_inflight > 0 || a.pinned;
+  if (ok) {
+    a.num_failures = 0;
+    a.state = AdapterState::on_cpu;
+    a.cpu_clock = ++clock_;
+    if (a.retiring && !wanted) {
+      finish_unload_if_idle(ref);
+      return LoadOutcome::dropped;
+    }
+    return LoadOutcome::installed;
+  }
+  a.state = AdapterState::on_disk;
+  std::erase(cpu_members_, ref);
+  --num_on_cpu_;
+  if (++a.num_failures == 1 && a.num_inflight > 0) {
+    queue_job(ref);
+    return LoadOutcome::retried;
+  }
+  a.num_failures = 0;
+  free_slot_of(a);  // blocking mode had given it one
+  if (a.pinned) unpin(ref);
+  drop_hold(ref);
+  finish_unload_if_idle(ref);
+  return LoadOutcome::failed;
+}
+
+// --- CPU -> GPU -----------------------------------------------------------------------------
+
+bool Residency::start_one_copy() {
+  if (copying_ != kBaseRef) return false;
+  const auto next = std::find_if(held_order_.begin(), held_order_.end(), [&](AdapterRef r) {
+    return adapters_[r].state == AdapterState::on_cpu;
+  });
+  if (next == held_order_.end()) return false;
+  const AdapterRef ref = *next;
+  Adapter& a = adapters_[ref];
+  if (a.slot == kNoSlot) {
+    const bool taken = take_slot(ref);
+    LORATORY_ASSERT(taken, "with no copy in flight a promised adapter can get a slot");
+  }
+  a.state = AdapterState::copying;
+  a.cpu_clock = ++clock_;
+  copying_ = ref;
+  actions_.copies.push_back({ref, a.slot, a.bytes});
+  return true;
+}
+
+// Free slots first (lowest index), then the least recent by policy. The adapter is in G and has no
+// slot, so at most max_loras - 1 others of G hold one: only a copy in flight for an adapter that
+// nobody wants any more can be in the way.
+bool Residency::take_slot(AdapterRef ref) {
+  auto slot = std::find_if(slots_.begin(), slots_.end(),
+                           [](const Slot& s) { return s.owner == kBaseRef; });
+  if (slot == slots_.end()) {
+    const AdapterRef victim = gpu_victim();
+    if (victim == kBaseRef) return false;
+    slot = slots_.begin() + adapters_[victim].slot;
+    evict_from_gpu(victim);
+  }
+  Adapter& a = adapters_[ref];
+  slot->owner = ref;
+  ++slot->generation;
+  a.slot = int32_t(slot - slots_.begin());
+  a.gpu_clock = a.slot_loaded_clock = ++clock_;
+  a.num_uses = 0;
+  ++num_on_gpu_;
+  return true;
+}
+
+AdapterRef Residency::gpu_victim() const {
+  AdapterRef best = kBaseRef;
+  for (const Slot& slot : slots_) {
+    if (slot.owner == kBaseRef) continue;
+    const Adapter& a = adapters_[slot.owner];
+    if (a.state != AdapterState::on_gpu || member_of_g(a)) continue;
+    if (best == kBaseRef || older_on_gpu(a, adapters_[best])) best = slot.owner;
+  }
+  return best;
+}
+
+bool Residency::older_on_gpu(const Adapter& a, const Adapter& b) const {
+  switch (config_.gpu_eviction) {
+    case EvictionPolicy::lru: return a.gpu_clock < b.gpu_clock;
+    case EvictionPolicy::fifo: return a.slot_loaded_clock < b.slot_loaded_clock;
+    case EvictionPolicy::lfu:
+      return std::pair(a.num_uses, a.gpu_clock) < std::pair(b.num_uses, b.gpu_clock);
+  }
+  return false;
+}
+
+void Residency::evict_from_gpu(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  actions_.evictions.push_back({ref, a.uid, a.slot, /*from_cpu=*/false});
+  free_slot_of(a);
+  a.state = AdapterState::on_cpu;
+  changed_ = true;
+}
+
+void Residency::free_slot_of(Adapter& a) {
+  if (a.slot == kNoSlot) return;
+  slots_[a.slot].owner = kBaseRef;
+  a.slot = kNoSlot;
+  --num_on_gpu_;
+}
+
+void Residency::assign_slot_now(AdapterRef ref) {
+  hold(ref);
+  if (adapters_[ref].slot == kNoSlot) take_slot(ref);
+}
+
+void Residency::copy_done(AdapterRef ref) {
+  LORATORY_ASSERT(copying_ == ref, "copy_done without a copy");
+  Adapter& a = adapters_[ref];
+  copying_ = kBaseRef;
+  a.state = AdapterState::on_gpu;
+  changed_ = true;
+  if (a.num_running > 0) drop_hold(ref);  // blocking mode: its request was admitted before the copy
+  leave_h_if_unneeded(ref);
+  finish_unload_if_idle(ref);
+}
+
+void Residency::start_transfers() {
+  if (!changed_) return;
+  while (start_one_load()) {
+  }
+  while (start_one_copy()) {
+  }
+  changed_ = false;
+}
+
+}  // namespace loratory::sim

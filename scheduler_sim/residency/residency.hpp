@@ -1,0 +1,210 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace loratory::sim {
+
+/// Identity of an adapter: 64 bits, starts at 1, never reused. 0 is the base model.
+using Uid = uint64_t;
+inline constexpr Uid kBaseUid = 0;
+
+/// Handle of a registered adapter inside one Residency. Valid until its unload completes.
+using AdapterRef = uint32_t;
+inline constexpr AdapterRef kBaseRef = UINT32_MAX;
+
+inline constexpr int32_t kNoSlot = -1;
+
+/// Where an adapter's weights are. GPU-resident implies CPU-resident (the tiers are inclusive).
+enum class AdapterState : uint8_t { on_disk, loading, on_cpu, copying, on_gpu };
+
+enum class EvictionPolicy : uint8_t { lru, fifo, lfu };
+
+struct ResidencyConfig {
+  int32_t max_loras = 8;        ///< GPU slots, >= 1
+  int32_t max_cpu_loras = 32;   ///< CPU places, >= max_loras
+  int32_t num_load_workers = 2; ///< concurrent disk -> CPU loads
+  EvictionPolicy gpu_eviction = EvictionPolicy::lru;
+};
+
+/// A transfer the caller must start now and report back (load_done / copy_done).
+struct LoadStart {
+  AdapterRef adapter;
+  int64_t bytes;
+};
+struct CopyStart {
+  AdapterRef adapter;
+  int32_t slot;
+  int64_t bytes;
+};
+
+/// An adapter that lost its place. `from_gpu` frees the slot, `from_cpu` the weights in host memory.
+struct Eviction {
+  AdapterRef adapter;
+  Uid uid;
+  int32_t slot;  ///< the slot it held, kNoSlot if none
+  bool from_cpu;
+};
+
+/// What changed in a call: transfers to start and evictions made, in order.
+struct ResidencyActions {
+  std::vector<LoadStart> loads;
+  std::vector<CopyStart> copies;
+  std::vector<Eviction> evictions;
+  void clear() { loads.clear(), copies.clear(), evictions.clear(); }
+};
+
+enum class RegisterStatus : uint8_t { ok, exists };
+enum class PinStatus : uint8_t { ok, busy, unknown };
+enum class LoadOutcome : uint8_t { installed, retried, failed, dropped };
+
+/// Adapter registry and the three residency tiers: disk > CPU (max_cpu_loras) > GPU (max_loras).
+///
+/// Pure bookkeeping: no clock, no I/O. It decides what is loaded, copied and evicted; the caller
+/// moves the bytes and reports back. Every decision follows docs/scheduler.md, part "Residency":
+///   G = adapters with a running request + pinned + held ("promised"); |G| <= max_loras always.
+///   An adapter in G is never a victim; capacity is never exceeded, not even during a load.
+/// Repeatable: equal call sequences give equal decisions.
+class Residency {
+ public:
+  explicit Residency(const ResidencyConfig& config);
+
+  // --- registry -----------------------------------------------------------------------------
+  struct Registered {
+    RegisterStatus status;
+    AdapterRef adapter;  ///< valid if status is ok
+  };
+  /// A new uid under `name`. An active name is refused unless `replace`, which retires the old uid.
+  Registered register_adapter(std::string_view name, uint32_t rank, int64_t bytes,
+                              bool replace = false);
+  /// kBaseRef if no such active name.
+  AdapterRef find(std::string_view name) const;
+  AdapterRef find_uid(Uid uid) const;
+  /// Takes the name away at once; weights go when the last request of it is done. Returns false for
+  /// an unknown name.
+  bool unload(std::string_view name);
+
+  PinStatus pin(AdapterRef adapter);
+  void unpin(AdapterRef adapter);
+
+  // --- life of a request --------------------------------------------------------------------
+  void submitted(AdapterRef adapter);   ///< counts it in flight; prefetches to the CPU if absent
+  void admitted(AdapterRef adapter);    ///< waiting -> running
+  void preempted(AdapterRef adapter);   ///< running -> waiting
+  void left_running(AdapterRef adapter);  ///< a running request ended
+  void left_waiting(AdapterRef adapter);  ///< a waiting request ended (abort, error)
+
+  /// Promises a GPU place to a waiting request (adapter enters G). Needs |G| < max_loras or
+  /// membership already.
+  void hold(AdapterRef adapter);
+  /// The adapter runs in the step being planned: refreshes its GPU recency by `num_steps` uses.
+  void touch_gpu(AdapterRef adapter, int64_t num_steps = 1);
+  /// Blocking mode: gives the adapter a slot now if one can be had (else when its copy starts) and
+  /// queues its transfers.
+  void assign_slot_now(AdapterRef adapter);
+
+  // --- transfers ----------------------------------------------------------------------------
+  LoadOutcome load_done(AdapterRef adapter, bool ok);
+  void copy_done(AdapterRef adapter);
+  /// Starts every load and copy that can start. Cheap when nothing changed since the last call.
+  void start_transfers();
+  /// What start_transfers and the calls before it decided since the last clear.
+  ResidencyActions& actions() { return actions_; }
+  /// Adapters whose unload completed since the last call (their namespace must be evicted).
+  std::vector<Uid> take_unloaded();
+
+  // --- questions ----------------------------------------------------------------------------
+  Uid uid(AdapterRef a) const { return adapters_[a].uid; }
+  uint32_t rank(AdapterRef a) const { return adapters_[a].rank; }
+  int64_t bytes(AdapterRef a) const { return adapters_[a].bytes; }
+  const std::string& name(AdapterRef a) const { return adapters_[a].name; }
+  AdapterState state(AdapterRef a) const { return adapters_[a].state; }
+  int32_t slot(AdapterRef a) const { return adapters_[a].slot; }
+  /// Loads (slot generations) the slot has seen; metadata carries it so that stale use is caught.
+  uint64_t slot_generation(int32_t slot) const { return slots_[slot].generation; }
+  bool ready(AdapterRef a) const { return adapters_[a].state == AdapterState::on_gpu; }
+  bool in_g(AdapterRef a) const { return member_of_g(adapters_[a]); }
+  bool pinned(AdapterRef a) const { return adapters_[a].pinned; }
+  bool held(AdapterRef a) const { return adapters_[a].held; }
+  bool retiring(AdapterRef a) const { return adapters_[a].retiring; }
+  int32_t num_running(AdapterRef a) const { return adapters_[a].num_running; }
+  int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
+  int32_t g_size() const { return g_size_; }
+  int32_t num_on_gpu() const { return num_on_gpu_; }   ///< slots taken
+  int32_t num_on_cpu() const { return num_on_cpu_; }   ///< places taken, loading ones too
+  int32_t num_pinned() const { return num_pinned_; }
+  int32_t num_loading() const { return num_loading_; }
+  int32_t num_registered() const { return int32_t(by_uid_.size()); }
+  bool copy_in_flight() const { return copying_ != kBaseRef; }
+  bool transfer_in_flight() const { return num_loading_ > 0 || copy_in_flight(); }
+  size_t num_queued_jobs() const { return jobs_.size(); }
+  AdapterRef ref_limit() const { return AdapterRef(adapters_.size()); }
+  AdapterRef slot_owner(int32_t slot) const { return slots_[slot].owner; }
+  const ResidencyConfig& config() const { return config_; }
+
+ private:
+  struct Adapter {
+    Uid uid = 0;  // 0 = the entry is free
+    std::string name;
+    uint32_t rank = 0;
+    int64_t bytes = 0;
+    AdapterState state = AdapterState::on_disk;
+    int32_t slot = kNoSlot;
+    bool pinned = false, held = false, retiring = false;
+    bool job_queued = false;
+    uint8_t num_failures = 0;
+    int32_t num_inflight = 0;  // submitted and not finished
+    int32_t num_running = 0;
+    uint64_t cpu_clock = 0, gpu_clock = 0, slot_loaded_clock = 0;
+    int64_t num_uses = 0;  // while in the slot
+  };
+  struct Slot {
+    AdapterRef owner = kBaseRef;
+    uint64_t generation = 0;
+  };
+
+  static bool member_of_g(const Adapter& a) { return a.num_running > 0 || a.pinned || a.held; }
+  static bool on_cpu_or_better(const Adapter& a) { return a.state >= AdapterState::on_cpu; }
+  template <typename Change>
+  void change_g(AdapterRef adapter, Change change);
+  void leave_h_if_unneeded(AdapterRef adapter);
+  void drop_hold(AdapterRef adapter);
+  void request_ended(AdapterRef adapter);
+  void retire(AdapterRef adapter);
+  void finish_unload_if_idle(AdapterRef adapter);
+
+  void queue_job(AdapterRef adapter);
+  void cancel_job_if_idle(AdapterRef adapter);
+  bool is_demand(const Adapter& a) const { return a.held; }
+  bool start_one_load();
+  AdapterRef cpu_victim(bool demand) const;
+  void evict_from_cpu(AdapterRef victim);
+  bool start_one_copy();
+  AdapterRef gpu_victim() const;
+  bool older_on_gpu(const Adapter& a, const Adapter& b) const;
+  bool take_slot(AdapterRef adapter);
+  void evict_from_gpu(AdapterRef victim);
+  void free_slot_of(Adapter& a);
+
+  ResidencyConfig config_;
+  std::vector<Adapter> adapters_;
+  std::vector<AdapterRef> free_refs_;
+  std::unordered_map<std::string, AdapterRef> by_name_;
+  std::unordered_map<Uid, AdapterRef> by_uid_;
+  std::vector<Slot> slots_;
+  std::vector<AdapterRef> cpu_members_;  // adapters with a CPU place, any order
+  std::vector<AdapterRef> held_order_;   // H, in the order of entering
+  std::vector<AdapterRef> jobs_;         // queued disk -> CPU jobs, FIFO
+  std::vector<Uid> unloaded_;
+  ResidencyActions actions_;
+  Uid next_uid_ = 1;
+  uint64_t clock_ = 0;
+  int32_t g_size_ = 0, num_on_gpu_ = 0, num_on_cpu_ = 0, num_pinned_ = 0, num_loading_ = 0;
+  AdapterRef copying_ = kBaseRef;
+  bool changed_ = false;  // something happened that may let a transfer start
+};
+
+}  // namespace loratory::sim

@@ -1,0 +1,148 @@
+// The running half of a plan: every running request gets its tokens, or somebody is preempted.
+#include <algorithm>
+
+#include "reference/base/check.hpp"
+#include "scheduler_sim/scheduler/scheduler.hpp"
+
+namespace loratory::sim {
+
+const StepPlan& Scheduler::plan(int64_t now_ns) {
+  LORATORY_ASSERT(!step_in_flight_, "one step at a time");
+  plan_.rows.clear();
+  plan_.wait_for.clear();
+  plan_.num_tokens = plan_.num_decode_rows = 0;
+  budget_ = config_.max_num_batched_tokens;
+  preempted_in_plan_ = false;
+  steady_ = true;  // until something of the plan says otherwise
+
+  schedule_running(now_ns);
+  if (!preempted_in_plan_ && !waiting_.empty()) walk_waiting(now_ns);
+
+  if (!plan_.empty()) {
+    ++plan_.step;
+    step_in_flight_ = true;
+    touch_adapters(1);
+    prepare_adapters();
+    pack_rows();
+  }
+  settle_transfers(now_ns);
+  steady_ = steady_ && !plan_.empty() && plan_.decode_only() && plan_.wait_for.empty();
+  return plan_;
+}
+
+// In admission order: a decode needs one token and comes before any newer prefill.
+void Scheduler::schedule_running(int64_t now_ns) {
+  for (cursor_ = 0; cursor_ < running_.size();) schedule_one_running(running_[cursor_++], now_ns);
+}
+
+void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
+  Request& r = requests_[ref];
+  const uint32_t wanted = r.num_total() - r.num_computed;
+  const uint32_t num_tokens = chunk_tokens(wanted);
+  if (num_tokens == 0 || !make_room(ref, num_tokens, now_ns)) return;
+  const bool is_decode = wanted == 1 && r.num_generated > 0;
+  if (!is_decode) note(now_ns, DecisionKind::chunk, &r, uid_of(r.adapter), num_tokens, r.num_computed);
+  add_row(ref, num_tokens, is_decode);
+}
+
+uint32_t Scheduler::chunk_tokens(uint32_t wanted) const {
+  const uint32_t threshold = config_.long_prefill_threshold;
+  const uint32_t most = threshold > 0 ? std::min(budget_, threshold) : budget_;
+  return std::min(wanted, most);
+}
+
+// Blocks for `num_tokens` more; preempts until they are there. False: the request itself had to go.
+bool Scheduler::make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns) {
+  Request& r = requests_[ref];
+  const uint32_t needed = blocks_for(r.num_computed + num_tokens);
+  if (needed <= r.blocks.size()) return true;
+  while (needed - r.blocks.size() > pool_.num_allocatable()) {
+    const RequestRef victim = preemption_victim();
+    preempt(victim, now_ns);
+    if (victim == ref) return false;
+  }
+  while (r.blocks.size() < needed) r.blocks.push_back(pool_.allocate());
+  return true;
+}
+
+// The last one by (priority, admission).
+RequestRef Scheduler::preemption_victim() const {
+  return *std::ranges::max_element(running_, {}, [&](RequestRef ref) {
+    const Request& r = requests_[ref];
+    return std::pair(r.priority, r.admission_seq);
+  });
+}
+
+// Recompute: its blocks go (published ones stay cached), its generated tokens stay.
+void Scheduler::preempt(RequestRef ref, int64_t now_ns) {
+  Request& r = requests_[ref];
+  preempted_in_plan_ = true;
+  steady_ = false;
+  if (r.in_step) remove_row(ref);
+  note(now_ns, DecisionKind::preemption, &r, uid_of(r.adapter), r.num_computed);
+  release_blocks(r);
+  r.state = RequestState::preempted;
+  r.wait_key.not_preempted = 0;
+  const auto place = std::ranges::find(running_, ref);
+  if (size_t(place - running_.begin()) < cursor_) --cursor_;
+  running_.erase(place);
+  waiting_.insert(ref);
+  if (r.adapter != kBaseRef) residency_.preempted(r.adapter);
+}
+
+void Scheduler::add_row(RequestRef ref, uint32_t num_tokens, bool is_decode) {
+  Request& r = requests_[ref];
+  r.in_step = true;
+  const bool samples = r.num_computed + num_tokens == r.num_total() && r.max_new_tokens > 0;
+  const int32_t slot = r.adapter == kBaseRef ? kNoSlot : residency_.slot(r.adapter);
+  plan_.rows.push_back({ref, r.adapter, slot, r.num_computed, num_tokens, is_decode, samples});
+  plan_.num_tokens += num_tokens;
+  plan_.num_decode_rows += is_decode;
+  budget_ -= num_tokens;
+}
+
+void Scheduler::remove_row(RequestRef ref) {
+  const auto row = std::ranges::find(plan_.rows, ref, &StepRow::request);
+  plan_.num_tokens -= row->num_tokens;
+  plan_.num_decode_rows -= row->is_decode;
+  budget_ += row->num_tokens;
+  plan_.rows.erase(row);
+  requests_[ref].in_step = false;
+}
+
+// Refreshes GPU recency: once per adapter of the step, in order of first appearance.
+void Scheduler::touch_adapters(int64_t num_steps) {
+  step_adapters_.clear();
+  touched_.resize(residency_.ref_limit(), 0);
+  for (const StepRow& row : plan_.rows) {
+    if (row.adapter == kBaseRef || touched_[row.adapter] == plan_.step) continue;
+    touched_[row.adapter] = plan_.step;
+    step_adapters_.push_back(row.adapter);
+    residency_.touch_gpu(row.adapter, num_steps);
+  }
+}
+
+// Blocking mode, second phase: every adapter of the step is in G by now, so none of them can be a
+// victim while the missing ones get their slots.
+void Scheduler::prepare_adapters() {
+  if (config_.load_mode != LoadMode::blocking) return;
+  for (const AdapterRef adapter : step_adapters_) {
+    if (residency_.ready(adapter)) continue;
+    residency_.assign_slot_now(adapter);
+    plan_.wait_for.push_back(adapter);
+  }
+  if (plan_.wait_for.empty()) return;
+  for (StepRow& row : plan_.rows) {
+    if (row.adapter != kBaseRef) row.slot = residency_.slot(row.adapter);
+  }
+}
+
+// Rows of one adapter side by side: changes the order of rows, nothing else.
+void Scheduler::pack_rows() {
+  const bool pack = config_.pack == PackMode::on ||
+                    (config_.pack == PackMode::prefill_only && plan_.num_decode_rows == 0);
+  if (!pack) return;
+  std::ranges::stable_sort(plan_.rows, {}, [&](const StepRow& row) { return uid_of(row.adapter); });
+}
+
+}  // namespace loratory::sim

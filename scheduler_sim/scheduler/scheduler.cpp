@@ -1,0 +1,403 @@
+// Submission, the life of adapters, commit. plan.cpp holds the running half of a plan, walk.cpp
+// the waiting half, stretch.cpp the repetition of regular steps.
+#include "scheduler_sim/scheduler/scheduler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr int32_t kNoToken = -1;
+
+bool reached_its_end(const Request& r) { return r.num_generated >= r.max_new_tokens; }
+
+}  // namespace
+
+const char* describe(SubmitStatus status) {
+  switch (status) {
+    case SubmitStatus::ok: return "accepted";
+    case SubmitStatus::empty_prompt: return "the prompt is empty";
+    case SubmitStatus::bad_content: return "the prompt's content does not fit its length";
+    case SubmitStatus::duplicate_id: return "a live request has this id";
+    case SubmitStatus::too_long: return "prompt + output exceed max_model_len";
+    case SubmitStatus::never_fits: return "needs more KV blocks than the pool has";
+    case SubmitStatus::unknown_adapter: return "no such adapter";
+  }
+  return "?";
+}
+
+const char* name_of(DecisionKind kind) {
+  static constexpr const char* kNames[] = {
+      "arrival", "admission", "chunk",     "load",       "load_done",  "copy",
+      "copy_done", "eviction", "reservation", "drain",   "drain_end",  "preemption",
+      "first_token", "finish", "abort",    "unload",     "load_failure"};
+  return kNames[size_t(kind)];
+}
+
+std::string SchedulerConfig::problem() const {
+  if (residency.max_loras < 1 || residency.max_loras > 4096) return "max_loras must be 1..4096";
+  if (residency.max_cpu_loras < residency.max_loras) return "max_cpu_loras must be >= max_loras";
+  if (residency.num_load_workers < 1) return "num_load_workers must be >= 1";
+  if (block_size < 1) return "block_size must be >= 1";
+  if (num_blocks < 2) return "num_blocks must be >= 2 (block 0 is the null block)";
+  if (max_num_seqs < 1) return "max_num_seqs must be >= 1";
+  if (max_num_batched_tokens < max_num_seqs) return "max_num_batched_tokens must be >= max_num_seqs";
+  if (!chunked_prefill && long_prefill_threshold > 0) {
+    return "long_prefill_threshold needs chunked_prefill";
+  }
+  if (!chunked_prefill && max_num_batched_tokens < max_model_len) {
+    return "without chunked_prefill max_num_batched_tokens must be >= max_model_len";
+  }
+  if (!(drain_factor >= 0)) return "drain_factor must be >= 0";
+  return {};
+}
+
+Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObserver* observer)
+    : config_(config), sink_(sink), residency_(config.residency), pool_(config.num_blocks, observer) {
+  const std::string problem = config.problem();
+  LORATORY_ASSERT(problem.empty(), problem.c_str());
+}
+
+void Scheduler::note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a,
+                     int64_t b) {
+  if (sink_ == nullptr) return;
+  sink_->on_decision({now_ns, kind, r != nullptr ? r->id : kNoRequestId, uid, a, b});
+}
+
+RequestRef Scheduler::find_request(uint64_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? kNoRequest : it->second;
+}
+
+uint32_t Scheduler::blocks_for(uint64_t num_tokens) const {
+  return uint32_t((num_tokens + config_.block_size - 1) / config_.block_size);
+}
+
+// --- submission -----------------------------------------------------------------------------
+
+SubmitStatus Scheduler::validate(const RequestSpec& spec) const {
+  if (spec.num_prompt_tokens == 0) return SubmitStatus::empty_prompt;
+  const bool bad_tokens = !spec.tokens.empty() && spec.tokens.size() != spec.num_prompt_tokens;
+  const bool bad_blocks = spec.block_contents.size() > spec.num_prompt_tokens / config_.block_size;
+  if (bad_tokens || bad_blocks || (!spec.tokens.empty() && !spec.block_contents.empty())) {
+    return SubmitStatus::bad_content;
+  }
+  const uint64_t max_total = uint64_t{spec.num_prompt_tokens} + spec.max_new_tokens;
+  if (max_total > config_.max_model_len) return SubmitStatus::too_long;
+  // The last sampled token needs no KV.
+  const uint64_t max_kv = max_total - (spec.max_new_tokens > 0);
+  if ((max_kv + config_.block_size - 1) / config_.block_size > config_.num_blocks - 1) {
+    return SubmitStatus::never_fits;
+  }
+  if (by_id_.contains(spec.id)) return SubmitStatus::duplicate_id;
+  if (spec.adapter != kBaseRef &&
+      (spec.adapter >= residency_.ref_limit() || residency_.uid(spec.adapter) == kBaseUid ||
+       residency_.retiring(spec.adapter))) {
+    return SubmitStatus::unknown_adapter;
+  }
+  return SubmitStatus::ok;
+}
+
+SubmitStatus Scheduler::submit(const RequestSpec& spec, int64_t now_ns) {
+  const SubmitStatus status = validate(spec);
+  if (status == SubmitStatus::ok) accept(spec, now_ns);
+  return status;
+}
+
+SubmitStatus Scheduler::submit(std::span<const RequestSpec> specs, int64_t now_ns,
+                               size_t& failed_index) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    failed_index = i;
+    if (const auto status = validate(specs[i]); status != SubmitStatus::ok) return status;
+    for (size_t j = 0; j < i; ++j) {
+      if (specs[j].id == specs[i].id) return SubmitStatus::duplicate_id;
+    }
+  }
+  for (const RequestSpec& spec : specs) accept(spec, now_ns);
+  return SubmitStatus::ok;
+}
+
+void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
+  RequestRef ref;
+  if (free_refs_.empty()) {
+    ref = RequestRef(requests_.size());
+    requests_.emplace_back();
+  } else {
+    ref = free_refs_.back();
+    free_refs_.pop_back();
+  }
+  Request& r = requests_[ref];
+  r.id = spec.id;
+  r.arrival_seq = next_arrival_seq_++;
+  r.adapter = spec.adapter;
+  r.priority = config_.use_priorities ? spec.priority : 0;
+  r.num_prompt = spec.num_prompt_tokens;
+  r.max_new_tokens = spec.max_new_tokens;
+  r.state = RequestState::queued;
+  r.match_prefix = config_.prefix_cache && !spec.disable_prefix_cache && !spec.prompt_logprobs;
+  r.publish_prefix = config_.prefix_cache && !spec.disable_prefix_cache;
+  r.tokens.assign(spec.tokens.begin(), spec.tokens.end());
+  r.stop_tokens.assign(spec.stop_tokens.begin(), spec.stop_tokens.end());
+  r.wait_key = {r.priority, 1, r.arrival_seq};
+  if (r.publish_prefix) {
+    for (const uint64_t content : spec.block_contents) {
+      r.keys.push_back(
+          interner_.key(r.keys.empty() ? kNoKey : r.keys.back(), uid_of(r.adapter), content));
+    }
+    extend_keys(r);
+  }
+  by_id_.emplace(r.id, ref);
+  waiting_.insert(ref);
+  steady_ = false;
+  note(now_ns, DecisionKind::arrival, &r, uid_of(r.adapter), r.num_prompt, r.max_new_tokens);
+  if (r.adapter != kBaseRef) {
+    residency_.submitted(r.adapter);
+    settle_transfers(now_ns);
+  }
+}
+
+// Keys of the full blocks whose tokens are known.
+void Scheduler::extend_keys(Request& r) {
+  const uint32_t size = config_.block_size;
+  while ((r.keys.size() + 1) * size <= r.tokens.size()) {
+    const auto block = std::span(r.tokens).subspan(r.keys.size() * size, size);
+    r.keys.push_back(interner_.key(r.keys.empty() ? kNoKey : r.keys.back(), uid_of(r.adapter),
+                                   interner_.intern_tokens(block)));
+  }
+}
+
+// Blocks past the known content (a prompt's tail, generated tokens that nobody told us) are the
+// request's own.
+BlockKey Scheduler::key_of(Request& r, uint32_t block_index) {
+  return block_index < r.keys.size() ? r.keys[block_index]
+                                     : BlockKeyInterner::unique(r.arrival_seq, block_index);
+}
+
+// --- adapters -------------------------------------------------------------------------------
+
+Residency::Registered Scheduler::register_adapter(std::string_view name, uint32_t rank,
+                                                  int64_t bytes, bool replace, int64_t now_ns) {
+  steady_ = false;
+  const auto result = residency_.register_adapter(name, rank, bytes, replace);
+  settle_transfers(now_ns);
+  return result;
+}
+
+bool Scheduler::unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns) {
+  const AdapterRef adapter = residency_.find(name);
+  if (adapter == kBaseRef) return false;
+  steady_ = false;
+  if (abort_requests) {
+    std::vector<uint64_t> ids;
+    for (const RequestRef ref : running_) {
+      if (requests_[ref].adapter == adapter) ids.push_back(requests_[ref].id);
+    }
+    for (const RequestRef ref : waiting_.of_adapter(adapter)) ids.push_back(requests_[ref].id);
+    for (const uint64_t id : ids) abort(id, now_ns);
+  }
+  residency_.unload(name);
+  settle_transfers(now_ns);
+  return true;
+}
+
+PinStatus Scheduler::pin(AdapterRef adapter, int64_t now_ns) {
+  steady_ = false;
+  const PinStatus status = residency_.pin(adapter);
+  settle_transfers(now_ns);
+  return status;
+}
+
+void Scheduler::unpin(AdapterRef adapter, int64_t now_ns) {
+  steady_ = false;
+  residency_.unpin(adapter);
+  settle_transfers(now_ns);
+}
+
+void Scheduler::load_done(AdapterRef adapter, bool ok, int64_t now_ns) {
+  steady_ = false;
+  const Uid uid = uid_of(adapter);
+  const LoadOutcome outcome = residency_.load_done(adapter, ok);
+  if (ok) {
+    note(now_ns, DecisionKind::load_done, nullptr, uid);
+  } else {
+    note(now_ns, DecisionKind::load_failure, nullptr, uid, outcome == LoadOutcome::retried);
+  }
+  if (outcome == LoadOutcome::failed) fail_requests_of(adapter, now_ns);
+  settle_transfers(now_ns);
+}
+
+// Nobody else's request fails, and none is served by the base model instead.
+void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
+  std::erase(plan_.wait_for, adapter);
+  for (const RequestRef ref : running_) {
+    Request& r = requests_[ref];
+    if (r.adapter != adapter || r.end_at_commit) continue;
+    r.end_at_commit = true;
+    r.end_reason = FinishReason::error;
+  }
+  for (const RequestRef ref : waiting_.of_adapter(adapter)) {
+    finish_waiting(ref, FinishReason::error, now_ns);
+  }
+}
+
+void Scheduler::copy_done(AdapterRef adapter, int64_t now_ns) {
+  steady_ = false;
+  const int32_t slot = residency_.slot(adapter);
+  note(now_ns, DecisionKind::copy_done, nullptr, uid_of(adapter), slot);
+  if (step_in_flight_) {
+    for (StepRow& row : plan_.rows) {
+      if (row.adapter == adapter) row.slot = slot;
+    }
+  }
+  residency_.copy_done(adapter);
+  settle_transfers(now_ns);
+}
+
+bool Scheduler::step_can_start() const {
+  return std::ranges::all_of(plan_.wait_for, [&](AdapterRef a) { return residency_.ready(a); });
+}
+
+void Scheduler::settle_transfers(int64_t now_ns) {
+  residency_.start_transfers();
+  ResidencyActions& actions = residency_.actions();
+  for (const Eviction& e : actions.evictions) {
+    note(now_ns, DecisionKind::eviction, nullptr, e.uid, e.slot, e.from_cpu);
+  }
+  for (const LoadStart& load : actions.loads) {
+    note(now_ns, DecisionKind::load, nullptr, uid_of(load.adapter), load.bytes);
+    starts_.loads.push_back(load);
+  }
+  for (const CopyStart& copy : actions.copies) {
+    note(now_ns, DecisionKind::copy, nullptr, uid_of(copy.adapter), copy.slot, copy.bytes);
+    starts_.copies.push_back(copy);
+  }
+  actions.clear();
+  for (const Uid uid : residency_.take_unloaded()) {
+    const uint32_t num_freed = pool_.evict_namespace(uid);
+    pool_.forget_namespace(uid);
+    note(now_ns, DecisionKind::unload, nullptr, uid, num_freed);
+  }
+}
+
+// --- commit ---------------------------------------------------------------------------------
+
+void Scheduler::commit(const StepResult& result, int64_t now_ns) {
+  LORATORY_ASSERT(step_in_flight_, "commit without a plan");
+  step_in_flight_ = false;
+  const bool has_tokens = !result.sampled.empty();
+  if (has_tokens) steady_ = false;
+  size_t num_sampled = 0;
+  for (const StepRow& row : plan_.rows) {
+    const bool takes_one = has_tokens && row.samples;
+    LORATORY_ASSERT(!takes_one || num_sampled < result.sampled.size(), "one token per sampling row");
+    commit_row(row, takes_one ? result.sampled[num_sampled] : kNoToken, now_ns);
+    num_sampled += takes_one;
+  }
+  drop_finished_from_running();
+  settle_transfers(now_ns);
+}
+
+void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
+  Request& r = requests_[row.request];
+  r.in_step = false;
+  const uint32_t before = r.num_computed;
+  r.num_computed += row.num_tokens;
+  publish_full_blocks(r, before);
+  if (r.end_at_commit) return finish_running(row.request, r.end_reason, now_ns);
+  if (r.num_computed < r.num_total()) return;
+  r.state = RequestState::decoding;
+  if (!row.samples) return finish_running(row.request, FinishReason::length, now_ns);
+  if (++r.num_generated == 1) note(now_ns, DecisionKind::first_token, &r, uid_of(r.adapter));
+  if (token != kNoToken) {
+    r.tokens.push_back(token);
+    if (r.publish_prefix) extend_keys(r);
+    if (ends_with(r, token)) return finish_running(row.request, FinishReason::stop, now_ns);
+  }
+  if (reached_its_end(r) || r.num_total() >= config_.max_model_len) {
+    finish_running(row.request, FinishReason::length, now_ns);
+  }
+}
+
+bool Scheduler::ends_with(const Request& r, int32_t token) const {
+  return std::ranges::find(r.stop_tokens, token) != r.stop_tokens.end();
+}
+
+void Scheduler::publish_full_blocks(Request& r, uint32_t from_tokens) {
+  if (!r.publish_prefix) return;
+  const uint32_t end = r.num_computed / config_.block_size;
+  for (uint32_t i = from_tokens / config_.block_size; i < end; ++i) {
+    pool_.publish(r.blocks[i], key_of(r, i), uid_of(r.adapter));
+  }
+}
+
+void Scheduler::release_blocks(Request& r) {
+  key_scratch_.clear();
+  if (r.publish_prefix) {
+    const uint32_t num_full = r.num_computed / config_.block_size;
+    for (uint32_t i = 0; i < num_full; ++i) key_scratch_.push_back(key_of(r, i));
+  }
+  pool_.release(r.blocks, key_scratch_, uid_of(r.adapter));
+  r.blocks.clear();
+  r.num_computed = 0;
+}
+
+void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_ns) {
+  Request& r = requests_[ref];
+  release_blocks(r);
+  note(now_ns, DecisionKind::finish, &r, uid_of(r.adapter), int64_t(reason), r.num_generated);
+  if (r.adapter != kBaseRef) residency_.left_running(r.adapter);
+  forget(ref);
+}
+
+void Scheduler::finish_waiting(RequestRef ref, FinishReason reason, int64_t now_ns) {
+  Request& r = requests_[ref];
+  waiting_.remove(ref);
+  note(now_ns, DecisionKind::finish, &r, uid_of(r.adapter), int64_t(reason), r.num_generated);
+  if (r.adapter != kBaseRef) residency_.left_waiting(r.adapter);
+  forget(ref);
+}
+
+// The entry is reused by a later request; its vectors keep their memory.
+void Scheduler::forget(RequestRef ref) {
+  Request& r = requests_[ref];
+  by_id_.erase(r.id);
+  r.state = RequestState::finished;
+  r.keys.clear();
+  r.tokens.clear();
+  r.stop_tokens.clear();
+  r.num_generated = r.num_computed = 0;
+  r.end_at_commit = r.in_step = false;
+  free_refs_.push_back(ref);
+  steady_ = false;
+}
+
+void Scheduler::drop_finished_from_running() {
+  std::erase_if(running_,
+                [&](RequestRef ref) { return requests_[ref].state == RequestState::finished; });
+}
+
+void Scheduler::abort(uint64_t id, int64_t now_ns) {
+  const RequestRef ref = find_request(id);
+  if (ref == kNoRequest || requests_[ref].end_at_commit) return;
+  Request& r = requests_[ref];
+  steady_ = false;
+  note(now_ns, DecisionKind::abort, &r, uid_of(r.adapter));
+  if (r.in_step) {
+    r.end_at_commit = true;
+    r.end_reason = FinishReason::abort;
+    return;
+  }
+  if (r.state == RequestState::queued || r.state == RequestState::preempted) {
+    finish_waiting(ref, FinishReason::abort, now_ns);
+  } else {
+    finish_running(ref, FinishReason::abort, now_ns);
+    drop_finished_from_running();
+  }
+  settle_transfers(now_ns);
+}
+
+}  // namespace loratory::sim

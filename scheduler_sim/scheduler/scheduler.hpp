@@ -1,0 +1,212 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "scheduler_sim/prefix_cache/block_key.hpp"
+#include "scheduler_sim/prefix_cache/block_pool.hpp"
+#include "scheduler_sim/residency/residency.hpp"
+#include "scheduler_sim/scheduler/decision.hpp"
+#include "scheduler_sim/scheduler/request.hpp"
+#include "scheduler_sim/scheduler/step_plan.hpp"
+#include "scheduler_sim/scheduler/waiting.hpp"
+
+namespace loratory::sim {
+
+enum class LoadMode : uint8_t { overlap, blocking };
+enum class PackMode : uint8_t { off, prefill_only, on };
+
+/// Defaults are those of docs/scheduler.md, part "Defaults".
+struct SchedulerConfig {
+  ResidencyConfig residency;
+  uint32_t block_size = 16;                ///< tokens per KV block
+  uint32_t num_blocks = 0;                 ///< KV blocks, the null block included
+  uint32_t max_num_batched_tokens = 2048;  ///< tokens per step, >= max_num_seqs
+  uint32_t max_num_seqs = 256;
+  uint32_t long_prefill_threshold = 0;     ///< most tokens of one request per step, 0 = no limit
+  bool chunked_prefill = true;
+  uint32_t max_model_len = std::numeric_limits<uint32_t>::max();
+  LoadMode load_mode = LoadMode::overlap;
+  PackMode pack = PackMode::prefill_only;
+  bool prefix_cache = true;
+  bool use_priorities = true;              ///< false: first come, first served
+  int64_t t_starve_ns = 3'000'000'000;     ///< kNever = off
+  int64_t n_starve = 64;                   ///< walks; kNever = off, 0 = always
+  double drain_factor = 1.2;
+
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  /// One sentence naming the first setting that is out of its limits, empty if all are legal.
+  std::string problem() const;
+};
+
+/// The scheduler of a multi-LoRA engine: which requests run in the next step, with how many tokens,
+/// in which KV blocks, with which adapters on the GPU. docs/scheduler.md states every rule.
+///
+/// Deterministic and pure: no clock (every call takes `now_ns`), no randomness, no tensors. The
+/// simulator and an engine drive the same object:
+///
+///   submit(...);                      any time
+///   plan(now) -> StepPlan             when no step is in flight; an empty plan is not a step
+///   commit(result, now)               when the executor is done
+///   load_done / copy_done             when a transfer that starts() asked for ends
+///
+/// Every call may start transfers: take them from starts() afterwards.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config, DecisionSink* sink = nullptr,
+                     BlockObserver* block_observer = nullptr);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // --- requests -----------------------------------------------------------------------------
+  /// Accepts the request or changes nothing.
+  SubmitStatus submit(const RequestSpec& spec, int64_t now_ns);
+  /// Accepts all or none; `failed_index` says which one was refused.
+  SubmitStatus submit(std::span<const RequestSpec> specs, int64_t now_ns, size_t& failed_index);
+  /// Ends a request at any time; unknown or finished ids are ignored. While its step is in flight
+  /// its blocks are kept until the commit, and its sampled token is dropped.
+  void abort(uint64_t id, int64_t now_ns);
+
+  // --- adapters -----------------------------------------------------------------------------
+  Residency::Registered register_adapter(std::string_view name, uint32_t rank, int64_t bytes,
+                                         bool replace, int64_t now_ns);
+  /// New submissions fail at once; running and waiting requests of it go on. `abort_requests` ends
+  /// them first. Returns false for an unknown name.
+  bool unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns);
+  PinStatus pin(AdapterRef adapter, int64_t now_ns);
+  void unpin(AdapterRef adapter, int64_t now_ns);
+  void load_done(AdapterRef adapter, bool ok, int64_t now_ns);
+  void copy_done(AdapterRef adapter, int64_t now_ns);
+  /// Blocks of the namespace that became free.
+  uint32_t evict_lora_namespace(Uid uid) { return pool_.evict_namespace(uid); }
+
+  // --- steps --------------------------------------------------------------------------------
+  const StepPlan& plan(int64_t now_ns);
+  void commit(const StepResult& result, int64_t now_ns);
+  bool step_in_flight() const { return step_in_flight_; }
+  /// Blocking load mode: everything the step in flight waits for is on the GPU (or failed).
+  bool step_can_start() const;
+  /// Transfers to start now. The caller takes them and clears the lists.
+  ResidencyActions& starts() { return starts_; }
+
+  /// After a commit: how many further steps would repeat the last one exactly, if nothing else
+  /// happens. Zero unless the executor samples no real tokens.
+  Stretch stretch() const;
+  /// The effect of `num_steps` plan/commit pairs of the stretch.
+  void advance(int64_t num_steps);
+
+  // --- questions ----------------------------------------------------------------------------
+  const SchedulerConfig& config() const { return config_; }
+  const Request& request(RequestRef ref) const { return requests_[ref]; }
+  RequestRef find_request(uint64_t id) const;
+  const std::vector<RequestRef>& running() const { return running_; }
+  const WaitingSet& waiting() const { return waiting_; }
+  const BlockPool& blocks() const { return pool_; }
+  const Residency& residency() const { return residency_; }
+  BlockKeyInterner& keys() { return interner_; }
+  /// kBaseRef while nobody drains.
+  AdapterRef draining() const { return draining_; }
+  int64_t num_live() const { return int64_t(by_id_.size()); }
+
+ private:
+  // plan: running requests
+  void schedule_running(int64_t now_ns);
+  void schedule_one_running(RequestRef ref, int64_t now_ns);
+  bool make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns);
+  RequestRef preemption_victim() const;
+  void preempt(RequestRef ref, int64_t now_ns);
+  uint32_t chunk_tokens(uint32_t wanted) const;
+  void add_row(RequestRef ref, uint32_t num_tokens, bool is_decode);
+  void remove_row(RequestRef ref);
+
+  // plan: waiting requests (walk.cpp)
+  void walk_waiting(int64_t now_ns);
+  void begin_walk(int64_t now_ns);
+  void collect_reservations(int64_t now_ns);
+  void end_drain(int64_t now_ns);
+  AdapterRef find_reserved_adapter() const;
+  void start_drain(int64_t now_ns);
+  void visit_candidates(int64_t now_ns);
+  bool gate_rejects(const Request& r) const;
+  bool was_rejected(const Request& r) const;
+  bool try_admit(RequestRef ref, int64_t now_ns);
+  void push_candidate(RequestRef ref);
+  uint32_t match_prefix(Request& r);
+  void stop_walk(const WaitKey& at);
+  void count_rejections(int64_t now_ns);
+  bool starvation_counts() const {
+    return config_.n_starve != SchedulerConfig::kNever ||
+           config_.t_starve_ns != SchedulerConfig::kNever;
+  }
+
+  // commit
+  void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
+  void drop_finished_from_running();
+  void publish_full_blocks(Request& r, uint32_t from_tokens);
+  bool ends_with(const Request& r, int32_t token) const;
+  void finish_running(RequestRef ref, FinishReason reason, int64_t now_ns);
+  void finish_waiting(RequestRef ref, FinishReason reason, int64_t now_ns);
+  void release_blocks(Request& r);
+  void forget(RequestRef ref);
+
+  // shared
+  SubmitStatus validate(const RequestSpec& spec) const;
+  void accept(const RequestSpec& spec, int64_t now_ns);
+  uint32_t blocks_for(uint64_t num_tokens) const;
+  bool blocks_suffice_for(int64_t num_steps) const;
+  BlockKey key_of(Request& r, uint32_t block_index);
+  void extend_keys(Request& r);
+  void fail_requests_of(AdapterRef adapter, int64_t now_ns);
+  void prepare_adapters();
+  void touch_adapters(int64_t num_steps);
+  void pack_rows();
+  void settle_transfers(int64_t now_ns);
+  void note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a = 0,
+            int64_t b = 0);
+  Uid uid_of(AdapterRef adapter) const {
+    return adapter == kBaseRef ? kBaseUid : residency_.uid(adapter);
+  }
+
+  SchedulerConfig config_;
+  DecisionSink* sink_;
+  Residency residency_;
+  BlockPool pool_;
+  BlockKeyInterner interner_;
+
+  std::vector<Request> requests_;
+  std::vector<RequestRef> free_refs_;
+  std::unordered_map<uint64_t, RequestRef> by_id_;
+  std::vector<RequestRef> running_;  // in admission order
+  WaitingSet waiting_{requests_};
+  uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;
+
+  ResidencyActions starts_;
+  StepPlan plan_;
+  bool step_in_flight_ = false;
+  uint32_t budget_ = 0;
+  size_t cursor_ = 0;  // into running_, while it is scheduled
+  bool preempted_in_plan_ = false;
+
+  // The walk over the waiting requests.
+  AdapterRef draining_ = kBaseRef;  // kBaseRef = nobody
+  int64_t drain_left_ = 0;
+  AdapterRef reserved_ = kBaseRef;  // adapter the reservation keeps a place for
+  int64_t next_reservation_ = 0;
+  bool walk_stopped_ = false;       // the last walk ended before the end of the queue
+  WaitKey walk_stop_;               // ... at this place
+
+  std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
+  std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
+  std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
+  std::vector<BlockKey> key_scratch_;
+  std::vector<int64_t> largest_remaining_;            // scratch of start_drain
+
+  // Would the next step repeat the last one? Set by plan, cleared by anything that happens.
+  bool steady_ = false;
+};
+
+}  // namespace loratory::sim

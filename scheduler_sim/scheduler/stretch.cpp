@@ -1,0 +1,62 @@
+// Regular steps in closed form: between two decisions a step is the last one again, so the counters
+// of every request move by one a step and nothing else happens.
+#include <algorithm>
+
+#include "reference/base/check.hpp"
+#include "scheduler_sim/scheduler/scheduler.hpp"
+
+namespace loratory::sim {
+
+Stretch Scheduler::stretch() const {
+  if (!steady_ || step_in_flight_) return {};
+  Stretch s{SchedulerConfig::kNever, SchedulerConfig::kNever};
+  for (const RequestRef ref : running_) {
+    s.num_steps = std::min<int64_t>(s.num_steps, int64_t{requests_[ref].num_remaining()} - 1);
+  }
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    const Request& r = requests_[ref];
+    if (r.first_rejection_ns < 0) continue;
+    if (config_.t_starve_ns != SchedulerConfig::kNever) {
+      s.deadline_ns = std::min(s.deadline_ns, r.first_rejection_ns + config_.t_starve_ns);
+    }
+    if (config_.n_starve != SchedulerConfig::kNever) {
+      s.num_steps = std::min(s.num_steps, config_.n_starve - r.num_rejections);
+    }
+  }
+  while (s.num_steps > 0 && !blocks_suffice_for(s.num_steps)) s.num_steps /= 2;
+  return s.num_steps > 0 ? s : Stretch{};
+}
+
+bool Scheduler::blocks_suffice_for(int64_t num_steps) const {
+  const uint64_t free_blocks = pool_.num_allocatable();
+  if (running_.size() * (blocks_for(uint64_t(num_steps)) + 1) <= free_blocks) return true;
+  uint64_t needed = 0;
+  for (const RequestRef ref : running_) {
+    const Request& r = requests_[ref];
+    const uint32_t total = blocks_for(r.num_computed + uint64_t(num_steps));
+    needed += total > r.blocks.size() ? total - r.blocks.size() : 0;
+  }
+  return needed <= free_blocks;
+}
+
+void Scheduler::advance(int64_t num_steps) {
+  LORATORY_ASSERT(steady_ && num_steps > 0, "only regular steps can be skipped");
+  for (const RequestRef ref : running_) {
+    Request& r = requests_[ref];
+    const uint32_t before = r.num_computed;
+    r.num_computed += uint32_t(num_steps);
+    r.num_generated += uint32_t(num_steps);
+    const uint32_t needed = blocks_for(r.num_computed);
+    while (r.blocks.size() < needed) r.blocks.push_back(pool_.allocate());
+    publish_full_blocks(r, before);
+  }
+  for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
+  plan_.step += num_steps;
+  if (waiting_.empty()) return;
+  if (draining_ != kBaseRef) drain_left_ -= num_steps;
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    if (was_rejected(requests_[ref])) requests_[ref].num_rejections += num_steps;
+  }
+}
+
+}  // namespace loratory::sim
