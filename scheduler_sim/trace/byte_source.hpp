@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace loratory::sim {
+
+/// A stream of bytes read once, front to back, in bounded memory.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Puts up to `capacity` bytes (at least 1) at `out` and returns how many; 0 = the end.
+  /// Throws InputError when the device fails or compressed data is damaged.
+  virtual size_t read(char* out, size_t capacity) = 0;
+  /// After the end: the data stops in the middle of a compressed stream.
+  virtual bool is_truncated() const { return false; }
+};
+
+/// The file at `path`, "-" = stdin.
+std::unique_ptr<ByteSource> open_file(const std::string& path);
+
+/// Bytes that outlive the source.
+std::unique_ptr<ByteSource> open_bytes(std::string_view bytes);
+
+/// `raw` with the checksum of all that went through it.
+class ChecksummedSource final : public ByteSource {
+ public:
+  explicit ChecksummedSource(std::unique_ptr<ByteSource> raw);
+  ~ChecksummedSource() override;
+  size_t read(char* out, size_t capacity) override;
+  /// "xxh3:<16 hex digits>" of the bytes read so far: XXH3, 64 bits, seed 0, as `xxhsum -H3`.
+  std::string checksum() const;
+
+ private:
+  struct State;
+  std::unique_ptr<ByteSource> raw_;
+  std::unique_ptr<State> state_;
+};
+
+/// What `raw` holds once unpacked: gzip (several members too) and zstd (several frames too) are
+/// known by their first bytes, anything else passes through. `raw` outlives the result; `name` is
+/// for messages. Memory: 128 KiB and the window of the compressor (zstd: at most 128 MiB).
+std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name);
+
+}  // namespace loratory::sim

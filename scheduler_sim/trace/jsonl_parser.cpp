@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <limits>
+#include <string_view>
+
+#include "scheduler_sim/trace/bad_row.hpp"
+#include "scheduler_sim/trace/row_fields.hpp"
+#include "scheduler_sim/trace/row_parser.hpp"
+
+namespace loratory::sim {
+namespace {
+
+namespace ondemand = simdjson::ondemand;
+
+constexpr const char* kObjectRemedy = "one JSON object per line";
+
+std::string_view without_trailing_space(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+}
+
+class JsonlParser final : public RowParser {
+ public:
+  explicit JsonlParser(const Schema& schema) : schema_(schema) {}
+
+  void parse(const Line& line, Row& row, TraceBuilder& builder) override {
+    check_no_nul(line.text);
+    line_ = line.text;
+    const simdjson::padded_string_view padded(line_.data(), line_.size(),
+                                              line_.size() + LineReader::kPaddingBytes);
+    ondemand::object object;
+    check(parser_.iterate(padded).get(document_));
+    check(document_.get_object().get(object));
+    next_ = 0;
+    for (simdjson::simdjson_result<ondemand::field> result : object) {
+      ondemand::field field;
+      check(std::move(result).get(field));
+      read_field(field, row, builder);
+    }
+    // Past the last token the location is an error.
+    if (document_.current_location().error() == simdjson::SUCCESS) {
+      bad_row(column_of_error(), "something follows the object", kObjectRemedy);
+    }
+    check_required(row);
+  }
+
+ private:
+  void read_field(ondemand::field& field, Row& row, TraceBuilder& builder) {
+    const char* key_begin = field.key().raw();
+    const std::string_view rest = line_.substr(static_cast<size_t>(key_begin - line_.data()));
+    const std::string_view key = rest.substr(0, rest.find('"'));
+    const ColumnSpec& spec = spec_of(key);
+    if (row.has(spec.field) && spec.field != Field::kIgnored) {
+      bad_row(column_at(key_begin) - 1, fmt::format("{} is there twice", excerpt(key)),
+              "remove one");
+    }
+    ondemand::value& value = field.value();
+    switch (spec.field) {
+      case Field::kBlockIds: return read_ids(spec, value, row, builder.block_ids());
+      case Field::kTokenIds: return read_ids(spec, value, row, builder.token_ids());
+      case Field::kAdapter: return read_adapter(spec, value, row);
+      case Field::kIgnored: return skip_scalar(value);
+      default: break;
+    }
+    const std::string_view text = value.raw_json_token();
+    set_field(row, schema_, spec, without_trailing_space(text), column_at(text.data()));
+  }
+
+  // Rows mostly repeat the order of the table's columns.
+  const ColumnSpec& spec_of(std::string_view key) {
+    const auto& columns = schema_.columns;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const size_t index = (next_ + i) % columns.size();
+      if (columns[index].name != key) continue;
+      next_ = index + 1;
+      return columns[index];
+    }
+    bad_row(column_at(key.data()) - 1,
+            fmt::format("unknown key {} in a {} trace", excerpt(key), schema_.name),
+            "remove it, or name another format with --format");
+  }
+
+  template <typename Id>
+  void read_ids(const ColumnSpec& spec, ondemand::value& value, Row& row, std::vector<Id>& ids) {
+    row.columns[static_cast<size_t>(spec.field)] = column_of(value);
+    ondemand::array array;
+    check(value.get_array().get(array));
+    for (auto element : array) {
+      uint64_t id = 0;
+      check(element.get_uint64().get(id));
+      if (id > static_cast<uint64_t>(std::numeric_limits<Id>::max())) {
+        bad_row(row.column(spec.field), fmt::format("{} holds {}", spec.name, id),
+                fmt::format("ids go up to {}", std::numeric_limits<Id>::max()));
+      }
+      ids.push_back(static_cast<Id>(id));
+    }
+  }
+
+  void read_adapter(const ColumnSpec& spec, ondemand::value& value, Row& row) {
+    const uint32_t column = column_of(value);
+    row.columns[static_cast<size_t>(spec.field)] = column;
+    check(value.get_string().get(row.adapter));
+    if (row.adapter.empty()) bad_row(column, "adapter is empty", "leave it out for the base model");
+  }
+
+  void skip_scalar(ondemand::value& value) {
+    if (value.raw_json_token().starts_with('"')) {
+      check(value.get_string().error());
+    } else {
+      check(value.get_double().error());
+    }
+  }
+
+  void check_required(const Row& row) const {
+    for (const ColumnSpec& spec : schema_.columns) {
+      if (!spec.is_required || row.has(spec.field)) continue;
+      bad_row(1, fmt::format("{} is missing", spec.name),
+              fmt::format("a row of a {} trace has it", schema_.name));
+    }
+  }
+
+  void check(simdjson::error_code error) {
+    if (error == simdjson::SUCCESS) return;
+    if (error == simdjson::UTF8_ERROR) check_utf8(line_);
+    bad_row(column_of_error(), fmt::format("no valid JSON here ({})", reason(error)),
+            kObjectRemedy);
+  }
+
+  static std::string_view reason(simdjson::error_code error) {
+    switch (error) {
+      case simdjson::INCORRECT_TYPE: return "a value of another type";
+      case simdjson::NUMBER_ERROR: return "not a whole number >= 0";
+      case simdjson::NUMBER_OUT_OF_RANGE: return "a number out of range";
+      case simdjson::UNCLOSED_STRING: return "a string is not closed";
+      case simdjson::UNESCAPED_CHARS: return "a control character in a string";
+      case simdjson::INCOMPLETE_ARRAY_OR_OBJECT: return "the line is cut off";
+      case simdjson::EMPTY: return "an empty line";
+      default: return "a comma, colon, quote or bracket is missing";
+    }
+  }
+
+  uint32_t column_of(ondemand::value& value) const {
+    return column_at(value.raw_json_token().data());
+  }
+  uint32_t column_at(const char* place) const {
+    return static_cast<uint32_t>(place - line_.data()) + 1;
+  }
+
+  // Where simdjson stopped; the end of the line when it does not know.
+  uint32_t column_of_error() {
+    const char* place = nullptr;
+    const char* end = line_.data() + line_.size();
+    if (document_.current_location().get(place) != simdjson::SUCCESS || place < line_.data() ||
+        place > end) {
+      place = end;
+    }
+    return column_at(place);
+  }
+
+  const Schema& schema_;
+  ondemand::parser parser_;
+  ondemand::document document_;
+  std::string_view line_;
+  size_t next_ = 0;  // column expected next
+};
+
+}  // namespace
+
+std::unique_ptr<RowParser> make_jsonl_parser(const Schema& schema) {
+  return std::make_unique<JsonlParser>(schema);
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,115 @@
+#include "scheduler_sim/trace/reader.hpp"
+
+#include <fmt/format.h>
+
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/trace/bad_row.hpp"
+#include "scheduler_sim/trace/byte_source.hpp"
+#include "scheduler_sim/trace/line_reader.hpp"
+#include "scheduler_sim/trace/row_parser.hpp"
+#include "scheduler_sim/trace/schema.hpp"
+#include "scheduler_sim/trace/trace_builder.hpp"
+
+namespace loratory::sim {
+namespace {
+
+class TraceReading {
+ public:
+  TraceReading(std::unique_ptr<ByteSource> raw, std::string_view name, const ReadOptions& options)
+      : options_(options),
+        raw_(std::move(raw)),
+        plain_(decompressed(raw_, std::string(name))),
+        lines_(*plain_) {
+    trace_.source = name;
+  }
+
+  Trace run() {
+    Line line;
+    if (lines_.next(line)) read_from(line);
+    check_end(line.number + 1);
+    trace_.requests.shrink_to_fit();
+    trace_.block_ids.shrink_to_fit();
+    trace_.token_ids.shrink_to_fit();
+    trace_.checksum = raw_.checksum();
+    return std::move(trace_);
+  }
+
+ private:
+  void read_from(Line& line) {
+    const Schema& schema = options_.format == TraceFormat::kAuto
+                               ? detect_schema(line.text, trace_.source)
+                               : schema_of(options_.format);
+    trace_.format = schema.name;
+    TraceBuilder builder(schema, options_.block_tokens, trace_);
+    if (schema.syntax == Syntax::kJsonl) {
+      const auto parser = make_jsonl_parser(schema);
+      do read_row(*parser, line, builder);
+      while (lines_.next(line));
+    } else {
+      const auto parser = csv_parser(schema, line);
+      while (lines_.next(line)) read_row(*parser, line, builder);
+    }
+  }
+
+  // A bad header is an error even under skip_bad_rows: no row can be read without it.
+  std::unique_ptr<RowParser> csv_parser(const Schema& schema, const Line& header) const {
+    try {
+      return make_csv_parser(schema, header);
+    } catch (const BadRow& bad) {
+      fail(header.number, bad);
+    }
+  }
+
+  void read_row(RowParser& parser, const Line& line, TraceBuilder& builder) {
+    try {
+      if (line.is_too_long) {
+        bad_row(LineReader::kMaxBytes + 1,
+                fmt::format("a line of over {} MiB", LineReader::kMaxBytes >> 20),
+                "split the file into one row per line");
+      }
+      Row row;
+      parser.parse(line, row, builder);
+      builder.add(row);
+    } catch (const BadRow& bad) {
+      if (!options_.skip_bad_rows) fail(line.number, bad);
+      builder.give_up();
+      ++trace_.num_rows_skipped;
+    }
+  }
+
+  void check_end(uint64_t next_line) {
+    if (lines_.is_truncated()) {
+      const BadRow torn{1, "the compressed data stops in the middle", "fetch the file again"};
+      if (!options_.skip_bad_rows) fail(next_line, torn);
+      ++trace_.num_rows_skipped;
+    }
+    if (!trace_.requests.empty()) return;
+    throw InputError(fmt::format("{}:{}:1", trace_.source, next_line),
+                     trace_.num_rows_skipped > 0 ? "no row of the trace is good"
+                                                 : "the trace has no rows",
+                     "give a trace with at least one request");
+  }
+
+  [[noreturn]] void fail(uint64_t line_number, const BadRow& bad) const {
+    throw InputError(fmt::format("{}:{}:{}", trace_.source, line_number, bad.column), bad.rule,
+                     bad.remedy);
+  }
+
+  const ReadOptions& options_;
+  ChecksummedSource raw_;
+  std::unique_ptr<ByteSource> plain_;
+  LineReader lines_;
+  Trace trace_;
+};
+
+}  // namespace
+
+Trace read_trace(const std::string& path, const ReadOptions& options) {
+  return TraceReading(open_file(path), path, options).run();
+}
+
+Trace read_trace_from(std::string_view bytes, std::string_view name, const ReadOptions& options) {
+  return TraceReading(open_bytes(bytes), name, options).run();
+}
+
+}  // namespace loratory::sim

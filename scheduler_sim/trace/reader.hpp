@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scheduler_sim/trace/trace.hpp"
+
+namespace loratory::sim {
+
+/// Formats of request traces; traces/SCHEMA.md has the columns of each.
+enum class TraceFormat : uint8_t {
+  kAuto,        ///< told from the first line
+  kNative,      ///< our own JSON lines, milliseconds
+  kMooncake,    ///< JSON lines, milliseconds, hash_ids of 512 tokens
+  kQwenBailian, ///< JSON lines, seconds, hash_ids of 16 tokens, chats
+  kVllm,        ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
+  kAzure,       ///< CSV of timestamps, 2023 and 2024
+  kBurstGpt,    ///< CSV, seconds
+  kVidur,       ///< CSV, seconds
+  kSplitwise,   ///< CSV, seconds
+};
+
+/// Names that trace_format() knows, for help texts: "native, mooncake, ...".
+std::string trace_format_names();
+
+/// Throws InputError (place "--format") when there is no such format; "auto" is one.
+TraceFormat trace_format(std::string_view name);
+
+struct ReadOptions {
+  TraceFormat format = TraceFormat::kAuto;
+  /// Leave bad rows out and count them in Trace::num_rows_skipped.
+  bool skip_bad_rows = false;
+  /// Tokens of one entry of hash_ids where the rows do not say; 0 = the format's own number.
+  uint32_t block_tokens = 0;
+};
+
+/// Reads a whole request trace: plain, gzip or zstd by content; "-" is stdin.
+///
+/// Rows keep file order; times never run backwards. The first bad row throws InputError at
+/// `file:line:column`, unless skip_bad_rows. Damaged compressed data, an unknown format and a
+/// trace without any good row always throw. The last row counts only if it is surely whole: a
+/// JSON object, or a CSV row that a newline ends.
+/// The same bytes give the same trace on any machine. One pass; memory: the trace itself, 48 bytes
+/// a request plus 8 a block id (4 a token id), and a buffer of the longest line (16 MiB at most).
+Trace read_trace(const std::string& path, const ReadOptions& options = {});
+
+/// The same from bytes in memory; `name` stands for the file in messages and Trace::source.
+Trace read_trace_from(std::string_view bytes, std::string_view name,
+                      const ReadOptions& options = {});
+
+}  // namespace loratory::sim

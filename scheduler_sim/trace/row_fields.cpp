@@ -1,0 +1,127 @@
+#include "scheduler_sim/trace/row_fields.hpp"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+
+#include "reference/base/check.hpp"
+#include "scheduler_sim/trace/bad_row.hpp"
+#include "scheduler_sim/trace/numbers.hpp"
+
+namespace loratory::sim {
+namespace {
+
+/// Where a scalar stands, for messages.
+struct Cell {
+  const ColumnSpec& spec;
+  std::string_view text;
+  uint32_t column;
+
+  [[noreturn]] void fail(std::string_view rule, std::string remedy) const {
+    bad_row(column, fmt::format("{} is {}: {}", spec.name, rule, excerpt(text)),
+            std::move(remedy));
+  }
+};
+
+int64_t integer(const Cell& cell, int64_t low, int64_t high) {
+  int64_t value = 0;
+  const Parse parse = parse_integer(cell.text, value);
+  if (parse == Parse::kNotANumber) cell.fail("not a whole number", "write decimal digits");
+  if (parse == Parse::kOutOfRange || value < low || value > high) {
+    cell.fail("out of range", fmt::format("it must be in {}..{}", low, high));
+  }
+  return value;
+}
+
+uint32_t count(const Cell& cell, int64_t low) {
+  return static_cast<uint32_t>(integer(cell, low, kMaxCount));
+}
+
+int64_t time_ns(const Cell& cell, TimeUnit unit) {
+  int64_t value = 0;
+  const Parse parse = unit == TimeUnit::kTimestamp ? parse_timestamp(cell.text, value)
+                      : unit == TimeUnit::kSeconds ? parse_scaled(cell.text, 9, value)
+                                                   : parse_scaled(cell.text, 6, value);
+  if (parse == Parse::kNotANumber) {
+    cell.fail("not a time", unit == TimeUnit::kTimestamp
+                                ? "write YYYY-MM-DD HH:MM:SS.fffffff, with a zone or without"
+                                : "write a decimal number");
+  }
+  if (value < 0) cell.fail("negative", "times count from the start of the trace");
+  // Timestamps count from 1970, and only their differences stay.
+  if (parse == Parse::kOutOfRange || (unit != TimeUnit::kTimestamp && value > kMaxTimeNs)) {
+    cell.fail("out of range", "check the unit of the times");
+  }
+  return value;
+}
+
+void set_session(Row& row, const Schema& schema, const Cell& cell) {
+  if (schema.syntax == Syntax::kCsv) {
+    row.session_name = cell.text;
+  } else {
+    row.session = static_cast<uint32_t>(integer(cell, 0, UINT32_MAX));
+  }
+}
+
+/// Bytes of the UTF-8 character that starts with `lead`; 1 for what starts none.
+size_t character_bytes(unsigned char lead) {
+  return lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+}
+
+}  // namespace
+
+void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
+               uint32_t column) {
+  const Cell cell{spec, text, column};
+  row.columns[static_cast<size_t>(spec.field)] = column;
+  switch (spec.field) {
+    case Field::kArrival: row.arrival_ns = time_ns(cell, schema.time_unit); return;
+    case Field::kCancel: row.cancel_ns = time_ns(cell, schema.time_unit); return;
+    case Field::kPromptTokens: row.prompt_tokens = count(cell, 0); return;
+    case Field::kOutputTokens: row.output_tokens = count(cell, 0); return;
+    case Field::kBlockTokens: row.block_tokens = count(cell, 1); return;
+    case Field::kRank: row.rank = count(cell, 1); return;
+    case Field::kPriority:
+      row.priority = static_cast<int32_t>(integer(cell, INT32_MIN, INT32_MAX));
+      return;
+    case Field::kSession: set_session(row, schema, cell); return;
+    case Field::kChat: row.chat = integer(cell, 0, INT64_MAX); return;
+    case Field::kParentChat: row.parent_chat = integer(cell, -1, INT64_MAX); return;
+    case Field::kBatchSize: integer(cell, 1, 1); return;
+    case Field::kIgnored: return;
+    case Field::kAdapter:
+    case Field::kBlockIds:
+    case Field::kTokenIds:
+    case Field::kNumFields: break;
+  }
+  LORATORY_ASSERT(false, "strings and lists are no scalars");
+}
+
+void check_no_nul(std::string_view line) {
+  const size_t at = line.find('\0');
+  if (at != std::string_view::npos) bad_row(at + 1, "a NUL byte", "the file is damaged");
+}
+
+void check_utf8(std::string_view line) {
+  if (simdjson::validate_utf8(line.data(), line.size())) return;
+  size_t at = 0;
+  while (at < line.size()) {
+    const size_t bytes =
+        std::min(character_bytes(static_cast<unsigned char>(line[at])), line.size() - at);
+    if (!simdjson::validate_utf8(line.data() + at, bytes)) break;
+    at += bytes;
+  }
+  bad_row(at + 1, "text that is no UTF-8", "convert the file to UTF-8");
+}
+
+std::string excerpt(std::string_view text) {
+  constexpr size_t kMaxChars = 32;
+  std::string shown = "'" + std::string(text.substr(0, kMaxChars));
+  for (char& c : shown) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return shown + (text.size() > kMaxChars ? "...'" : "'");
+}
+
+}  // namespace loratory::sim

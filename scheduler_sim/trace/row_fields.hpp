@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "scheduler_sim/trace/schema.hpp"
+#include "scheduler_sim/trace/trace_builder.hpp"
+
+namespace loratory::sim {
+
+/// Largest number of tokens, rank or block size in a row.
+inline constexpr int64_t kMaxCount = INT32_MAX;
+/// Times stay below 100 years from the origin, so that sums of a few of them fit 64 bits.
+inline constexpr int64_t kMaxTimeNs = int64_t{100} * 365 * 86'400 * 1'000'000'000;
+
+/// Puts the scalar `text`, found in column `column`, into the row. Throws BadRow.
+void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
+               uint32_t column);
+
+/// NUL bytes and text that is no UTF-8 are BadRows.
+void check_no_nul(std::string_view line);
+void check_utf8(std::string_view line);
+
+/// First characters of `text`, for a message, with what is not printable ASCII as '?'.
+std::string excerpt(std::string_view text);
+
+}  // namespace loratory::sim
