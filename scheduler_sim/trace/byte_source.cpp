@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -31,6 +32,11 @@ class FileSource final : public ByteSource {
   }
   ~FileSource() override {
     if (fd_ > STDERR_FILENO) ::close(fd_);
+  }
+  uint64_t total_bytes() const override {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
+    return static_cast<uint64_t>(status.st_size);
   }
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
@@ -203,6 +209,7 @@ ChecksummedSource::~ChecksummedSource() = default;
 size_t ChecksummedSource::read(char* out, size_t capacity) {
   const size_t count = raw_->read(out, capacity);
   XXH3_64bits_update(&state_->xxh3, out, count);
+  bytes_read_ += count;
   return count;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ class ByteSource {
   virtual size_t read(char* out, size_t capacity) = 0;
   /// After the end: the data stops in the middle of a compressed stream.
   virtual bool is_truncated() const { return false; }
+  /// Bytes from front to back; 0 = not known before the end.
+  virtual uint64_t total_bytes() const { return 0; }
 };
 
 /// The file at `path`, "-" = stdin.
@@ -32,10 +35,13 @@ class ChecksummedSource final : public ByteSource {
   size_t read(char* out, size_t capacity) override;
   /// "xxh3:<16 hex digits>" of the bytes read so far: XXH3, 64 bits, seed 0, as `xxhsum -H3`.
   std::string checksum() const;
+  uint64_t total_bytes() const override { return raw_->total_bytes(); }
+  uint64_t bytes_read() const { return bytes_read_; }
 
  private:
   struct State;
   std::unique_ptr<ByteSource> raw_;
+  uint64_t bytes_read_ = 0;
   std::unique_ptr<State> state_;
 };
 

@@ -28,10 +28,11 @@ class JsonlParser final : public RowParser {
     line_ = line.text;
     const simdjson::padded_string_view padded(line_.data(), line_.size(),
                                               line_.size() + LineReader::kPaddingBytes);
+    check_structure(parser_.iterate(padded).get(document_));
     ondemand::object object;
-    check(parser_.iterate(padded).get(document_));
     check(document_.get_object().get(object));
     next_ = 0;
+    seen_ = 0;
     for (simdjson::simdjson_result<ondemand::field> result : object) {
       ondemand::field field;
       check(std::move(result).get(field));
@@ -50,10 +51,6 @@ class JsonlParser final : public RowParser {
     const std::string_view rest = line_.substr(static_cast<size_t>(key_begin - line_.data()));
     const std::string_view key = rest.substr(0, rest.find('"'));
     const ColumnSpec& spec = spec_of(key);
-    if (row.has(spec.field) && spec.field != Field::kIgnored) {
-      bad_row(column_at(key_begin) - 1, fmt::format("{} is there twice", excerpt(key)),
-              "remove one");
-    }
     ondemand::value& value = field.value();
     switch (spec.field) {
       case Field::kBlockIds: return read_ids(spec, value, row, builder.block_ids());
@@ -72,6 +69,11 @@ class JsonlParser final : public RowParser {
     for (size_t i = 0; i < columns.size(); ++i) {
       const size_t index = (next_ + i) % columns.size();
       if (columns[index].name != key) continue;
+      if ((seen_ >> index & 1) != 0) {
+        bad_row(column_at(key.data()) - 1, fmt::format("{} is there twice", excerpt(key)),
+                "remove one");
+      }
+      seen_ |= 1u << index;
       next_ = index + 1;
       return columns[index];
     }
@@ -119,11 +121,19 @@ class JsonlParser final : public RowParser {
     }
   }
 
-  void check(simdjson::error_code error) {
+  // What the first pass over the line finds: it does not say where.
+  void check_structure(simdjson::error_code error) const {
     if (error == simdjson::SUCCESS) return;
     if (error == simdjson::UTF8_ERROR) check_utf8(line_);
-    bad_row(column_of_error(), fmt::format("no valid JSON here ({})", reason(error)),
-            kObjectRemedy);
+    fail(error, static_cast<uint32_t>(line_.size()) + 1);
+  }
+
+  void check(simdjson::error_code error) {
+    if (error != simdjson::SUCCESS) fail(error, column_of_error());
+  }
+
+  [[noreturn]] static void fail(simdjson::error_code error, uint32_t column) {
+    bad_row(column, fmt::format("no valid JSON here ({})", reason(error)), kObjectRemedy);
   }
 
   static std::string_view reason(simdjson::error_code error) {
@@ -161,7 +171,8 @@ class JsonlParser final : public RowParser {
   ondemand::parser parser_;
   ondemand::document document_;
   std::string_view line_;
-  size_t next_ = 0;  // column expected next
+  size_t next_ = 0;    // column expected next
+  uint32_t seen_ = 0;  // bit i: column i was there
 };
 
 }  // namespace

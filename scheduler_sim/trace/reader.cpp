@@ -27,9 +27,9 @@ class TraceReading {
     Line line;
     if (lines_.next(line)) read_from(line);
     check_end(line.number + 1);
-    trace_.requests.shrink_to_fit();
-    trace_.block_ids.shrink_to_fit();
-    trace_.token_ids.shrink_to_fit();
+    trim(trace_.requests);
+    trim(trace_.block_ids);
+    trim(trace_.token_ids);
     trace_.checksum = raw_.checksum();
     return std::move(trace_);
   }
@@ -70,11 +70,36 @@ class TraceReading {
       Row row;
       parser.parse(line, row, builder);
       builder.add(row);
+      if (trace_.requests.size() == next_estimate_) reserve_for_the_rest();
     } catch (const BadRow& bad) {
       if (!options_.skip_bad_rows) fail(line.number, bad);
       builder.give_up();
       ++trace_.num_rows_skipped;
     }
+  }
+
+  // What was read so far says how much a file of known size will need. Growing by doubling would
+  // touch twice the memory, which costs more than parsing.
+  void reserve_for_the_rest() {
+    constexpr size_t kEstimatesGrowBy = 16;
+    constexpr double kMargin = 1.05;  // also covers what was read ahead of the last row
+    next_estimate_ *= kEstimatesGrowBy;
+    const auto total = static_cast<double>(raw_.total_bytes());
+    const auto read = static_cast<double>(raw_.bytes_read());
+    if (total <= read) return;
+    const double factor = kMargin * total / read;
+    const auto reserve = [factor](auto& values) {
+      values.reserve(static_cast<size_t>(factor * static_cast<double>(values.size())));
+    };
+    reserve(trace_.requests);
+    reserve(trace_.block_ids);
+    reserve(trace_.token_ids);
+  }
+
+  // Gives memory back where more than a fifth of it is empty.
+  template <typename T>
+  static void trim(std::vector<T>& values) {
+    if (values.capacity() - values.size() > values.capacity() / 5) values.shrink_to_fit();
   }
 
   void check_end(uint64_t next_line) {
@@ -100,6 +125,7 @@ class TraceReading {
   std::unique_ptr<ByteSource> plain_;
   LineReader lines_;
   Trace trace_;
+  size_t next_estimate_ = 1 << 16;
 };
 
 }  // namespace
