@@ -1,0 +1,231 @@
+#include "cli/system_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/step_profile.hpp"
+
+namespace loratory::cli {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 31;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kMostGib = 1 << 20;
+constexpr double kMostGbps = 10000;
+
+/// A count, or "inf" for never.
+void add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
+                      const std::string& help) {
+  const CLI::Validator inf(
+      [](std::string& text) {
+        if (text == "inf") text = std::to_string(std::numeric_limits<int64_t>::max());
+        return std::string();
+      },
+      "UINT or inf", "inf");
+  app.add_option(flag, value, help)->capture_default_str()->check(CLI::NonNegativeNumber)
+      ->transform(inf);
+}
+
+void add_model_options(CLI::App& app, SystemOptions& o) {
+  app.add_option("--model", o.model,
+                 fmt::format("config.json of the model, or one of {}",
+                             fmt::join(sim::model_preset_names(), ", ")))
+      ->capture_default_str();
+  app.add_option("--gpu", o.gpu,
+                 fmt::format("one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T[,host=,link=]",
+                             fmt::join(sim::gpu_preset_names(), ", ")))
+      ->capture_default_str();
+  app.add_option("--profile", o.profile, "Step times fitted to a server, instead of the roofline");
+  app.add_option("--tp", o.tp, "GPUs that share the model")
+      ->capture_default_str()->check(CLI::Range(1, 64));
+  app.add_option("--max-lora-rank", o.max_lora_rank,
+                 "Rank that every slot has room for (default: the largest in the trace)")
+      ->check(CLI::Range(1, 512));
+  app.add_option("--target-modules", o.target_modules,
+                 "Modules that adapters target, e.g. q,k,v,o or all-linear,lm_head")
+      ->capture_default_str();
+  app.add_flag("--lora-padded-ranks", o.lora_padded_ranks,
+               "Adapters cost as if all had the maximum rank");
+  app.add_flag("--lora-max-grid", o.lora_max_grid,
+               "Kernels launch blocks for every slot, idle or not (vLLM 0.8)");
+}
+
+void add_memory_options(CLI::App& app, SystemOptions& o) {
+  app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
+                 "Fraction of the card that the engine may use")
+      ->capture_default_str()->check(CLI::Range(0.01, 1.0));
+  app.add_option("--reserve-gib", o.reserve_gib,
+                 "GPU memory for activations and runtime (default: estimated)")
+      ->check(CLI::Range(0.0, kMostGib));
+  app.add_option("--host-memory-gib", o.host_memory_gib,
+                 "Host memory for adapters (default: no limit)")
+      ->check(CLI::Range(0.0, kMostGib));
+  app.add_option("--slot-overhead-mib", o.slot_overhead_mib,
+                 "Fixed memory per slot (vLLM up to 0.10 on Llama: 6)")
+      ->capture_default_str()->check(CLI::Range(0.0, kMostGib));
+  app.add_option("--block-size", o.block_size, "Tokens per KV block")
+      ->capture_default_str()->check(CLI::Range(1, 65536));
+  app.add_option("--max-model-len", o.max_model_len, "Longest request, prompt and output tokens")
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
+}
+
+void add_scheduler_options(CLI::App& app, SystemOptions& o) {
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Requests in a step")
+      ->capture_default_str()->check(CLI::Range(1, 65536));
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Tokens in a step")
+      ->capture_default_str()->check(CLI::Range(int64_t{1}, kMostTokens));
+  app.add_option("--long-prefill-threshold", o.long_prefill_threshold,
+                 "Most prompt tokens of one request in a step; 0 = no such limit")
+      ->capture_default_str()->check(CLI::Range(int64_t{0}, kMostTokens));
+  app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Prompts are never split over steps");
+  app.add_option("--prefix-cache", o.prefix_cache, "hash or off")
+      ->capture_default_str()->check(CLI::IsMember({"hash", "off"}));
+  add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
+                   "A request kept waiting this long for a slot reserves one; inf = never");
+  add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");
+  app.add_option("--drain-factor", o.drain_factor,
+                 "While an adapter drains: newest requests, as a multiple of its longest")
+      ->capture_default_str()->check(CLI::Range(0.0, 1e6));
+}
+
+void add_residency_options(CLI::App& app, SystemOptions& o) {
+  app.add_option("--gpu-eviction", o.gpu_eviction, "lru, fifo or lfu")
+      ->capture_default_str()->check(CLI::IsMember({"lru", "fifo", "lfu"}));
+  app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
+      ->capture_default_str()->check(CLI::IsMember({"overlap", "blocking"}));
+  app.add_option("--disk-workers", o.disk_workers, "Adapter reads at once")
+      ->capture_default_str()->check(CLI::Range(1, 32));
+  app.add_option("--disk-sharing", o.disk_sharing,
+                 "shared: workers share the disk's bandwidth; own: each has all of it")
+      ->capture_default_str()->check(CLI::IsMember({"shared", "own"}));
+  app.add_option("--disk-gbps", o.disk_gbps, "Disk bandwidth, GB/s (default 1.1)")
+      ->check(CLI::Range(0.001, kMostGbps));
+  app.add_option("--h2d-gbps", o.h2d_gbps,
+                 "Host to GPU bandwidth, GB/s (default: 0.8 of the GPU's host link)")
+      ->check(CLI::Range(0.001, kMostGbps));
+}
+
+/// CLI11 reads a config file for the program only, and takes flat keys as the program's own flags.
+/// The subcommand that was given owns them here.
+class SubcommandConfig : public CLI::ConfigTOML {
+ public:
+  explicit SubcommandConfig(const CLI::App& program) : program_(program) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+    const std::vector<const CLI::App*> given = program_.get_subcommands(is_given);
+    if (given.empty()) return entries;
+    for (CLI::ConfigItem& entry : entries) {
+      if (entry.parents.empty()) entry.parents = {given.front()->get_name()};
+    }
+    return entries;
+  }
+
+ private:
+  static bool is_given(const CLI::App* app) { return app->parsed(); }
+  const CLI::App& program_;
+};
+
+int64_t to_bytes_per_s(double gbps) { return static_cast<int64_t>(gbps * 1e9); }
+
+sim::MemoryOptions memory_options(const SystemOptions& o, int64_t max_lora_rank) {
+  sim::MemoryOptions memory;
+  memory.tp = o.tp;
+  memory.gpu_memory_utilization = o.gpu_memory_utilization;
+  if (o.reserve_gib >= 0) memory.reserve_bytes = static_cast<int64_t>(o.reserve_gib * kGiB);
+  memory.block_size = o.block_size;
+  memory.max_num_seqs = o.max_num_seqs;
+  memory.max_num_batched_tokens = o.max_num_batched_tokens;
+  memory.max_model_len = o.max_model_len;
+  memory.max_lora_rank = max_lora_rank;
+  memory.targets = sim::LoraTargets(o.target_modules);
+  memory.slot_overhead_bytes = static_cast<int64_t>(o.slot_overhead_mib * 1024 * 1024);
+  memory.host_memory_bytes = static_cast<int64_t>(o.host_memory_gib * kGiB);
+  return memory;
+}
+
+sim::LoadCosts load_costs(const SystemOptions& o, const sim::GpuSpec& gpu) {
+  sim::LoadCosts loads;
+  loads.num_workers = o.disk_workers;
+  loads.share_disk = o.disk_sharing == "shared";
+  if (o.disk_gbps > 0) loads.disk_bytes_per_s = to_bytes_per_s(o.disk_gbps);
+  loads.h2d_bytes_per_s = o.h2d_gbps > 0
+                              ? to_bytes_per_s(o.h2d_gbps)
+                              : static_cast<int64_t>(gpu.host_bytes_per_s * gpu.link_fraction);
+  return loads;
+}
+
+void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
+  if (o.max_num_batched_tokens < o.max_num_seqs) {
+    throw InputError("--max-num-batched-tokens",
+                     fmt::format("must be at least --max-num-seqs = {}", o.max_num_seqs),
+                     "every running request gets a token in every step");
+  }
+  if (o.no_chunked_prefill && o.long_prefill_threshold > 0) {
+    throw InputError("--long-prefill-threshold", "needs chunked prefill",
+                     "leave out --no-chunked-prefill");
+  }
+  if (o.no_chunked_prefill && o.max_model_len > o.max_num_batched_tokens) {
+    throw InputError("--no-chunked-prefill", "needs steps as long as --max-model-len",
+                     "raise --max-num-batched-tokens");
+  }
+  if (o.max_lora_rank > 0 && o.max_lora_rank < trace_max_rank) {
+    throw InputError("--max-lora-rank",
+                     fmt::format("{} is below the trace's largest rank {}", o.max_lora_rank,
+                                 trace_max_rank),
+                     "raise it");
+  }
+}
+
+}  // namespace
+
+void add_system_options(CLI::App& app, SystemOptions& options) {
+  add_model_options(app, options);
+  add_memory_options(app, options);
+  add_scheduler_options(app, options);
+  add_residency_options(app, options);
+}
+
+void add_config_file(CLI::App& program) {
+  program.set_config("--config", "", "TOML file with any of the subcommand's flags");
+  program.config_formatter(std::make_shared<SubcommandConfig>(program));
+  program.allow_config_extras(CLI::config_extras_mode::error);
+  for (CLI::App* subcommand : program.get_subcommands({})) {
+    subcommand->fallthrough();
+    subcommand->allow_config_extras(CLI::config_extras_mode::error);
+  }
+}
+
+System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
+  require_consistent(options, trace_max_rank);
+  System system;
+  system.model = sim::load_model_spec(options.model);
+  system.model.require_divisible(options.tp);
+  system.gpu = sim::parse_gpu_spec(options.gpu);
+  const int64_t rank = options.max_lora_rank > 0 ? options.max_lora_rank : trace_max_rank;
+  system.memory = memory_options(options, rank);
+  system.loads = load_costs(options, system.gpu);
+  return system;
+}
+
+std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
+                                                    const System& system, int64_t max_loras) {
+  if (!options.profile.empty()) {
+    return std::make_unique<sim::ProfileModel>(sim::read_step_profile(options.profile));
+  }
+  sim::RooflineOptions roofline;
+  roofline.tp = options.tp;
+  roofline.targets = system.memory.targets;
+  if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
+  if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
+  return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);
+}
+
+}  // namespace loratory::cli

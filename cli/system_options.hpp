@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "scheduler_sim/cost/gpu_spec.hpp"
+#include "scheduler_sim/cost/memory_law.hpp"
+#include "scheduler_sim/cost/model_spec.hpp"
+#include "scheduler_sim/cost/step_time.hpp"
+#include "scheduler_sim/cost/transfer.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace loratory::cli {
+
+/// The system under study as the flags give it: model, GPU, engine limits, policies.
+struct SystemOptions {
+  std::string model = "Llama-3.1-8B";
+  std::string gpu = "H100-80";
+  std::string profile;                     ///< empty = roofline
+  int tp = 1;
+  int64_t max_lora_rank = 0;               ///< 0 = the largest rank in the trace
+  std::string target_modules = "all-linear";
+  bool lora_padded_ranks = false;
+  bool lora_max_grid = false;
+
+  double gpu_memory_utilization = 0.9;
+  double reserve_gib = -1;                 ///< -1 = from the model and the limits below
+  double host_memory_gib = 0;              ///< 0 = no limit
+  double slot_overhead_mib = 0;
+
+  int64_t max_num_seqs = 256;
+  int64_t max_num_batched_tokens = 2048;
+  int64_t block_size = 16;
+  int64_t max_model_len = 0;               ///< 0 = as long as the requests are
+  int64_t long_prefill_threshold = 0;      ///< 0 = off
+  bool no_chunked_prefill = false;
+  std::string gpu_eviction = "lru";        ///< lru, fifo, lfu
+  std::string load_mode = "overlap";       ///< overlap, blocking
+  std::string prefix_cache = "hash";       ///< hash, off
+  int64_t t_starve_ms = 3000;              ///< INT64_MAX = off
+  int64_t n_starve = 64;                   ///< 0 = always, INT64_MAX = off
+  double drain_factor = 1.2;
+
+  int disk_workers = 2;
+  std::string disk_sharing = "shared";     ///< shared, own
+  double disk_gbps = 0;                    ///< GB/s; 0 = LoadCosts' default
+  double h2d_gbps = 0;                     ///< GB/s; 0 = the GPU's host link
+};
+
+/// Adds the flags, with defaults and limits in their help.
+void add_system_options(CLI::App& app, SystemOptions& options);
+
+/// Adds `--config run.toml` to the program: its top-level keys are the long flags, without dashes,
+/// of whatever subcommand runs ("max-num-seqs = 64"). A flag on the command line wins; an unknown
+/// key is an error. Call after the subcommands are there; it makes them fall through, so that
+/// `--config` may follow the subcommand.
+void add_config_file(CLI::App& program);
+
+/// The flags resolved: presets looked up, files read.
+struct System {
+  sim::ModelSpec model;
+  sim::GpuSpec gpu;
+  sim::MemoryOptions memory;
+  sim::LoadCosts loads;
+};
+
+/// `trace_max_rank` stands in for --max-lora-rank. Throws InputError.
+System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
+
+/// The step times of a configuration with `max_loras` slots: the profile if there is one, else the
+/// roofline. Throws InputError for a bad profile.
+std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
+                                                    const System& system, int64_t max_loras);
+
+}  // namespace loratory::cli

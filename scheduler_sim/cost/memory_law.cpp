@@ -1,0 +1,92 @@
+#include "scheduler_sim/cost/memory_law.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
+constexpr int64_t kLogitBytes = 2 + 4 + 8;  // bf16 and fp32 logits, int64 indices of the sort
+
+/// a * b, at most a quarter of the 64-bit range: four such terms still add up without overflow.
+int64_t saturating_product(int64_t a, int64_t b) {
+  constexpr __int128 kMost = std::numeric_limits<int64_t>::max() / 4;
+  return static_cast<int64_t>(std::min(static_cast<__int128>(a) * b, kMost));
+}
+
+std::string gib(int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / static_cast<double>(kGiB));
+}
+
+std::string hbm_problem(const MemorySplit& split, int64_t max_loras, int64_t needed_blocks) {
+  const int64_t needed = split.weights_bytes + split.slot_bytes + split.reserve_bytes +
+                         saturating_product(needed_blocks, split.block_bytes);
+  return fmt::format(
+      "does not fit: weights {} + {} slots {} + reserve {} + {} KV blocks exceed the {} the engine "
+      "may use by {}",
+      gib(split.weights_bytes), max_loras, gib(split.slot_bytes), gib(split.reserve_bytes),
+      needed_blocks, gib(split.hbm_bytes), gib(needed - split.hbm_bytes));
+}
+
+std::string host_problem(const MemorySplit& split, int64_t max_cpu_loras, int64_t host_bytes) {
+  return fmt::format("does not fit: {} adapters need {} of host memory, {} more than the {} given",
+                     max_cpu_loras, gib(split.host_bytes), gib(split.host_bytes - host_bytes),
+                     gib(host_bytes));
+}
+
+}  // namespace
+
+int64_t slot_bytes(const ModelSpec& model, const MemoryOptions& options) {
+  const int64_t per_rank =
+      lora_parameters_per_rank(model, options.targets, options.tp) * model.dtype_bytes;
+  return saturating_product(per_rank, options.max_lora_rank) + options.slot_overhead_bytes;
+}
+
+int64_t default_reserve_bytes(const ModelSpec& model, const MemoryOptions& options) {
+  const int64_t width = 3 * model.intermediate *
+                        std::max<int64_t>(model.experts_per_token, 1) / options.tp;
+  const int64_t activations =
+      saturating_product(options.max_num_batched_tokens, width * model.dtype_bytes);
+  const int64_t logits = saturating_product(options.max_num_seqs, kLogitBytes * model.vocab);
+  return kRuntimeBytes + activations + logits;
+}
+
+MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryOptions& options,
+                       int64_t max_loras, int64_t max_cpu_loras) {
+  LORATORY_ASSERT(options.block_size >= 1, "a KV block holds at least one token");
+  model.require_divisible(options.tp);
+  MemoryPlan plan;
+  MemorySplit& split = plan.split;
+  split.hbm_bytes = static_cast<int64_t>(static_cast<double>(gpu.memory_bytes) *
+                                         options.gpu_memory_utilization);
+  split.weights_bytes = model.weight_bytes(options.tp);
+  split.slot_bytes = saturating_product(max_loras, slot_bytes(model, options));
+  split.reserve_bytes = options.reserve_bytes >= 0 ? options.reserve_bytes
+                                                   : default_reserve_bytes(model, options);
+  split.block_bytes = model.kv_bytes_per_token(options.tp) * options.block_size;
+  split.host_bytes = saturating_product(
+      max_cpu_loras, adapter_bytes(model, options.targets, options.max_lora_rank));
+
+  const int64_t left =
+      split.hbm_bytes - split.weights_bytes - split.slot_bytes - split.reserve_bytes;
+  const int64_t blocks = std::max<int64_t>(left, 0) / split.block_bytes;
+  const int64_t longest = (options.max_model_len + options.block_size - 1) / options.block_size;
+  const int64_t needed = std::max<int64_t>(longest, 1);
+  if (blocks < needed) {
+    plan.problem = hbm_problem(split, max_loras, needed);
+  } else if (options.host_memory_bytes > 0 && split.host_bytes > options.host_memory_bytes) {
+    plan.problem = host_problem(split, max_cpu_loras, options.host_memory_bytes);
+  } else {
+    split.kv_blocks = blocks;
+    split.kv_bytes = blocks * split.block_bytes;
+  }
+  return plan;
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,144 @@
+#include "scheduler_sim/cost/roofline.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "scheduler_sim/cost/rounding.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr double kNsPerSecond = 1e9;
+constexpr double kLogitPassBytes = 8;  // logits: bf16 out of the GEMM, fp32 in the sampler, both ways
+
+// Tiles of vLLM 0.8's Triton kernels, which set the size of a grid.
+constexpr int64_t kShrinkRows = 32, kExpandRows = 64, kExpandColumns = 128;
+constexpr int64_t kSplitK = 8, kSplitKSmall = 64, kSmallBatch = 128;
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+double as_double(int64_t value) { return static_cast<double>(value); }
+
+}  // namespace
+
+RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
+                             const RooflineOptions& options)
+    : options_(options), num_layers_(as_double(model.num_layers)) {
+  model.require_divisible(options.tp);
+  const int tp = options.tp;
+  const double byte_ns = kNsPerSecond / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+  const double flop_ns = kNsPerSecond / (gpu.flops * gpu.matmul_fraction);
+  const double dtype = as_double(model.dtype_bytes);
+
+  const double attention = num_layers_ * as_double(model.attention_parameters(tp));
+  const double expert = num_layers_ * as_double(model.expert_parameters(tp));
+  const bool dense = model.num_experts == 0;
+  experts_per_token_ = dense ? 1 : as_double(model.experts_per_token);
+  num_experts_ = dense ? 1 : as_double(model.num_experts);
+  weights_ns_ = attention * dtype * byte_ns;
+  expert_ns_ = expert * dtype * byte_ns;
+  token_flops_ns_ = 2 * (attention + experts_per_token_ * expert) * flop_ns;
+  // Norms read and write hidden twice; the activation reads 2 and writes 1 intermediate.
+  const double activations =
+      4 * as_double(model.hidden) + 3 * experts_per_token_ * as_double(model.intermediate) / tp;
+  token_activation_ns_ = num_layers_ * activations * dtype * byte_ns;
+
+  const double attention_flop_ns = kNsPerSecond / (gpu.flops * gpu.attention_fraction);
+  pair_flops_ns_ = 4 * num_layers_ * as_double(model.q_size(tp)) * attention_flop_ns;
+  context_ns_ = as_double(model.kv_bytes_per_token(tp)) * byte_ns;
+
+  const double lm_head = as_double(model.lm_head_parameters(tp));
+  lm_head_ns_ = lm_head * dtype * byte_ns;
+  sample_flops_ns_ = 2 * lm_head * flop_ns;
+  sample_bytes_ns_ = kLogitPassBytes * as_double(model.vocab) * byte_ns;
+
+  add_lora_costs(model, byte_ns, flop_ns);
+  const double link_ns = kNsPerSecond / (gpu.link_bytes_per_s * gpu.link_fraction);
+  const double ring = 2.0 * (tp - 1) / tp;
+  allreduce_token_ns_ = 2 * num_layers_ * as_double(model.hidden) * dtype * ring * link_ns;
+}
+
+void RooflineModel::add_lora_costs(const ModelSpec& model, double byte_ns, double flop_ns) {
+  const double dtype = as_double(model.dtype_bytes);
+  const double num_experts = num_experts_;
+  std::set<int> groups;
+  for (const ModuleShape& shape : lora_shapes(model, options_.targets, options_.tp)) {
+    // An embedding gathers columns of A; its matrix is never read as a whole.
+    const bool gather = shape.cut == TpCut::kReplicated;
+    const double in = gather ? 0 : as_double(shape.in);
+    const double out = as_double(shape.out);
+    const double count = as_double(shape.count);
+    const bool is_expert = shape.group == 2 || shape.group == 3;
+    const double layers = is_expert ? count / num_experts : count;  // launches, not matrices
+    const double used = is_expert ? layers * experts_per_token_ : layers;
+    const bool first_of_group = groups.insert(shape.group).second;
+
+    rank_bytes_ns_ += count * (in + out) * dtype * byte_ns;
+    rank_token_flops_ns_ += 2 * used * (in + out) * flop_ns;
+    const double inputs = first_of_group ? in : 0;  // a packed layer reads its input once
+    lora_token_bytes_ns_ += used * (inputs + 2 * out) * dtype * byte_ns;
+    if (first_of_group) lora_pairs_ns_ += layers * options_.lora_pair_overhead_ns;
+    grid_shrinks_ += layers;
+    grid_columns_ += layers * as_double(ceil_div(shape.out, kExpandColumns));
+  }
+}
+
+double RooflineModel::dense_ns(const BatchShape& shape) const {
+  const double tokens = as_double(shape.num_tokens);
+  const double experts = std::min(tokens * experts_per_token_, num_experts_);
+  const double memory = weights_ns_ + experts * expert_ns_;
+  return std::max(tokens * token_flops_ns_, memory) + tokens * token_activation_ns_;
+}
+
+double RooflineModel::attention_ns(const BatchShape& shape) const {
+  const double prefill = std::max(as_double(shape.prefill_pairs) * pair_flops_ns_,
+                                  as_double(shape.prefill_context_tokens) * context_ns_);
+  return prefill + as_double(shape.decode_context_tokens) * context_ns_;
+}
+
+double RooflineModel::logits_ns(const BatchShape& shape) const {
+  if (shape.num_sampled == 0) return 0;
+  const double rows = as_double(shape.num_sampled);
+  return std::max(rows * sample_flops_ns_, lm_head_ns_) + rows * sample_bytes_ns_;
+}
+
+double RooflineModel::grid_ns(int64_t num_tokens) const {
+  const int64_t split_k = num_tokens < kSmallBatch ? kSplitKSmall : kSplitK;
+  const double shrink = as_double(ceil_div(num_tokens, kShrinkRows) * split_k) * grid_shrinks_;
+  const double expand = as_double(ceil_div(num_tokens, kExpandRows)) * grid_columns_;
+  return as_double(options_.lora_grid_max_loras) * (shrink + expand) * options_.lora_grid_block_ns;
+}
+
+double RooflineModel::lora_ns(const BatchShape& shape) const {
+  if (shape.num_adapters == 0) return 0;
+  const int64_t padded = options_.lora_padded_rank;
+  const int64_t ranks = padded > 0 ? shape.num_adapters * padded : shape.sum_rank;
+  const int64_t rank_tokens = padded > 0 ? shape.num_lora_tokens * padded : shape.lora_rank_tokens;
+  return std::max(as_double(ranks) * rank_bytes_ns_, as_double(rank_tokens) * rank_token_flops_ns_) +
+         as_double(shape.num_lora_tokens) * lora_token_bytes_ns_ + lora_pairs_ns_ +
+         grid_ns(shape.num_tokens);
+}
+
+double RooflineModel::allreduce_ns(const BatchShape& shape) const {
+  if (options_.tp == 1) return 0;
+  return 2 * num_layers_ * options_.allreduce_latency_ns +
+         as_double(shape.num_tokens) * allreduce_token_ns_;
+}
+
+StepParts RooflineModel::parts(const BatchShape& shape) const {
+  StepParts parts;
+  parts.dense = dense_ns(shape);
+  parts.attention = attention_ns(shape);
+  parts.logits = logits_ns(shape);
+  parts.lora = lora_ns(shape);
+  parts.allreduce = allreduce_ns(shape);
+  parts.overhead = options_.step_overhead_ns + num_layers_ * options_.layer_overhead_ns +
+                   as_double(shape.num_seqs) * options_.seq_overhead_ns;
+  return parts;
+}
+
+int64_t RooflineModel::step_ns(const BatchShape& shape) const {
+  return round_step_ns(parts(shape).total());
+}
+
+}  // namespace loratory::sim

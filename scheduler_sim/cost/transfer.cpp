@@ -1,0 +1,130 @@
+#include "scheduler_sim/cost/transfer.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+// Bounds within which work and times cannot overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 44;
+constexpr int64_t kLeastBytesPerSecond = 1'000'000;
+constexpr int64_t kMostBytesPerSecond = int64_t{1} << 44;
+constexpr int kMostWorkers = 32;
+
+int64_t ceil_div(__int128 a, __int128 b) { return static_cast<int64_t>((a + b - 1) / b); }
+
+void require_job(int64_t bytes) {
+  LORATORY_ASSERT(bytes >= 0 && bytes <= kMostBytes, "a transfer has 0 to 2^44 bytes");
+}
+
+void require_channel(int64_t latency_ns, int64_t bytes_per_s) {
+  LORATORY_ASSERT(latency_ns >= 0, "a latency is not negative");
+  LORATORY_ASSERT(bytes_per_s >= kLeastBytesPerSecond && bytes_per_s <= kMostBytesPerSecond,
+                  "a bandwidth is 10^6 to 2^44 bytes/s");
+}
+
+}  // namespace
+
+DiskChannel::DiskChannel(const LoadCosts& costs)
+    : num_workers_(static_cast<size_t>(costs.num_workers)),
+      share_(costs.share_disk),
+      latency_ns_(costs.disk_latency_ns),
+      bytes_per_s_(costs.disk_bytes_per_s) {
+  LORATORY_ASSERT(costs.num_workers >= 1 && costs.num_workers <= kMostWorkers, "1 to 32 workers");
+  require_channel(costs.disk_latency_ns, costs.disk_bytes_per_s);
+  int64_t multiple = 1;
+  for (int64_t n = 2; n <= costs.num_workers; ++n) multiple = std::lcm(multiple, n);
+  shares_ = multiple;
+  reads_.reserve(num_workers_);
+}
+
+void DiskChannel::start(uint64_t job, int64_t bytes, int64_t now_ns) {
+  require_job(bytes);
+  LORATORY_ASSERT(has_free_worker(), "a read needs a free worker");
+  LORATORY_ASSERT(now_ns >= now_ns_ && now_ns <= next_.time_ns, "time passes no completion");
+  advance(reads_, now_ns_, now_ns);
+  now_ns_ = now_ns;
+  reads_.push_back({job, now_ns + latency_ns_, bytes * (kNsPerSecond * shares_)});
+  next_ = find_next();
+}
+
+uint64_t DiskChannel::complete(int64_t now_ns) {
+  LORATORY_ASSERT(!reads_.empty() && now_ns == next_.time_ns, "a read ends when it ends");
+  advance(reads_, now_ns_, now_ns);
+  now_ns_ = now_ns;
+  const uint64_t job = next_.job;
+  reads_.erase(std::ranges::find(reads_, job, &Read::job));
+  next_ = find_next();
+  return job;
+}
+
+/// Work per nanosecond that each flowing read gets.
+DiskChannel::Work DiskChannel::rate(const std::vector<Read>& reads, int64_t now_ns) const {
+  if (!share_) return bytes_per_s_ * shares_;
+  const auto flowing = std::ranges::count_if(
+      reads, [now_ns](const Read& read) { return read.ready_ns <= now_ns && read.left > 0; });
+  return bytes_per_s_ * (shares_ / std::max<Work>(flowing, 1));
+}
+
+/// Moves the reads forward. No read may end strictly between the two times.
+void DiskChannel::advance(std::vector<Read>& reads, int64_t from_ns, int64_t to_ns) const {
+  while (from_ns < to_ns) {
+    int64_t until_ns = to_ns;  // the shares stay the same until a read leaves its latency
+    for (const Read& read : reads) {
+      if (read.ready_ns > from_ns) until_ns = std::min(until_ns, read.ready_ns);
+    }
+    const Work per_ns = rate(reads, from_ns);
+    for (Read& read : reads) {
+      if (read.ready_ns > from_ns) continue;
+      read.left = std::max<Work>(read.left - per_ns * (until_ns - from_ns), 0);
+    }
+    from_ns = until_ns;
+  }
+}
+
+TransferDone DiskChannel::find_next() const {
+  std::vector<Read> reads = reads_;
+  int64_t now_ns = now_ns_;
+  while (!reads.empty()) {
+    const Work per_ns = rate(reads, now_ns);
+    TransferDone next;
+    int64_t change_ns = kNever;
+    for (const Read& read : reads) {
+      if (read.ready_ns > now_ns) {
+        change_ns = std::min(change_ns, read.ready_ns);
+        continue;
+      }
+      const int64_t end_ns = now_ns + ceil_div(read.left, per_ns);
+      if (end_ns < next.time_ns) next = {end_ns, read.job};
+    }
+    // All latencies are equal: a read that becomes ready in that nanosecond was started later.
+    if (next.time_ns <= change_ns) return next;
+    advance(reads, now_ns, change_ns);
+    now_ns = change_ns;
+  }
+  return {};
+}
+
+CopyChannel::CopyChannel(const LoadCosts& costs)
+    : latency_ns_(costs.h2d_latency_ns), bytes_per_s_(costs.h2d_bytes_per_s) {
+  require_channel(latency_ns_, bytes_per_s_);
+}
+
+void CopyChannel::start(uint64_t job, int64_t bytes, int64_t now_ns) {
+  require_job(bytes);
+  LORATORY_ASSERT(is_idle(), "copies run one at a time");
+  const auto flow_ns = ceil_div(static_cast<__int128>(bytes) * kNsPerSecond, bytes_per_s_);
+  next_ = {now_ns + latency_ns_ + flow_ns, job};
+}
+
+uint64_t CopyChannel::complete(int64_t now_ns) {
+  LORATORY_ASSERT(!is_idle() && now_ns == next_.time_ns, "a copy ends when it ends");
+  return std::exchange(next_, {}).job;
+}
+
+}  // namespace loratory::sim

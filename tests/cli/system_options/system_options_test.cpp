@@ -1,0 +1,159 @@
+#include "cli/system_options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/cost/step_profile.hpp"
+
+namespace loratory::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A program with two subcommands that share the system flags, as the real one.
+class SystemFlags : public ::testing::Test {
+ protected:
+  SystemFlags() {
+    for (const char* name : {"replay", "size"}) {
+      CLI::App* subcommand = program_.add_subcommand(name);
+      add_system_options(*subcommand, options_);
+      subcommand->add_option("--slo-ttft-ms", slo_ttft_ms_);
+    }
+    program_.require_subcommand(1);
+    add_config_file(program_);
+  }
+
+  void SetUp() override {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = (std::filesystem::temp_directory_path() /
+             (std::string("loratory_") + info->name() + ".toml")).string();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
+  void parse(const std::string& line) { program_.parse(line, false); }
+  std::string config() const { return " --config " + path_; }
+
+  CLI::App program_;
+  SystemOptions options_;
+  double slo_ttft_ms_ = 0;
+  std::string path_;
+};
+
+TEST_F(SystemFlags, DefaultsAreTheDocumentedOnes) {
+  parse("size");
+  EXPECT_EQ(options_.max_num_seqs, 256);
+  EXPECT_EQ(options_.max_num_batched_tokens, 2048);
+  EXPECT_EQ(options_.block_size, 16);
+  EXPECT_EQ(options_.n_starve, 64);
+  EXPECT_EQ(options_.t_starve_ms, 3000);
+  EXPECT_EQ(options_.drain_factor, 1.2);
+  EXPECT_EQ(options_.disk_workers, 2);
+  const System system = resolve_system(options_, 32);
+  EXPECT_EQ(system.memory.max_lora_rank, 32);
+  EXPECT_EQ(system.model.name, "Llama-3.1-8B");
+}
+
+TEST_F(SystemFlags, ReachTheirFields) {
+  parse("replay --model Qwen2.5-7B --gpu H200 --tp 2 --max-lora-rank 64 --target-modules q,v "
+        "--reserve-gib 2 --host-memory-gib 8 --gpu-eviction fifo --load-mode blocking "
+        "--disk-gbps 3.5 --h2d-gbps 12 --disk-sharing own --n-starve inf --t-starve-ms inf "
+        "--no-chunked-prefill");
+  EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(options_.t_starve_ms, std::numeric_limits<int64_t>::max());
+  EXPECT_TRUE(options_.no_chunked_prefill);
+  const System system = resolve_system(options_, 16);
+  EXPECT_EQ(system.memory.max_lora_rank, 64);
+  EXPECT_EQ(system.memory.reserve_bytes, int64_t{2} << 30);
+  EXPECT_EQ(system.memory.targets.to_string(), "q_proj,v_proj");
+  EXPECT_EQ(system.loads.disk_bytes_per_s, 3'500'000'000);
+  EXPECT_EQ(system.loads.h2d_bytes_per_s, 12'000'000'000);
+  EXPECT_FALSE(system.loads.share_disk);
+}
+
+TEST_F(SystemFlags, ConfigFileFillsTheSubcommand) {
+  write("max-num-seqs = 77\nmodel = \"Qwen3-8B\"\nslo-ttft-ms = 250.5\n"
+        "no-chunked-prefill = true\nn-starve = \"inf\"\n");
+  parse("size" + config());
+  EXPECT_EQ(options_.max_num_seqs, 77);
+  EXPECT_EQ(options_.model, "Qwen3-8B");
+  EXPECT_EQ(slo_ttft_ms_, 250.5);
+  EXPECT_TRUE(options_.no_chunked_prefill);
+  EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
+}
+
+TEST_F(SystemFlags, CommandLineWinsOverConfigFile) {
+  write("max-num-seqs = 77\nblock-size = 32\n");
+  parse("replay --max-num-seqs 5" + config());
+  EXPECT_EQ(options_.max_num_seqs, 5);
+  EXPECT_EQ(options_.block_size, 32);
+}
+
+TEST_F(SystemFlags, ConfigFileMayComeBeforeTheSubcommand) {
+  write("block-size = 32\n");
+  parse(config().substr(1) + " replay");
+  EXPECT_EQ(options_.block_size, 32);
+}
+
+TEST_F(SystemFlags, ConfigFileErrors) {
+  write("max-num-sequences = 77\n");
+  EXPECT_THROW(parse("size" + config()), CLI::ParseError);
+}
+
+TEST_F(SystemFlags, ConfigFileBadValue) {
+  write("load-mode = \"sometimes\"\n");
+  EXPECT_THROW(parse("size" + config()), CLI::ParseError);
+}
+
+TEST_F(SystemFlags, MissingConfigFile) {
+  EXPECT_THROW(parse("size --config /no/such/run.toml"), CLI::ParseError);
+}
+
+TEST_F(SystemFlags, BadValuesAreParseErrors) {
+  for (const char* flags : {"--tp 0", "--gpu-memory-utilization 1.5", "--block-size 0",
+                            "--load-mode later", "--n-starve -1", "--disk-workers 33",
+                            "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon"}) {
+    EXPECT_THROW(parse(std::string("size ") + flags), CLI::ParseError) << flags;
+  }
+}
+
+TEST_F(SystemFlags, ContradictionsAreInputErrors) {
+  for (const char* flags :
+       {"--max-num-batched-tokens 8", "--no-chunked-prefill --long-prefill-threshold 64",
+        "--no-chunked-prefill --max-model-len 4096", "--max-lora-rank 8", "--model Llama-9",
+        "--gpu H300", "--target-modules qkv", "--tp 3"}) {
+    options_ = {};
+    parse(std::string("size ") + flags);
+    EXPECT_THROW(resolve_system(options_, 16), InputError) << flags;
+  }
+}
+
+TEST_F(SystemFlags, StepModelIsTheProfileOrTheRoofline) {
+  sim::BatchShape shape;
+  shape.num_seqs = shape.num_tokens = shape.num_lora_tokens = 4;
+  shape.num_adapters = 4;
+  shape.sum_rank = shape.lora_rank_tokens = 32;
+  parse("size");
+  const System system = resolve_system(options_, 16);
+  const int64_t plain = make_step_model(options_, system, 64)->step_ns(shape);
+  options_.lora_padded_ranks = true;
+  const int64_t padded = make_step_model(options_, system, 64)->step_ns(shape);
+  EXPECT_GT(padded, plain);
+  options_.lora_max_grid = true;
+  EXPECT_GT(make_step_model(options_, system, 64)->step_ns(shape), padded);
+  sim::StepProfile profile;
+  profile.constant_ns = 42;
+  write(sim::format_step_profile(profile));
+  options_.profile = path_;
+  EXPECT_EQ(make_step_model(options_, system, 64)->step_ns(shape), 42);
+}
+
+}  // namespace
+}  // namespace loratory::cli

@@ -1,0 +1,138 @@
+#include "scheduler_sim/cost/memory_law.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(LoraShapes, ParametersPerRankByHand) {
+  const ModelSpec llama = load_model_spec("Llama-3.1-8B");
+  // q 4096+4096, k and v 4096+1024, o 4096+4096, gate and up 4096+14336, down 14336+4096.
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets()), 32 * 81920);
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("q,v")), 32 * (8192 + 5120));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("q_proj,q,v_proj")), 32 * (8192 + 5120));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("embed_tokens,lm_head")),
+            2 * (4096 + 128256));
+  EXPECT_EQ(adapter_bytes(llama, LoraTargets(), 16), 80 * kMiB);
+}
+
+TEST(LoraShapes, QwenHeadsNeedNotFillTheHiddenSize) {
+  const ModelSpec qwen = load_model_spec("Qwen3-4B");  // hidden 2560, q output 32 x 128 = 4096
+  EXPECT_EQ(lora_parameters_per_rank(qwen, LoraTargets("q")), 36 * (2560 + 4096));
+  EXPECT_EQ(lora_parameters_per_rank(qwen, LoraTargets("o")), 36 * (4096 + 2560));
+}
+
+TEST(LoraShapes, TensorParallelCutsOneMatrixOfEachPair) {
+  const ModelSpec llama = load_model_spec("Llama-3.1-8B");
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("q"), 4), 32 * (4096 + 1024));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("o"), 4), 32 * (1024 + 4096));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("down"), 4), 32 * (3584 + 4096));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("k"), 16), 32 * (4096 + 128));
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("embed"), 4), 128256 + 4096);
+  EXPECT_EQ(lora_parameters_per_rank(llama, LoraTargets("lm_head"), 4), 4096 + 32064);
+}
+
+TEST(LoraTargets, UnknownOrEmptyNamesAreErrors) {
+  for (const char* bad : {"", "q,", "qkv", "all-linear,x", " q"}) {
+    EXPECT_THROW(LoraTargets{bad}, InputError) << bad;
+  }
+  EXPECT_EQ(LoraTargets("lm_head,q").to_string(), "q_proj,lm_head");
+}
+
+TEST(MemoryLaw, PartsAddUpToWhatTheEngineMayUse) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const GpuSpec gpu = parse_gpu_spec("mem=80GiB,bw=3TB/s,flops=900T");
+  MemoryOptions options;
+  options.reserve_bytes = 1024 * kMiB;
+  const MemoryPlan plan = plan_memory(model, gpu, options, 8, 32);
+  ASSERT_TRUE(plan.fits()) << plan.problem;
+  EXPECT_EQ(plan.split.hbm_bytes, 72 * 1024 * kMiB);
+  EXPECT_EQ(plan.split.slot_bytes, 8 * 80 * kMiB);
+  EXPECT_EQ(plan.split.host_bytes, 32 * 80 * kMiB);
+  EXPECT_EQ(plan.split.block_bytes, 16 * 131072);
+  EXPECT_EQ(plan.split.kv_bytes, plan.split.kv_blocks * plan.split.block_bytes);
+  const int64_t used = plan.split.weights_bytes + plan.split.slot_bytes + plan.split.kv_bytes +
+                       plan.split.reserve_bytes;
+  EXPECT_LE(used, plan.split.hbm_bytes);
+  EXPECT_LT(plan.split.hbm_bytes - used, plan.split.block_bytes);
+}
+
+TEST(MemoryLaw, WhatDoesNotFitIsASentence) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const MemoryPlan plan = plan_memory(model, parse_gpu_spec("A10G"), {}, 64, 64);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_EQ(plan.split.kv_blocks, 0);
+  EXPECT_EQ(plan.split.kv_bytes, 0);
+  EXPECT_THAT(plan.problem, HasSubstr("weights 14.96 GiB + 64 slots 5.00 GiB"));
+  EXPECT_THAT(plan.problem, HasSubstr("exceed the 19.80 GiB"));
+}
+
+TEST(MemoryLaw, LongestRequestMustFit) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const GpuSpec gpu = parse_gpu_spec("A10G");
+  MemoryOptions options;
+  const int64_t blocks = plan_memory(model, gpu, options, 1, 1).split.kv_blocks;
+  options.max_model_len = blocks * 16;
+  EXPECT_TRUE(plan_memory(model, gpu, options, 1, 1).fits());
+  options.max_model_len += 1;
+  EXPECT_FALSE(plan_memory(model, gpu, options, 1, 1).fits());
+}
+
+TEST(MemoryLaw, HostMemoryIsALimitWhenGiven) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  MemoryOptions options;
+  options.host_memory_bytes = 31 * 80 * kMiB;
+  EXPECT_TRUE(plan_memory(model, parse_gpu_spec("H200"), options, 8, 31).fits());
+  const MemoryPlan plan = plan_memory(model, parse_gpu_spec("H200"), options, 8, 32);
+  EXPECT_EQ(plan.split.kv_blocks, 0);
+  EXPECT_THAT(plan.problem, HasSubstr("32 adapters need 2.50 GiB of host memory, 0.08 GiB more"));
+}
+
+TEST(MemoryLaw, SlotsTakeKvBlocksAway) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const GpuSpec gpu = parse_gpu_spec("H100-80");
+  const int64_t few = plan_memory(model, gpu, {}, 8, 8).split.kv_blocks;
+  const int64_t many = plan_memory(model, gpu, {}, 72, 72).split.kv_blocks;
+  EXPECT_NEAR(static_cast<double>(few - many), 64.0 * 80 * kMiB / (16 * 131072), 1.0);
+}
+
+TEST(MemoryLaw, AbsurdNumbersDoNotOverflow) {
+  const ModelSpec model = load_model_spec("Llama-3-70B");
+  MemoryOptions options;
+  options.max_lora_rank = int64_t{1} << 40;
+  options.max_num_seqs = int64_t{1} << 60;
+  const MemoryPlan plan =
+      plan_memory(model, parse_gpu_spec("H200"), options, int64_t{1} << 40, int64_t{1} << 40);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_GT(plan.split.slot_bytes, 0);
+}
+
+TEST(GpuSpec, PresetsListsAndOverrides) {
+  for (const std::string& name : gpu_preset_names()) {
+    EXPECT_EQ(parse_gpu_spec(name).name, name);
+    EXPECT_FALSE(parse_gpu_spec(name).source.empty());
+  }
+  const GpuSpec custom = parse_gpu_spec("mem=80GiB,bw=3.35TB/s,flops=989T");
+  EXPECT_EQ(custom.memory_bytes, int64_t{80} << 30);
+  EXPECT_DOUBLE_EQ(custom.bandwidth_bytes_per_s, 3.35e12);
+  EXPECT_DOUBLE_EQ(custom.flops, 989e12);
+  EXPECT_DOUBLE_EQ(custom.link_bytes_per_s, custom.host_bytes_per_s);
+  const GpuSpec smaller = parse_gpu_spec("H100-80,mem=64GiB");
+  EXPECT_EQ(smaller.memory_bytes, int64_t{64} << 30);
+  EXPECT_DOUBLE_EQ(smaller.flops, parse_gpu_spec("H100-80").flops);
+  for (const char* bad : {"", "H300", "mem=80GiB", "mem=80GiB,bw=3TB/s,flops=0", "H200,H200",
+                          "H200,mem=80GB/s", "H200,mem=-1GiB", "H200,bw=nan", "H200,x=1",
+                          "mem=80,bw=1,flops=1e99999", "H200,mem=1e300"}) {
+    EXPECT_THROW(parse_gpu_spec(bad), InputError) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace loratory::sim
