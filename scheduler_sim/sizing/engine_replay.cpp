@@ -1,0 +1,116 @@
+#include "scheduler_sim/sizing/engine_replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler_sim/simulator/simulator.hpp"
+#include "scheduler_sim/sizing/miss_ratio_curve.hpp"
+
+namespace loratory::sim {
+namespace {
+
+SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine, EnginePoint point,
+                                   int64_t kv_blocks) {
+  SimulationConfig config;
+  config.scheduler = engine.scheduler;
+  config.scheduler.residency.max_loras = point.max_loras;
+  config.scheduler.residency.max_cpu_loras = point.max_cpu_loras;
+  config.scheduler.residency.num_load_workers = engine.loads.num_workers;
+  config.scheduler.num_blocks =
+      1 + (engine.unbounded_blocks > 0 ? engine.unbounded_blocks
+                                       : uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1)));
+  config.loads = engine.loads;
+  config.fast = engine.fast;
+  for (const TraceAdapter& adapter : trace.adapters) {
+    const uint32_t rank = adapter.rank > 0 ? adapter.rank : engine.default_rank;
+    config.adapter_ranks.push_back(rank);
+    config.adapter_bytes.push_back(adapter_bytes(engine.model, engine.memory.targets, rank));
+  }
+  return config;
+}
+
+// The first cause that explains a missed SLO, in a few words.
+std::string verdict_of(const ConfigResult& r, const Slo& slo) {
+  if (r.meets_slo) return "meets the SLO";
+  if (r.failed > 0) return fmt::format("{} requests failed", r.failed);
+  const bool ttft_missed = slo.ttft_ms > 0 && r.slo_ttft_ms > slo.ttft_ms;
+  const double over = ttft_missed ? r.slo_ttft_ms / slo.ttft_ms : r.slo_tpot_ms / slo.tpot_ms;
+  const double completed = double(std::max<int64_t>(1, r.completed));
+  std::string_view cause = "steps take too long";
+  if (double(r.num_preemptions) > 0.02 * completed) {
+    cause = "KV runs short";
+  } else if (r.num_drains > 0) {
+    cause = "slots thrash";
+  } else if (ttft_missed && r.gpu_busy_fraction > 0.97) {
+    cause = "GPU saturated";
+  } else if (ttft_missed && double(r.adapter_copies) > 0.2 * completed) {
+    cause = "adapter loads";
+  }
+  return fmt::format("{} {:.3g}x over: {}", ttft_missed ? "TTFT" : "TPOT", over, cause);
+}
+
+}  // namespace
+
+bool meets_slo(const ConfigResult& result, const Slo& slo) {
+  const bool ttft_ok = slo.ttft_ms <= 0 || result.slo_ttft_ms <= slo.ttft_ms;
+  const bool tpot_ok = slo.tpot_ms <= 0 || result.slo_tpot_ms <= slo.tpot_ms;
+  return result.feasible && result.failed == 0 && ttft_ok && tpot_ok;
+}
+
+ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo,
+                    ReplayDetail detail) {
+  ReplayOutput out;
+  ConfigResult& result = out.result;
+  result.max_loras = point.max_loras;
+  result.max_cpu_loras = point.max_cpu_loras;
+  const MemoryPlan memory = plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras,
+                                        point.max_cpu_loras);
+  result.memory = memory.split;
+  if (!memory.fits() && engine.unbounded_blocks == 0) {
+    result.feasible = false;
+    result.num_requests = int64_t(trace.requests.size());
+    result.verdict = memory.problem;
+    return out;
+  }
+  SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  config.keep_log = detail == ReplayDetail::decisions;
+  const auto step_time = engine.make_step_time(point.max_loras);
+  Simulator simulator(trace, config, *step_time);
+  simulator.run();
+  simulator.metrics().fill(result, slo, config.scheduler.block_size, detail != ReplayDetail::metrics);
+  result.event_log_hash = simulator.log().hash();
+  result.meets_slo = meets_slo(result, slo);
+  result.verdict = verdict_of(result, slo);
+  out.decisions = simulator.log().decisions();
+  return out;
+}
+
+WorkloadSummary summarize_workload(const Trace& trace, const EngineSpec& engine) {
+  WorkloadSummary w;
+  w.num_requests = int64_t(trace.requests.size());
+  w.num_rows_skipped = trace.num_rows_skipped;
+  w.model = engine.model.name;
+  w.gpu = engine.gpu.name;
+  if (trace.requests.empty()) return w;
+  std::vector<int64_t> uses(trace.adapters.size(), 0);
+  double prompt = 0, output = 0;
+  for (const TraceRequest& r : trace.requests) {
+    prompt += r.prompt_tokens;
+    output += r.output_tokens;
+    if (r.adapter != kBaseModel) ++uses[r.adapter];
+  }
+  const double n = double(w.num_requests);
+  w.duration_s = double(trace.requests.back().arrival_ns) * 1e-9;
+  w.request_rate = w.duration_s > 0 ? n / w.duration_s : 0;
+  w.mean_prompt_tokens = prompt / n;
+  w.mean_output_tokens = output / n;
+  std::erase(uses, 0);
+  std::ranges::sort(uses, std::greater<>{});
+  w.num_adapters = int64_t(uses.size());
+  for (const int64_t count : uses) w.popularity.push_back(double(count) / n);
+  w.reuse_distance = reuse_distance_cdf(adapter_references(trace));
+  return w;
+}
+
+}  // namespace loratory::sim

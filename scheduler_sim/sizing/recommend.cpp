@@ -1,0 +1,113 @@
+#include "scheduler_sim/sizing/recommend.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace loratory::sim {
+namespace {
+
+constexpr double kCloseEnough = 0.99;  // goodput within 1 % of the best: take the smaller one
+
+std::string limits_text(const Slo& slo) {
+  std::string text;
+  if (slo.ttft_ms > 0) text += fmt::format("TTFT p{:g} <= {:g} ms", slo.percentile, slo.ttft_ms);
+  if (slo.ttft_ms > 0 && slo.tpot_ms > 0) text += " and ";
+  if (slo.tpot_ms > 0) text += fmt::format("TPOT p{:g} <= {:g} ms", slo.percentile, slo.tpot_ms);
+  return text.empty() ? "no SLO" : text;
+}
+
+std::string name_of(const ConfigResult& c) {
+  return fmt::format("max_loras {} (max_cpu_loras {})", c.max_loras, c.max_cpu_loras);
+}
+
+// The nearest row with another max_loras, below or above; -1 if there is none.
+int32_t neighbour(const SizeResult& result, const ConfigResult& of, int direction) {
+  int32_t best = -1;
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    const int32_t distance = direction * (result.configs[i].max_loras - of.max_loras);
+    if (distance <= 0) continue;
+    if (best < 0 || distance < direction * (result.configs[size_t(best)].max_loras - of.max_loras)) {
+      best = int32_t(i);
+    }
+  }
+  return best;
+}
+
+std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
+  const int32_t i = neighbour(result, chosen, -1);
+  if (i < 0) return {};
+  const ConfigResult& fewer = result.configs[size_t(i)];
+  return fmt::format("; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "
+                     "of {:.0f} %, and TTFT p{:g} is {:.3g} ms instead of {:.3g} ms",
+                     fewer.max_loras, 100 * fewer.adapter_gpu_hit_ratio,
+                     100 * chosen.adapter_gpu_hit_ratio, result.slo.percentile, fewer.slo_ttft_ms,
+                     chosen.slo_ttft_ms);
+}
+
+std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
+  const int32_t i = neighbour(result, chosen, +1);
+  if (i < 0) return "every adapter has a slot: the GPU's speed and KV memory limit next";
+  const ConfigResult& more = result.configs[size_t(i)];
+  if (!more.feasible) {
+    return fmt::format("memory limits next: {} slots do not fit ({})", more.max_loras, more.verdict);
+  }
+  const double kv_share = 100.0 * double(chosen.memory.kv_blocks - more.memory.kv_blocks) /
+                          double(std::max<int64_t>(1, chosen.memory.kv_blocks));
+  return fmt::format("{} slots would take {:.0f} % of the KV blocks away and change goodput by "
+                     "{:+.1f} %, preemptions from {} to {}",
+                     more.max_loras, kv_share,
+                     100 * (more.request_goodput / std::max(1e-9, chosen.request_goodput) - 1),
+                     chosen.num_preemptions, more.num_preemptions);
+}
+
+}  // namespace
+
+int32_t best_goodput(const SizeResult& result) {
+  int32_t best = -1;
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    const ConfigResult& c = result.configs[i];
+    if (!c.feasible) continue;
+    if (best < 0 || c.request_goodput > result.configs[size_t(best)].request_goodput) {
+      best = int32_t(i);
+    }
+  }
+  return best;
+}
+
+void recommend(SizeResult& result, const std::vector<bool>& meets_in_every_seed) {
+  result.recommended = -1;
+  double best = 0;
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    if (meets_in_every_seed[i]) best = std::max(best, result.configs[i].request_goodput);
+  }
+  for (size_t i = 0; i < result.configs.size() && result.recommended < 0; ++i) {
+    const bool good = result.configs[i].request_goodput >= kCloseEnough * best;
+    if (meets_in_every_seed[i] && good) result.recommended = int32_t(i);
+  }
+  if (result.recommended >= 0) {
+    const ConfigResult& chosen = result.configs[size_t(result.recommended)];
+    result.reason = fmt::format("{} is the smallest that meets {}{} within 1 % of the best goodput{}",
+                                name_of(chosen), limits_text(result.slo),
+                                result.num_seeds > 1
+                                    ? fmt::format(" with all {} seeds", result.num_seeds)
+                                    : std::string(),
+                                about_fewer(result, chosen));
+    result.next_limit = about_more(result, chosen);
+    return;
+  }
+  const int32_t closest = best_goodput(result);
+  if (closest < 0) {
+    result.reason = "no configuration fits in memory";
+    result.next_limit = result.configs.empty() ? "" : result.configs.front().verdict;
+    return;
+  }
+  const ConfigResult& c = result.configs[size_t(closest)];
+  result.reason = fmt::format("no configuration meets {}; the best goodput is {:.3g} requests/s, "
+                              "at {}, where {:.1f} % of the requests meet it",
+                              limits_text(result.slo), c.request_goodput, name_of(c),
+                              100 * c.slo_attainment);
+  result.next_limit = fmt::format("there: {}", c.verdict);
+}
+
+}  // namespace loratory::sim
