@@ -1,0 +1,47 @@
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/provenance.hpp"
+
+namespace {
+
+constexpr int kBadInput = 2;
+
+int fail(std::string line) {
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  std::fprintf(stderr, "loratory: %s\n", line.c_str());
+  return kBadInput;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Sizes multi-LoRA serving: replays request traces against max_loras", "loratory");
+  app.set_version_flag("--version", loratory::cli::version_text());
+  app.require_subcommand(1);
+  loratory::cli::add_replay(app);
+  loratory::cli::add_size(app);
+  loratory::cli::add_trace(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    return fail(std::string(error.what()) + "; see loratory --help");
+  }
+  return 0;
+}
+
+}  // namespace
+
+// Exit 0 good, 1 a check failed, 2 bad input or output that can not be written.
+int main(int argc, char** argv) {
+  loratory::cli::remember_command(argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}

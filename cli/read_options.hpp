@@ -1,0 +1,13 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "scheduler_sim/trace/reader.hpp"
+
+namespace loratory::cli {
+
+/// --format, --skip-bad-rows and --block-tokens, for every subcommand that reads a trace.
+/// `options` outlives the parse.
+void add_read_options(CLI::App& command, sim::ReadOptions& options);
+
+}  // namespace loratory::cli

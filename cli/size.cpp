@@ -1,0 +1,7 @@
+#include "cli/commands.hpp"
+
+namespace loratory::cli {
+
+void add_size(CLI::App&) {}
+
+}  // namespace loratory::cli

@@ -1,0 +1,13 @@
+#include "cli/commands.hpp"
+
+namespace loratory::cli {
+
+void add_trace(CLI::App& app) {
+  CLI::App& trace = *app.add_subcommand("trace", "Look at, convert and make request traces");
+  trace.require_subcommand(1);
+  add_trace_info(trace);
+  add_trace_convert(trace);
+  add_trace_generate(trace);
+}
+
+}  // namespace loratory::cli

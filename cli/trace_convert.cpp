@@ -1,0 +1,40 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/read_options.hpp"
+#include "scheduler_sim/report/atomic_file.hpp"
+#include "scheduler_sim/trace/reader.hpp"
+#include "scheduler_sim/trace/writer.hpp"
+
+namespace loratory::cli {
+namespace {
+
+struct Options {
+  std::string in, out;
+  sim::ReadOptions read;
+};
+
+void run(const Options& options) {
+  const sim::Trace trace = sim::read_trace(options.in, options.read);
+  sim::AtomicFile file(options.out);
+  sim::write_native(file.stream(), trace);
+  file.commit();
+  std::fprintf(stderr, "%s: %zu requests written, %llu bad rows skipped\n", options.out.c_str(),
+               trace.requests.size(), static_cast<unsigned long long>(trace.num_rows_skipped));
+}
+
+}  // namespace
+
+void add_trace_convert(CLI::App& trace) {
+  CLI::App& command = *trace.add_subcommand("convert", "Write a trace as native JSON lines");
+  const auto options = std::make_shared<Options>();
+  command.add_option("in", options->in, "Trace file, - for stdin")->required();
+  command.add_option("out", options->out, "File to write, .gz and .zst by name, - for stdout")
+      ->required();
+  add_read_options(command, options->read);
+  command.final_callback([options] { run(*options); });
+}
+
+}  // namespace loratory::cli

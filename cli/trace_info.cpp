@@ -1,0 +1,71 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/read_options.hpp"
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/report/atomic_file.hpp"
+#include "scheduler_sim/trace/info.hpp"
+#include "scheduler_sim/trace/numbers.hpp"
+#include "scheduler_sim/trace/reader.hpp"
+
+namespace loratory::cli {
+namespace {
+
+struct Options {
+  std::string trace;
+  sim::ReadOptions read;
+  std::vector<std::string> reuse;
+  std::string json;
+};
+
+std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
+  std::vector<uint64_t> blocks;
+  for (const std::string& text : texts) {
+    int64_t value = 0;
+    if (text == "inf") {
+      blocks.push_back(sim::kUnboundedBlocks);
+    } else if (sim::parse_integer(text, value) == sim::Parse::kGood && value >= 0) {
+      blocks.push_back(static_cast<uint64_t>(value));
+    } else {
+      throw InputError("--reuse", "'" + text + "' is no number of blocks",
+                       "list capacities, for example 1000,5859,inf");
+    }
+  }
+  return blocks;
+}
+
+void run(const Options& options) {
+  const std::vector<uint64_t> blocks = capacities(options.reuse);
+  const sim::Trace trace = sim::read_trace(options.trace, options.read);
+  if (!blocks.empty() && trace.block_tokens == 0) {
+    throw InputError("--reuse", "the trace has no prefix blocks",
+                     "leave it out, or give a trace with hash_ids or block_ids");
+  }
+  const sim::TraceSummary summary = sim::summarize(trace);
+  const std::vector<sim::PrefixReuse> reuse = sim::prefix_reuse(trace, blocks);
+  std::fputs(sim::info_table(trace, summary, reuse).c_str(), stdout);
+  if (options.json.empty()) return;
+  sim::AtomicFile file(options.json);
+  file.stream() << sim::info_json(trace, summary, reuse);
+  file.commit();
+}
+
+}  // namespace
+
+void add_trace_info(CLI::App& trace) {
+  CLI::App& command =
+      *trace.add_subcommand("info", "Lengths, rate, adapters and prefix reuse of a trace");
+  const auto options = std::make_shared<Options>();
+  command.add_option("trace", options->trace, "Trace file, - for stdin")->required();
+  command.add_option("--reuse", options->reuse,
+                     "Prefix-cache capacities in blocks, for example 1000,5859,inf")
+      ->delimiter(',');
+  command.add_option("--json", options->json, "Write the same as JSON to this file");
+  add_read_options(command, options->read);
+  command.final_callback([options] { run(*options); });
+}
+
+}  // namespace loratory::cli

@@ -1,0 +1,87 @@
+#include "cli/workload_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/read_options.hpp"
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/workload/arrivals.hpp"
+
+namespace loratory::cli {
+
+bool AdapterOptions::are_given() const {
+  const sim::PopularityKind kind = sim::parse_popularity(popularity).kind;
+  return num_adapters != 0 || kind == sim::PopularityKind::kWeights ||
+         kind == sim::PopularityKind::kServegen;
+}
+
+void add_adapter_options(CLI::App& app, AdapterOptions& options) {
+  app.add_option("--adapters", options.num_adapters, "Number of adapters")->group("Workload");
+  app.add_option("--popularity", options.popularity,
+                 "How requests spread over them: uniform | zipf:A | power:A | weights:FILE | "
+                 "servegen:FILE[#MODEL]")
+      ->capture_default_str()
+      ->group("Workload");
+  app.add_option("--ranks", options.ranks, "Ranks, dealt to the adapters in turn: 8,16")
+      ->delimiter(',')
+      ->allow_extra_args(false)  // or it would take the words after it
+      ->check(CLI::Range(1, 65'536))
+      ->capture_default_str()
+      ->group("Workload");
+}
+
+void add_workload_options(CLI::App& app, WorkloadOptions& options) {
+  app.add_option("--trace", options.trace_path, "Request trace; - is stdin")
+      ->required()
+      ->group("Workload");
+  add_read_options(app, options.read);
+  add_adapter_options(app, options.adapters);
+  app.add_flag("--replace-adapters", options.replace_adapters,
+               "Assign adapters even if the trace has its own")
+      ->group("Workload");
+  app.add_option("--seed", options.seed, "Seed of all random numbers")
+      ->capture_default_str()
+      ->group("Workload");
+  app.add_option("--rate-scale", options.rate_scale, "Multiplies the request rate")
+      ->capture_default_str()
+      ->group("Workload");
+}
+
+sim::Trace read_workload_trace(const WorkloadOptions& options) {
+  return sim::read_trace(options.trace_path, options.read);
+}
+
+void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed) {
+  sim::scale_rate(trace, options.rate_scale);
+  const AdapterOptions& adapters = options.adapters;
+  if (adapters.are_given()) {
+    sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity),
+                                 adapters.num_adapters, adapters.ranks, seed,
+                                 options.replace_adapters});
+  } else if (adapters.popularity != "uniform") {
+    throw InputError("--popularity", "there is no number of adapters to spread requests over",
+                     "add --adapters N");
+  }
+  sim::deal_missing_ranks(trace, adapters.ranks);
+}
+
+sim::Trace load_workload(const WorkloadOptions& options) {
+  sim::Trace trace = read_workload_trace(options);
+  apply_workload(trace, options, options.seed);
+  return trace;
+}
+
+std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& options) {
+  const AdapterOptions& adapters = options.adapters;
+  if (!adapters.are_given()) {
+    return trace.adapters.empty() ? "base model only"
+                                  : fmt::format("{} adapters of the trace", trace.adapters.size());
+  }
+  const size_t count = adapters.num_adapters != 0 ? adapters.num_adapters : trace.adapters.size();
+  return fmt::format("{} adapters, {}, ranks {}", count, adapters.popularity,
+                     fmt::join(adapters.ranks, ","));
+}
+
+}  // namespace loratory::cli

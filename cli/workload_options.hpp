@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler_sim/trace/reader.hpp"
+#include "scheduler_sim/workload/adapter_assignment.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace loratory::cli {
+
+/// Which adapters requests ask for: --adapters, --popularity, --ranks.
+struct AdapterOptions {
+  uint32_t num_adapters = 0;
+  std::string popularity = "uniform";
+  std::vector<uint32_t> ranks = {16};
+
+  /// The law asks for adapters: a number was given, or a file that has its own.
+  bool are_given() const;
+};
+
+/// The trace that a subcommand runs on: --trace and how to read it, --seed, --rate-scale,
+/// --replace-adapters and the flags of AdapterOptions.
+struct WorkloadOptions {
+  std::string trace_path;
+  sim::ReadOptions read;
+  AdapterOptions adapters;
+  bool replace_adapters = false;
+  uint64_t seed = 0;
+  double rate_scale = 1;
+};
+
+/// The flags fill `options`, which must outlive the parsing.
+void add_adapter_options(CLI::App& app, AdapterOptions& options);
+void add_workload_options(CLI::App& app, WorkloadOptions& options);
+
+/// The file as it is. Throws InputError.
+sim::Trace read_workload_trace(const WorkloadOptions& options);
+
+/// Scales the rate, then assigns adapters drawn with `seed` if the flags ask for them; every
+/// adapter has a rank afterwards. Throws InputError, e.g. when the trace has adapters of its own.
+void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed);
+
+/// read_workload_trace, then apply_workload with options.seed.
+sim::Trace load_workload(const WorkloadOptions& options);
+
+/// For the header of an output: "256 adapters, zipf:1, ranks 8,16" or "64 adapters of the trace".
+std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& options);
+
+}  // namespace loratory::cli

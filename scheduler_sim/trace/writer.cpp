@@ -1,0 +1,86 @@
+#include "scheduler_sim/trace/writer.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <string_view>
+
+namespace loratory::sim {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+using Buffer = fmt::memory_buffer;
+
+template <typename... Args>
+void append(Buffer& row, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(row), format, std::forward<Args>(args)...);
+}
+
+/// Milliseconds to the nanosecond, without trailing zeros: 1500000 is 1.5.
+void append_ms(Buffer& row, int64_t time_ns) {
+  append(row, "{}", time_ns / kNsPerMs);
+  int64_t fraction = time_ns % kNsPerMs;
+  if (fraction == 0) return;
+  int digits = 6;
+  for (; fraction % 10 == 0; fraction /= 10) --digits;
+  append(row, ".{:0{}}", fraction, digits);
+}
+
+void append_string(Buffer& row, std::string_view text) {
+  row.push_back('"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      row.push_back('\\');
+      row.push_back(c);
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      append(row, "\\u{:04x}", static_cast<unsigned char>(c));
+    } else {
+      row.push_back(c);
+    }
+  }
+  row.push_back('"');
+}
+
+template <typename Ids>
+void append_ids(Buffer& row, std::string_view key, const Ids& ids) {
+  append(row, ",\"{}\":[{}]", key, fmt::join(ids, ","));
+}
+
+void append_request(Buffer& row, const Trace& trace, const TraceRequest& request) {
+  append(row, "{{\"arrival_ms\":");
+  append_ms(row, request.arrival_ns);
+  append(row, ",\"prompt_tokens\":{},\"output_tokens\":{}", request.prompt_tokens,
+         request.output_tokens);
+  if (request.adapter != kBaseModel) {
+    const TraceAdapter& adapter = trace.adapters[request.adapter];
+    append(row, ",\"adapter\":");
+    append_string(row, adapter.name);
+    if (adapter.rank != 0) append(row, ",\"rank\":{}", adapter.rank);
+  }
+  if (request.priority != 0) append(row, ",\"priority\":{}", request.priority);
+  if (request.session != 0) append(row, ",\"session\":{}", request.session);
+  if (request.cancel_ns != kNever) {
+    append(row, ",\"cancel_ms\":");
+    append_ms(row, request.cancel_ns);
+  }
+  if (request.content_count != 0 && trace.block_tokens != 0) {
+    append(row, ",\"block_tokens\":{}", trace.block_tokens);
+    append_ids(row, "block_ids", trace.blocks_of(request));
+  } else if (request.content_count != 0) {
+    append_ids(row, "token_ids", trace.tokens_of(request));
+  }
+  append(row, "}}\n");
+}
+
+}  // namespace
+
+void write_native(std::ostream& out, const Trace& trace) {
+  Buffer row;
+  for (const TraceRequest& request : trace.requests) {
+    row.clear();
+    append_request(row, trace, request);
+    out.write(row.data(), static_cast<std::streamsize>(row.size()));
+  }
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ostream>
+
+#include "scheduler_sim/trace/trace.hpp"
+
+namespace loratory::sim {
+
+/// Writes the trace as native JSON lines (traces/SCHEMA.md), one row per request. Lossless:
+/// reading them gives the same requests, adapters and content again, provided that every adapter
+/// and its rank are used by some request and adapters stand in order of first use, as every
+/// reader and generator leaves them. Same trace, same bytes.
+void write_native(std::ostream& out, const Trace& trace);
+
+}  // namespace loratory::sim
