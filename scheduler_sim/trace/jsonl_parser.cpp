@@ -89,7 +89,12 @@ class JsonlParser final : public RowParser {
     check(value.get_array().get(array));
     for (auto element : array) {
       uint64_t id = 0;
-      check(element.get_uint64().get(id));
+      const simdjson::error_code error = element.get_uint64().get(id);
+      if (error == simdjson::INCORRECT_TYPE || error == simdjson::NUMBER_ERROR) {
+        bad_row(column_of_error(), fmt::format("{} holds no whole number >= 0 here", spec.name),
+                "write ids in decimal digits");
+      }
+      check(error);
       if (id > static_cast<uint64_t>(std::numeric_limits<Id>::max())) {
         bad_row(row.column(spec.field), fmt::format("{} holds {}", spec.name, id),
                 fmt::format("ids go up to {}", std::numeric_limits<Id>::max()));
@@ -129,7 +134,10 @@ class JsonlParser final : public RowParser {
   }
 
   void check(simdjson::error_code error) {
-    if (error != simdjson::SUCCESS) fail(error, column_of_error());
+    if (error == simdjson::SUCCESS) return;
+    // That a bracket is not closed is noticed at the first one; what is missing is at the end.
+    const bool is_cut = error == simdjson::INCOMPLETE_ARRAY_OR_OBJECT;
+    fail(error, is_cut ? static_cast<uint32_t>(line_.size()) + 1 : column_of_error());
   }
 
   [[noreturn]] static void fail(simdjson::error_code error, uint32_t column) {
@@ -139,7 +147,7 @@ class JsonlParser final : public RowParser {
   static std::string_view reason(simdjson::error_code error) {
     switch (error) {
       case simdjson::INCORRECT_TYPE: return "a value of another type";
-      case simdjson::NUMBER_ERROR: return "not a whole number >= 0";
+      case simdjson::NUMBER_ERROR: return "not a number";
       case simdjson::NUMBER_OUT_OF_RANGE: return "a number out of range";
       case simdjson::UNCLOSED_STRING: return "a string is not closed";
       case simdjson::UNESCAPED_CHARS: return "a control character in a string";
