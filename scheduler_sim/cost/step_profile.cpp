@@ -73,6 +73,8 @@ json parse_object(std::string_view text, std::string_view place) {
     return root;
   } catch (const json::parse_error& error) {
     throw InputError(place, fmt::format("is not JSON (byte {})", error.byte));
+  } catch (const json::out_of_range&) {
+    throw InputError(place, "has a number outside the range of a double");
   }
 }
 

@@ -102,6 +102,7 @@ TEST(ModelConfig, MixtureOfExperts) {
 
 TEST(ModelConfig, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_of("{"), HasSubstr("config.json: is not JSON"));
+  EXPECT_THAT(error_of("{\"a\": 1e400}"), HasSubstr("config.json: has a number outside"));
   EXPECT_THAT(error_of("[]"), HasSubstr("config.json: must be a JSON object"));
   EXPECT_THAT(error_of(with(kLlama, "\"hidden_size\": 4096,", "")),
               HasSubstr("config.json: hidden_size: is missing"));

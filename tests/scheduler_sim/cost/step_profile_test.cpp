@@ -65,6 +65,7 @@ TEST(StepProfile, EveryTermReachesItsField) {
 
 TEST(StepProfile, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_of("{"), HasSubstr("p.json: is not JSON"));
+  EXPECT_THAT(error_of("{\"a\": 1e400}"), HasSubstr("p.json: has a number outside"));
   EXPECT_THAT(error_of("3"), HasSubstr("p.json: must be a JSON object"));
   EXPECT_THAT(error_of(with(kText, "profile/1", "profile/2")), HasSubstr("p.json: schema"));
   EXPECT_THAT(error_of(with(kText, "num_seqs", "num_rows")), HasSubstr("ns_per.num_rows"));

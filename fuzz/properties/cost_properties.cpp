@@ -1,0 +1,294 @@
+// Properties of the cost models: transfers against a fluid simulation, monotone memory and time.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "scheduler_sim/cost/memory_law.hpp"
+#include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/step_profile.hpp"
+#include "scheduler_sim/cost/transfer.hpp"
+
+namespace loratory::sim {
+
+/// Everything else follows from the seed.
+struct DiskCase {
+  int num_workers;
+  int num_jobs;
+  int64_t bytes_per_s;
+  int64_t latency_ns;
+  bool share;
+  uint64_t seed;
+};
+
+std::ostream& operator<<(std::ostream& out, const DiskCase& c) {
+  return out << fmt::format("REPRO: DiskCase{{{}, {}, {}, {}, {}, {}u}}", c.num_workers,
+                            c.num_jobs, c.bytes_per_s, c.latency_ns, c.share, c.seed);
+}
+
+namespace {
+
+/// Numbers in [0, below): mt19937_64 is the same on every machine, its distributions are not.
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : engine_(seed) {}
+  int64_t operator()(int64_t below) {
+    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(below));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+rc::Gen<uint64_t> seeds() {
+  return rc::gen::noShrink(rc::gen::resize(rc::kNominalSize, rc::gen::arbitrary<uint64_t>()));
+}
+
+DiskCase any_disk_case() {
+  const auto bytes_per_s =
+      rc::gen::element<int64_t>(1'000'000, 999'999'937, 1'100'000'000, 7'000'000'000);
+  return *rc::gen::build<DiskCase>(
+      rc::gen::set(&DiskCase::num_workers, rc::gen::inRange(1, 9)),
+      rc::gen::set(&DiskCase::num_jobs, rc::gen::inRange(1, 40)),
+      rc::gen::set(&DiskCase::bytes_per_s, bytes_per_s),
+      rc::gen::set(&DiskCase::latency_ns, rc::gen::element<int64_t>(0, 1, 1000, 2'000'000)),
+      rc::gen::set(&DiskCase::share, rc::gen::arbitrary<bool>()),
+      rc::gen::set(&DiskCase::seed, seeds()));
+}
+
+struct FluidRead {
+  uint64_t job;
+  long double ready_ns;
+  long double left;  // bytes
+};
+
+/// The fluid model as one would write it on paper: real numbers, one event after the other.
+class FluidDisk {
+ public:
+  explicit FluidDisk(const DiskCase& c) : case_(c) {}
+
+  void start(uint64_t job, int64_t bytes, int64_t now_ns) {
+    run_until(static_cast<long double>(now_ns));
+    reads_.push_back({job, static_cast<long double>(now_ns + case_.latency_ns),
+                      static_cast<long double>(bytes)});
+  }
+
+  /// Reads end at their own real-valued times.
+  void run_until(long double until_ns) {
+    while (now_ns_ < until_ns && !reads_.empty()) {
+      const long double rate = rate_per_ns();
+      const long double next_ns = next_change(rate, until_ns);
+      for (FluidRead& read : reads_) {
+        if (read.ready_ns <= now_ns_) read.left -= rate * (next_ns - now_ns_);
+      }
+      now_ns_ = next_ns;
+      std::erase_if(reads_, [this](const FluidRead& read) {
+        const bool done = read.ready_ns <= now_ns_ && read.left <= 1e-6L;
+        if (done) ends_[read.job] = now_ns_;
+        return done;
+      });
+    }
+    now_ns_ = std::max(now_ns_, until_ns);
+  }
+
+  const std::map<uint64_t, long double>& ends() const { return ends_; }
+
+ private:
+  long double rate_per_ns() const {
+    const auto flowing = std::ranges::count_if(
+        reads_, [this](const FluidRead& read) { return read.ready_ns <= now_ns_; });
+    const long double bytes_per_ns = static_cast<long double>(case_.bytes_per_s) / 1e9L;
+    return case_.share ? bytes_per_ns / std::max<long double>(flowing, 1) : bytes_per_ns;
+  }
+
+  long double next_change(long double rate, long double until_ns) const {
+    long double next_ns = until_ns;
+    for (const FluidRead& read : reads_) {
+      const bool flows = read.ready_ns <= now_ns_;
+      next_ns = std::min(next_ns, flows ? now_ns_ + read.left / rate : read.ready_ns);
+    }
+    return next_ns;
+  }
+
+  DiskCase case_;
+  std::vector<FluidRead> reads_;
+  std::map<uint64_t, long double> ends_;
+  long double now_ns_ = 0;
+};
+
+struct DiskRun {
+  std::map<uint64_t, int64_t> starts, ends, bytes;
+  std::vector<uint64_t> order;
+  int most_active = 0;
+};
+
+LoadCosts costs_of(const DiskCase& c) {
+  LoadCosts costs;
+  costs.num_workers = c.num_workers;
+  costs.share_disk = c.share;
+  costs.disk_bytes_per_s = c.bytes_per_s;
+  costs.disk_latency_ns = c.latency_ns;
+  return costs;
+}
+
+int64_t complete_next(DiskChannel& disk, int num_asks, DiskRun& run) {
+  for (int i = 0; i < num_asks; ++i) static_cast<void>(disk.next_completion());
+  const TransferDone next = disk.next_completion();
+  RC_ASSERT(disk.complete(next.time_ns) == next.job);
+  run.ends[next.job] = next.time_ns;
+  run.order.push_back(next.job);
+  return next.time_ns;
+}
+
+/// Drives the channel, and the fluid model with the same starts, through the case's jobs: each
+/// starts at its time, or when a worker is free. `num_asks` = how often next_completion is asked.
+DiskRun drive(const DiskCase& c, int num_asks, FluidDisk& fluid) {
+  DiskChannel disk(costs_of(c));
+  DiskRun run;
+  Draw draw(c.seed);
+  int64_t now_ns = 0;
+  for (uint64_t job = 0; job < static_cast<uint64_t>(c.num_jobs); ++job) {
+    now_ns += draw(4) == 0 ? draw(30'000'000) : draw(1000);
+    const int64_t bytes = draw(5) == 0 ? draw(3) : draw(20'000'000);
+    while (disk.next_completion().time_ns < now_ns) complete_next(disk, num_asks, run);
+    while (!disk.has_free_worker()) now_ns = std::max(now_ns, complete_next(disk, num_asks, run));
+    disk.start(job, bytes, now_ns);
+    fluid.start(job, bytes, now_ns);
+    run.starts[job] = now_ns;
+    run.bytes[job] = bytes;
+    run.most_active = std::max(run.most_active, disk.num_active());
+  }
+  while (disk.num_active() > 0) complete_next(disk, num_asks, run);
+  fluid.run_until(1e30L);
+  return run;
+}
+
+RC_GTEST_PROP(DiskChannel, EqualsAFluidSimulation, ()) {
+  const DiskCase c = any_disk_case();
+  FluidDisk fluid(c);
+  const DiskRun run = drive(c, 1, fluid);
+  RC_CLASSIFY(run.most_active > 1, "shared");
+  RC_CLASSIFY(run.most_active == c.num_workers, "all workers busy");
+  RC_ASSERT(fluid.ends().size() == run.ends.size());
+  for (const auto& [job, end_ns] : run.ends) {
+    // Every end so far may have cost up to 1 ns of rounding.
+    const auto changes = std::ranges::count_if(
+        run.ends, [limit = end_ns](const auto& other) { return other.second <= limit; });
+    const long double error = static_cast<long double>(end_ns) - fluid.ends().at(job);
+    RC_LOG() << c << " job " << job << " error " << static_cast<double>(error) << '\n';
+    RC_ASSERT(error > -1e-2L - static_cast<long double>(changes));
+    RC_ASSERT(error < 1e-2L + static_cast<long double>(changes));
+  }
+}
+
+RC_GTEST_PROP(DiskChannel, SameResultHoweverOftenAsked, ()) {
+  const DiskCase c = any_disk_case();
+  FluidDisk unused(c), unused_too(c);
+  const DiskRun once = drive(c, 0, unused);
+  const DiskRun often = drive(c, 5, unused_too);
+  RC_ASSERT(once.ends == often.ends);
+  RC_ASSERT(once.order == often.order);
+}
+
+RC_GTEST_PROP(DiskChannel, EveryByteIsReadAndNoneFasterThanTheBandwidth, ()) {
+  DiskCase c = any_disk_case();
+  c.share = true;
+  FluidDisk unused(c);
+  const DiskRun run = drive(c, 1, unused);
+  RC_CLASSIFY(run.most_active > 1, "shared");
+  RC_ASSERT(run.ends.size() == static_cast<size_t>(c.num_jobs));
+  RC_ASSERT(std::ranges::is_sorted(run.order, {}, [&](uint64_t job) { return run.ends.at(job); }));
+  // Reads that start and end within an interval went through the disk in that interval.
+  for (const auto& [first, begin_ns] : run.starts) {
+    for (const auto& [last, end_ns] : run.ends) {
+      __int128 bytes = 0;
+      for (const auto& [job, size] : run.bytes) {
+        if (run.starts.at(job) >= begin_ns && run.ends.at(job) <= end_ns) bytes += size;
+      }
+      const __int128 capacity = static_cast<__int128>(end_ns - begin_ns) * c.bytes_per_s;
+      RC_ASSERT(bytes == 0 || bytes * 1'000'000'000 <= capacity);
+    }
+  }
+}
+
+RC_GTEST_PROP(MemoryLaw, MoreSlotsOrRankNeverGiveMoreKv, ()) {
+  const ModelSpec model = load_model_spec(*rc::gen::elementOf(model_preset_names()));
+  const GpuSpec gpu = parse_gpu_spec(*rc::gen::elementOf(gpu_preset_names()));
+  MemoryOptions options;
+  options.max_lora_rank = *rc::gen::inRange<int64_t>(1, 513);
+  const auto max_loras = *rc::gen::inRange<int64_t>(1, 300);
+  const MemoryPlan small = plan_memory(model, gpu, options, max_loras, max_loras);
+  const MemoryPlan more = plan_memory(model, gpu, options, max_loras + 1, max_loras + 1);
+  options.max_lora_rank += 1;
+  const MemoryPlan larger = plan_memory(model, gpu, options, max_loras, max_loras);
+  RC_CLASSIFY(small.fits(), "fits");
+  for (const MemoryPlan& plan : {small, more, larger}) {
+    const MemorySplit& s = plan.split;
+    RC_ASSERT(plan.fits() == (s.kv_blocks > 0));
+    RC_ASSERT(!plan.fits() ||
+              s.weights_bytes + s.slot_bytes + s.kv_bytes + s.reserve_bytes <= s.hbm_bytes);
+  }
+  RC_ASSERT(more.split.kv_blocks <= small.split.kv_blocks);
+  RC_ASSERT(larger.split.kv_blocks <= small.split.kv_blocks);
+}
+
+constexpr std::array<int64_t BatchShape::*, 12> kFields{
+    &BatchShape::num_seqs,
+    &BatchShape::num_tokens,
+    &BatchShape::num_prefill_tokens,
+    &BatchShape::num_sampled,
+    &BatchShape::decode_context_tokens,
+    &BatchShape::prefill_context_tokens,
+    &BatchShape::prefill_pairs,
+    &BatchShape::num_lora_tokens,
+    &BatchShape::lora_rank_tokens,
+    &BatchShape::num_adapters,
+    &BatchShape::sum_rank,
+    &BatchShape::max_rank};
+
+BatchShape random_shape(Draw& draw) {
+  BatchShape shape;
+  for (const auto field : kFields) shape.*field = draw(3) == 0 ? 0 : draw(1 << 20);
+  return shape;
+}
+
+RC_GTEST_PROP(Roofline, MoreWorkNeverTakesLess, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  RooflineOptions options;
+  options.tp = *rc::gen::element(1, 2, 4, 8);
+  options.lora_padded_rank = *rc::gen::element<int64_t>(0, 16, 64);
+  const RooflineModel model(load_model_spec("Llama-3.1-8B"), parse_gpu_spec("H100-80"), options);
+  const BatchShape shape = random_shape(draw);
+  RC_CLASSIFY(shape.num_adapters > 0, "has adapters");
+  const int64_t before = model.step_ns(shape);
+  RC_ASSERT(before >= 1);
+  for (const auto field : kFields) {
+    BatchShape more = shape;
+    more.*field += 1 + draw(1000);
+    RC_LOG() << "REPRO: roofline seed " << seed << " tp " << options.tp << '\n';
+    RC_ASSERT(model.step_ns(more) >= before);
+  }
+}
+
+RC_GTEST_PROP(StepProfile, TextRoundTrips, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  RC_LOG() << "REPRO: step profile seed " << seed << '\n';
+  StepProfile profile;
+  profile.model = *rc::gen::element<std::string>("", "Llama-3.1-8B", "\xC3\xA9\t\"\\");
+  profile.source = std::to_string(draw(1000));
+  profile.constant_ns = static_cast<double>(draw(1 << 30)) / 977;
+  for (double& ns : profile.ns_per) ns = static_cast<double>(draw(1 << 20) - (1 << 19)) / 313;
+  RC_ASSERT(parse_step_profile(format_step_profile(profile), "p") == profile);
+  RC_ASSERT(ProfileModel(profile).step_ns(random_shape(draw)) >= 1);
+}
+
+}  // namespace
+}  // namespace loratory::sim

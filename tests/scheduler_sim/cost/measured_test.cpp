@@ -1,0 +1,231 @@
+// The cost model against public measurements. The figures quoted in docs/cost_model.md are the ones
+// printed here.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "scheduler_sim/cost/memory_law.hpp"
+#include "scheduler_sim/cost/roofline.hpp"
+
+namespace loratory::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path reference_folder() {
+  const char* given = std::getenv("LORATORY_SHARED");
+  const fs::path traces =
+      given ? fs::path(given) : fs::path(LORATORY_SOURCE_DIR) / "../shared/traces";
+  return traces / "reference";
+}
+
+using Row = std::map<std::string, std::string>;
+
+std::vector<Row> read_csv(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line, cell;
+  std::vector<std::string> header;
+  std::vector<Row> rows;
+  while (std::getline(in, line)) {
+    if (line.ends_with('\r')) line.pop_back();
+    std::vector<std::string> cells;
+    for (std::stringstream cells_in(line); std::getline(cells_in, cell, ',');) {
+      cells.push_back(cell);
+    }
+    if (header.empty()) {
+      header = cells;
+      continue;
+    }
+    Row& row = rows.emplace_back();
+    for (size_t i = 0; i < cells.size(); ++i) row[header[i]] = cells[i];
+  }
+  return rows;
+}
+
+double number(const Row& row, const std::string& key) {
+  const std::string& text = row.at(key);
+  return text.empty() ? NAN : std::stod(text);
+}
+
+struct Errors {
+  std::vector<double> relative;
+  void add(double predicted, double measured) { relative.push_back(predicted / measured - 1); }
+  double median_size() const { return percentile_of_size(50); }
+  double worst_size() const { return percentile_of_size(100); }
+  double median() const {
+    std::vector<double> sorted = relative;
+    std::ranges::sort(sorted);
+    return sorted[sorted.size() / 2];
+  }
+
+ private:
+  double percentile_of_size(size_t percent) const {
+    std::vector<double> sizes;
+    for (double e : relative) sizes.push_back(std::fabs(e));
+    std::ranges::sort(sizes);
+    return sizes[(sizes.size() - 1) * percent / 100];
+  }
+};
+
+class Measured : public ::testing::Test {
+ protected:
+  std::vector<Row> rows(const std::string& file) {
+    const fs::path path = reference_folder() / file;
+    return fs::exists(path) ? read_csv(path) : std::vector<Row>{};
+  }
+};
+
+// The card of both vLLM 0.8.5 data sets: an H100 with 64 GB of HBM2e.
+GpuSpec h100_64() { return parse_gpu_spec("mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s"); }
+
+ModelSpec model_of(const Row& row) {
+  return load_model_spec(row.at("model").starts_with("llama") ? "Llama-3.1-8B" : "Qwen2.5-7B");
+}
+
+/// What vLLM 0.8.5 keeps per slot: on Llama also embeddings, lm_head and extra vocabulary.
+MemoryOptions vllm_085(const ModelSpec& model) {
+  MemoryOptions options;
+  options.max_num_seqs = 2048;
+  if (model.name == "Llama-3.1-8B") {
+    options.targets = LoraTargets("all-linear,embed_tokens,lm_head");
+    options.slot_overhead_bytes = 6 << 20;
+  }
+  return options;
+}
+
+TEST_F(Measured, KvTokensOfVllm085) {
+  const std::vector<Row> all = rows("vllm_kv_tokens_by_max_loras_rank.csv");
+  if (all.empty()) GTEST_SKIP() << "no measured memory table";
+  std::map<std::string, Errors> kv, weights;
+  for (const Row& row : all) {
+    if (!row.at("vllm").starts_with("0.8.5")) continue;
+    const ModelSpec model = model_of(row);
+    MemoryOptions options = vllm_085(model);
+    options.max_lora_rank = static_cast<int64_t>(number(row, "max_lora_rank"));
+    const auto max_loras = static_cast<int64_t>(number(row, "max_loras"));
+    const MemorySplit split = plan_memory(model, h100_64(), options, max_loras, max_loras).split;
+    const double gib = static_cast<double>(split.weights_bytes + split.slot_bytes) / (1 << 30);
+    const double measured_gib = number(row, "weights_plus_lora_gib");
+    if (!std::isnan(measured_gib)) weights[model.name].add(gib, measured_gib);
+    if (row.at("status") != "ok") continue;
+    kv[model.name].add(static_cast<double>(split.kv_blocks * 16), number(row, "kv_cache_tokens"));
+  }
+  for (const auto& [name, errors] : kv) {
+    fmt::print("{}: KV tokens, {} starts, |error| median {:.2f} % worst {:.2f} %; ", name,
+               errors.relative.size(), 100 * errors.median_size(), 100 * errors.worst_size());
+    fmt::print("weights + slots, {} starts, median {:.2f} % worst {:.2f} %\n",
+               weights[name].relative.size(), 100 * weights[name].median_size(),
+               100 * weights[name].worst_size());
+    EXPECT_LT(errors.median_size(), 0.02) << name;
+    EXPECT_LT(weights[name].worst_size(), 0.03) << name;
+  }
+}
+
+TEST_F(Measured, KvTokensOfVllm019OnRtx4090) {
+  // LLMServingSim's run: utilization .9, 256 sequences, 2,048 tokens, 41,408 KV tokens.
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const MemorySplit split = plan_memory(model, parse_gpu_spec("RTX-4090"), {}, 0, 0).split;
+  const double error = static_cast<double>(split.kv_blocks) / 2588 - 1;
+  fmt::print("RTX 4090: KV blocks {} against 2588, error {:.1f} %\n", split.kv_blocks, 100 * error);
+  EXPECT_LT(std::fabs(error), 0.1);
+}
+
+/// The average step of a server run: Little's law gives the rows, throughput the prefill tokens.
+BatchShape average_step(const Row& row) {
+  const double step_s = number(row, "real_mean_tpot_ms") / 1e3;
+  const double seqs = std::max(1.0, number(row, "real_out_tps") * step_s);
+  const double prompt = number(row, "avail_in_tok") / number(row, "prompts_available");
+  const double output = number(row, "avail_out_tok") / number(row, "prompts_available");
+  const double prefill = number(row, "real_in_tps") * step_s;
+  const double slots = std::min(number(row, "max_loras"), number(row, "n_adapters"));
+  const double adapters = slots * (1 - std::pow(1 - 1 / slots, seqs));
+  const double rank = number(row, "max_lora_rank");
+  BatchShape shape;
+  shape.num_seqs = shape.num_sampled = std::llround(seqs);
+  shape.num_tokens = shape.num_lora_tokens = std::llround(seqs + prefill);
+  shape.num_prefill_tokens = shape.prefill_context_tokens = std::llround(prefill);
+  shape.prefill_pairs = std::llround(prefill * prompt / 2);
+  shape.decode_context_tokens = std::llround(seqs * (prompt + output / 2));
+  shape.lora_rank_tokens = std::llround(static_cast<double>(shape.num_tokens) * rank);
+  shape.num_adapters = std::max<int64_t>(1, std::llround(adapters));
+  shape.sum_rank = std::llround(static_cast<double>(shape.num_adapters) * rank);
+  shape.max_rank = std::llround(rank);
+  return shape;
+}
+
+TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
+  const std::vector<Row> all = rows("agullo_vllm085_multilora_sweep_measured_vs_dt.csv");
+  if (all.empty()) GTEST_SKIP() << "no measured server runs";
+  Errors with_grid, without_grid;
+  for (const Row& row : all) {
+    if (std::isnan(number(row, "real_mean_tpot_ms"))) continue;
+    RooflineOptions options;
+    options.lora_padded_rank = static_cast<int64_t>(number(row, "max_lora_rank"));
+    const BatchShape step = average_step(row);
+    const double measured_ns = number(row, "real_mean_tpot_ms") * 1e6;
+    const RooflineModel active_only(model_of(row), h100_64(), options);
+    without_grid.add(static_cast<double>(active_only.step_ns(step)), measured_ns);
+    options.lora_grid_max_loras = static_cast<int64_t>(number(row, "max_loras"));
+    const RooflineModel grid(model_of(row), h100_64(), options);
+    with_grid.add(static_cast<double>(grid.step_ns(step)), measured_ns);
+  }
+  fmt::print("step time, {} server runs: |error| with grid median {:.0f} % (bias {:+.0f} %) worst "
+             "{:.0f} %; without grid median {:.0f} % (bias {:+.0f} %) worst {:.0f} %\n",
+             with_grid.relative.size(), 100 * with_grid.median_size(), 100 * with_grid.median(),
+             100 * with_grid.worst_size(), 100 * without_grid.median_size(),
+             100 * without_grid.median(), 100 * without_grid.worst_size());
+  EXPECT_LT(with_grid.median_size(), 0.4);
+}
+
+/// Microseconds of the four matrices of one Llama-3.1-8B layer, by number of tokens.
+std::map<int64_t, double> layer_us(const std::vector<Row>& rows) {
+  std::map<int64_t, double> us;
+  std::map<int64_t, int> found;
+  for (const Row& row : rows) {
+    const std::string& layer = row.at("layer");
+    if (layer != "qkv_proj" && layer != "o_proj" && layer != "gate_up_proj" && layer != "down_proj") {
+      continue;
+    }
+    const auto tokens = static_cast<int64_t>(number(row, "tokens"));
+    us[tokens] += number(row, "time_us");
+    ++found[tokens];
+  }
+  std::erase_if(us, [&found](const auto& entry) { return found[entry.first] != 4; });
+  return us;
+}
+
+TEST_F(Measured, DenseLayersOfTwoCards) {
+  const std::vector<std::pair<std::string, std::string>> cards{{"RTX4090", "RTX-4090"},
+                                                               {"RTXPRO6000", "RTX-PRO-6000"}};
+  for (const auto& [folder, preset] : cards) {
+    const std::vector<Row> all = rows("llmservingsim/" + folder + "/profile_dense.csv");
+    if (all.empty()) GTEST_SKIP() << "no measured layers";
+    const RooflineModel model(load_model_spec("Llama-3.1-8B"), parse_gpu_spec(preset), {});
+    const double activation_ns = 2048 * 32 * (4 * 4096.0 + 3 * 14336.0) * 2 /
+                                 (parse_gpu_spec(preset).bandwidth_bytes_per_s * 0.9) * 1e9 / 2048;
+    Errors errors;
+    for (const auto& [tokens, us] : layer_us(all)) {
+      BatchShape shape;
+      shape.num_tokens = tokens;
+      const double dense = model.parts(shape).dense - static_cast<double>(tokens) * activation_ns;
+      errors.add(dense / 32 / 1e3, us);
+    }
+    fmt::print("{}: layer matrices, {} token counts, |error| median {:.0f} % (bias {:+.0f} %) "
+               "worst {:.0f} %\n",
+               folder, errors.relative.size(), 100 * errors.median_size(), 100 * errors.median(),
+               100 * errors.worst_size());
+    EXPECT_LT(errors.median_size(), 0.3);
+  }
+}
+
+}  // namespace
+}  // namespace loratory::sim
