@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "reference/base/check.hpp"
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/words.hpp"
+
+namespace loratory::sim {
+namespace {
+
+// The widths of `vllm bench serve`, so that two terminals compare line by line.
+constexpr int kBannerWidth = 50;
+constexpr int kLabelWidth = 40;
+
+class Banner {
+ public:
+  void section(std::string_view title, char fill) {
+    const std::string spaced = title.empty() ? "" : fmt::format("{}{}{}", fill == '=' ? " " : "",
+                                                                title, fill == '=' ? " " : "");
+    const size_t rest = kBannerWidth - spaced.size();
+    text_ += std::string(rest / 2, fill) + spaced + std::string(rest - rest / 2, fill) + "\n";
+  }
+  void line(std::string_view label, int64_t value) {
+    text_ += fmt::format("{:<{}} {:<10}\n", label, kLabelWidth, value);
+  }
+  void line(std::string_view label, double value) {
+    text_ += fmt::format("{:<{}} {:<10.2f}\n", label, kLabelWidth, value);
+  }
+  void line(std::string_view label, std::string_view value) {
+    text_ += fmt::format("{:<{}} {:<10}\n", label, kLabelWidth, value);
+  }
+  void latency(std::string_view title, std::string_view name, const LatencySummary& latency) {
+    section(title, '-');
+    line(fmt::format("Mean {} (ms):", name), latency.mean_ms);
+    line(fmt::format("Median {} (ms):", name), latency.p50_ms);
+    line(fmt::format("P90 {} (ms):", name), latency.p90_ms);
+    line(fmt::format("P99 {} (ms):", name), latency.p99_ms);
+  }
+  std::string text() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void add_throughput(Banner& banner, const ConfigResult& c) {
+  banner.line("Successful requests:", c.completed);
+  banner.line("Failed requests:", c.failed);
+  banner.line("Cancelled requests:", c.cancelled);
+  banner.line("Replay duration (s):", c.duration_s);
+  banner.line("Request throughput (req/s):", c.request_throughput);
+  banner.line("Request goodput (req/s):", c.request_goodput);
+  banner.line("Requests that meet the SLOs (%):", 100 * c.slo_attainment);
+  banner.line("Output token throughput (tok/s):", c.output_throughput);
+  banner.line("Total token throughput (tok/s):", c.total_token_throughput);
+}
+
+void add_adapters(Banner& banner, const ConfigResult& c) {
+  banner.section("Adapters", '-');
+  banner.line("max_loras:", int64_t{c.max_loras});
+  banner.line("max_cpu_loras:", int64_t{c.max_cpu_loras});
+  banner.line("GPU hit ratio (%):", 100 * c.adapter_gpu_hit_ratio);
+  banner.line("CPU hit ratio (%):", 100 * c.adapter_cpu_hit_ratio);
+  banner.line("Loads, disk to CPU:", c.adapter_loads);
+  banner.line("Bytes loaded:", report::format_bytes(static_cast<double>(c.adapter_load_bytes)));
+  banner.line("Copies, CPU to GPU:", c.adapter_copies);
+  banner.line("Bytes copied:", report::format_bytes(static_cast<double>(c.adapter_copy_bytes)));
+}
+
+void add_engine(Banner& banner, const ConfigResult& c) {
+  banner.section("Engine", '-');
+  banner.line("KV blocks:", c.memory.kv_blocks);
+  banner.line("HBM for slots:", report::format_bytes(static_cast<double>(c.memory.slot_bytes)));
+  banner.line("HBM for KV:", report::format_bytes(static_cast<double>(c.memory.kv_bytes)));
+  banner.line("Prefix hit ratio, tokens (%):", 100 * c.prefix_hit_ratio_tokens);
+  banner.line("Prefix hit ratio, blocks (%):", 100 * c.prefix_hit_ratio_blocks);
+  banner.line("Preemptions:", c.num_preemptions);
+  banner.line("Drains for a starving adapter:", c.num_drains);
+  banner.line("Steps:", c.num_steps);
+  banner.line("Mean sequences per step:", c.mean_batch_seqs);
+  banner.line("GPU busy (%):", 100 * c.gpu_busy_fraction);
+  banner.line("Longest queue:", c.max_waiting);
+}
+
+std::string infeasible(const ConfigResult& c) {
+  return fmt::format("max_loras {} does not fit: {}\n", c.max_loras, c.verdict);
+}
+
+}  // namespace
+
+std::string replay_console(const SizeResult& result) {
+  LORATORY_ASSERT(result.configs.size() == 1, "a replay has one configuration");
+  const ConfigResult& config = result.configs[0];
+  if (!config.feasible) return infeasible(config);
+  Banner banner;
+  banner.section("Replay Result", '=');
+  add_throughput(banner, config);
+  banner.latency("Time to First Token", "TTFT", config.ttft);
+  banner.latency("Time per Output Token (excl. 1st token)", "TPOT", config.tpot);
+  banner.latency("Inter-token Latency", "ITL", config.itl);
+  banner.latency("End-to-end Latency", "E2EL", config.e2el);
+  banner.latency("Queue Time", "queue", config.queue);
+  add_adapters(banner, config);
+  add_engine(banner, config);
+  banner.section("", '=');
+  banner.line("SLO:", report::slo_sentence(result.slo));
+  banner.line("Verdict:", config.verdict);
+  banner.line("Event log hash:", config.event_log_hash);
+  return std::move(banner).text();
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/words.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr size_t kMaxWidth = 100;
+constexpr size_t kMaxVerdictWidth = 24;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kReset = "\x1b[0m";
+
+struct Column {
+  const char* top;     ///< first line of the header
+  const char* unit;    ///< second line
+  size_t width;
+  int importance;      ///< the smallest leaves first when the table is too wide
+  bool shown_if_infeasible;
+  std::string (*value)(const ConfigResult&);
+};
+
+/// Whole milliseconds from 100 on, one decimal below: the digits a decision can rest on.
+std::string ms(double value_ms) {
+  return std::fabs(value_ms) < 99.95 ? fmt::format("{:.1f}", value_ms)
+                                     : fmt::format("{:.0f}", value_ms);
+}
+std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
+double per_second(int64_t count, const ConfigResult& c) {
+  return c.duration_s > 0 ? static_cast<double>(count) / c.duration_s : 0;
+}
+
+constexpr int kAlways = 100;
+const auto kColumns = std::to_array<Column>({
+    {"max_", "loras", 5, kAlways, true,
+     [](const ConfigResult& c) { return fmt::format("{}", c.max_loras); }},
+    {"max_cpu", "loras", 8, kAlways, true,
+     [](const ConfigResult& c) { return fmt::format("{}", c.max_cpu_loras); }},
+    {"slots", "GiB", 7, 5, true,
+     [](const ConfigResult& c) {
+       return fmt::format("{:.1f}", static_cast<double>(c.memory.slot_bytes) / kGiB);
+     }},
+    {"KV", "blocks", 8, kAlways, true,
+     [](const ConfigResult& c) { return report::format_count(c.memory.kv_blocks); }},
+    {"GPU", "hit %", 7, kAlways, false,
+     [](const ConfigResult& c) { return percent(c.adapter_gpu_hit_ratio); }},
+    {"CPU", "hit %", 7, 3, false,
+     [](const ConfigResult& c) { return percent(c.adapter_cpu_hit_ratio); }},
+    {"copies", "/s", 7, 4, false,
+     [](const ConfigResult& c) { return fmt::format("{:.1f}", per_second(c.adapter_copies, c)); }},
+    {"queue", "p99 ms", 8, 2, false, [](const ConfigResult& c) { return ms(c.queue.p99_ms); }},
+    {"TTFT", "p50 ms", 8, kAlways, false, [](const ConfigResult& c) { return ms(c.ttft.p50_ms); }},
+    {"TTFT", "p90 ms", 8, 1, false, [](const ConfigResult& c) { return ms(c.ttft.p90_ms); }},
+    {"TTFT", "p99 ms", 8, kAlways, false, [](const ConfigResult& c) { return ms(c.ttft.p99_ms); }},
+    {"TPOT", "p50 ms", 7, 6, false, [](const ConfigResult& c) { return ms(c.tpot.p50_ms); }},
+    {"TPOT", "p99 ms", 7, kAlways, false, [](const ConfigResult& c) { return ms(c.tpot.p99_ms); }},
+    {"goodput", "req/s", 8, kAlways, false,
+     [](const ConfigResult& c) { return fmt::format("{:.2f}", c.request_goodput); }},
+});
+
+bool host_sizes_differ(const SizeResult& result) {
+  return std::any_of(result.configs.begin(), result.configs.end(), [&](const ConfigResult& c) {
+    return c.max_cpu_loras != result.configs.front().max_cpu_loras;
+  });
+}
+
+size_t verdict_width(const SizeResult& result) {
+  size_t width = std::string_view("verdict").size();
+  for (const ConfigResult& c : result.configs) {
+    if (c.feasible) width = std::max(width, c.verdict.size());
+  }
+  return std::min(width, kMaxVerdictWidth);
+}
+
+/// The columns that fit beside the mark and the verdict.
+std::vector<Column> choose_columns(const SizeResult& result) {
+  std::vector<Column> columns(kColumns.begin(), kColumns.end());
+  if (!host_sizes_differ(result)) columns.erase(columns.begin() + 1);
+  const auto total = [&] {
+    size_t width = 2 + 2 + verdict_width(result);
+    for (const Column& column : columns) width += column.width;
+    return width;
+  };
+  while (total() > kMaxWidth) {
+    columns.erase(std::min_element(
+        columns.begin(), columns.end(),
+        [](const Column& a, const Column& b) { return a.importance < b.importance; }));
+  }
+  return columns;
+}
+
+std::string header(const std::vector<Column>& columns) {
+  std::string top = "  ";
+  std::string unit = "  ";
+  for (const Column& column : columns) {
+    top += fmt::format("{:>{}}", column.top, column.width);
+    unit += fmt::format("{:>{}}", column.unit, column.width);
+  }
+  return top + "\n" + unit + "  verdict\n";
+}
+
+std::string row(const ConfigResult& config, bool recommended, const std::vector<Column>& columns) {
+  std::string line = recommended ? "> " : "  ";
+  for (const Column& column : columns) {
+    if (!config.feasible && !column.shown_if_infeasible) continue;
+    line += fmt::format("{:>{}}", column.value(config), column.width);
+  }
+  return line + "  " + report::clip(config.verdict, kMaxWidth - line.size() - 2);
+}
+
+std::string table(const SizeResult& result, bool colour) {
+  const std::vector<Column> columns = choose_columns(result);
+  std::string text = header(columns);
+  const std::string rule(kMaxWidth, '-');
+  text += rule + "\n";
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    const ConfigResult& config = result.configs[i];
+    const bool recommended = static_cast<int32_t>(i) == result.recommended;
+    const char* style = recommended ? kGreen : config.feasible ? "" : kDim;
+    const std::string line = row(config, recommended, columns);
+    text += colour && *style != 0 ? style + line + kReset : line;
+    text += "\n";
+  }
+  return text + rule + "\n";
+}
+
+/// "why   text ...", continued under the text.
+std::string labelled(std::string_view label, std::string_view text) {
+  constexpr size_t kIndent = 10;
+  std::string out = fmt::format("{:<{}}", label, kIndent);
+  size_t column = kIndent;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (column > kIndent && column + 1 + end > kMaxWidth) {
+      out += "\n" + std::string(kIndent, ' ');
+      column = kIndent;
+    }
+    if (column > kIndent) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(0, end);
+    column += end;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out + "\n";
+}
+
+std::string workload_box(const SizeResult& result) {
+  std::string text;
+  for (const report::Fact& fact : report::workload_facts(result)) {
+    text += labelled(fact.label, fact.value);
+  }
+  if (!result.configs.empty() && !host_sizes_differ(result)) {
+    text += labelled("host", fmt::format("max_cpu_loras {}", result.configs[0].max_cpu_loras));
+  }
+  return text;
+}
+
+std::string verdict(const SizeResult& result, bool colour) {
+  std::string set = report::headline(result);
+  if (colour) set = kBold + set + kReset;
+  std::string text = set + "\n";
+  if (!result.reason.empty()) text += labelled("why", result.reason);
+  if (!result.next_limit.empty()) text += labelled("next", result.next_limit);
+  return text;
+}
+
+}  // namespace
+
+std::string size_console(const SizeResult& result, bool colour) {
+  return workload_box(result) + "\n" + table(result, colour) + "\n" + verdict(result, colour);
+}
+
+}  // namespace loratory::sim

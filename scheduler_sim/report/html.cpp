@@ -1,0 +1,66 @@
+#include "scheduler_sim/report/html.hpp"
+
+#include <fmt/format.h>
+
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "scheduler_sim/report/html/assets.hpp"
+#include "scheduler_sim/report/html/charts.hpp"
+#include "scheduler_sim/report/html/markup.hpp"
+#include "scheduler_sim/report/html/sections.hpp"
+
+namespace loratory::sim {
+namespace {
+
+using report::Figure;
+
+/// Nothing at all may be fetched: the browser enforces what the page promises.
+constexpr std::string_view kPolicy =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+void write_head(std::ostream& out, const SizeResult& result) {
+  out << "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      << fmt::format("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n", kPolicy)
+      << "<title>" << report::escape(report::page_title(result)) << "</title>\n"
+      << "<style>" << report::kPageStyle << "</style>\n</head>\n";
+}
+
+void write_figures(std::ostream& out, std::string_view id, std::string_view heading,
+                   std::string_view lead, const std::vector<Figure>& figures) {
+  if (figures.empty()) return;
+  out << fmt::format("<section id=\"{}\"><h2>{}</h2>\n<p>{}</p>\n<div class=\"charts\">\n", id,
+                     heading, lead);
+  for (const Figure& figure : figures) out << report::markup(figure);
+  out << "</div></section>\n";
+}
+
+std::vector<Figure> joined(std::vector<Figure> first, std::vector<Figure> second) {
+  for (Figure& figure : second) first.push_back(std::move(figure));
+  return first;
+}
+
+}  // namespace
+
+void write_html(std::ostream& out, const SizeResult& result, std::span<const TraceAdapter> adapters) {
+  write_head(out, result);
+  out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
+  out << report::configs_section(result);
+  write_figures(out, "trade-off", "The trade-off",
+                "Too few slots wait for adapters; too many leave too little KV cache.",
+                joined(report::sweep_figures(result), report::memory_figures(result)));
+  write_figures(out, "requests", "Every request, not only percentiles",
+                "The chosen size beside the next smaller and larger one.",
+                report::latency_cdf_figures(result));
+  write_figures(out, "over-time", "Over time", "What the slots, the queue and the KV cache did.",
+                report::timeline_figures(result, adapters));
+  write_figures(out, "adapters", "The adapters", "The stream of adapters, whatever the engine.",
+                report::adapter_figures(result));
+  out << report::definitions_section() << "</main>\n" << report::provenance_footer(result)
+      << "<div id=\"tip\" hidden></div>\n" << report::data_island(result) << "<script>"
+      << report::kPageScript << "</script>\n</body>\n</html>\n";
+}
+
+}  // namespace loratory::sim

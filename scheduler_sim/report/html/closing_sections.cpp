@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "scheduler_sim/report/html/markup.hpp"
+#include "scheduler_sim/report/html/sections.hpp"
+#include "scheduler_sim/report/html/thin.hpp"
+#include "scheduler_sim/report/json_object.hpp"
+
+namespace loratory::sim::report {
+namespace {
+
+struct Term {
+  const char* word;
+  const char* meaning;
+};
+
+constexpr std::array kTerms = {
+    Term{"TTFT", "Time from arrival to the first token, waiting included."},
+    Term{"TPOT", "(E2EL - TTFT) / (output tokens - 1); a request with one token has none."},
+    Term{"E2EL", "Time from arrival to the last token."},
+    Term{"Queue", "Time from arrival to the first step that computes tokens of the request."},
+    Term{"Goodput", "Completed requests per second that meet every SLO."},
+    Term{"SLO met", "Share of all requests that meet every SLO."},
+    Term{"GPU hit", "Of admissions with an adapter, those whose adapter was in a slot when the request "
+                    "was first considered."},
+    Term{"CPU hit", "Of those not on the GPU, the adapter was in host memory."},
+    Term{"Prefix hit", "Share of prompt tokens whose KV blocks were in the prefix cache."},
+    Term{"Copies", "Adapters copied from host memory into a slot."},
+    Term{"Percentiles", "By linear interpolation between order statistics."},
+};
+
+using Json = nlohmann::ordered_json;
+
+/// Arrays of thousands of entries (popularity, curves) keep kMaxCurvePoints of them. Arrays of equal
+/// length keep the same entries, so sizes and miss ratios stay together.
+void thin(Json& json) {
+  if (json.is_object()) {
+    for (auto& [key, value] : json.items()) {
+      if (key != "configs") thin(value);
+    }
+  } else if (json.is_array()) {
+    Json kept = Json::array();
+    for (const size_t i : kept_indices(json.size())) kept.push_back(std::move(json[i]));
+    json = std::move(kept);
+    for (Json& value : json) thin(value);
+  }
+}
+
+/// '<' occurs only inside JSON strings, where \u003c means the same and cannot end the element.
+std::string safe_in_script(const std::string& json) {
+  std::string safe;
+  for (const char c : json) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
+std::string definitions_section() {
+  std::string html = "<section id=\"definitions\"><h2>Definitions</h2>\n<dl class=\"terms\">";
+  for (const Term& term : kTerms) {
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", term.word, escape(term.meaning));
+  }
+  return html + "</dl></section>\n";
+}
+
+std::string provenance_footer(const SizeResult& result) {
+  const Provenance& p = result.provenance;
+  std::string html = fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
+                                 escape(p.command), escape(p.version), escape(p.commit), p.seed);
+  for (const auto& input : p.inputs) {
+    html += fmt::format("<p>{} ({}) {}</p>\n", escape(input.path), escape(input.format),
+                        escape(input.checksum));
+  }
+  for (const ConfigResult& c : result.configs) {
+    if (c.event_log_hash.empty() || result.configs.size() > 1) continue;
+    html += fmt::format("<p>event log {}</p>\n", escape(c.event_log_hash));
+  }
+  return html + "</footer>\n";
+}
+
+std::string data_island(const SizeResult& result) {
+  Json json = size_object(result);
+  thin(json);
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return "<script type=\"application/json\" id=\"results\">" + safe_in_script(text) + "</script>\n";
+}
+
+}  // namespace loratory::sim::report

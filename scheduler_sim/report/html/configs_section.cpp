@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/html/markup.hpp"
+#include "scheduler_sim/report/html/sections.hpp"
+
+namespace loratory::sim::report {
+namespace {
+
+using Show = std::string (*)(double);
+
+struct Column {
+  const char* name;
+  const char* unit;
+  double (*value)(const ConfigResult&);   ///< what the column sorts by
+  Show show;
+  bool shown_if_infeasible = false;
+};
+
+std::string whole(double value) { return format_count(std::llround(value)); }
+std::string milliseconds(double value) { return format_number(value); }
+std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
+std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / (1024.0 * 1024.0 * 1024.0)); }
+
+double copy_rate(const ConfigResult& c) {
+  return c.duration_s > 0 ? static_cast<double>(c.adapter_copies) / c.duration_s : 0;
+}
+
+const auto kColumns = std::to_array<Column>({
+    {"max_loras", "", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
+    {"max_cpu_loras", "", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole, true},
+    {"goodput", "req/s", [](const ConfigResult& c) { return c.request_goodput; }, format_number},
+    {"SLO met", "%", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
+    {"TTFT p50", "ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, milliseconds},
+    {"TTFT p90", "ms", [](const ConfigResult& c) { return c.ttft.p90_ms; }, milliseconds},
+    {"TTFT p99", "ms", [](const ConfigResult& c) { return c.ttft.p99_ms; }, milliseconds},
+    {"TPOT p50", "ms", [](const ConfigResult& c) { return c.tpot.p50_ms; }, milliseconds},
+    {"TPOT p99", "ms", [](const ConfigResult& c) { return c.tpot.p99_ms; }, milliseconds},
+    {"queue p99", "ms", [](const ConfigResult& c) { return c.queue.p99_ms; }, milliseconds},
+    {"GPU hit", "%", [](const ConfigResult& c) { return c.adapter_gpu_hit_ratio; }, percent},
+    {"CPU hit", "%", [](const ConfigResult& c) { return c.adapter_cpu_hit_ratio; }, percent},
+    {"copies", "/s", copy_rate, format_number},
+    {"prefix hit", "%", [](const ConfigResult& c) { return c.prefix_hit_ratio_tokens; }, percent},
+    {"preempted", "times", [](const ConfigResult& c) { return double(c.num_preemptions); }, whole},
+    {"slots", "GiB", [](const ConfigResult& c) { return double(c.memory.slot_bytes); }, gib, true},
+    {"KV", "blocks", [](const ConfigResult& c) { return double(c.memory.kv_blocks); }, whole, true},
+});
+
+std::string header() {
+  std::string html = "<thead><tr>";
+  for (const Column& column : kColumns) {
+    html += fmt::format("<th scope=\"col\"><button>{}<small>{}</small></button></th>", column.name,
+                        *column.unit == 0 ? "&nbsp;" : column.unit);
+  }
+  return html + "<th scope=\"col\"><button>verdict<small>&nbsp;</small></button></th></tr></thead>\n";
+}
+
+std::string row(const ConfigResult& config, bool recommended) {
+  std::string html = recommended          ? "<tr class=\"chosen\">"
+                     : !config.feasible   ? "<tr class=\"misfit-row\">"
+                                          : "<tr>";
+  for (const Column& column : kColumns) {
+    const bool shown = config.feasible || column.shown_if_infeasible;
+    html += fmt::format("<td data-value=\"{}\">{}</td>", column.value(config),
+                        shown ? column.show(column.value(config)) : "");
+  }
+  const char* tone = config.feasible && config.meets_slo ? "why ok" : "why miss";
+  return html + fmt::format("<td class=\"{}\" data-value=\"{}\">{}{}</td></tr>\n", tone,
+                            config.meets_slo ? 2 : config.feasible ? 1 : 0,
+                            recommended ? "&#9733; " : "", escape(config.verdict));
+}
+
+}  // namespace
+
+std::string configs_section(const SizeResult& result) {
+  std::string html = "<section id=\"configurations\"><h2>Configurations</h2>\n"
+                     "<p>Select a heading to sort.</p>\n"
+                     "<div class=\"scroll\"><table class=\"configs\">" + header() + "<tbody>\n";
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    html += row(result.configs[i], static_cast<int32_t>(i) == result.recommended);
+  }
+  return html + "</tbody></table></div></section>\n";
+}
+
+}  // namespace loratory::sim::report

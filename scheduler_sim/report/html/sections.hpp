@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "scheduler_sim/metrics/results.hpp"
+
+/// The parts of the page that are not charts, as HTML markup.
+namespace loratory::sim::report {
+
+std::string page_title(const SizeResult& result);
+
+/// What to set, why, what limits next, and the figures that matter.
+std::string verdict_section(const SizeResult& result);
+std::string workload_section(const SizeResult& result);
+std::string configs_section(const SizeResult& result);
+std::string definitions_section();
+std::string provenance_footer(const SizeResult& result);
+
+/// The numbers of the page as JSON, in a script element that runs nothing.
+std::string data_island(const SizeResult& result);
+
+}  // namespace loratory::sim::report

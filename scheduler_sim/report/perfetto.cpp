@@ -1,0 +1,142 @@
+#include "scheduler_sim/report/perfetto.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr int kSlotsPid = 1;
+constexpr int kEnginePid = 2;
+constexpr int kRequestsPid = 3;
+
+std::string quoted(const std::string& text) {
+  using Json = nlohmann::json;
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string micros(int64_t time_ns) {
+  return fmt::format("{}.{:03}", time_ns / 1000, time_ns % 1000);
+}
+
+/// One event a line, with the commas of a JSON array between them.
+class EventList {
+ public:
+  explicit EventList(std::ostream& out) : out_(out) {}
+
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    line_.clear();
+    fmt::format_to(std::back_inserter(line_), format, std::forward<Args>(args)...);
+    out_ << (first_ ? "\n" : ",\n");
+    out_.write(line_.data(), static_cast<std::streamsize>(line_.size()));
+    first_ = false;
+  }
+
+ private:
+  std::ostream& out_;
+  fmt::memory_buffer line_;
+  bool first_ = true;
+};
+
+std::string name_of(uint32_t adapter, std::span<const TraceAdapter> adapters) {
+  if (adapter == kBaseModel) return "base model";
+  LORATORY_ASSERT(adapter < adapters.size(), "a record names an adapter of its trace");
+  return adapters[adapter].name;
+}
+
+void add_names(EventList& events, const ConfigResult& config) {
+  const auto process = [&](int pid, std::string_view name) {
+    events.add(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", pid, name);
+    events.add(R"({{"ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}}}})",
+               pid);
+  };
+  process(kSlotsPid, "adapter slots");
+  process(kEnginePid, "engine");
+  process(kRequestsPid, "requests");
+  int num_slots = 0;
+  for (const SlotSpan& span : config.slot_spans) num_slots = std::max(num_slots, span.slot + 1);
+  for (int slot = 0; slot < num_slots; ++slot) {
+    events.add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"slot {}"}}}})",
+               kSlotsPid, slot + 1, slot);
+  }
+}
+
+void add_slots(EventList& events, const ConfigResult& config,
+               std::span<const TraceAdapter> adapters) {
+  for (const SlotSpan& span : config.slot_spans) {
+    events.add(
+        R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"residency","name":{},"args":{{"rank":{}}}}})",
+        kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
+        quoted(name_of(span.adapter, adapters)),
+        span.adapter < adapters.size() ? adapters[span.adapter].rank : 0);
+  }
+}
+
+void add_counters(EventList& events, const ConfigResult& config) {
+  const auto counter = [&](const TimelineSample& sample, std::string_view name, int64_t value) {
+    events.add(R"({{"ph":"C","pid":{},"ts":{},"name":"{}","args":{{"value":{}}}}})", kEnginePid,
+               micros(sample.time_ns), name, value);
+  };
+  for (const TimelineSample& sample : config.timeline) {
+    counter(sample, "requests running", sample.num_running);
+    counter(sample, "requests waiting", sample.num_waiting);
+    counter(sample, "KV blocks used", sample.kv_blocks_used);
+    counter(sample, "adapters on the GPU", sample.num_adapters_gpu);
+  }
+}
+
+/// A phase that began but never ended ends with the request; one that never began is not drawn.
+void add_phase(EventList& events, size_t id, std::string_view name, int64_t begin_ns,
+               int64_t end_ns, int64_t finish_ns) {
+  const int64_t stop_ns = end_ns >= 0 ? end_ns : finish_ns;
+  if (begin_ns < 0 || stop_ns < begin_ns) return;
+  for (const auto& [phase, time_ns] : {std::pair{'b', begin_ns}, std::pair{'e', stop_ns}}) {
+    events.add(R"({{"ph":"{}","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":"{}"}})", phase,
+               kRequestsPid, id, micros(time_ns), name);
+  }
+}
+
+void add_request(EventList& events, size_t id, const RequestRecord& r,
+                 std::span<const TraceAdapter> adapters) {
+  if (r.finish_ns < 0) return;
+  const std::string name = quoted(fmt::format("request {}: {}", id, name_of(r.adapter, adapters)));
+  events.add(
+      R"({{"ph":"b","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{},"args":{{"prompt_tokens":{},"output_tokens":{},"cached_tokens":{},"preemptions":{}}}}})",
+      kRequestsPid, id, micros(r.arrival_ns), name, r.prompt_tokens, r.output_tokens,
+      r.cached_tokens, r.num_preemptions);
+  add_phase(events, id, "queued", r.arrival_ns, r.first_scheduled_ns, r.finish_ns);
+  add_phase(events, id, "prefill", r.first_scheduled_ns, r.first_token_ns, r.finish_ns);
+  add_phase(events, id, "decode", r.first_token_ns, r.finish_ns, r.finish_ns);
+  events.add(R"({{"ph":"e","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{}}})",
+             kRequestsPid, id, micros(r.finish_ns), name);
+}
+
+}  // namespace
+
+void write_perfetto(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
+                    std::span<const TraceAdapter> adapters) {
+  out << R"({"displayTimeUnit":"ms","traceEvents":[)";
+  EventList events(out);
+  add_names(events, config);
+  add_slots(events, config, adapters);
+  add_counters(events, config);
+  for (size_t id = 0; id < config.requests.size(); ++id) {
+    add_request(events, id, config.requests[id], adapters);
+  }
+  out << fmt::format(
+      "\n],\"otherData\":{{\"command\":{},\"commit\":{},\"seed\":{},\"max_loras\":{},"
+      "\"max_cpu_loras\":{},\"event_log_hash\":{}}}}}\n",
+      quoted(provenance.command), quoted(provenance.commit), config.seed, config.max_loras,
+      config.max_cpu_loras, quoted(config.event_log_hash));
+}
+
+}  // namespace loratory::sim

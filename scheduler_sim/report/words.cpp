@@ -1,0 +1,65 @@
+#include "scheduler_sim/report/words.hpp"
+
+#include <fmt/format.h>
+
+#include "scheduler_sim/report/format.hpp"
+
+namespace loratory::sim::report {
+namespace {
+
+std::string input_sentence(const Provenance& provenance) {
+  std::string text;
+  for (const auto& input : provenance.inputs) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} ({}, {})", input.path, input.format, input.checksum);
+  }
+  return text.empty() ? "generated" : text;
+}
+
+std::string load_sentence(const WorkloadSummary& w) {
+  std::string text = fmt::format(
+      "{} requests in {}, {} req/s; mean prompt {}, output {} tokens", format_count(w.num_requests),
+      format_ms(w.duration_s * 1e3), format_number(w.request_rate),
+      format_number(w.mean_prompt_tokens), format_number(w.mean_output_tokens));
+  if (w.num_rows_skipped > 0) {
+    text += fmt::format("; {} bad rows skipped",
+                        format_count(static_cast<int64_t>(w.num_rows_skipped)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string slo_sentence(const Slo& slo) {
+  const std::string percentile = format_percentile(slo.percentile);
+  std::string text;
+  if (slo.ttft_ms > 0) text += fmt::format("TTFT {} <= {}", percentile, format_ms(slo.ttft_ms));
+  if (slo.tpot_ms > 0) {
+    text += fmt::format("{}TPOT {} <= {}", text.empty() ? "" : ", ", percentile,
+                        format_ms(slo.tpot_ms));
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::vector<Fact> workload_facts(const SizeResult& result) {
+  const WorkloadSummary& w = result.workload;
+  return {
+      {"trace", input_sentence(result.provenance)},
+      {"load", load_sentence(w)},
+      {"adapters", w.adapters},
+      {"system", fmt::format("{} on {}, cost model {}", w.model, w.gpu, w.cost_model)},
+      {"SLO", slo_sentence(result.slo)},
+      {"seed", result.num_seeds > 1
+                   ? fmt::format("{} and {} more", result.provenance.seed, result.num_seeds - 1)
+                   : fmt::format("{}", result.provenance.seed)},
+  };
+}
+
+std::string headline(const SizeResult& result) {
+  if (result.recommended < 0) return "No configuration meets the SLOs.";
+  const ConfigResult& config = result.configs[static_cast<size_t>(result.recommended)];
+  return fmt::format("Set --max-loras {} --max-cpu-loras {}", config.max_loras,
+                     config.max_cpu_loras);
+}
+
+}  // namespace loratory::sim::report

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scheduler_sim/metrics/results.hpp"
+
+/// Sentences that the console and the page share, so that they never disagree.
+namespace loratory::sim::report {
+
+struct Fact {
+  std::string label;
+  std::string value;
+};
+
+/// Trace, workload, adapters, system, SLO, seeds: what was asked.
+std::vector<Fact> workload_facts(const SizeResult& result);
+
+/// "Set --max-loras 16 --max-cpu-loras 256" or that no configuration meets the SLOs.
+std::string headline(const SizeResult& result);
+
+/// "TTFT p99 <= 500 ms, TPOT p99 <= 50 ms", or "none".
+std::string slo_sentence(const Slo& slo);
+
+}  // namespace loratory::sim::report

@@ -1,0 +1,217 @@
+#include "scheduler_sim/report/html.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+
+#include "fixture.hpp"
+#include "scheduler_sim/report/html/scale.hpp"
+#include "scheduler_sim/report/html/slot_grid.hpp"
+#include "scheduler_sim/report/html/svg.hpp"
+#include "scheduler_sim/report/html/sweep.hpp"
+#include "scheduler_sim/report/html/thin.hpp"
+
+namespace loratory::sim::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string page_of(const SizeResult& result, const std::vector<TraceAdapter>& adapters) {
+  std::ostringstream out;
+  write_html(out, result, adapters);
+  return std::move(out).str();
+}
+
+std::string big_page() { return page_of(test::big_result(), test::big_adapters()); }
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// Name of the first tag that closes what is not open or stays open; "" when all tags balance.
+std::string unbalanced_tag(std::string html) {
+  html = std::regex_replace(html, std::regex("<script[^>]*>[^<]*</script>"), "");
+  const std::regex tag("<(/?)([a-zA-Z0-9]+)[^>]*?(/?)>");
+  std::vector<std::string> open;
+  for (std::sregex_iterator it(html.begin(), html.end(), tag), end; it != end; ++it) {
+    const std::string name = (*it)[2];
+    if ((*it)[3].length() > 0 || name == "meta") continue;
+    if ((*it)[1].length() == 0) {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      return "</" + name + ">";
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : "<" + open.back() + ">";
+}
+
+/// LORATORY_REPORT_PAGE=/path/page.html keeps the page, to look at it in a browser.
+TEST(Html, PageIsWholeAndSmall) {
+  const std::string page = big_page();
+  if (const char* path = std::getenv("LORATORY_REPORT_PAGE")) std::ofstream(path) << page;
+  EXPECT_THAT(page, testing::StartsWith("<!doctype html>"));
+  EXPECT_THAT(page, testing::EndsWith("</html>\n"));
+  EXPECT_LT(page.size(), 1'500'000);
+  EXPECT_EQ(page, big_page());
+}
+
+TEST(Html, TagsBalance) {
+  EXPECT_EQ(unbalanced_tag(page_of(test::small_result(), test::small_adapters())), "");
+  EXPECT_EQ(unbalanced_tag(page_of(test::big_result(), {})), "");
+}
+
+TEST(Html, NothingIsFetched) {
+  const std::string page = big_page();
+  for (const char* reference : {"http:", "https:", "src=", "href=", "url(", "@import", "fetch("}) {
+    EXPECT_THAT(page, Not(HasSubstr(reference)));
+  }
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+}
+
+TEST(Html, StringsOfTheTraceAreEscaped) {
+  SizeResult result = test::big_result();
+  result.provenance.inputs[0].path = "</script><script>alert(2)</script>";
+  result.workload.model = "\"><img onerror=alert(3)>";
+  result.configs[0].verdict = "<b>bold</b>";
+  const std::string page = page_of(result, test::big_adapters());
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, Not(HasSubstr("<b>")));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(1)&lt;/script&gt;"));
+  EXPECT_EQ(count(page, "</script>"), 2U);
+}
+
+TEST(Html, EveryChartHasATextAlternativeAndATable) {
+  const std::string page = big_page();
+  for (const char* id : {"goodput", "ttft", "tpot", "hits", "memory", "ttft-cdf", "tpot-cdf", "timeline",
+                         "miss-ratio", "popularity", "reuse"}) {
+    EXPECT_THAT(page, HasSubstr("<figure id=\"" + std::string(id) + "\""));
+  }
+  EXPECT_EQ(count(page, "<svg "), 11U);
+  EXPECT_EQ(count(page, "<title id="), 11U);
+  EXPECT_EQ(count(page, "<desc id="), 11U);
+  EXPECT_EQ(count(page, "<details>"), 11U);
+}
+
+TEST(Html, CoordinatesAreNumbers) {
+  for (const std::string& page : {big_page(), page_of(test::small_result(), test::small_adapters())}) {
+    EXPECT_THAT(page, Not(HasSubstr("nan")));
+    EXPECT_THAT(page, Not(HasSubstr("\"inf")));
+  }
+}
+
+TEST(Html, DataIslandIsTheResult) {
+  const std::string page = page_of(test::small_result(), test::small_adapters());
+  const std::string open = "<script type=\"application/json\" id=\"results\">";
+  const size_t begin = page.find(open) + open.size();
+  const auto json = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_EQ(json["schema"], "loratory.results/1");
+  EXPECT_EQ(json["configs"].size(), 3U);
+}
+
+TEST(Html, ManyAdaptersAndSpansStaySmall) {
+  SizeResult result = test::big_result();
+  result.workload.popularity = test::zipf_shares(20'000);
+  test::Wobble wobble;
+  ConfigResult& config = result.configs[4];
+  config.max_loras = 256;
+  config.slot_spans.clear();
+  for (int i = 0; i < 200'000; ++i) {
+    const auto begin = static_cast<int64_t>(wobble.next() * 3.5e12);
+    config.slot_spans.push_back({begin, begin + 4000 * test::kMs,
+                                 static_cast<uint32_t>(wobble.next() * 20'000),
+                                 static_cast<uint16_t>(wobble.next() * 256)});
+  }
+  for (MissRatioCurve& curve : result.miss_ratio_curves) {
+    for (int k = 257; k <= 20'000; ++k) {
+      curve.sizes.push_back(k);
+      curve.miss_ratios.push_back(1.0 / k);
+    }
+  }
+  EXPECT_LT(page_of(result, {}).size(), 1'500'000);
+}
+
+TEST(Html, ReplayPageHasNoSweep) {
+  SizeResult result = test::small_result();
+  result.configs = {test::kept_config()};
+  result.recommended = -1;
+  const std::string page = page_of(result, test::small_adapters());
+  EXPECT_THAT(page, HasSubstr("Replay at max_loras"));
+  EXPECT_THAT(page, HasSubstr("<figure id=\"timeline\""));
+  EXPECT_THAT(page, Not(HasSubstr("<figure id=\"goodput\"")));
+}
+
+TEST(Html, SaysWhenNothingMeetsTheSlos) {
+  SizeResult result = test::small_result();
+  result.recommended = -1;
+  EXPECT_THAT(page_of(result, test::small_adapters()), HasSubstr("No configuration meets the SLOs"));
+  result.configs = {test::infeasible_config(), test::infeasible_config()};
+  EXPECT_THAT(page_of(result, {}), HasSubstr("does not fit"));
+  result.configs.clear();
+  EXPECT_EQ(unbalanced_tag(page_of(result, {})), "");
+}
+
+TEST(Scale, TicksAreRound) {
+  EXPECT_THAT(round_ticks(Scale(0, 10, 0, 100, false), 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(round_ticks(Scale(1, 1000, 0, 100, true), 4), ElementsAre(1, 10, 100, 1000));
+  EXPECT_THAT(round_ticks(Scale(10, 100, 0, 100, true), 6), ElementsAre(10, 20, 50, 100));
+  EXPECT_DOUBLE_EQ(round_up(72), 80);
+  EXPECT_DOUBLE_EQ(Scale(1, 100, 0, 10, true)(10), 5);
+  EXPECT_DOUBLE_EQ(Scale(3, 3, 0, 10, false)(3), 5);
+}
+
+TEST(Svg, LabelsAreSpreadInOrder) {
+  EXPECT_THAT(spread({10, 11, 50}, 15, 0, 100), ElementsAre(10, 25, 50));
+  EXPECT_THAT(spread({95, 99}, 15, 0, 100), ElementsAre(85, 100));
+}
+
+TEST(Svg, CoordinatesHaveOneDecimal) {
+  EXPECT_EQ(coordinate(3), "3");
+  EXPECT_EQ(coordinate(2.25), "2.3");
+  EXPECT_EQ(coordinate(-0.42), "-0.4");
+}
+
+TEST(SlotGrid, LongestSpanFillsACell) {
+  const std::vector<SlotSpan> spans = {{0, 55, 7, 0}, {55, 60, 8, 0}, {60, 100, 9, 0}, {0, 100, 1, 5}};
+  const auto runs = runs_of(spans, 2, 10, 100);
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[0].adapter, 7U);
+  EXPECT_EQ(runs[0].end, 6U);
+  EXPECT_EQ(runs[1].adapter, 9U);
+  EXPECT_EQ(runs[1].begin, 6U);
+  EXPECT_EQ(runs[1].end, 10U);
+}
+
+TEST(Thin, KeepsFirstAndLast) {
+  EXPECT_THAT(kept_indices(3), ElementsAre(0, 1, 2));
+  const auto kept = kept_indices(100'000);
+  EXPECT_EQ(kept.front(), 0U);
+  EXPECT_EQ(kept.back(), 99'999U);
+  EXPECT_LE(kept.size(), kMaxCurvePoints);
+}
+
+TEST(Sweep, OneConfigurationForEachSize) {
+  SizeResult result = test::small_result();
+  result.configs.push_back(test::small_config(16));
+  result.configs.back().max_cpu_loras = 128;
+  result.configs.back().request_goodput = 100;
+  EXPECT_THAT(sweep_of(result), ElementsAre(0, 1, 2));
+  result.recommended = 3;
+  EXPECT_THAT(sweep_of(result), ElementsAre(0, 3, 2));
+  EXPECT_THAT(neighbours_of_focus(result), ElementsAre(0, 3, 2));
+  EXPECT_EQ(knee_of(result), 16);
+}
+
+}  // namespace
+}  // namespace loratory::sim::report

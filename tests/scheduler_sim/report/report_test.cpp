@@ -1,0 +1,252 @@
+// Views of one hand-made result against files in golden/. After a change that is meant to show:
+//   LORATORY_UPDATE_GOLDEN=1 ./tests/report_test && git diff tests/scheduler_sim/report/golden
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "fixture.hpp"
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/csv.hpp"
+#include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/json.hpp"
+#include "scheduler_sim/report/perfetto.hpp"
+#include "scheduler_sim/report/progress.hpp"
+#include "scheduler_sim/report/prometheus.hpp"
+
+namespace loratory::sim {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+void expect_golden(const std::string& name, const std::string& actual) {
+  const std::string path = LORATORY_SOURCE_DIR "/tests/scheduler_sim/report/golden/" + name;
+  if (std::getenv("LORATORY_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(path, std::ios::binary) << actual;
+  }
+  std::ifstream file(path, std::ios::binary);
+  const std::string expected(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(actual, expected) << "differs from golden/" << name;
+}
+
+template <class Writer>
+std::string written(Writer writer) {
+  std::ostringstream out;
+  writer(out);
+  return std::move(out).str();
+}
+
+SizeResult replay_result() {
+  SizeResult result = test::small_result();
+  result.configs = {test::kept_config()};
+  return result;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Golden, SizeConsole) { expect_golden("size.txt", size_console(test::small_result(), false)); }
+
+TEST(Golden, ReplayConsole) { expect_golden("replay.txt", replay_console(replay_result())); }
+
+TEST(Golden, SizeJson) {
+  expect_golden("size.json", written([](auto& out) { write_size_json(out, test::small_result()); }));
+}
+
+TEST(Golden, ReplayJson) {
+  expect_golden("replay.json", written([](auto& out) { write_replay_json(out, replay_result()); }));
+}
+
+TEST(Golden, ResultsCsv) {
+  expect_golden("results.csv",
+                written([](auto& out) { write_results_csv(out, test::small_result().configs); }));
+}
+
+TEST(Golden, RequestsCsv) {
+  expect_golden("requests.csv", written([](auto& out) {
+                  write_requests_csv(out, test::small_requests(), test::small_adapters());
+                }));
+}
+
+TEST(Golden, Perfetto) {
+  expect_golden("perfetto.json", written([](auto& out) {
+                  write_perfetto(out, test::kept_config(), test::small_result().provenance,
+                                 test::small_adapters());
+                }));
+}
+
+TEST(Golden, Prometheus) {
+  expect_golden("metrics.prom", written([](auto& out) {
+                  write_prometheus(out, test::kept_config(), test::small_result().workload);
+                }));
+}
+
+TEST(Console, FitsAHundredColumns) {
+  SizeResult result = test::big_result();
+  result.configs[2].verdict = "TTFT p99 over the limit and a long story after it";
+  for (const int32_t host : {256, 512}) {
+    result.configs[0].max_cpu_loras = host;
+    for (const std::string& line : lines_of(size_console(result, false))) {
+      EXPECT_LE(line.size(), 100U) << line;
+    }
+  }
+}
+
+TEST(Console, MarksOnlyTheRecommendedRow) {
+  const auto lines = lines_of(size_console(test::small_result(), false));
+  const auto marked = [](const std::string& line) { return line.starts_with("> "); };
+  ASSERT_EQ(std::count_if(lines.begin(), lines.end(), marked), 1);
+  EXPECT_THAT(*std::find_if(lines.begin(), lines.end(), marked), HasSubstr("16"));
+}
+
+TEST(Console, ColourOnlyWhenAskedFor) {
+  EXPECT_THAT(size_console(test::small_result(), false), Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(size_console(test::small_result(), true), HasSubstr("\x1b["));
+}
+
+TEST(Console, SaysWhenNothingMeetsTheSlos) {
+  SizeResult result = test::small_result();
+  result.recommended = -1;
+  EXPECT_THAT(size_console(result, false), HasSubstr("No configuration meets the SLOs."));
+}
+
+TEST(Json, HasEveryKeyOfTheSchema) {
+  const auto json = nlohmann::json::parse(
+      written([](auto& out) { write_size_json(out, test::small_result()); }));
+  const auto& config = json["configs"][1];
+  for (const char* name : {"ttft", "tpot", "itl", "e2el", "queue"}) {
+    for (const char* statistic : {"mean", "p50", "p90", "p99"}) {
+      EXPECT_TRUE(config.contains(std::string(statistic) + "_" + name + "_ms"));
+    }
+  }
+  for (const char* key :
+       {"max_loras", "max_cpu_loras", "num_requests", "completed", "duration_s", "request_throughput",
+        "total_token_throughput", "output_throughput", "request_goodput", "adapter_gpu_hit_ratio",
+        "adapter_cpu_hit_ratio", "adapter_loads", "adapter_load_bytes", "prefix_hit_ratio_tokens",
+        "prefix_hit_ratio_blocks", "num_preemptions", "kv_blocks", "slot_bytes", "weights_bytes",
+        "event_log_hash", "feasible", "verdict"}) {
+    EXPECT_TRUE(config.contains(key)) << key;
+  }
+  for (const char* key : {"schema", "command", "commit", "seed", "inputs", "recommended", "reason"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+}
+
+TEST(Json, ValuesThatAreNotFiniteAreNull) {
+  SizeResult result = test::small_result();
+  result.configs[0].ttft.p99_ms = INFINITY;
+  result.configs[0].tpot.mean_ms = NAN;
+  const auto json =
+      nlohmann::json::parse(written([&](auto& out) { write_size_json(out, result); }));
+  EXPECT_TRUE(json["configs"][0]["p99_ttft_ms"].is_null());
+  EXPECT_TRUE(json["configs"][0]["mean_tpot_ms"].is_null());
+}
+
+TEST(Json, DoublesReadBackToTheSameValue) {
+  SizeResult result = test::small_result();
+  result.configs[0].duration_s = 0.1 + 0.2;
+  const auto json =
+      nlohmann::json::parse(written([&](auto& out) { write_size_json(out, result); }));
+  EXPECT_EQ(json["configs"][0]["duration_s"].get<double>(), 0.1 + 0.2);
+}
+
+TEST(Json, BytesThatAreNotUtf8DoNotThrow) {
+  SizeResult result = test::small_result();
+  result.provenance.inputs[0].path = "caf\xe9.jsonl";
+  EXPECT_NO_THROW(written([&](auto& out) { write_size_json(out, result); }));
+}
+
+TEST(Csv, QuotesByRfc4180) {
+  EXPECT_EQ(csv_field("plain"), "plain");
+  EXPECT_EQ(csv_field("a,b"), "\"a,b\"");
+  EXPECT_EQ(csv_field("say \"x\""), "\"say \"\"x\"\"\"");
+  EXPECT_EQ(csv_field("two\nlines"), "\"two\nlines\"");
+}
+
+/// Begins and ends of async events pair up per id, and slices of a slot do not overlap.
+TEST(Perfetto, EventsPairUp) {
+  const auto json = nlohmann::json::parse(written([](auto& out) {
+    write_perfetto(out, test::kept_config(), test::small_result().provenance, test::small_adapters());
+  }));
+  std::multiset<std::pair<int, std::string>> open;
+  for (const auto& event : json["traceEvents"]) {
+    const std::string phase = event["ph"];
+    if (phase != "b" && phase != "e") continue;
+    const std::pair<int, std::string> key{event["id"].get<int>(), event["name"]};
+    if (phase == "b") {
+      open.insert(key);
+    } else {
+      ASSERT_TRUE(open.contains(key)) << key.second;
+      open.erase(open.find(key));
+    }
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+TEST(Prometheus, HelpAndTypeOnceBeforeTheSamples) {
+  SizeResult result = test::small_result();
+  result.workload.model = "a\"b\\c\nd";
+  const std::string text =
+      written([&](auto& out) { write_prometheus(out, result.configs[1], result.workload); });
+  EXPECT_THAT(text, HasSubstr("model_name=\"a\\\"b\\\\c\\nd\""));
+  std::set<std::string> declared;
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with("# TYPE ")) {
+      EXPECT_TRUE(declared.insert(line.substr(7, line.rfind(' ') - 7)).second) << line;
+    } else if (!line.starts_with("#")) {
+      EXPECT_TRUE(declared.contains(line.substr(0, line.find('{')))) << line;
+    }
+  }
+}
+
+TEST(Format, NumbersForPeople) {
+  using namespace report;
+  EXPECT_EQ(format_count(1234567), "1,234,567");
+  EXPECT_EQ(format_count(-123), "-123");
+  EXPECT_EQ(format_number(0.0421), "0.042");
+  EXPECT_EQ(format_number(12.34), "12.3");
+  EXPECT_EQ(format_number(1234.4), "1,234");
+  EXPECT_EQ(format_number(NAN), "-");
+  EXPECT_EQ(format_ms(31.52), "31.5 ms");
+  EXPECT_EQ(format_ms(3210), "3.21 s");
+  EXPECT_EQ(format_ms(999.7), "1.00 s");
+  EXPECT_EQ(format_ms(3'600'000), "60 min 0 s");
+  EXPECT_EQ(format_bytes(1023), "1,023 B");
+  EXPECT_EQ(format_bytes(15.14 * 1024 * 1024 * 1024), "15.1 GiB");
+  EXPECT_EQ(format_percentile(99), "p99");
+  EXPECT_EQ(clip("abcdef", 4), "ab..");
+}
+
+TEST(Progress, LineShowsWhatIsLeft) {
+  EXPECT_EQ(progress_line("size", 5, 10, 12),
+            "size  [###############...............]  5/10  12 s, 12 s left");
+  EXPECT_EQ(progress_line("size", 10, 10, 24), "size  [##############################]  10/10  24 s");
+}
+
+TEST(Progress, SilentWhenNotATerminal) {
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  {
+    Progress progress("size", 100, file);
+    std::thread other([&] { for (int i = 0; i < 50; ++i) progress.tick(); });
+    for (int i = 0; i < 50; ++i) progress.tick();
+    other.join();
+  }
+  EXPECT_EQ(std::ftell(file), 0);
+  std::fclose(file);
+}
+
+}  // namespace
+}  // namespace loratory::sim
