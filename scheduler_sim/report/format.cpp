@@ -12,10 +12,11 @@ constexpr double kBytesPerUnit = 1024;
 constexpr double kMsPerSecond = 1000;
 constexpr double kMsPerMinute = 60'000;
 
-/// Three significant digits, no exponent: what a reader can compare at a glance.
+/// Three significant digits, no exponent: what a reader can compare at a glance. Whole numbers stay
+/// whole: a limit of 50 is not 50.0.
 std::string significant(double value) {
   const double size = std::fabs(value);
-  if (size >= 99.95 || value == 0) return format_count(std::llround(value));
+  if (size >= 99.95 || value == std::round(value)) return format_count(std::llround(value));
   if (size >= 9.995) return fmt::format("{:.1f}", value);
   if (size >= 0.9995) return fmt::format("{:.2f}", value);
   return fmt::format("{:.2g}", value);
@@ -40,8 +41,12 @@ std::string format_ms(double value_ms) {
   if (size < 999.5) return significant(value_ms) + " ms";
   if (size < 10 * kMsPerMinute) return significant(value_ms / kMsPerSecond) + " s";
   const int64_t seconds = std::llround(value_ms / kMsPerSecond);
-  if (size < 120 * kMsPerMinute) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
-  return fmt::format("{} h {} min", seconds / 3600, seconds % 3600 / 60);
+  const bool hours = seconds >= 3600;
+  const int64_t whole = hours ? seconds / 3600 : seconds / 60;
+  const int64_t rest = hours ? seconds % 3600 / 60 : seconds % 60;
+  std::string text = fmt::format("{} {}", whole, hours ? "h" : "min");
+  if (rest > 0) text += fmt::format(" {} {}", rest, hours ? "min" : "s");
+  return text;
 }
 
 std::string format_bytes(double value_bytes) {

@@ -50,7 +50,8 @@ void write_html(std::ostream& out, const SizeResult& result, std::span<const Tra
   out << report::configs_section(result);
   write_figures(out, "trade-off", "The trade-off",
                 "Too few slots wait for adapters; too many leave too little KV cache.",
-                joined(report::sweep_figures(result), report::memory_figures(result)));
+                joined(report::sweep_figures(result),
+                       joined(report::miss_ratio_figures(result), report::memory_figures(result))));
   write_figures(out, "requests", "Every request, not only percentiles",
                 "The chosen size beside the next smaller and larger one.",
                 report::latency_cdf_figures(result));

@@ -50,13 +50,16 @@ std::vector<std::string> miss_row(const SizeResult& result, size_t i) {
   return row;
 }
 
-std::vector<Figure> miss_ratio_figure(const SizeResult& result) {
+}  // namespace
+
+std::vector<Figure> miss_ratio_figures(const SizeResult& result) {
   if (result.miss_ratio_curves.empty() || result.miss_ratio_curves[0].sizes.empty()) return {};
   LineChart chart;
   chart.x = {"slots, log scale", format_number, true};
   chart.y = {"miss ratio", whole_percent};
   chart.y.lo = 0;
   chart.y.hi = 1;
+  chart.labels = Labels::upper_right;
   int style = 1;
   DataTable table{{"slots"}, {}};
   for (const MissRatioCurve& curve : result.miss_ratio_curves) {
@@ -79,6 +82,8 @@ std::vector<Figure> miss_ratio_figure(const SizeResult& result) {
   figure.table = std::move(table);
   return {figure};
 }
+
+namespace {
 
 std::vector<Figure> popularity_figure(const SizeResult& result) {
   const std::vector<double>& shares = result.workload.popularity;
@@ -137,7 +142,7 @@ std::vector<Figure> reuse_figure(const SizeResult& result) {
 
 std::vector<Figure> adapter_figures(const SizeResult& result) {
   std::vector<Figure> figures;
-  for (auto make : {miss_ratio_figure, popularity_figure, reuse_figure}) {
+  for (auto make : {popularity_figure, reuse_figure}) {
     for (Figure& figure : make(result)) figures.push_back(std::move(figure));
   }
   return figures;

@@ -19,7 +19,10 @@ std::vector<Figure> memory_figures(const SizeResult& result);
 /// Distribution of TTFT and TPOT over requests, for the focus and its neighbours.
 std::vector<Figure> latency_cdf_figures(const SizeResult& result);
 
-/// The adapter stream by itself: miss-ratio curves, popularity, reuse distance.
+/// Miss ratio against the number of slots: every policy on the bare stream, and the replay.
+std::vector<Figure> miss_ratio_figures(const SizeResult& result);
+
+/// The adapter stream by itself: popularity, reuse distance.
 std::vector<Figure> adapter_figures(const SizeResult& result);
 
 /// Slots, copies, queue and KV use of the focus over time.

@@ -21,7 +21,6 @@ struct Column {
 };
 
 std::string whole(double value) { return format_count(std::llround(value)); }
-std::string milliseconds(double value) { return format_number(value); }
 std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
 std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / (1024.0 * 1024.0 * 1024.0)); }
 
@@ -30,21 +29,21 @@ double copy_rate(const ConfigResult& c) {
 }
 
 const auto kColumns = std::to_array<Column>({
-    {"max_loras", "", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
-    {"max_cpu_loras", "", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole, true},
+    {"max", "loras", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
+    {"max cpu", "loras", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole, true},
     {"goodput", "req/s", [](const ConfigResult& c) { return c.request_goodput; }, format_number},
-    {"SLO met", "%", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
-    {"TTFT p50", "ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, milliseconds},
-    {"TTFT p90", "ms", [](const ConfigResult& c) { return c.ttft.p90_ms; }, milliseconds},
-    {"TTFT p99", "ms", [](const ConfigResult& c) { return c.ttft.p99_ms; }, milliseconds},
-    {"TPOT p50", "ms", [](const ConfigResult& c) { return c.tpot.p50_ms; }, milliseconds},
-    {"TPOT p99", "ms", [](const ConfigResult& c) { return c.tpot.p99_ms; }, milliseconds},
-    {"queue p99", "ms", [](const ConfigResult& c) { return c.queue.p99_ms; }, milliseconds},
-    {"GPU hit", "%", [](const ConfigResult& c) { return c.adapter_gpu_hit_ratio; }, percent},
-    {"CPU hit", "%", [](const ConfigResult& c) { return c.adapter_cpu_hit_ratio; }, percent},
-    {"copies", "/s", copy_rate, format_number},
-    {"prefix hit", "%", [](const ConfigResult& c) { return c.prefix_hit_ratio_tokens; }, percent},
-    {"preempted", "times", [](const ConfigResult& c) { return double(c.num_preemptions); }, whole},
+    {"SLO", "met %", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
+    {"TTFT", "p50 ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, format_number},
+    {"TTFT", "p90 ms", [](const ConfigResult& c) { return c.ttft.p90_ms; }, format_number},
+    {"TTFT", "p99 ms", [](const ConfigResult& c) { return c.ttft.p99_ms; }, format_number},
+    {"TPOT", "p50 ms", [](const ConfigResult& c) { return c.tpot.p50_ms; }, format_number},
+    {"TPOT", "p99 ms", [](const ConfigResult& c) { return c.tpot.p99_ms; }, format_number},
+    {"queue", "p99 ms", [](const ConfigResult& c) { return c.queue.p99_ms; }, format_number},
+    {"GPU", "hit %", [](const ConfigResult& c) { return c.adapter_gpu_hit_ratio; }, percent},
+    {"CPU", "hit %", [](const ConfigResult& c) { return c.adapter_cpu_hit_ratio; }, percent},
+    {"copies", "per s", copy_rate, format_number},
+    {"prefix", "hit %", [](const ConfigResult& c) { return c.prefix_hit_ratio_tokens; }, percent},
+    {"pre-", "empted", [](const ConfigResult& c) { return double(c.num_preemptions); }, whole},
     {"slots", "GiB", [](const ConfigResult& c) { return double(c.memory.slot_bytes); }, gib, true},
     {"KV", "blocks", [](const ConfigResult& c) { return double(c.memory.kv_blocks); }, whole, true},
 });
@@ -52,10 +51,10 @@ const auto kColumns = std::to_array<Column>({
 std::string header() {
   std::string html = "<thead><tr>";
   for (const Column& column : kColumns) {
-    html += fmt::format("<th scope=\"col\"><button>{}<small>{}</small></button></th>", column.name,
-                        *column.unit == 0 ? "&nbsp;" : column.unit);
+    html += fmt::format("<th scope=\"col\"><button>{} <small>{}</small></button></th>", column.name,
+                        column.unit);
   }
-  return html + "<th scope=\"col\"><button>verdict<small>&nbsp;</small></button></th></tr></thead>\n";
+  return html + "<th scope=\"col\"><button>verdict</button></th></tr></thead>\n";
 }
 
 std::string row(const ConfigResult& config, bool recommended) {
@@ -70,7 +69,19 @@ std::string row(const ConfigResult& config, bool recommended) {
   const char* tone = config.feasible && config.meets_slo ? "why ok" : "why miss";
   return html + fmt::format("<td class=\"{}\" data-value=\"{}\">{}{}</td></tr>\n", tone,
                             config.meets_slo ? 2 : config.feasible ? 1 : 0,
-                            recommended ? "&#9733; " : "", escape(config.verdict));
+                            recommended ? "&#9733; " : "",
+                            config.feasible ? escape(config.verdict) : "does not fit");
+}
+
+/// The long story of the rows that do not fit, where it cannot widen the table.
+std::string notes(const SizeResult& result) {
+  std::string html;
+  for (const ConfigResult& config : result.configs) {
+    if (config.feasible) continue;
+    html += fmt::format("<p class=\"note\">max_loras {}: {}</p>\n", config.max_loras,
+                        escape(config.verdict));
+  }
+  return html;
 }
 
 }  // namespace
@@ -82,7 +93,7 @@ std::string configs_section(const SizeResult& result) {
   for (size_t i = 0; i < result.configs.size(); ++i) {
     html += row(result.configs[i], static_cast<int32_t>(i) == result.recommended);
   }
-  return html + "</tbody></table></div></section>\n";
+  return html + "</tbody></table></div>\n" + notes(result) + "</section>\n";
 }
 
 }  // namespace loratory::sim::report

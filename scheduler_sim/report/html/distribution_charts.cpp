@@ -60,11 +60,11 @@ std::vector<Figure> cdf_figure(const SizeResult& result, const std::string& id,
   chart.y = {"share of requests", whole_percent};
   chart.y.lo = 0;
   chart.y.hi = 1;
-  chart.legend_inside = true;
+  chart.labels = Labels::lower_right;
   for (const size_t i : shown) {
     chart.lines.push_back(curve_of(result, i, quantiles, style_of(result, i)));
   }
-  if (limit_ms > 0) chart.x_rules.push_back({limit_ms, "SLO " + format_ms(limit_ms)});
+  if (limit_ms > 0) chart.x_rules.push_back({limit_ms, "SLO " + format_ms(limit_ms), true});
   Figure figure{.id = id + "-cdf", .title = name + " of all requests"};
   figure.subtitle = "Share of requests at or below; further left is better.";
   figure.description = "Distribution of " + name + " for the chosen max_loras and its neighbours.";

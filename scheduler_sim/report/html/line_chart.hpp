@@ -30,12 +30,21 @@ struct Line {
 struct Rule {
   double value = 0;
   std::string label;
+  bool is_limit = false;          ///< drawn as a limit, not as the choice
+};
+
+/// A ring around a point, with a word under it.
+struct Note {
+  Point at;
+  std::string label;
 };
 
 struct Tip {
   double x = 0;
   std::string text;
 };
+
+enum class Labels { at_ends, lower_right, upper_right };
 
 /// Lines over a common x, with what helps to read them.
 struct LineChart {
@@ -44,15 +53,16 @@ struct LineChart {
   std::vector<Point> band_lo, band_hi;  ///< a shaded range, drawn below the lines
   std::vector<Rule> x_rules;            ///< vertical: "recommended"
   std::vector<Rule> y_rules;            ///< horizontal: a limit
+  std::vector<Note> notes;
   std::vector<double> misfits;          ///< x of configurations that do not fit: a cross on the axis
   std::vector<Tip> tips;                ///< by ascending x
-  bool legend_inside = false;           ///< labels in the lower right corner instead of at the ends
+  Labels labels = Labels::at_ends;      ///< a corner where the ends of the lines coincide
 };
 
 inline constexpr double kChartWidth = 480;
 inline constexpr double kChartHeight = 300;
 
-/// SVG markup of kChartWidth x kChartHeight.
-std::string draw(const LineChart& chart);
+/// SVG markup of kChartWidth x kChartHeight. Points that are not finite are left out.
+std::string draw(LineChart chart);
 
 }  // namespace loratory::sim::report

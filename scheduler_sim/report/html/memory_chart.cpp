@@ -23,7 +23,7 @@ constexpr std::array kParts = {Part{"weights", "weights", &MemorySplit::weights_
                                Part{"slots", "slots", &MemorySplit::slot_bytes},
                                Part{"KV cache", "kv", &MemorySplit::kv_bytes}};
 
-constexpr Box kPlot{58, 34, kChartWidth - 74, kChartHeight - 46};
+constexpr Box kPlot{58, 34, kChartWidth - 84, kChartHeight - 46};
 constexpr double kMaxBarWidth = 40;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kLabelGap = 15;

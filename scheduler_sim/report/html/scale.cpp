@@ -30,7 +30,7 @@ std::vector<double> linear_ticks(double lo, double hi, int count) {
 
 std::vector<double> log_ticks(double lo, double hi, int count) {
   const int decades = decade_of(hi) - decade_of(lo) + 1;
-  const bool fine = decades * 3 <= count + 3;
+  const bool fine = decades * 3 <= count + 4;
   const int stride = std::max(1, (decades + count) / (count + 1));
   std::vector<double> ticks;
   for (int decade = decade_of(lo); decade <= decade_of(hi); decade += fine ? 1 : stride) {
@@ -61,8 +61,9 @@ double Scale::operator()(double value) const {
 }
 
 std::vector<double> round_ticks(const Scale& scale, int count) {
-  return scale.log() ? log_ticks(scale.lo(), scale.hi(), count)
-                     : linear_ticks(scale.lo(), scale.hi(), count);
+  const bool spans_a_decade = scale.hi() >= 10 * scale.lo();
+  return scale.log() && spans_a_decade ? log_ticks(scale.lo(), scale.hi(), count)
+                                       : linear_ticks(scale.lo(), scale.hi(), count);
 }
 
 double round_up(double value) {

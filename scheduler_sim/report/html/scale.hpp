@@ -23,7 +23,7 @@ class Scale {
 };
 
 /// Round numbers in [lo, hi], about `count` of them: 1, 2 or 5 times a power of ten; decades (and 1,
-/// 2, 5 within them when there is room) on a logarithmic scale.
+/// 2, 5 within them when there is room) on a logarithmic scale of a decade or more.
 std::vector<double> round_ticks(const Scale& scale, int count);
 
 /// The smallest round number (1, 2, 2.5 or 5 times a power of ten, times a whole number) >= value.

@@ -46,9 +46,9 @@ section{padding-top:48px}
 h2{font-size:1.3rem;letter-spacing:-.01em;font-weight:650;line-height:1.3}
 h2+p{color:var(--muted);max-width:75ch;margin-top:3px}
 .charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:36px 40px;padding-top:22px}
-figure.wide{grid-column:1/-1}
+figure.wide{grid-column:1/-1}.wide figcaption p{min-height:0}
 h3{font-size:1rem;font-weight:650;line-height:1.4}
-figcaption p{color:var(--muted);font-size:.86rem;line-height:1.45;margin-bottom:10px}
+figcaption p{color:var(--muted);font-size:.86rem;line-height:1.45;margin-bottom:10px;min-height:2.9em}
 svg{display:block;width:100%;height:auto;overflow:visible}
 svg text{font-size:12px;fill:var(--ink)}
 .tick,svg .name{fill:var(--muted)}.mid{text-anchor:middle}.end{text-anchor:end}
@@ -65,6 +65,7 @@ svg .label,svg .limit-name,svg .choice{paint-order:stroke;stroke:var(--bg);strok
 .band{fill:var(--c1);opacity:.16}
 .limit{stroke:var(--bad);stroke-width:1.4;stroke-dasharray:5 3}svg .limit-name{fill:var(--bad)}
 .choice-line{stroke:var(--accent);stroke-width:1.2;opacity:.75}svg .choice{fill:var(--accent);font-weight:600}
+.note-ring{fill:none;stroke:var(--accent);stroke-width:1.6}
 .misfit{stroke:var(--bad);stroke-width:1.8}
 .part{stroke:var(--bg);stroke-width:1}
 .weights{fill:var(--weights)}.reserve{fill:var(--reserve)}.slots{fill:var(--slots)}.kv{fill:var(--kv)}
@@ -86,14 +87,16 @@ table{border-collapse:collapse;font-size:.86rem;width:100%;line-height:1.35}
 th,td{padding:6px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 th{color:var(--muted);font-weight:500;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}
-.configs{margin-top:18px}
+.configs{margin-top:18px;font-size:.82rem}
+.configs td{padding:6px 7px}
+.note{color:var(--muted);font-size:.84rem;margin-top:8px}
 .configs th{padding:0}
-.configs th button{all:unset;display:block;padding:6px 10px;cursor:pointer;width:100%;box-sizing:border-box}
+.configs th button{all:unset;display:block;padding:6px 7px;cursor:pointer;width:100%;box-sizing:border-box}
 .configs th button:hover,.configs th button:focus-visible{color:var(--ink);text-decoration:underline}
 .configs th small{display:block;color:var(--muted);font-size:.92em}
 .configs th[aria-sort=ascending] button::after{content:" \2191"}
 .configs th[aria-sort=descending] button::after{content:" \2193"}
-.configs td.why{text-align:left;white-space:normal;min-width:150px}
+.configs td.why,.configs th:last-child{text-align:left}
 .configs tr.chosen td{background:var(--accent-soft);font-weight:600}
 .configs tr.misfit-row td{color:var(--muted)}
 .configs td:first-child,.configs th:first-child{position:sticky;left:0;background:var(--bg)}
@@ -118,7 +121,7 @@ h1{font-size:1.9rem}
 .facts,.say,.terms{grid-template-columns:minmax(0,1fr);gap:0}
 .facts dd,.say dd,.terms dd{margin-bottom:9px}
 section{padding-top:36px}
-svg text{font-size:14px}
+svg text{font-size:14px}svg .label{font-size:13px}figcaption p{min-height:0}
 .wide .drawing{overflow-x:auto}.wide svg{width:820px}.wide svg text{font-size:13px}}
 @media print{.hover,summary,#tip{display:none}section,figure{break-inside:avoid}}
 )css";

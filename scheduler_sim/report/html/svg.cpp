@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "reference/base/check.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
 
 namespace loratory::sim::report {
@@ -21,6 +22,7 @@ std::string coordinates(const std::vector<Point>& points) {
 }  // namespace
 
 std::string coordinate(double value) {
+  LORATORY_ASSERT(std::isfinite(value), "charts leave out what is not finite");
   const int64_t tenths = std::llround(value * 10);
   if (tenths % 10 == 0) return fmt::format("{}", tenths / 10);
   return fmt::format("{}{}.{}", tenths < 0 ? "-" : "", std::abs(tenths) / 10, std::abs(tenths) % 10);

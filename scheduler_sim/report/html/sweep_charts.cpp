@@ -36,7 +36,7 @@ LineChart chart_of_sizes(const SizeResult& result) {
     chart.x.ticks.push_back(size_of(result, i));
     if (!result.configs[i].feasible) chart.misfits.push_back(size_of(result, i));
   }
-  chart.x.title = chart.misfits.empty() ? "max_loras" : "max_loras (x: does not fit)";
+  chart.x.title = chart.misfits.empty() ? "max_loras" : "max_loras (\u00d7 does not fit)";
   chart.x.format = format_number;
   chart.x.log = chart.x.ticks.front() > 0 &&
                 chart.x.ticks.back() >= kLogSizesFromRatio * chart.x.ticks.front();
@@ -116,16 +116,15 @@ Figure goodput_figure(const SizeResult& result) {
   chart.y = {"requests/s", format_number};
   add_measures(chart, result, measures);
   add_band(chart, result, result.goodput_min, result.goodput_max);
-  const int32_t knee = knee_of(result);
   Figure figure{.id = "goodput", .title = "Goodput"};
   figure.subtitle = "Requests/s that meet every SLO; higher is better.";
   if (!chart.band_lo.empty()) {
     figure.subtitle += fmt::format(" Band: lowest and highest of {} seeds.", result.num_seeds);
   }
   figure.subtitle += slice_note(result);
-  const int32_t focus = focus_of(result);
-  if (knee >= 0 && (focus < 0 || result.configs[static_cast<size_t>(focus)].max_loras != knee)) {
-    chart.x_rules.insert(chart.x_rules.begin(), {double(knee), "knee"});
+  const int32_t knee = knee_of(result);
+  for (const Point& p : chart.lines[0].points) {
+    if (p.x == knee) chart.notes.push_back({p, "knee"});
   }
   figure.description = fmt::format(
       "Goodput against max_loras. The knee, the smallest size with 95 % of the best, is {}.", knee);
@@ -143,7 +142,7 @@ Figure latency_figure(const SizeResult& result, std::string id, const std::strin
   if (chart.y.log) chart.y.title = "time, log scale";
   if (limit_ms > 0) {
     chart.y_rules.push_back({limit_ms, fmt::format("SLO {} {}", format_percentile(result.slo.percentile),
-                                                   format_ms(limit_ms))});
+                                                   format_ms(limit_ms)), true});
   }
   Figure figure{.id = std::move(id), .title = name};
   figure.subtitle = meaning + "; lower is better.";

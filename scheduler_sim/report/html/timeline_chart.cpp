@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -171,7 +172,7 @@ class Timeline {
 
   std::string slot_numbers() const {
     std::string svg;
-    const auto stride = static_cast<uint32_t>(std::max(1.0, 14 / row_height_));
+    const auto stride = static_cast<uint32_t>(std::max(1.0, std::ceil(14 / row_height_)));
     for (uint32_t slot = 0; slot < num_slots_; slot += stride) {
       svg += text({kLeft - 8, kTop + row_height_ * (slot + 0.5) + 3}, "tick end",
                   fmt::format("{}", slot));

@@ -72,7 +72,7 @@ std::string tiles(const SizeResult& result) {
          tile("Goodput", format_number(c.request_goodput) + " req/s",
               format_percent(c.slo_attainment) + " of requests") +
          tile("Adapter found on the GPU", format_percent(c.adapter_gpu_hit_ratio),
-              fmt::format("of the rest {} on the CPU", format_percent(c.adapter_cpu_hit_ratio))) +
+              fmt::format("rest: {} on the CPU", format_percent(c.adapter_cpu_hit_ratio))) +
          latency_tile("TTFT p99", c.ttft, at_percentile(c.ttft, slo.percentile), slo.ttft_ms) +
          latency_tile("TPOT p99", c.tpot, at_percentile(c.tpot, slo.percentile), slo.tpot_ms) +
          tile("Memory of the slots", format_bytes(static_cast<double>(c.memory.slot_bytes)),

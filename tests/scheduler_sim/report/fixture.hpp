@@ -238,14 +238,14 @@ inline ConfigResult big_config(int32_t max_loras) {
   const double n = max_loras;
   const double miss = std::pow(0.93, n * 0.55) * 0.75 + 0.02;
   const double starve = n > 48 ? (n - 48) * (n - 48) / 60 : 0;
-  const double p99 = 210 + 90'000 * miss * miss * miss + 14 * starve;
+  const double p99 = 210 + 22'000 * miss * miss * miss + 14 * starve;
   c.adapter_gpu_hit_ratio = 1 - miss;
   c.adapter_cpu_hit_ratio = 0.97;
   c.adapter_copies = static_cast<int64_t>(54'000 * miss);
   c.ttft = latency(p99 / 3.5, p99 / 7, p99 / 2.2, p99);
   c.queue = latency(p99 / 6, p99 / 30, p99 / 3, p99 * 0.8);
   c.tpot = latency(22 + n / 20 + starve / 18, 21 + n / 22 + starve / 25, 27 + n / 16, 33 + n / 8 + starve / 7);
-  c.slo_attainment = std::min(0.997, 1 / (1 + miss * 4 * miss + starve / 190));
+  c.slo_attainment = std::min(0.997, 1 / (1 + miss * miss + starve / 190));
   c.num_requests = c.completed = 54'000;
   c.request_throughput = 14.9 - 2 * miss;
   c.request_goodput = c.request_throughput * c.slo_attainment;
@@ -264,7 +264,7 @@ inline std::vector<MissRatioCurve> big_curves() {
   const auto shares = zipf_shares(kBigAdapters);
   double popular = 0;
   for (int k = 1; k <= kBigAdapters; ++k) {
-    popular += shares[static_cast<size_t>(k - 1)];
+    popular = std::min(popular + shares[static_cast<size_t>(k - 1)], 1.0);
     for (MissRatioCurve& curve : curves) curve.sizes.push_back(k);
     curves[0].miss_ratios.push_back(std::pow(1 - popular, 0.72));
     curves[1].miss_ratios.push_back(std::pow(1 - popular, 1.25));

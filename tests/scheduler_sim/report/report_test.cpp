@@ -222,7 +222,8 @@ TEST(Format, NumbersForPeople) {
   EXPECT_EQ(format_ms(31.52), "31.5 ms");
   EXPECT_EQ(format_ms(3210), "3.21 s");
   EXPECT_EQ(format_ms(999.7), "1.00 s");
-  EXPECT_EQ(format_ms(3'600'000), "60 min 0 s");
+  EXPECT_EQ(format_ms(3'600'000), "1 h");
+  EXPECT_EQ(format_ms(750'000), "12 min 30 s");
   EXPECT_EQ(format_bytes(1023), "1,023 B");
   EXPECT_EQ(format_bytes(15.14 * 1024 * 1024 * 1024), "15.1 GiB");
   EXPECT_EQ(format_percentile(99), "p99");
