@@ -1,7 +1,89 @@
+#include <cstdio>
+#include <memory>
+
 #include "cli/commands.hpp"
+#include "cli/engine.hpp"
+#include "cli/outputs.hpp"
+#include "cli/provenance.hpp"
+#include "cli/system_options.hpp"
+#include "cli/workload_options.hpp"
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/report/atomic_file.hpp"
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/simulator/event_log.hpp"
+#include "scheduler_sim/sizing/engine_replay.hpp"
 
 namespace loratory::cli {
+namespace {
 
-void add_replay(CLI::App&) {}
+struct Options {
+  WorkloadOptions workload;
+  SystemOptions system;
+  OutputOptions outputs;
+  sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
+  int32_t max_loras = 8;
+  int32_t max_cpu_loras = 0;  // 0 = 4 x max_loras
+  uint32_t kv_blocks = 0;
+  bool stepwise = false;
+  std::string event_log;
+};
+
+void write_event_log(const std::string& path, const std::vector<sim::Decision>& decisions) {
+  sim::AtomicFile file(path);
+  sim::EventLog::write_text(file.stream(), decisions);
+  file.commit();
+}
+
+void run(const Options& options) {
+  const sim::Trace trace = load_workload(options.workload);
+  sim::EngineSpec engine = make_engine(options.system, trace);
+  engine.fast = !options.stepwise;
+  engine.unbounded_blocks = options.kv_blocks;
+  const int32_t cpu = options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * options.max_loras;
+  if (cpu < options.max_loras) {
+    throw InputError("--max-cpu-loras", "must be at least --max-loras",
+                     "an adapter on the GPU is on the CPU too");
+  }
+  const auto detail = options.event_log.empty() ? sim::ReplayDetail::details
+                                                : sim::ReplayDetail::decisions;
+  sim::ReplayOutput output = sim::replay(trace, engine, {options.max_loras, cpu}, options.slo, detail);
+  output.result.seed = options.workload.seed;
+
+  sim::SizeResult result;
+  result.provenance = provenance();
+  result.provenance.seed = options.workload.seed;
+  result.provenance.inputs = {{trace.source, trace.checksum, trace.format}};
+  result.workload = sim::summarize_workload(trace, engine);
+  result.workload.adapters = describe_adapters(trace, options.workload);
+  result.workload.cost_model = describe_cost_model(options.system);
+  result.slo = options.slo;
+  result.configs.push_back(std::move(output.result));
+  std::fputs(sim::replay_console(result).c_str(), stdout);
+  write_outputs(options.outputs, result, trace, /*is_size=*/false);
+  if (!options.event_log.empty()) write_event_log(options.event_log, output.decisions);
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app) {
+  CLI::App& command =
+      *app.add_subcommand("replay", "Replay a trace on one configuration: every metric");
+  const auto options = std::make_shared<Options>();
+  add_workload_options(command, options->workload);
+  command.add_option("--max-loras", options->max_loras, "GPU slots: adapters in one batch")
+      ->check(CLI::Range(1, 4096))->capture_default_str();
+  command.add_option("--max-cpu-loras", options->max_cpu_loras,
+                     "Adapters in host memory, 0 = 4 x max-loras")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--kv-blocks", options->kv_blocks,
+                     "KV blocks, whatever memory allows; 0 = what memory leaves");
+  command.add_flag("--stepwise", options->stepwise,
+                   "Run every step on its own (same event log, slower)");
+  command.add_option("--event-log", options->event_log, "Write every decision as a line of text");
+  add_slo_options(command, options->slo);
+  add_system_options(command, options->system);
+  add_output_options(command, options->outputs);
+  command.final_callback([options] { run(*options); });
+}
 
 }  // namespace loratory::cli

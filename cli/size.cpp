@@ -1,7 +1,93 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
 #include "cli/commands.hpp"
+#include "cli/engine.hpp"
+#include "cli/outputs.hpp"
+#include "cli/provenance.hpp"
+#include "cli/size_list.hpp"
+#include "cli/system_options.hpp"
+#include "cli/workload_options.hpp"
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/progress.hpp"
+#include "scheduler_sim/sizing/sweep.hpp"
 
 namespace loratory::cli {
+namespace {
 
-void add_size(CLI::App&) {}
+struct Options {
+  WorkloadOptions workload;
+  SystemOptions system;
+  OutputOptions outputs;
+  sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
+  std::string max_loras = "auto";
+  std::string max_cpu_loras;
+  int num_seeds = 3;
+  int num_threads = 0;
+};
+
+// The same requests with adapters dealt anew for every seed; a trace with adapters of its own needs
+// no second one.
+std::vector<sim::Trace> traces_of(const Options& options) {
+  const sim::Trace read = read_workload_trace(options.workload);
+  const int num_seeds = options.workload.adapters.are_given() ? options.num_seeds : 1;
+  std::vector<sim::Trace> traces(size_t(num_seeds), read);
+  for (size_t i = 0; i < traces.size(); ++i) {
+    apply_workload(traces[i], options.workload, options.workload.seed + i);
+  }
+  return traces;
+}
+
+void run(const Options& options) {
+  const std::vector<sim::Trace> traces = traces_of(options);
+  const sim::Trace& trace = traces.front();
+  const sim::EngineSpec engine = make_engine(options.system, trace);
+  sim::SweepOptions sweep;
+  if (options.max_loras != "auto") sweep.max_loras = parse_sizes("--max-loras", options.max_loras);
+  if (!options.max_cpu_loras.empty()) {
+    sweep.max_cpu_loras = parse_sizes("--max-cpu-loras", options.max_cpu_loras);
+  }
+  sweep.slo = options.slo;
+  sweep.num_threads = options.num_threads;
+  sim::SizeResult result;
+  {
+    sim::Progress progress("replaying");
+    sweep.on_progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
+    result = sim::sweep(traces, engine, sweep);
+  }
+  result.provenance = provenance();
+  result.provenance.seed = options.workload.seed;
+  result.provenance.inputs = {{trace.source, trace.checksum, trace.format}};
+  for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
+  result.workload.adapters = describe_adapters(trace, options.workload);
+  result.workload.cost_model = describe_cost_model(options.system);
+  std::fputs(sim::size_console(result, isatty(STDOUT_FILENO) == 1).c_str(), stdout);
+  write_outputs(options.outputs, result, trace, /*is_size=*/true);
+}
+
+}  // namespace
+
+void add_size(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand(
+      "size", "Replay a trace on many configurations and recommend max_loras");
+  const auto options = std::make_shared<Options>();
+  add_workload_options(command, options->workload);
+  command.add_option("--max-loras", options->max_loras,
+                     "GPU slots to try: a list 4,8,16, a range 4:64:4, or auto")
+      ->capture_default_str();
+  command.add_option("--max-cpu-loras", options->max_cpu_loras,
+                     "Host places to try with each, a list or range; default 4 x max-loras");
+  command.add_option("--seeds", options->num_seeds,
+                     "How often adapters are dealt anew, for the band over seeds")
+      ->check(CLI::Range(1, 100))->capture_default_str();
+  command.add_option("--threads", options->num_threads, "Replays at once, 0 = all cores")
+      ->check(CLI::Range(0, 1024));
+  add_slo_options(command, options->slo);
+  add_system_options(command, options->system);
+  add_output_options(command, options->outputs);
+  command.final_callback([options] { run(*options); });
+}
 
 }  // namespace loratory::cli

@@ -70,8 +70,9 @@ void add_memory_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--slot-overhead-mib", o.slot_overhead_mib,
                  "Fixed memory per slot (vLLM up to 0.10 on Llama: 6)")
       ->capture_default_str()->check(CLI::Range(0.0, kMostGib));
-  app.add_option("--block-size", o.block_size, "Tokens per KV block")
-      ->capture_default_str()->check(CLI::Range(1, 65536));
+  app.add_option("--block-size", o.block_size,
+                 "Tokens per KV block (default: 16, or the trace's own blocks)")
+      ->check(CLI::Range(1, 65536));
   app.add_option("--max-model-len", o.max_model_len, "Longest request, prompt and output tokens")
       ->check(CLI::Range(int64_t{1}, kMostTokens));
 }
@@ -87,11 +88,14 @@ void add_scheduler_options(CLI::App& app, SystemOptions& o) {
   app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Prompts are never split over steps");
   app.add_option("--prefix-cache", o.prefix_cache, "hash or off")
       ->capture_default_str()->check(CLI::IsMember({"hash", "off"}));
+  app.add_option("--policy", o.policy,
+                 "Waiting order: fcfs, or priority (the trace's priorities, lower first)")
+      ->capture_default_str()->check(CLI::IsMember({"fcfs", "priority"}));
   add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
                    "A request kept waiting this long for a slot reserves one; inf = never");
   add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");
   app.add_option("--drain-factor", o.drain_factor,
-                 "While an adapter drains: newest requests, as a multiple of its longest")
+                 "How long an adapter drains, as a multiple of its longest running request")
       ->capture_default_str()->check(CLI::Range(0.0, 1e6));
 }
 

@@ -34,12 +34,13 @@ struct SystemOptions {
 
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
-  int64_t block_size = 16;
+  int64_t block_size = 0;                  ///< 0 = 16, or the trace's own blocks
   int64_t max_model_len = 0;               ///< 0 = as long as the requests are
   int64_t long_prefill_threshold = 0;      ///< 0 = off
   bool no_chunked_prefill = false;
   std::string gpu_eviction = "lru";        ///< lru, fifo, lfu
   std::string load_mode = "overlap";       ///< overlap, blocking
+  std::string policy = "priority";         ///< fcfs, priority
   std::string prefix_cache = "hash";       ///< hash, off
   int64_t t_starve_ms = 3000;              ///< INT64_MAX = off
   int64_t n_starve = 64;                   ///< 0 = always, INT64_MAX = off

@@ -26,9 +26,8 @@ std::string progress_line(const std::string& label, int64_t done, int64_t total,
   return line;
 }
 
-Progress::Progress(std::string label, int64_t total, std::FILE* out)
+Progress::Progress(std::string label, std::FILE* out)
     : label_(std::move(label)),
-      total_(total),
       out_(out),
       enabled_(isatty(fileno(out)) == 1),
       start_(Clock::now()) {}
@@ -39,15 +38,14 @@ Progress::~Progress() {
   std::fflush(out_);
 }
 
-void Progress::tick(int64_t count) {
+void Progress::show(int64_t done, int64_t total) {
   if (!enabled_) return;
   const std::scoped_lock lock(mutex_);
-  done_ += count;
   const auto now = Clock::now();
-  if (now - drawn_ < kRedrawInterval && done_ < total_) return;
+  if (now - drawn_ < kRedrawInterval && done < total) return;
   drawn_ = now;
   const double elapsed_s = std::chrono::duration<double>(now - start_).count();
-  std::fputs((kWipeLine + progress_line(label_, done_, total_, elapsed_s)).c_str(), out_);
+  std::fputs((kWipeLine + progress_line(label_, done, total, elapsed_s)).c_str(), out_);
   std::fflush(out_);
 }
 

@@ -9,27 +9,25 @@
 namespace loratory::sim {
 
 /// A progress bar, redrawn in place ten times a second at most and wiped at the end. Silent when
-/// `out` is not a terminal, so that logs and pipes stay clean. tick() may be called by any thread.
+/// `out` is not a terminal, so that logs and pipes stay clean. show() may be called by any thread.
 class Progress {
  public:
-  Progress(std::string label, int64_t total, std::FILE* out = stderr);
+  explicit Progress(std::string label, std::FILE* out = stderr);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void tick(int64_t count = 1);
+  void show(int64_t done, int64_t total);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::mutex mutex_;
   const std::string label_;
-  const int64_t total_;
   std::FILE* const out_;
   const bool enabled_;
   const Clock::time_point start_;
   Clock::time_point drawn_;
-  int64_t done_ = 0;
 };
 
 /// "size  [#####.....]  5/10  12 s, 12 s left"

@@ -1,0 +1,99 @@
+#include "cli/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory::cli {
+namespace {
+
+constexpr uint32_t kDefaultBlockSize = 16;
+
+uint32_t max_rank_of(const sim::Trace& trace) {
+  uint32_t rank = 1;
+  for (const sim::TraceAdapter& adapter : trace.adapters) rank = std::max(rank, adapter.rank);
+  return rank;
+}
+
+// A trace with prefix blocks is replayed in its own blocks unless the user wants smaller ones.
+uint32_t block_size_for(const SystemOptions& options, const sim::Trace& trace) {
+  if (options.block_size == 0) {
+    return trace.block_tokens > 0 ? trace.block_tokens : kDefaultBlockSize;
+  }
+  const auto size = uint32_t(options.block_size);
+  if (trace.block_tokens % size != 0) {
+    throw InputError("--block-size",
+                     fmt::format("{} does not divide the trace's blocks of {} tokens", size,
+                                 trace.block_tokens),
+                     fmt::format("use {} or a divisor of it", trace.block_tokens));
+  }
+  return size;
+}
+
+sim::EvictionPolicy eviction_policy(const std::string& name) {
+  if (name == "fifo") return sim::EvictionPolicy::fifo;
+  return name == "lfu" ? sim::EvictionPolicy::lfu : sim::EvictionPolicy::lru;
+}
+
+int64_t milliseconds(int64_t ms) {
+  return ms > sim::kNever / 1'000'000 ? sim::kNever : ms * 1'000'000;
+}
+
+sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& trace) {
+  sim::SchedulerConfig config;
+  config.residency.gpu_eviction = eviction_policy(o.gpu_eviction);
+  config.block_size = block_size_for(o, trace);
+  config.max_num_batched_tokens = uint32_t(o.max_num_batched_tokens);
+  config.max_num_seqs = uint32_t(o.max_num_seqs);
+  config.long_prefill_threshold = uint32_t(o.long_prefill_threshold);
+  config.chunked_prefill = !o.no_chunked_prefill;
+  config.load_mode = o.load_mode == "blocking" ? sim::LoadMode::blocking : sim::LoadMode::overlap;
+  config.prefix_cache = o.prefix_cache != "off";
+  config.use_priorities = o.policy == "priority";
+  config.t_starve_ns = milliseconds(o.t_starve_ms);
+  config.n_starve = o.n_starve;
+  config.drain_factor = o.drain_factor;
+  uint64_t longest = 1;
+  for (const sim::TraceRequest& r : trace.requests) {
+    longest = std::max(longest, uint64_t{r.prompt_tokens} + r.output_tokens);
+  }
+  config.max_model_len = uint32_t(std::min<uint64_t>(
+      o.max_model_len > 0 ? uint64_t(o.max_model_len) : longest, UINT32_MAX));
+  return config;
+}
+
+}  // namespace
+
+sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trace) {
+  const uint32_t max_rank = max_rank_of(trace);
+  const System system = resolve_system(options, max_rank);
+  sim::EngineSpec engine;
+  engine.model = system.model;
+  engine.gpu = system.gpu;
+  engine.memory = system.memory;
+  engine.loads = system.loads;
+  engine.default_rank = max_rank;
+  engine.scheduler = scheduler_config(options, trace);
+  engine.memory.block_size = engine.scheduler.block_size;
+  if (!engine.scheduler.chunked_prefill &&
+      engine.scheduler.max_num_batched_tokens < engine.scheduler.max_model_len) {
+    throw InputError("--no-chunked-prefill",
+                     fmt::format("the longest request has {} tokens, a step {}",
+                                 engine.scheduler.max_model_len,
+                                 engine.scheduler.max_num_batched_tokens),
+                     "raise --max-num-batched-tokens");
+  }
+  make_step_model(options, system, 1);  // a bad profile is an error before the first replay
+  engine.make_step_time = [options, system](int64_t max_loras) {
+    return make_step_model(options, system, max_loras);
+  };
+  return engine;
+}
+
+std::string describe_cost_model(const SystemOptions& options) {
+  return options.profile.empty() ? "roofline" : "profile " + options.profile;
+}
+
+}  // namespace loratory::cli

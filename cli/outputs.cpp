@@ -1,0 +1,74 @@
+#include "cli/outputs.hpp"
+
+#include <functional>
+#include <ostream>
+
+#include "reference/base/check.hpp"
+#include "scheduler_sim/report/atomic_file.hpp"
+#include "scheduler_sim/report/csv.hpp"
+#include "scheduler_sim/report/html.hpp"
+#include "scheduler_sim/report/json.hpp"
+#include "scheduler_sim/report/perfetto.hpp"
+#include "scheduler_sim/report/prometheus.hpp"
+
+namespace loratory::cli {
+namespace {
+
+void write_if_asked(const std::string& path, const std::function<void(std::ostream&)>& write) {
+  if (path.empty()) return;
+  sim::AtomicFile file(path);
+  write(file.stream());
+  file.commit();
+}
+
+}  // namespace
+
+void add_output_options(CLI::App& command, OutputOptions& options) {
+  command.add_option("--json", options.json, "Write results.json, the authority")->group("Outputs");
+  command.add_option("--csv", options.csv, "Write one row per configuration")->group("Outputs");
+  command.add_option("--requests-csv", options.requests_csv, "Write one row per request")
+      ->group("Outputs");
+  command.add_option("--html", options.html, "Write the offline report page")->group("Outputs");
+  command.add_option("--perfetto", options.perfetto, "Write a Chrome trace for ui.perfetto.dev")
+      ->group("Outputs");
+  command.add_option("--prom", options.prometheus, "Write a Prometheus snapshot")->group("Outputs");
+}
+
+void add_slo_options(CLI::App& command, sim::Slo& slo) {
+  command.add_option("--slo-ttft-ms", slo.ttft_ms, "Limit of the time to first token, 0 = none")
+      ->check(CLI::NonNegativeNumber)->capture_default_str()->group("SLO");
+  command.add_option("--slo-tpot-ms", slo.tpot_ms, "Limit of the time per output token, 0 = none")
+      ->check(CLI::NonNegativeNumber)->capture_default_str()->group("SLO");
+  command.add_option("--slo-percentile", slo.percentile, "Percentile that must meet the limits")
+      ->check(CLI::Range(0.0, 100.0))->capture_default_str()->group("SLO");
+}
+
+const sim::ConfigResult& detailed_row(const sim::SizeResult& result) {
+  LORATORY_ASSERT(!result.configs.empty(), "a result has at least one row");
+  if (result.recommended >= 0) return result.configs[size_t(result.recommended)];
+  for (const sim::ConfigResult& row : result.configs) {
+    if (!row.requests.empty()) return row;
+  }
+  return result.configs.front();
+}
+
+void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
+                   const sim::Trace& trace, bool is_size) {
+  const sim::ConfigResult& row = detailed_row(result);
+  write_if_asked(options.json, [&](std::ostream& out) {
+    is_size ? sim::write_size_json(out, result) : sim::write_replay_json(out, result);
+  });
+  write_if_asked(options.csv, [&](std::ostream& out) { sim::write_results_csv(out, result.configs); });
+  write_if_asked(options.requests_csv, [&](std::ostream& out) {
+    sim::write_requests_csv(out, row.requests, trace.adapters);
+  });
+  write_if_asked(options.html,
+                 [&](std::ostream& out) { sim::write_html(out, result, trace.adapters); });
+  write_if_asked(options.perfetto, [&](std::ostream& out) {
+    sim::write_perfetto(out, row, result.provenance, trace.adapters);
+  });
+  write_if_asked(options.prometheus,
+                 [&](std::ostream& out) { sim::write_prometheus(out, row, result.workload); });
+}
+
+}  // namespace loratory::cli
