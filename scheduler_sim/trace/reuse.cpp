@@ -54,7 +54,7 @@ class LruBlocks {
 std::vector<uint32_t> dense_ids(const Trace& trace, size_t& num_distinct) {
   std::vector<uint64_t> distinct = trace.block_ids;
   std::ranges::sort(distinct);
-  distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   num_distinct = distinct.size();
   LORATORY_ASSERT(num_distinct < UINT32_MAX, "block indices fit 32 bits");
   std::vector<uint32_t> dense;

@@ -9,7 +9,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr double kSecondsPerNs = 1e-9;
+constexpr double kNsPerSecond = 1e9;
 
 double percentile(const std::vector<uint32_t>& sorted, double percent) {
   const double index = percent / 100 * static_cast<double>(sorted.size() - 1);
@@ -39,8 +39,7 @@ TokenStatistics token_statistics(const Trace& trace, uint32_t TraceRequest::*tok
 void summarize_arrivals(const Trace& trace, TraceSummary& summary) {
   const std::vector<TraceRequest>& requests = trace.requests;
   summary.span_s =
-      kSecondsPerNs *
-      static_cast<double>(requests.back().arrival_ns - requests.front().arrival_ns);
+      static_cast<double>(requests.back().arrival_ns - requests.front().arrival_ns) / kNsPerSecond;
   summary.num_arrival_times = 1;
   if (summary.span_s == 0) return;
   summary.request_rate = static_cast<double>(requests.size()) / summary.span_s;
@@ -49,7 +48,7 @@ void summarize_arrivals(const Trace& trace, TraceSummary& summary) {
   double sum_squares = 0;
   for (size_t i = 1; i < requests.size(); ++i) {
     const int64_t gap_ns = requests[i].arrival_ns - requests[i - 1].arrival_ns;
-    const double deviation = kSecondsPerNs * static_cast<double>(gap_ns) - summary.gap_mean_s;
+    const double deviation = static_cast<double>(gap_ns) / kNsPerSecond - summary.gap_mean_s;
     sum_squares += deviation * deviation;
     if (gap_ns > 0) ++summary.num_arrival_times;
   }
@@ -73,7 +72,7 @@ void summarize_adapters(const Trace& trace, TraceSummary& summary) {
 template <typename T>
 uint64_t num_distinct(std::vector<T> values) {
   std::ranges::sort(values);
-  return static_cast<uint64_t>(std::ranges::unique(values).begin() - values.begin());
+  return static_cast<uint64_t>(std::unique(values.begin(), values.end()) - values.begin());
 }
 
 }  // namespace
