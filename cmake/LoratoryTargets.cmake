@@ -25,6 +25,10 @@ if(LORATORY_SANITIZE)
     -fsanitize=${LORATORY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(loratory_private_flags INTERFACE -fsanitize=${LORATORY_SANITIZE})
 endif()
+if(LORATORY_BUILD_FUZZERS)
+  # Coverage of the libraries too: without it libFuzzer is blind to what it steers through.
+  target_compile_options(loratory_private_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # loratory_add_room(reference SOURCES ... LINK ...): the library of one room, alias loratory::<room>.
 function(loratory_add_room room)

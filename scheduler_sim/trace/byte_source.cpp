@@ -21,7 +21,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 17;
+constexpr size_t kChunkBytes = 1 << 16;
 constexpr const char* kReadableRemedy = "name a readable file, or - for stdin";
 
 class FileSource final : public ByteSource {

@@ -47,7 +47,7 @@ class ChecksummedSource final : public ByteSource {
 
 /// What `raw` holds once unpacked: gzip (several members too) and zstd (several frames too) are
 /// known by their first bytes, anything else passes through. `raw` outlives the result; `name` is
-/// for messages. Memory: 128 KiB and the window of the compressor (zstd: at most 128 MiB).
+/// for messages. Memory: 64 KiB and the window of the compressor (zstd: at most 128 MiB).
 std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name);
 
 }  // namespace loratory::sim

@@ -5,7 +5,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 18;
+constexpr size_t kChunkBytes = 1 << 16;
 
 }  // namespace
 
