@@ -1,7 +1,175 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
 #include "cli/commands.hpp"
+#include "cli/workload_options.hpp"
+#include "reference/base/input_error.hpp"
+#include "scheduler_sim/report/atomic_file.hpp"
+#include "scheduler_sim/trace/reader.hpp"
+#include "scheduler_sim/trace/writer.hpp"
+#include "scheduler_sim/workload/generate.hpp"
 
 namespace loratory::cli {
+namespace {
 
-void add_trace_generate(CLI::App&) {}
+/// The flags as they were written.
+struct GenerateFlags {
+  std::string out = "-";
+  uint64_t num_requests = 0;
+  double duration_s = 0;
+  std::string arrivals;
+  bool per_adapter = false;
+  std::string adapter_rates;
+  double rate_scale = 1;
+  uint64_t seed = 0;
+  AdapterOptions adapters;
+  std::string prompt_tokens = "lognormal:1155:1020";
+  std::string output_tokens = "lognormal:211:129";
+  std::string lengths_from;
+  bool lengths_in_order = false;
+  double mean_turns = 1;
+  double turn_gap_s = 60;
+  uint32_t block_tokens = 0;
+  uint32_t num_system_prompts = 0;
+  std::string system_tokens = "constant:512";
+  uint32_t max_prompt_tokens = 32'768;
+};
+
+void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
+  app.add_option("--requests", flags.num_requests, "Stop after so many requests");
+  app.add_option("--duration", flags.duration_s, "Stop after so many seconds");
+  app.add_option("--arrivals", flags.arrivals,
+                 "poisson:RATE | gamma:RATE:CV | trace:FILE, in requests per second. Left out with "
+                 "--popularity servegen:FILE: the rates and gaps of its clients");
+  app.add_flag("--per-adapter", flags.per_adapter,
+               "Each adapter is a stream of its own, with its share of the rate");
+  app.add_option("--adapter-rates", flags.adapter_rates,
+                 "RATE:COUNT,... instead: so many adapters with a Poisson stream of that rate each");
+  app.add_option("--rate-scale", flags.rate_scale, "Multiplies every rate")->capture_default_str();
+  app.add_option("--seed", flags.seed, "Seed of all random numbers")->capture_default_str();
+}
+
+void add_length_flags(CLI::App& app, GenerateFlags& flags) {
+  constexpr const char* kLaws = "constant:N | lognormal:MEAN:P50[:MAX] | histogram:FILE";
+  app.add_option("--prompt-tokens", flags.prompt_tokens,
+                 fmt::format("Law of the prompts, or of one message with --turns: {}", kLaws))
+      ->capture_default_str();
+  app.add_option("--output-tokens", flags.output_tokens, "Law of the outputs, written likewise")
+      ->capture_default_str();
+  app.add_option("--lengths-from", flags.lengths_from,
+                 "Take (prompt, output) pairs from the rows of this trace, at random");
+  app.add_flag("--lengths-in-order", flags.lengths_in_order, "... or one row after the other");
+}
+
+void add_session_flags(CLI::App& app, GenerateFlags& flags) {
+  app.add_option("--turns", flags.mean_turns, "Mean turns of a session")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--turn-gap", flags.turn_gap_s, "Mean seconds until a next turn is ready")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->capture_default_str();
+  app.add_option("--block-tokens", flags.block_tokens,
+                 "Write block ids of the prompts, one for so many tokens; 0 = none")
+      ->check(CLI::Range(0, 65'536))
+      ->capture_default_str();
+  app.add_option("--system-prompts", flags.num_system_prompts,
+                 "Adapters share so many system prompts; 0 = none")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--system-tokens", flags.system_tokens, "Law of the system prompts' lengths")
+      ->capture_default_str();
+  app.add_option("--max-prompt-tokens", flags.max_prompt_tokens,
+                 "A session that would grow past it ends; a longer first prompt is cut")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+}
+
+/// The options of the generator and the traces they point to.
+struct Generation {
+  sim::GenerateOptions options;
+  std::optional<sim::Trace> arrivals_from, lengths_from;
+};
+
+void set_arrivals(const GenerateFlags& flags, Generation& generation) {
+  sim::GenerateOptions& options = generation.options;
+  constexpr std::string_view kTracePrefix = "trace:";
+  if (!flags.adapter_rates.empty()) {
+    options.source = sim::ArrivalSource::kAdapterRates;
+    options.adapter_rates = sim::parse_adapter_rates(flags.adapter_rates);
+  } else if (flags.arrivals.starts_with(kTracePrefix)) {
+    options.source = sim::ArrivalSource::kTrace;
+    generation.arrivals_from = sim::read_trace(flags.arrivals.substr(kTracePrefix.size()));
+    options.arrivals_from = &*generation.arrivals_from;
+  } else if (!flags.arrivals.empty()) {
+    options.source =
+        flags.per_adapter ? sim::ArrivalSource::kPerAdapter : sim::ArrivalSource::kShared;
+    options.arrivals = sim::parse_arrival_law(flags.arrivals);
+  } else if (options.popularity.kind == sim::PopularityKind::kServegen) {
+    options.source = sim::ArrivalSource::kClients;
+  } else {
+    throw InputError("--arrivals", "the law of arrivals is missing",
+                     "give poisson:RATE, gamma:RATE:CV or trace:FILE");
+  }
+  options.rate_scale = flags.rate_scale;
+  if (flags.num_requests != 0) options.limit.num_requests = flags.num_requests;
+  if (flags.duration_s > 0) {
+    options.limit.duration_ns = static_cast<int64_t>(std::min(flags.duration_s, 3e9) * 1e9);
+  }
+}
+
+void set_lengths(const GenerateFlags& flags, Generation& generation) {
+  sim::GenerateOptions& options = generation.options;
+  options.prompt_tokens = sim::parse_length_law(flags.prompt_tokens, "--prompt-tokens");
+  options.output_tokens = sim::parse_length_law(flags.output_tokens, "--output-tokens");
+  options.lengths_in_order = flags.lengths_in_order;
+  if (!flags.lengths_from.empty()) {
+    generation.lengths_from = sim::read_trace(flags.lengths_from);
+    options.lengths_from = &*generation.lengths_from;
+  }
+  options.sessions = {.block_tokens = flags.block_tokens,
+                      .mean_turns = flags.mean_turns,
+                      .mean_gap_s = flags.turn_gap_s,
+                      .num_system_prompts = flags.num_system_prompts,
+                      .system_tokens = sim::parse_length_law(flags.system_tokens,
+                                                             "--system-tokens"),
+                      .max_prompt_tokens = flags.max_prompt_tokens};
+}
+
+void run_generate(const GenerateFlags& flags) {
+  Generation generation;
+  sim::GenerateOptions& options = generation.options;
+  options.seed = flags.seed;
+  options.popularity = sim::parse_popularity(flags.adapters.popularity);
+  options.num_adapters = flags.adapters.num_adapters;
+  options.ranks = flags.adapters.ranks;
+  set_arrivals(flags, generation);
+  set_lengths(flags, generation);
+
+  const sim::Trace trace = sim::generate(options);
+  sim::AtomicFile file(flags.out);
+  sim::write_native(file.stream(), trace);
+  file.commit();
+  fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(),
+             trace.adapters.size(), trace.checksum);
+}
+
+}  // namespace
+
+void add_trace_generate(CLI::App& trace) {
+  CLI::App* app = trace.add_subcommand("generate", "Make a trace from laws of arrivals, adapters "
+                                                   "and lengths; same flags, same bytes");
+  const auto flags = std::make_shared<GenerateFlags>();
+  app->add_option("--out", flags->out, "Native JSON lines; .gz and .zst compress, - is stdout")
+      ->capture_default_str();
+  add_arrival_flags(*app, *flags);
+  add_adapter_options(*app, flags->adapters);
+  add_length_flags(*app, *flags);
+  add_session_flags(*app, *flags);
+  app->final_callback([flags] { run_generate(*flags); });
+}
 
 }  // namespace loratory::cli

@@ -19,7 +19,7 @@ namespace loratory::sim {
 namespace {
 
 constexpr double kNsPerS = 1e9;
-constexpr double kMaxTimeNs = 9e18;  // 285 years, still an int64_t
+constexpr double kMaxTimeNs = 100.0 * 365 * 86'400 * kNsPerS;  // what the trace readers accept
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
 /// Law of one gap, its scale left open.
@@ -196,7 +196,7 @@ void scale_rate(Trace& trace, double factor) {
   for (TraceRequest& request : trace.requests) {
     const double scaled = std::floor(static_cast<double>(request.arrival_ns) / factor + 0.5);
     if (scaled >= kMaxTimeNs) {
-      throw InputError("--rate-scale", fmt::format("{} moves arrivals past 285 years", factor),
+      throw InputError("--rate-scale", fmt::format("{} moves arrivals past 100 years", factor),
                        "give a larger factor");
     }
     const int64_t patience = request.cancel_ns - request.arrival_ns;

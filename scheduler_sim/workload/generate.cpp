@@ -161,10 +161,12 @@ Trace generate(const GenerateOptions& options) {
   const AdaptersAndArrivals made = make_arrivals(options);
   Trace trace;
   const LengthSource lengths(options);
+  const bool drawn_times = options.source != ArrivalSource::kTrace;
   trace.requests.resize(made.arrivals.size());
   for (size_t i = 0; i < made.arrivals.size(); ++i) {
     TraceRequest& request = trace.requests[i];
-    request.arrival_ns = made.arrivals[i].time_ns;
+    request.arrival_ns = drawn_times ? made.arrivals[i].time_ns / 1000 * 1000
+                                     : made.arrivals[i].time_ns;
     request.adapter = made.adapters.empty() ? kBaseModel : made.arrivals[i].adapter;
     lengths.set_lengths(request, i);
   }

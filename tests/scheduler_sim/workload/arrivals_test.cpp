@@ -157,7 +157,7 @@ TEST(ScaleRate, RefusesWhatIsNotAFactor) {
   trace.requests = {{.arrival_ns = int64_t{1} << 60}};
   EXPECT_EQ(error_of([&] { scale_rate(trace, 0); }), "--rate-scale: 0 is not a factor; give one > 0");
   EXPECT_EQ(error_of([&] { scale_rate(trace, 1e-9); }),
-            "--rate-scale: 1e-09 moves arrivals past 285 years; give a larger factor");
+            "--rate-scale: 1e-09 moves arrivals past 100 years; give a larger factor");
 }
 
 }  // namespace
