@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -139,7 +140,30 @@ void set_lengths(const GenerateFlags& flags, Generation& generation) {
                       .max_prompt_tokens = flags.max_prompt_tokens};
 }
 
+void refuse(bool contradiction, const char* flag, const char* rule, const char* remedy) {
+  if (contradiction) throw InputError(flag, rule, remedy);
+}
+
+void check_flags(const GenerateFlags& flags) {
+  const bool popularity_is_given = flags.adapters.popularity != "uniform";
+  refuse(!flags.adapter_rates.empty() && (!flags.arrivals.empty() || popularity_is_given ||
+                                          flags.adapters.num_adapters != 0),
+         "--adapter-rates", "it names the adapters and their rates itself",
+         "leave out --arrivals, --adapters and --popularity");
+  refuse(popularity_is_given && !flags.adapters.are_given(), "--popularity",
+         "there is no number of adapters to spread requests over", "add --adapters N");
+  refuse(flags.per_adapter && !flags.adapters.are_given(), "--per-adapter",
+         "there are no adapters", "add --adapters N");
+  refuse(flags.lengths_in_order && flags.lengths_from.empty(), "--lengths-in-order",
+         "there is no trace to take lengths from", "add --lengths-from FILE");
+  if (!(flags.duration_s >= 0)) {
+    throw InputError("--duration", fmt::format("{} is not a number of seconds", flags.duration_s),
+                     "give one > 0");
+  }
+}
+
 void run_generate(const GenerateFlags& flags) {
+  check_flags(flags);
   Generation generation;
   sim::GenerateOptions& options = generation.options;
   options.seed = flags.seed;

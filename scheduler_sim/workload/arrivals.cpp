@@ -188,10 +188,14 @@ std::vector<Arrival> trace_arrivals(const Trace& trace, const AdapterMix& mix,
   return arrivals;
 }
 
-void scale_rate(Trace& trace, double factor) {
+void check_rate_scale(double factor) {
   if (!(factor > 0) || !std::isfinite(factor)) {
     throw InputError("--rate-scale", fmt::format("{} is not a factor", factor), "give one > 0");
   }
+}
+
+void scale_rate(Trace& trace, double factor) {
+  check_rate_scale(factor);
   if (factor == 1) return;
   for (TraceRequest& request : trace.requests) {
     const double scaled = std::floor(static_cast<double>(request.arrival_ns) / factor + 0.5);

@@ -57,9 +57,12 @@ std::vector<Arrival> client_arrivals(const ClientLoad& load, double rate_scale,
 std::vector<Arrival> trace_arrivals(const Trace& trace, const AdapterMix& mix,
                                     const ArrivalLimit& limit, uint64_t seed);
 
+/// Throws InputError at "--rate-scale" unless factor is finite and > 0.
+void check_rate_scale(double factor);
+
 /// Multiplies the request rate: every arrival time is divided by `factor` and rounded to the
 /// nearest nanosecond. A client's patience (cancel - arrival) stays as it is.
-/// Throws InputError at "--rate-scale" unless factor is finite and > 0 and the times still fit.
+/// Throws as check_rate_scale, and when the times no longer fit.
 void scale_rate(Trace& trace, double factor);
 
 }  // namespace loratory::sim

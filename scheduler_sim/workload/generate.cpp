@@ -158,6 +158,7 @@ std::vector<AdapterRates> parse_adapter_rates(std::string_view text, std::string
 }
 
 Trace generate(const GenerateOptions& options) {
+  check_rate_scale(options.rate_scale);
   const AdaptersAndArrivals made = make_arrivals(options);
   Trace trace;
   const LengthSource lengths(options);

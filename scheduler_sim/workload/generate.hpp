@@ -55,8 +55,8 @@ struct GenerateOptions {
 /// A trace made from laws. The same options give the same bytes on any machine; `source` and
 /// `format` are "generated", `checksum` is trace_checksum. Each part (arrivals, adapters, lengths,
 /// sessions) draws from its own streams. Drawn times are whole microseconds, to keep files short.
-/// Throws InputError for options that contradict each other
-/// (named by their flags) and for what the files say.
+/// Throws InputError for options that contradict each other (named by their flags) and for what
+/// the files say. Cost: O(requests log streams + block ids).
 Trace generate(const GenerateOptions& options);
 
 /// "xxh3:<16 hex digits>" over requests, adapters and content, in a fixed byte order.
