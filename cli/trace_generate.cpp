@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "cli/commands.hpp"
 #include "cli/workload_options.hpp"
@@ -16,6 +17,8 @@
 
 namespace loratory::cli {
 namespace {
+
+constexpr std::string_view kTracePrefix = "trace:";  // of --arrivals
 
 /// The flags as they were written.
 struct GenerateFlags {
@@ -48,8 +51,9 @@ void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
                  "--popularity servegen:FILE: the rates and gaps of its clients");
   app.add_flag("--per-adapter", flags.per_adapter,
                "Each adapter is a stream of its own, with its share of the rate");
-  app.add_option("--adapter-rates", flags.adapter_rates,
-                 "RATE:COUNT,... instead: so many adapters with a Poisson stream of that rate each");
+  app.add_option(
+      "--adapter-rates", flags.adapter_rates,
+      "RATE:COUNT,... instead: so many adapters with a Poisson stream of that rate each");
   app.add_option("--rate-scale", flags.rate_scale, "Multiplies every rate")->capture_default_str();
   app.add_option("--seed", flags.seed, "Seed of all random numbers")->capture_default_str();
 }
@@ -97,7 +101,6 @@ struct Generation {
 
 void set_arrivals(const GenerateFlags& flags, Generation& generation) {
   sim::GenerateOptions& options = generation.options;
-  constexpr std::string_view kTracePrefix = "trace:";
   if (!flags.adapter_rates.empty()) {
     options.source = sim::ArrivalSource::kAdapterRates;
     options.adapter_rates = sim::parse_adapter_rates(flags.adapter_rates);
@@ -131,13 +134,13 @@ void set_lengths(const GenerateFlags& flags, Generation& generation) {
     generation.lengths_from = sim::read_trace(flags.lengths_from);
     options.lengths_from = &*generation.lengths_from;
   }
-  options.sessions = {.block_tokens = flags.block_tokens,
-                      .mean_turns = flags.mean_turns,
-                      .mean_gap_s = flags.turn_gap_s,
-                      .num_system_prompts = flags.num_system_prompts,
-                      .system_tokens = sim::parse_length_law(flags.system_tokens,
-                                                             "--system-tokens"),
-                      .max_prompt_tokens = flags.max_prompt_tokens};
+  options.sessions = {
+      .block_tokens = flags.block_tokens,
+      .mean_turns = flags.mean_turns,
+      .mean_gap_s = flags.turn_gap_s,
+      .num_system_prompts = flags.num_system_prompts,
+      .system_tokens = sim::parse_length_law(flags.system_tokens, "--system-tokens"),
+      .max_prompt_tokens = flags.max_prompt_tokens};
 }
 
 void refuse(bool contradiction, const char* flag, const char* rule, const char* remedy) {
@@ -146,14 +149,16 @@ void refuse(bool contradiction, const char* flag, const char* rule, const char* 
 
 void check_flags(const GenerateFlags& flags) {
   const bool popularity_is_given = flags.adapters.popularity != "uniform";
-  refuse(!flags.adapter_rates.empty() && (!flags.arrivals.empty() || popularity_is_given ||
-                                          flags.adapters.num_adapters != 0),
+  refuse(!flags.adapter_rates.empty() &&
+             (!flags.arrivals.empty() || popularity_is_given || flags.adapters.num_adapters != 0),
          "--adapter-rates", "it names the adapters and their rates itself",
          "leave out --arrivals, --adapters and --popularity");
   refuse(popularity_is_given && !flags.adapters.are_given(), "--popularity",
          "there is no number of adapters to spread requests over", "add --adapters N");
-  refuse(flags.per_adapter && !flags.adapters.are_given(), "--per-adapter",
-         "there are no adapters", "add --adapters N");
+  refuse(flags.per_adapter && !flags.adapters.are_given(), "--per-adapter", "there are no adapters",
+         "add --adapters N");
+  refuse(flags.per_adapter && flags.arrivals.starts_with(kTracePrefix), "--per-adapter",
+         "a trace has its times already", "leave one of the two out");
   refuse(flags.lengths_in_order && flags.lengths_from.empty(), "--lengths-in-order",
          "there is no trace to take lengths from", "add --lengths-from FILE");
   if (!(flags.duration_s >= 0)) {
@@ -177,15 +182,16 @@ void run_generate(const GenerateFlags& flags) {
   sim::AtomicFile file(flags.out);
   sim::write_native(file.stream(), trace);
   file.commit();
-  fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(),
-             trace.adapters.size(), trace.checksum);
+  fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(), trace.adapters.size(),
+             trace.checksum);
 }
 
 }  // namespace
 
 void add_trace_generate(CLI::App& trace) {
-  CLI::App* app = trace.add_subcommand("generate", "Make a trace from laws of arrivals, adapters "
-                                                   "and lengths; same flags, same bytes");
+  CLI::App* app = trace.add_subcommand("generate",
+                                       "Make a trace from laws of arrivals, adapters "
+                                       "and lengths; same flags, same bytes");
   const auto flags = std::make_shared<GenerateFlags>();
   app->add_option("--out", flags->out, "Native JSON lines; .gz and .zst compress, - is stdout")
       ->capture_default_str();

@@ -57,9 +57,8 @@ void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t 
   sim::scale_rate(trace, options.rate_scale);
   const AdapterOptions& adapters = options.adapters;
   if (adapters.are_given()) {
-    sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity),
-                                 adapters.num_adapters, adapters.ranks, seed,
-                                 options.replace_adapters});
+    sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity), adapters.num_adapters,
+                                 adapters.ranks, seed, options.replace_adapters});
   } else if (adapters.popularity != "uniform") {
     throw InputError("--popularity", "there is no number of adapters to spread requests over",
                      "add --adapters N");

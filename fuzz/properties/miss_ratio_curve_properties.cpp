@@ -167,8 +167,7 @@ RC_GTEST_PROP(MissRatioCurve, OptEqualsTryingEveryEviction, ()) {
   const auto stream = make_stream(c);
   const MissRatioCurve opt = opt_curve(stream, all_sizes(c));
   for (size_t i = 0; i < opt.sizes.size(); ++i) {
-    const double fewest =
-        ratio(fewest_misses(stream, static_cast<size_t>(opt.sizes[i])), stream);
+    const double fewest = ratio(fewest_misses(stream, static_cast<size_t>(opt.sizes[i])), stream);
     if (opt.miss_ratios[i] != fewest) {
       RC_FAIL(fmt::format("{}: size {}: OPT {}, fewest {}", c.repro(), opt.sizes[i],
                           opt.miss_ratios[i], fewest));

@@ -27,8 +27,7 @@ struct Case {
 };
 
 Case arbitrary_case() {
-  return {*rc::gen::arbitrary<uint32_t>(), *rc::gen::inRange(0u, 300u),
-          *rc::gen::inRange(0u, 40u)};
+  return {*rc::gen::arbitrary<uint32_t>(), *rc::gen::inRange(0u, 300u), *rc::gen::inRange(0u, 40u)};
 }
 
 /// Every choice but the sizes follows from the seed.
@@ -187,8 +186,8 @@ RC_GTEST_PROP(Workload, RateScalingComesBack, ()) {
   RC_ASSERT(std::is_sorted(scaled.requests.begin(), scaled.requests.end(), earlier));
   scale_rate(scaled, 1 / factor);
   for (size_t i = 0; i < 100; ++i) {
-    const auto error = std::abs(static_cast<double>(scaled.requests[i].arrival_ns -
-                                                    trace.requests[i].arrival_ns));
+    const auto error =
+        std::abs(static_cast<double>(scaled.requests[i].arrival_ns - trace.requests[i].arrival_ns));
     RC_ASSERT(error <= 1 + factor);
   }
 }

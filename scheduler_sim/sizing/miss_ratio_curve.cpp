@@ -156,9 +156,8 @@ MissRatioCurve lru_curve_of(const DenseStream& stream, std::span<const int32_t> 
   std::vector<uint64_t> misses = count_reuse_distances(stream);
   uint64_t left = stream.ids.size();
   for (size_t d = 1; d < misses.size(); ++d) misses[d] = left -= misses[d];
-  return make_curve("lru", stream, sizes, [&](size_t size) {
-    return misses[std::min(size, misses.size() - 1)];
-  });
+  return make_curve("lru", stream, sizes,
+                    [&](size_t size) { return misses[std::min(size, misses.size() - 1)]; });
 }
 
 MissRatioCurve opt_curve_of(const DenseStream& stream, std::span<const int32_t> sizes) {
@@ -183,13 +182,11 @@ std::vector<AdapterIndex> adapter_references(const Trace& trace) {
   return references;
 }
 
-MissRatioCurve lru_curve(std::span<const AdapterIndex> references,
-                         std::span<const int32_t> sizes) {
+MissRatioCurve lru_curve(std::span<const AdapterIndex> references, std::span<const int32_t> sizes) {
   return lru_curve_of(DenseStream(references), sizes);
 }
 
-MissRatioCurve opt_curve(std::span<const AdapterIndex> references,
-                         std::span<const int32_t> sizes) {
+MissRatioCurve opt_curve(std::span<const AdapterIndex> references, std::span<const int32_t> sizes) {
   return opt_curve_of(DenseStream(references), sizes);
 }
 

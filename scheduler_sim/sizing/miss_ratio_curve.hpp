@@ -11,9 +11,10 @@
 namespace loratory::sim {
 
 /// Miss ratios of the adapter stream: the requests of a trace, one after the other, each asking for
-/// its adapter to be in one of `size` slots. A miss loads it, and evicts one if all slots are taken;
-/// the first use of an adapter is always a miss. Time, batching and pins are left out, so a replay
-/// differs: it holds the adapters of running requests, and requests that wait together share a load.
+/// its adapter to be in one of `size` slots. A miss loads it, and evicts one if all slots are
+/// taken; the first use of an adapter is always a miss. Time, batching and pins are left out, so a
+/// replay differs: it holds the adapters of running requests, and requests that wait together share
+/// a load.
 ///
 ///   "lru"    evicts the least recently used (Mattson et al., IBM Systems Journal 9 (1970))
 ///   "opt"    evicts the one whose next use is farthest away (Belady's MIN, same journal 5 (1966))
@@ -44,7 +45,6 @@ std::vector<MissRatioCurve> miss_ratio_curves(std::span<const AdapterIndex> refe
 /// Share of references whose reuse distance is at most d, for every d that occurs, ascending. The
 /// distance counts the distinct adapters since the last use, the adapter itself included: it is the
 /// smallest LRU size that hits. First uses never count, so the last share is 1 - (adapters / n).
-std::vector<std::pair<double, double>> reuse_distance_cdf(
-    std::span<const AdapterIndex> references);
+std::vector<std::pair<double, double>> reuse_distance_cdf(std::span<const AdapterIndex> references);
 
 }  // namespace loratory::sim

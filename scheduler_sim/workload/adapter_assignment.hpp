@@ -11,10 +11,10 @@ namespace loratory::sim {
 /// Adapters for a trace that has none.
 struct AdapterAssignment {
   Popularity popularity;
-  uint32_t num_adapters = 0;        ///< 0: as many as the file of `popularity` has
-  std::vector<uint32_t> ranks;      ///< dealt in turn, see make_adapter_mix
+  uint32_t num_adapters = 0;    ///< 0: as many as the file of `popularity` has
+  std::vector<uint32_t> ranks;  ///< dealt in turn, see make_adapter_mix
   uint64_t seed = 0;
-  bool replace = false;             ///< also when the trace names its own adapters
+  bool replace = false;  ///< also when the trace names its own adapters
 };
 
 /// Draws an adapter for every request, each by itself: request i takes the adapter at number i of

@@ -60,8 +60,8 @@ int64_t add_gap(int64_t time_ns, double gap_s) {
 class RenewalStream {
  public:
   /// Arrivals begin after `begin_ns`; `epoch` tells apart the stretches of one adapter.
-  RenewalStream(uint64_t seed, AdapterIndex adapter, uint64_t epoch, double rate_rps,
-                GapShape gap, int64_t begin_ns)
+  RenewalStream(uint64_t seed, AdapterIndex adapter, uint64_t epoch, double rate_rps, GapShape gap,
+                int64_t begin_ns)
       : gaps_(seed, Purpose::kArrivals, adapter),
         first_index_(epoch << 40),
         unit_s_(1 / (rate_rps * gap.mean())),

@@ -22,14 +22,14 @@ struct Arrival {
 /// Where a stream of arrivals ends: at the first limit reached.
 struct ArrivalLimit {
   uint64_t num_requests = std::numeric_limits<uint64_t>::max();
-  int64_t duration_ns = std::numeric_limits<int64_t>::max();   ///< times lie in [0, duration_ns)
+  int64_t duration_ns = std::numeric_limits<int64_t>::max();  ///< times lie in [0, duration_ns)
 };
 
 /// Gaps are gamma with the given CV (standard deviation / mean); CV 1 is the Poisson process.
 /// `poisson:RATE` or `gamma:RATE:CV` in a flag.
 struct ArrivalLaw {
-  double rate_rps = 1;   ///< requests per second, > 0
-  double cv = 1;         ///< > 0
+  double rate_rps = 1;  ///< requests per second, > 0
+  double cv = 1;        ///< > 0
 };
 
 /// Throws InputError at `place` (the name of the flag).

@@ -17,7 +17,7 @@ struct ClientLoad {
   struct Cell {
     double rate_rps = 0;
     GapLaw law = GapLaw::kNone;
-    double shape = 0;   ///< of `law`; its scale follows from the rate
+    double shape = 0;  ///< of `law`; its scale follows from the rate
   };
   std::vector<std::string> names;          ///< `<model>-<client_id>`, the busiest client first
   std::vector<std::vector<Cell>> windows;  ///< [window][client]; window 0 begins at time 0

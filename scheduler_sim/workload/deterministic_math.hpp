@@ -12,7 +12,8 @@ namespace loratory::sim {
 /// Natural logarithm of a finite x > 0; relative error <= 1e-15.
 double det_log(double x);
 
-/// e^x for any x that is not NaN; relative error <= 1e-15 for normal results, 0 below -745, infinity above 709.78.
+/// e^x for any x that is not NaN; relative error <= 1e-15 for normal results, 0 below -745,
+/// infinity above 709.78.
 double det_exp(double x);
 
 /// base^exponent for base >= 0; relative error about |exponent * log(base)| * 2e-16. 0^0 = 1.

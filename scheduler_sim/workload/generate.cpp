@@ -81,8 +81,7 @@ AdaptersAndArrivals make_arrivals(const GenerateOptions& options) {
   if (options.source == ArrivalSource::kAdapterRates) return arrivals_at_adapter_rates(options);
   if (options.source == ArrivalSource::kClients) return arrivals_of_clients(options);
   if (!has_adapters(options)) return {{}, arrivals_of_mix(options, one_base_model())};
-  const AdapterMix mix =
-      make_adapter_mix(options.popularity, options.num_adapters, options.ranks);
+  const AdapterMix mix = make_adapter_mix(options.popularity, options.num_adapters, options.ranks);
   return {mix.adapters(), arrivals_of_mix(options, mix)};
 }
 
@@ -166,8 +165,8 @@ Trace generate(const GenerateOptions& options) {
   trace.requests.resize(made.arrivals.size());
   for (size_t i = 0; i < made.arrivals.size(); ++i) {
     TraceRequest& request = trace.requests[i];
-    request.arrival_ns = drawn_times ? made.arrivals[i].time_ns / 1000 * 1000
-                                     : made.arrivals[i].time_ns;
+    request.arrival_ns =
+        drawn_times ? made.arrivals[i].time_ns / 1000 * 1000 : made.arrivals[i].time_ns;
     request.adapter = made.adapters.empty() ? kBaseModel : made.arrivals[i].adapter;
     lengths.set_lengths(request, i);
   }

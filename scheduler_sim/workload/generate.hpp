@@ -24,11 +24,11 @@ std::vector<AdapterRates> parse_adapter_rates(std::string_view text,
                                               std::string_view place = "--adapter-rates");
 
 enum class ArrivalSource : uint8_t {
-  kShared,         ///< one stream of `arrivals`; every request draws its adapter
-  kPerAdapter,     ///< one stream per adapter: its share of arrivals.rate_rps, with arrivals.cv
-  kAdapterRates,   ///< one stream per adapter of `adapter_rates`, with arrivals.cv
-  kClients,        ///< the rates and gap laws of the table of a servegen popularity
-  kTrace,          ///< the times of `arrivals_from`
+  kShared,        ///< one stream of `arrivals`; every request draws its adapter
+  kPerAdapter,    ///< one stream per adapter: its share of arrivals.rate_rps, with arrivals.cv
+  kAdapterRates,  ///< one stream per adapter of `adapter_rates`, with arrivals.cv
+  kClients,       ///< the rates and gap laws of the table of a servegen popularity
+  kTrace,         ///< the times of `arrivals_from`
 };
 
 struct GenerateOptions {
@@ -38,18 +38,18 @@ struct GenerateOptions {
   ArrivalLaw arrivals;
   std::vector<AdapterRates> adapter_rates;
   const Trace* arrivals_from = nullptr;
-  double rate_scale = 1;                ///< multiplies every rate
+  double rate_scale = 1;  ///< multiplies every rate
   ArrivalLimit limit;
 
-  Popularity popularity;                ///< not used by kAdapterRates
-  uint32_t num_adapters = 0;            ///< 0 = all requests ask for the base model (or as the file says)
-  std::vector<uint32_t> ranks;          ///< dealt in turn, see make_adapter_mix
+  Popularity popularity;        ///< not used by kAdapterRates
+  uint32_t num_adapters = 0;    ///< 0 = all requests ask for the base model (or as the file says)
+  std::vector<uint32_t> ranks;  ///< dealt in turn, see make_adapter_mix
 
   LengthLaw prompt_tokens, output_tokens;
   const Trace* lengths_from = nullptr;  ///< takes (prompt, output) pairs of its rows instead
   bool lengths_in_order = false;        ///< row i mod size for request i; otherwise a row at random
 
-  SessionOptions sessions;              ///< with more than one turn, prompt_tokens is one message
+  SessionOptions sessions;  ///< with more than one turn, prompt_tokens is one message
 };
 
 /// A trace made from laws. The same options give the same bytes on any machine; `source` and

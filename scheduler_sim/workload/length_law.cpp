@@ -13,8 +13,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr std::string_view kForms =
-    "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE";
+constexpr std::string_view kForms = "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE";
 
 uint32_t parse_tokens(std::string_view text, std::string_view place) {
   const double tokens = parse_number(text, "length", place);
@@ -62,9 +61,7 @@ LengthLaw read_histogram(const std::string& path) {
 
 }  // namespace
 
-LengthLaw LengthLaw::constant(uint32_t tokens) {
-  return lognormal(tokens, tokens, tokens);
-}
+LengthLaw LengthLaw::constant(uint32_t tokens) { return lognormal(tokens, tokens, tokens); }
 
 LengthLaw LengthLaw::lognormal(double mean, double p50, uint32_t max_tokens) {
   LORATORY_ASSERT(p50 > 0 && mean >= p50, "a lognormal law has mean >= p50 > 0");

@@ -33,8 +33,8 @@ class LengthLaw {
 
  private:
   uint32_t max_tokens_ = 1;
-  double mu_ = 0, sigma_ = 0;   // of the lognormal; bins_ empty
-  std::vector<Bin> bins_;       // weights cumulated
+  double mu_ = 0, sigma_ = 0;  // of the lognormal; bins_ empty
+  std::vector<Bin> bins_;      // weights cumulated
 };
 
 /// Throws InputError at `place` (the name of the flag), or at `file:line:column`.

@@ -110,10 +110,14 @@ std::vector<double> cumulate(const std::vector<double>& shares) {
 
 std::string Popularity::text() const {
   switch (kind) {
-    case PopularityKind::kUniform: return "uniform";
-    case PopularityKind::kZipf: return fmt::format("zipf:{}", exponent);
-    case PopularityKind::kPower: return fmt::format("power:{}", exponent);
-    case PopularityKind::kWeights: return "weights:" + path;
+    case PopularityKind::kUniform:
+      return "uniform";
+    case PopularityKind::kZipf:
+      return fmt::format("zipf:{}", exponent);
+    case PopularityKind::kPower:
+      return fmt::format("power:{}", exponent);
+    case PopularityKind::kWeights:
+      return "weights:" + path;
     case PopularityKind::kServegen:
       return model.empty() ? "servegen:" + path : fmt::format("servegen:{}#{}", path, model);
   }

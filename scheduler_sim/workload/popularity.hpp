@@ -22,9 +22,9 @@ enum class PopularityKind : uint8_t { kUniform, kZipf, kPower, kWeights, kServeg
 ///                    shares change every 600 s as the clients' rates do
 struct Popularity {
   PopularityKind kind = PopularityKind::kUniform;
-  double exponent = 0;      ///< A of zipf and power
-  std::string path;         ///< of weights and servegen
-  std::string model;        ///< of servegen; empty = all
+  double exponent = 0;  ///< A of zipf and power
+  std::string path;     ///< of weights and servegen
+  std::string model;    ///< of servegen; empty = all
 
   std::string text() const;  ///< as it would be written in a flag
 };

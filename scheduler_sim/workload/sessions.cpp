@@ -17,9 +17,9 @@ namespace {
 
 struct Session {
   uint32_t id = 0;
-  uint32_t context_tokens = 0;    ///< prompt and output of its last turn
-  uint32_t prompt_tokens = 0;     ///< of its last turn
-  uint64_t content_begin = 0;     ///< of its last turn, in Trace::block_ids
+  uint32_t context_tokens = 0;  ///< prompt and output of its last turn
+  uint32_t prompt_tokens = 0;   ///< of its last turn
+  uint64_t content_begin = 0;   ///< of its last turn, in Trace::block_ids
   uint64_t num_turns = 0;
 };
 
@@ -53,8 +53,8 @@ class SessionWriter {
       append_blocks(request, trace_block_run(session));
     } else {
       const SystemPrompt* system = system_prompt_of(request.adapter);
-      request.prompt_tokens = std::min((system ? system->tokens : 0) + message_tokens,
-                                       options_.max_prompt_tokens);
+      request.prompt_tokens =
+          std::min((system ? system->tokens : 0) + message_tokens, options_.max_prompt_tokens);
       append_system_blocks(request, system);
     }
     request.session = session.id;
@@ -101,8 +101,8 @@ class SessionWriter {
 
   void append_system_blocks(TraceRequest& request, const SystemPrompt* system) {
     request.content_begin = trace_.block_ids.size();
-    const uint64_t count = system ? std::min(full_blocks(system->tokens),
-                                             full_blocks(request.prompt_tokens)) : 0;
+    const uint64_t count =
+        system ? std::min(full_blocks(system->tokens), full_blocks(request.prompt_tokens)) : 0;
     for (uint64_t i = 0; i < count; ++i) trace_.block_ids.push_back(system->first_block_id + i);
     append_new_blocks(request);
   }

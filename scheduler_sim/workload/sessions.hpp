@@ -9,11 +9,11 @@ namespace loratory::sim {
 
 /// Chat sessions and shared system prompts, as block ids for the prefix cache.
 struct SessionOptions {
-  uint32_t block_tokens = 0;         ///< tokens per block id; 0 = the content stays unknown
-  double mean_turns = 1;             ///< >= 1; after each turn the user goes on with 1 - 1/mean_turns
-  double mean_gap_s = 60;            ///< > 0; a next turn is ready after gap/2 + an exponential gap/2
-  uint32_t num_system_prompts = 0;   ///< adapter i uses prompt i % num_system_prompts; 0 = none
-  LengthLaw system_tokens = {};      ///< of one system prompt
+  uint32_t block_tokens = 0;  ///< tokens per block id; 0 = the content stays unknown
+  double mean_turns = 1;      ///< >= 1; after each turn the user goes on with 1 - 1/mean_turns
+  double mean_gap_s = 60;     ///< > 0; a next turn is ready after gap/2 + an exponential gap/2
+  uint32_t num_system_prompts = 0;      ///< adapter i uses prompt i % num_system_prompts; 0 = none
+  LengthLaw system_tokens = {};         ///< of one system prompt
   uint32_t max_prompt_tokens = 32'768;  ///< a session that would grow past it ends
 };
 

@@ -19,7 +19,8 @@ std::vector<TableField> parse_row(std::string_view row, std::string_view file, u
   size_t begin = row.find_first_not_of(kSeparators);
   while (begin != std::string_view::npos) {
     const size_t end = std::min(row.find_first_of(kSeparators, begin), row.size());
-    fields.push_back({row.substr(begin, end - begin), file, line, static_cast<uint32_t>(begin + 1)});
+    fields.push_back(
+        {row.substr(begin, end - begin), file, line, static_cast<uint32_t>(begin + 1)});
     begin = row.find_first_not_of(kSeparators, end);
   }
   return fields;

@@ -11,8 +11,8 @@ namespace loratory::sim {
 struct TableField {
   std::string_view text;
   std::string_view file;
-  uint32_t line = 0;     ///< 1-based
-  uint32_t column = 0;   ///< 1-based, of the first byte of the field
+  uint32_t line = 0;    ///< 1-based
+  uint32_t column = 0;  ///< 1-based, of the first byte of the field
 
   std::string place() const;  ///< "file:line:column"
   /// The field as a number >= 0; throws InputError at place() if it is not one, naming `what`.

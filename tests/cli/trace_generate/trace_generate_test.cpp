@@ -1,4 +1,5 @@
-// `loratory trace generate` from outside: what it prints, and one line with exit code 2 on bad input.
+// `loratory trace generate` from outside: what it prints, and one line with exit code 2 on bad
+// input.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -52,7 +52,9 @@ TEST(AssignAdapters, KeepsTheAdaptersOfTheTraceUnlessTold) {
   Trace trace = trace_of(2);
   trace.adapters = {{"own", 8}};
   trace.requests[0].adapter = 0;
-  EXPECT_EQ(error_of([&] { assign_adapters(trace, {{}, 4, {8}, 1}); }),
+  EXPECT_EQ(error_of([&] {
+              assign_adapters(trace, {{}, 4, {8}, 1});
+            }),
             "--adapters: the trace names 1 adapters of its own; "
             "leave the flag out to use them, or add --replace-adapters");
   EXPECT_EQ(trace.adapters[0].name, "own");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "tests/scheduler_sim/workload/workload_testing.hpp"
 
@@ -35,14 +36,16 @@ TEST(Arrivals, SharedStreamHasItsRateAndCv) {
     const GapStatistics gaps = gap_statistics(arrivals);
     EXPECT_NEAR(gaps.mean_s, 0.05, 4 * 0.05 * cv / std::sqrt(5e4)) << cv;
     EXPECT_NEAR(gaps.cv, cv, 0.05 * cv) << cv;
-    EXPECT_TRUE(std::is_sorted(arrivals.begin(), arrivals.end(),
-                               [](const Arrival& a, const Arrival& b) { return a.time_ns < b.time_ns; }));
+    EXPECT_TRUE(
+        std::is_sorted(arrivals.begin(), arrivals.end(),
+                       [](const Arrival& a, const Arrival& b) { return a.time_ns < b.time_ns; }));
   }
 }
 
 // Poisson: the counts of disjoint seconds are Poisson, so their variance is their mean.
 TEST(Arrivals, PoissonCountsHaveVarianceEqualToTheirMean) {
-  const auto arrivals = shared_arrivals({10, 1}, uniform_mix(1), {.duration_ns = 4000 * kSecond}, 3);
+  const auto arrivals =
+      shared_arrivals({10, 1}, uniform_mix(1), {.duration_ns = 4000 * kSecond}, 3);
   std::vector<double> counts(4000, 0);
   for (const Arrival& a : arrivals) ++counts.at(static_cast<size_t>(a.time_ns / kSecond));
   double sum = 0, squares = 0;
@@ -57,7 +60,8 @@ TEST(Arrivals, PoissonCountsHaveVarianceEqualToTheirMean) {
 TEST(Arrivals, BurstyStreamsDoNotStartWithABurst) {
   std::vector<double> rates_rps(4000, 0.1);
   const auto arrivals = adapter_arrivals(rates_rps, 4, {.duration_ns = kSecond}, 5);
-  // Expected 400; one adapter rarely has several, so the count's deviation is a few times sqrt(400).
+  // Expected 400; one adapter rarely has several, so the count's deviation is a few times
+  // sqrt(400).
   EXPECT_NEAR(static_cast<double>(arrivals.size()), 400, 200);
 }
 
@@ -92,8 +96,10 @@ ClientLoad load_of(GapLaw law, double shape) {
 }
 
 TEST(Arrivals, ClientsFollowTheirWindows) {
-  for (const auto& [law, shape] : {std::pair{GapLaw::kNone, 0.0}, {GapLaw::kGamma, 0.5},
-                                   {GapLaw::kWeibull, 0.6}, {GapLaw::kWeibull, 2.0}}) {
+  for (const auto& [law, shape] : {std::pair{GapLaw::kNone, 0.0},
+                                   {GapLaw::kGamma, 0.5},
+                                   {GapLaw::kWeibull, 0.6},
+                                   {GapLaw::kWeibull, 2.0}}) {
     const auto arrivals = client_arrivals(load_of(law, shape), 0.5, {}, 9);
     double first = 0, second = 0;
     for (const Arrival& a : arrivals) {
@@ -106,6 +112,29 @@ TEST(Arrivals, ClientsFollowTheirWindows) {
     EXPECT_NEAR(first, 1200, 4 * 1.8 * std::sqrt(1200.0));
     EXPECT_NEAR(second, 2400, 4 * 1.8 * std::sqrt(2400.0));
   }
+}
+
+/// Folder of the public traces that are too large for the repository; empty when there is none.
+std::string public_traces() {
+  const char* variable = std::getenv("LORATORY_SHARED");
+  const std::string folder = variable ? std::string(variable) + "/traces"
+                                      : std::string(LORATORY_SOURCE_DIR) + "/../shared/traces";
+  return std::filesystem::exists(folder) ? folder : "";
+}
+
+// An hour of all clients of one model: as many requests as the table's rates add up to.
+TEST(Arrivals, ClientsOfServegenHaveTheirMeasuredRates) {
+  if (public_traces().empty()) GTEST_SKIP() << "no public traces; set LORATORY_SHARED";
+  const auto table = read_client_windows(public_traces() + "/servegen_client_windows.csv.gz");
+  const ClientLoad load = make_client_load(table, "m-large", 0, "F");
+  EXPECT_EQ(load.names.size(), 162u);
+  double expected = 0;
+  for (size_t window = 0; window < 6; ++window) {
+    for (const ClientLoad::Cell& cell : load.windows[window]) expected += 600 * cell.rate_rps * 0.1;
+  }
+  const auto arrivals = client_arrivals(load, 0.1, {.duration_ns = 6 * kClientWindowNs}, 1);
+  // The busiest client has CV 1.3 and half of the requests: two deviations are about 1 %.
+  EXPECT_NEAR(static_cast<double>(arrivals.size()) / expected, 1, 0.02);
 }
 
 TEST(Arrivals, TraceTimesAreKeptUpToTheLimit) {
@@ -124,7 +153,9 @@ TEST(Arrivals, TraceTimesAreKeptUpToTheLimit) {
 }
 
 TEST(Arrivals, AWorkloadNeedsAnEnd) {
-  EXPECT_EQ(error_of([] { (void)shared_arrivals({1, 1}, uniform_mix(1), {}, 1); }),
+  EXPECT_EQ(error_of([] {
+              (void)shared_arrivals({1, 1}, uniform_mix(1), {}, 1);
+            }),
             "--requests: the workload has no end; give --requests N or --duration S");
 }
 
@@ -134,8 +165,9 @@ TEST(ArrivalLaw, ParsesAndNamesItsErrors) {
   const auto error = [](const char* text) {
     return error_of([&] { (void)parse_arrival_law(text); });
   };
-  EXPECT_EQ(error("poisson"), "--arrivals: unknown law of arrivals 'poisson'; "
-                              "give poisson:RATE, gamma:RATE:CV or trace:FILE");
+  EXPECT_EQ(error("poisson"),
+            "--arrivals: unknown law of arrivals 'poisson'; "
+            "give poisson:RATE, gamma:RATE:CV or trace:FILE");
   EXPECT_EQ(error("poisson:0"), "--arrivals: a rate of 0; give requests per second, > 0");
   EXPECT_EQ(error("gamma:1:0"), "--arrivals: CV 0 is out of range; give 0.01 .. 100");
   EXPECT_EQ(error("gamma:1:x"),
@@ -155,7 +187,8 @@ TEST(ScaleRate, DividesTimesAndKeepsPatience) {
 TEST(ScaleRate, RefusesWhatIsNotAFactor) {
   Trace trace;
   trace.requests = {{.arrival_ns = int64_t{1} << 60}};
-  EXPECT_EQ(error_of([&] { scale_rate(trace, 0); }), "--rate-scale: 0 is not a factor; give one > 0");
+  EXPECT_EQ(error_of([&] { scale_rate(trace, 0); }),
+            "--rate-scale: 0 is not a factor; give one > 0");
   EXPECT_EQ(error_of([&] { scale_rate(trace, 1e-9); }),
             "--rate-scale: 1e-09 moves arrivals past 100 years; give a larger factor");
 }

@@ -34,11 +34,11 @@ TEST(ClientLoad, ErrorsNameThePlace) {
   EXPECT_EQ(error_of([] { (void)make_client_load({row("a", 0, 0, 1)}, "b", 0, "F"); }),
             "F: no client of model 'b' has a rate > 0; "
             "name a model of the table after '#', or leave it out for all");
-  EXPECT_EQ(error_of([] {
-              (void)make_client_load({row("a", 0, 0, 1), row("a", 0, int64_t{1} << 60, 1)}, "", 0,
-                                     "F");
-            }),
-            "F: the windows span more than a year; cut the table to what is needed");
+  EXPECT_EQ(
+      error_of([] {
+        (void)make_client_load({row("a", 0, 0, 1), row("a", 0, int64_t{1} << 60, 1)}, "", 0, "F");
+      }),
+      "F: the windows span more than a year; cut the table to what is needed");
 }
 
 }  // namespace

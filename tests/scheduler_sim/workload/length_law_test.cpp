@@ -57,18 +57,19 @@ TEST(LengthLaw, ErrorsNameTheFlag) {
             "its mean is above its median; swap them?");
   EXPECT_EQ(error("constant:0"),
             "--prompt-tokens: length '0' is not a number of tokens; it must lie in 1 .. 16777216");
-  EXPECT_EQ(error("constant:1.5"), "--prompt-tokens: length '1.5' is not a number of tokens; it "
-                                   "must lie in 1 .. 16777216");
+  EXPECT_EQ(error("constant:1.5"),
+            "--prompt-tokens: length '1.5' is not a number of tokens; it "
+            "must lie in 1 .. 16777216");
 }
 
 TEST(LengthLaw, HistogramErrorsNameLineAndColumn) {
   const auto error = [](const std::string& text) {
     const TempFile file(text);
-    std::string line =
-        error_of([&] { (void)parse_length_law("histogram:" + file.path(), "--x"); });
+    std::string line = error_of([&] { (void)parse_length_law("histogram:" + file.path(), "--x"); });
     return line.replace(line.find(file.path()), file.path().size(), "F");
   };
-  EXPECT_EQ(error("10 1\n10 2"), "F:2:1: length '10' is not an integer; it must lie in 11 .. 16777216");
+  EXPECT_EQ(error("10 1\n10 2"),
+            "F:2:1: length '10' is not an integer; it must lie in 11 .. 16777216");
   EXPECT_EQ(error("10 1\n20"), "F:2:1: a row of 1 fields; write `up_to_tokens weight`");
   EXPECT_EQ(error("10 x"), "F:1:4: weight 'x' is not a number >= 0; write it like 12 or 0.25");
   EXPECT_EQ(error("0 1\n2 1"), "F:1:3: a length of 0 has weight; lengths begin at 1 token");

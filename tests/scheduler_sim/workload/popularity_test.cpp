@@ -87,8 +87,8 @@ TEST(Popularity, NumberOfAdaptersIsNeeded) {
 }
 
 TEST(WeightsFile, TakesTextOrCsvWithOptionalRanks) {
-  for (const char* text : {"a 1\nb\t3  64 # big\n\n# nobody\nc 0\n",
-                           "name,weight,rank\r\na,1\r\nb,3,64\r\nc,0\r\n"}) {
+  for (const char* text :
+       {"a 1\nb\t3  64 # big\n\n# nobody\nc 0\n", "name,weight,rank\r\na,1\r\nb,3,64\r\nc,0\r\n"}) {
     const TempFile file(text);
     const AdapterMix mix = make_adapter_mix(parse_popularity("weights:" + file.path()), 0, {8});
     ASSERT_EQ(mix.adapters().size(), 3u);
@@ -103,13 +103,13 @@ TEST(WeightsFile, TakesTextOrCsvWithOptionalRanks) {
 TEST(WeightsFile, ErrorsNameLineAndColumn) {
   const auto error = [](const std::string& text) {
     const TempFile file(text);
-    std::string line = error_of([&] {
-      (void)make_adapter_mix(parse_popularity("weights:" + file.path()), 0, {});
-    });
+    std::string line = error_of(
+        [&] { (void)make_adapter_mix(parse_popularity("weights:" + file.path()), 0, {}); });
     const size_t at = line.find(file.path());
     return at == line.npos ? line : line.replace(at, file.path().size(), "F");
   };
-  EXPECT_EQ(error("a 1\n  b"), "F:2:3: a row of 1 fields; write `name weight` or `name weight rank`");
+  EXPECT_EQ(error("a 1\n  b"),
+            "F:2:3: a row of 1 fields; write `name weight` or `name weight rank`");
   EXPECT_EQ(error("a 1 8 9"),
             "F:1:7: a row of 4 fields; write `name weight` or `name weight rank`");
   EXPECT_EQ(error("a,1\nb,two\n"),
@@ -124,8 +124,8 @@ TEST(WeightsFile, ErrorsNameLineAndColumn) {
 
 TEST(WeightsFile, MustAgreeWithTheNumberOfAdapters) {
   const TempFile file("a 1\nb 1\n");
-  const std::string error = error_of(
-      [&] { (void)make_adapter_mix(parse_popularity("weights:" + file.path()), 3, {}); });
+  const std::string error =
+      error_of([&] { (void)make_adapter_mix(parse_popularity("weights:" + file.path()), 3, {}); });
   EXPECT_EQ(error, "--adapters: 3 adapters asked for, " + file.path() +
                        " has 2; leave out --adapters to take all of the file");
 }

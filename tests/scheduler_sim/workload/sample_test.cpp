@@ -48,7 +48,8 @@ TEST(Sample, ItsRecipeMakesTheSameBytes) {
   command = replaced(command, "loratory", "'" + program + "'");
   ASSERT_EQ(std::system((command + " 2>/dev/null").c_str()), 0) << command;
   const std::string made = unpacked(out.path()), kept = unpacked(kTraces + "sample.jsonl.gz");
-  EXPECT_TRUE(made == kept) << "traces/sample.jsonl.gz is not what traces/README.md says: " << command;
+  EXPECT_TRUE(made == kept) << "traces/sample.jsonl.gz is not what traces/README.md says: "
+                            << command;
 }
 
 TEST(Sample, IsWhatItsPageSays) {

@@ -30,10 +30,9 @@ std::vector<uint64_t> blocks(const Trace& trace, size_t request) {
 
 TEST(Sessions, OneTurnEachHasASystemPromptAndNewBlocks) {
   Trace trace = requests_every_second(3, 2, 10, 5);
-  add_sessions(trace, {.block_tokens = 16,
-                       .num_system_prompts = 1,
-                       .system_tokens = LengthLaw::constant(40)},
-               1);
+  add_sessions(
+      trace,
+      {.block_tokens = 16, .num_system_prompts = 1, .system_tokens = LengthLaw::constant(40)}, 1);
   EXPECT_EQ(trace.block_tokens, 16u);
   EXPECT_EQ(trace.requests[0].prompt_tokens, 50u);
   // 40 tokens fill blocks 0 and 1; the block that mixes system prompt and message is new each time.
@@ -85,12 +84,13 @@ TEST(Sessions, ASessionWithoutRoomEnds) {
 
 TEST(Sessions, EveryRequestHasABlockIdForEveryStartedBlock) {
   Trace trace = requests_every_second(500, 5, 33, 17);
-  add_sessions(trace, {.block_tokens = 16,
-                       .mean_turns = 2.5,
-                       .mean_gap_s = 20,
-                       .num_system_prompts = 3,
-                       .system_tokens = LengthLaw::lognormal(300, 200),
-                       .max_prompt_tokens = 600},
+  add_sessions(trace,
+               {.block_tokens = 16,
+                .mean_turns = 2.5,
+                .mean_gap_s = 20,
+                .num_system_prompts = 3,
+                .system_tokens = LengthLaw::lognormal(300, 200),
+                .max_prompt_tokens = 600},
                9);
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     const TraceRequest& request = trace.requests[i];

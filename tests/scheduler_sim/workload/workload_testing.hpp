@@ -43,8 +43,9 @@ class TempFile {
 };
 
 /// Pearson's statistic of counts against expected shares, as a number of standard deviations of its
-/// law: chi-square with f degrees of freedom has mean f and variance 2f. Seeds are fixed, so this is
-/// a check of the law and not a gamble: a right one stays below 4, a wrong one runs into hundreds.
+/// law: chi-square with f degrees of freedom has mean f and variance 2f. Seeds are fixed, so this
+/// is a check of the law and not a gamble: a right one stays below 4, a wrong one runs into
+/// hundreds.
 inline double chi_square_z(const std::vector<uint64_t>& counts, const std::vector<double>& shares) {
   double total = 0, statistic = 0, freedom = -1;
   for (const uint64_t count : counts) total += static_cast<double>(count);
