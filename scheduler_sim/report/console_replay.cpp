@@ -23,13 +23,13 @@ class Banner {
     text_ += std::string(rest / 2, fill) + spaced + std::string(rest - rest / 2, fill) + "\n";
   }
   void line(std::string_view label, int64_t value) {
-    text_ += fmt::format("{:<{}} {:<10}\n", label, kLabelWidth, value);
+    text_ += fmt::format("{:<{}} {}\n", label, kLabelWidth, value);
   }
   void line(std::string_view label, double value) {
-    text_ += fmt::format("{:<{}} {:<10.2f}\n", label, kLabelWidth, value);
+    text_ += fmt::format("{:<{}} {:.2f}\n", label, kLabelWidth, value);
   }
   void line(std::string_view label, std::string_view value) {
-    text_ += fmt::format("{:<{}} {:<10}\n", label, kLabelWidth, value);
+    text_ += fmt::format("{:<{}} {}\n", label, kLabelWidth, value);
   }
   void latency(std::string_view title, std::string_view name, const LatencySummary& latency) {
     section(title, '-');
@@ -84,7 +84,7 @@ void add_engine(Banner& banner, const ConfigResult& c) {
 }
 
 std::string infeasible(const ConfigResult& c) {
-  return fmt::format("max_loras {} does not fit: {}\n", c.max_loras, c.verdict);
+  return fmt::format("max_loras {}: {}\n", c.max_loras, c.verdict);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace loratory::sim {
 ///   process "requests"       one async track per request: queued, prefill (first scheduled to first
 ///                            token), decode; its args hold tokens, cached tokens and preemptions
 ///
-/// Draws what the result kept: slot_spans, timeline and requests. Cost O(their number).
+/// Draws what the result kept: slot_spans, timeline, and the requests that ended. Cost O(their number).
 void write_perfetto(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
                     std::span<const TraceAdapter> adapters);
 

@@ -74,7 +74,7 @@ Plot layout(const LineChart& chart) {
 
 bool is_choice(const LineChart& chart, double value) {
   return std::any_of(chart.x_rules.begin(), chart.x_rules.end(),
-                     [&](const Rule& rule) { return rule.value == value; });
+                     [&](const Rule& rule) { return !rule.is_limit && rule.value == value; });
 }
 
 /// The ticks that have room, the chosen one first of all.
@@ -119,7 +119,7 @@ std::string draw_band(const LineChart& chart, const Plot& plot) {
   std::vector<Point> outline;
   for (const Point& p : chart.band_hi) outline.push_back(plot.at(p));
   for (auto p = chart.band_lo.rbegin(); p != chart.band_lo.rend(); ++p) outline.push_back(plot.at(*p));
-  return polygon(outline, "band");
+  return polygon(outline, fmt::format("band f{}", chart.band_style));
 }
 
 std::string draw_rules(const LineChart& chart, const Plot& plot) {

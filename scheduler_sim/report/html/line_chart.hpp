@@ -51,6 +51,7 @@ struct LineChart {
   Axis x, y;
   std::vector<Line> lines;
   std::vector<Point> band_lo, band_hi;  ///< a shaded range, drawn below the lines
+  int band_style = 1;                   ///< the colour of the line it belongs to
   std::vector<Rule> x_rules;            ///< vertical: "recommended"
   std::vector<Rule> y_rules;            ///< horizontal: a limit
   std::vector<Note> notes;

@@ -7,13 +7,13 @@ namespace loratory::sim::report {
 const char* const kPageStyle = R"css(
 :root{color-scheme:light dark;
 --bg:#fff;--panel:#f6f7f9;--ink:#1a1e23;--muted:#5d6772;--rule:#e2e5e9;--axis:#a9b1ba;
---accent:#0b63b5;--accent-soft:#e8f1fb;--good:#0b7350;--bad:#b03a12;
+--accent:#0b63b5;--accent-soft:#e8f1fb;--good:#0b7350;--bad:#b3202c;
 --c1:#0072b2;--c2:#d55e00;--c3:#009272;--c4:#b0558b;--c5:#c98a00;--c6:#56b4e9;
 --a1:#0072b2;--a2:#e69f00;--a3:#009e73;--a4:#cc79a7;--a5:#56b4e9;--a6:#d55e00;--a7:#f0e442;--a8:#5b4fa2;
 --o0:#c9ced4;--o1:#dfe2e6;--weights:#8d97a3;--reserve:#d3d8dd;--slots:#d55e00;--kv:#3f93c4}
 @media(prefers-color-scheme:dark){:root{
 --bg:#101316;--panel:#181c21;--ink:#e7eaee;--muted:#9ca6b1;--rule:#2a3037;--axis:#59636e;
---accent:#6fb3f2;--accent-soft:#15283b;--good:#4cc79a;--bad:#ff9b70;
+--accent:#6fb3f2;--accent-soft:#15283b;--good:#4cc79a;--bad:#ff7d8b;
 --c1:#56aee6;--c2:#ff8f4d;--c3:#3dcba4;--c4:#e59ac6;--c5:#efb93f;--c6:#3b7fa8;
 --a1:#3d93cf;--a2:#e6a92f;--a3:#21b58a;--a4:#d88fb6;--a5:#7cc8f2;--a6:#e8763a;--a7:#e9df5b;--a8:#8f84d6;
 --o0:#3d454e;--o1:#2f363d;--weights:#6b7681;--reserve:#3a424a;--slots:#f08a4b;--kv:#3b86b5}}
@@ -25,13 +25,13 @@ font-variant-numeric:tabular-nums}
 main,footer{max-width:1120px;margin:0 auto;padding:0 24px}
 h1,h2,h3,p,dl,dd,figure,ul{margin:0;padding:0}
 code{font:.92em/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
-.eyebrow{padding-top:40px;color:var(--muted);font-size:.9rem}
+.eyebrow{overflow-wrap:anywhere;padding-top:40px;color:var(--muted);font-size:.9rem}
 .verdict{display:grid;grid-template-columns:minmax(0,1.35fr) minmax(0,1fr);gap:40px;padding:10px 0 36px}
 h1{font-size:2.5rem;line-height:1.15;letter-spacing:-.02em;font-weight:650;margin-bottom:14px}
 h1 em{font-style:normal;color:var(--accent)}
 .flags{display:inline-block;background:var(--accent-soft);border-radius:6px;padding:5px 11px;margin-bottom:18px}
 .say{display:grid;grid-template-columns:auto 1fr;gap:6px 16px;max-width:62ch}
-.say dt{color:var(--muted)}
+.say dd{overflow-wrap:anywhere}.say dt{color:var(--muted)}
 .tiles{display:grid;grid-template-columns:1fr 1fr;gap:1px;background:var(--rule);border:1px solid var(--rule);
 border-radius:10px;overflow:hidden;align-self:start}
 .tiles div{background:var(--bg);padding:13px 16px}
@@ -62,7 +62,7 @@ svg .chosen{fill:var(--accent);font-weight:650}
 svg .label{font-weight:600}
 svg .t1{fill:var(--c1)}svg .t2{fill:var(--c2)}svg .t3{fill:var(--c3)}svg .t4{fill:var(--c4)}svg .t5{fill:var(--c5)}
 svg .label,svg .limit-name,svg .choice{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
-.band{fill:var(--c1);opacity:.16}
+.band{opacity:.16}
 .limit{stroke:var(--bad);stroke-width:1.4;stroke-dasharray:5 3}svg .limit-name{fill:var(--bad)}
 .choice-line{stroke:var(--accent);stroke-width:1.2;opacity:.75}svg .choice{fill:var(--accent);font-weight:600}
 .note-ring{fill:none;stroke:var(--accent);stroke-width:1.6}
@@ -75,7 +75,7 @@ svg .label,svg .limit-name,svg .choice{paint-order:stroke;stroke:var(--bg);strok
 .a7{fill:var(--a7)}.a8{fill:var(--a8)}.o0{fill:var(--o0)}.o1{fill:var(--o1)}
 svg .run-name{font-size:10.5px;fill:#111;pointer-events:none}svg .a1n,svg .a8n{fill:#fff}
 svg .o0n,svg .o1n{fill:var(--ink)}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;font-size:.84rem;padding-top:8px}
+.legend{list-style:none;overflow-wrap:anywhere;display:flex;flex-wrap:wrap;gap:4px 18px;font-size:.84rem;padding-top:8px}
 .legend span{color:var(--muted)}
 .swatch{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}
 .swatch.a1{background:var(--a1)}.swatch.a2{background:var(--a2)}.swatch.a3{background:var(--a3)}
@@ -83,7 +83,7 @@ svg .o0n,svg .o1n{fill:var(--ink)}
 .swatch.a7{background:var(--a7)}.swatch.a8{background:var(--a8)}
 .swatch.o0{background:var(--o0);margin-right:1px}.swatch.o1{background:var(--o1)}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;font-size:.86rem;width:100%;line-height:1.35}
+table{border-collapse:separate;border-spacing:0;font-size:.86rem;width:100%;line-height:1.35}
 th,td{padding:6px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 th{color:var(--muted);font-weight:500;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}

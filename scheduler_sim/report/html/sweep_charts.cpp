@@ -119,7 +119,7 @@ Figure goodput_figure(const SizeResult& result) {
   Figure figure{.id = "goodput", .title = "Goodput"};
   figure.subtitle = "Requests/s that meet every SLO; higher is better.";
   if (!chart.band_lo.empty()) {
-    figure.subtitle += fmt::format(" Band: lowest and highest of {} seeds.", result.num_seeds);
+    figure.subtitle += fmt::format(" Band: {} seeds.", result.num_seeds);
   }
   figure.subtitle += slice_note(result);
   const int32_t knee = knee_of(result);
@@ -134,10 +134,13 @@ Figure goodput_figure(const SizeResult& result) {
 }
 
 Figure latency_figure(const SizeResult& result, std::string id, const std::string& name,
-                      const std::string& meaning, const std::vector<Measure>& measures, double limit_ms) {
+                      const std::string& meaning, const std::vector<Measure>& measures, double limit_ms,
+                      const std::vector<double>& lo_ms = {}, const std::vector<double>& hi_ms = {}) {
   LineChart chart = chart_of_sizes(result);
   chart.y = {"time", format_ms};
   add_measures(chart, result, measures);
+  add_band(chart, result, lo_ms, hi_ms);
+  chart.band_style = 2;
   chart.y.log = wants_log(chart);
   if (chart.y.log) chart.y.title = "time, log scale";
   if (limit_ms > 0) {
@@ -146,6 +149,10 @@ Figure latency_figure(const SizeResult& result, std::string id, const std::strin
   }
   Figure figure{.id = std::move(id), .title = name};
   figure.subtitle = meaning + "; lower is better.";
+  if (!chart.band_lo.empty()) {
+    figure.subtitle += fmt::format(" Band: {} over {} seeds.",
+                                   format_percentile(result.slo.percentile), result.num_seeds);
+  }
   figure.description = name + " at the 50th, 90th and 99th percentile against max_loras" +
                        (limit_ms > 0 ? ", with the SLO " + format_ms(limit_ms) + "." : ".");
   figure.table = table_of(chart, result, measures, format_ms);
@@ -158,7 +165,7 @@ Figure ttft_figure(const SizeResult& result) {
                         {{"p50", 3, [](const ConfigResult& c) { return c.ttft.p50_ms; }},
                          {"p90", 1, [](const ConfigResult& c) { return c.ttft.p90_ms; }},
                          {"p99", 2, [](const ConfigResult& c) { return c.ttft.p99_ms; }}},
-                        result.slo.ttft_ms);
+                        result.slo.ttft_ms, result.ttft_min_ms, result.ttft_max_ms);
 }
 
 Figure tpot_figure(const SizeResult& result) {

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <cmath>
+#include <optional>
+
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
 #include "scheduler_sim/report/html/sections.hpp"
@@ -42,25 +45,32 @@ std::string sentences(const SizeResult& result) {
   return html + "</dl>\n";
 }
 
-std::string tile(const char* label, const std::string& value, const std::string& note,
+std::string tile(const std::string& label, const std::string& value, const std::string& note,
                  const char* tone = "") {
   return fmt::format("<div class=\"{}\"><dt>{}</dt><dd>{}<small>{}</small></dd></div>\n", tone, label,
                      escape(value), escape(note));
 }
 
-std::string latency_tile(const char* label, const LatencySummary& latency, double at_percentile_ms,
-                         double limit_ms) {
-  const std::string median = "median " + format_ms(latency.p50_ms);
-  if (limit_ms <= 0) return tile(label, format_ms(latency.p99_ms), median);
-  const bool good = at_percentile_ms <= limit_ms;
-  return tile(label, format_ms(latency.p99_ms),
-              fmt::format("{} the SLO of {}", good ? "within" : "over", format_ms(limit_ms)),
-              good ? "good" : "bad");
+/// The percentile that the SLO is judged on, when the result holds it; the CDF has whole percentiles.
+std::optional<double> at_percentile(const LatencySummary& latency, const std::vector<double>& cdf_ms,
+                                    double percentile) {
+  if (percentile == 50) return latency.p50_ms;
+  if (percentile == 90) return latency.p90_ms;
+  if (percentile == 99) return latency.p99_ms;
+  const bool held = cdf_ms.size() == 101 && percentile == std::floor(percentile);
+  return held ? std::optional(cdf_ms[static_cast<size_t>(percentile)]) : std::nullopt;
 }
 
-/// The kept percentile that the SLO is judged on; p99 for any other.
-double at_percentile(const LatencySummary& latency, double percentile) {
-  return percentile == 50 ? latency.p50_ms : percentile == 90 ? latency.p90_ms : latency.p99_ms;
+std::string latency_tile(const std::string& name, const LatencySummary& latency,
+                         const std::vector<double>& cdf_ms, double limit_ms, double percentile) {
+  const auto judged_ms = at_percentile(latency, cdf_ms, percentile);
+  if (limit_ms <= 0 || !judged_ms) {
+    return tile(name + " p99", format_ms(latency.p99_ms), "median " + format_ms(latency.p50_ms));
+  }
+  const bool good = *judged_ms <= limit_ms;
+  return tile(name + " " + format_percentile(percentile), format_ms(*judged_ms),
+              fmt::format("SLO {}: {}", format_ms(limit_ms), good ? "met" : "missed"),
+              good ? "good" : "bad");
 }
 
 std::string tiles(const SizeResult& result) {
@@ -70,11 +80,11 @@ std::string tiles(const SizeResult& result) {
   const Slo& slo = result.slo;
   return "<dl class=\"tiles\">\n" +
          tile("Goodput", format_number(c.request_goodput) + " req/s",
-              format_percent(c.slo_attainment) + " of requests") +
-         tile("Adapter found on the GPU", format_percent(c.adapter_gpu_hit_ratio),
-              fmt::format("rest: {} on the CPU", format_percent(c.adapter_cpu_hit_ratio))) +
-         latency_tile("TTFT p99", c.ttft, at_percentile(c.ttft, slo.percentile), slo.ttft_ms) +
-         latency_tile("TPOT p99", c.tpot, at_percentile(c.tpot, slo.percentile), slo.tpot_ms) +
+              format_percent(c.slo_attainment) + " meet the SLOs") +
+         tile("GPU hit ratio", format_percent(c.adapter_gpu_hit_ratio),
+              fmt::format("CPU: {} of the rest", format_percent(c.adapter_cpu_hit_ratio))) +
+         latency_tile("TTFT", c.ttft, c.ttft_cdf_ms, slo.ttft_ms, slo.percentile) +
+         latency_tile("TPOT", c.tpot, c.tpot_cdf_ms, slo.tpot_ms, slo.percentile) +
          tile("Memory of the slots", format_bytes(static_cast<double>(c.memory.slot_bytes)),
               fmt::format("of {} usable", format_bytes(static_cast<double>(c.memory.hbm_bytes)))) +
          tile("KV blocks left", format_count(c.memory.kv_blocks),

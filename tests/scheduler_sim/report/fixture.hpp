@@ -108,7 +108,7 @@ inline ConfigResult infeasible_config() {
   c.max_cpu_loras = 64;
   c.seed = 42;
   c.feasible = false;
-  c.verdict = "does not fit: the slots take 94.0 GiB of the 54.0 GiB that weights and reserve leave";
+  c.verdict = "does not fit: slots need 94.0 GiB, 54.0 GiB are left";
   c.memory = memory_with(1024, 94);
   return c;
 }
@@ -298,12 +298,14 @@ inline SizeResult big_result() {
   r.configs[4].timeline = big_timeline(r.configs[4], wobble);
   r.goodput_min.clear();
   r.goodput_max.clear();
+  r.ttft_min_ms.clear();
+  r.ttft_max_ms.clear();
   for (const ConfigResult& c : r.configs) {
     r.goodput_min.push_back(c.request_goodput * 0.95);
     r.goodput_max.push_back(c.request_goodput * 1.03);
+    r.ttft_min_ms.push_back(c.ttft.p99_ms * 0.85);
+    r.ttft_max_ms.push_back(c.ttft.p99_ms * 1.2);
   }
-  r.ttft_min_ms.clear();
-  r.ttft_max_ms.clear();
   r.provenance.command = "loratory size --trace azure_conv.csv --adapters 256 --popularity zipf:1 --max-loras auto";
   r.reason = "32 slots are the fewest that keep TTFT p99 under 500 ms and TPOT p99 under 50 ms at all 3 seeds.";
   r.next_limit = "Above 48 slots the KV cache limits: preemptions rise and TPOT p99 passes 50 ms at 96.";
