@@ -17,8 +17,9 @@ constexpr int kLabelWidth = 40;
 class Banner {
  public:
   void section(std::string_view title, char fill) {
-    const std::string spaced = title.empty() ? "" : fmt::format("{}{}{}", fill == '=' ? " " : "",
-                                                                title, fill == '=' ? " " : "");
+    const std::string spaced = title.empty() ? ""
+                                             : fmt::format("{}{}{}", fill == '=' ? " " : "", title,
+                                                           fill == '=' ? " " : "");
     const size_t rest = kBannerWidth - spaced.size();
     text_ += std::string(rest / 2, fill) + spaced + std::string(rest - rest / 2, fill) + "\n";
   }

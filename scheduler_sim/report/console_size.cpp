@@ -24,10 +24,10 @@ constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kReset = "\x1b[0m";
 
 struct Column {
-  const char* top;     ///< first line of the header
-  const char* unit;    ///< second line
+  const char* top;   ///< first line of the header
+  const char* unit;  ///< second line
   size_t width;
-  int importance;      ///< the smallest leaves first when the table is too wide
+  int importance;  ///< the smallest leaves first when the table is too wide
   bool shown_if_infeasible;
   std::string (*value)(const ConfigResult&);
 };

@@ -4,82 +4,38 @@
 
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <iterator>
 #include <ostream>
 
 #include "reference/base/check.hpp"
+#include "scheduler_sim/report/config_fields.hpp"
 
 namespace loratory::sim {
 namespace {
 
-struct Column {
-  const char* name;
-  std::string (*value)(const ConfigResult&);
+std::string field(bool value) { return value ? "true" : "false"; }
+std::string field(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
+std::string field(const std::string& value) { return csv_field(value); }
+template <std::integral Integer>
+std::string field(Integer value) {
+  return fmt::format("{}", value);
+}
+
+/// Writes fields of one row with the commas between them.
+class Row {
+ public:
+  explicit Row(std::ostream& out) : out_(out) {}
+  void add(std::string_view field) {
+    out_ << (first_ ? "" : ",") << field;
+    first_ = false;
+  }
+  void end() { out_ << '\n'; }
+
+ private:
+  std::ostream& out_;
+  bool first_ = true;
 };
-
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
-std::string number(int64_t value) { return fmt::format("{}", value); }
-std::string flag(bool value) { return value ? "true" : "false"; }
-
-#define LORATORY_LATENCY_COLUMNS(name)                                                    \
-  Column{"mean_" #name "_ms", [](const ConfigResult& c) { return number(c.name.mean_ms); }}, \
-      Column{"p50_" #name "_ms", [](const ConfigResult& c) { return number(c.name.p50_ms); }}, \
-      Column{"p90_" #name "_ms", [](const ConfigResult& c) { return number(c.name.p90_ms); }}, \
-      Column{"p99_" #name "_ms", [](const ConfigResult& c) { return number(c.name.p99_ms); }}
-#define LORATORY_COLUMN(name) \
-  Column { #name, [](const ConfigResult& c) { return number(c.name); } }
-#define LORATORY_MEMORY_COLUMN(name) \
-  Column { #name, [](const ConfigResult& c) { return number(c.memory.name); } }
-
-const auto kColumns = std::to_array<Column>({
-    {"max_loras", [](const ConfigResult& c) { return number(int64_t{c.max_loras}); }},
-    {"max_cpu_loras", [](const ConfigResult& c) { return number(int64_t{c.max_cpu_loras}); }},
-    {"seed", [](const ConfigResult& c) { return fmt::format("{}", c.seed); }},
-    {"feasible", [](const ConfigResult& c) { return flag(c.feasible); }},
-    {"meets_slo", [](const ConfigResult& c) { return flag(c.meets_slo); }},
-    {"verdict", [](const ConfigResult& c) { return csv_field(c.verdict); }},
-    LORATORY_COLUMN(num_requests),
-    LORATORY_COLUMN(completed),
-    LORATORY_COLUMN(cancelled),
-    LORATORY_COLUMN(failed),
-    LORATORY_COLUMN(duration_s),
-    LORATORY_COLUMN(request_throughput),
-    LORATORY_COLUMN(total_token_throughput),
-    LORATORY_COLUMN(output_throughput),
-    LORATORY_COLUMN(request_goodput),
-    LORATORY_COLUMN(slo_attainment),
-    LORATORY_LATENCY_COLUMNS(ttft),
-    LORATORY_LATENCY_COLUMNS(tpot),
-    LORATORY_LATENCY_COLUMNS(itl),
-    LORATORY_LATENCY_COLUMNS(e2el),
-    LORATORY_LATENCY_COLUMNS(queue),
-    LORATORY_COLUMN(adapter_gpu_hit_ratio),
-    LORATORY_COLUMN(adapter_cpu_hit_ratio),
-    LORATORY_COLUMN(adapter_loads),
-    LORATORY_COLUMN(adapter_load_bytes),
-    LORATORY_COLUMN(adapter_copies),
-    LORATORY_COLUMN(adapter_copy_bytes),
-    LORATORY_COLUMN(prefix_hit_ratio_tokens),
-    LORATORY_COLUMN(prefix_hit_ratio_blocks),
-    LORATORY_COLUMN(num_preemptions),
-    LORATORY_COLUMN(num_drains),
-    LORATORY_COLUMN(num_steps),
-    LORATORY_COLUMN(mean_batch_seqs),
-    LORATORY_COLUMN(gpu_busy_fraction),
-    LORATORY_COLUMN(max_waiting),
-    LORATORY_MEMORY_COLUMN(hbm_bytes),
-    LORATORY_MEMORY_COLUMN(weights_bytes),
-    LORATORY_MEMORY_COLUMN(slot_bytes),
-    LORATORY_MEMORY_COLUMN(kv_bytes),
-    LORATORY_MEMORY_COLUMN(reserve_bytes),
-    LORATORY_MEMORY_COLUMN(kv_blocks),
-    LORATORY_MEMORY_COLUMN(block_bytes),
-    LORATORY_MEMORY_COLUMN(host_bytes),
-    {"event_log_hash", [](const ConfigResult& c) { return csv_field(c.event_log_hash); }},
-});
-#undef LORATORY_LATENCY_COLUMNS
-#undef LORATORY_COLUMN
-#undef LORATORY_MEMORY_COLUMN
 
 constexpr std::array kTiers = {"base", "gpu", "cpu", "disk"};
 constexpr std::array kOutcomes = {"unfinished", "completed", "cancelled", "error", "rejected"};
@@ -106,13 +62,13 @@ std::string csv_field(std::string_view text) {
 }
 
 void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs) {
-  for (const Column& column : kColumns) out << (&column == kColumns.data() ? "" : ",") << column.name;
-  out << "\n";
+  Row header(out);
+  report::visit_fields(ConfigResult{}, [&](const auto& name, const auto&) { header.add(name); });
+  header.end();
   for (const ConfigResult& config : configs) {
-    for (const Column& column : kColumns) {
-      out << (&column == kColumns.data() ? "" : ",") << column.value(config);
-    }
-    out << "\n";
+    Row row(out);
+    report::visit_fields(config, [&](const auto&, const auto& value) { row.add(field(value)); });
+    row.end();
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace loratory::sim {
 
-/// results.csv: a header and one row per configuration, in the order of the result. Columns have the
-/// names of results.json; a value that is not finite is an empty field. Lines end in LF.
+/// results.csv: a header and one row per configuration, in the order of the result. Columns have
+/// the names of results.json; a value that is not finite is an empty field. Lines end in LF.
 void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs);
 
 /// requests.csv: a header and one row per request of one configuration, in order of arrival. Times

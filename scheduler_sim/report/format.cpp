@@ -31,9 +31,7 @@ std::string format_count(int64_t value) {
   return digits;
 }
 
-std::string format_number(double value) {
-  return std::isfinite(value) ? significant(value) : "-";
-}
+std::string format_number(double value) { return std::isfinite(value) ? significant(value) : "-"; }
 
 std::string format_ms(double value_ms) {
   if (!std::isfinite(value_ms)) return "-";

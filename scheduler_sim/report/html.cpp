@@ -44,7 +44,8 @@ std::vector<Figure> joined(std::vector<Figure> first, std::vector<Figure> second
 
 }  // namespace
 
-void write_html(std::ostream& out, const SizeResult& result, std::span<const TraceAdapter> adapters) {
+void write_html(std::ostream& out, const SizeResult& result,
+                std::span<const TraceAdapter> adapters) {
   write_head(out, result);
   out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
   out << report::configs_section(result);
@@ -59,9 +60,10 @@ void write_html(std::ostream& out, const SizeResult& result, std::span<const Tra
                 report::timeline_figures(result, adapters));
   write_figures(out, "adapters", "The adapters", "The stream of adapters, whatever the engine.",
                 report::adapter_figures(result));
-  out << report::definitions_section() << "</main>\n" << report::provenance_footer(result)
-      << "<div id=\"tip\" hidden></div>\n" << report::data_island(result) << "<script>"
-      << report::kPageScript << "</script>\n</body>\n</html>\n";
+  out << report::definitions_section() << "</main>\n"
+      << report::provenance_footer(result) << "<div id=\"tip\" hidden></div>\n"
+      << report::data_island(result) << "<script>" << report::kPageScript
+      << "</script>\n</body>\n</html>\n";
 }
 
 }  // namespace loratory::sim

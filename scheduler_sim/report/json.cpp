@@ -3,6 +3,7 @@
 #include <ostream>
 #include <string>
 
+#include "scheduler_sim/report/config_fields.hpp"
 #include "scheduler_sim/report/json_object.hpp"
 
 namespace loratory::sim {
@@ -14,7 +15,8 @@ using Json = nlohmann::ordered_json;
 Json inputs_array(const Provenance& provenance) {
   Json inputs = Json::array();
   for (const auto& input : provenance.inputs) {
-    inputs.push_back({{"path", input.path}, {"checksum", input.checksum}, {"format", input.format}});
+    inputs.push_back(
+        {{"path", input.path}, {"checksum", input.checksum}, {"format", input.format}});
   }
   return inputs;
 }
@@ -45,75 +47,9 @@ Json slo_object(const Slo& slo) {
           {"percentile", slo.percentile}};
 }
 
-void add_latency(Json& config, const std::string& name, const LatencySummary& latency) {
-  config["mean_" + name + "_ms"] = latency.mean_ms;
-  config["p50_" + name + "_ms"] = latency.p50_ms;
-  config["p90_" + name + "_ms"] = latency.p90_ms;
-  config["p99_" + name + "_ms"] = latency.p99_ms;
-}
-
-void add_outcome(Json& object, const ConfigResult& config) {
-  object["max_loras"] = config.max_loras;
-  object["max_cpu_loras"] = config.max_cpu_loras;
-  object["seed"] = config.seed;
-  object["feasible"] = config.feasible;
-  object["meets_slo"] = config.meets_slo;
-  object["verdict"] = config.verdict;
-  object["num_requests"] = config.num_requests;
-  object["completed"] = config.completed;
-  object["cancelled"] = config.cancelled;
-  object["failed"] = config.failed;
-  object["duration_s"] = config.duration_s;
-  object["request_throughput"] = config.request_throughput;
-  object["total_token_throughput"] = config.total_token_throughput;
-  object["output_throughput"] = config.output_throughput;
-  object["request_goodput"] = config.request_goodput;
-  object["slo_attainment"] = config.slo_attainment;
-}
-
-void add_caches(Json& object, const ConfigResult& config) {
-  object["adapter_gpu_hit_ratio"] = config.adapter_gpu_hit_ratio;
-  object["adapter_cpu_hit_ratio"] = config.adapter_cpu_hit_ratio;
-  object["adapter_loads"] = config.adapter_loads;
-  object["adapter_load_bytes"] = config.adapter_load_bytes;
-  object["adapter_copies"] = config.adapter_copies;
-  object["adapter_copy_bytes"] = config.adapter_copy_bytes;
-  object["prefix_hit_ratio_tokens"] = config.prefix_hit_ratio_tokens;
-  object["prefix_hit_ratio_blocks"] = config.prefix_hit_ratio_blocks;
-}
-
-void add_engine(Json& object, const ConfigResult& config) {
-  object["num_preemptions"] = config.num_preemptions;
-  object["num_drains"] = config.num_drains;
-  object["num_steps"] = config.num_steps;
-  object["mean_batch_seqs"] = config.mean_batch_seqs;
-  object["gpu_busy_fraction"] = config.gpu_busy_fraction;
-  object["max_waiting"] = config.max_waiting;
-}
-
-void add_memory(Json& object, const MemorySplit& memory) {
-  object["hbm_bytes"] = memory.hbm_bytes;
-  object["weights_bytes"] = memory.weights_bytes;
-  object["slot_bytes"] = memory.slot_bytes;
-  object["kv_bytes"] = memory.kv_bytes;
-  object["reserve_bytes"] = memory.reserve_bytes;
-  object["kv_blocks"] = memory.kv_blocks;
-  object["block_bytes"] = memory.block_bytes;
-  object["host_bytes"] = memory.host_bytes;
-}
-
 Json config_object(const ConfigResult& config) {
   Json object;
-  add_outcome(object, config);
-  add_latency(object, "ttft", config.ttft);
-  add_latency(object, "tpot", config.tpot);
-  add_latency(object, "itl", config.itl);
-  add_latency(object, "e2el", config.e2el);
-  add_latency(object, "queue", config.queue);
-  add_caches(object, config);
-  add_engine(object, config);
-  add_memory(object, config.memory);
-  object["event_log_hash"] = config.event_log_hash;
+  visit_fields(config, [&](const auto& name, const auto& value) { object[name] = value; });
   if (!config.ttft_cdf_ms.empty()) object["ttft_cdf_ms"] = config.ttft_cdf_ms;
   if (!config.tpot_cdf_ms.empty()) object["tpot_cdf_ms"] = config.tpot_cdf_ms;
   return object;
@@ -154,7 +90,8 @@ void write_document(std::ostream& out, const Json& json) {
 Json replay_object(const SizeResult& result) {
   Json json = document(result);
   json["configs"] = Json::array();
-  for (const ConfigResult& config : result.configs) json["configs"].push_back(config_object(config));
+  for (const ConfigResult& config : result.configs)
+    json["configs"].push_back(config_object(config));
   return json;
 }
 

@@ -73,11 +73,11 @@ void add_names(EventList& events, const ConfigResult& config) {
 void add_slots(EventList& events, const ConfigResult& config,
                std::span<const TraceAdapter> adapters) {
   for (const SlotSpan& span : config.slot_spans) {
-    events.add(
-        R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"cat":"residency","name":{},"args":{{"rank":{}}}}})",
-        kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
-        quoted(name_of(span.adapter, adapters)),
-        span.adapter < adapters.size() ? adapters[span.adapter].rank : 0);
+    events.add(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
+               R"("cat":"residency","name":{},"args":{{"rank":{}}}}})",
+               kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
+               quoted(name_of(span.adapter, adapters)),
+               span.adapter < adapters.size() ? adapters[span.adapter].rank : 0);
   }
 }
 
@@ -100,8 +100,8 @@ void add_phase(EventList& events, size_t id, std::string_view name, int64_t begi
   const int64_t stop_ns = end_ns >= 0 ? end_ns : finish_ns;
   if (begin_ns < 0 || stop_ns < begin_ns) return;
   for (const auto& [phase, time_ns] : {std::pair{'b', begin_ns}, std::pair{'e', stop_ns}}) {
-    events.add(R"({{"ph":"{}","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":"{}"}})", phase,
-               kRequestsPid, id, micros(time_ns), name);
+    events.add(R"({{"ph":"{}","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":"{}"}})",
+               phase, kRequestsPid, id, micros(time_ns), name);
   }
 }
 
@@ -109,10 +109,11 @@ void add_request(EventList& events, size_t id, const RequestRecord& r,
                  std::span<const TraceAdapter> adapters) {
   if (r.finish_ns < 0) return;
   const std::string name = quoted(fmt::format("request {}: {}", id, name_of(r.adapter, adapters)));
-  events.add(
-      R"({{"ph":"b","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{},"args":{{"prompt_tokens":{},"output_tokens":{},"cached_tokens":{},"preemptions":{}}}}})",
-      kRequestsPid, id, micros(r.arrival_ns), name, r.prompt_tokens, r.output_tokens,
-      r.cached_tokens, r.num_preemptions);
+  events.add(R"({{"ph":"b","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{},)"
+             R"("args":{{"prompt_tokens":{},"output_tokens":{},)"
+             R"("cached_tokens":{},"preemptions":{}}}}})",
+             kRequestsPid, id, micros(r.arrival_ns), name, r.prompt_tokens, r.output_tokens,
+             r.cached_tokens, r.num_preemptions);
   add_phase(events, id, "queued", r.arrival_ns, r.first_scheduled_ns, r.finish_ns);
   add_phase(events, id, "prefill", r.first_scheduled_ns, r.first_token_ns, r.finish_ns);
   add_phase(events, id, "decode", r.first_token_ns, r.finish_ns, r.finish_ns);

@@ -14,9 +14,9 @@ constexpr const char* kWipeLine = "\r\x1b[K";
 
 }  // namespace
 
-std::string progress_line(const std::string& label, int64_t done, int64_t total,
-                          double elapsed_s) {
-  const int64_t filled = total > 0 ? std::clamp<int64_t>(kBarWidth * done / total, 0, kBarWidth) : 0;
+std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s) {
+  const int64_t filled =
+      total > 0 ? std::clamp<int64_t>(kBarWidth * done / total, 0, kBarWidth) : 0;
   std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}  {:.0f} s", label, "", filled, "",
                                  kBarWidth - filled, done, total, elapsed_s);
   if (done > 0 && done < total) {

@@ -11,6 +11,7 @@ namespace loratory::sim {
 /// A metric that vLLM exposes as `vllm:x` is `loratory:x` here with the same unit and labels
 /// (model_name), so that a dashboard moves over by its prefix. Latencies are summaries (quantiles
 /// .5, .9, .99) where vLLM has histograms; the rest of the names are listed in docs/results.md.
-void write_prometheus(std::ostream& out, const ConfigResult& config, const WorkloadSummary& workload);
+void write_prometheus(std::ostream& out, const ConfigResult& config,
+                      const WorkloadSummary& workload);
 
 }  // namespace loratory::sim

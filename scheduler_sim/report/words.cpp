@@ -17,10 +17,10 @@ std::string input_sentence(const Provenance& provenance) {
 }
 
 std::string load_sentence(const WorkloadSummary& w) {
-  std::string text = fmt::format(
-      "{} requests in {}, {} req/s; mean prompt {}, output {} tokens", format_count(w.num_requests),
-      format_ms(w.duration_s * 1e3), format_number(w.request_rate),
-      format_number(w.mean_prompt_tokens), format_number(w.mean_output_tokens));
+  std::string text = fmt::format("{} requests in {}, {} req/s; mean prompt {}, output {} tokens",
+                                 format_count(w.num_requests), format_ms(w.duration_s * 1e3),
+                                 format_number(w.request_rate), format_number(w.mean_prompt_tokens),
+                                 format_number(w.mean_output_tokens));
   if (w.num_rows_skipped > 0) {
     text += fmt::format("; {} bad rows skipped",
                         format_count(static_cast<int64_t>(w.num_rows_skipped)));

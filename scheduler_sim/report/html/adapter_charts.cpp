@@ -71,13 +71,15 @@ std::vector<Figure> miss_ratio_figures(const SizeResult& result) {
   for (const size_t i : kept_indices(result.miss_ratio_curves[0].sizes.size(), kTableRows)) {
     table.rows.push_back(miss_row(result, i));
     std::string tip = table.rows.back()[0] + " slots";
-    for (size_t k = 1; k < table.head.size(); ++k) tip += "\n" + table.head[k] + "  " + table.rows.back()[k];
+    for (size_t k = 1; k < table.head.size(); ++k)
+      tip += "\n" + table.head[k] + "  " + table.rows.back()[k];
     chart.tips.push_back({double(result.miss_ratio_curves[0].sizes[i]), tip});
   }
   Figure figure{.id = "miss-ratio", .title = "Miss ratio of the adapter stream"};
   figure.subtitle = "Each request looks up its adapter once; lower is better. No policy beats opt.";
-  figure.description = "Miss ratio against the number of slots for each replacement policy, and the "
-                       "share of admissions the replay did not find on the GPU.";
+  figure.description =
+      "Miss ratio against the number of slots for each replacement policy, and the "
+      "share of admissions the replay did not find on the GPU.";
   figure.drawing = draw(chart);
   figure.table = std::move(table);
   return {figure};
@@ -98,7 +100,8 @@ std::vector<Figure> popularity_figure(const SizeResult& result) {
   }
   for (const size_t i : kept_indices(shares.size(), kTableRows)) {
     table.rows.push_back({format_count(static_cast<int64_t>(i) + 1), fine_percent(shares[i])});
-    chart.tips.push_back({double(i + 1), fmt::format("rank {}\n{}", i + 1, fine_percent(shares[i]))});
+    chart.tips.push_back(
+        {double(i + 1), fmt::format("rank {}\n{}", i + 1, fine_percent(shares[i]))});
   }
   chart.lines.push_back(std::move(curve));
   Figure figure{.id = "popularity", .title = "Popularity of adapters"};

@@ -2,7 +2,10 @@
 
 namespace loratory::sim::report {
 
-extern const char* const kPageStyle;    ///< CSS of the page and its drawings
-extern const char* const kPageScript;   ///< column sort and hover read-out; the page reads without it
+/// CSS of the page and its drawings.
+extern const char* const kPageStyle;
+
+/// Column sort and the read-out under the pointer; the page can be read without it.
+extern const char* const kPageScript;
 
 }  // namespace loratory::sim::report

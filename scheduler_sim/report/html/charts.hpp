@@ -26,6 +26,7 @@ std::vector<Figure> miss_ratio_figures(const SizeResult& result);
 std::vector<Figure> adapter_figures(const SizeResult& result);
 
 /// Slots, copies, queue and KV use of the focus over time.
-std::vector<Figure> timeline_figures(const SizeResult& result, std::span<const TraceAdapter> adapters);
+std::vector<Figure> timeline_figures(const SizeResult& result,
+                                     std::span<const TraceAdapter> adapters);
 
 }  // namespace loratory::sim::report

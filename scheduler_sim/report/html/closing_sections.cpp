@@ -4,6 +4,7 @@
 
 #include "scheduler_sim/report/html/markup.hpp"
 #include "scheduler_sim/report/html/sections.hpp"
+#include "scheduler_sim/report/html/sweep.hpp"
 #include "scheduler_sim/report/html/thin.hpp"
 #include "scheduler_sim/report/json_object.hpp"
 
@@ -22,8 +23,9 @@ constexpr std::array kTerms = {
     Term{"Queue", "Time from arrival to the first step that computes tokens of the request."},
     Term{"Goodput", "Completed requests per second that meet every SLO."},
     Term{"SLO met", "Share of all requests that meet every SLO."},
-    Term{"GPU hit", "Of admissions with an adapter, those whose adapter was in a slot when the request "
-                    "was first considered."},
+    Term{"GPU hit",
+         "Of admissions with an adapter, those whose adapter was in a slot when the request "
+         "was first considered."},
     Term{"CPU hit", "Of those not on the GPU, the adapter was in host memory."},
     Term{"Prefix hit", "Share of prompt tokens whose KV blocks were in the prefix cache."},
     Term{"Copies", "Adapters copied from host memory into a slot."},
@@ -32,8 +34,8 @@ constexpr std::array kTerms = {
 
 using Json = nlohmann::ordered_json;
 
-/// Arrays of thousands of entries (popularity, curves) keep kMaxCurvePoints of them. Arrays of equal
-/// length keep the same entries, so sizes and miss ratios stay together.
+/// Arrays of thousands of entries (popularity, curves) keep kMaxCurvePoints of them. Arrays of
+/// equal length keep the same entries, so sizes and miss ratios stay together.
 void thin(Json& json) {
   if (json.is_object()) {
     for (auto& [key, value] : json.items()) {
@@ -72,8 +74,9 @@ std::string definitions_section() {
 
 std::string provenance_footer(const SizeResult& result) {
   const Provenance& p = result.provenance;
-  std::string html = fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
-                                 escape(p.command), escape(p.version), escape(p.commit), p.seed);
+  std::string html =
+      fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
+                  escape(p.command), escape(p.version), escape(p.commit), p.seed);
   for (const auto& input : p.inputs) {
     html += fmt::format("<p>{} ({}) {}</p>\n", escape(input.path), escape(input.format),
                         escape(input.checksum));
@@ -86,7 +89,7 @@ std::string provenance_footer(const SizeResult& result) {
 }
 
 std::string data_island(const SizeResult& result) {
-  Json json = size_object(result);
+  Json json = is_replay(result) ? replay_object(result) : size_object(result);
   thin(json);
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return "<script type=\"application/json\" id=\"results\">" + safe_in_script(text) + "</script>\n";

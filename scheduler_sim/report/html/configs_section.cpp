@@ -15,7 +15,7 @@ using Show = std::string (*)(double);
 struct Column {
   const char* name;
   const char* unit;
-  double (*value)(const ConfigResult&);   ///< what the column sorts by
+  double (*value)(const ConfigResult&);  ///< what the column sorts by
   Show show;
   bool shown_if_infeasible = false;
 };
@@ -30,7 +30,8 @@ double copy_rate(const ConfigResult& c) {
 
 const auto kColumns = std::to_array<Column>({
     {"max", "loras", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
-    {"max cpu", "loras", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole, true},
+    {"max cpu", "loras", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole,
+     true},
     {"goodput", "req/s", [](const ConfigResult& c) { return c.request_goodput; }, format_number},
     {"SLO", "met %", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
     {"TTFT", "p50 ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, format_number},
@@ -58,9 +59,9 @@ std::string header() {
 }
 
 std::string row(const ConfigResult& config, bool recommended) {
-  std::string html = recommended          ? "<tr class=\"chosen\">"
-                     : !config.feasible   ? "<tr class=\"misfit-row\">"
-                                          : "<tr>";
+  std::string html = recommended        ? "<tr class=\"chosen\">"
+                     : !config.feasible ? "<tr class=\"misfit-row\">"
+                                        : "<tr>";
   for (const Column& column : kColumns) {
     const bool shown = config.feasible || column.shown_if_infeasible;
     html += fmt::format("<td data-value=\"{}\">{}</td>", column.value(config),
@@ -68,7 +69,9 @@ std::string row(const ConfigResult& config, bool recommended) {
   }
   const char* tone = config.feasible && config.meets_slo ? "why ok" : "why miss";
   return html + fmt::format("<td class=\"{}\" data-value=\"{}\">{}{}</td></tr>\n", tone,
-                            config.meets_slo ? 2 : config.feasible ? 1 : 0,
+                            config.meets_slo  ? 2
+                            : config.feasible ? 1
+                                              : 0,
                             recommended ? "&#9733; " : "",
                             config.feasible ? escape(config.verdict) : "does not fit");
 }
@@ -87,9 +90,11 @@ std::string notes(const SizeResult& result) {
 }  // namespace
 
 std::string configs_section(const SizeResult& result) {
-  std::string html = "<section id=\"configurations\"><h2>Configurations</h2>\n"
-                     "<p>Select a heading to sort.</p>\n"
-                     "<div class=\"scroll\"><table class=\"configs\">" + header() + "<tbody>\n";
+  std::string html =
+      "<section id=\"configurations\"><h2>Configurations</h2>\n"
+      "<p>Select a heading to sort.</p>\n"
+      "<div class=\"scroll\"><table class=\"configs\">" +
+      header() + "<tbody>\n";
   for (size_t i = 0; i < result.configs.size(); ++i) {
     html += row(result.configs[i], static_cast<int32_t>(i) == result.recommended);
   }

@@ -13,7 +13,7 @@ namespace {
 
 using Quantiles = std::vector<double> ConfigResult::*;
 
-constexpr double kSmallestMs = 0.01;   ///< a log axis has no zero
+constexpr double kSmallestMs = 0.01;  ///< a log axis has no zero
 constexpr std::array<size_t, 9> kTabulated = {0, 10, 25, 50, 75, 90, 95, 99, 100};
 
 std::string whole_percent(double fraction) { return fmt::format("{:.0f} %", 100 * fraction); }
@@ -36,7 +36,8 @@ int style_of(const SizeResult& result, size_t i) {
   return result.configs[i].max_loras < result.configs[focus].max_loras ? 2 : 3;
 }
 
-DataTable table_of(const SizeResult& result, const std::vector<size_t>& shown, Quantiles quantiles) {
+DataTable table_of(const SizeResult& result, const std::vector<size_t>& shown,
+                   Quantiles quantiles) {
   DataTable table{{"percentile"}, {}};
   for (const size_t i : shown) table.head.push_back("max_loras " + size_label(result, i));
   for (const size_t percentile : kTabulated) {

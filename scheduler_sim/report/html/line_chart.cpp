@@ -92,15 +92,16 @@ std::vector<double> labelled_ticks(const LineChart& chart, const Plot& plot) {
 }
 
 std::string draw_x_axis(const LineChart& chart, const Plot& plot) {
-  std::string svg = line({plot.box.left, plot.box.bottom}, {plot.box.right, plot.box.bottom}, "axis");
+  std::string svg =
+      line({plot.box.left, plot.box.bottom}, {plot.box.right, plot.box.bottom}, "axis");
   for (const double tick : labelled_ticks(chart, plot)) {
     const double x = plot.x(tick);
     svg += line({x, plot.box.bottom}, {x, plot.box.bottom + 4}, "axis");
     svg += text({x, plot.box.bottom + 18}, is_choice(chart, tick) ? "tick mid chosen" : "tick mid",
                 chart.x.format(tick));
   }
-  return svg + text({(plot.box.left + plot.box.right) / 2, kChartHeight - 8}, "name mid",
-                    chart.x.title);
+  return svg +
+         text({(plot.box.left + plot.box.right) / 2, kChartHeight - 8}, "name mid", chart.x.title);
 }
 
 std::string draw_y_axis(const LineChart& chart, const Plot& plot) {
@@ -118,7 +119,8 @@ std::string draw_band(const LineChart& chart, const Plot& plot) {
   if (chart.band_lo.size() < 2) return "";
   std::vector<Point> outline;
   for (const Point& p : chart.band_hi) outline.push_back(plot.at(p));
-  for (auto p = chart.band_lo.rbegin(); p != chart.band_lo.rend(); ++p) outline.push_back(plot.at(*p));
+  for (auto p = chart.band_lo.rbegin(); p != chart.band_lo.rend(); ++p)
+    outline.push_back(plot.at(*p));
   return polygon(outline, fmt::format("band f{}", chart.band_style));
 }
 
@@ -130,7 +132,8 @@ std::string draw_rules(const LineChart& chart, const Plot& plot) {
   for (const Rule& rule : chart.x_rules) {
     if (!plot.x.contains(rule.value)) continue;
     const double x = plot.x(rule.value);
-    svg += line({x, plot.box.top - 4}, {x, plot.box.bottom}, rule.is_limit ? "limit" : "choice-line");
+    svg +=
+        line({x, plot.box.top - 4}, {x, plot.box.bottom}, rule.is_limit ? "limit" : "choice-line");
   }
   return svg;
 }
@@ -179,7 +182,8 @@ std::string draw_end_labels(const LineChart& chart, const Plot& plot) {
 /// For curves whose right ends coincide: a CDF ends at 100 %, a miss ratio at 0.
 std::string draw_inner_legend(const LineChart& chart, const Plot& plot) {
   const double height = kLabelGap * static_cast<double>(chart.lines.size() - 1);
-  double y = chart.labels == Labels::upper_right ? plot.box.top + 16 : plot.box.bottom - 12 - height;
+  double y =
+      chart.labels == Labels::upper_right ? plot.box.top + 16 : plot.box.bottom - 12 - height;
   std::string svg;
   for (const Line& l : chart.lines) {
     svg += line({plot.box.right - 34, y - 4}, {plot.box.right - 6, y - 4},
@@ -206,7 +210,8 @@ std::string draw_misfits(const LineChart& chart, const Plot& plot) {
   for (const double value : chart.misfits) {
     const double x = plot.x(value);
     const double y = plot.box.bottom;
-    svg += line({x - 4, y - 4}, {x + 4, y + 4}, "misfit") + line({x - 4, y + 4}, {x + 4, y - 4}, "misfit");
+    svg += line({x - 4, y - 4}, {x + 4, y + 4}, "misfit") +
+           line({x - 4, y + 4}, {x + 4, y - 4}, "misfit");
   }
   return svg;
 }
@@ -217,7 +222,7 @@ std::string draw_hover_areas(const LineChart& chart, const Plot& plot) {
     const double x = plot.x(chart.tips[i].x);
     const double before = i > 0 ? plot.x(chart.tips[i - 1].x) : plot.box.left - (x - plot.box.left);
     const double after = i + 1 < chart.tips.size() ? plot.x(chart.tips[i + 1].x)
-                                                    : plot.box.right + (plot.box.right - x);
+                                                   : plot.box.right + (plot.box.right - x);
     svg += hover_area({(before + x) / 2, plot.box.top, (x + after) / 2, plot.box.bottom},
                       chart.tips[i].text);
   }
@@ -227,7 +232,8 @@ std::string draw_hover_areas(const LineChart& chart, const Plot& plot) {
 }  // namespace
 
 std::string draw(LineChart chart) {
-  LORATORY_ASSERT(chart.x.format != nullptr && chart.y.format != nullptr, "axes format their ticks");
+  LORATORY_ASSERT(chart.x.format != nullptr && chart.y.format != nullptr,
+                  "axes format their ticks");
   drop_gaps(chart);
   const Plot plot = layout(chart);
   std::string svg = draw_y_axis(chart, plot) + draw_x_axis(chart, plot) + draw_band(chart, plot) +
@@ -237,8 +243,8 @@ std::string draw(LineChart chart) {
     svg += chart.labels == Labels::at_ends ? draw_end_labels(chart, plot)
                                            : draw_inner_legend(chart, plot);
   }
-  return svg + draw_rule_names(chart, plot) + draw_notes(chart, plot) + 
-         draw_misfits(chart, plot) + draw_hover_areas(chart, plot);
+  return svg + draw_rule_names(chart, plot) + draw_notes(chart, plot) + draw_misfits(chart, plot) +
+         draw_hover_areas(chart, plot);
 }
 
 }  // namespace loratory::sim::report

@@ -16,21 +16,21 @@ struct Axis {
   std::string title;              ///< with the unit
   NumberFormat format = nullptr;  ///< of tick labels
   bool log = false;
-  std::optional<double> lo{}, hi{};   ///< else from the data, a linear y from 0
-  std::vector<double> ticks{};    ///< else round numbers
+  std::optional<double> lo{}, hi{};  ///< else from the data, a linear y from 0
+  std::vector<double> ticks{};       ///< else round numbers
 };
 
 struct Line {
-  std::string label;              ///< written at its right end
-  int style = 1;                  ///< colour, dashes and marker
-  std::vector<Point> points;      ///< by ascending x
+  std::string label;          ///< written at its right end
+  int style = 1;              ///< colour, dashes and marker
+  std::vector<Point> points;  ///< by ascending x
   bool markers = true;
 };
 
 struct Rule {
   double value = 0;
   std::string label;
-  bool is_limit = false;          ///< drawn as a limit, not as the choice
+  bool is_limit = false;  ///< drawn as a limit, not as the choice
 };
 
 /// A ring around a point, with a word under it.
@@ -55,9 +55,9 @@ struct LineChart {
   std::vector<Rule> x_rules;            ///< vertical: "recommended"
   std::vector<Rule> y_rules;            ///< horizontal: a limit
   std::vector<Note> notes;
-  std::vector<double> misfits;          ///< x of configurations that do not fit: a cross on the axis
-  std::vector<Tip> tips;                ///< by ascending x
-  Labels labels = Labels::at_ends;      ///< a corner where the ends of the lines coincide
+  std::vector<double> misfits;      ///< x of configurations that do not fit: a cross on the axis
+  std::vector<Tip> tips;            ///< by ascending x
+  Labels labels = Labels::at_ends;  ///< a corner where the ends of the lines coincide
 };
 
 inline constexpr double kChartWidth = 480;

@@ -18,18 +18,18 @@ struct DataTable {
 
 std::string markup(const DataTable& table);
 
-/// What surrounds every chart: a heading, a line under it, the drawing with its text alternative and
-/// the numbers in a table.
+/// What surrounds every chart: a heading, a line under it, the drawing with its text alternative
+/// and the numbers in a table.
 struct Figure {
-  std::string id{};           ///< unique in the page
+  std::string id{};  ///< unique in the page
   std::string title{};
   std::string subtitle{};     ///< what to look for, e.g. "lower is better"
   std::string description{};  ///< <desc>: what a reader who cannot see the drawing needs
-  bool wide = false;        ///< spans the page and scrolls inside itself on a narrow screen
+  bool wide = false;          ///< spans the page and scrolls inside itself on a narrow screen
   double width = 480;
   double height = 300;
-  std::string drawing{};      ///< SVG markup
-  std::string legend{};       ///< HTML markup, may be empty
+  std::string drawing{};  ///< SVG markup
+  std::string legend{};   ///< HTML markup, may be empty
   DataTable table{};
 };
 

@@ -40,7 +40,8 @@ std::string tip_of(const SizeResult& result, size_t i) {
   const MemorySplit& memory = result.configs[i].memory;
   std::string tip = "max_loras " + size_label(result, i);
   for (auto part = kParts.rbegin(); part != kParts.rend(); ++part) {
-    tip += fmt::format("\n{}  {}", part->name, format_bytes(static_cast<double>(memory.*part->bytes)));
+    tip +=
+        fmt::format("\n{}  {}", part->name, format_bytes(static_cast<double>(memory.*part->bytes)));
   }
   return tip + fmt::format("\nKV blocks  {}", format_count(memory.kv_blocks));
 }
@@ -147,7 +148,8 @@ DataTable table_of(const SizeResult& result, const std::vector<size_t>& sweep) {
   for (const size_t i : sweep) {
     std::vector<std::string> row{size_label(result, i)};
     const MemorySplit& memory = result.configs[i].memory;
-    for (const Part& part : kParts) row.push_back(format_bytes(static_cast<double>(memory.*part.bytes)));
+    for (const Part& part : kParts)
+      row.push_back(format_bytes(static_cast<double>(memory.*part.bytes)));
     row.push_back(format_count(memory.kv_blocks));
     table.rows.push_back(std::move(row));
   }
@@ -161,8 +163,9 @@ std::vector<Figure> memory_figures(const SizeResult& result) {
   if (sweep.empty()) return {};
   Figure figure{.id = "memory", .title = "GPU memory"};
   figure.subtitle = "What the slots take, the KV cache loses.";
-  figure.description = "Stacked bars against max_loras: weights, reserve, slots and KV cache, with "
-                       "the usable GPU memory as a line.";
+  figure.description =
+      "Stacked bars against max_loras: weights, reserve, slots and KV cache, with "
+      "the usable GPU memory as a line.";
   figure.drawing = Bars(result, sweep).draw();
   figure.table = table_of(result, sweep);
   return {figure};

@@ -55,8 +55,8 @@ Scale::Scale(double lo, double hi, double from, double to, bool log)
 
 double Scale::operator()(double value) const {
   const double clamped = std::clamp(value, lo_, hi_);
-  const double share = log_ ? std::log(clamped / lo_) / std::log(hi_ / lo_)
-                            : (clamped - lo_) / (hi_ - lo_);
+  const double share =
+      log_ ? std::log(clamped / lo_) / std::log(hi_ / lo_) : (clamped - lo_) / (hi_ - lo_);
   return from_ + share * (to_ - from_);
 }
 

@@ -22,11 +22,11 @@ class Scale {
   bool log_;
 };
 
-/// Round numbers in [lo, hi], about `count` of them: 1, 2 or 5 times a power of ten; decades (and 1,
-/// 2, 5 within them when there is room) on a logarithmic scale of a decade or more.
+/// Round numbers in [lo, hi], about `count` of them: 1, 2 or 5 times a power of ten; decades (and
+/// 1, 2, 5 within them when there is room) on a logarithmic scale of a decade or more.
 std::vector<double> round_ticks(const Scale& scale, int count);
 
-/// The smallest round number (1, 2, 2.5 or 5 times a power of ten, times a whole number) >= value.
+/// The first tick at or above `value` on a scale from 0 with about five ticks; 1 for value <= 0.
 double round_up(double value);
 
 }  // namespace loratory::sim::report

@@ -7,16 +7,16 @@ namespace {
 
 struct Cell {
   uint32_t adapter = 0;
-  double overlap = 0;   ///< in columns; 0 = empty
+  double overlap = 0;  ///< in columns; 0 = empty
 };
 
 void paint(std::vector<Cell>& row, const SlotSpan& span, double columns_per_ns) {
   const double begin = static_cast<double>(span.begin_ns) * columns_per_ns;
-  const double end = std::min(static_cast<double>(span.end_ns) * columns_per_ns,
-                              static_cast<double>(row.size()));
+  const double end =
+      std::min(static_cast<double>(span.end_ns) * columns_per_ns, static_cast<double>(row.size()));
   for (auto c = static_cast<size_t>(begin); c < row.size() && static_cast<double>(c) < end; ++c) {
-    const double overlap = std::min(end, static_cast<double>(c + 1)) -
-                           std::max(begin, static_cast<double>(c));
+    const double overlap =
+        std::min(end, static_cast<double>(c + 1)) - std::max(begin, static_cast<double>(c));
     if (overlap > row[c].overlap) row[c] = {span.adapter, overlap};
   }
 }

@@ -15,9 +15,9 @@ struct SlotRun {
   uint32_t adapter = 0;
 };
 
-/// Spans of residency on a grid of `num_columns` equal parts of [0, end_ns): each cell shows the span
-/// that fills most of it, equal neighbours are one run. Slots from `num_slots` on are left out.
-/// By slot, then by time. Cost O(spans log spans + slots x columns).
+/// Spans of residency on a grid of `num_columns` equal parts of [0, end_ns): each cell shows the
+/// span that fills most of it, equal neighbours are one run. Slots from `num_slots` on are left
+/// out. By slot, then by time. Cost O(spans + slots x columns).
 std::vector<SlotRun> runs_of(std::span<const SlotSpan> spans, uint32_t num_slots,
                              uint32_t num_columns, int64_t end_ns);
 

@@ -25,7 +25,8 @@ std::string coordinate(double value) {
   LORATORY_ASSERT(std::isfinite(value), "charts leave out what is not finite");
   const int64_t tenths = std::llround(value * 10);
   if (tenths % 10 == 0) return fmt::format("{}", tenths / 10);
-  return fmt::format("{}{}.{}", tenths < 0 ? "-" : "", std::abs(tenths) / 10, std::abs(tenths) % 10);
+  return fmt::format("{}{}.{}", tenths < 0 ? "-" : "", std::abs(tenths) / 10,
+                     std::abs(tenths) % 10);
 }
 
 std::string text(Point at, std::string_view classes, std::string_view words) {
@@ -62,11 +63,14 @@ std::string marker(Point at, int style) {
   };
   switch ((style - 1) % 4) {
     case 0:
-      return fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"3.6\" class=\"{}\"/>\n",
-                         coordinate(at.x), coordinate(at.y), classes);
-    case 1: return shape({{-3.3, -3.3}, {3.3, -3.3}, {3.3, 3.3}, {-3.3, 3.3}});
-    case 2: return shape({{0, -4.2}, {4.2, 3.2}, {-4.2, 3.2}});
-    default: return shape({{0, -4.6}, {4.6, 0}, {0, 4.6}, {-4.6, 0}});
+      return fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"3.6\" class=\"{}\"/>\n", coordinate(at.x),
+                         coordinate(at.y), classes);
+    case 1:
+      return shape({{-3.3, -3.3}, {3.3, -3.3}, {3.3, 3.3}, {-3.3, 3.3}});
+    case 2:
+      return shape({{0, -4.2}, {4.2, 3.2}, {-4.2, 3.2}});
+    default:
+      return shape({{0, -4.6}, {4.6, 0}, {0, 4.6}, {-4.6, 0}});
   }
 }
 

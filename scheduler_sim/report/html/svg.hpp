@@ -28,7 +28,8 @@ std::string rect(const Box& box, std::string_view classes);
 std::string polyline(const std::vector<Point>& points, std::string_view classes);
 std::string polygon(const std::vector<Point>& points, std::string_view classes);
 
-/// Circle, square, triangle, diamond for styles 1..4 (then again), so that lines differ without colour.
+/// Circle, square, triangle, diamond for styles 1..4 (then again), so that lines differ without
+/// colour.
 std::string marker(Point at, int style);
 
 /// An invisible area that shows `tip` under the pointer.
@@ -36,6 +37,7 @@ std::string hover_area(const Box& box, std::string_view tip);
 
 /// Moves labels apart vertically: returned y's keep the order of `wanted`, are `gap` apart at least
 /// and stay inside [top, bottom] when that is possible.
-std::vector<double> spread(const std::vector<double>& wanted, double gap, double top, double bottom);
+std::vector<double> spread(const std::vector<double>& wanted, double gap, double top,
+                           double bottom);
 
 }  // namespace loratory::sim::report

@@ -12,13 +12,18 @@ constexpr double kKneeShare = 0.95;
 
 }  // namespace
 
+bool is_replay(const SizeResult& result) {
+  return result.configs.size() == 1 && result.recommended < 0;
+}
+
 int32_t focus_of(const SizeResult& result) {
   if (result.recommended >= 0) return result.recommended;
   int32_t best = -1;
   for (size_t i = 0; i < result.configs.size(); ++i) {
     const ConfigResult& config = result.configs[i];
     if (!config.feasible) continue;
-    if (best < 0 || config.request_goodput > result.configs[static_cast<size_t>(best)].request_goodput) {
+    if (best < 0 ||
+        config.request_goodput > result.configs[static_cast<size_t>(best)].request_goodput) {
       best = static_cast<int32_t>(i);
     }
   }
@@ -27,7 +32,8 @@ int32_t focus_of(const SizeResult& result) {
 
 std::vector<size_t> sweep_of(const SizeResult& result) {
   const int32_t focus = focus_of(result);
-  const int32_t host_size = focus < 0 ? -1 : result.configs[static_cast<size_t>(focus)].max_cpu_loras;
+  const int32_t host_size =
+      focus < 0 ? -1 : result.configs[static_cast<size_t>(focus)].max_cpu_loras;
   const auto better = [&](const ConfigResult& a, const ConfigResult& b) {
     const bool a_matches = a.max_cpu_loras == host_size;
     const bool b_matches = b.max_cpu_loras == host_size;

@@ -18,7 +18,7 @@ struct Measure {
   double (*value)(const ConfigResult&);
 };
 
-constexpr double kLogFromRatio = 30;   ///< values that differ by more are read on a log scale
+constexpr double kLogFromRatio = 30;  ///< values that differ by more are read on a log scale
 constexpr double kLogSizesFromRatio = 6;
 
 double size_of(const SizeResult& result, size_t i) { return result.configs[i].max_loras; }
@@ -42,13 +42,14 @@ LineChart chart_of_sizes(const SizeResult& result) {
                 chart.x.ticks.back() >= kLogSizesFromRatio * chart.x.ticks.front();
   if (result.recommended >= 0) {
     const auto recommended = static_cast<size_t>(result.recommended);
-    chart.x_rules.push_back(
-        {size_of(result, recommended), fmt::format("recommended: {}", size_of(result, recommended))});
+    chart.x_rules.push_back({size_of(result, recommended),
+                             fmt::format("recommended: {}", size_of(result, recommended))});
   }
   return chart;
 }
 
-void add_measures(LineChart& chart, const SizeResult& result, const std::vector<Measure>& measures) {
+void add_measures(LineChart& chart, const SizeResult& result,
+                  const std::vector<Measure>& measures) {
   const std::vector<size_t> feasible = feasible_of(result, sweep_of(result));
   for (const Measure& measure : measures) {
     Line curve{measure.label, measure.style, {}};
@@ -134,8 +135,9 @@ Figure goodput_figure(const SizeResult& result) {
 }
 
 Figure latency_figure(const SizeResult& result, std::string id, const std::string& name,
-                      const std::string& meaning, const std::vector<Measure>& measures, double limit_ms,
-                      const std::vector<double>& lo_ms = {}, const std::vector<double>& hi_ms = {}) {
+                      const std::string& meaning, const std::vector<Measure>& measures,
+                      double limit_ms, const std::vector<double>& lo_ms = {},
+                      const std::vector<double>& hi_ms = {}) {
   LineChart chart = chart_of_sizes(result);
   chart.y = {"time", format_ms};
   add_measures(chart, result, measures);
@@ -144,8 +146,10 @@ Figure latency_figure(const SizeResult& result, std::string id, const std::strin
   chart.y.log = wants_log(chart);
   if (chart.y.log) chart.y.title = "time, log scale";
   if (limit_ms > 0) {
-    chart.y_rules.push_back({limit_ms, fmt::format("SLO {} {}", format_percentile(result.slo.percentile),
-                                                   format_ms(limit_ms)), true});
+    chart.y_rules.push_back(
+        {limit_ms,
+         fmt::format("SLO {} {}", format_percentile(result.slo.percentile), format_ms(limit_ms)),
+         true});
   }
   Figure figure{.id = std::move(id), .title = name};
   figure.subtitle = meaning + "; lower is better.";
@@ -188,10 +192,12 @@ Figure hit_figure(const SizeResult& result) {
   chart.y.hi = 1;
   add_measures(chart, result, measures);
   Figure figure{.id = "hits", .title = "Hit ratios"};
-  figure.subtitle = "Adapters found on the GPU; of the rest, on the CPU; prompt tokens found in the "
-                    "prefix cache. Higher is better.";
-  figure.description = "Adapter hit ratios of the GPU and CPU tiers and prefix hit ratio of tokens "
-                       "against max_loras.";
+  figure.subtitle =
+      "Adapters found on the GPU; of the rest, on the CPU; prompt tokens found in the "
+      "prefix cache. Higher is better.";
+  figure.description =
+      "Adapter hit ratios of the GPU and CPU tiers and prefix hit ratio of tokens "
+      "against max_loras.";
   figure.table = table_of(chart, result, measures, format_percent);
   figure.drawing = draw(chart);
   return figure;

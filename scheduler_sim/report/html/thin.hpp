@@ -15,8 +15,8 @@ inline std::vector<size_t> kept_indices(size_t size, size_t limit = kMaxCurvePoi
   std::vector<size_t> kept;
   for (size_t i = 0; i < std::min(size, limit); ++i) {
     const double share = static_cast<double>(i) / static_cast<double>(limit - 1);
-    const double rank = size <= limit ? static_cast<double>(i + 1)
-                                      : std::pow(static_cast<double>(size), share);
+    const double rank =
+        size <= limit ? static_cast<double>(i + 1) : std::pow(static_cast<double>(size), share);
     const auto index = static_cast<size_t>(std::llround(rank)) - 1;
     if (kept.empty() || index > kept.back()) kept.push_back(index);
   }

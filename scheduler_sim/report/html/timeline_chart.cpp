@@ -25,18 +25,18 @@ constexpr double kStripHeight = 56;
 constexpr double kStripGap = 34;
 constexpr uint32_t kMaxSlots = 64;
 constexpr uint32_t kMaxColumns = 460;
-constexpr uint32_t kMaxCells = 12'000;   ///< slots x columns: keeps the drawing near 200 KB
+constexpr uint32_t kMaxCells = 12'000;  ///< slots x columns: keeps the drawing near 200 KB
 constexpr size_t kNumBins = 230;
 constexpr size_t kNumColours = 8;
-constexpr double kMinNamedWidth = 76;    ///< narrower runs carry no name
+constexpr double kMinNamedWidth = 76;  ///< narrower runs carry no name
 constexpr double kMinNamedRow = 12;
 constexpr size_t kTableRows = 24;
 
 /// One part of the time axis.
 struct Bin {
-  int32_t num_running = 0, num_waiting = 0, num_adapters_gpu = 0;   ///< most in the bin
+  int32_t num_running = 0, num_waiting = 0, num_adapters_gpu = 0;  ///< most in the bin
   int64_t kv_blocks_used = 0;
-  int64_t num_copies = 0;   ///< adapters that became resident
+  int64_t num_copies = 0;  ///< adapters that became resident
 };
 
 int64_t end_of(const ConfigResult& config) {
@@ -51,7 +51,8 @@ size_t bin_of(int64_t time_ns, int64_t end_ns) {
   return std::min(kNumBins - 1, static_cast<size_t>(share * kNumBins));
 }
 
-/// Keeps the peak of every bin: what hurts is the peak. A bin without a sample repeats the last one.
+/// Keeps the peak of every bin: what hurts is the peak. A bin without a sample repeats the last
+/// one.
 std::vector<Bin> bins_of(const ConfigResult& config, int64_t end_ns) {
   std::vector<Bin> bins(kNumBins);
   std::vector<bool> sampled(kNumBins, false);
@@ -73,7 +74,7 @@ std::vector<Bin> bins_of(const ConfigResult& config, int64_t end_ns) {
 
 struct Share {
   uint32_t adapter = 0;
-  double fraction = 0;   ///< of all slot time in use
+  double fraction = 0;  ///< of all slot time in use
 };
 
 /// The adapters that hold slots longest get the colours.
@@ -85,7 +86,8 @@ std::vector<Share> leaders_of(const ConfigResult& config) {
     total_ns += static_cast<double>(span.end_ns - span.begin_ns);
   }
   std::vector<Share> shares;
-  for (const auto& [adapter, ns] : held_ns) shares.push_back({adapter, ns / std::max(total_ns, 1.0)});
+  for (const auto& [adapter, ns] : held_ns)
+    shares.push_back({adapter, ns / std::max(total_ns, 1.0)});
   std::stable_sort(shares.begin(), shares.end(),
                    [](const Share& a, const Share& b) { return a.fraction > b.fraction; });
   shares.resize(std::min(shares.size(), kNumColours));
@@ -100,15 +102,17 @@ class Timeline {
         end_ns_(end_of(config)),
         bins_(bins_of(config, end_ns_)),
         leaders_(leaders_of(config)),
-        num_slots_(std::min<uint32_t>(kMaxSlots, static_cast<uint32_t>(std::max(config.max_loras, 1)))),
+        num_slots_(
+            std::min<uint32_t>(kMaxSlots, static_cast<uint32_t>(std::max(config.max_loras, 1)))),
         row_height_(std::min(kMaxRowHeight, kMaxSlotsHeight / num_slots_)) {}
 
   Figure figure() const {
     Figure figure{.id = "timeline",
                   .title = fmt::format("Slots over time, max_loras {}", config_.max_loras)};
     figure.subtitle = subtitle();
-    figure.description = "A row for each slot, coloured by the adapter that is resident; under it "
-                         "adapter copies, requests running and waiting, and KV blocks in use.";
+    figure.description =
+        "A row for each slot, coloured by the adapter that is resident; under it "
+        "adapter copies, requests running and waiting, and KV blocks in use.";
     figure.wide = true;
     figure.width = kWidth;
     figure.height = strip_top(3) + 12;
@@ -196,8 +200,7 @@ class Timeline {
   std::string strip_frame(int strip, std::string_view name, double most,
                           const std::string& most_label) const {
     const double top = strip_top(strip);
-    return text({kLeft, top - 8}, "name", name) +
-           line({kLeft, top}, {kRight, top}, "grid") +
+    return text({kLeft, top - 8}, "name", name) + line({kLeft, top}, {kRight, top}, "grid") +
            line({kLeft, top + kStripHeight}, {kRight, top + kStripHeight}, "axis") +
            text({kLeft - 8, top + 4}, "tick end", most > 0 ? most_label : "") +
            text({kLeft - 8, top + kStripHeight + 4}, "tick end", "0");
@@ -224,9 +227,11 @@ class Timeline {
            area(0, most_copies, "area f4", copies) +
            strip_frame(1, "requests: running (filled), waiting (line)", most_requests,
                        format_number(most_requests)) +
-           area(1, most_requests, "area f6", running) + area(1, most_requests, "outline s2", waiting) +
-           strip_frame(2, fmt::format("KV blocks in use, of {}", format_count(config_.memory.kv_blocks)),
-                       kv_blocks, "100 %") +
+           area(1, most_requests, "area f6", running) +
+           area(1, most_requests, "outline s2", waiting) +
+           strip_frame(
+               2, fmt::format("KV blocks in use, of {}", format_count(config_.memory.kv_blocks)),
+               kv_blocks, "100 %") +
            area(2, kv_blocks, "area f3", used);
   }
 
@@ -238,8 +243,9 @@ class Timeline {
     std::string svg;
     for (const double tick : round_ticks(scale, 10)) {
       svg += line({scale(tick), bottom}, {scale(tick), bottom + 4}, "axis");
-      svg += text({scale(tick), bottom + 18}, "tick mid",
-                  fmt::format("{}{}", format_number(tick), tick == 0 ? (minutes ? " min" : " s") : ""));
+      svg += text(
+          {scale(tick), bottom + 18}, "tick mid",
+          fmt::format("{}{}", format_number(tick), tick == 0 ? (minutes ? " min" : " s") : ""));
     }
     return svg;
   }
@@ -252,13 +258,13 @@ class Timeline {
     std::string svg;
     for (size_t i = 0; i < kNumBins; ++i) {
       const Bin& bin = bins_[i];
-      svg += hover_area({time_x(double(i) / kNumBins), kTop, time_x(double(i + 1) / kNumBins),
-                         strip_top(2) + kStripHeight},
-                        fmt::format("at {}\nrunning  {}\nwaiting  {}\nadapters on GPU  {}\n"
-                                    "copies  {}\nKV blocks  {}",
-                                    time_label(i), bin.num_running, bin.num_waiting,
-                                    bin.num_adapters_gpu, bin.num_copies,
-                                    format_count(bin.kv_blocks_used)));
+      svg += hover_area(
+          {time_x(double(i) / kNumBins), kTop, time_x(double(i + 1) / kNumBins),
+           strip_top(2) + kStripHeight},
+          fmt::format("at {}\nrunning  {}\nwaiting  {}\nadapters on GPU  {}\n"
+                      "copies  {}\nKV blocks  {}",
+                      time_label(i), bin.num_running, bin.num_waiting, bin.num_adapters_gpu,
+                      bin.num_copies, format_count(bin.kv_blocks_used)));
     }
     return svg;
   }
@@ -275,13 +281,14 @@ class Timeline {
   }
 
   DataTable table() const {
-    DataTable table{{"time", "running", "waiting", "adapters on the GPU", "copies", "KV blocks used"}, {}};
+    DataTable table{
+        {"time", "running", "waiting", "adapters on the GPU", "copies", "KV blocks used"}, {}};
     for (size_t row = 0; row < kTableRows; ++row) {
       const size_t i = row * (kNumBins - 1) / (kTableRows - 1);
       const Bin& bin = bins_[i];
-      table.rows.push_back({time_label(i), format_count(bin.num_running), format_count(bin.num_waiting),
-                            format_count(bin.num_adapters_gpu), format_count(bin.num_copies),
-                            format_count(bin.kv_blocks_used)});
+      table.rows.push_back({time_label(i), format_count(bin.num_running),
+                            format_count(bin.num_waiting), format_count(bin.num_adapters_gpu),
+                            format_count(bin.num_copies), format_count(bin.kv_blocks_used)});
     }
     return table;
   }
@@ -297,7 +304,8 @@ class Timeline {
 
 }  // namespace
 
-std::vector<Figure> timeline_figures(const SizeResult& result, std::span<const TraceAdapter> adapters) {
+std::vector<Figure> timeline_figures(const SizeResult& result,
+                                     std::span<const TraceAdapter> adapters) {
   const int32_t focus = focus_of(result);
   if (focus < 0) return {};
   const ConfigResult& config = result.configs[static_cast<size_t>(focus)];

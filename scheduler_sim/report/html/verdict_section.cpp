@@ -12,10 +12,6 @@
 namespace loratory::sim::report {
 namespace {
 
-bool is_replay(const SizeResult& result) {
-  return result.configs.size() == 1 && result.recommended < 0;
-}
-
 std::string heading(const SizeResult& result) {
   if (is_replay(result)) {
     return fmt::format("Replay at max_loras <em>{}</em>", result.configs[0].max_loras);
@@ -47,13 +43,14 @@ std::string sentences(const SizeResult& result) {
 
 std::string tile(const std::string& label, const std::string& value, const std::string& note,
                  const char* tone = "") {
-  return fmt::format("<div class=\"{}\"><dt>{}</dt><dd>{}<small>{}</small></dd></div>\n", tone, label,
-                     escape(value), escape(note));
+  return fmt::format("<div class=\"{}\"><dt>{}</dt><dd>{}<small>{}</small></dd></div>\n", tone,
+                     label, escape(value), escape(note));
 }
 
-/// The percentile that the SLO is judged on, when the result holds it; the CDF has whole percentiles.
-std::optional<double> at_percentile(const LatencySummary& latency, const std::vector<double>& cdf_ms,
-                                    double percentile) {
+/// The percentile that the SLO is judged on, when the result holds it; the CDF has whole
+/// percentiles.
+std::optional<double> at_percentile(const LatencySummary& latency,
+                                    const std::vector<double>& cdf_ms, double percentile) {
   if (percentile == 50) return latency.p50_ms;
   if (percentile == 90) return latency.p90_ms;
   if (percentile == 99) return latency.p99_ms;
@@ -95,7 +92,8 @@ std::string tiles(const SizeResult& result) {
 }  // namespace
 
 std::string page_title(const SizeResult& result) {
-  if (is_replay(result)) return fmt::format("loratory replay, max_loras {}", result.configs[0].max_loras);
+  if (is_replay(result))
+    return fmt::format("loratory replay, max_loras {}", result.configs[0].max_loras);
   return "loratory size: " + headline(result);
 }
 

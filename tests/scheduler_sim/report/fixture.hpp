@@ -118,15 +118,18 @@ inline ConfigResult kept_config() {
   c.ttft_cdf_ms = {1.5, 71.5, 900.25};
   c.tpot_cdf_ms = {12, 20.25, 44};
   c.timeline = {{0, 0, 1, 0, 0}, {100 * kMs, 2, 1, 1, 12}, {500 * kMs, 1, 0, 2, 9}};
-  c.slot_spans = {{2 * kMs, 600 * kMs, 0, 0}, {20 * kMs + 1, 300 * kMs, 1, 1},
-                  {300 * kMs, 700 * kMs, 2, 1}};
+  c.slot_spans = {
+      {2 * kMs, 600 * kMs, 0, 0}, {20 * kMs + 1, 300 * kMs, 1, 1}, {300 * kMs, 700 * kMs, 2, 1}};
   c.requests = small_requests();
   return c;
 }
 
 inline SizeResult small_result() {
   SizeResult r;
-  r.provenance = {"loratory size --trace prod.jsonl --max-loras 4,16,1024", "1a2b3c4", "0.1.0", 42,
+  r.provenance = {"loratory size --trace prod.jsonl --max-loras 4,16,1024",
+                  "1a2b3c4",
+                  "0.1.0",
+                  42,
                   {{"prod.jsonl", "xxh3:00112233aabbccdd", "native"}}};
   r.workload.num_requests = 1000;
   r.workload.duration_s = 120;
@@ -150,8 +153,10 @@ inline SizeResult small_result() {
   r.num_seeds = 3;
   r.recommended = 1;
   r.reason = "16 slots are the fewest with TTFT p99 <= 500 ms and TPOT p99 <= 50 ms at every seed.";
-  r.next_limit = "More slots take KV blocks: at 32 slots the queue grows before adapters miss less.";
-  r.miss_ratio_curves = {{"lru", {1, 2, 3}, {0.6, 0.25, 0.003}}, {"opt", {1, 2, 3}, {0.5, 0.2, 0.003}}};
+  r.next_limit =
+      "More slots take KV blocks: at 32 slots the queue grows before adapters miss less.";
+  r.miss_ratio_curves = {{"lru", {1, 2, 3}, {0.6, 0.25, 0.003}},
+                         {"opt", {1, 2, 3}, {0.5, 0.2, 0.003}}};
   return r;
 }
 
@@ -226,7 +231,8 @@ inline std::vector<TimelineSample> big_timeline(const ConfigResult& c, Wobble& w
 inline std::vector<double> long_tail(double p50, double p99) {
   std::vector<double> quantiles;
   const double power = std::log(p99 / p50) / std::log(50.0);
-  for (int i = 0; i <= 100; ++i) quantiles.push_back(p50 * std::pow(0.5 / (1.003 - i / 100.0), power));
+  for (int i = 0; i <= 100; ++i)
+    quantiles.push_back(p50 * std::pow(0.5 / (1.003 - i / 100.0), power));
   return quantiles;
 }
 
@@ -244,7 +250,8 @@ inline ConfigResult big_config(int32_t max_loras) {
   c.adapter_copies = static_cast<int64_t>(54'000 * miss);
   c.ttft = latency(p99 / 3.5, p99 / 7, p99 / 2.2, p99);
   c.queue = latency(p99 / 6, p99 / 30, p99 / 3, p99 * 0.8);
-  c.tpot = latency(22 + n / 20 + starve / 18, 21 + n / 22 + starve / 25, 27 + n / 16, 33 + n / 8 + starve / 7);
+  c.tpot = latency(22 + n / 20 + starve / 18, 21 + n / 22 + starve / 25, 27 + n / 16,
+                   33 + n / 8 + starve / 7);
   c.slo_attainment = std::min(0.997, 1 / (1 + miss * miss + starve / 190));
   c.num_requests = c.completed = 54'000;
   c.request_throughput = 14.9 - 2 * miss;
@@ -306,9 +313,13 @@ inline SizeResult big_result() {
     r.ttft_min_ms.push_back(c.ttft.p99_ms * 0.85);
     r.ttft_max_ms.push_back(c.ttft.p99_ms * 1.2);
   }
-  r.provenance.command = "loratory size --trace azure_conv.csv --adapters 256 --popularity zipf:1 --max-loras auto";
-  r.reason = "32 slots are the fewest that keep TTFT p99 under 500 ms and TPOT p99 under 50 ms at all 3 seeds.";
-  r.next_limit = "Above 48 slots the KV cache limits: preemptions rise and TPOT p99 passes 50 ms at 96.";
+  r.provenance.command =
+      "loratory size --trace azure_conv.csv --adapters 256 --popularity zipf:1 --max-loras auto";
+  r.reason =
+      "32 slots are the fewest that keep TTFT p99 under 500 ms and TPOT p99 under 50 ms at all 3 "
+      "seeds.";
+  r.next_limit =
+      "Above 48 slots the KV cache limits: preemptions rise and TPOT p99 passes 50 ms at 96.";
   r.miss_ratio_curves = big_curves();
   return r;
 }

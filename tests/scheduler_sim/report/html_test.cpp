@@ -32,7 +32,8 @@ std::string big_page() { return page_of(test::big_result(), test::big_adapters()
 /// A failure names the part, not 200 KB of page.
 testing::AssertionResult holds(const std::string& page, const std::string& part) {
   const bool found = page.find(part) != std::string::npos;
-  return (found ? testing::AssertionSuccess() : testing::AssertionFailure()) << "looked for " << part;
+  return (found ? testing::AssertionSuccess() : testing::AssertionFailure())
+         << "looked for " << part;
 }
 
 size_t count(const std::string& text, const std::string& part) {
@@ -41,8 +42,8 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-/// The first tag that closes what is not open, or stays open; "" when all tags balance. A '>' inside
-/// an attribute is an entity, and scripts hold no tag.
+/// The first tag that closes what is not open, or stays open; "" when all tags balance. A '>'
+/// inside an attribute is an entity, and scripts hold no tag.
 std::string unbalanced_tag(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
@@ -98,8 +99,8 @@ TEST(Html, StringsOfTheTraceAreEscaped) {
 
 TEST(Html, EveryChartHasATextAlternativeAndATable) {
   const std::string page = big_page();
-  for (const char* id : {"goodput", "ttft", "tpot", "hits", "memory", "ttft-cdf", "tpot-cdf", "timeline",
-                         "miss-ratio", "popularity", "reuse"}) {
+  for (const char* id : {"goodput", "ttft", "tpot", "hits", "memory", "ttft-cdf", "tpot-cdf",
+                         "timeline", "miss-ratio", "popularity", "reuse"}) {
     EXPECT_TRUE(holds(page, "<figure id=\"" + std::string(id) + "\""));
   }
   EXPECT_EQ(count(page, "<svg "), 11U);
@@ -122,7 +123,8 @@ TEST(Html, DataIslandIsTheResult) {
   const std::string page = page_of(test::small_result(), test::small_adapters());
   const std::string open = "<script type=\"application/json\" id=\"results\">";
   const size_t begin = page.find(open) + open.size();
-  const auto json = nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const auto json =
+      nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
   EXPECT_EQ(json["schema"], "loratory.results/1");
   EXPECT_EQ(json["configs"].size(), 3U);
 }
@@ -190,7 +192,8 @@ TEST(Svg, CoordinatesHaveOneDecimal) {
 }
 
 TEST(SlotGrid, LongestSpanFillsACell) {
-  const std::vector<SlotSpan> spans = {{0, 55, 7, 0}, {55, 60, 8, 0}, {60, 100, 9, 0}, {0, 100, 1, 5}};
+  const std::vector<SlotSpan> spans = {
+      {0, 55, 7, 0}, {55, 60, 8, 0}, {60, 100, 9, 0}, {0, 100, 1, 5}};
   const auto runs = runs_of(spans, 2, 10, 100);
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[0].adapter, 7U);

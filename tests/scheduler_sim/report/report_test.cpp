@@ -62,7 +62,8 @@ TEST(Golden, SizeConsole) { expect_golden("size.txt", size_console(test::small_r
 TEST(Golden, ReplayConsole) { expect_golden("replay.txt", replay_console(replay_result())); }
 
 TEST(Golden, SizeJson) {
-  expect_golden("size.json", written([](auto& out) { write_size_json(out, test::small_result()); }));
+  expect_golden("size.json",
+                written([](auto& out) { write_size_json(out, test::small_result()); }));
 }
 
 TEST(Golden, ReplayJson) {
@@ -123,23 +124,40 @@ TEST(Console, SaysWhenNothingMeetsTheSlos) {
 }
 
 TEST(Json, HasEveryKeyOfTheSchema) {
-  const auto json = nlohmann::json::parse(
-      written([](auto& out) { write_size_json(out, test::small_result()); }));
+  const auto json =
+      nlohmann::json::parse(written([](auto& out) { write_size_json(out, test::small_result()); }));
   const auto& config = json["configs"][1];
   for (const char* name : {"ttft", "tpot", "itl", "e2el", "queue"}) {
     for (const char* statistic : {"mean", "p50", "p90", "p99"}) {
       EXPECT_TRUE(config.contains(std::string(statistic) + "_" + name + "_ms"));
     }
   }
-  for (const char* key :
-       {"max_loras", "max_cpu_loras", "num_requests", "completed", "duration_s", "request_throughput",
-        "total_token_throughput", "output_throughput", "request_goodput", "adapter_gpu_hit_ratio",
-        "adapter_cpu_hit_ratio", "adapter_loads", "adapter_load_bytes", "prefix_hit_ratio_tokens",
-        "prefix_hit_ratio_blocks", "num_preemptions", "kv_blocks", "slot_bytes", "weights_bytes",
-        "event_log_hash", "feasible", "verdict"}) {
+  for (const char* key : {"max_loras",
+                          "max_cpu_loras",
+                          "num_requests",
+                          "completed",
+                          "duration_s",
+                          "request_throughput",
+                          "total_token_throughput",
+                          "output_throughput",
+                          "request_goodput",
+                          "adapter_gpu_hit_ratio",
+                          "adapter_cpu_hit_ratio",
+                          "adapter_loads",
+                          "adapter_load_bytes",
+                          "prefix_hit_ratio_tokens",
+                          "prefix_hit_ratio_blocks",
+                          "num_preemptions",
+                          "kv_blocks",
+                          "slot_bytes",
+                          "weights_bytes",
+                          "event_log_hash",
+                          "feasible",
+                          "verdict"}) {
     EXPECT_TRUE(config.contains(key)) << key;
   }
-  for (const char* key : {"schema", "command", "commit", "seed", "inputs", "recommended", "reason"}) {
+  for (const char* key :
+       {"schema", "command", "commit", "seed", "inputs", "recommended", "reason"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
 }
@@ -178,7 +196,8 @@ TEST(Csv, QuotesByRfc4180) {
 /// Begins and ends of async events pair up per id, and slices of a slot do not overlap.
 TEST(Perfetto, EventsPairUp) {
   const auto json = nlohmann::json::parse(written([](auto& out) {
-    write_perfetto(out, test::kept_config(), test::small_result().provenance, test::small_adapters());
+    write_perfetto(out, test::kept_config(), test::small_result().provenance,
+                   test::small_adapters());
   }));
   std::multiset<std::pair<int, std::string>> open;
   for (const auto& event : json["traceEvents"]) {
@@ -233,7 +252,8 @@ TEST(Format, NumbersForPeople) {
 TEST(Progress, LineShowsWhatIsLeft) {
   EXPECT_EQ(progress_line("size", 5, 10, 12),
             "size  [###############...............]  5/10  12 s, 12 s left");
-  EXPECT_EQ(progress_line("size", 10, 10, 24), "size  [##############################]  10/10  24 s");
+  EXPECT_EQ(progress_line("size", 10, 10, 24),
+            "size  [##############################]  10/10  24 s");
 }
 
 TEST(Progress, SilentWhenNotATerminal) {
@@ -241,7 +261,9 @@ TEST(Progress, SilentWhenNotATerminal) {
   ASSERT_NE(file, nullptr);
   {
     Progress progress("size", 100, file);
-    std::thread other([&] { for (int i = 0; i < 50; ++i) progress.tick(); });
+    std::thread other([&] {
+      for (int i = 0; i < 50; ++i) progress.tick();
+    });
     for (int i = 0; i < 50; ++i) progress.tick();
     other.join();
   }
