@@ -30,11 +30,6 @@ if(LORATORY_BUILD_FUZZERS)
   target_compile_options(loratory_private_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Without coverage in the rooms libFuzzer sees only its own entry point. Needs LORATORY_SANITIZE.
-if(LORATORY_BUILD_FUZZERS)
-  target_compile_options(loratory_private_flags INTERFACE -fsanitize=fuzzer-no-link)
-endif()
-
 # loratory_add_room(reference SOURCES ... LINK ...): the library of one room, alias loratory::<room>.
 function(loratory_add_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})

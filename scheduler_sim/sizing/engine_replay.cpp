@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "scheduler_sim/metrics/duration_text.hpp"
 #include "scheduler_sim/simulator/simulator.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 
@@ -47,7 +48,7 @@ std::string verdict_of(const ConfigResult& r, const Slo& slo) {
   } else if (ttft_missed && double(r.adapter_copies) > 0.2 * completed) {
     cause = "adapter loads";
   }
-  return fmt::format("{} {:.3g}x over: {}", ttft_missed ? "TTFT" : "TPOT", over, cause);
+  return fmt::format("{} {}: {}", ttft_missed ? "TTFT" : "TPOT", factor_text(over), cause);
 }
 
 }  // namespace

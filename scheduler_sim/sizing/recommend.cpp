@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "scheduler_sim/metrics/duration_text.hpp"
+
 namespace loratory::sim {
 namespace {
 
@@ -39,26 +41,37 @@ std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
   if (i < 0) return {};
   const ConfigResult& fewer = result.configs[size_t(i)];
   return fmt::format("; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "
-                     "of {:.0f} %, and TTFT p{:g} is {:.3g} ms instead of {:.3g} ms",
+                     "of {:.0f} %, and TTFT p{:g} is {} instead of {}",
                      fewer.max_loras, 100 * fewer.adapter_gpu_hit_ratio,
-                     100 * chosen.adapter_gpu_hit_ratio, result.slo.percentile, fewer.slo_ttft_ms,
-                     chosen.slo_ttft_ms);
+                     100 * chosen.adapter_gpu_hit_ratio, result.slo.percentile,
+                     duration_text(fewer.slo_ttft_ms), duration_text(chosen.slo_ttft_ms));
+}
+
+// What keeps the chosen engine from serving more.
+std::string bottleneck(const ConfigResult& c) {
+  if (c.num_preemptions > 0) {
+    return fmt::format("KV memory limits next: {} preemptions already", c.num_preemptions);
+  }
+  int64_t most_blocks = 0;
+  for (const TimelineSample& s : c.timeline) most_blocks = std::max(most_blocks, s.kv_blocks_used);
+  const double kv = 100.0 * double(most_blocks) / double(std::max<int64_t>(1, c.memory.kv_blocks));
+  if (kv > 80) return fmt::format("KV memory limits next: {:.0f} % of the blocks in use at the peak", kv);
+  return fmt::format("the GPU's speed limits next: a step holds {:.0f} requests on average, and the "
+                     "KV blocks in use peak at {:.0f} %", c.mean_batch_seqs, kv);
 }
 
 std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   const int32_t i = neighbour(result, chosen, +1);
-  if (i < 0) return "every adapter has a slot: the GPU's speed and KV memory limit next";
+  if (i < 0) return "no larger size was tried; " + bottleneck(chosen);
   const ConfigResult& more = result.configs[size_t(i)];
   if (!more.feasible) {
     return fmt::format("memory limits next: {} slots do not fit ({})", more.max_loras, more.verdict);
   }
   const double kv_share = 100.0 * double(chosen.memory.kv_blocks - more.memory.kv_blocks) /
                           double(std::max<int64_t>(1, chosen.memory.kv_blocks));
-  return fmt::format("{} slots would take {:.0f} % of the KV blocks away and change goodput by "
-                     "{:+.1f} %, preemptions from {} to {}",
-                     more.max_loras, kv_share,
-                     100 * (more.request_goodput / std::max(1e-9, chosen.request_goodput) - 1),
-                     chosen.num_preemptions, more.num_preemptions);
+  const double gain = 100 * (more.request_goodput / std::max(1e-9, chosen.request_goodput) - 1);
+  return fmt::format("{} slots would take {:.0f} % of the KV blocks for {:+.1f} % goodput; {}",
+                     more.max_loras, kv_share, gain, bottleneck(chosen));
 }
 
 }  // namespace
@@ -75,23 +88,25 @@ int32_t best_goodput(const SizeResult& result) {
   return best;
 }
 
-void recommend(SizeResult& result, const std::vector<bool>& meets_in_every_seed) {
-  result.recommended = -1;
+int32_t choose(const SizeResult& result, const std::vector<bool>& meets_in_every_seed) {
   double best = 0;
   for (size_t i = 0; i < result.configs.size(); ++i) {
     if (meets_in_every_seed[i]) best = std::max(best, result.configs[i].request_goodput);
   }
-  for (size_t i = 0; i < result.configs.size() && result.recommended < 0; ++i) {
+  for (size_t i = 0; i < result.configs.size(); ++i) {
     const bool good = result.configs[i].request_goodput >= kCloseEnough * best;
-    if (meets_in_every_seed[i] && good) result.recommended = int32_t(i);
+    if (meets_in_every_seed[i] && good) return int32_t(i);
   }
+  return -1;
+}
+
+void explain(SizeResult& result) {
   if (result.recommended >= 0) {
     const ConfigResult& chosen = result.configs[size_t(result.recommended)];
+    const std::string seeds =
+        result.num_seeds > 1 ? fmt::format(" with all {} seeds", result.num_seeds) : "";
     result.reason = fmt::format("{} is the smallest that meets {}{} within 1 % of the best goodput{}",
-                                name_of(chosen), limits_text(result.slo),
-                                result.num_seeds > 1
-                                    ? fmt::format(" with all {} seeds", result.num_seeds)
-                                    : std::string(),
+                                name_of(chosen), limits_text(result.slo), seeds,
                                 about_fewer(result, chosen));
     result.next_limit = about_more(result, chosen);
     return;

@@ -66,7 +66,7 @@ class Sweep {
       out.ttft_min_ms.push_back(ttft.first), out.ttft_max_ms.push_back(ttft.second);
       meets.push_back(std::ranges::all_of(row.runs, &ConfigResult::meets_slo));
     }
-    recommend(out, meets);
+    out.recommended = choose(out, meets);
     return out;
   }
 
@@ -175,6 +175,7 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
   SizeResult result = runs.result();
   result.workload = summarize_workload(traces.front(), engine);
   add_details(result, traces, engine);
+  explain(result);
   std::vector<int32_t> curve_sizes = auto_sizes(int64_t(traces.front().adapters.size()));
   for (const ConfigResult& c : result.configs) curve_sizes.push_back(c.max_loras);
   std::ranges::sort(curve_sizes);
