@@ -4,39 +4,11 @@
 //   simulator_bench --benchmark_filter=one_hour     256 adapters, 15 requests/s, 54,000 requests
 //   simulator_bench --benchmark_filter=sweep        two cores against one
 #include <benchmark/benchmark.h>
-#include <malloc.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "bench/cpu/counted_heap.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
 #include "scheduler_sim/sizing/sweep.hpp"
 #include "scheduler_sim/workload/generate.hpp"
-
-namespace {
-
-struct Heap {
-  std::atomic<int64_t> now = 0, peak = 0;
-  void change(int64_t bytes) {
-    const int64_t held = now += bytes;
-    if (held > peak) peak = held;
-  }
-} heap;
-
-}  // namespace
-
-void* operator new(size_t size) {
-  void* const memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  heap.change(int64_t(malloc_usable_size(memory)));
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  heap.change(-int64_t(malloc_usable_size(memory)));
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace {
 
@@ -97,10 +69,10 @@ void memory_per_request(benchmark::State& state) {
   const EngineSpec engine = engine_without_prefix_cache();
   int64_t bytes = 0;
   for (auto _ : state) {
-    const int64_t before = heap.now;
-    heap.peak = before;
+    const int64_t before = loratory::heap.now;
+    loratory::heap.peak = before;
     benchmark::DoNotOptimize(replay(trace, engine, {64, 256}, Slo{}, ReplayDetail::details));
-    bytes = heap.peak - before;
+    bytes = loratory::heap.peak - before;
   }
   state.counters["bytes/request"] = double(bytes) / double(trace.requests.size());
 }

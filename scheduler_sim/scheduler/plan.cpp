@@ -54,8 +54,8 @@ uint32_t Scheduler::chunk_tokens(uint32_t wanted) const {
 // Blocks for `num_tokens` more; preempts until they are there. False: the request itself had to go.
 bool Scheduler::make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns) {
   Request& r = requests_[ref];
+  if (r.num_computed + num_tokens <= r.blocks.size() * config_.block_size) return true;
   const uint32_t needed = blocks_for(r.num_computed + num_tokens);
-  if (needed <= r.blocks.size()) return true;
   while (needed - r.blocks.size() > pool_.num_allocatable()) {
     const RequestRef victim = preemption_victim();
     preempt(victim, now_ns);

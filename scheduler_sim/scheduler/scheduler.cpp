@@ -289,6 +289,7 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
   LORATORY_ASSERT(step_in_flight_, "commit without a plan");
   step_in_flight_ = false;
   const bool has_tokens = !result.sampled.empty();
+  const size_t num_free_before = free_refs_.size();
   if (has_tokens) steady_ = false;
   size_t num_sampled = 0;
   for (const StepRow& row : plan_.rows) {
@@ -297,7 +298,7 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
     commit_row(row, takes_one ? result.sampled[num_sampled] : kNoToken, now_ns);
     num_sampled += takes_one;
   }
-  drop_finished_from_running();
+  if (free_refs_.size() > num_free_before) drop_finished_from_running();
   settle_transfers(now_ns);
 }
 
