@@ -28,18 +28,21 @@ std::vector<double> linear_ticks(double lo, double hi, int count) {
   return ticks;
 }
 
+/// 1, 2 and 5 of every decade, or the decades alone, or every second of them: what gives at most
+/// twice `count`.
 std::vector<double> log_ticks(double lo, double hi, int count) {
-  const int decades = decade_of(hi) - decade_of(lo) + 1;
-  const bool fine = decades * 3 <= count + 4;
-  const int stride = std::max(1, (decades + count) / (count + 1));
-  std::vector<double> ticks;
-  for (int decade = decade_of(lo); decade <= decade_of(hi); decade += fine ? 1 : stride) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      const double tick = factor * power_of_ten(decade);
-      if (factor > 1 && !fine) continue;
-      if (tick >= lo * (1 - 1e-9) && tick <= hi * (1 + 1e-9)) ticks.push_back(tick);
+  const auto ticks_of = [&](std::initializer_list<double> factors, int stride) {
+    std::vector<double> ticks;
+    for (int decade = decade_of(lo); decade <= decade_of(hi); decade += stride) {
+      for (const double factor : factors) {
+        const double tick = factor * power_of_ten(decade);
+        if (tick >= lo * (1 - 1e-9) && tick <= hi * (1 + 1e-9)) ticks.push_back(tick);
+      }
     }
-  }
+    return ticks;
+  };
+  std::vector<double> ticks = ticks_of({1, 2, 5}, 1);
+  for (int stride = 1; std::ssize(ticks) > 2 * count; ++stride) ticks = ticks_of({1}, stride);
   return ticks;
 }
 

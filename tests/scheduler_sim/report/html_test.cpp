@@ -136,7 +136,7 @@ TEST(Html, ManyAdaptersAndSpansStaySmall) {
   ConfigResult& config = result.configs[4];
   config.max_loras = 256;
   config.slot_spans.clear();
-  for (int i = 0; i < 200'000; ++i) {
+  for (int i = 0; i < 400'000; ++i) {
     const auto begin = static_cast<int64_t>(wobble.next() * 3.5e12);
     config.slot_spans.push_back({begin, begin + 4000 * test::kMs,
                                  static_cast<uint32_t>(wobble.next() * 20'000),
