@@ -260,11 +260,11 @@ TEST(Progress, SilentWhenNotATerminal) {
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
   {
-    Progress progress("size", 100, file);
+    Progress progress("size", file);
     std::thread other([&] {
-      for (int i = 0; i < 50; ++i) progress.tick();
+      for (int i = 0; i < 50; ++i) progress.show(i, 100);
     });
-    for (int i = 0; i < 50; ++i) progress.tick();
+    for (int i = 50; i < 100; ++i) progress.show(i, 100);
     other.join();
   }
   EXPECT_EQ(std::ftell(file), 0);
