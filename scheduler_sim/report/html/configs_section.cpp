@@ -35,7 +35,6 @@ const auto kColumns = std::to_array<Column>({
     {"goodput", "req/s", [](const ConfigResult& c) { return c.request_goodput; }, format_number},
     {"SLO", "met %", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
     {"TTFT", "p50 ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, format_number},
-    {"TTFT", "p90 ms", [](const ConfigResult& c) { return c.ttft.p90_ms; }, format_number},
     {"TTFT", "p99 ms", [](const ConfigResult& c) { return c.ttft.p99_ms; }, format_number},
     {"TPOT", "p50 ms", [](const ConfigResult& c) { return c.tpot.p50_ms; }, format_number},
     {"TPOT", "p99 ms", [](const ConfigResult& c) { return c.tpot.p99_ms; }, format_number},

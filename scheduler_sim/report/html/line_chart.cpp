@@ -18,7 +18,7 @@ constexpr double kBottom = 46;
 constexpr double kRightWithLabels = 84;
 constexpr double kRight = 18;
 constexpr double kLabelGap = 15;
-constexpr double kMinTickGap = 26;
+constexpr double kCharWidth = 7;  ///< of a tick label, about
 constexpr size_t kMaxMarkers = 40;
 
 struct Range {
@@ -81,10 +81,13 @@ bool is_choice(const LineChart& chart, double value) {
 std::vector<double> labelled_ticks(const LineChart& chart, const Plot& plot) {
   std::vector<double> ticks = chart.x.ticks.empty() ? round_ticks(plot.x, 6) : chart.x.ticks;
   std::stable_partition(ticks.begin(), ticks.end(), [&](double v) { return is_choice(chart, v); });
+  const auto half_width = [&](double tick) {
+    return kCharWidth / 2 * static_cast<double>(chart.x.format(tick).size() + 1);
+  };
   std::vector<double> placed;
   for (const double tick : ticks) {
     const bool has_room = std::all_of(placed.begin(), placed.end(), [&](double other) {
-      return std::fabs(plot.x(tick) - plot.x(other)) >= kMinTickGap;
+      return std::fabs(plot.x(tick) - plot.x(other)) >= half_width(tick) + half_width(other);
     });
     if (has_room) placed.push_back(tick);
   }

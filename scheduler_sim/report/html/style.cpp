@@ -104,10 +104,10 @@ th,td{padding:6px 10px;text-align:right;white-space:nowrap;border-bottom:1px sol
 th{color:var(--muted);font-weight:500;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}
 .configs{margin-top:18px;font-size:.82rem}
-.configs td{padding:6px 7px}
+.configs td{padding:6px}
 .note{color:var(--muted);font-size:.84rem;margin-top:8px}
 .configs th{padding:0}
-.configs th button{all:unset;display:block;padding:6px 7px;cursor:pointer;width:100%;
+.configs th button{all:unset;display:block;padding:6px;cursor:pointer;width:100%;
 box-sizing:border-box}
 .configs th button:hover,.configs th button:focus-visible{color:var(--ink);
 text-decoration:underline}
