@@ -177,13 +177,10 @@ RC_GTEST_PROP(DiskChannel, EqualsAFluidSimulation, ()) {
   RC_CLASSIFY(run.most_active == c.num_workers, "all workers busy");
   RC_ASSERT(fluid.ends().size() == run.ends.size());
   for (const auto& [job, end_ns] : run.ends) {
-    // Every end so far may have cost up to 1 ns of rounding.
-    const auto changes = std::ranges::count_if(
-        run.ends, [limit = end_ns](const auto& other) { return other.second <= limit; });
     const long double error = static_cast<long double>(end_ns) - fluid.ends().at(job);
     RC_LOG() << c << " job " << job << " error " << static_cast<double>(error) << '\n';
-    RC_ASSERT(error > -1e-2L - static_cast<long double>(changes));
-    RC_ASSERT(error < 1e-2L + static_cast<long double>(changes));
+    RC_ASSERT(error > -0.01L);  // the fluid model's own tolerance
+    RC_ASSERT(error < 1.01L);   // a completion is a whole nanosecond
   }
 }
 
@@ -192,6 +189,7 @@ RC_GTEST_PROP(DiskChannel, SameResultHoweverOftenAsked, ()) {
   FluidDisk unused(c), unused_too(c);
   const DiskRun once = drive(c, 0, unused);
   const DiskRun often = drive(c, 5, unused_too);
+  RC_LOG() << c << '\n';
   RC_ASSERT(once.ends == often.ends);
   RC_ASSERT(once.order == often.order);
 }
@@ -202,6 +200,7 @@ RC_GTEST_PROP(DiskChannel, EveryByteIsReadAndNoneFasterThanTheBandwidth, ()) {
   FluidDisk unused(c);
   const DiskRun run = drive(c, 1, unused);
   RC_CLASSIFY(run.most_active > 1, "shared");
+  RC_LOG() << c << '\n';
   RC_ASSERT(run.ends.size() == static_cast<size_t>(c.num_jobs));
   RC_ASSERT(std::ranges::is_sorted(run.order, {}, [&](uint64_t job) { return run.ends.at(job); }));
   // Reads that start and end within an interval went through the disk in that interval.
@@ -228,6 +227,8 @@ RC_GTEST_PROP(MemoryLaw, MoreSlotsOrRankNeverGiveMoreKv, ()) {
   options.max_lora_rank += 1;
   const MemoryPlan larger = plan_memory(model, gpu, options, max_loras, max_loras);
   RC_CLASSIFY(small.fits(), "fits");
+  RC_LOG() << fmt::format("REPRO: {} on {}, max_loras {}, rank {}\n", model.name, gpu.name,
+                          max_loras, options.max_lora_rank - 1);
   for (const MemoryPlan& plan : {small, more, larger}) {
     const MemorySplit& s = plan.split;
     RC_ASSERT(plan.fits() == (s.kv_blocks > 0));

@@ -33,13 +33,13 @@ void require_channel(int64_t latency_ns, int64_t bytes_per_s) {
 DiskChannel::DiskChannel(const LoadCosts& costs)
     : num_workers_(static_cast<size_t>(costs.num_workers)),
       share_(costs.share_disk),
-      latency_ns_(costs.disk_latency_ns),
-      bytes_per_s_(costs.disk_bytes_per_s) {
+      latency_ns_(costs.disk_latency_ns) {
   LORATORY_ASSERT(costs.num_workers >= 1 && costs.num_workers <= kMostWorkers, "1 to 32 workers");
   require_channel(costs.disk_latency_ns, costs.disk_bytes_per_s);
   int64_t multiple = 1;
   for (int64_t n = 2; n <= costs.num_workers; ++n) multiple = std::lcm(multiple, n);
   shares_ = multiple;
+  work_per_ns_ = shares_ * costs.disk_bytes_per_s;
   reads_.reserve(num_workers_);
 }
 
@@ -63,26 +63,49 @@ uint64_t DiskChannel::complete(int64_t now_ns) {
   return job;
 }
 
-/// Work per nanosecond that each flowing read gets.
-DiskChannel::Work DiskChannel::rate(const std::vector<Read>& reads, int64_t now_ns) const {
-  if (!share_) return bytes_per_s_ * shares_;
-  const auto flowing = std::ranges::count_if(
-      reads, [now_ns](const Read& read) { return read.ready_ns <= now_ns && read.left > 0; });
-  return bytes_per_s_ * (shares_ / std::max<Work>(flowing, 1));
+/// Reads among which the bandwidth is divided; at least 1.
+DiskChannel::Work DiskChannel::num_sharing(const std::vector<Read>& reads, int64_t now_ns) const {
+  if (!share_) return 1;
+  const auto flowing =
+      std::ranges::count_if(reads, [now_ns](const Read& read) { return read.flows(now_ns); });
+  return std::max<Work>(flowing, 1);
 }
 
-/// Moves the reads forward. No read may end strictly between the two times.
+/// Hands `work` out in equal shares; what a read that ends leaves over goes to the others.
+void DiskChannel::spend(std::vector<Read>& reads, int64_t now_ns, Work work) const {
+  while (work > 0) {
+    const Work sharing = num_sharing(reads, now_ns);
+    const Work share = work / sharing;
+    Work least = share;
+    bool any_flows = false;
+    for (const Read& read : reads) {
+      if (!read.flows(now_ns)) continue;
+      least = std::min(least, read.left);
+      any_flows = true;
+    }
+    if (!any_flows) return;
+    // Units that do not divide go one each to the reads started first.
+    Work extra = least == share ? work % sharing : 0;
+    for (Read& read : reads) {
+      if (!read.flows(now_ns)) continue;
+      const Work part = std::min(read.left, share_ ? least + (extra-- > 0 ? 1 : 0) : work);
+      read.left -= part;
+    }
+    if (!share_ || least == share) return;
+    work -= least * sharing;
+  }
+}
+
+/// Moves the reads forward. The set of reads past their latency changes at whole nanoseconds only.
 void DiskChannel::advance(std::vector<Read>& reads, int64_t from_ns, int64_t to_ns) const {
   while (from_ns < to_ns) {
-    int64_t until_ns = to_ns;  // the shares stay the same until a read leaves its latency
+    int64_t until_ns = to_ns;
+    bool any_flows = false;
     for (const Read& read : reads) {
       if (read.ready_ns > from_ns) until_ns = std::min(until_ns, read.ready_ns);
+      any_flows = any_flows || read.flows(from_ns);
     }
-    const Work per_ns = rate(reads, from_ns);
-    for (Read& read : reads) {
-      if (read.ready_ns > from_ns) continue;
-      read.left = std::max<Work>(read.left - per_ns * (until_ns - from_ns), 0);
-    }
+    if (any_flows) spend(reads, from_ns, work_per_ns_ * (until_ns - from_ns));
     from_ns = until_ns;
   }
 }
@@ -91,7 +114,7 @@ TransferDone DiskChannel::find_next() const {
   std::vector<Read> reads = reads_;
   int64_t now_ns = now_ns_;
   while (!reads.empty()) {
-    const Work per_ns = rate(reads, now_ns);
+    const Work sharing = num_sharing(reads, now_ns);
     TransferDone next;
     int64_t change_ns = kNever;
     for (const Read& read : reads) {
@@ -99,7 +122,7 @@ TransferDone DiskChannel::find_next() const {
         change_ns = std::min(change_ns, read.ready_ns);
         continue;
       }
-      const int64_t end_ns = now_ns + ceil_div(read.left, per_ns);
+      const int64_t end_ns = now_ns + ceil_div(read.left * sharing, work_per_ns_);
       if (end_ns < next.time_ns) next = {end_ns, read.job};
     }
     // All latencies are equal: a read that becomes ready in that nanosecond was started later.

@@ -29,8 +29,9 @@ struct TransferDone {
 };
 
 /// Disk -> CPU: up to num_workers reads at once. A read waits disk_latency_ns, then its bytes flow
-/// at an equal share of the bandwidth (processor sharing). Exact integer arithmetic: a read ends at
-/// the first nanosecond at which its last byte has arrived; equal times end in order of start.
+/// at an equal share of the bandwidth (processor sharing). Integer arithmetic that loses no work, not
+/// even when a read ends within a nanosecond: the channel is the fluid model, and a read's completion
+/// is the first nanosecond at which its last byte has arrived. Equal times end in order of start.
 /// Bounds (asserted): 1 MB/s to 16 TB/s, 16 TB a read.
 class DiskChannel {
  public:
@@ -58,17 +59,19 @@ class DiskChannel {
     uint64_t job;
     int64_t ready_ns;  // end of the latency, from then on it takes its share
     Work left;
+    bool flows(int64_t now_ns) const { return ready_ns <= now_ns && left > 0; }
   };
 
+  Work num_sharing(const std::vector<Read>& reads, int64_t now_ns) const;
   TransferDone find_next() const;
-  Work rate(const std::vector<Read>& reads, int64_t now_ns) const;
   void advance(std::vector<Read>& reads, int64_t from_ns, int64_t to_ns) const;
+  void spend(std::vector<Read>& reads, int64_t now_ns, Work work) const;
 
   size_t num_workers_;
   bool share_;
   int64_t latency_ns_;
-  Work bytes_per_s_;
   Work shares_ = 1;                  // least common multiple of 1..num_workers
+  Work work_per_ns_ = 0;             // of the whole disk
   std::vector<Read> reads_;          // in order of start
   int64_t now_ns_ = 0;
   TransferDone next_;
