@@ -29,9 +29,9 @@ struct TransferDone {
 };
 
 /// Disk -> CPU: up to num_workers reads at once. A read waits disk_latency_ns, then its bytes flow
-/// at an equal share of the bandwidth (processor sharing). Integer arithmetic that loses no work, not
-/// even when a read ends within a nanosecond: the channel is the fluid model, and a read's completion
-/// is the first nanosecond at which its last byte has arrived. Equal times end in order of start.
+/// at an equal share of the bandwidth (processor sharing). Integer arithmetic that loses no work,
+/// not even when a read ends within a nanosecond: the channel is the fluid model, and a completion
+/// is the first nanosecond at which the last byte has arrived. Equal times end in order of start.
 /// Bounds (asserted): 1 MB/s to 16 TB/s, 16 TB a read.
 class DiskChannel {
  public:
