@@ -144,7 +144,7 @@ sim::MemoryOptions memory_options(const SystemOptions& o, int64_t max_lora_rank)
   memory.tp = o.tp;
   memory.gpu_memory_utilization = o.gpu_memory_utilization;
   if (o.reserve_gib >= 0) memory.reserve_bytes = static_cast<int64_t>(o.reserve_gib * kGiB);
-  memory.block_size = o.block_size;
+  if (o.block_size > 0) memory.block_size = o.block_size;
   memory.max_num_seqs = o.max_num_seqs;
   memory.max_num_batched_tokens = o.max_num_batched_tokens;
   memory.max_model_len = o.max_model_len;

@@ -51,12 +51,13 @@ TEST_F(SystemFlags, DefaultsAreTheDocumentedOnes) {
   parse("size");
   EXPECT_EQ(options_.max_num_seqs, 256);
   EXPECT_EQ(options_.max_num_batched_tokens, 2048);
-  EXPECT_EQ(options_.block_size, 16);
+  EXPECT_EQ(options_.block_size, 0);  // the trace's, else 16
   EXPECT_EQ(options_.n_starve, 64);
   EXPECT_EQ(options_.t_starve_ms, 3000);
   EXPECT_EQ(options_.drain_factor, 1.2);
   EXPECT_EQ(options_.disk_workers, 2);
   const System system = resolve_system(options_, 32);
+  EXPECT_EQ(system.memory.block_size, 16);
   EXPECT_EQ(system.memory.max_lora_rank, 32);
   EXPECT_EQ(system.model.name, "Llama-3.1-8B");
 }
