@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that every build and test needs. Installs nothing, and needs
+# neither root nor a network, when all of them are there. The fuzz preset needs three more: see
+# CONTRIBUTING.md.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache            # g++ 12 with OpenMP and sanitizers
+  libeigen3-dev libfmt-dev libcli11-dev               # arithmetic, text, flags
+  libsimdjson-dev nlohmann-json3-dev                  # JSON: reading fast, writing
+  zlib1g-dev libzstd-dev                              # .gz and .zst traces
+  libssl-dev libxxhash-dev librandom123-dev           # SHA-256, XXH3, counter-based random numbers
+  libgtest-dev libgmock-dev librapidcheck-dev         # tests and properties
+  libbenchmark-dev                                    # bench/
+)
+
+is_installed() {
+  [[ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]
+}
+
+missing=()
+for package in "${packages[@]}"; do
+  is_installed "$package" || missing+=("$package")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "packages: all ${#packages[@]} are installed"
+  exit 0
+fi
+
+as_root=()
+if [[ $EUID -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "packages: run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "packages: installing ${missing[*]}"
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+"${apt[@]}" update
+"${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs the packages, builds the program and sizes max_loras for the bundled trace.
+# Results: out/quickstart/report.html (look at it) and results.json (for scripts).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+scripts/packages.sh
+echo "build: the program, into build/release"
+cmake --preset release --log-level=WARNING
+cmake --build --preset release --target loratory
+
+out=out/quickstart
+mkdir -p "$out"
+size=(build/release/cli/loratory size --trace traces/sample.jsonl.gz --max-loras auto
+      --slo-ttft-ms 500 --slo-tpot-ms 50 --json "$out/results.json" --html "$out/report.html")
+echo "run: ${size[*]}"
+echo
+"${size[@]}"
+echo
+echo "report: $PWD/$out/report.html"
