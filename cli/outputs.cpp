@@ -58,7 +58,8 @@ void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
   write_if_asked(options.json, [&](std::ostream& out) {
     is_size ? sim::write_size_json(out, result) : sim::write_replay_json(out, result);
   });
-  write_if_asked(options.csv, [&](std::ostream& out) { sim::write_results_csv(out, result.configs); });
+  write_if_asked(options.csv,
+                 [&](std::ostream& out) { sim::write_results_csv(out, result.configs); });
   write_if_asked(options.requests_csv, [&](std::ostream& out) {
     sim::write_requests_csv(out, row.requests, trace.adapters);
   });

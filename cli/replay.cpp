@@ -46,7 +46,8 @@ void run(const Options& options) {
   }
   const auto detail = options.event_log.empty() ? sim::ReplayDetail::details
                                                 : sim::ReplayDetail::decisions;
-  sim::ReplayOutput output = sim::replay(trace, engine, {options.max_loras, cpu}, options.slo, detail);
+  sim::ReplayOutput output =
+      sim::replay(trace, engine, {options.max_loras, cpu}, options.slo, detail);
   output.result.seed = options.workload.seed;
 
   sim::SizeResult result;

@@ -38,7 +38,9 @@ std::vector<int32_t> parse_sizes(const std::string& flag, const std::string& tex
     const int32_t first = parse_size(flag, bounds.front());
     const int32_t last = bounds.size() > 1 ? parse_size(flag, bounds[1]) : first;
     const int32_t step = bounds.size() > 2 ? parse_size(flag, bounds[2]) : 1;
-    if (last < first) throw InputError(flag, "'" + item + "' runs backwards", "write first:last:step");
+    if (last < first) {
+      throw InputError(flag, "'" + item + "' runs backwards", "write first:last:step");
+    }
     for (int32_t size = first; size <= last; size += step) sizes.push_back(size);
   }
   std::ranges::sort(sizes);

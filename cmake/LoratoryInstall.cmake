@@ -4,11 +4,13 @@ include(CMakePackageConfigHelpers)
 
 get_property(rooms GLOBAL PROPERTY LORATORY_ROOMS)
 foreach(room IN LISTS rooms)
-  install(TARGETS loratory_${room} EXPORT loratoryTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS loratory_${room} EXPORT loratoryTargets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/loratory
           FILES_MATCHING PATTERN "*.hpp")
 endforeach()
-install(EXPORT loratoryTargets NAMESPACE loratory:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/loratory)
+install(EXPORT loratoryTargets NAMESPACE loratory::
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/loratory)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/loratoryConfig.cmake.in
   ${CMAKE_CURRENT_BINARY_DIR}/loratoryConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/loratory)

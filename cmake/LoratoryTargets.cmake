@@ -10,12 +10,13 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# Consumers get C++20 and the include root; the project's own code also gets warnings and sanitizers.
+# Consumers get C++20 and the include root; the project's own code also warnings and sanitizers.
 # -ffp-contract=off: the same seed gives the same bytes whether or not the machine has FMA.
 add_library(loratory_private_flags INTERFACE)
 target_compile_features(loratory_private_flags INTERFACE cxx_std_20)
 target_compile_options(loratory_private_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wno-sign-conversion>
   # GCC 12 sees overlaps in std::string that are not there (GCC bug 105651).
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
@@ -30,7 +31,7 @@ if(LORATORY_BUILD_FUZZERS)
   target_compile_options(loratory_private_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# loratory_add_room(reference SOURCES ... LINK ...): the library of one room, alias loratory::<room>.
+# loratory_add_room(reference SOURCES ... LINK ...): one room's library, alias loratory::<room>.
 function(loratory_add_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
   set(target loratory_${room})
@@ -52,7 +53,8 @@ function(loratory_add_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK}
+                                        GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 600)

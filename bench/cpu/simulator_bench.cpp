@@ -1,5 +1,5 @@
-// How fast a replay is, against the goals of docs/performance.md. Workloads come from the generator,
-// so the numbers need no file.
+// How fast a replay is, against the goals of docs/performance.md. Workloads come from the
+// generator, so the numbers need no file.
 //
 //   simulator_bench --benchmark_filter=one_hour     256 adapters, 15 requests/s, 54,000 requests
 //   simulator_bench --benchmark_filter=sweep        two cores against one
@@ -87,6 +87,11 @@ void sweep_threads(benchmark::State& state) {
   options.num_threads = int(state.range(0));
   for (auto _ : state) benchmark::DoNotOptimize(sweep(traces, engine, options));
 }
-BENCHMARK(sweep_threads)->ArgName("threads")->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(sweep_threads)
+    ->ArgName("threads")
+    ->Arg(1)
+    ->Arg(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace

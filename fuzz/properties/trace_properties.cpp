@@ -95,7 +95,9 @@ Trace make_trace(const TraceCase& c) {
   int64_t now = 0;
   for (int i = 0; i < c.num_requests; ++i) {
     TraceRequest request;
-    if (!dice.one_in(3)) now += static_cast<int64_t>(dice.below(dice.one_in(2) ? 3'000'000 : 1u << 30));
+    if (!dice.one_in(3)) {
+      now += static_cast<int64_t>(dice.below(dice.one_in(2) ? 3'000'000 : 1u << 30));
+    }
     request.arrival_ns = now;
     request.prompt_tokens = 1 + static_cast<uint32_t>(dice.below(40));
     request.output_tokens = static_cast<uint32_t>(dice.below(dice.one_in(9) ? 1u << 31 : 100));

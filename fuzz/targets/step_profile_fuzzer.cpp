@@ -14,7 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const StepProfile profile = parse_step_profile(text, "profile.json");
     const BatchShape shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     if (ProfileModel(profile).step_ns(shape) < 1) std::abort();
-    if (!(parse_step_profile(format_step_profile(profile), "profile.json") == profile)) std::abort();
+    if (!(parse_step_profile(format_step_profile(profile), "profile.json") == profile)) {
+      std::abort();
+    }
   } catch (const loratory::InputError&) {
   }
   return 0;

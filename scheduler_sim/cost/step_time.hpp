@@ -14,7 +14,7 @@ struct BatchShape {
   int64_t num_sampled = 0;          ///< rows whose logits are needed
   int64_t decode_context_tokens = 0;   ///< sum over decoding rows of the KV entries read
   int64_t prefill_context_tokens = 0;  ///< sum over prefill rows of the KV entries read
-  int64_t prefill_pairs = 0;        ///< sum over prefill rows of (query, key) pairs: the quadratic term
+  int64_t prefill_pairs = 0;  ///< sum over prefill rows of (query, key) pairs: the quadratic term
   int64_t num_lora_tokens = 0;      ///< tokens that have an adapter
   int64_t lora_rank_tokens = 0;     ///< sum over tokens of the true rank of their adapter
   int64_t num_adapters = 0;         ///< distinct adapters

@@ -23,12 +23,13 @@ struct Latencies {
 
 Latencies latencies_of(const RequestRecord& r) {
   const double tokens_after_first = double(r.output_tokens) - 1;
-  return {.ttft_ms = double(r.first_token_ns - r.arrival_ns) * kMs,
-          .tpot_ms = double(r.finish_ns - r.first_token_ns) * kMs / std::max(1.0, tokens_after_first),
-          .e2el_ms = double(r.finish_ns - r.arrival_ns) * kMs,
-          .queue_ms = double(r.first_scheduled_ns - r.arrival_ns) * kMs,
-          .has_first_token = r.first_token_ns >= 0,
-          .has_tpot = r.output_tokens >= 2};
+  return {
+      .ttft_ms = double(r.first_token_ns - r.arrival_ns) * kMs,
+      .tpot_ms = double(r.finish_ns - r.first_token_ns) * kMs / std::max(1.0, tokens_after_first),
+      .e2el_ms = double(r.finish_ns - r.arrival_ns) * kMs,
+      .queue_ms = double(r.first_scheduled_ns - r.arrival_ns) * kMs,
+      .has_first_token = r.first_token_ns >= 0,
+      .has_tpot = r.output_tokens >= 2};
 }
 
 bool meets(const Slo& slo, const Latencies& l) {

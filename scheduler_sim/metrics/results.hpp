@@ -137,7 +137,7 @@ struct WorkloadSummary {
   double request_rate = 0;             ///< requests / s
   double mean_prompt_tokens = 0, mean_output_tokens = 0;
   int64_t num_adapters = 0;
-  std::string adapters;                ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
+  std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
   std::string model, gpu, cost_model;
   uint64_t num_rows_skipped = 0;
   std::vector<double> popularity;      ///< share of requests per adapter, descending

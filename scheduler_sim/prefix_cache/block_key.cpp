@@ -13,7 +13,8 @@ namespace {
 template <typename Int>
 void append_le(std::vector<uint8_t>& out, Int value) {
   auto bits = static_cast<std::make_unsigned_t<Int>>(value);
-  for (size_t i = 0; i < sizeof(Int); ++i, bits = static_cast<decltype(bits)>(uint64_t(bits) >> 8)) {
+  for (size_t i = 0; i < sizeof(Int);
+       ++i, bits = static_cast<decltype(bits)>(uint64_t(bits) >> 8)) {
     out.push_back(uint8_t(bits & 0xff));
   }
 }

@@ -23,8 +23,8 @@ struct KeyExtra {
 ///   SHA-256( "LKV1" | 00 or 01 parent[32] | 00 or 01 uid u64 | u32 n (u32 tag, u32 len, bytes)*n |
 ///            u32 num_tokens, i32 tokens )      all integers little-endian
 ///
-/// Every part is tagged or length-framed, so different inputs never serialise equally; the uid is in
-/// every block, so a chain entered in the middle is isolated too. uid 0 is the base model.
+/// Every part is tagged or length-framed, so different inputs never serialise equally; the uid is
+/// in every block, so a chain entered in the middle is isolated too. uid 0 is the base model.
 BlockDigest block_digest(const BlockDigest* parent, uint64_t uid, std::span<const KeyExtra> extras,
                          std::span<const int32_t> tokens);
 /// The bytes that block_digest hashes (for injectivity tests).

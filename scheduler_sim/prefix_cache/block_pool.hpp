@@ -78,7 +78,9 @@ class BlockPool {
   uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
   BlockKey published_key(BlockId id) const { return blocks_[id].key; }
   uint64_t namespace_of(BlockId id) const { return blocks_[id].uid; }
-  bool is_cached_free(BlockId id) const { return blocks_[id].ref_count == 0 && blocks_[id].key != kNoKey; }
+  bool is_cached_free(BlockId id) const {
+    return blocks_[id].ref_count == 0 && blocks_[id].key != kNoKey;
+  }
   bool is_plain_free(BlockId id) const { return plain_free_.contains(id); }
   std::vector<BlockId> cached_free_queue() const;  ///< head (next victim) first
   size_t num_published() const { return published_.size(); }

@@ -41,7 +41,7 @@ struct CopyStart {
   int64_t bytes;
 };
 
-/// An adapter that lost its place. `from_gpu` frees the slot, `from_cpu` the weights in host memory.
+/// An adapter that lost its place: its slot, and `from_cpu` the weights in host memory too.
 struct Eviction {
   AdapterRef adapter;
   Uid uid;

@@ -41,7 +41,9 @@ void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   const uint32_t num_tokens = chunk_tokens(wanted);
   if (num_tokens == 0 || !make_room(ref, num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && r.num_generated > 0;
-  if (!is_decode) note(now_ns, DecisionKind::chunk, &r, uid_of(r.adapter), num_tokens, r.num_computed);
+  if (!is_decode) {
+    note(now_ns, DecisionKind::chunk, &r, uid_of(r.adapter), num_tokens, r.num_computed);
+  }
   add_row(ref, num_tokens, is_decode);
 }
 

@@ -45,7 +45,9 @@ std::string SchedulerConfig::problem() const {
   if (block_size < 1) return "block_size must be >= 1";
   if (num_blocks < 2) return "num_blocks must be >= 2 (block 0 is the null block)";
   if (max_num_seqs < 1) return "max_num_seqs must be >= 1";
-  if (max_num_batched_tokens < max_num_seqs) return "max_num_batched_tokens must be >= max_num_seqs";
+  if (max_num_batched_tokens < max_num_seqs) {
+    return "max_num_batched_tokens must be >= max_num_seqs";
+  }
   if (!chunked_prefill && long_prefill_threshold > 0) {
     return "long_prefill_threshold needs chunked_prefill";
   }
@@ -57,7 +59,10 @@ std::string SchedulerConfig::problem() const {
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObserver* observer)
-    : config_(config), sink_(sink), residency_(config.residency), pool_(config.num_blocks, observer) {
+    : config_(config),
+      sink_(sink),
+      residency_(config.residency),
+      pool_(config.num_blocks, observer) {
   const std::string problem = config.problem();
   LORATORY_ASSERT(problem.empty(), problem.c_str());
 }
@@ -294,7 +299,8 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
   size_t num_sampled = 0;
   for (const StepRow& row : plan_.rows) {
     const bool takes_one = has_tokens && row.samples;
-    LORATORY_ASSERT(!takes_one || num_sampled < result.sampled.size(), "one token per sampling row");
+    LORATORY_ASSERT(!takes_one || num_sampled < result.sampled.size(),
+                    "one token per sampling row");
     commit_row(row, takes_one ? result.sampled[num_sampled] : kNoToken, now_ns);
     num_sampled += takes_one;
   }

@@ -51,7 +51,9 @@ AdapterRef Scheduler::find_reserved_adapter() const {
   for (const AdapterRef adapter : waiting_.adapters()) {
     if (adapter == kBaseRef || residency_.in_g(adapter)) continue;
     const int64_t number = waiting_.lowest_reservation(adapter);
-    if (number >= 0 && (best == kBaseRef || number < best_number)) best = adapter, best_number = number;
+    if (number >= 0 && (best == kBaseRef || number < best_number)) {
+      best = adapter, best_number = number;
+    }
   }
   return best;
 }

@@ -34,8 +34,8 @@ Simulator::Simulator(const Trace& trace, const SimulationConfig& config,
 // In trace order, so that an AdapterRef is an AdapterIndex.
 void Simulator::register_adapters() {
   for (size_t i = 0; i < trace_.adapters.size(); ++i) {
-    const auto added = scheduler_.register_adapter(trace_.adapters[i].name, config_.adapter_ranks[i],
-                                                   config_.adapter_bytes[i], false, 0);
+    const auto added = scheduler_.register_adapter(
+        trace_.adapters[i].name, config_.adapter_ranks[i], config_.adapter_bytes[i], false, 0);
     LORATORY_ASSERT(added.status == RegisterStatus::ok && added.adapter == i,
                     "names of a trace's adapters are unique");
   }

@@ -79,7 +79,8 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   const auto step_time = engine.make_step_time(point.max_loras);
   Simulator simulator(trace, config, *step_time);
   simulator.run();
-  simulator.metrics().fill(result, slo, config.scheduler.block_size, detail != ReplayDetail::metrics);
+  simulator.metrics().fill(result, slo, config.scheduler.block_size,
+                           detail != ReplayDetail::metrics);
   result.event_log_hash = simulator.log().hash();
   result.meets_slo = meets_slo(result, slo);
   result.verdict = verdict_of(result, slo);

@@ -29,7 +29,8 @@ int32_t neighbour(const SizeResult& result, const ConfigResult& of, int directio
   for (size_t i = 0; i < result.configs.size(); ++i) {
     const int32_t distance = direction * (result.configs[i].max_loras - of.max_loras);
     if (distance <= 0) continue;
-    if (best < 0 || distance < direction * (result.configs[size_t(best)].max_loras - of.max_loras)) {
+    if (best < 0 ||
+        distance < direction * (result.configs[size_t(best)].max_loras - of.max_loras)) {
       best = int32_t(i);
     }
   }
@@ -40,11 +41,11 @@ std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
   const int32_t i = neighbour(result, chosen, -1);
   if (i < 0) return {};
   const ConfigResult& fewer = result.configs[size_t(i)];
-  return fmt::format("; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "
-                     "of {:.0f} %, and TTFT p{:g} is {} instead of {}",
-                     fewer.max_loras, 100 * fewer.adapter_gpu_hit_ratio,
-                     100 * chosen.adapter_gpu_hit_ratio, result.slo.percentile,
-                     duration_text(fewer.slo_ttft_ms), duration_text(chosen.slo_ttft_ms));
+  return fmt::format(
+      "; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "
+      "of {:.0f} %, and TTFT p{:g} is {} instead of {}",
+      fewer.max_loras, 100 * fewer.adapter_gpu_hit_ratio, 100 * chosen.adapter_gpu_hit_ratio,
+      result.slo.percentile, duration_text(fewer.slo_ttft_ms), duration_text(chosen.slo_ttft_ms));
 }
 
 // What keeps the chosen engine from serving more.
@@ -55,9 +56,13 @@ std::string bottleneck(const ConfigResult& c) {
   int64_t most_blocks = 0;
   for (const TimelineSample& s : c.timeline) most_blocks = std::max(most_blocks, s.kv_blocks_used);
   const double kv = 100.0 * double(most_blocks) / double(std::max<int64_t>(1, c.memory.kv_blocks));
-  if (kv > 80) return fmt::format("KV memory limits next: {:.0f} % of the blocks in use at the peak", kv);
-  return fmt::format("the GPU's speed limits next: a step holds {:.0f} requests on average, and the "
-                     "KV blocks in use peak at {:.0f} %", c.mean_batch_seqs, kv);
+  if (kv > 80) {
+    return fmt::format("KV memory limits next: {:.0f} % of the blocks in use at the peak", kv);
+  }
+  return fmt::format(
+      "the GPU's speed limits next: a step holds {:.0f} requests on average, and the "
+      "KV blocks in use peak at {:.0f} %",
+      c.mean_batch_seqs, kv);
 }
 
 std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
@@ -65,7 +70,8 @@ std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   if (i < 0) return "no larger size was tried; " + bottleneck(chosen);
   const ConfigResult& more = result.configs[size_t(i)];
   if (!more.feasible) {
-    return fmt::format("memory limits next: {} slots do not fit ({})", more.max_loras, more.verdict);
+    return fmt::format("memory limits next: {} slots do not fit ({})", more.max_loras,
+                       more.verdict);
   }
   const double kv_share = 100.0 * double(chosen.memory.kv_blocks - more.memory.kv_blocks) /
                           double(std::max<int64_t>(1, chosen.memory.kv_blocks));
@@ -105,9 +111,9 @@ void explain(SizeResult& result) {
     const ConfigResult& chosen = result.configs[size_t(result.recommended)];
     const std::string seeds =
         result.num_seeds > 1 ? fmt::format(" with all {} seeds", result.num_seeds) : "";
-    result.reason = fmt::format("{} is the smallest that meets {}{} within 1 % of the best goodput{}",
-                                name_of(chosen), limits_text(result.slo), seeds,
-                                about_fewer(result, chosen));
+    result.reason =
+        fmt::format("{} is the smallest that meets {}{} within 1 % of the best goodput{}",
+                    name_of(chosen), limits_text(result.slo), seeds, about_fewer(result, chosen));
     result.next_limit = about_more(result, chosen);
     return;
   }

@@ -66,7 +66,8 @@ constexpr ColumnSpec kSplitwiseColumns[] = {
 };
 
 constexpr uint32_t kMooncakeBlockTokens = 512;
-constexpr uint32_t kShortBlockTokens = 16;  // Qwen-Bailian's, and vLLM's --timed-trace-chunk-hash-size
+// Qwen-Bailian's, and vLLM's --timed-trace-chunk-hash-size.
+constexpr uint32_t kShortBlockTokens = 16;
 
 // Mooncake stands before vLLM: they differ only in units, and looks_like_vllm() tells them apart.
 constexpr Schema kSchemas[] = {

@@ -38,7 +38,7 @@ struct Trace {
   std::vector<TraceAdapter> adapters;      ///< in order of first appearance
   uint32_t block_tokens = 0;               ///< tokens per entry of block_ids; 0 = no block ids
   std::vector<uint64_t> block_ids;         ///< prefix blocks of all requests, one after the other
-  std::vector<int32_t> token_ids;          ///< prompt tokens of all requests (exclusive with block_ids)
+  std::vector<int32_t> token_ids;  ///< prompt tokens of all requests (exclusive with block_ids)
 
   std::string source;                      ///< path as given, "-" or "generated"
   std::string format;                      ///< name of the format it was read as

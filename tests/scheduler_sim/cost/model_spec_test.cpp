@@ -79,9 +79,11 @@ TEST(ModelConfig, ReadsLlama) {
 }
 
 TEST(ModelConfig, DefaultsThatDependOnTheFile) {
-  const std::string no_kv = with(kLlama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": null");
+  const std::string no_kv =
+      with(kLlama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": null");
   EXPECT_EQ(parse_model_config(no_kv, "c").num_kv_heads, 32);
-  const std::string new_dtype = with(kLlama, "\"torch_dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");
+  const std::string new_dtype =
+      with(kLlama, "\"torch_dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");
   EXPECT_EQ(parse_model_config(new_dtype, "c").dtype_bytes, 4);
   const std::string own_head = with(kLlama, "\"head_dim\": null", "\"head_dim\": 64");
   EXPECT_EQ(parse_model_config(own_head, "c").q_size(), 2048);

@@ -207,7 +207,8 @@ TEST(SkipBadRows, CountsThemAndKeepsTheRest) {
       kMooncakeRow +
           "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, x]}\n"
           "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1]}\n"
-          "{\"timestamp\": 4, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [3, 4]}\n" +
+          "{\"timestamp\": 4, \"input_length\": 600, \"output_length\": 5, "
+          "\"hash_ids\": [3, 4]}\n" +
           kMooncakeRow + "{\"timestamp\": 9, \"inp",
       "t", options);
   EXPECT_EQ(trace.num_rows_skipped, 4u);
