@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return fail(std::string(error.what()) + "; see loratory --help");
   }
+  if (std::fflush(stdout) != 0) return fail("stdout: cannot be written; check the disk or pipe");
   return 0;
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "scheduler_sim/trace/trace.hpp"
 

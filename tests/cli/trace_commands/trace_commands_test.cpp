@@ -1,0 +1,117 @@
+// The program from outside: exit codes, what stdout and stderr hold, whole files or none.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace loratory {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out, err;
+};
+
+class TraceCommands : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string(LORATORY_CLI).empty()) GTEST_SKIP() << "the program is not built";
+    folder_ = fs::path(testing::TempDir()) /
+              (std::to_string(::getpid()) +
+               testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+    write("t.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,2\n1.5,30,4\n");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  Outcome loratory(const std::string& arguments) const {
+    const std::string command = "cd '" + folder_.string() + "' && '" + LORATORY_CLI + "' " +
+                                arguments + " >out.txt 2>err.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out.txt"), content("err.txt")};
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TraceCommands, InfoPrintsATable) {
+  const Outcome run = loratory("trace info t.csv");
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.err, "");
+  EXPECT_NE(run.out.find("requests        2\n"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("format          vidur\n"), std::string::npos) << run.out;
+}
+
+TEST_F(TraceCommands, InfoReadsStdinAndWritesJson) {
+  const Outcome run = loratory("trace info - --json info.json < t.csv");
+  EXPECT_EQ(run.exit_code, 0);
+  const nlohmann::json json = nlohmann::json::parse(content("info.json"));
+  EXPECT_EQ(json["num_requests"], 2);
+  EXPECT_EQ(json["trace"], "-");
+  EXPECT_EQ(json["prompt_tokens"]["mean"], 20);
+}
+
+TEST_F(TraceCommands, ConvertIsLossless) {
+  for (const char* name : {"n.jsonl", "n.jsonl.gz", "n.jsonl.zst"}) {
+    EXPECT_EQ(loratory(std::string("trace convert t.csv ") + name).exit_code, 0);
+    EXPECT_EQ(loratory(std::string("trace convert ") + name + " -").out,
+              "{\"arrival_ms\":500,\"prompt_tokens\":10,\"output_tokens\":2}\n"
+              "{\"arrival_ms\":1500,\"prompt_tokens\":30,\"output_tokens\":4}\n");
+  }
+}
+
+TEST_F(TraceCommands, BadInputIsOneLineAndExit2AndNoFile) {
+  write("bad.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,2\n1.5,-30,4\n");
+  const Outcome run = loratory("trace convert bad.csv out.jsonl");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(run.err,
+            "loratory: bad.csv:3:5: num_prefill_tokens is out of range: '-30'; it must be in "
+            "0..2147483647\n");
+  EXPECT_FALSE(fs::exists(path("out.jsonl")));
+}
+
+TEST_F(TraceCommands, SkippedRowsAreSaid) {
+  write("bad.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,2\n1.5,-30,4\n");
+  const Outcome run = loratory("trace info bad.csv --skip-bad-rows");
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_NE(run.out.find("rows skipped    1\n"), std::string::npos) << run.out;
+}
+
+TEST_F(TraceCommands, WrongFlagsAreOneLineAndExit2) {
+  for (const char* arguments :
+       {"", "--no-such-flag", "trace", "trace info", "trace info t.csv --format moon",
+        "trace info t.csv --reuse 1,x", "trace info t.csv --reuse 5", "trace info none.csv",
+        "trace info t.csv --json none/x.json", "trace info t.csv --block-tokens -1"}) {
+    const Outcome run = loratory(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_EQ(run.err.substr(0, 10), "loratory: ") << arguments;
+    EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << arguments << ": " << run.err;
+  }
+}
+
+TEST_F(TraceCommands, VersionNamesTheCommit) {
+  const Outcome run = loratory("--version");
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_NE(run.out.find(" (commit "), std::string::npos) << run.out;
+}
+
+}  // namespace
+}  // namespace loratory
