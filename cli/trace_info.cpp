@@ -60,8 +60,9 @@ void add_trace_info(CLI::App& trace) {
       *trace.add_subcommand("info", "Lengths, rate, adapters and prefix reuse of a trace");
   const auto options = std::make_shared<Options>();
   command.add_option("trace", options->trace, "Trace file, - for stdin")->required();
-  command.add_option("--reuse", options->reuse,
-                     "Prefix-cache capacities in blocks, for example 1000,5859,inf")
+  command
+      .add_option("--reuse", options->reuse,
+                  "Prefix-cache capacities in blocks, for example 1000,5859,inf")
       ->delimiter(',');
   command.add_option("--json", options->json, "Write the same as JSON to this file");
   add_read_options(command, options->read);

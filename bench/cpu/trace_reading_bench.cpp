@@ -86,14 +86,14 @@ void BM_ReadMooncakeJsonl(benchmark::State& state) {
   static const BenchTrace trace("mooncake.jsonl", "", append_mooncake_row);
   read(state, trace.path());
 }
-BENCHMARK(BM_ReadMooncakeJsonl)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(BM_ReadMooncakeJsonl)->Unit(benchmark::kMillisecond);
 
 void BM_ReadVidurCsv(benchmark::State& state) {
   static const BenchTrace trace("vidur.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n",
                                 append_vidur_row);
   read(state, trace.path());
 }
-BENCHMARK(BM_ReadVidurCsv)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(BM_ReadVidurCsv)->Unit(benchmark::kMillisecond);
 
 void BM_PrefixReuse(benchmark::State& state) {
   static const BenchTrace file("reuse.jsonl", "", append_mooncake_row);

@@ -29,9 +29,8 @@ struct TraceCase {
 };
 
 std::ostream& operator<<(std::ostream& out, const TraceCase& c) {
-  return out << "requests " << c.num_requests << " adapters " << c.num_adapters
-             << " block_tokens " << c.block_tokens << " content " << int(c.content) << " seed "
-             << c.seed;
+  return out << "requests " << c.num_requests << " adapters " << c.num_adapters << " block_tokens "
+             << c.block_tokens << " content " << int(c.content) << " seed " << c.seed;
 }
 
 /// splitmix64: small, and the same everywhere.
@@ -80,8 +79,8 @@ void add_content(const TraceCase& c, Dice& dice, Trace& trace, TraceRequest& req
 
 void add_adapter(const TraceCase& c, Dice& dice, Trace& trace, TraceRequest& request) {
   if (c.num_adapters == 0 || dice.one_in(3)) return;
-  const size_t index = std::min<size_t>(dice.below(static_cast<uint64_t>(c.num_adapters)),
-                                        trace.adapters.size());
+  const size_t index =
+      std::min<size_t>(dice.below(static_cast<uint64_t>(c.num_adapters)), trace.adapters.size());
   if (index == trace.adapters.size()) {
     const uint32_t rank = dice.one_in(3) ? 0 : 1u << dice.below(8);
     trace.adapters.push_back({adapter_name(dice, index), rank});
@@ -95,9 +94,8 @@ Trace make_trace(const TraceCase& c) {
   int64_t now = 0;
   for (int i = 0; i < c.num_requests; ++i) {
     TraceRequest request;
-    if (!dice.one_in(3)) {
+    if (!dice.one_in(3))
       now += static_cast<int64_t>(dice.below(dice.one_in(2) ? 3'000'000 : 1u << 30));
-    }
     request.arrival_ns = now;
     request.prompt_tokens = 1 + static_cast<uint32_t>(dice.below(40));
     request.output_tokens = static_cast<uint32_t>(dice.below(dice.one_in(9) ? 1u << 31 : 100));

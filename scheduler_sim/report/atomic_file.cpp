@@ -102,11 +102,9 @@ class HiddenFile {
     temporary_ = name;
   }
 
-  std::string temporary_name() const {
-    return final_ + "." + std::to_string(::getpid()) + ".tmp";
-  }
+  std::string temporary_name() const { return final_ + "." + std::to_string(::getpid()) + ".tmp"; }
 
-  std::string path_;       // as the user wrote it, for messages
+  std::string path_;  // as the user wrote it, for messages
   std::string final_;
   std::string temporary_;  // empty = the file has no name yet
   int fd_ = -1;
@@ -130,8 +128,8 @@ class GzipEncoder final : public Encoder {
  public:
   explicit GzipEncoder(HiddenFile& file) : Encoder(file) {
     constexpr int kGzipWindowBits = 15 + 16;  // + 16: a gzip header, without name or time
-    const int rc = deflateInit2(&deflate_, kGzipLevel, Z_DEFLATED, kGzipWindowBits, 8,
-                                Z_DEFAULT_STRATEGY);
+    const int rc =
+        deflateInit2(&deflate_, kGzipLevel, Z_DEFLATED, kGzipWindowBits, 8, Z_DEFAULT_STRATEGY);
     LORATORY_ASSERT(rc == Z_OK, "zlib has memory for one stream");
   }
   ~GzipEncoder() override { deflateEnd(&deflate_); }

@@ -9,7 +9,7 @@ namespace loratory::sim {
 /// A row that breaks a rule. The reader that knows file and line turns it into an InputError, or
 /// counts it under skip_bad_rows.
 struct BadRow {
-  size_t column;   ///< 1-based byte in the line
+  size_t column;  ///< 1-based byte in the line
   std::string rule;
   std::string remedy;
 };

@@ -65,8 +65,7 @@ int64_t integer(const Cell& cell, int64_t high) {
 
 double positive(const Cell& cell, bool may_be_zero) {
   double value = 0;
-  if (parse_double(cell.text, value) != Parse::kGood || value < 0 ||
-      (value == 0 && !may_be_zero)) {
+  if (parse_double(cell.text, value) != Parse::kGood || value < 0 || (value == 0 && !may_be_zero)) {
     bad_row(cell.column, "not a positive number: " + excerpt(cell.text), "write a decimal number");
   }
   return value;

@@ -17,15 +17,15 @@ enum class GapLaw : uint8_t {
 /// Request rate of one client during one window of 600 s. Not a request log: ServeGen publishes,
 /// per client, how often it asked and how bursty it was.
 struct ClientWindow {
-  std::string category;       ///< language, multimodal, reason
-  std::string model;          ///< m-large, m-mid, ...; clients are numbered per (category, model)
+  std::string category;  ///< language, multimodal, reason
+  std::string model;     ///< m-large, m-mid, ...; clients are numbered per (category, model)
   uint32_t client_id = 0;
   int64_t window_start_s = 0;
-  double rate_rps = 0;        ///< requests per second, >= 0
-  double cv = 0;              ///< standard deviation / mean of the gaps; 0 = unknown
+  double rate_rps = 0;  ///< requests per second, >= 0
+  double cv = 0;        ///< standard deviation / mean of the gaps; 0 = unknown
   GapLaw pattern = GapLaw::kNone;
-  double shape = 0;           ///< of `pattern`; 0 when it is kNone
-  double scale = 0;           ///< seconds, of `pattern`; 0 when it is kNone
+  double shape = 0;  ///< of `pattern`; 0 when it is kNone
+  double scale = 0;  ///< seconds, of `pattern`; 0 when it is kNone
 
   friend bool operator==(const ClientWindow&, const ClientWindow&) = default;
 };

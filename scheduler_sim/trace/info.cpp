@@ -37,8 +37,8 @@ void append_arrivals(Table& table, const TraceSummary& summary) {
   table.line("span", fmt::format("{:.1f} s", summary.span_s));
   table.line("rate", fmt::format("{:.3f} requests/s", summary.request_rate));
   table.line("inter-arrival",
-             fmt::format("mean {:.3f} s, CV {:.2f}, {} distinct arrival times",
-                         summary.gap_mean_s, summary.gap_cv, grouped(summary.num_arrival_times)));
+             fmt::format("mean {:.3f} s, CV {:.2f}, {} distinct arrival times", summary.gap_mean_s,
+                         summary.gap_cv, grouped(summary.num_arrival_times)));
 }
 
 void append_tokens(Table& table, const TraceSummary& summary) {

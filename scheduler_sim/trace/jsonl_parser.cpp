@@ -53,11 +53,16 @@ class JsonlParser final : public RowParser {
     const ColumnSpec& spec = spec_of(key);
     ondemand::value& value = field.value();
     switch (spec.field) {
-      case Field::kBlockIds: return read_ids(spec, value, row, builder.block_ids());
-      case Field::kTokenIds: return read_ids(spec, value, row, builder.token_ids());
-      case Field::kAdapter: return read_adapter(spec, value, row);
-      case Field::kIgnored: return skip_scalar(value);
-      default: break;
+      case Field::kBlockIds:
+        return read_ids(spec, value, row, builder.block_ids());
+      case Field::kTokenIds:
+        return read_ids(spec, value, row, builder.token_ids());
+      case Field::kAdapter:
+        return read_adapter(spec, value, row);
+      case Field::kIgnored:
+        return skip_scalar(value);
+      default:
+        break;
     }
     const std::string_view text = value.raw_json_token();
     set_field(row, schema_, spec, without_trailing_space(text), column_at(text.data()));
@@ -146,14 +151,22 @@ class JsonlParser final : public RowParser {
 
   static std::string_view reason(simdjson::error_code error) {
     switch (error) {
-      case simdjson::INCORRECT_TYPE: return "a value of another type";
-      case simdjson::NUMBER_ERROR: return "not a number";
-      case simdjson::NUMBER_OUT_OF_RANGE: return "a number out of range";
-      case simdjson::UNCLOSED_STRING: return "a string is not closed";
-      case simdjson::UNESCAPED_CHARS: return "a control character in a string";
-      case simdjson::INCOMPLETE_ARRAY_OR_OBJECT: return "the line is cut off";
-      case simdjson::EMPTY: return "an empty line";
-      default: return "a comma, colon, quote or bracket is missing";
+      case simdjson::INCORRECT_TYPE:
+        return "a value of another type";
+      case simdjson::NUMBER_ERROR:
+        return "not a number";
+      case simdjson::NUMBER_OUT_OF_RANGE:
+        return "a number out of range";
+      case simdjson::UNCLOSED_STRING:
+        return "a string is not closed";
+      case simdjson::UNESCAPED_CHARS:
+        return "a control character in a string";
+      case simdjson::INCOMPLETE_ARRAY_OR_OBJECT:
+        return "the line is cut off";
+      case simdjson::EMPTY:
+        return "an empty line";
+      default:
+        return "a comma, colon, quote or bracket is missing";
     }
   }
 

@@ -10,9 +10,7 @@ constexpr size_t kChunkBytes = 1 << 16;
 }  // namespace
 
 LineReader::LineReader(ByteSource& source)
-    : source_(source),
-      buffer_(new char[kChunkBytes + kPaddingBytes]()),
-      capacity_(kChunkBytes) {}
+    : source_(source), buffer_(new char[kChunkBytes + kPaddingBytes]()), capacity_(kChunkBytes) {}
 
 LineReader::~LineReader() = default;
 

@@ -11,17 +11,17 @@ namespace loratory::sim {
 
 /// One line of text. `text` is valid until the next line is asked for.
 struct Line {
-  std::string_view text;       ///< without "\n" or "\r\n"; kPaddingBytes after it are readable
-  uint64_t number = 0;         ///< 1-based
-  bool is_terminated = true;   ///< false: the last line, and no newline ends it
-  bool is_too_long = false;    ///< text is empty: the line is over kMaxBytes
+  std::string_view text;      ///< without "\n" or "\r\n"; kPaddingBytes after it are readable
+  uint64_t number = 0;        ///< 1-based
+  bool is_terminated = true;  ///< false: the last line, and no newline ends it
+  bool is_too_long = false;   ///< text is empty: the line is over kMaxBytes
 };
 
 /// Splits a source into lines. Memory: one chunk and the longest line.
 class LineReader {
  public:
-  static constexpr size_t kPaddingBytes = 64;        ///< what simdjson may read past the end
-  static constexpr size_t kMaxBytes = 16u << 20;     ///< about 2 M token ids
+  static constexpr size_t kPaddingBytes = 64;     ///< what simdjson may read past the end
+  static constexpr size_t kMaxBytes = 16u << 20;  ///< about 2 M token ids
   explicit LineReader(ByteSource& source);
   ~LineReader();
 
@@ -36,9 +36,9 @@ class LineReader {
   ByteSource& source_;
   std::unique_ptr<char[]> buffer_;
   size_t capacity_;
-  size_t begin_ = 0;      // of the line being looked for
-  size_t end_ = 0;        // of the bytes read
-  size_t scanned_ = 0;    // no newline before here
+  size_t begin_ = 0;    // of the line being looked for
+  size_t end_ = 0;      // of the bytes read
+  size_t scanned_ = 0;  // no newline before here
   uint64_t number_ = 0;
   bool is_too_long_ = false;
 };

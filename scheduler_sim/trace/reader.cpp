@@ -109,10 +109,10 @@ class TraceReading {
       ++trace_.num_rows_skipped;
     }
     if (!trace_.requests.empty()) return;
-    throw InputError(fmt::format("{}:{}:1", trace_.source, next_line),
-                     trace_.num_rows_skipped > 0 ? "no row of the trace is good"
-                                                 : "the trace has no rows",
-                     "give a trace with at least one request");
+    throw InputError(
+        fmt::format("{}:{}:1", trace_.source, next_line),
+        trace_.num_rows_skipped > 0 ? "no row of the trace is good" : "the trace has no rows",
+        "give a trace with at least one request");
   }
 
   [[noreturn]] void fail(uint64_t line_number, const BadRow& bad) const {

@@ -9,15 +9,15 @@ namespace loratory::sim {
 
 /// Formats of request traces; traces/SCHEMA.md has the columns of each.
 enum class TraceFormat : uint8_t {
-  kAuto,        ///< told from the first line
-  kNative,      ///< our own JSON lines, milliseconds
-  kMooncake,    ///< JSON lines, milliseconds, hash_ids of 512 tokens
-  kQwenBailian, ///< JSON lines, seconds, hash_ids of 16 tokens, chats
-  kVllm,        ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
-  kAzure,       ///< CSV of timestamps, 2023 and 2024
-  kBurstGpt,    ///< CSV, seconds
-  kVidur,       ///< CSV, seconds
-  kSplitwise,   ///< CSV, seconds
+  kAuto,         ///< told from the first line
+  kNative,       ///< our own JSON lines, milliseconds
+  kMooncake,     ///< JSON lines, milliseconds, hash_ids of 512 tokens
+  kQwenBailian,  ///< JSON lines, seconds, hash_ids of 16 tokens, chats
+  kVllm,       ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
+  kAzure,      ///< CSV of timestamps, 2023 and 2024
+  kBurstGpt,   ///< CSV, seconds
+  kVidur,      ///< CSV, seconds
+  kSplitwise,  ///< CSV, seconds
 };
 
 /// Names that trace_format() knows, for help texts: "native, mooncake, ...".

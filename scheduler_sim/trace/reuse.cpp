@@ -60,8 +60,8 @@ std::vector<uint32_t> dense_ids(const Trace& trace, size_t& num_distinct) {
   std::vector<uint32_t> dense;
   dense.reserve(trace.block_ids.size());
   for (const uint64_t id : trace.block_ids) {
-    dense.push_back(static_cast<uint32_t>(std::ranges::lower_bound(distinct, id) -
-                                          distinct.begin()));
+    dense.push_back(
+        static_cast<uint32_t>(std::ranges::lower_bound(distinct, id) - distinct.begin()));
   }
   return dense;
 }
@@ -74,8 +74,8 @@ PrefixReuse replay(const Trace& trace, std::span<const uint32_t> ids, size_t num
   for (const TraceRequest& request : trace.requests) {
     if (request.content_count == 0) continue;
     const auto blocks = ids.subspan(request.content_begin, request.content_count);
-    const auto miss = std::ranges::find_if_not(
-        blocks, [&](uint32_t block) { return cache.contains(block); });
+    const auto miss =
+        std::ranges::find_if_not(blocks, [&](uint32_t block) { return cache.contains(block); });
     const auto hits = static_cast<uint64_t>(miss - blocks.begin());
     reuse.num_blocks += blocks.size();
     reuse.hit_blocks += hits;

@@ -14,8 +14,8 @@ inline constexpr uint64_t kUnboundedBlocks = std::numeric_limits<uint64_t>::max(
 /// How much of the prompts an ideal prefix cache of `capacity_blocks` would have held.
 struct PrefixReuse {
   uint64_t capacity_blocks = 0;
-  uint64_t num_blocks = 0, hit_blocks = 0;   ///< of all prompts
-  uint64_t num_tokens = 0, hit_tokens = 0;   ///< of the prompts that have blocks
+  uint64_t num_blocks = 0, hit_blocks = 0;  ///< of all prompts
+  uint64_t num_tokens = 0, hit_tokens = 0;  ///< of the prompts that have blocks
 
   double block_ratio() const { return ratio(hit_blocks, num_blocks); }
   double token_ratio() const { return ratio(hit_tokens, num_tokens); }

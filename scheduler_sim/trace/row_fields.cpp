@@ -19,8 +19,7 @@ struct Cell {
   uint32_t column;
 
   [[noreturn]] void fail(std::string_view rule, std::string remedy) const {
-    bad_row(column, fmt::format("{} is {}: {}", spec.name, rule, excerpt(text)),
-            std::move(remedy));
+    bad_row(column, fmt::format("{} is {}: {}", spec.name, rule, excerpt(text)), std::move(remedy));
   }
 };
 
@@ -76,24 +75,46 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
   const Cell cell{spec, text, column};
   row.columns[static_cast<size_t>(spec.field)] = column;
   switch (spec.field) {
-    case Field::kArrival: row.arrival_ns = time_ns(cell, schema.time_unit); return;
-    case Field::kCancel: row.cancel_ns = time_ns(cell, schema.time_unit); return;
-    case Field::kPromptTokens: row.prompt_tokens = count(cell, 0); return;
-    case Field::kOutputTokens: row.output_tokens = count(cell, 0); return;
-    case Field::kBlockTokens: row.block_tokens = count(cell, 1); return;
-    case Field::kRank: row.rank = count(cell, 1); return;
+    case Field::kArrival:
+      row.arrival_ns = time_ns(cell, schema.time_unit);
+      return;
+    case Field::kCancel:
+      row.cancel_ns = time_ns(cell, schema.time_unit);
+      return;
+    case Field::kPromptTokens:
+      row.prompt_tokens = count(cell, 0);
+      return;
+    case Field::kOutputTokens:
+      row.output_tokens = count(cell, 0);
+      return;
+    case Field::kBlockTokens:
+      row.block_tokens = count(cell, 1);
+      return;
+    case Field::kRank:
+      row.rank = count(cell, 1);
+      return;
     case Field::kPriority:
       row.priority = static_cast<int32_t>(integer(cell, INT32_MIN, INT32_MAX));
       return;
-    case Field::kSession: set_session(row, schema, cell); return;
-    case Field::kChat: row.chat = integer(cell, 0, INT64_MAX); return;
-    case Field::kParentChat: row.parent_chat = integer(cell, -1, INT64_MAX); return;
-    case Field::kBatchSize: integer(cell, 1, 1); return;
-    case Field::kIgnored: return;
+    case Field::kSession:
+      set_session(row, schema, cell);
+      return;
+    case Field::kChat:
+      row.chat = integer(cell, 0, INT64_MAX);
+      return;
+    case Field::kParentChat:
+      row.parent_chat = integer(cell, -1, INT64_MAX);
+      return;
+    case Field::kBatchSize:
+      integer(cell, 1, 1);
+      return;
+    case Field::kIgnored:
+      return;
     case Field::kAdapter:
     case Field::kBlockIds:
     case Field::kTokenIds:
-    case Field::kNumFields: break;
+    case Field::kNumFields:
+      break;
   }
   LORATORY_ASSERT(false, "strings and lists are no scalars");
 }

@@ -12,11 +12,16 @@ namespace loratory::sim {
 namespace {
 
 constexpr ColumnSpec kNativeColumns[] = {
-    {"arrival_ms", Field::kArrival, true},     {"prompt_tokens", Field::kPromptTokens, false},
-    {"output_tokens", Field::kOutputTokens, true}, {"adapter", Field::kAdapter, false},
-    {"rank", Field::kRank, false},             {"priority", Field::kPriority, false},
-    {"session", Field::kSession, false},       {"cancel_ms", Field::kCancel, false},
-    {"block_tokens", Field::kBlockTokens, false}, {"block_ids", Field::kBlockIds, false},
+    {"arrival_ms", Field::kArrival, true},
+    {"prompt_tokens", Field::kPromptTokens, false},
+    {"output_tokens", Field::kOutputTokens, true},
+    {"adapter", Field::kAdapter, false},
+    {"rank", Field::kRank, false},
+    {"priority", Field::kPriority, false},
+    {"session", Field::kSession, false},
+    {"cancel_ms", Field::kCancel, false},
+    {"block_tokens", Field::kBlockTokens, false},
+    {"block_ids", Field::kBlockIds, false},
     {"token_ids", Field::kTokenIds, false},
 };
 constexpr ColumnSpec kMooncakeColumns[] = {
@@ -41,14 +46,10 @@ constexpr ColumnSpec kAzureColumns[] = {
     {"GeneratedTokens", Field::kOutputTokens, true},
 };
 constexpr ColumnSpec kBurstGptColumns[] = {
-    {"Timestamp", Field::kArrival, true},
-    {"Session ID", Field::kSession, false},
-    {"Elapsed time", Field::kIgnored, false},
-    {"Model", Field::kIgnored, true},
-    {"Request tokens", Field::kPromptTokens, true},
-    {"Response tokens", Field::kOutputTokens, true},
-    {"Total tokens", Field::kIgnored, false},
-    {"Log Type", Field::kIgnored, false},
+    {"Timestamp", Field::kArrival, true},           {"Session ID", Field::kSession, false},
+    {"Elapsed time", Field::kIgnored, false},       {"Model", Field::kIgnored, true},
+    {"Request tokens", Field::kPromptTokens, true}, {"Response tokens", Field::kOutputTokens, true},
+    {"Total tokens", Field::kIgnored, false},       {"Log Type", Field::kIgnored, false},
 };
 constexpr ColumnSpec kVidurColumns[] = {
     {"arrived_at", Field::kArrival, true},
@@ -56,18 +57,14 @@ constexpr ColumnSpec kVidurColumns[] = {
     {"num_decode_tokens", Field::kOutputTokens, true},
 };
 constexpr ColumnSpec kSplitwiseColumns[] = {
-    {"request_id", Field::kIgnored, false},
-    {"request_type", Field::kIgnored, false},
-    {"application_id", Field::kIgnored, false},
-    {"arrival_timestamp", Field::kArrival, true},
-    {"batch_size", Field::kBatchSize, false},
-    {"prompt_size", Field::kPromptTokens, true},
+    {"request_id", Field::kIgnored, false},     {"request_type", Field::kIgnored, false},
+    {"application_id", Field::kIgnored, false}, {"arrival_timestamp", Field::kArrival, true},
+    {"batch_size", Field::kBatchSize, false},   {"prompt_size", Field::kPromptTokens, true},
     {"token_size", Field::kOutputTokens, true},
 };
 
 constexpr uint32_t kMooncakeBlockTokens = 512;
-// Qwen-Bailian's, and vLLM's --timed-trace-chunk-hash-size.
-constexpr uint32_t kShortBlockTokens = 16;
+constexpr uint32_t kShortBlockTokens = 16;  // Qwen-Bailian's; vLLM's default
 
 // Mooncake stands before vLLM: they differ only in units, and looks_like_vllm() tells them apart.
 constexpr Schema kSchemas[] = {

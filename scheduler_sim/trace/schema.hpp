@@ -20,11 +20,11 @@ enum class Field : uint8_t {
   kAdapter,
   kRank,
   kPriority,
-  kSession,      ///< a number, or a text that stands for one
-  kChat,         ///< id of this request; with kParentChat it gives the session
+  kSession,  ///< a number, or a text that stands for one
+  kChat,     ///< id of this request; with kParentChat it gives the session
   kParentChat,
   kCancel,
-  kBatchSize,    ///< must be 1
+  kBatchSize,  ///< must be 1
   kIgnored,
   kNumFields
 };
@@ -47,9 +47,9 @@ struct Schema {
   std::string_view name;
   Syntax syntax;
   TimeUnit time_unit;
-  bool is_from_first_row;      ///< times count from an unrelated origin: the first row is 0
-  uint32_t block_tokens;       ///< tokens of one entry of kBlockIds; 0 = the rows say it
-  std::string_view telltale;   ///< column that no other format of this syntax has
+  bool is_from_first_row;     ///< times count from an unrelated origin: the first row is 0
+  uint32_t block_tokens;      ///< tokens of one entry of kBlockIds; 0 = the rows say it
+  std::string_view telltale;  ///< column that no other format of this syntax has
   std::span<const ColumnSpec> columns;
 };
 

@@ -26,7 +26,7 @@ struct Row {
   int64_t chat = 0;
   int64_t parent_chat = 0;
   std::string_view adapter;
-  std::string_view session_name;               ///< when the session is not a number
+  std::string_view session_name;  ///< when the session is not a number
 
   bool has(Field field) const { return column(field) != 0; }
   uint32_t column(Field field) const { return columns[static_cast<size_t>(field)]; }
@@ -55,9 +55,9 @@ class TraceBuilder {
   uint32_t session_of(const Row& row);
 
   const Schema& schema_;
-  uint32_t block_tokens_;            // 0 until a row says it
+  uint32_t block_tokens_;  // 0 until a row says it
   Trace& trace_;
-  size_t num_block_ids_ = 0;         // of the rows added
+  size_t num_block_ids_ = 0;  // of the rows added
   size_t num_token_ids_ = 0;
   int64_t origin_ns_ = 0;
   std::unordered_map<std::string, AdapterIndex> adapters_;

@@ -71,9 +71,9 @@ TEST_F(AtomicFileTest, AFolderThatDoesNotExistIsOneClearLine) {
     AtomicFile file(path("none/a.txt"));
     FAIL() << "opened a file in a folder that does not exist";
   } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              path("none/a.txt") + ": cannot be created: No such file or directory; "
-              "name a folder that exists, is writable and has room");
+    EXPECT_EQ(std::string(error.what()), path("none/a.txt") +
+                                             ": cannot be created: No such file or directory; "
+                                             "name a folder that exists, is writable and has room");
   }
 }
 

@@ -192,13 +192,13 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Whole, BadRows,
-    testing::Values(
-        BadCase{"", "t:1:1: the trace has no rows; give a trace with at least one request"},
-        BadCase{kVidurHeader,
-                "t:2:1: the trace has no rows; give a trace with at least one request"},
-        BadCase{"a,b,c\n1,2,3\n",
-                "t:1:1: this is no known trace format; name one with --format: native, "
-                "qwen-bailian, mooncake, vllm, azure, burstgpt, vidur, splitwise"}));
+    testing::Values(BadCase{"",
+                            "t:1:1: the trace has no rows; give a trace with at least one request"},
+                    BadCase{kVidurHeader,
+                            "t:2:1: the trace has no rows; give a trace with at least one request"},
+                    BadCase{"a,b,c\n1,2,3\n",
+                            "t:1:1: this is no known trace format; name one with --format: native, "
+                            "qwen-bailian, mooncake, vllm, azure, burstgpt, vidur, splitwise"}));
 
 TEST(SkipBadRows, CountsThemAndKeepsTheRest) {
   ReadOptions options;
@@ -207,8 +207,8 @@ TEST(SkipBadRows, CountsThemAndKeepsTheRest) {
       kMooncakeRow +
           "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, x]}\n"
           "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1]}\n"
-          "{\"timestamp\": 4, \"input_length\": 600, \"output_length\": 5, "
-          "\"hash_ids\": [3, 4]}\n" +
+          "{\"timestamp\": 4, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [3, "
+          "4]}\n" +
           kMooncakeRow + "{\"timestamp\": 9, \"inp",
       "t", options);
   EXPECT_EQ(trace.num_rows_skipped, 4u);

@@ -22,10 +22,11 @@ std::string error_of(const std::string& bytes) {
 }
 
 TEST(ClientWindows, AreReadInFileOrder) {
-  const auto windows = read_client_windows_from(
-      kHeader + "language,m-large,0,0,1.33,8.5,Weibull,0.375,0.397\r\n"
-                "reason,deepseek-r1,7,1200,5e-05,,,,\n",
-      "w");
+  const auto windows =
+      read_client_windows_from(kHeader +
+                                   "language,m-large,0,0,1.33,8.5,Weibull,0.375,0.397\r\n"
+                                   "reason,deepseek-r1,7,1200,5e-05,,,,\n",
+                               "w");
   ASSERT_EQ(windows.size(), 2u);
   EXPECT_EQ(windows[0],
             (ClientWindow{"language", "m-large", 0, 0, 1.33, 8.5, GapLaw::kWeibull, 0.375, 0.397}));

@@ -65,8 +65,7 @@ TEST_P(Compressed, ReadsAsThePlainBytes) {
 
 TEST_P(Compressed, SeveralMembersFollowEachOther) {
   const std::string head = rows(10), tail = "100,5,6\n";
-  const Trace trace =
-      read_trace_from(packed(head, GetParam()) + packed(tail, GetParam()), "t");
+  const Trace trace = read_trace_from(packed(head, GetParam()) + packed(tail, GetParam()), "t");
   ASSERT_EQ(trace.requests.size(), 11u);
   EXPECT_EQ(trace.requests.back().prompt_tokens, 5u);
 }

@@ -24,9 +24,9 @@ std::string public_trace(const std::string& name) {
          "/" + name;
 }
 
-#define READ_OR_SKIP(path)                                          \
-  if (!std::filesystem::exists(path)) {                             \
-    GTEST_SKIP() << "no " << (path) << "; set LORATORY_SHARED";     \
+#define READ_OR_SKIP(path)                                      \
+  if (!std::filesystem::exists(path)) {                         \
+    GTEST_SKIP() << "no " << (path) << "; set LORATORY_SHARED"; \
   }
 
 double rounded(double value, double digits) {

@@ -32,7 +32,7 @@ TEST(Summary, OfFourRequestsByHand) {
   EXPECT_EQ(summary.num_arrival_times, 3u);
   EXPECT_DOUBLE_EQ(summary.prompt.mean, 25);
   EXPECT_DOUBLE_EQ(summary.prompt.p50, 25);
-  EXPECT_DOUBLE_EQ(summary.prompt.p90, 37);      // index 2.7 of 10, 20, 30, 40
+  EXPECT_DOUBLE_EQ(summary.prompt.p90, 37);  // index 2.7 of 10, 20, 30, 40
   EXPECT_DOUBLE_EQ(summary.prompt.p99, 39.7);
   EXPECT_EQ(summary.output.min, 1u);
   EXPECT_EQ(summary.output.max, 4u);
@@ -78,7 +78,7 @@ TEST(PrefixReuse, ByHand) {
   EXPECT_EQ(reuse[0].hit_blocks, 0u);
   EXPECT_EQ(reuse[1].hit_blocks, 3u);
   EXPECT_EQ(reuse[1].hit_tokens, 30u);
-  EXPECT_EQ(reuse[2].hit_blocks, 4u);   // 2 survives the block of row 2, 3 does not
+  EXPECT_EQ(reuse[2].hit_blocks, 4u);  // 2 survives the block of row 2, 3 does not
   EXPECT_EQ(reuse[3].hit_blocks, 5u);
   EXPECT_EQ(reuse[3].hit_tokens, 45u);  // the last, partial block has 5 tokens
   EXPECT_EQ(reuse[3].num_blocks, 10u);
