@@ -44,7 +44,8 @@ struct GenerateFlags {
 };
 
 void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
-  app.add_option("--requests", flags.num_requests, "Stop after so many requests");
+  app.add_option("--requests", flags.num_requests, "Stop after so many requests")
+      ->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--duration", flags.duration_s, "Stop after so many seconds");
   app.add_option("--arrivals", flags.arrivals,
                  "poisson:RATE | gamma:RATE:CV | trace:FILE, in requests per second. Left out with "

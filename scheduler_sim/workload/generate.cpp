@@ -171,8 +171,9 @@ Trace generate(const GenerateOptions& options) {
     lengths.set_lengths(request, i);
   }
   set_adapters(trace, made.adapters);
-  if (options.sessions.block_tokens != 0 || options.sessions.mean_turns > 1) {
-    add_sessions(trace, options.sessions, options.seed);
+  const SessionOptions& sessions = options.sessions;
+  if (sessions.block_tokens != 0 || sessions.mean_turns > 1 || sessions.num_system_prompts != 0) {
+    add_sessions(trace, sessions, options.seed);
   }
   trace.source = trace.format = "generated";
   trace.checksum = trace_checksum(trace);

@@ -56,6 +56,7 @@ LengthLaw read_histogram(const std::string& path) {
     }
   }
   if (!(sum > 0)) throw InputError(path, "no weight is above 0", "write `up_to_tokens weight`");
+  if (!std::isfinite(sum)) throw InputError(path, "the weights add up to infinity", "scale them");
   return LengthLaw::histogram(bins);
 }
 

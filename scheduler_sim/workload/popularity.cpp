@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "reference/base/check.hpp"
@@ -73,6 +74,7 @@ WeightedAdapters read_weights(const std::string& path) {
     sum += result.weights.back();
   }
   if (!(sum > 0)) throw InputError(path, "no weight is above 0", "write rows `name weight`");
+  if (!std::isfinite(sum)) throw InputError(path, "the weights add up to infinity", "scale them");
   return result;
 }
 
@@ -183,8 +185,8 @@ AdapterIndex AdapterMix::pick(double u, int64_t time_ns) const {
   const auto window = static_cast<size_t>(time_ns / kClientWindowNs) % cumulated_.size();
   const std::vector<double>& sums = cumulated_[window];
   const auto it = std::upper_bound(sums.begin(), sums.end(), u * sums.back());
-  // Rounding may carry u * sum up to the sum itself: then the last adapter with a share is meant,
-  // which is the first to reach the sum.
+  // Among subnormal sums u * sum may round up to the sum itself: then the last adapter with a share
+  // is meant, which is the first to reach the sum.
   const auto last = std::lower_bound(sums.begin(), sums.end(), sums.back());
   return static_cast<AdapterIndex>(std::min(it, last) - sums.begin());
 }

@@ -119,6 +119,7 @@ TEST(WeightsFile, ErrorsNameLineAndColumn) {
   EXPECT_EQ(error("a 1\nb 1\na 2"), "F:3:1: adapter 'a' comes twice; name every adapter once");
   EXPECT_EQ(error("a 1 0"), "F:1:5: rank '0' is not an integer; it must lie in 1 .. 65536");
   EXPECT_EQ(error("a 0\n"), "F: no weight is above 0; write rows `name weight`");
+  EXPECT_EQ(error("a 1e308\nb 1e308"), "F: the weights add up to infinity; scale them");
   EXPECT_EQ(error(""), "F: no weight is above 0; write rows `name weight`");
 }
 
@@ -154,8 +155,10 @@ TEST(AdapterMix, SharesFollowTheWindowsOfClients) {
 }
 
 TEST(AdapterMix, NeverPicksAnAdapterWithoutShare) {
-  const AdapterMix mix({{"a", 0}, {"b", 0}, {"c", 0}}, std::vector<double>{0, 1, 0});
-  for (const double u : {0x1p-53, 0.5, 1 - 0x1p-53}) EXPECT_EQ(mix.pick(u, 0), 1u);
+  for (const double share : {1.0, 0.7, 1e300, 5e-324}) {  // the last one: u * sum rounds to the sum
+    const AdapterMix mix({{"a", 0}, {"b", 0}, {"c", 0}}, std::vector<double>{0, share, 0});
+    for (const double u : {0x1p-53, 0.5, 1 - 0x1p-53}) EXPECT_EQ(mix.pick(u, 0), 1u) << share;
+  }
 }
 
 }  // namespace

@@ -77,5 +77,22 @@ TEST(RandomStream, GammaHasMeanAndVarianceOfItsShape) {
   }
 }
 
+// Bins of the exact law: gamma(1) is exponential, gamma(2) has P(<= x) = 1 - (1 + x) e^-x.
+TEST(RandomStream, GammaFollowsItsLaw) {
+  for (const double shape : {1.0, 2.0}) {
+    const RandomStream stream(4, Purpose::kArrivals);
+    const auto below = [&](double x) { return 1 - (shape == 1 ? 1 : 1 + x) * std::exp(-x); };
+    std::vector<double> shares;
+    for (int bin = 0; bin < 40; ++bin)
+      shares.push_back(below(bin / 8.0 + 0.125) - below(bin / 8.0));
+    shares.push_back(1 - below(5));
+    std::vector<uint64_t> counts(41, 0);
+    for (uint64_t i = 0; i < 400'000; ++i) {
+      ++counts[std::min<size_t>(40, static_cast<size_t>(stream.gamma(shape, i) * 8))];
+    }
+    EXPECT_LT(std::abs(chi_square_z(counts, shares)), 4) << shape;
+  }
+}
+
 }  // namespace
 }  // namespace loratory::sim
