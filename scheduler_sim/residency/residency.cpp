@@ -100,8 +100,7 @@ PinStatus Residency::pin(AdapterRef ref) {
   if (a.retiring || no_place || num_pinned_ + 1 > config_.max_loras - 1) return PinStatus::busy;
   ++num_pinned_;
   change_g(ref, [](Adapter& x) { x.pinned = true; });
-  if (a.num_running == 0) hold(ref);
-  if (a.state == AdapterState::on_disk) queue_job(ref);
+  if (a.num_running == 0 || a.state != AdapterState::on_gpu) hold(ref);
   return PinStatus::ok;
 }
 
@@ -126,10 +125,12 @@ void Residency::drop_hold(AdapterRef ref) {
   std::erase(held_order_, ref);
 }
 
-// A promise is kept while a request of the adapter waits, or while it is pinned.
+// A promise is kept while a request of the adapter waits, while it is pinned, and in blocking mode
+// while a step waits for it.
 void Residency::leave_h_if_unneeded(AdapterRef ref) {
   const Adapter& a = adapters_[ref];
-  if (a.num_inflight == a.num_running && !a.pinned) drop_hold(ref);
+  const bool a_step_waits = a.num_running > 0 && a.state != AdapterState::on_gpu;
+  if (a.num_inflight == a.num_running && !a.pinned && !a_step_waits) drop_hold(ref);
 }
 
 // --- life of a request ----------------------------------------------------------------------
@@ -289,7 +290,7 @@ bool Residency::start_one_copy() {
     LORATORY_ASSERT(taken, "with no copy in flight a promised adapter can get a slot");
   }
   a.state = AdapterState::copying;
-  a.cpu_clock = ++clock_;
+  a.cpu_clock = a.gpu_clock = a.slot_loaded_clock = ++clock_;
   copying_ = ref;
   actions_.copies.push_back({ref, a.slot, a.bytes});
   return true;
@@ -311,8 +312,6 @@ bool Residency::take_slot(AdapterRef ref) {
   slot->owner = ref;
   ++slot->generation;
   a.slot = int32_t(slot - slots_.begin());
-  a.gpu_clock = a.slot_loaded_clock = ++clock_;
-  a.num_uses = 0;
   ++num_on_gpu_;
   return true;
 }
@@ -347,6 +346,7 @@ void Residency::evict_from_gpu(AdapterRef ref) {
 }
 
 void Residency::free_slot_of(Adapter& a) {
+  a.num_uses = 0;
   if (a.slot == kNoSlot) return;
   slots_[a.slot].owner = kBaseRef;
   a.slot = kNoSlot;
