@@ -56,12 +56,17 @@ size_t BlockKeyInterner::TokensHash::operator()(const std::vector<int32_t>& toke
   return XXH3_64bits(tokens.data(), tokens.size() * sizeof(int32_t));
 }
 
-BlockKey BlockKeyInterner::key(BlockKey parent, uint64_t uid, uint64_t content) {
-  return keys_.try_emplace(Node{parent, uid, content}, keys_.size() + 1).first->second;
+BlockKey BlockKeyInterner::key(BlockKey parent, uint64_t uid, uint64_t block_id) {
+  return intern({parent, uid, block_id, ContentKind::block_id});
 }
 
-uint64_t BlockKeyInterner::intern_tokens(std::span<const int32_t> tokens) {
-  return contents_.try_emplace({tokens.begin(), tokens.end()}, contents_.size() + 1).first->second;
+BlockKey BlockKeyInterner::key(BlockKey parent, uint64_t uid, std::span<const int32_t> tokens) {
+  const auto list = token_lists_.try_emplace({tokens.begin(), tokens.end()}, token_lists_.size());
+  return intern({parent, uid, list.first->second, ContentKind::tokens});
+}
+
+BlockKey BlockKeyInterner::intern(const Node& node) {
+  return keys_.try_emplace(node, keys_.size() + 1).first->second;
 }
 
 }  // namespace loratory::sim

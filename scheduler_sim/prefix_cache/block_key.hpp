@@ -41,10 +41,9 @@ inline constexpr BlockKey kNoKey = 0;
 /// known to nobody else (generated tokens of a replayed trace) have the top bit set.
 class BlockKeyInterner {
  public:
-  /// `content` identifies the tokens of the block (a trace's block id, or intern_tokens).
-  BlockKey key(BlockKey parent, uint64_t uid, uint64_t content);
-  /// A content id for a block of tokens, equal exactly for equal token lists.
-  uint64_t intern_tokens(std::span<const int32_t> tokens);
+  /// `block_id` identifies the tokens of the block; it equals no list of tokens.
+  BlockKey key(BlockKey parent, uint64_t uid, uint64_t block_id);
+  BlockKey key(BlockKey parent, uint64_t uid, std::span<const int32_t> tokens);
   /// The key of block `block_index` of the request with number `request_seq`: equal to no other.
   static BlockKey unique(uint64_t request_seq, uint32_t block_index) {
     return (BlockKey{1} << 63) | (request_seq << 24) | block_index;
@@ -52,9 +51,11 @@ class BlockKeyInterner {
   static bool is_unique(BlockKey key) { return (key >> 63) != 0; }
 
  private:
+  enum class ContentKind : uint64_t { block_id, tokens };
   struct Node {
     BlockKey parent;
     uint64_t uid, content;
+    ContentKind kind;
     bool operator==(const Node&) const = default;
   };
   struct NodeHash {
@@ -63,8 +64,9 @@ class BlockKeyInterner {
   struct TokensHash {
     size_t operator()(const std::vector<int32_t>& tokens) const;
   };
+  BlockKey intern(const Node& node);
   std::unordered_map<Node, BlockKey, NodeHash> keys_;
-  std::unordered_map<std::vector<int32_t>, uint64_t, TokensHash> contents_;
+  std::unordered_map<std::vector<int32_t>, uint64_t, TokensHash> token_lists_;
 };
 
 }  // namespace loratory::sim

@@ -169,9 +169,9 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
 void Scheduler::extend_keys(Request& r) {
   const uint32_t size = config_.block_size;
   while ((r.keys.size() + 1) * size <= r.tokens.size()) {
-    const auto block = std::span(r.tokens).subspan(r.keys.size() * size, size);
-    r.keys.push_back(interner_.key(r.keys.empty() ? kNoKey : r.keys.back(), uid_of(r.adapter),
-                                   interner_.intern_tokens(block)));
+    const auto block = std::span<const int32_t>(r.tokens).subspan(r.keys.size() * size, size);
+    r.keys.push_back(
+        interner_.key(r.keys.empty() ? kNoKey : r.keys.back(), uid_of(r.adapter), block));
   }
 }
 
@@ -235,9 +235,11 @@ void Scheduler::load_done(AdapterRef adapter, bool ok, int64_t now_ns) {
   settle_transfers(now_ns);
 }
 
-// Nobody else's request fails, and none is served by the base model instead.
+// Nobody else's request fails, and none is served by the base model instead. Rows of the step in
+// flight lose their slot: what they compute counts for nothing.
 void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
   std::erase(plan_.wait_for, adapter);
+  if (step_in_flight_) set_slot_of_rows(adapter, kNoSlot);
   for (const RequestRef ref : running_) {
     Request& r = requests_[ref];
     if (r.adapter != adapter || r.end_at_commit) continue;
@@ -253,13 +255,16 @@ void Scheduler::copy_done(AdapterRef adapter, int64_t now_ns) {
   steady_ = false;
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, DecisionKind::copy_done, nullptr, uid_of(adapter), slot);
-  if (step_in_flight_) {
-    for (StepRow& row : plan_.rows) {
-      if (row.adapter == adapter) row.slot = slot;
-    }
-  }
+  const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;
+  if (is_awaited) set_slot_of_rows(adapter, slot);
   residency_.copy_done(adapter);
   settle_transfers(now_ns);
+}
+
+void Scheduler::set_slot_of_rows(AdapterRef adapter, int32_t slot) {
+  for (StepRow& row : plan_.rows) {
+    if (row.adapter == adapter) row.slot = slot;
+  }
 }
 
 bool Scheduler::step_can_start() const {
@@ -311,22 +316,30 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
 void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   Request& r = requests_[row.request];
   r.in_step = false;
-  const uint32_t before = r.num_computed;
-  r.num_computed += row.num_tokens;
-  publish_full_blocks(r, before);
+  const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;  // else its load failed
+  if (has_weights) {
+    r.num_computed += row.num_tokens;
+    publish_full_blocks(r, row.num_computed);
+  }
   if (r.end_at_commit) return finish_running(row.request, r.end_reason, now_ns);
   if (r.num_computed < r.num_total()) return;
   r.state = RequestState::decoding;
   if (!row.samples) return finish_running(row.request, FinishReason::length, now_ns);
   if (++r.num_generated == 1) note(now_ns, DecisionKind::first_token, &r, uid_of(r.adapter));
   if (token != kNoToken) {
-    r.tokens.push_back(token);
-    if (r.publish_prefix) extend_keys(r);
+    append_token(r, token);
     if (ends_with(r, token)) return finish_running(row.request, FinishReason::stop, now_ns);
   }
   if (reached_its_end(r) || r.num_total() >= config_.max_model_len) {
     finish_running(row.request, FinishReason::length, now_ns);
   }
+}
+
+// Without the prompt's tokens those that follow it name no block.
+void Scheduler::append_token(Request& r, int32_t token) {
+  if (r.tokens.empty()) return;
+  r.tokens.push_back(token);
+  if (r.publish_prefix) extend_keys(r);
 }
 
 bool Scheduler::ends_with(const Request& r, int32_t token) const {

@@ -147,6 +147,7 @@ class Scheduler {
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
   void drop_finished_from_running();
   void publish_full_blocks(Request& r, uint32_t from_tokens);
+  void append_token(Request& r, int32_t token);
   bool ends_with(const Request& r, int32_t token) const;
   void finish_running(RequestRef ref, FinishReason reason, int64_t now_ns);
   void finish_waiting(RequestRef ref, FinishReason reason, int64_t now_ns);
@@ -161,6 +162,7 @@ class Scheduler {
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
+  void set_slot_of_rows(AdapterRef adapter, int32_t slot);
   void prepare_adapters();
   void touch_adapters(int64_t num_steps);
   void pack_rows();
