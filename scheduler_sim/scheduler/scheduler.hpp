@@ -195,6 +195,7 @@ class Scheduler {
 
   // The walk over the waiting requests.
   AdapterRef draining_ = kBaseRef;  // kBaseRef = nobody
+  Uid draining_uid_ = kBaseUid;     // known even if its unload completed before the drain ended
   int64_t drain_left_ = 0;
   AdapterRef reserved_ = kBaseRef;  // adapter the reservation keeps a place for
   int64_t next_reservation_ = 0;

@@ -61,7 +61,7 @@ AdapterRef Scheduler::find_reserved_adapter() const {
 void Scheduler::end_drain(int64_t now_ns) {
   if (draining_ == kBaseRef) return;
   if (reserved_ != kBaseRef && residency_.num_running(draining_) > 0) return;
-  note(now_ns, DecisionKind::drain_end, nullptr, uid_of(draining_));
+  note(now_ns, DecisionKind::drain_end, nullptr, draining_uid_);
   draining_ = kBaseRef;
 }
 
@@ -84,8 +84,9 @@ void Scheduler::start_drain(int64_t now_ns) {
     if (draining_ == kBaseRef || candidate < best) draining_ = adapter, best = candidate;
   }
   if (draining_ == kBaseRef) return;
+  draining_uid_ = best.second;
   drain_left_ = int64_t(std::floor(config_.drain_factor * double(best.first)));
-  note(now_ns, DecisionKind::drain, nullptr, uid_of(draining_), drain_left_);
+  note(now_ns, DecisionKind::drain, nullptr, draining_uid_, drain_left_);
 }
 
 /// The adapter gate: may a request of this adapter run now, as far as GPU places are concerned?
@@ -132,7 +133,10 @@ void Scheduler::visit_candidates(int64_t now_ns) {
       residency_.hold(r.adapter);
       continue;
     }
-    if (!try_admit(ref, now_ns)) return stop_walk(key);
+    if (!try_admit(ref, now_ns)) {
+      if (r.adapter == draining_) steady_ = false;  // a later walk may pass it over and go on
+      return stop_walk(key);
+    }
     if (budget_ == 0 || running_.size() >= config_.max_num_seqs) return stop_walk(key);
     push_candidate(next);
   }
