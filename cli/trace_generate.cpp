@@ -175,7 +175,7 @@ void run_generate(const GenerateFlags& flags) {
   options.seed = flags.seed;
   options.popularity = sim::parse_popularity(flags.adapters.popularity);
   options.num_adapters = flags.adapters.num_adapters;
-  options.ranks = flags.adapters.ranks;
+  options.ranks = flags.adapters.ranks_or_default();
   set_arrivals(flags, generation);
   set_lengths(flags, generation);
 

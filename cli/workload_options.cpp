@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "cli/read_options.hpp"
 #include "reference/base/input_error.hpp"
@@ -17,6 +18,10 @@ bool AdapterOptions::are_given() const {
          kind == sim::PopularityKind::kServegen;
 }
 
+std::vector<uint32_t> AdapterOptions::ranks_or_default() const {
+  return ranks.empty() ? std::vector<uint32_t>{16} : ranks;
+}
+
 void add_adapter_options(CLI::App& app, AdapterOptions& options) {
   app.add_option("--adapters", options.num_adapters, "Number of adapters")->group("Workload");
   app.add_option("--popularity", options.popularity,
@@ -24,13 +29,26 @@ void add_adapter_options(CLI::App& app, AdapterOptions& options) {
                  "servegen:FILE[#MODEL]")
       ->capture_default_str()
       ->group("Workload");
-  app.add_option("--ranks", options.ranks, "Ranks, dealt to the adapters in turn: 8,16")
+  app.add_option("--ranks", options.ranks,
+                 "Ranks, dealt to the adapters in turn: 8,16 (default: 16)")
       ->delimiter(',')
       ->allow_extra_args(false)  // or it would take the words after it
       ->check(CLI::Range(1, 65'536))
-      ->capture_default_str()
       ->group("Workload");
 }
+
+namespace {
+
+// Ranks that would change nothing are a mistake.
+void require_ranks_apply(const sim::Trace& trace, const AdapterOptions& adapters) {
+  const auto has_rank = [](const sim::TraceAdapter& adapter) { return adapter.rank > 0; };
+  if (adapters.ranks.empty() || adapters.are_given() || trace.adapters.empty()) return;
+  if (!std::ranges::all_of(trace.adapters, has_rank)) return;
+  throw InputError("--ranks", "every adapter of the trace has a rank",
+                   "leave it out, or deal other adapters with --adapters N --replace-adapters");
+}
+
+}  // namespace
 
 void add_workload_options(CLI::App& app, WorkloadOptions& options) {
   app.add_option("--trace", options.trace_path, "Request trace; - is stdin")
@@ -56,14 +74,16 @@ sim::Trace read_workload_trace(const WorkloadOptions& options) {
 void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed) {
   sim::scale_rate(trace, options.rate_scale);
   const AdapterOptions& adapters = options.adapters;
+  const std::vector<uint32_t> ranks = adapters.ranks_or_default();
+  require_ranks_apply(trace, adapters);
   if (adapters.are_given()) {
     sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity), adapters.num_adapters,
-                                 adapters.ranks, seed, options.replace_adapters});
+                                 ranks, seed, options.replace_adapters});
   } else if (adapters.popularity != "uniform") {
     throw InputError("--popularity", "there is no number of adapters to spread requests over",
                      "add --adapters N");
   }
-  sim::deal_missing_ranks(trace, adapters.ranks);
+  sim::deal_missing_ranks(trace, ranks);
 }
 
 sim::Trace load_workload(const WorkloadOptions& options) {
@@ -80,7 +100,7 @@ std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& op
   }
   const size_t count = adapters.num_adapters != 0 ? adapters.num_adapters : trace.adapters.size();
   return fmt::format("{} adapters, {}, ranks {}", count, adapters.popularity,
-                     fmt::join(adapters.ranks, ","));
+                     fmt::join(adapters.ranks_or_default(), ","));
 }
 
 }  // namespace loratory::cli

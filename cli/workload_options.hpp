@@ -17,8 +17,9 @@ namespace loratory::cli {
 struct AdapterOptions {
   uint32_t num_adapters = 0;
   std::string popularity = "uniform";
-  std::vector<uint32_t> ranks = {16};
+  std::vector<uint32_t> ranks;  ///< empty = 16
 
+  std::vector<uint32_t> ranks_or_default() const;
   /// The law asks for adapters: a number was given, or a file that has its own.
   bool are_given() const;
 };

@@ -34,6 +34,7 @@ Json workload_object(const WorkloadSummary& workload) {
           {"model", workload.model},
           {"gpu", workload.gpu},
           {"cost_model", workload.cost_model},
+          {"kv_block_tokens", workload.kv_block_tokens},
           {"num_rows_skipped", workload.num_rows_skipped},
           {"popularity", workload.popularity},
           {"reuse_distance", std::move(reuse)}};

@@ -65,6 +65,11 @@ std::string bottleneck(const ConfigResult& c) {
       c.mean_batch_seqs, kv);
 }
 
+std::string gain_text(double percent) {
+  if (percent >= 0.05) return fmt::format("bring {:.1f} % more", percent);
+  return percent <= -0.05 ? fmt::format("cost {:.1f} % of the", -percent) : "bring no more";
+}
+
 std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   const int32_t i = neighbour(result, chosen, +1);
   if (i < 0) return "no larger size was tried; " + bottleneck(chosen);
@@ -76,8 +81,8 @@ std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   const double kv_share = 100.0 * double(chosen.memory.kv_blocks - more.memory.kv_blocks) /
                           double(std::max<int64_t>(1, chosen.memory.kv_blocks));
   const double gain = 100 * (more.request_goodput / std::max(1e-9, chosen.request_goodput) - 1);
-  return fmt::format("{} slots would take {:.0f} % of the KV blocks for {:+.1f} % goodput; {}",
-                     more.max_loras, kv_share, gain, bottleneck(chosen));
+  return fmt::format("{} slots would take {:.0f} % of the KV blocks and {} goodput; {}",
+                     more.max_loras, kv_share, gain_text(gain), bottleneck(chosen));
 }
 
 }  // namespace

@@ -50,18 +50,37 @@ class LruBlocks {
   uint32_t head_;
 };
 
-/// block_ids with every id replaced by its rank among the distinct ones.
+/// A block as the cache tells them apart: KV of one adapter is of no use to another.
+struct Block {
+  AdapterIndex adapter;
+  uint64_t id;
+  auto operator<=>(const Block&) const = default;
+};
+
+std::vector<Block> blocks_of(const Trace& trace) {
+  std::vector<Block> blocks(trace.block_ids.size());
+  for (const TraceRequest& request : trace.requests) {
+    for (size_t i = 0; i < request.content_count; ++i) {
+      const size_t at = request.content_begin + i;
+      blocks[at] = {request.adapter, trace.block_ids[at]};
+    }
+  }
+  return blocks;
+}
+
+/// Every block of the trace replaced by its place among the distinct ones.
 std::vector<uint32_t> dense_ids(const Trace& trace, size_t& num_distinct) {
-  std::vector<uint64_t> distinct = trace.block_ids;
+  const std::vector<Block> blocks = blocks_of(trace);
+  std::vector<Block> distinct = blocks;
   std::ranges::sort(distinct);
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   num_distinct = distinct.size();
   LORATORY_ASSERT(num_distinct < UINT32_MAX, "block indices fit 32 bits");
   std::vector<uint32_t> dense;
-  dense.reserve(trace.block_ids.size());
-  for (const uint64_t id : trace.block_ids) {
+  dense.reserve(blocks.size());
+  for (const Block& block : blocks) {
     dense.push_back(
-        static_cast<uint32_t>(std::ranges::lower_bound(distinct, id) - distinct.begin()));
+        static_cast<uint32_t>(std::ranges::lower_bound(distinct, block) - distinct.begin()));
   }
   return dense;
 }

@@ -141,6 +141,7 @@ inline SizeResult small_result() {
   r.workload.model = "Llama-3.1-8B";
   r.workload.gpu = "H100-80";
   r.workload.cost_model = "roofline";
+  r.workload.kv_block_tokens = 16;
   r.workload.num_rows_skipped = 2;
   r.workload.popularity = {0.5, 0.3, 0.2};
   r.workload.reuse_distance = {{0, 0.4}, {1, 0.75}, {2, 1}};
