@@ -4,6 +4,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/provenance.hpp"
+#include "cli/system_options.hpp"
 
 namespace {
 
@@ -24,6 +25,7 @@ int run(int argc, char** argv) {
   loratory::cli::add_replay(app);
   loratory::cli::add_size(app);
   loratory::cli::add_trace(app);
+  loratory::cli::add_config_file(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

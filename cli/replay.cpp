@@ -38,7 +38,7 @@ void run(const Options& options) {
   const sim::Trace trace = load_workload(options.workload);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
-  engine.unbounded_blocks = options.kv_blocks;
+  engine.forced_kv_blocks = options.kv_blocks;
   const int32_t cpu = options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * options.max_loras;
   if (cpu < options.max_loras) {
     throw InputError("--max-cpu-loras", "must be at least --max-loras",

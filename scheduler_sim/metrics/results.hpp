@@ -14,7 +14,7 @@ struct LatencySummary {
 /// How one request went. Times are virtual nanoseconds since the start of the trace; -1 = never.
 struct RequestRecord {
   int64_t arrival_ns = 0;
-  int64_t first_scheduled_ns = -1;  ///< start of the first step it had tokens in
+  int64_t first_scheduled_ns = -1;  ///< its admission: the plan of its first step
   int64_t first_token_ns = -1;
   int64_t finish_ns = -1;           ///< last token (or abort / error)
   uint32_t prompt_tokens = 0;

@@ -18,9 +18,7 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
   config.scheduler.residency.max_loras = point.max_loras;
   config.scheduler.residency.max_cpu_loras = point.max_cpu_loras;
   config.scheduler.residency.num_load_workers = engine.loads.num_workers;
-  config.scheduler.num_blocks =
-      1 + (engine.unbounded_blocks > 0 ? engine.unbounded_blocks
-                                       : uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1)));
+  config.scheduler.num_blocks = 1 + uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1));
   config.loads = engine.loads;
   config.fast = engine.fast;
   for (const TraceAdapter& adapter : trace.adapters) {
@@ -68,13 +66,15 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   const MemoryPlan memory = plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras,
                                         point.max_cpu_loras);
   result.memory = memory.split;
-  if (!memory.fits() && engine.unbounded_blocks == 0) {
+  if (engine.forced_kv_blocks > 0) {
+    result.memory.kv_blocks = engine.forced_kv_blocks;
+  } else if (!memory.fits()) {
     result.feasible = false;
     result.num_requests = int64_t(trace.requests.size());
     result.verdict = memory.problem;
     return out;
   }
-  SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  SimulationConfig config = simulation_config(trace, engine, point, result.memory.kv_blocks);
   config.keep_log = detail == ReplayDetail::decisions;
   const auto step_time = engine.make_step_time(point.max_loras);
   Simulator simulator(trace, config, *step_time);

@@ -1,54 +1,21 @@
 // The program from outside: exit codes, what stdout and stderr hold, whole files or none.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/cli/program.hpp"
 
 namespace loratory {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct Outcome {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-class TraceCommands : public testing::Test {
+class TraceCommands : public ProgramTest {
  protected:
   void SetUp() override {
-    if (std::string(LORATORY_CLI).empty()) GTEST_SKIP() << "the program is not built";
-    folder_ = fs::path(testing::TempDir()) /
-              (std::to_string(::getpid()) +
-               testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::create_directories(folder_);
+    ProgramTest::SetUp();
+    if (IsSkipped()) return;
     write("t.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,2\n1.5,30,4\n");
   }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  void write(const std::string& name, const std::string& content) const {
-    std::ofstream(path(name), std::ios::binary) << content;
-  }
-  std::string content(const std::string& name) const {
-    std::ifstream in(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
-  Outcome loratory(const std::string& arguments) const {
-    const std::string command = "cd '" + folder_.string() + "' && '" + LORATORY_CLI + "' " +
-                                arguments + " >out.txt 2>err.txt";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out.txt"), content("err.txt")};
-  }
-
-  fs::path folder_;
 };
 
 TEST_F(TraceCommands, InfoPrintsATable) {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace loratory {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out, err;
+};
+
+/// Runs the program in a folder of its own, as a user would.
+class ProgramTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string(LORATORY_CLI).empty()) GTEST_SKIP() << "the program is not built";
+    folder_ = fs::path(testing::TempDir()) /
+              (std::to_string(::getpid()) +
+               testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  Outcome loratory(const std::string& arguments) const {
+    const std::string command = "cd '" + folder_.string() + "' && '" + LORATORY_CLI + "' " +
+                                arguments + " >out.txt 2>err.txt";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out.txt"), content("err.txt")};
+  }
+
+  fs::path folder_;
+};
+
+}  // namespace loratory

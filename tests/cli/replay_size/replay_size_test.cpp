@@ -1,0 +1,130 @@
+// `loratory replay` and `loratory size` from outside, on the bundled trace.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/program.hpp"
+
+namespace loratory {
+namespace {
+
+using nlohmann::json;
+
+class ReplayAndSize : public ProgramTest {
+ protected:
+  const std::string sample_ = std::string("--trace ") + LORATORY_SOURCE_DIR + "/traces/sample.jsonl.gz ";
+
+  json replay(const std::string& flags) const {
+    const Outcome run = loratory("replay " + sample_ + "--json r.json " + flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return json::parse(content("r.json"))["configs"][0];
+  }
+  void expect_bad_input(const std::string& arguments, const std::string& line) const {
+    const Outcome run = loratory(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_EQ(run.out, "") << arguments;
+    EXPECT_EQ(run.err, "loratory: " + line + "\n") << arguments;
+  }
+};
+
+TEST_F(ReplayAndSize, ReplayHasTheKeysOfTheSchema) {
+  const json config = replay("--max-loras 16");
+  for (const char* metric : {"ttft", "tpot", "itl", "e2el", "queue"}) {
+    for (const char* statistic : {"mean", "p50", "p90", "p99"}) {
+      EXPECT_TRUE(config.contains(std::string(statistic) + "_" + metric + "_ms"));
+    }
+  }
+  for (const char* key :
+       {"max_loras", "max_cpu_loras", "num_requests", "completed", "duration_s",
+        "request_throughput", "total_token_throughput", "output_throughput", "request_goodput",
+        "adapter_gpu_hit_ratio", "adapter_cpu_hit_ratio", "adapter_loads", "adapter_load_bytes",
+        "prefix_hit_ratio_tokens", "prefix_hit_ratio_blocks", "num_preemptions", "kv_blocks",
+        "slot_bytes", "weights_bytes", "event_log_hash", "feasible", "verdict"}) {
+    EXPECT_TRUE(config.contains(key)) << key;
+  }
+  EXPECT_EQ(config["completed"], config["num_requests"]);
+}
+
+TEST_F(ReplayAndSize, SameSeedSameLogSteppedOrNot) {
+  const json fast = replay("--max-loras 8 --event-log fast.txt");
+  const json stepwise = replay("--max-loras 8 --event-log slow.txt --stepwise");
+  EXPECT_EQ(fast, stepwise);
+  EXPECT_EQ(content("fast.txt"), content("slow.txt"));
+  EXPECT_GT(content("fast.txt").size(), 100'000u);
+}
+
+TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
+  const std::string flags = "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --json ";
+  ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 0);
+  ASSERT_EQ(loratory("size " + sample_ + flags + "two.json --threads 2").exit_code, 0);
+  EXPECT_EQ(json::parse(content("one.json"))["configs"], json::parse(content("two.json"))["configs"]);
+}
+
+// Too few slots thrash, too many starve the KV cache: the recommendation lies between.
+TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
+  const Outcome run = loratory("size " + sample_ + "--gpu L40S --rate-scale 0.35 --slo-ttft-ms 1000 " +
+                               "--slo-tpot-ms 60 --json size.json --html report.html --csv r.csv " +
+                               "--requests-csv q.csv.gz --perfetto p.json --prom m.prom");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json result = json::parse(content("size.json"));
+  const json& configs = result["configs"];
+  const size_t recommended = result["recommended"];
+  EXPECT_GT(recommended, 0u);
+  EXPECT_LT(recommended + 1, configs.size());
+  const double best = configs[recommended]["request_goodput"];
+  EXPECT_LT(configs.front()["request_goodput"], 0.5 * best);
+  EXPECT_LT(configs.back()["request_goodput"], 0.5 * best);
+  EXPECT_LT(configs.back()["kv_blocks"], configs.front()["kv_blocks"]);
+  EXPECT_FALSE(std::string(result["reason"]).empty());
+  EXPECT_NE(run.out.find("Set --max-loras"), std::string::npos);
+  for (const char* file : {"report.html", "r.csv", "q.csv.gz", "p.json", "m.prom"}) {
+    EXPECT_GT(content(file).size(), 100u) << file;
+  }
+}
+
+TEST_F(ReplayAndSize, WhatDoesNotFitIsARow) {
+  const Outcome run = loratory("size " + sample_ + "--gpu A10G --max-loras 1,64 --json size.json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json configs = json::parse(content("size.json"))["configs"];
+  EXPECT_EQ(configs[1]["feasible"], false);
+  EXPECT_EQ(configs[1]["completed"], 0);
+}
+
+TEST_F(ReplayAndSize, BadInputIsOneLine) {
+  write("cut.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2})" "\n" R"({"arrival_ms":1,"prom)");
+  const Outcome cut = loratory("replay --trace cut.jsonl --json r.json");
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_EQ(cut.err.rfind("loratory: cut.jsonl:2:", 0), 0u) << cut.err;
+  EXPECT_FALSE(std::filesystem::exists(path("r.json")));
+  expect_bad_input("size " + sample_ + "--max-loras 4,x",
+                   "--max-loras: 'x' is not a number from 1 to 4096; list sizes, for example 4,8,16 "
+                   "or 4:64:4");
+  expect_bad_input("replay " + sample_ + "--max-loras 8 --max-cpu-loras 4",
+                   "--max-cpu-loras: must be at least --max-loras; an adapter on the GPU is on the "
+                   "CPU too");
+  expect_bad_input("replay " + sample_ + "--ranks 8",
+                   "--ranks: every adapter of the trace has a rank; leave it out, or deal other "
+                   "adapters with --adapters N --replace-adapters");
+  expect_bad_input("replay " + sample_ + "--block-size 48",
+                   "--block-size: 48 does not divide the trace's blocks of 64 tokens; use 64 or a "
+                   "divisor of it");
+}
+
+TEST_F(ReplayAndSize, FlagsComeFromAFileToo) {
+  write("run.toml", "max-loras = 16\nmax-num-seqs = 64\ngpu = \"L40S\"\n");
+  const Outcome file = loratory("replay " + sample_ + "--config run.toml --json a.json");
+  ASSERT_EQ(file.exit_code, 0) << file.err;
+  ASSERT_EQ(loratory("replay " + sample_ + "--max-loras 16 --max-num-seqs 64 --gpu L40S --json b.json")
+                .exit_code, 0);
+  EXPECT_EQ(json::parse(content("a.json"))["configs"], json::parse(content("b.json"))["configs"]);
+}
+
+TEST_F(ReplayAndSize, AnOutputThatCanNotBeWrittenLeavesNothing) {
+  const Outcome run = loratory("replay " + sample_ + "--json missing/r.json");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(path("missing")));
+}
+
+}  // namespace
+}  // namespace loratory
