@@ -1,0 +1,255 @@
+// The block pool alone against a list of pages whose keys are the whole text of their content
+// (fuzz/models/naive_block_pool.hpp): P45, P47, P48, P50, P52, P53. Random sequences take what
+// matches, compute and publish blocks as a scheduler does, and give their tables back.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "fuzz/models/naive_block_pool.hpp"
+#include "fuzz/support/seeded_case.hpp"
+#include "scheduler_sim/prefix_cache/block_pool.hpp"
+
+namespace loratory::sim {
+namespace {
+
+/// One content, its identity in the product and its text in the model.
+struct Name {
+  BlockKey key;
+  std::string text;
+};
+
+struct Sequence {
+  uint64_t uid;
+  std::vector<Name> names;  // of all its blocks, known or its own
+  std::vector<BlockId> table;
+  size_t num_full = 0;      // blocks whose tokens all have KV
+};
+
+struct EventList : BlockObserver {
+  void on_stored(BlockKey key, uint64_t) override { all.emplace_back(true, key); }
+  void on_removed(BlockKey key, uint64_t) override { all.emplace_back(false, key); }
+  std::vector<std::pair<bool, BlockKey>> all;
+};
+
+class PoolPair {
+ public:
+  explicit PoolPair(uint64_t seed)
+      : draw_(seed), num_blocks_(uint32_t(draw_.between(2, 30))), sut_(num_blocks_, &events_) {}
+
+  void operate() {
+    switch (draw_(8)) {
+      case 0: case 1: case 2: admit(); break;
+      case 3: case 4: case 5: compute_a_block(); break;
+      case 6: give_back(); break;
+      default: draw_.one_in(12) ? evict_namespace() : give_back(); break;
+    }
+    check();
+  }
+
+  /// P56 for this design: idle, every block can be had.
+  void end_all() {
+    while (!live_.empty()) give_back();
+    check();
+    RC_ASSERT(sut_.num_allocatable() == num_blocks_ - 1);
+    for (uint32_t i = 1; i < num_blocks_; ++i) RC_ASSERT(sut_.allocate() == model_.allocate());
+    RC_ASSERT(sut_.num_published() == 0U);
+  }
+
+  bool hit = false, reused = false, twins = false, evicted = false;
+
+ private:
+  // Few contents and few namespaces, so that sequences meet; some blocks are nobody else's.
+  void admit() {
+    Sequence s{.uid = uint64_t(draw_(3)), .names = {}, .table = {}, .num_full = 0};
+    const int64_t length = draw_.between(1, 6), num_known = draw_(length + 1);
+    std::string text = fmt::format("{}", s.uid);
+    BlockKey key = kNoKey;
+    for (int64_t i = 0; i < length; ++i) {
+      const uint64_t content = uint64_t(draw_(2));
+      const bool known = i < num_known;
+      key = known ? keys_.key(key, s.uid, content)
+                  : BlockKeyInterner::unique(next_sequence_, uint32_t(i));
+      text += known ? fmt::format("|{}", content) : fmt::format("|own {} {}", next_sequence_, i);
+      s.names.push_back({key, text});
+    }
+    ++next_sequence_;
+    take_prefix(s);
+    live_.push_back(s);
+  }
+
+  // Longest run from the start, the last block left to compute [6.3].
+  void take_prefix(Sequence& s) {
+    while (s.table.size() + 1 < s.names.size()) {
+      const Name& name = s.names[s.table.size()];
+      const BlockId block = sut_.find(name.key);
+      RC_ASSERT(block == model_.find(name.text));
+      if (block == kNullBlock) break;
+      hit = true;
+      sut_.acquire(block), model_.acquire(block);
+      s.table.push_back(block);
+    }
+    s.num_full = s.table.size();
+  }
+
+  void compute_a_block() {
+    if (live_.empty()) return;
+    Sequence& s = live_[size_t(draw_(int64_t(live_.size())))];
+    if (s.table.size() == s.num_full) {
+      if (s.table.size() == s.names.size()) return;
+      RC_ASSERT(sut_.num_allocatable() == model_.num_allocatable());
+      if (sut_.num_allocatable() == 0) return give_back();
+      reused |= sut_.num_plain_free() == 0;
+      const BlockId block = sut_.allocate();
+      RC_ASSERT(block == model_.allocate());
+      s.table.push_back(block);
+      if (draw_.one_in(2)) return;  // not all of its tokens yet
+    }
+    const Name& name = s.names[s.num_full];
+    twins |= sut_.find(name.key) != kNullBlock;
+    sut_.publish(s.table[s.num_full], name.key, s.uid);
+    model_.publish(s.table[s.num_full], name.text, s.uid);
+    ++s.num_full;
+  }
+
+  void give_back() {
+    if (live_.empty()) return;
+    const auto s = live_.begin() + draw_(int64_t(live_.size()));
+    std::vector<BlockKey> keys;
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < s->num_full; ++i) {
+      keys.push_back(s->names[i].key), texts.push_back(s->names[i].text);
+    }
+    sut_.release(s->table, keys, s->uid);
+    model_.release(s->table, texts, s->uid);
+    remember(*s);
+    live_.erase(s);
+  }
+
+  // P52: at once, the base model and others untouched, a second time nothing.
+  void evict_namespace() {
+    const uint64_t uid = uint64_t(draw_(4));
+    evicted = true;
+    RC_ASSERT(sut_.evict_namespace(uid) == model_.evict_namespace(uid));
+    check();
+    RC_ASSERT(sut_.evict_namespace(uid) == 0U);
+    model_.evict_namespace(uid);
+    for (BlockId id = 1; uid != 0 && id < num_blocks_; ++id) {
+      RC_ASSERT(sut_.published_key(id) == kNoKey || sut_.namespace_of(id) != uid);
+    }
+  }
+
+  void check() {
+    std::vector<uint32_t> refs(num_blocks_, 0);  // P47: from the live tables
+    for (const Sequence& s : live_) {
+      for (const BlockId block : s.table) ++refs[block];
+    }
+    for (BlockId id = 1; id < num_blocks_; ++id) {
+      RC_ASSERT(sut_.ref_count(id) == refs[id]);
+      RC_ASSERT(refs[id] == uint32_t(model_.pages[id].refs));
+      RC_ASSERT((sut_.published_key(id) == kNoKey) == model_.pages[id].key.empty());
+      RC_ASSERT(sut_.is_plain_free(id) == model_.plain_free(id));
+      RC_ASSERT(sut_.is_plain_free(id) + sut_.is_cached_free(id) + (refs[id] > 0) == 1);
+    }
+    RC_ASSERT(sut_.cached_free_queue() == model_.queue);
+    RC_ASSERT(sut_.num_plain_free() + sut_.num_cached_free() + sut_.num_referenced() + 1 ==
+              num_blocks_);
+    check_events();
+    check_parents();
+  }
+
+  // The same events, in the same order.
+  void check_events() {
+    std::vector<NaiveBlockPool::Event> ours;
+    for (const auto& [stored, key] : events_.all) ours.push_back({stored, text_of(key)});
+    events_.all.clear();
+    RC_ASSERT(ours.size() == model_.events.size());
+    RC_ASSERT(ours == model_.events);
+    model_.events.clear();
+  }
+
+  // P50, [6.19]: a cached-free block can be reached through published parents.
+  void check_parents() {
+    std::set<std::string> texts;
+    for (const auto& page : model_.pages) texts.insert(page.key);
+    for (const uint32_t page : model_.queue) {
+      const std::string& text = model_.pages[page].key;
+      const std::string parent = text.substr(0, text.rfind('|'));
+      const bool is_first = parent.find('|') == std::string::npos;
+      RC_ASSERT(is_first || texts.contains(parent));
+    }
+  }
+
+  std::string text_of(BlockKey key) {
+    for (const Sequence& s : live_) remember(s);
+    return texts_.contains(key) ? texts_.at(key) : "unknown key";
+  }
+  void remember(const Sequence& s) {
+    for (const Name& name : s.names) texts_[name.key] = name.text;
+  }
+
+  Draw draw_;
+  uint32_t num_blocks_;
+  EventList events_;
+  BlockPool sut_;
+  NaiveBlockPool model_{num_blocks_};
+  BlockKeyInterner keys_;
+  std::vector<Sequence> live_;
+  std::map<BlockKey, std::string> texts_;
+  uint64_t next_sequence_ = 0;
+};
+
+RC_GTEST_PROP(BlockPool, EqualsTheListModel, ()) {
+  const SeededCase c = any_seeded_case(300);
+  PoolPair pair(c.seed);
+  for (int i = 0; i < c.num_ops; ++i) pair.operate();
+  pair.end_all();
+  RC_CLASSIFY(pair.hit, "hits");
+  RC_CLASSIFY(pair.reused, "reuses cached blocks");
+  RC_CLASSIFY(pair.twins, "computes a published block again");
+  RC_CLASSIFY(pair.evicted, "evicts a namespace");
+}
+
+struct KeyInput {
+  std::optional<BlockDigest> parent;
+  uint64_t uid;
+  std::vector<std::pair<uint32_t, std::string>> extras;
+  std::vector<int32_t> tokens;
+  bool operator==(const KeyInput&) const = default;
+
+  std::vector<uint8_t> bytes() const {
+    std::vector<KeyExtra> views;
+    for (const auto& [tag, text] : extras) views.push_back({tag, text});
+    return block_key_bytes(parent ? &*parent : nullptr, uid, views, tokens);
+  }
+};
+
+KeyInput random_key_input(Draw& draw) {
+  KeyInput k;
+  if (draw.one_in(2)) k.parent = BlockDigest{uint8_t(draw(2))};
+  k.uid = draw.one_of<uint64_t>({0, 1, 1u << 8, uint64_t{1} << 56});
+  for (int64_t i = draw(3); i > 0; --i) {
+    std::string text;
+    for (int64_t n = draw(3); n > 0; --n) text += char(draw(3));
+    k.extras.emplace_back(uint32_t(draw(3)), text);
+  }
+  for (int64_t i = draw(4); i > 0; --i) k.tokens.push_back(int32_t(draw.between(-1, 2)));
+  return k;
+}
+
+// P46: different inputs never serialise equally, equal ones always do. Values are few, small and
+// full of zero bytes, so that a missing length or tag shows.
+RC_GTEST_PROP(BlockKey, SerialisesInjectively, ()) {
+  const uint64_t seed = *seeds();
+  RC_LOG() << "REPRO: key seed " << seed << '\n';
+  Draw draw(seed);
+  std::map<std::vector<uint8_t>, KeyInput> seen;
+  for (int i = 0; i < 300; ++i) {
+    const KeyInput k = random_key_input(draw);
+    const auto [first, is_new] = seen.try_emplace(k.bytes(), k);
+    RC_ASSERT(first->second == k);
+  }
+  RC_CLASSIFY(seen.size() < 300U, "some equal inputs");
+}
+
+}  // namespace
+}  // namespace loratory::sim

@@ -1,0 +1,412 @@
+// The scheduler against a model of it that is written like its rules: lists, loops, no index
+// (fuzz/models/naive_scheduler.hpp). Random operations drive both; after each of them every
+// decision, every row and every table must be the same. In between the run also tests what holds
+// without a model: limits of a step, tiers, conservation of blocks; and at its end that everything
+// finishes and that nothing is left behind.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "fuzz/models/naive_scheduler.hpp"
+#include "fuzz/support/scheduler_cases.hpp"
+#include "fuzz/support/seeded_case.hpp"
+
+namespace loratory::sim {
+
+inline bool operator==(const Decision& a, const Decision& b) {
+  return a.time_ns == b.time_ns && a.kind == b.kind && a.request == b.request && a.uid == b.uid &&
+         a.a == b.a && a.b == b.b;
+}
+inline std::ostream& operator<<(std::ostream& out, const Decision& d) {
+  return out << fmt::format("{} {} request {} uid {} a {} b {}", d.time_ns, name_of(d.kind),
+                            int64_t(d.request), d.uid, d.a, d.b);
+}
+inline std::ostream& operator<<(std::ostream& out, const NaiveScheduler::Row& row) {
+  return out << fmt::format("request {} computed {} tokens {} decode {} samples {}", row.id,
+                            row.computed, row.tokens, row.decode, row.samples);
+}
+
+namespace {
+
+struct DecisionList : DecisionSink {
+  void on_decision(const Decision& d) override { all.push_back(d); }
+  std::vector<Decision> all;
+};
+
+/// Who became matchable and who stopped being so: nobody twice in a row (P52, P53).
+struct ObservedBlocks : BlockObserver {
+  void on_stored(BlockKey key, uint64_t) override { RC_ASSERT(keys.insert(key).second); }
+  void on_removed(BlockKey key, uint64_t) override { RC_ASSERT(keys.erase(key) == 1U); }
+  std::set<BlockKey> keys;
+};
+
+/// How often the interesting things happened.
+struct Coverage {
+  int preemptions = 0, drains = 0, reservations = 0, evictions = 0, failures = 0, hits = 0;
+  int stretches = 0, unloads = 0, errors = 0;
+};
+
+/// The scheduler and the model of it, driven by the same operations.
+class Pair {
+ public:
+  explicit Pair(uint64_t seed)
+      : draw_(seed),
+        config_(random_scheduler_config(draw_)),
+        samples_(draw_.one_in(2)),
+        sut_(config_, &log_, &observed_),
+        model_(config_) {
+    for (int i = 0; i < 6; ++i) add_adapter(fmt::format("a{}", i), false);
+  }
+
+  void operate() {
+    now_ += draw_(3) * draw_(20);
+    switch (draw_(16)) {
+      case 0: case 1: case 2: case 3: submit(); break;
+      case 4: abort(); break;
+      case 5: draw_.one_in(4) ? pin_or_unpin() : submit(); break;
+      case 6: draw_.one_in(4) ? reload() : finish_a_transfer(false); break;
+      case 7: case 8: case 9: finish_a_transfer(draw_.one_in(6)); break;
+      default: advance_step(); break;
+    }
+    check();
+  }
+
+  /// Every request ends within a finite number of steps ([7.11]), whatever stays pinned.
+  void run_to_the_end() {
+    for (int i = 0; sut_.num_live() > 0; ++i) {
+      RC_LOG() << "still live: " << sut_.num_live() << '\n';
+      RC_ASSERT(i < 20000);
+      ++now_;
+      advance_step();
+      if (draw_.one_in(2)) finish_a_transfer(false);
+      check();
+    }
+  }
+
+  /// P65: after all requests ended and all adapters are unloaded every table is empty.
+  void unload_everything() {
+    if (sut_.step_in_flight()) commit();
+    for (int i = 0; i < 6; ++i) unload(fmt::format("a{}", i), false);
+    while (!loads_.empty() || copying_ != kBaseRef) finish_a_transfer(false);
+    check();
+    const Residency& tiers = sut_.residency();
+    RC_ASSERT(tiers.num_registered() == 0);
+    RC_ASSERT(tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.g_size() + tiers.num_pinned() == 0);
+    RC_ASSERT(tiers.num_queued_jobs() == 0U);
+    RC_ASSERT(sut_.blocks().num_referenced() == 0U);
+    RC_ASSERT(sut_.blocks().num_allocatable() == config_.num_blocks - 1);
+    for (const BlockId block : sut_.blocks().cached_free_queue()) {
+      RC_ASSERT(sut_.blocks().namespace_of(block) == kBaseUid);
+    }
+  }
+
+  const SchedulerConfig& config() const { return config_; }
+  const Coverage& coverage() const { return coverage_; }
+
+ private:
+  // --- operations ---------------------------------------------------------------------------
+  void submit() {
+    RandomRequest r = random_request(draw_, config_, next_id_++);
+    r.spec.tokens = r.tokens;
+    r.spec.stop_tokens = r.stops;
+    r.spec.block_contents = r.block_contents;
+    const Uid uid = draw_.one_in(5) ? kBaseUid : model_.tiers.find(random_name());
+    r.spec.adapter = uid == kBaseUid ? kBaseRef : sut_.residency().find_uid(uid);
+    const SubmitStatus status = sut_.submit(r.spec, now_);
+    RC_ASSERT(status == SubmitStatus::ok);
+    model_.submit(r.spec, uid, now_);
+  }
+
+  void abort() {
+    if (next_id_ == 0) return;
+    const uint64_t id = next_id_ - 1 - uint64_t(draw_(std::min<int64_t>(int64_t(next_id_), 12)));
+    for (int64_t times = draw_.between(1, 2); times > 0; --times) {  // the second is ignored
+      sut_.abort(id, now_);
+      model_.abort(id, now_);
+    }
+  }
+
+  void pin_or_unpin() {
+    const Uid uid = model_.tiers.find(random_name());
+    if (uid == 0) return;
+    const AdapterRef adapter = sut_.residency().find_uid(uid);
+    if (draw_.one_in(2)) {
+      RC_ASSERT((sut_.pin(adapter, now_) == PinStatus::ok) == model_.pin(uid, now_));
+    } else {
+      sut_.unpin(adapter, now_);
+      model_.unpin(uid, now_);
+    }
+  }
+
+  void add_adapter(const std::string& name, bool replace) {
+    const auto added = sut_.register_adapter(name, 8, /*bytes=*/1, replace, now_);
+    const Uid uid = model_.add_adapter(name, replace, now_);
+    RC_ASSERT((added.status == RegisterStatus::ok) == (uid != 0));
+    if (uid == 0) return;
+    RC_ASSERT(sut_.residency().uid(added.adapter) == uid);
+    RC_ASSERT(seen_uids_.insert(uid).second);  // [5.1] never reused
+  }
+
+  void unload(const std::string& name, bool abort_requests) {
+    const bool known = sut_.unload_adapter(name, abort_requests, now_);
+    RC_ASSERT(known == (model_.tiers.find(name) != 0));
+    model_.unload(name, abort_requests, now_);
+  }
+
+  void reload() {
+    const std::string name = random_name();
+    ++coverage_.unloads;
+    if (draw_.one_in(2)) unload(name, draw_.one_in(3));
+    add_adapter(name, draw_.one_in(2));
+  }
+
+  void finish_a_transfer(bool fails) {
+    take_starts();
+    const bool copies = copying_ != kBaseRef && (loads_.empty() || draw_.one_in(2));
+    if (copies) {
+      RC_ASSERT(model_.tiers.copying == sut_.residency().uid(copying_));
+      const AdapterRef adapter = std::exchange(copying_, kBaseRef);
+      sut_.copy_done(adapter, now_);
+      model_.copy_done(now_);
+    } else if (!loads_.empty()) {
+      const auto load = loads_.begin() + draw_(int64_t(loads_.size()));
+      const AdapterRef adapter = *load;
+      loads_.erase(load);
+      coverage_.failures += fails;
+      const Uid uid = sut_.residency().uid(adapter);
+      sut_.load_done(adapter, !fails, now_);
+      model_.load_done(uid, !fails, now_);
+    }
+    take_starts();
+  }
+
+  void take_starts() {
+    for (const LoadStart& load : sut_.starts().loads) loads_.push_back(load.adapter);
+    for (const CopyStart& copy : sut_.starts().copies) {
+      RC_ASSERT(copying_ == kBaseRef);  // one at a time
+      copying_ = copy.adapter;
+    }
+    sut_.starts().clear();
+    RC_ASSERT(int32_t(loads_.size()) <= config_.residency.num_load_workers);
+  }
+
+  void advance_step() {
+    if (!sut_.step_in_flight()) {
+      if (!samples_ && draw_.one_in(2)) jump();
+      plan();
+    } else if (sut_.step_can_start()) {
+      check_launch();
+      commit();
+    }
+  }
+
+  void plan() {
+    const StepPlan& plan = sut_.plan(now_);
+    step_ = &plan;
+    const auto& expected = model_.plan(now_);
+    std::vector<NaiveScheduler::Row> rows;
+    std::set<AdapterRef> adapters;
+    uint32_t num_tokens = 0;
+    for (const StepRow& row : plan.rows) {
+      rows.push_back({sut_.request(row.request).id, row.num_computed, row.num_tokens,
+                      row.is_decode, row.samples});
+      num_tokens += row.num_tokens;
+      if (row.adapter != kBaseRef) adapters.insert(row.adapter);
+    }
+    RC_ASSERT(rows == expected);
+    // [5.23]: else requests would wait for nothing.
+    RC_ASSERT(!plan.empty() || sut_.waiting().empty() || sut_.residency().transfer_in_flight());
+    // P57.
+    RC_ASSERT(num_tokens <= config_.max_num_batched_tokens);
+    RC_ASSERT(rows.size() <= size_t{config_.max_num_seqs});
+    RC_ASSERT(int32_t(adapters.size()) <= config_.residency.max_loras);
+    RC_ASSERT(plan.wait_for.size() == model_.waits_for.size());
+  }
+
+  // P32: at launch every adapter of the step has its slot, or its row failed.
+  void check_launch() {
+    for (const StepRow& row : step_->rows) {
+      const Uid uid = row.adapter == kBaseRef ? kBaseUid : sut_.residency().uid(row.adapter);
+      if (uid == kBaseUid || NaiveResidency::has(model_.failed_in_step, uid)) continue;
+      RC_ASSERT(sut_.residency().ready(row.adapter));
+      RC_ASSERT(row.slot == sut_.residency().slot(row.adapter));
+    }
+  }
+
+  void commit() {
+    std::vector<int32_t> tokens;
+    for (const StepRow& row : step_->rows) {
+      if (samples_ && row.samples) tokens.push_back(int32_t(draw_(2)));
+    }
+    sut_.commit({tokens}, now_);
+    model_.commit(tokens, now_);
+  }
+
+  // Some steps in closed form: the model makes every one of them.
+  void jump() {
+    const Stretch stretch = sut_.stretch();
+    if (stretch.num_steps == 0) return;
+    const int64_t most = draw_.between(1, stretch.num_steps);
+    const int64_t step_ns = draw_.between(1, 10);
+    int64_t num_steps = 0;
+    for (; num_steps < most && now_ < stretch.deadline_ns; ++num_steps) {
+      model_.plan(now_);
+      now_ += step_ns;
+      model_.commit({}, now_);
+    }
+    if (num_steps == 0) return;
+    ++coverage_.stretches;
+    sut_.advance(num_steps);
+    check();
+  }
+
+  std::string random_name() { return fmt::format("a{}", draw_(6)); }
+
+  // --- comparison ---------------------------------------------------------------------------
+  void check() {
+    take_starts();
+    RC_ASSERT(log_.all == model_.decisions);
+    count();
+    log_.all.clear();
+    model_.decisions.clear();
+    check_requests();
+    check_tiers();
+    check_blocks();
+  }
+
+  void count() {
+    for (const Decision& d : log_.all) {
+      coverage_.preemptions += d.kind == DecisionKind::preemption;
+      coverage_.drains += d.kind == DecisionKind::drain;
+      coverage_.reservations += d.kind == DecisionKind::reservation;
+      coverage_.evictions += d.kind == DecisionKind::eviction;
+      coverage_.hits += d.kind == DecisionKind::admission && d.a > 0;
+      coverage_.errors += d.kind == DecisionKind::finish && FinishReason(d.a) == FinishReason::error;
+    }
+  }
+
+  std::vector<uint64_t> ids(const std::vector<RequestRef>& refs) const {
+    std::vector<uint64_t> out;
+    for (const RequestRef ref : refs) out.push_back(sut_.request(ref).id);
+    return out;
+  }
+
+  void check_requests() {
+    RC_ASSERT(ids(sut_.running()) == model_.running);
+    RC_ASSERT(ids(sut_.waiting().in_order()) == model_.waiting());
+    RC_ASSERT(sut_.num_live() == int64_t(model_.requests.size()));
+    for (const auto& [id, expected] : model_.requests) {
+      const RequestRef ref = sut_.find_request(id);
+      RC_ASSERT(ref != kNoRequest);
+      const Request& r = sut_.request(ref);
+      RC_ASSERT(r.num_computed == expected.computed);
+      RC_ASSERT(r.num_generated == expected.generated);
+      RC_ASSERT(r.end_at_commit == expected.ends_at_commit);
+      if (expected.running) continue;
+      RC_ASSERT(r.reservation == expected.reservation);
+      const bool counts = config_.n_starve != SchedulerConfig::kNever ||
+                          config_.t_starve_ns != SchedulerConfig::kNever;
+      if (expected.reservation >= 0 || !counts) continue;
+      RC_ASSERT(r.num_rejections == expected.rejections);
+      RC_ASSERT(r.first_rejection_ns == expected.first_rejection_ns);
+    }
+    if (model_.draining != 0) RC_ASSERT(sut_.draining() != kBaseRef);
+    if (model_.draining == 0) RC_ASSERT(sut_.draining() == kBaseRef);
+  }
+
+  void check_tiers() {
+    const Residency& tiers = sut_.residency();
+    RC_ASSERT(tiers.num_registered() == int32_t(model_.tiers.adapters.size()));
+    for (const auto& [uid, expected] : model_.tiers.adapters) {
+      const AdapterRef a = tiers.find_uid(uid);
+      RC_ASSERT(a != kBaseRef);
+      RC_ASSERT(tiers.state(a) == model_.tiers.state(uid));
+      RC_ASSERT(tiers.slot(a) == model_.tiers.slot_of(uid));
+      RC_ASSERT(tiers.held(a) == NaiveResidency::has(model_.tiers.held, uid));
+      RC_ASSERT(tiers.pinned(a) == NaiveResidency::has(model_.tiers.pinned, uid));
+      RC_ASSERT(tiers.num_running(a) == expected.running);
+      RC_ASSERT(tiers.num_inflight(a) == expected.inflight);
+      RC_ASSERT(tiers.retiring(a) == expected.retiring);
+    }
+    RC_ASSERT(tiers.g_size() == model_.tiers.g_size());
+    RC_ASSERT(tiers.g_size() <= config_.residency.max_loras);
+    RC_ASSERT(tiers.num_on_cpu() == model_.tiers.num_on_cpu());
+    RC_ASSERT(tiers.num_on_cpu() <= config_.residency.max_cpu_loras);
+    RC_ASSERT(tiers.num_queued_jobs() == model_.tiers.jobs.size());
+  }
+
+  // A jump hands out the same blocks in another order. So blocks are paired by where they are (in
+  // a request's table, in the queue of cached ones), one to one, and pairs must agree in references
+  // and in what they are published as. Keys and contents are one to one over the whole run: no
+  // request ever matches what another namespace or another prefix has computed (P45, P46).
+  void check_blocks() {
+    const BlockPool& pool = sut_.blocks();
+    std::map<BlockId, uint32_t> pairs;
+    const auto pair_up = [&](const std::vector<BlockId>& ours, const std::vector<uint32_t>& theirs) {
+      RC_ASSERT(ours.size() == theirs.size());
+      for (size_t i = 0; i < ours.size(); ++i) {
+        RC_ASSERT(pairs.try_emplace(ours[i], theirs[i]).first->second == theirs[i]);
+      }
+    };
+    for (const auto& [id, r] : model_.requests) {
+      pair_up(sut_.request(sut_.find_request(id)).blocks, r.table);
+    }
+    RC_ASSERT(pairs.size() == size_t{pool.num_referenced()});  // P48: none of them is free
+    pair_up(pool.cached_free_queue(), model_.pool.queue);
+    RC_ASSERT(pairs.size() == size_t{pool.num_blocks()} - 1 - pool.num_plain_free());
+    std::set<uint32_t> distinct;
+    std::set<BlockKey> published;
+    for (const auto& [block, page] : pairs) {
+      RC_ASSERT(distinct.insert(page).second);
+      const BlockKey key = pool.published_key(block);
+      const std::string& text = model_.pool.pages[page].key;
+      RC_ASSERT(pool.ref_count(block) == uint32_t(model_.pool.pages[page].refs));
+      RC_ASSERT((key == kNoKey) == text.empty());
+      if (key == kNoKey) continue;
+      published.insert(key);
+      RC_ASSERT(text_of_key_.try_emplace(key, text).first->second == text);
+      RC_ASSERT(key_of_text_.try_emplace(text, key).first->second == key);
+    }
+    RC_ASSERT(observed_.keys == published);
+  }
+
+  Draw draw_;
+  SchedulerConfig config_;
+  bool samples_;  // the executor brings tokens
+  DecisionList log_;
+  ObservedBlocks observed_;
+  Scheduler sut_;
+  NaiveScheduler model_;
+  const StepPlan* step_ = nullptr;  // the last one; copy_done fills in its slots
+  std::vector<AdapterRef> loads_;
+  AdapterRef copying_ = kBaseRef;
+  std::set<Uid> seen_uids_;
+  std::map<BlockKey, std::string> text_of_key_;
+  std::map<std::string, BlockKey> key_of_text_;
+  Coverage coverage_;
+  int64_t now_ = 0;
+  uint64_t next_id_ = 0;
+};
+
+RC_GTEST_PROP(Scheduler, EqualsTheNaiveWalk, ()) {
+  const SeededCase c = any_seeded_case(400);
+  Pair pair(c.seed);
+  for (int i = 0; i < c.num_ops; ++i) pair.operate();
+  pair.run_to_the_end();
+  pair.unload_everything();
+  const Coverage& seen = pair.coverage();
+  RC_CLASSIFY(pair.config().load_mode == LoadMode::blocking, "blocking");
+  RC_CLASSIFY(pair.config().residency.max_loras == 1, "one slot");
+  RC_CLASSIFY(seen.preemptions > 0, "preempts");
+  RC_CLASSIFY(seen.reservations > 0, "reserves");
+  RC_CLASSIFY(seen.drains > 0, "drains");
+  RC_CLASSIFY(seen.evictions > 0, "evicts adapters");
+  RC_CLASSIFY(seen.failures > 0, "loads fail");
+  RC_CLASSIFY(seen.errors > 0, "requests fail");
+  RC_CLASSIFY(seen.hits > 0, "prefix hits");
+  RC_CLASSIFY(seen.stretches > 0, "steps in closed form");
+  RC_CLASSIFY(seen.unloads > 0, "unloads");
+}
+
+}  // namespace
+}  // namespace loratory::sim
