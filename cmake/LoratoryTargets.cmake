@@ -56,8 +56,12 @@ function(loratory_add_test name)
   target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK}
                                         GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  set(environment "")
+  if(ARG_LABEL STREQUAL "property")
+    set(environment ENVIRONMENT "RC_PARAMS=max_success=${LORATORY_PROPERTY_CASES}")
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 600)
+    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 600 ${environment})
 endfunction()
 
 # Sets OUT to true when gpu/ can be built; says in one line why not.

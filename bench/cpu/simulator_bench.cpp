@@ -5,9 +5,12 @@
 //   simulator_bench --benchmark_filter=sweep        two cores against one
 #include <benchmark/benchmark.h>
 
+#include <cstdlib>
+
 #include "bench/cpu/counted_heap.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
 #include "scheduler_sim/sizing/sweep.hpp"
+#include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/workload/generate.hpp"
 
 namespace {
@@ -77,6 +80,31 @@ void memory_per_request(benchmark::State& state) {
   state.counters["bytes/request"] = double(bytes) / double(trace.requests.size());
 }
 BENCHMARK(memory_per_request)->Unit(benchmark::kMillisecond);
+
+// A public trace of 12,031 long prompts with prefix blocks; its path comes from the environment.
+void mooncake_conversation(benchmark::State& state) {
+  const char* const path = std::getenv("LORATORY_MOONCAKE_CONVERSATION");
+  if (path == nullptr) {
+    state.SkipWithError("LORATORY_MOONCAKE_CONVERSATION does not name the trace");
+    return;
+  }
+  const Trace trace = read_trace(path, {});
+  EngineSpec engine = engine_without_prefix_cache();
+  engine.scheduler.prefix_cache = true;
+  engine.scheduler.block_size = trace.block_tokens;
+  engine.memory.block_size = trace.block_tokens;
+  engine.forced_kv_blocks = uint32_t(state.range(0));
+  ConfigResult result;
+  for (auto _ : state) result = replay(trace, engine, {8, 32}, Slo{}).result;
+  state.counters["hit_ratio_tokens"] = result.prefix_hit_ratio_tokens;
+  state.counters["steps"] = double(result.num_steps);
+  state.SetLabel(result.event_log_hash);
+}
+BENCHMARK(mooncake_conversation)
+    ->ArgName("kv_blocks")
+    ->Arg(400'000)
+    ->Arg(5'859)
+    ->Unit(benchmark::kMillisecond);
 
 // The same sweep on one thread and on two.
 void sweep_threads(benchmark::State& state) {

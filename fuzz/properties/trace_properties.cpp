@@ -190,12 +190,13 @@ RC_GTEST_PROP(TraceFiles, DamageIsAnErrorOrAnotherTrace, ()) {
   }
 }
 
-/// The oracle as its definition reads, over a list.
+/// The oracle as its definition reads, over a list. Blocks of two adapters are two blocks.
 uint64_t model_hits(const Trace& trace, uint64_t capacity) {
-  std::list<uint64_t> cache;  // most recent first
+  std::list<std::pair<AdapterIndex, uint64_t>> cache;  // most recent first
   uint64_t hits = 0;
   for (const TraceRequest& request : trace.requests) {
-    const auto blocks = trace.blocks_of(request);
+    std::vector<std::pair<AdapterIndex, uint64_t>> blocks;
+    for (const uint64_t id : trace.blocks_of(request)) blocks.emplace_back(request.adapter, id);
     size_t prefix = 0;
     while (prefix < blocks.size() && std::ranges::count(cache, blocks[prefix]) > 0) ++prefix;
     hits += prefix;

@@ -85,18 +85,26 @@ std::vector<Uid> Residency::take_unloaded() { return std::exchange(unloaded_, {}
 template <typename Change>
 void Residency::change_g(AdapterRef ref, Change change) {
   Adapter& a = adapters_[ref];
-  g_size_ -= member_of_g(a);
+  const bool was_member = member_of_g(a);
   change(a);
-  g_size_ += member_of_g(a);
   changed_ = true;
-  LORATORY_ASSERT(g_size_ <= config_.max_loras, "more promised GPU places than slots");
+  if (member_of_g(a) == was_member) return;
+  if (was_member) {
+    adapters_[g_.back()].g_index = a.g_index;
+    g_[a.g_index] = g_.back();
+    g_.pop_back();
+  } else {
+    a.g_index = uint32_t(g_.size());
+    g_.push_back(ref);
+  }
+  LORATORY_ASSERT(g_size() <= config_.max_loras, "more promised GPU places than slots");
 }
 
 PinStatus Residency::pin(AdapterRef ref) {
   const Adapter& a = adapters_[ref];
   if (a.uid == 0) return PinStatus::unknown;
   if (a.pinned) return PinStatus::ok;
-  const bool no_place = !member_of_g(a) && g_size_ + 1 > config_.max_loras;
+  const bool no_place = !member_of_g(a) && g_size() + 1 > config_.max_loras;
   if (a.retiring || no_place || num_pinned_ + 1 > config_.max_loras - 1) return PinStatus::busy;
   ++num_pinned_;
   change_g(ref, [](Adapter& x) { x.pinned = true; });

@@ -132,7 +132,8 @@ class Residency {
   bool retiring(AdapterRef a) const { return adapters_[a].retiring; }
   int32_t num_running(AdapterRef a) const { return adapters_[a].num_running; }
   int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
-  int32_t g_size() const { return g_size_; }
+  int32_t g_size() const { return int32_t(g_.size()); }
+  const std::vector<AdapterRef>& g() const { return g_; }  ///< members, in no particular order
   int32_t num_on_gpu() const { return num_on_gpu_; }   ///< slots taken
   int32_t num_on_cpu() const { return num_on_cpu_; }   ///< places taken, loading ones too
   int32_t num_pinned() const { return num_pinned_; }
@@ -160,6 +161,7 @@ class Residency {
     int32_t num_running = 0;
     uint64_t cpu_clock = 0, gpu_clock = 0, slot_loaded_clock = 0;
     int64_t num_uses = 0;  // while in the slot
+    uint32_t g_index = 0;  // place in g_
   };
   struct Slot {
     AdapterRef owner = kBaseRef;
@@ -202,7 +204,8 @@ class Residency {
   ResidencyActions actions_;
   Uid next_uid_ = 1;
   uint64_t clock_ = 0;
-  int32_t g_size_ = 0, num_on_gpu_ = 0, num_on_cpu_ = 0, num_pinned_ = 0, num_loading_ = 0;
+  std::vector<AdapterRef> g_;
+  int32_t num_on_gpu_ = 0, num_on_cpu_ = 0, num_pinned_ = 0, num_loading_ = 0;
   AdapterRef copying_ = kBaseRef;
   bool changed_ = false;  // something happened that may let a transfer start
 };

@@ -93,7 +93,7 @@ void WaitingSet::remove(RequestRef ref) {
     active_.pop_back();
   }
   if (r.reservation >= 0) {
-    queue.reservations.erase(r.reservation);
+    change_reservations(r.adapter, [&](auto& numbers) { numbers.erase(r.reservation); });
     r.reservation = -1;
   } else if (r.adapter != kBaseRef) {
     drop_young(ref);
@@ -104,12 +104,16 @@ void WaitingSet::remove(RequestRef ref) {
 void WaitingSet::make_reserving(RequestRef ref, int64_t number) {
   drop_young(ref);
   requests_[ref].reservation = number;
-  queue_of(requests_[ref].adapter).reservations.insert(number);
+  change_reservations(requests_[ref].adapter, [&](auto& numbers) { numbers.insert(number); });
 }
 
-int64_t WaitingSet::lowest_reservation(AdapterRef adapter) const {
-  const auto& numbers = queues_[size_t(adapter + 1)].reservations;
-  return numbers.empty() ? -1 : *numbers.begin();
+// reserving_ knows every adapter by its lowest number.
+template <typename Change>
+void WaitingSet::change_reservations(AdapterRef adapter, Change change) {
+  std::set<int64_t>& numbers = queue_of(adapter).reservations;
+  if (!numbers.empty()) reserving_.erase({*numbers.begin(), adapter});
+  change(numbers);
+  if (!numbers.empty()) reserving_.emplace(*numbers.begin(), adapter);
 }
 
 std::vector<RequestRef> WaitingSet::of_adapter(AdapterRef adapter) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "scheduler_sim/scheduler/request.hpp"
@@ -30,8 +31,8 @@ class WaitingSet {
   const std::vector<AdapterRef>& adapters() const { return active_; }
   RequestRef first_young() const { return young_head_; }
   RequestRef next_young(RequestRef ref) const { return requests_[ref].young_next; }
-  /// Lowest reservation number among the adapter's waiting requests, -1 if none reserves.
-  int64_t lowest_reservation(AdapterRef adapter) const;
+  /// Adapters with a reserving request, each by its lowest reservation number, in that order.
+  const std::set<std::pair<int64_t, AdapterRef>>& reserving() const { return reserving_; }
   /// All waiting requests of an adapter, in order.
   std::vector<RequestRef> of_adapter(AdapterRef adapter) const;
   /// Every waiting request in waiting order (for tests and checks).
@@ -45,10 +46,13 @@ class WaitingSet {
   };
   Queue& queue_of(AdapterRef adapter);
   void drop_young(RequestRef ref);
+  template <typename Change>
+  void change_reservations(AdapterRef adapter, Change change);
 
   std::vector<Request>& requests_;
   std::vector<Queue> queues_;  // by AdapterRef + 1
   std::vector<AdapterRef> active_;
+  std::set<std::pair<int64_t, AdapterRef>> reserving_;
   RequestRef young_head_ = kNoRequest, young_tail_ = kNoRequest;
   size_t size_ = 0;
 };

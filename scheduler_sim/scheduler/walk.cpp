@@ -46,16 +46,10 @@ void Scheduler::collect_reservations(int64_t now_ns) {
 }
 
 AdapterRef Scheduler::find_reserved_adapter() const {
-  AdapterRef best = kBaseRef;
-  int64_t best_number = -1;
-  for (const AdapterRef adapter : waiting_.adapters()) {
-    if (adapter == kBaseRef || residency_.in_g(adapter)) continue;
-    const int64_t number = waiting_.lowest_reservation(adapter);
-    if (number >= 0 && (best == kBaseRef || number < best_number)) {
-      best = adapter, best_number = number;
-    }
+  for (const auto& [number, adapter] : waiting_.reserving()) {
+    if (!residency_.in_g(adapter)) return adapter;
   }
-  return best;
+  return kBaseRef;
 }
 
 void Scheduler::end_drain(int64_t now_ns) {
@@ -111,10 +105,11 @@ void Scheduler::push_candidate(RequestRef ref) {
 void Scheduler::visit_candidates(int64_t now_ns) {
   if (budget_ == 0 || running_.size() >= config_.max_num_seqs) return stop_walk({INT32_MIN, 0, 0});
   heap_.clear();
-  const bool places_left = residency_.g_size() < config_.residency.max_loras;
-  for (const AdapterRef adapter : waiting_.adapters()) {
-    const bool may_pass = places_left || adapter == kBaseRef || residency_.in_g(adapter);
-    if (may_pass) push_candidate(waiting_.head(adapter));
+  if (residency_.g_size() < config_.residency.max_loras) {
+    for (const AdapterRef adapter : waiting_.adapters()) push_candidate(waiting_.head(adapter));
+  } else {
+    push_candidate(waiting_.head(kBaseRef));
+    for (const AdapterRef adapter : residency_.g()) push_candidate(waiting_.head(adapter));
   }
   while (!heap_.empty()) {
     std::ranges::pop_heap(heap_, std::greater<>{});

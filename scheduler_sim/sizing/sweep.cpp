@@ -13,6 +13,23 @@
 namespace loratory::sim {
 namespace {
 
+/// Runs task(0) .. task(n-1) on so many threads; the first exception is thrown again here.
+template <typename Task>
+void run_tasks(int64_t num_tasks, int num_threads, Task task) {
+  std::exception_ptr failure;
+  const int threads = num_threads > 0 ? num_threads : omp_get_max_threads();
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t i = 0; i < num_tasks; ++i) {
+    try {
+      task(i);
+    } catch (...) {
+#pragma omp critical(loratory_sweep_failure)
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 /// Runs of one configuration, one per trace.
 struct Row {
   EnginePoint point;
@@ -38,18 +55,9 @@ class Sweep {
     const auto num_runs = int64_t((rows_.size() - first) * traces_.size());
     total_ += num_runs;
     report();
-    std::exception_ptr failure;
-    const int num_threads = options_.num_threads > 0 ? options_.num_threads : omp_get_max_threads();
-#pragma omp parallel for schedule(dynamic, 1) num_threads(num_threads)
-    for (int64_t i = 0; i < num_runs; ++i) {
-      try {
-        run_one(rows_[first + size_t(i) / traces_.size()], size_t(i) % traces_.size());
-      } catch (...) {
-#pragma omp critical(loratory_sweep_failure)
-        failure = std::current_exception();
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    run_tasks(num_runs, options_.num_threads, [&](int64_t i) {
+      run_one(rows_[first + size_t(i) / traces_.size()], size_t(i) % traces_.size());
+    });
     std::ranges::sort(rows_, by_size);
   }
 
@@ -135,21 +143,29 @@ std::vector<int32_t> sizes_around_best(const SizeResult& coarse) {
   return sizes;
 }
 
-// The drawn rows: the recommended one (or the best) with everything, its neighbours with CDFs.
-void add_details(SizeResult& result, const std::vector<Trace>& traces, const EngineSpec& engine) {
-  const int32_t chosen = result.recommended >= 0 ? result.recommended : best_goodput(result);
-  if (chosen < 0) return;
-  for (int32_t i = chosen - 1; i <= chosen + 1; ++i) {
-    if (i < 0 || size_t(i) >= result.configs.size()) continue;
-    ConfigResult& row = result.configs[size_t(i)];
-    if (!row.feasible) continue;
-    const uint64_t seed = row.seed;
-    row = replay(traces[seed], engine, {row.max_loras, row.max_cpu_loras}, result.slo,
-                 ReplayDetail::details)
-              .result;
-    row.seed = seed;
-    if (i != chosen) row.timeline.clear(), row.slot_spans.clear(), row.requests.clear();
-  }
+// The rows that are drawn, with all they need: the recommended one (or the best) and its neighbours,
+// of which only the CDFs are kept.
+void add_details(SizeResult& result, int32_t row, int32_t chosen, const std::vector<Trace>& traces,
+                 const EngineSpec& engine) {
+  if (row < 0 || size_t(row) >= result.configs.size()) return;
+  ConfigResult& config = result.configs[size_t(row)];
+  if (!config.feasible) return;
+  const uint64_t seed = config.seed;
+  config = replay(traces[seed], engine, {config.max_loras, config.max_cpu_loras}, result.slo,
+                  ReplayDetail::details)
+               .result;
+  config.seed = seed;
+  if (row != chosen) config.timeline.clear(), config.slot_spans.clear(), config.requests.clear();
+}
+
+void add_miss_ratio_curves(SizeResult& result, const Trace& trace) {
+  const auto references = adapter_references(trace);
+  if (references.empty()) return;
+  std::vector<int32_t> sizes = auto_sizes(int64_t(trace.adapters.size()));
+  for (const ConfigResult& c : result.configs) sizes.push_back(c.max_loras);
+  std::ranges::sort(sizes);
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  result.miss_ratio_curves = miss_ratio_curves(references, sizes);
 }
 
 }  // namespace
@@ -165,22 +181,18 @@ std::vector<int32_t> auto_sizes(int64_t num_adapters) {
 SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
                  const SweepOptions& options) {
   LORATORY_ASSERT(!traces.empty(), "one trace per seed, at least one");
-  const auto references = adapter_references(traces.front());
   const bool is_auto = options.max_loras.empty();
-  const std::vector<int32_t> first_sizes =
-      is_auto ? auto_sizes(int64_t(traces.front().adapters.size())) : options.max_loras;
   Sweep runs(traces, engine, options);
-  runs.run(first_sizes);
+  runs.run(is_auto ? auto_sizes(int64_t(traces.front().adapters.size())) : options.max_loras);
   if (is_auto) runs.run(sizes_around_best(runs.result()));
   SizeResult result = runs.result();
+  const int32_t chosen = result.recommended >= 0 ? result.recommended : best_goodput(result);
+  run_tasks(4, options.num_threads, [&](int64_t i) {
+    if (i < 3 && chosen >= 0) add_details(result, chosen + int32_t(i) - 1, chosen, traces, engine);
+    if (i == 3) add_miss_ratio_curves(result, traces.front());
+  });
   result.workload = summarize_workload(traces.front(), engine);
-  add_details(result, traces, engine);
   explain(result);
-  std::vector<int32_t> curve_sizes = auto_sizes(int64_t(traces.front().adapters.size()));
-  for (const ConfigResult& c : result.configs) curve_sizes.push_back(c.max_loras);
-  std::ranges::sort(curve_sizes);
-  curve_sizes.erase(std::unique(curve_sizes.begin(), curve_sizes.end()), curve_sizes.end());
-  if (!references.empty()) result.miss_ratio_curves = miss_ratio_curves(references, curve_sizes);
   return result;
 }
 

@@ -31,7 +31,9 @@ struct BadCase {
   std::string error;
 };
 
-void PrintTo(const BadCase& bad, std::ostream* out) { *out << bad.bytes << " -> " << bad.error; }
+void PrintTo(const BadCase& bad, std::ostream* out) {
+  *out << testing::PrintToString(bad.bytes) << " -> " << bad.error;  // escapes control bytes
+}
 
 class BadRows : public testing::TestWithParam<BadCase> {};
 
