@@ -63,7 +63,7 @@ void MetricsCollector::on_decision(const Decision& d) {
       break;
     case DecisionKind::first_token:
       r->first_token_ns = d.time_ns;
-      if (!last_token_ns_.empty()) last_token_ns_[d.request] = -1;  // preempted before it had one
+      take_last_token(d.request);  // preempted before it had one
       break;
     case DecisionKind::preemption:
       ++num_preemptions_;
@@ -71,12 +71,17 @@ void MetricsCollector::on_decision(const Decision& d) {
       if (last_token_ns_.empty()) last_token_ns_.resize(records_.size(), -1);
       // It had a token in every step until now; a request preempted again before its next token
       // keeps the older time.
-      if (last_token_ns_[d.request] < 0) last_token_ns_[d.request] = last_step_end_ns_;
+      if (last_token_ns_[d.request] >= 0) break;
+      last_token_ns_[d.request] = last_step_end_ns_;
+      ++num_irregular_;
       break;
+    case DecisionKind::abort: ++num_irregular_; break;  // its step may be in flight
     case DecisionKind::finish:
       r->finish_ns = d.time_ns;
       r->output_tokens = uint32_t(d.b);
       r->outcome = outcome_of(FinishReason(d.a));
+      take_last_token(d.request);
+      if (FinishReason(d.a) == FinishReason::abort) --num_irregular_;
       end_ns_ = std::max(end_ns_, d.time_ns);
       something_finished_ = true;
       break;
@@ -102,20 +107,29 @@ void MetricsCollector::close_slot(uint32_t slot, int64_t now_ns) {
   open_slots_[slot].adapter = kBaseModel;
 }
 
+// The end of the request's last token if it was preempted since, else -1; forgets it.
+int64_t MetricsCollector::take_last_token(uint64_t request) {
+  if (last_token_ns_.empty() || last_token_ns_[request] < 0) return -1;
+  --num_irregular_;
+  return std::exchange(last_token_ns_[request], -1);
+}
+
 // Rows that decode had their last token at the end of the step before: every running request is in
-// every step. Only a request that comes back from preemption has an older one.
+// every step. Only a request that comes back from preemption has an older one, and the token of an
+// aborted request is dropped.
+void MetricsCollector::add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns) {
+  if (num_irregular_ == 0) return itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
+  for (const StepRow& row : plan.rows) {
+    const Request& r = scheduler.request(row.request);
+    if (!row.samples || r.num_generated == 0 || r.end_at_commit) continue;
+    const int64_t last = take_last_token(r.id);
+    itl_.add(now_ns - (last >= 0 ? last : last_step_end_ns_));
+  }
+}
+
 void MetricsCollector::on_step_end(const Scheduler& scheduler, const StepPlan& plan,
                                    int64_t start_ns, int64_t now_ns) {
-  itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
-  if (!last_token_ns_.empty() && !plan.decode_only()) {
-    for (const StepRow& row : plan.rows) {
-      const Request& r = scheduler.request(row.request);
-      if (row.is_decode || !row.samples || r.num_generated == 0) continue;
-      int64_t& last = last_token_ns_[r.id];
-      if (last >= 0) itl_.add(now_ns - last);
-      last = -1;
-    }
-  }
+  add_gaps(scheduler, plan, now_ns);
   ++num_steps_;
   busy_ns_ += now_ns - start_ns;
   sum_seqs_ += int64_t(plan.rows.size());

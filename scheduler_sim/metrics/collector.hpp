@@ -45,6 +45,8 @@ class MetricsCollector : public DecisionSink {
   void fill(ConfigResult& result, const Slo& slo, uint32_t block_size, bool keep_details);
 
  private:
+  int64_t take_last_token(uint64_t request);
+  void add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns);
   void close_slot(uint32_t slot, int64_t now_ns);
   void fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details);
   void fill_adapters(ConfigResult& result) const;
@@ -52,6 +54,7 @@ class MetricsCollector : public DecisionSink {
 
   std::vector<RequestRecord> records_;
   std::vector<int64_t> last_token_ns_;  // of preempted requests, by request; empty until needed
+  int64_t num_irregular_ = 0;  // live requests preempted since their last token, or aborted
   LatencyHistogram itl_;
   int64_t last_step_end_ns_ = 0, busy_ns_ = 0, sum_seqs_ = 0, num_steps_ = 0;
   int64_t end_ns_ = 0;
