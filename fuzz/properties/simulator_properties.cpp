@@ -2,6 +2,7 @@
 // run (P64). Random small workloads from the corners (tiny pools, clocks that starve at once,
 // cancellations, pins, unloads), with step times that make times coincide.
 #include <algorithm>
+#include <cmath>
 
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
@@ -203,6 +204,27 @@ RC_GTEST_PROP(Simulator, JumpingEqualsStepping, ()) {
   RC_CLASSIFY(world.config.scheduler.load_mode == LoadMode::blocking, "blocking");
   require_equal_logs(fast, slow);
   require_equal(fast.result, slow.result);
+}
+
+// Every gap between two tokens of a request is counted once: together they are the time from its
+// first token to its last. Preempted requests have gaps over steps they were not in.
+RC_GTEST_PROP(Simulator, InterTokenLatenciesAddUp, ()) {
+  const SeededCase c = any_seeded_case(60);
+  Draw draw(c.seed);
+  World world = random_world(draw, c.num_ops);
+  for (TraceRequest& r : world.trace.requests) r.cancel_ns = kNever;
+  const LinearTime times(draw, world.quantum_ns);
+  const Run r = run(world, times, draw.one_in(2));
+  RC_CLASSIFY(r.result.num_preemptions > 0, "preempts");
+  int64_t sum_ns = 0, num_gaps = 0;
+  for (const RequestRecord& record : r.result.requests) {
+    if (record.output_tokens < 2) continue;
+    sum_ns += record.finish_ns - record.first_token_ns;
+    num_gaps += record.output_tokens - 1;
+  }
+  const double mean_ms = num_gaps == 0 ? 0 : double(sum_ns) / double(num_gaps) * 1e-6;
+  RC_LOG() << fmt::format("mean {} of {} gaps against {}\n", mean_ms, num_gaps, r.result.itl.mean_ms);
+  RC_ASSERT(std::abs(r.result.itl.mean_ms - mean_ms) <= 1e-9 * mean_ms);
 }
 
 // [5.40]: the hash of a run depends on nothing but the trace and the configuration.

@@ -1,0 +1,288 @@
+// Worked examples of docs/scheduler.md: submission, preemption, abort, unload, failed loads.
+#include <gmock/gmock.h>
+
+#include "tests/scheduler_sim/scheduler/engine.hpp"
+
+namespace loratory::sim {
+namespace {
+
+using testing::ElementsAre;
+using testing::Pair;
+
+constexpr int kStop = int(FinishReason::stop), kLength = int(FinishReason::length),
+              kAbort = int(FinishReason::abort), kError = int(FinishReason::error);
+
+RequestSpec tokens_spec(char id, AdapterRef adapter, std::span<const int32_t> prompt,
+                        uint32_t max_new) {
+  RequestSpec spec;
+  spec.id = uint64_t(id);
+  spec.adapter = adapter;
+  spec.tokens = prompt;
+  spec.num_prompt_tokens = uint32_t(prompt.size());
+  spec.max_new_tokens = max_new;
+  return spec;
+}
+
+TEST(Submit, RefusesWhatCanNeverRun) {  // [7.3]
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 4;  // 12 tokens
+  c.max_model_len = 20;
+  Engine e(c);
+  EXPECT_EQ(e.submit('a', 0, 0, 1), SubmitStatus::empty_prompt);
+  EXPECT_EQ(e.submit('a', 0, 20, 1), SubmitStatus::too_long);
+  EXPECT_EQ(e.submit('a', 0, 8, 6), SubmitStatus::never_fits);
+  EXPECT_EQ(e.submit('a', 0, 13, 0), SubmitStatus::never_fits);
+  RequestSpec spec;
+  spec.num_prompt_tokens = 3;
+  const std::vector<uint64_t> block{1};
+  spec.block_contents = block;  // three tokens fill no block
+  EXPECT_EQ(e.submit(spec), SubmitStatus::bad_content);
+  EXPECT_EQ(e.submit('a', 0, 8, 5), SubmitStatus::ok);
+  EXPECT_EQ(e.submit('a', 0, 1, 1), SubmitStatus::duplicate_id);
+  e.scheduler.unload_adapter("1", false, 0);
+  spec.block_contents = {};
+  spec.id = 'b', spec.adapter = 0;  // its name is gone, its handle with it
+  EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
+  EXPECT_EQ(e.scheduler.num_live(), 1);
+}
+
+TEST(Submit, ABatchIsAcceptedAsAWhole) {
+  Engine e(Engine::config(1));
+  std::vector<RequestSpec> specs(3);
+  for (size_t i = 0; i < 3; ++i) specs[i].id = i, specs[i].num_prompt_tokens = 1;
+  specs[2].id = 1;
+  size_t failed = 0;
+  EXPECT_EQ(e.scheduler.submit(specs, 0, failed), SubmitStatus::duplicate_id);
+  EXPECT_EQ(failed, 2U);
+  EXPECT_EQ(e.scheduler.num_live(), 0);
+  specs[2].id = 2;
+  EXPECT_EQ(e.scheduler.submit(specs, 0, failed), SubmitStatus::ok);
+  EXPECT_EQ(e.scheduler.num_live(), 3);
+}
+
+TEST(Requests, APoolThatFitsExactlyIsEnough) {  // [7.3]: 8 + 5 - 1 = 12 tokens = 3 blocks
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 4;
+  Engine e(c);
+  ASSERT_EQ(e.submit('a', 0, 8, 5), SubmitStatus::ok);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(e.step().size(), 1U);
+  EXPECT_EQ(e.end_of('a'), kLength);
+  EXPECT_TRUE(e.decisions(DecisionKind::preemption).empty());
+}
+
+TEST(Requests, PrefillOnlySamplesNothing) {  // [7.3]
+  Engine e(Engine::config(1));
+  e.submit('a', 0, 5, 0);
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('a', 5)));
+  EXPECT_FALSE(e.rows[0].samples);
+  e.commit();
+  EXPECT_EQ(e.end_of('a'), kLength);
+  EXPECT_TRUE(e.decisions(DecisionKind::first_token).empty());
+}
+
+TEST(Requests, StopTokensEndBeforeLength) {  // [7.4]
+  Engine e(Engine::config(1));
+  const std::vector<int32_t> prompt{1, 2}, stops{7};
+  RequestSpec spec = tokens_spec('a', kBaseRef, prompt, 2);
+  spec.stop_tokens = stops;
+  e.submit(spec);
+  e.plan(), e.commit({5});
+  EXPECT_TRUE(e.is_live('a'));
+  e.plan(), e.commit({7});
+  EXPECT_EQ(e.end_of('a'), kStop);
+}
+
+TEST(Requests, ThePreemptedOneComesBackWithItsTokens) {  // [7.6] [7.7] [7.14]
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 5;  // 16 tokens
+  c.prefix_cache = false;
+  Engine e(c);
+  e.submit('a', 0, 7, 6), e.submit('b', 0, 7, 6);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 7), Pair('b', 7)));
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 1)));
+  e.submit('c', 0, 1, 1);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1)));  // b goes, and nobody is admitted
+  EXPECT_EQ(e.request('b').state, RequestState::preempted);
+  EXPECT_EQ(e.request('b').num_generated, 2U);
+  // Its nine tokens need three blocks, there is one: it heads the queue, and c waits behind it.
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1)));
+  EXPECT_EQ(e.end_of('a'), kLength);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 9), Pair('c', 1)));
+  while (e.is_live('b')) e.step();
+  EXPECT_EQ(e.decisions(DecisionKind::first_token).size(), 3U);  // b's first was its first
+}
+
+TEST(Requests, PriorityDecidesWhoIsPreempted) {
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 5;
+  Engine e(c);
+  e.submit('a', 0, 8, 4, /*priority=*/1), e.submit('b', 0, 7, 4, /*priority=*/0);
+  e.step();
+  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));  // a, although it was first
+}
+
+// Without the prompt's tokens the generated ones name no block: b's second try must not match the
+// blocks of a, whose prompt is what b generated.
+TEST(Requests, GeneratedTokensAreNotTakenForTheFirstBlocks) {
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 7;
+  Engine e(c);
+  const std::vector<int32_t> prompt{5, 5, 5, 5, 5};
+  e.submit(tokens_spec('a', kBaseRef, prompt, 1));
+  e.plan(), e.commit({5});
+  e.submit('c', 0, 7, 8);
+  e.submit('b', 0, 4, 12);
+  while (e.decisions(DecisionKind::preemption).empty()) {
+    const size_t num_rows = e.plan().size();
+    e.commit(std::vector<int32_t>(num_rows, 5));
+  }
+  EXPECT_EQ(e.decisions(DecisionKind::preemption)[0].request, uint64_t('b'));
+  e.log.all.clear();
+  for (int i = 0; i < 20 && e.decisions(DecisionKind::admission).empty(); ++i) {
+    const size_t num_rows = e.plan().size();
+    if (num_rows > 0) e.commit(std::vector<int32_t>(num_rows, 5));
+  }
+  for (const BlockId block : e.request('b').blocks) {
+    const BlockKey key = e.scheduler.blocks().published_key(block);
+    EXPECT_TRUE(key == kNoKey || BlockKeyInterner::is_unique(key));
+  }
+}
+
+TEST(Abort, TwiceIsOnce) {  // [7.16]
+  Engine e(Engine::config(1));
+  e.scheduler.abort('a', 0);  // unknown
+  e.submit('a', 0, 8, 4), e.submit('w', 1, 4, 1);
+  e.scheduler.abort('w', 0);
+  EXPECT_EQ(e.end_of('w'), kAbort);
+  e.plan();
+  e.scheduler.abort('a', 1), e.scheduler.abort('a', 1);
+  EXPECT_TRUE(e.is_live('a'));  // its step is in flight
+  EXPECT_GT(e.scheduler.blocks().num_referenced(), 0U);
+  e.commit();
+  EXPECT_EQ(e.end_of('a'), kAbort);
+  EXPECT_EQ(e.decisions(DecisionKind::abort).size(), 2U);
+  EXPECT_TRUE(e.decisions(DecisionKind::first_token).empty());
+  EXPECT_EQ(e.scheduler.blocks().num_referenced(), 0U);
+}
+
+TEST(Unload, RequestsInFlightGoOn) {  // [5.26] [5.28] P39
+  Engine e(Engine::config(2));
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
+  e.submit(tokens_spec('a', e.ref(1), prompt, 3));
+  e.submit(tokens_spec('q', e.ref(1), prompt, 1));
+  e.step();
+  EXPECT_TRUE(e.scheduler.unload_adapter("1", false, e.now_ns));
+  EXPECT_FALSE(e.scheduler.unload_adapter("1", false, e.now_ns));
+  while (e.scheduler.num_live() > 0) e.step();
+  EXPECT_EQ(e.end_of('a'), kLength);
+  EXPECT_EQ(e.end_of('q'), kLength);
+  ASSERT_EQ(e.decisions(DecisionKind::unload).size(), 1U);
+  EXPECT_EQ(e.decisions(DecisionKind::unload)[0].a, 1);  // its published block
+  EXPECT_EQ(e.scheduler.blocks().num_published(), 0U);
+  EXPECT_THAT(e.slots(), ElementsAre(0, 0));
+}
+
+TEST(Unload, AbortFirstOnRequest) {  // [5.29]
+  Engine e(Engine::config(1));
+  e.submit('a', 1, 4, 9), e.step();
+  e.submit('w', 1, 4, 9);
+  e.scheduler.unload_adapter("1", true, e.now_ns);
+  EXPECT_EQ(e.end_of('a'), kAbort);
+  EXPECT_EQ(e.end_of('w'), kAbort);
+  EXPECT_EQ(e.decisions(DecisionKind::unload).size(), 1U);
+}
+
+TEST(Reload, NewRequestsGetNewWeightsAndNewKv) {  // P40
+  Engine e(Engine::config(2));
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
+  e.submit(tokens_spec('o', e.ref(1), prompt, 9));
+  e.step();
+  const auto reloaded = e.scheduler.register_adapter("1", 8, 1, true, e.now_ns);
+  EXPECT_EQ(e.scheduler.residency().uid(reloaded.adapter), 9U);
+  e.submit(tokens_spec('n', e.ref(1), prompt, 9));
+  e.step();
+  EXPECT_EQ(e.scheduler.residency().uid(e.request('n').adapter), 9U);
+  EXPECT_EQ(e.scheduler.residency().uid(e.request('o').adapter), 1U);
+  EXPECT_EQ(e.decisions(DecisionKind::admission)[1].a, 0);  // no hit
+}
+
+// Blocking mode: one of two adapters of the step can not be loaded. It is tried twice, its rows
+// fail, nobody else's, and none of what they "computed" can be matched.
+TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
+  Engine e(Engine::config(2));
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
+  e.submit(tokens_spec('g', e.ref(1), prompt, 2));
+  e.submit(tokens_spec('b', e.ref(2), prompt, 2));
+  e.plan();
+  e.finish_load(true);
+  EXPECT_FALSE(e.scheduler.step_can_start());
+  e.finish_load(false);
+  EXPECT_TRUE(e.is_live('b'));
+  e.finish_load(false);
+  EXPECT_EQ(e.decisions(DecisionKind::load_failure)[0].a, 1);
+  EXPECT_EQ(e.decisions(DecisionKind::load_failure)[1].a, 0);
+  e.finish_copy();
+  EXPECT_TRUE(e.scheduler.step_can_start());
+  e.commit();
+  EXPECT_EQ(e.end_of('b'), kError);
+  EXPECT_EQ(e.scheduler.blocks().num_published(), 1U);  // g's
+  EXPECT_THAT(e.step(), ElementsAre(Pair('g', 1)));
+  EXPECT_EQ(e.end_of('g'), kLength);
+  e.submit(tokens_spec('c', e.ref(2), prompt, 1));  // afresh
+  e.step();
+  EXPECT_EQ(e.end_of('c'), kLength);
+  EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 0);
+}
+
+// The row was aborted before its adapter failed: it computed nothing either.
+TEST(FailedLoad, AbortedRowPublishesNothing) {
+  Engine e(Engine::config(1));
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
+  e.submit(tokens_spec('a', e.ref(1), prompt, 2));
+  e.plan();
+  e.scheduler.abort('a', 1);
+  e.finish_load(false), e.finish_load(false);
+  e.commit();
+  EXPECT_EQ(e.end_of('a'), kAbort);
+  EXPECT_EQ(e.scheduler.blocks().num_published(), 0U);
+}
+
+TEST(FailedLoad, WaitingRequestsFailInOverlapMode) {
+  Engine e(Engine::config(1, LoadMode::overlap));
+  e.submit('a', 1, 2, 2), e.submit('b', 0, 2, 1);
+  e.step();
+  e.finish_load(false), e.finish_load(false);
+  EXPECT_EQ(e.end_of('a'), kError);
+  EXPECT_EQ(e.end_of('b'), kLength);
+  EXPECT_EQ(e.scheduler.residency().g_size(), 0);
+}
+
+// A step waits for adapter 1; the abort of another request of it must not stop the copy.
+TEST(Blocking, AbortOfAWaitingRequestDoesNotHang) {
+  SchedulerConfig c = Engine::config(1);
+  c.max_num_seqs = 1;
+  Engine e(c);
+  e.submit('a', 1, 2, 1), e.submit('w', 1, 2, 1);
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('a', 2)));
+  e.scheduler.abort('w', e.now_ns);
+  e.finish_transfers();
+  ASSERT_TRUE(e.scheduler.step_can_start());
+  e.commit();
+  EXPECT_EQ(e.end_of('a'), kLength);
+}
+
+TEST(Residue, NothingIsLeft) {  // P65
+  Engine e(Engine::config(2, LoadMode::overlap), 3);
+  for (int i = 1; i <= 3; ++i) e.submit(char('a' + i), i, 9, 3);
+  while (e.scheduler.num_live() > 0) {
+    e.step();
+    e.finish_transfers();
+  }
+  for (int i = 1; i <= 3; ++i) e.scheduler.unload_adapter(std::to_string(i), false, e.now_ns);
+  const Residency& tiers = e.scheduler.residency();
+  EXPECT_EQ(tiers.num_registered() + tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.g_size(), 0);
+  EXPECT_EQ(e.scheduler.blocks().num_plain_free(), 999U);
+}
+
+}  // namespace
+}  // namespace loratory::sim
