@@ -24,10 +24,10 @@ uint32_t block_size_for(const SystemOptions& options, const sim::Trace& trace) {
   }
   const auto size = uint32_t(options.block_size);
   if (trace.block_tokens % size != 0) {
-    throw InputError("--block-size",
-                     fmt::format("{} does not divide the trace's blocks of {} tokens", size,
-                                 trace.block_tokens),
-                     fmt::format("use {} or a divisor of it", trace.block_tokens));
+    throw InputError(
+        "--block-size",
+        fmt::format("{} does not divide the trace's blocks of {} tokens", size, trace.block_tokens),
+        fmt::format("use {} or a divisor of it", trace.block_tokens));
   }
   return size;
 }
@@ -59,8 +59,8 @@ sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& 
   for (const sim::TraceRequest& r : trace.requests) {
     longest = std::max(longest, uint64_t{r.prompt_tokens} + r.output_tokens);
   }
-  config.max_model_len = uint32_t(std::min<uint64_t>(
-      o.max_model_len > 0 ? uint64_t(o.max_model_len) : longest, UINT32_MAX));
+  config.max_model_len = uint32_t(
+      std::min<uint64_t>(o.max_model_len > 0 ? uint64_t(o.max_model_len) : longest, UINT32_MAX));
   return config;
 }
 
@@ -79,11 +79,11 @@ sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trac
   engine.memory.block_size = engine.scheduler.block_size;
   if (!engine.scheduler.chunked_prefill &&
       engine.scheduler.max_num_batched_tokens < engine.scheduler.max_model_len) {
-    throw InputError("--no-chunked-prefill",
-                     fmt::format("the longest request has {} tokens, a step {}",
-                                 engine.scheduler.max_model_len,
-                                 engine.scheduler.max_num_batched_tokens),
-                     "raise --max-num-batched-tokens");
+    throw InputError(
+        "--no-chunked-prefill",
+        fmt::format("the longest request has {} tokens, a step {}", engine.scheduler.max_model_len,
+                    engine.scheduler.max_num_batched_tokens),
+        "raise --max-num-batched-tokens");
   }
   make_step_model(options, system, 1);  // a bad profile is an error before the first replay
   engine.make_step_time = [options, system](int64_t max_loras) {

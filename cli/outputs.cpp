@@ -36,11 +36,17 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
 
 void add_slo_options(CLI::App& command, sim::Slo& slo) {
   command.add_option("--slo-ttft-ms", slo.ttft_ms, "Limit of the time to first token, 0 = none")
-      ->check(CLI::NonNegativeNumber)->capture_default_str()->group("SLO");
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("SLO");
   command.add_option("--slo-tpot-ms", slo.tpot_ms, "Limit of the time per output token, 0 = none")
-      ->check(CLI::NonNegativeNumber)->capture_default_str()->group("SLO");
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("SLO");
   command.add_option("--slo-percentile", slo.percentile, "Percentile that must meet the limits")
-      ->check(CLI::Range(0.0, 100.0))->capture_default_str()->group("SLO");
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str()
+      ->group("SLO");
 }
 
 const sim::ConfigResult& detailed_row(const sim::SizeResult& result) {

@@ -44,8 +44,8 @@ void run(const Options& options) {
     throw InputError("--max-cpu-loras", "must be at least --max-loras",
                      "an adapter on the GPU is on the CPU too");
   }
-  const auto detail = options.event_log.empty() ? sim::ReplayDetail::details
-                                                : sim::ReplayDetail::decisions;
+  const auto detail =
+      options.event_log.empty() ? sim::ReplayDetail::details : sim::ReplayDetail::decisions;
   sim::ReplayOutput output =
       sim::replay(trace, engine, {options.max_loras, cpu}, options.slo, detail);
   output.result.seed = options.workload.seed;
@@ -72,9 +72,11 @@ void add_replay(CLI::App& app) {
   const auto options = std::make_shared<Options>();
   add_workload_options(command, options->workload);
   command.add_option("--max-loras", options->max_loras, "GPU slots: adapters in one batch")
-      ->check(CLI::Range(1, 4096))->capture_default_str();
-  command.add_option("--max-cpu-loras", options->max_cpu_loras,
-                     "Adapters in host memory, 0 = 4 x max-loras")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--max-cpu-loras", options->max_cpu_loras,
+                  "Adapters in host memory, 0 = 4 x max-loras")
       ->check(CLI::NonNegativeNumber);
   command.add_option("--kv-blocks", options->kv_blocks,
                      "KV blocks, whatever memory allows; 0 = what memory leaves");

@@ -70,18 +70,21 @@ void run(const Options& options) {
 }  // namespace
 
 void add_size(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand(
-      "size", "Replay a trace on many configurations and recommend max_loras");
+  CLI::App& command =
+      *app.add_subcommand("size", "Replay a trace on many configurations and recommend max_loras");
   const auto options = std::make_shared<Options>();
   add_workload_options(command, options->workload);
-  command.add_option("--max-loras", options->max_loras,
-                     "GPU slots to try: a list 4,8,16, a range 4:64:4, or auto")
+  command
+      .add_option("--max-loras", options->max_loras,
+                  "GPU slots to try: a list 4,8,16, a range 4:64:4, or auto")
       ->capture_default_str();
   command.add_option("--max-cpu-loras", options->max_cpu_loras,
                      "Host places to try with each, a list or range; default 4 x max-loras");
-  command.add_option("--seeds", options->num_seeds,
-                     "How often adapters are dealt anew, for the band over seeds")
-      ->check(CLI::Range(1, 100))->capture_default_str();
+  command
+      .add_option("--seeds", options->num_seeds,
+                  "How often adapters are dealt anew, for the band over seeds")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   command.add_option("--threads", options->num_threads, "Replays at once, 0 = all cores")
       ->check(CLI::Range(0, 1024));
   add_slo_options(command, options->slo);

@@ -29,7 +29,9 @@ void add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
         return std::string();
       },
       "UINT or inf", "inf");
-  app.add_option(flag, value, help)->capture_default_str()->check(CLI::NonNegativeNumber)
+  app.add_option(flag, value, help)
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
       ->transform(inf);
 }
 
@@ -44,7 +46,8 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
       ->capture_default_str();
   app.add_option("--profile", o.profile, "Step times fitted to a server, instead of the roofline");
   app.add_option("--tp", o.tp, "GPUs that share the model")
-      ->capture_default_str()->check(CLI::Range(1, 64));
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
   app.add_option("--max-lora-rank", o.max_lora_rank,
                  "Rank that every slot has room for (default: the largest in the trace)")
       ->check(CLI::Range(1, 512));
@@ -60,7 +63,8 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
 void add_memory_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                  "Fraction of the card that the engine may use")
-      ->capture_default_str()->check(CLI::Range(0.01, 1.0));
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 1.0));
   app.add_option("--reserve-gib", o.reserve_gib,
                  "GPU memory for activations and runtime (default: estimated)")
       ->check(CLI::Range(0.0, kMostGib));
@@ -69,7 +73,8 @@ void add_memory_options(CLI::App& app, SystemOptions& o) {
       ->check(CLI::Range(0.0, kMostGib));
   app.add_option("--slot-overhead-mib", o.slot_overhead_mib,
                  "Fixed memory per slot (vLLM up to 0.10 on Llama: 6)")
-      ->capture_default_str()->check(CLI::Range(0.0, kMostGib));
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, kMostGib));
   app.add_option("--block-size", o.block_size,
                  "Tokens per KV block (default: 16, or the trace's own blocks)")
       ->check(CLI::Range(1, 65536));
@@ -79,36 +84,46 @@ void add_memory_options(CLI::App& app, SystemOptions& o) {
 
 void add_scheduler_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--max-num-seqs", o.max_num_seqs, "Requests in a step")
-      ->capture_default_str()->check(CLI::Range(1, 65536));
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
   app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Tokens in a step")
-      ->capture_default_str()->check(CLI::Range(int64_t{1}, kMostTokens));
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
   app.add_option("--long-prefill-threshold", o.long_prefill_threshold,
                  "Most prompt tokens of one request in a step; 0 = no such limit")
-      ->capture_default_str()->check(CLI::Range(int64_t{0}, kMostTokens));
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Prompts are never split over steps");
   app.add_option("--prefix-cache", o.prefix_cache, "hash or off")
-      ->capture_default_str()->check(CLI::IsMember({"hash", "off"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"hash", "off"}));
   app.add_option("--policy", o.policy,
                  "Waiting order: fcfs, or priority (the trace's priorities, lower first)")
-      ->capture_default_str()->check(CLI::IsMember({"fcfs", "priority"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fcfs", "priority"}));
   add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
                    "A request kept waiting this long for a slot reserves one; inf = never");
   add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");
   app.add_option("--drain-factor", o.drain_factor,
                  "How long an adapter drains, as a multiple of its longest running request")
-      ->capture_default_str()->check(CLI::Range(0.0, 1e6));
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
 }
 
 void add_residency_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--gpu-eviction", o.gpu_eviction, "lru, fifo or lfu")
-      ->capture_default_str()->check(CLI::IsMember({"lru", "fifo", "lfu"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
   app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
-      ->capture_default_str()->check(CLI::IsMember({"overlap", "blocking"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"overlap", "blocking"}));
   app.add_option("--disk-workers", o.disk_workers, "Adapter reads at once")
-      ->capture_default_str()->check(CLI::Range(1, 32));
+      ->capture_default_str()
+      ->check(CLI::Range(1, 32));
   app.add_option("--disk-sharing", o.disk_sharing,
                  "shared: workers share the disk's bandwidth; own: each has all of it")
-      ->capture_default_str()->check(CLI::IsMember({"shared", "own"}));
+      ->capture_default_str()
+      ->check(CLI::IsMember({"shared", "own"}));
   app.add_option("--disk-gbps", o.disk_gbps, "Disk bandwidth, GB/s (default 1.1)")
       ->check(CLI::Range(0.001, kMostGbps));
   app.add_option("--h2d-gbps", o.h2d_gbps,
@@ -181,10 +196,10 @@ void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
                      "raise --max-num-batched-tokens");
   }
   if (o.max_lora_rank > 0 && o.max_lora_rank < trace_max_rank) {
-    throw InputError("--max-lora-rank",
-                     fmt::format("{} is below the trace's largest rank {}", o.max_lora_rank,
-                                 trace_max_rank),
-                     "raise it");
+    throw InputError(
+        "--max-lora-rank",
+        fmt::format("{} is below the trace's largest rank {}", o.max_lora_rank, trace_max_rank),
+        "raise it");
   }
 }
 

@@ -20,36 +20,36 @@ namespace loratory::cli {
 struct SystemOptions {
   std::string model = "Llama-3.1-8B";
   std::string gpu = "H100-80";
-  std::string profile;                     ///< empty = roofline
+  std::string profile;  ///< empty = roofline
   int tp = 1;
-  int64_t max_lora_rank = 0;               ///< 0 = the largest rank in the trace
+  int64_t max_lora_rank = 0;  ///< 0 = the largest rank in the trace
   std::string target_modules = "all-linear";
   bool lora_padded_ranks = false;
   bool lora_max_grid = false;
 
   double gpu_memory_utilization = 0.9;
-  double reserve_gib = -1;                 ///< -1 = from the model and the limits below
-  double host_memory_gib = 0;              ///< 0 = no limit
+  double reserve_gib = -1;     ///< -1 = from the model and the limits below
+  double host_memory_gib = 0;  ///< 0 = no limit
   double slot_overhead_mib = 0;
 
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
-  int64_t block_size = 0;                  ///< 0 = 16, or the trace's own blocks
-  int64_t max_model_len = 0;               ///< 0 = as long as the requests are
-  int64_t long_prefill_threshold = 0;      ///< 0 = off
+  int64_t block_size = 0;              ///< 0 = 16, or the trace's own blocks
+  int64_t max_model_len = 0;           ///< 0 = as long as the requests are
+  int64_t long_prefill_threshold = 0;  ///< 0 = off
   bool no_chunked_prefill = false;
-  std::string gpu_eviction = "lru";        ///< lru, fifo, lfu
-  std::string load_mode = "overlap";       ///< overlap, blocking
-  std::string policy = "priority";         ///< fcfs, priority
-  std::string prefix_cache = "hash";       ///< hash, off
-  int64_t t_starve_ms = 3000;              ///< INT64_MAX = off
-  int64_t n_starve = 64;                   ///< 0 = always, INT64_MAX = off
+  std::string gpu_eviction = "lru";   ///< lru, fifo, lfu
+  std::string load_mode = "overlap";  ///< overlap, blocking
+  std::string policy = "priority";    ///< fcfs, priority
+  std::string prefix_cache = "hash";  ///< hash, off
+  int64_t t_starve_ms = 3000;         ///< INT64_MAX = off
+  int64_t n_starve = 64;              ///< 0 = always, INT64_MAX = off
   double drain_factor = 1.2;
 
   int disk_workers = 2;
-  std::string disk_sharing = "shared";     ///< shared, own
-  double disk_gbps = 0;                    ///< GB/s; 0 = LoadCosts' default
-  double h2d_gbps = 0;                     ///< GB/s; 0 = the GPU's host link
+  std::string disk_sharing = "shared";  ///< shared, own
+  double disk_gbps = 0;                 ///< GB/s; 0 = LoadCosts' default
+  double h2d_gbps = 0;                  ///< GB/s; 0 = the GPU's host link
 };
 
 /// Adds the flags, with defaults and limits in their help.

@@ -26,7 +26,9 @@ class NaiveBlockPool {
                uint64_t uid);
   uint32_t evict_namespace(uint64_t uid);
 
-  bool plain_free(uint32_t page) const { return page != 0 && !pages[page].refs && pages[page].key.empty(); }
+  bool plain_free(uint32_t page) const {
+    return page != 0 && !pages[page].refs && pages[page].key.empty();
+  }
   uint32_t num_plain_free() const;
   uint32_t num_allocatable() const { return num_plain_free() + uint32_t(queue.size()); }
 

@@ -24,7 +24,8 @@ struct TierEvent {
 /// question is a search. Nothing is cached, nothing is indexed.
 class NaiveResidency {
  public:
-  explicit NaiveResidency(const ResidencyConfig& config) : config_(config), slots(config.max_loras) {}
+  explicit NaiveResidency(const ResidencyConfig& config)
+      : config_(config), slots(config.max_loras) {}
 
   struct Adapter {
     std::string name;

@@ -136,8 +136,12 @@ void NaiveScheduler::settle(int64_t now_ns) {
   tiers.start_transfers();
   for (const TierEvent& e : tiers.take_events()) {
     switch (e.kind) {
-      case TierEvent::Kind::load: note(now_ns, DecisionKind::load, nullptr, e.uid, 1); break;
-      case TierEvent::Kind::copy: note(now_ns, DecisionKind::copy, nullptr, e.uid, e.slot, 1); break;
+      case TierEvent::Kind::load:
+        note(now_ns, DecisionKind::load, nullptr, e.uid, 1);
+        break;
+      case TierEvent::Kind::copy:
+        note(now_ns, DecisionKind::copy, nullptr, e.uid, e.slot, 1);
+        break;
       case TierEvent::Kind::eviction:
         note(now_ns, DecisionKind::eviction, nullptr, e.uid, e.slot, e.from_cpu);
         break;
@@ -295,8 +299,8 @@ void NaiveScheduler::reserve(int64_t now_ns) {
 // [7.10] (d) and (e), [5.36].
 void NaiveScheduler::drain(int64_t now_ns) {
   if (draining != 0) --drain_left;
-  const bool runs = draining != 0 && tiers.adapters.contains(draining) &&
-                    tiers.adapters.at(draining).running > 0;
+  const bool runs =
+      draining != 0 && tiers.adapters.contains(draining) && tiers.adapters.at(draining).running > 0;
   if (draining != 0 && (reserved == 0 || !runs)) {
     note(now_ns, DecisionKind::drain_end, nullptr, draining);
     draining = 0;

@@ -29,7 +29,7 @@ class NaiveScheduler {
     FinishReason end_reason = FinishReason::abort;
     bool match = true, publish = true;
     std::vector<std::string> contents = {};  // of the prompt's full blocks, or of its tokens
-    std::vector<int32_t> tokens = {};      // prompt and output, if the prompt was given as tokens
+    std::vector<int32_t> tokens = {};        // prompt and output, if the prompt was given as tokens
     std::vector<int32_t> stops = {};
     std::vector<uint32_t> table = {};
     int64_t rejections = 0, first_rejection_ns = -1, reservation = -1;

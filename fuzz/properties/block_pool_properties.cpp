@@ -22,7 +22,7 @@ struct Sequence {
   uint64_t uid;
   std::vector<Name> names;  // of all its blocks, known or its own
   std::vector<BlockId> table;
-  size_t num_full = 0;      // blocks whose tokens all have KV
+  size_t num_full = 0;  // blocks whose tokens all have KV
 };
 
 struct EventList : BlockObserver {
@@ -38,10 +38,22 @@ class PoolPair {
 
   void operate() {
     switch (draw_(8)) {
-      case 0: case 1: case 2: admit(); break;
-      case 3: case 4: case 5: compute_a_block(); break;
-      case 6: give_back(); break;
-      default: draw_.one_in(12) ? evict_namespace() : give_back(); break;
+      case 0:
+      case 1:
+      case 2:
+        admit();
+        break;
+      case 3:
+      case 4:
+      case 5:
+        compute_a_block();
+        break;
+      case 6:
+        give_back();
+        break;
+      default:
+        draw_.one_in(12) ? evict_namespace() : give_back();
+        break;
     }
     check();
   }

@@ -28,8 +28,8 @@ struct DiskCase {
 };
 
 std::ostream& operator<<(std::ostream& out, const DiskCase& c) {
-  return out << fmt::format("REPRO: DiskCase{{{}, {}, {}, {}, {}, {}u}}", c.num_workers,
-                            c.num_jobs, c.bytes_per_s, c.latency_ns, c.share, c.seed);
+  return out << fmt::format("REPRO: DiskCase{{{}, {}, {}, {}, {}, {}u}}", c.num_workers, c.num_jobs,
+                            c.bytes_per_s, c.latency_ns, c.share, c.seed);
 }
 
 namespace {
@@ -239,19 +239,18 @@ RC_GTEST_PROP(MemoryLaw, MoreSlotsOrRankNeverGiveMoreKv, ()) {
   RC_ASSERT(larger.split.kv_blocks <= small.split.kv_blocks);
 }
 
-constexpr std::array<int64_t BatchShape::*, 12> kFields{
-    &BatchShape::num_seqs,
-    &BatchShape::num_tokens,
-    &BatchShape::num_prefill_tokens,
-    &BatchShape::num_sampled,
-    &BatchShape::decode_context_tokens,
-    &BatchShape::prefill_context_tokens,
-    &BatchShape::prefill_pairs,
-    &BatchShape::num_lora_tokens,
-    &BatchShape::lora_rank_tokens,
-    &BatchShape::num_adapters,
-    &BatchShape::sum_rank,
-    &BatchShape::max_rank};
+constexpr std::array<int64_t BatchShape::*, 12> kFields{&BatchShape::num_seqs,
+                                                        &BatchShape::num_tokens,
+                                                        &BatchShape::num_prefill_tokens,
+                                                        &BatchShape::num_sampled,
+                                                        &BatchShape::decode_context_tokens,
+                                                        &BatchShape::prefill_context_tokens,
+                                                        &BatchShape::prefill_pairs,
+                                                        &BatchShape::num_lora_tokens,
+                                                        &BatchShape::lora_rank_tokens,
+                                                        &BatchShape::num_adapters,
+                                                        &BatchShape::sum_rank,
+                                                        &BatchShape::max_rank};
 
 BatchShape random_shape(Draw& draw) {
   BatchShape shape;

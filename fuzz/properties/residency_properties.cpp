@@ -35,16 +35,38 @@ class TierPair {
 
   void operate() {
     switch (draw_(12)) {
-      case 0: case 1: submit(); break;
-      case 2: case 3: promise_or_admit(); break;
-      case 4: run_a_step(); break;
-      case 5: end_a_request(); break;
-      case 6: draw_.one_in(3) ? preempt() : end_a_request(); break;
-      case 7: pin_or_unpin(); break;
-      case 8: draw_.one_in(2) ? unload() : register_one(); break;
-      case 9: finish_load(/*ok=*/!draw_.one_in(3)); break;
-      case 10: finish_load(true); break;
-      default: finish_copy(); break;
+      case 0:
+      case 1:
+        submit();
+        break;
+      case 2:
+      case 3:
+        promise_or_admit();
+        break;
+      case 4:
+        run_a_step();
+        break;
+      case 5:
+        end_a_request();
+        break;
+      case 6:
+        draw_.one_in(3) ? preempt() : end_a_request();
+        break;
+      case 7:
+        pin_or_unpin();
+        break;
+      case 8:
+        draw_.one_in(2) ? unload() : register_one();
+        break;
+      case 9:
+        finish_load(/*ok=*/!draw_.one_in(3));
+        break;
+      case 10:
+        finish_load(true);
+        break;
+      default:
+        finish_copy();
+        break;
     }
     settle();
   }

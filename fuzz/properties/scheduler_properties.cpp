@@ -61,12 +61,29 @@ class Pair {
   void operate() {
     now_ += draw_(3) * draw_(20);
     switch (draw_(16)) {
-      case 0: case 1: case 2: case 3: submit(); break;
-      case 4: abort(); break;
-      case 5: draw_.one_in(4) ? pin_or_unpin() : submit(); break;
-      case 6: draw_.one_in(4) ? reload() : finish_a_transfer(false); break;
-      case 7: case 8: case 9: finish_a_transfer(draw_.one_in(6)); break;
-      default: advance_step(); break;
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        submit();
+        break;
+      case 4:
+        abort();
+        break;
+      case 5:
+        draw_.one_in(4) ? pin_or_unpin() : submit();
+        break;
+      case 6:
+        draw_.one_in(4) ? reload() : finish_a_transfer(false);
+        break;
+      case 7:
+      case 8:
+      case 9:
+        finish_a_transfer(draw_.one_in(6));
+        break;
+      default:
+        advance_step();
+        break;
     }
     check();
   }
@@ -208,8 +225,8 @@ class Pair {
     std::set<AdapterRef> adapters;
     uint32_t num_tokens = 0;
     for (const StepRow& row : plan.rows) {
-      rows.push_back({sut_.request(row.request).id, row.num_computed, row.num_tokens,
-                      row.is_decode, row.samples});
+      rows.push_back({sut_.request(row.request).id, row.num_computed, row.num_tokens, row.is_decode,
+                      row.samples});
       num_tokens += row.num_tokens;
       if (row.adapter != kBaseRef) adapters.insert(row.adapter);
     }
@@ -281,7 +298,8 @@ class Pair {
       coverage_.reservations += d.kind == DecisionKind::reservation;
       coverage_.evictions += d.kind == DecisionKind::eviction;
       coverage_.hits += d.kind == DecisionKind::admission && d.a > 0;
-      coverage_.errors += d.kind == DecisionKind::finish && FinishReason(d.a) == FinishReason::error;
+      coverage_.errors +=
+          d.kind == DecisionKind::finish && FinishReason(d.a) == FinishReason::error;
     }
   }
 
@@ -342,7 +360,8 @@ class Pair {
   void check_blocks() {
     const BlockPool& pool = sut_.blocks();
     std::map<BlockId, uint32_t> pairs;
-    const auto pair_up = [&](const std::vector<BlockId>& ours, const std::vector<uint32_t>& theirs) {
+    const auto pair_up = [&](const std::vector<BlockId>& ours,
+                             const std::vector<uint32_t>& theirs) {
       RC_ASSERT(ours.size() == theirs.size());
       for (size_t i = 0; i < ours.size(); ++i) {
         RC_ASSERT(pairs.try_emplace(ours[i], theirs[i]).first->second == theirs[i]);

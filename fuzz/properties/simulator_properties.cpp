@@ -25,8 +25,13 @@ class LinearTime : public StepTimeModel {
     for (int64_t& w : weights_) w = draw.one_in(2) ? 0 : draw(200);
   }
   int64_t step_ns(const BatchShape& s) const override {
-    const int64_t parts[] = {1, s.num_seqs, s.num_tokens, s.decode_context_tokens,
-                             s.prefill_pairs, s.num_adapters, s.lora_rank_tokens};
+    const int64_t parts[] = {1,
+                             s.num_seqs,
+                             s.num_tokens,
+                             s.decode_context_tokens,
+                             s.prefill_pairs,
+                             s.num_adapters,
+                             s.lora_rank_tokens};
     int64_t sum = 1;
     for (size_t i = 0; i < std::size(parts); ++i) sum += weights_[i] * parts[i];
     return (sum + quantum_ns_ - 1) / quantum_ns_ * quantum_ns_;
@@ -109,7 +114,8 @@ Run run(const World& world, const StepTimeModel& times, bool fast) {
   for (const ScheduledOp& op : world.ops) simulator.schedule(op);
   simulator.run();
   Run r{simulator.log().decisions(), simulator.log().hash(), {}};
-  simulator.metrics().fill(r.result, {.ttft_ms = 0.01, .tpot_ms = 0.0005}, config.scheduler.block_size,
+  simulator.metrics().fill(r.result, {.ttft_ms = 0.01, .tpot_ms = 0.0005},
+                           config.scheduler.block_size,
                            /*keep_details=*/true);
   return r;
 }
@@ -122,18 +128,23 @@ void require_equal(const LatencySummary& a, const LatencySummary& b) {
 }
 
 void require_equal_figures(const ConfigResult& a, const ConfigResult& b) {
-  static constexpr double ConfigResult::*kReals[] = {
-      &ConfigResult::duration_s,          &ConfigResult::request_throughput,
-      &ConfigResult::output_throughput,   &ConfigResult::request_goodput,
-      &ConfigResult::slo_attainment,      &ConfigResult::slo_ttft_ms,
-      &ConfigResult::slo_tpot_ms,         &ConfigResult::adapter_gpu_hit_ratio,
-      &ConfigResult::mean_batch_seqs,     &ConfigResult::gpu_busy_fraction,
-      &ConfigResult::adapter_cpu_hit_ratio, &ConfigResult::prefix_hit_ratio_tokens,
-      &ConfigResult::prefix_hit_ratio_blocks};
+  static constexpr double ConfigResult::*kReals[] = {&ConfigResult::duration_s,
+                                                     &ConfigResult::request_throughput,
+                                                     &ConfigResult::output_throughput,
+                                                     &ConfigResult::request_goodput,
+                                                     &ConfigResult::slo_attainment,
+                                                     &ConfigResult::slo_ttft_ms,
+                                                     &ConfigResult::slo_tpot_ms,
+                                                     &ConfigResult::adapter_gpu_hit_ratio,
+                                                     &ConfigResult::mean_batch_seqs,
+                                                     &ConfigResult::gpu_busy_fraction,
+                                                     &ConfigResult::adapter_cpu_hit_ratio,
+                                                     &ConfigResult::prefix_hit_ratio_tokens,
+                                                     &ConfigResult::prefix_hit_ratio_blocks};
   static constexpr int64_t ConfigResult::*kCounts[] = {
-      &ConfigResult::completed,       &ConfigResult::cancelled,       &ConfigResult::failed,
-      &ConfigResult::adapter_loads,   &ConfigResult::adapter_copies,  &ConfigResult::num_steps,
-      &ConfigResult::num_preemptions, &ConfigResult::num_drains,      &ConfigResult::max_waiting};
+      &ConfigResult::completed,       &ConfigResult::cancelled,      &ConfigResult::failed,
+      &ConfigResult::adapter_loads,   &ConfigResult::adapter_copies, &ConfigResult::num_steps,
+      &ConfigResult::num_preemptions, &ConfigResult::num_drains,     &ConfigResult::max_waiting};
   for (const auto field : kReals) RC_ASSERT((a.*field) == (b.*field));
   for (const auto field : kCounts) RC_ASSERT((a.*field) == (b.*field));
 }
@@ -223,7 +234,8 @@ RC_GTEST_PROP(Simulator, InterTokenLatenciesAddUp, ()) {
     num_gaps += record.output_tokens - 1;
   }
   const double mean_ms = num_gaps == 0 ? 0 : double(sum_ns) / double(num_gaps) * 1e-6;
-  RC_LOG() << fmt::format("mean {} of {} gaps against {}\n", mean_ms, num_gaps, r.result.itl.mean_ms);
+  RC_LOG() << fmt::format("mean {} of {} gaps against {}\n", mean_ms, num_gaps,
+                          r.result.itl.mean_ms);
   RC_ASSERT(std::abs(r.result.itl.mean_ms - mean_ms) <= 1e-9 * mean_ms);
 }
 

@@ -38,8 +38,9 @@ inline SeededCase any_seeded_case(int max_ops) {
     RC_ASSERT(std::sscanf(text, "%llu:%d", &seed, &c.num_ops) == 2);
     c.seed = seed;
   } else {
-    c = *rc::gen::build<SeededCase>(rc::gen::set(&SeededCase::seed, seeds()),
-                                    rc::gen::set(&SeededCase::num_ops, rc::gen::inRange(1, max_ops)));
+    c = *rc::gen::build<SeededCase>(
+        rc::gen::set(&SeededCase::seed, seeds()),
+        rc::gen::set(&SeededCase::num_ops, rc::gen::inRange(1, max_ops)));
   }
   RC_LOG() << c << '\n';
   return c;

@@ -10,12 +10,12 @@ namespace loratory::sim {
 /// One GPU: peak numbers of its datasheet and the fraction of each that kernels reach.
 struct GpuSpec {
   std::string name;
-  std::string source;                    ///< datasheet
-  int64_t memory_bytes = 0;              ///< total memory that the driver reports to programs
-  double bandwidth_bytes_per_s = 0;      ///< device memory
-  double flops = 0;                      ///< dense bf16 tensor FLOP/s, fp32 accumulation
-  double host_bytes_per_s = 0;           ///< host link, one direction (PCIe or C2C)
-  double link_bytes_per_s = 0;           ///< to the other GPUs of the host, one direction
+  std::string source;                ///< datasheet
+  int64_t memory_bytes = 0;          ///< total memory that the driver reports to programs
+  double bandwidth_bytes_per_s = 0;  ///< device memory
+  double flops = 0;                  ///< dense bf16 tensor FLOP/s, fp32 accumulation
+  double host_bytes_per_s = 0;       ///< host link, one direction (PCIe or C2C)
+  double link_bytes_per_s = 0;       ///< to the other GPUs of the host, one direction
 
   /// Achievable fractions. An H200 reaches .89 of its bandwidth (copy) and .80 of its FLOP/s
   /// (bf16 matmul); an RTX 4090 .93 and 1.0, an RTX PRO 6000 .89 and .79 in the layers of an 8B

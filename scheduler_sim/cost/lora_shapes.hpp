@@ -15,12 +15,12 @@ enum class TpCut : uint8_t { kColumn, kRow, kReplicated };
 
 /// A linear module of the model: `count` of them, each [out, in].
 struct ModuleShape {
-  std::string_view name;    ///< PEFT's name without the path: "q_proj"
+  std::string_view name;  ///< PEFT's name without the path: "q_proj"
   int64_t in = 0;
   int64_t out = 0;
-  int64_t count = 0;        ///< layers (x experts)
+  int64_t count = 0;  ///< layers (x experts)
   TpCut cut = TpCut::kColumn;
-  int group = 0;            ///< modules of one group run as one packed layer (q|k|v, gate|up)
+  int group = 0;  ///< modules of one group run as one packed layer (q|k|v, gate|up)
 };
 
 /// The modules of `model` that adapters may target, whole (tp = 1).

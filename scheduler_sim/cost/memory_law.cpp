@@ -49,8 +49,8 @@ int64_t slot_bytes(const ModelSpec& model, const MemoryOptions& options) {
 }
 
 int64_t default_reserve_bytes(const ModelSpec& model, const MemoryOptions& options) {
-  const int64_t width = 3 * model.intermediate *
-                        std::max<int64_t>(model.experts_per_token, 1) / options.tp;
+  const int64_t width =
+      3 * model.intermediate * std::max<int64_t>(model.experts_per_token, 1) / options.tp;
   const int64_t activations =
       saturating_product(options.max_num_batched_tokens, width * model.dtype_bytes);
   const int64_t logits = saturating_product(options.max_num_seqs, kLogitBytes * model.vocab);
@@ -63,12 +63,12 @@ MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryO
   model.require_divisible(options.tp);
   MemoryPlan plan;
   MemorySplit& split = plan.split;
-  split.hbm_bytes = static_cast<int64_t>(static_cast<double>(gpu.memory_bytes) *
-                                         options.gpu_memory_utilization);
+  split.hbm_bytes =
+      static_cast<int64_t>(static_cast<double>(gpu.memory_bytes) * options.gpu_memory_utilization);
   split.weights_bytes = model.weight_bytes(options.tp);
   split.slot_bytes = saturating_product(max_loras, slot_bytes(model, options));
-  split.reserve_bytes = options.reserve_bytes >= 0 ? options.reserve_bytes
-                                                   : default_reserve_bytes(model, options);
+  split.reserve_bytes =
+      options.reserve_bytes >= 0 ? options.reserve_bytes : default_reserve_bytes(model, options);
   split.block_bytes = model.kv_bytes_per_token(options.tp) * options.block_size;
   split.host_bytes = saturating_product(
       max_cpu_loras, adapter_bytes(model, options.targets, options.max_lora_rank));

@@ -14,23 +14,23 @@ namespace loratory::sim {
 struct MemoryOptions {
   int tp = 1;
   double gpu_memory_utilization = 0.9;
-  int64_t reserve_bytes = -1;        ///< activations, graphs, runtime; -1 = default_reserve_bytes
-  int64_t block_size = 16;           ///< tokens per KV block
+  int64_t reserve_bytes = -1;  ///< activations, graphs, runtime; -1 = default_reserve_bytes
+  int64_t block_size = 16;     ///< tokens per KV block
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
-  int64_t max_model_len = 0;         ///< one request of this length must fit; 0 = no such demand
+  int64_t max_model_len = 0;  ///< one request of this length must fit; 0 = no such demand
   int64_t max_lora_rank = 16;
   LoraTargets targets;
   /// Kept per slot beside its matrices. vLLM up to 0.10 keeps room for extra vocabulary: 6 MiB on
   /// Llama-3.1-8B (measured), 0 on models whose embeddings it does not adapt.
   int64_t slot_overhead_bytes = 0;
-  int64_t host_memory_bytes = 0;     ///< for adapters; 0 = no limit
+  int64_t host_memory_bytes = 0;  ///< for adapters; 0 = no limit
 };
 
 /// A split and, if it does not fit, one sentence that says what is short and by how much.
 struct MemoryPlan {
-  MemorySplit split;                 ///< kv_blocks = 0 if it does not fit
-  std::string problem;               ///< empty = it fits
+  MemorySplit split;    ///< kv_blocks = 0 if it does not fit
+  std::string problem;  ///< empty = it fits
   bool fits() const { return problem.empty(); }
 };
 

@@ -20,8 +20,8 @@ constexpr int64_t kLargestSize = 1 << 24;
 constexpr int64_t kMostLayers = 4096;
 constexpr int64_t kMostParameters = int64_t{1} << 50;
 
-constexpr std::array<std::string_view, 8> kModelTypes{
-    "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "phi3"};
+constexpr std::array<std::string_view, 8> kModelTypes{"llama", "mistral",   "mixtral", "qwen2",
+                                                      "qwen3", "qwen3_moe", "gemma",   "phi3"};
 
 /// The fields of one config, with errors that name the file and the key.
 class Config {
@@ -87,8 +87,7 @@ int64_t dtype_bytes(const Config& config) {
   const std::string dtype = config.text(key).value_or("bfloat16");
   if (dtype == "bfloat16" || dtype == "float16") return 2;
   if (dtype == "float32") return 4;
-  config.fail(key, fmt::format("unknown type '{}'", dtype),
-              "use bfloat16, float16 or float32");
+  config.fail(key, fmt::format("unknown type '{}'", dtype), "use bfloat16, float16 or float32");
 }
 
 std::string model_type(const Config& config) {

@@ -12,31 +12,31 @@ namespace loratory::sim {
 /// two norms. Per-GPU figures take the tensor-parallel size `tp`; tp = 1 is the whole model.
 struct ModelSpec {
   std::string name;
-  std::string source;               ///< where the numbers come from
+  std::string source;  ///< where the numbers come from
   int64_t hidden = 0;
-  int64_t intermediate = 0;         ///< of the dense MLP; of one expert in a MoE model
+  int64_t intermediate = 0;  ///< of the dense MLP; of one expert in a MoE model
   int64_t num_layers = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab = 0;
-  bool tied_embeddings = false;     ///< lm_head is embed_tokens
+  bool tied_embeddings = false;  ///< lm_head is embed_tokens
   bool qkv_bias = false;
   bool o_bias = false;
-  bool qk_norm = false;             ///< one norm of head_dim for q and one for k in every layer
-  int64_t num_experts = 0;          ///< 0 = dense
+  bool qk_norm = false;     ///< one norm of head_dim for q and one for k in every layer
+  int64_t num_experts = 0;  ///< 0 = dense
   int64_t experts_per_token = 0;
-  int64_t dtype_bytes = 2;          ///< weights, KV cache and adapters
+  int64_t dtype_bytes = 2;  ///< weights, KV cache and adapters
 
   int64_t q_size(int tp = 1) const { return num_heads / tp * head_dim; }
   /// With more GPUs than KV heads every GPU keeps one head, replicated.
   int64_t kv_size(int tp = 1) const;
-  int64_t attention_parameters(int tp = 1) const;   ///< q, k, v and o of one layer
-  int64_t expert_parameters(int tp = 1) const;      ///< gate, up, down: the MLP, or one expert
-  int64_t lm_head_parameters(int tp = 1) const;     ///< read for logits, tied or not
-  int64_t num_parameters(int tp = 1) const;         ///< held by one GPU
+  int64_t attention_parameters(int tp = 1) const;  ///< q, k, v and o of one layer
+  int64_t expert_parameters(int tp = 1) const;     ///< gate, up, down: the MLP, or one expert
+  int64_t lm_head_parameters(int tp = 1) const;    ///< read for logits, tied or not
+  int64_t num_parameters(int tp = 1) const;        ///< held by one GPU
   int64_t weight_bytes(int tp = 1) const { return num_parameters(tp) * dtype_bytes; }
-  int64_t kv_bytes_per_token(int tp = 1) const;     ///< K and V of all layers
+  int64_t kv_bytes_per_token(int tp = 1) const;  ///< K and V of all layers
 
   /// Throws InputError when the heads or the MLP do not divide into `tp` equal parts.
   void require_divisible(int tp) const;

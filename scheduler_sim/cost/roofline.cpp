@@ -114,10 +114,10 @@ double RooflineModel::lora_ns(const BatchShape& shape) const {
   const int64_t padded = options_.lora_padded_rank;
   const int64_t ranks = padded > 0 ? shape.num_adapters * padded : shape.sum_rank;
   const int64_t rank_tokens = padded > 0 ? shape.num_lora_tokens * padded : shape.lora_rank_tokens;
-  const double matrices = std::max(as_double(ranks) * rank_bytes_ns_,
-                                   as_double(rank_tokens) * rank_token_flops_ns_);
-  return matrices + as_double(shape.num_lora_tokens) * lora_token_bytes_ns_ +
-         lora_pairs_ns_ + grid_ns(shape.num_tokens);
+  const double matrices =
+      std::max(as_double(ranks) * rank_bytes_ns_, as_double(rank_tokens) * rank_token_flops_ns_);
+  return matrices + as_double(shape.num_lora_tokens) * lora_token_bytes_ns_ + lora_pairs_ns_ +
+         grid_ns(shape.num_tokens);
 }
 
 double RooflineModel::allreduce_ns(const BatchShape& shape) const {

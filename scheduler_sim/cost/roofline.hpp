@@ -14,10 +14,10 @@ namespace loratory::sim {
 struct RooflineOptions {
   int tp = 1;
   LoraTargets targets;
-  double step_overhead_ns = 1.2e6;       ///< scheduling, input preparation, sampling launch
-  double seq_overhead_ns = 5e3;          ///< the same, per row of the batch
-  double layer_overhead_ns = 10e3;       ///< the small kernels of one layer
-  double lora_pair_overhead_ns = 9e3;    ///< launch of one shrink + expand pair
+  double step_overhead_ns = 1.2e6;     ///< scheduling, input preparation, sampling launch
+  double seq_overhead_ns = 5e3;        ///< the same, per row of the batch
+  double layer_overhead_ns = 10e3;     ///< the small kernels of one layer
+  double lora_pair_overhead_ns = 9e3;  ///< launch of one shrink + expand pair
   double allreduce_latency_ns = 10e3;
   /// > 0: adapters cost as if all had this rank (an engine that pads to max_lora_rank);
   /// 0: their true ranks.
@@ -25,7 +25,7 @@ struct RooflineOptions {
   /// > 0: kernels launch a grid for this many slots, idle or not (vLLM 0.8 Triton kernels:
   /// max_loras); 0: for the adapters in the batch only.
   int64_t lora_grid_max_loras = 0;
-  double lora_grid_block_ns = 5.0;       ///< a thread block that finds no work and ends
+  double lora_grid_block_ns = 5.0;  ///< a thread block that finds no work and ends
 };
 
 /// A step's duration by cause, in nanoseconds.
@@ -63,7 +63,7 @@ class RooflineModel final : public StepTimeModel {
   double num_layers_ = 0;
   // Nanoseconds per unit of the quantity in the name, for one GPU.
   double weights_ns_ = 0;
-  double expert_ns_ = 0;             // weights of one expert in all layers
+  double expert_ns_ = 0;  // weights of one expert in all layers
   double num_experts_ = 0, experts_per_token_ = 0;
   double token_flops_ns_ = 0;
   double token_activation_ns_ = 0;
@@ -75,8 +75,8 @@ class RooflineModel final : public StepTimeModel {
   double rank_token_flops_ns_ = 0;
   double lora_token_bytes_ns_ = 0;
   double lora_pairs_ns_ = 0;
-  double grid_shrinks_ = 0;          // shrink launches x slices in a step
-  double grid_columns_ = 0;          // output columns of all expands in a step
+  double grid_shrinks_ = 0;  // shrink launches x slices in a step
+  double grid_columns_ = 0;  // output columns of all expands in a step
   double allreduce_token_ns_ = 0;
 };
 

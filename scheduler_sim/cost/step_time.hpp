@@ -8,18 +8,18 @@ namespace loratory::sim {
 /// What the duration of one step (one forward pass) depends on: sums over the rows of the batch,
 /// so that the event loop can move it forward without visiting rows.
 struct BatchShape {
-  int64_t num_seqs = 0;             ///< rows in the step
-  int64_t num_tokens = 0;           ///< all tokens computed, prefill and decode
-  int64_t num_prefill_tokens = 0;   ///< tokens of rows that are not decoding
-  int64_t num_sampled = 0;          ///< rows whose logits are needed
+  int64_t num_seqs = 0;                ///< rows in the step
+  int64_t num_tokens = 0;              ///< all tokens computed, prefill and decode
+  int64_t num_prefill_tokens = 0;      ///< tokens of rows that are not decoding
+  int64_t num_sampled = 0;             ///< rows whose logits are needed
   int64_t decode_context_tokens = 0;   ///< sum over decoding rows of the KV entries read
   int64_t prefill_context_tokens = 0;  ///< sum over prefill rows of the KV entries read
-  int64_t prefill_pairs = 0;  ///< sum over prefill rows of (query, key) pairs: the quadratic term
-  int64_t num_lora_tokens = 0;      ///< tokens that have an adapter
-  int64_t lora_rank_tokens = 0;     ///< sum over tokens of the true rank of their adapter
-  int64_t num_adapters = 0;         ///< distinct adapters
-  int64_t sum_rank = 0;             ///< sum of true ranks over distinct adapters
-  int64_t max_rank = 0;             ///< largest true rank in the batch
+  int64_t prefill_pairs = 0;    ///< sum over prefill rows of (query, key) pairs: the quadratic term
+  int64_t num_lora_tokens = 0;  ///< tokens that have an adapter
+  int64_t lora_rank_tokens = 0;  ///< sum over tokens of the true rank of their adapter
+  int64_t num_adapters = 0;      ///< distinct adapters
+  int64_t sum_rank = 0;          ///< sum of true ranks over distinct adapters
+  int64_t max_rank = 0;          ///< largest true rank in the batch
 
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };

@@ -12,13 +12,13 @@ namespace loratory::sim {
 /// with the adapter in GPU or CPU memory, 72 ms from disk, of which the read is about 30 ms),
 /// assuming a rank-16 attention adapter of 30.7 MB, the largest common one whose copy takes < 1 ms.
 struct LoadCosts {
-  int64_t disk_latency_ns = 2'000'000;           ///< open, parse, validate
+  int64_t disk_latency_ns = 2'000'000;  ///< open, parse, validate
   int64_t disk_bytes_per_s = 1'100'000'000;
-  int num_workers = 2;                           ///< 1..32
-  bool share_disk = true;                        ///< workers share disk_bytes_per_s equally;
-                                                 ///< false: each has all of it
+  int num_workers = 2;     ///< 1..32
+  bool share_disk = true;  ///< workers share disk_bytes_per_s equally;
+                           ///< false: each has all of it
   int64_t h2d_latency_ns = 50'000;
-  int64_t h2d_bytes_per_s = 51'200'000'000;      ///< PCIe 5 x16 at 0.8
+  int64_t h2d_bytes_per_s = 51'200'000'000;  ///< PCIe 5 x16 at 0.8
 };
 
 /// The end of a transfer; time_ns = kNever when none is under way.
@@ -70,9 +70,9 @@ class DiskChannel {
   size_t num_workers_;
   bool share_;
   int64_t latency_ns_;
-  Work shares_ = 1;                  // least common multiple of 1..num_workers
-  Work work_per_ns_ = 0;             // of the whole disk
-  std::vector<Read> reads_;          // in order of start
+  Work shares_ = 1;          // least common multiple of 1..num_workers
+  Work work_per_ns_ = 0;     // of the whole disk
+  std::vector<Read> reads_;  // in order of start
   int64_t now_ns_ = 0;
   TransferDone next_;
 };

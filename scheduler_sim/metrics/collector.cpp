@@ -75,7 +75,9 @@ void MetricsCollector::on_decision(const Decision& d) {
       last_token_ns_[d.request] = last_step_end_ns_;
       ++num_irregular_;
       break;
-    case DecisionKind::abort: ++num_irregular_; break;  // its step may be in flight
+    case DecisionKind::abort:
+      ++num_irregular_;
+      break;  // its step may be in flight
     case DecisionKind::finish:
       r->finish_ns = d.time_ns;
       r->output_tokens = uint32_t(d.b);
@@ -85,8 +87,12 @@ void MetricsCollector::on_decision(const Decision& d) {
       end_ns_ = std::max(end_ns_, d.time_ns);
       something_finished_ = true;
       break;
-    case DecisionKind::load: ++loads_, load_bytes_ += d.a; break;
-    case DecisionKind::copy: ++copies_, copy_bytes_ += d.b; break;
+    case DecisionKind::load:
+      ++loads_, load_bytes_ += d.a;
+      break;
+    case DecisionKind::copy:
+      ++copies_, copy_bytes_ += d.b;
+      break;
     case DecisionKind::copy_done:
       open_slots_.resize(std::max(open_slots_.size(), size_t(d.a) + 1),
                          SlotSpan{.adapter = kBaseModel});
@@ -95,8 +101,11 @@ void MetricsCollector::on_decision(const Decision& d) {
     case DecisionKind::eviction:
       if (d.a >= 0) close_slot(uint32_t(d.a), d.time_ns);
       break;
-    case DecisionKind::drain: ++num_drains_; break;
-    default: break;
+    case DecisionKind::drain:
+      ++num_drains_;
+      break;
+    default:
+      break;
   }
 }
 

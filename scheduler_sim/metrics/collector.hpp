@@ -62,7 +62,7 @@ class MetricsCollector : public DecisionSink {
   int64_t num_preemptions_ = 0, num_drains_ = 0, max_waiting_ = 0;
   int64_t loads_ = 0, load_bytes_ = 0, copies_ = 0, copy_bytes_ = 0;
 
-  std::vector<SlotSpan> open_slots_;    // by slot; adapter == kBaseModel: empty
+  std::vector<SlotSpan> open_slots_;  // by slot; adapter == kBaseModel: empty
   std::vector<SlotSpan> slot_spans_;
   std::vector<TimelineSample> timeline_;
   int64_t sample_every_ns_ = 1, next_sample_ns_ = 0;

@@ -16,26 +16,26 @@ struct RequestRecord {
   int64_t arrival_ns = 0;
   int64_t first_scheduled_ns = -1;  ///< its admission: the plan of its first step
   int64_t first_token_ns = -1;
-  int64_t finish_ns = -1;           ///< last token (or abort / error)
+  int64_t finish_ns = -1;  ///< last token (or abort / error)
   uint32_t prompt_tokens = 0;
-  uint32_t output_tokens = 0;       ///< generated so far
-  uint32_t cached_tokens = 0;       ///< prompt tokens served by the prefix cache at first admission
-  uint32_t adapter = UINT32_MAX;    ///< AdapterIndex of the trace, UINT32_MAX = base model
+  uint32_t output_tokens = 0;     ///< generated so far
+  uint32_t cached_tokens = 0;     ///< prompt tokens served by the prefix cache at first admission
+  uint32_t adapter = UINT32_MAX;  ///< AdapterIndex of the trace, UINT32_MAX = base model
   uint16_t num_preemptions = 0;
-  uint8_t tier_at_arrival = 0;      ///< 0 base model, 1 gpu, 2 cpu, 3 disk
-  uint8_t outcome = 0;              ///< 0 unfinished, 1 completed, 2 cancelled, 3 error, 4 rejected
+  uint8_t tier_at_arrival = 0;  ///< 0 base model, 1 gpu, 2 cpu, 3 disk
+  uint8_t outcome = 0;          ///< 0 unfinished, 1 completed, 2 cancelled, 3 error, 4 rejected
 };
 
 /// Where the memory of the GPU and the host goes, in bytes.
 struct MemorySplit {
-  int64_t hbm_bytes = 0;        ///< what the engine may use: card x utilization
+  int64_t hbm_bytes = 0;  ///< what the engine may use: card x utilization
   int64_t weights_bytes = 0;
-  int64_t slot_bytes = 0;       ///< all max_loras slots
+  int64_t slot_bytes = 0;  ///< all max_loras slots
   int64_t kv_bytes = 0;
-  int64_t reserve_bytes = 0;    ///< activations, graphs, fragmentation
-  int64_t kv_blocks = 0;        ///< usable blocks; 0 = does not fit
+  int64_t reserve_bytes = 0;  ///< activations, graphs, fragmentation
+  int64_t kv_blocks = 0;      ///< usable blocks; 0 = does not fit
   int64_t block_bytes = 0;
-  int64_t host_bytes = 0;       ///< adapters in the CPU tier when it is full
+  int64_t host_bytes = 0;  ///< adapters in the CPU tier when it is full
 };
 
 /// One point of the sampled timeline (for charts).
@@ -51,7 +51,7 @@ struct TimelineSample {
 struct SlotSpan {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  uint32_t adapter = 0;         ///< AdapterIndex
+  uint32_t adapter = 0;  ///< AdapterIndex
   uint16_t slot = 0;
 };
 
@@ -61,30 +61,30 @@ struct ConfigResult {
   int32_t max_cpu_loras = 0;
   uint64_t seed = 0;
 
-  bool feasible = true;         ///< false: it does not fit; `verdict` says why, metrics are zero
+  bool feasible = true;  ///< false: it does not fit; `verdict` says why, metrics are zero
   bool meets_slo = false;
-  std::string verdict;          ///< one short phrase for the table
+  std::string verdict;  ///< one short phrase for the table
 
   int64_t num_requests = 0;
   int64_t completed = 0;
   int64_t cancelled = 0;
   int64_t failed = 0;
   double duration_s = 0;
-  double request_throughput = 0;       ///< completed requests / s
-  double total_token_throughput = 0;   ///< prompt + output tokens of completed requests / s
-  double output_throughput = 0;        ///< output tokens / s
-  double request_goodput = 0;          ///< completed requests that meet every SLO / s
-  double slo_attainment = 0;           ///< fraction of all requests that meet every SLO
+  double request_throughput = 0;      ///< completed requests / s
+  double total_token_throughput = 0;  ///< prompt + output tokens of completed requests / s
+  double output_throughput = 0;       ///< output tokens / s
+  double request_goodput = 0;         ///< completed requests that meet every SLO / s
+  double slo_attainment = 0;          ///< fraction of all requests that meet every SLO
 
   LatencySummary ttft, tpot, itl, e2el, queue;
 
   double slo_ttft_ms = 0, slo_tpot_ms = 0;  ///< at the SLO's percentile
 
-  double adapter_gpu_hit_ratio = 0;    ///< of requests with an adapter: on the GPU at their arrival
-  double adapter_cpu_hit_ratio = 0;    ///< of those not on the GPU: on the CPU
-  int64_t adapter_loads = 0;           ///< disk -> CPU
+  double adapter_gpu_hit_ratio = 0;  ///< of requests with an adapter: on the GPU at their arrival
+  double adapter_cpu_hit_ratio = 0;  ///< of those not on the GPU: on the CPU
+  int64_t adapter_loads = 0;         ///< disk -> CPU
   int64_t adapter_load_bytes = 0;
-  int64_t adapter_copies = 0;          ///< CPU -> GPU
+  int64_t adapter_copies = 0;  ///< CPU -> GPU
   int64_t adapter_copy_bytes = 0;
   double prefix_hit_ratio_tokens = 0;
   double prefix_hit_ratio_blocks = 0;
@@ -92,14 +92,14 @@ struct ConfigResult {
   int64_t num_drains = 0;
   int64_t num_steps = 0;
   double mean_batch_seqs = 0;
-  double gpu_busy_fraction = 0;        ///< step time / duration
+  double gpu_busy_fraction = 0;  ///< step time / duration
   int64_t max_waiting = 0;
 
   MemorySplit memory;
-  std::string event_log_hash;          ///< 16 hex digits
+  std::string event_log_hash;  ///< 16 hex digits
 
   /// Kept only for the configurations the report draws; empty otherwise.
-  std::vector<double> ttft_cdf_ms;     ///< 101 quantiles, 0 % .. 100 %
+  std::vector<double> ttft_cdf_ms;  ///< 101 quantiles, 0 % .. 100 %
   std::vector<double> tpot_cdf_ms;
   std::vector<TimelineSample> timeline;
   std::vector<SlotSpan> slot_spans;
@@ -108,7 +108,7 @@ struct ConfigResult {
 
 /// One curve of miss ratios: entry i belongs to max_loras = sizes[i].
 struct MissRatioCurve {
-  std::string policy;                  ///< "lru", "opt", "top-k"
+  std::string policy;  ///< "lru", "opt", "top-k"
   std::vector<int32_t> sizes;
   std::vector<double> miss_ratios;
 };
@@ -119,7 +119,9 @@ struct Provenance {
   std::string commit;
   std::string version;
   uint64_t seed = 0;
-  struct Input { std::string path, checksum, format; };
+  struct Input {
+    std::string path, checksum, format;
+  };
   std::vector<Input> inputs;
 };
 
@@ -134,14 +136,14 @@ struct Slo {
 struct WorkloadSummary {
   int64_t num_requests = 0;
   double duration_s = 0;
-  double request_rate = 0;             ///< requests / s
+  double request_rate = 0;  ///< requests / s
   double mean_prompt_tokens = 0, mean_output_tokens = 0;
   int64_t num_adapters = 0;
   std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
   std::string model, gpu, cost_model;
-  int64_t kv_block_tokens = 0;         ///< tokens per KV block
+  int64_t kv_block_tokens = 0;  ///< tokens per KV block
   uint64_t num_rows_skipped = 0;
-  std::vector<double> popularity;      ///< share of requests per adapter, descending
+  std::vector<double> popularity;  ///< share of requests per adapter, descending
   std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)
 };
 
@@ -153,11 +155,11 @@ struct SizeResult {
   Slo slo;
   std::vector<ConfigResult> configs;
   std::vector<double> goodput_min, goodput_max;
-  std::vector<double> ttft_min_ms, ttft_max_ms;   ///< of the SLO percentile
+  std::vector<double> ttft_min_ms, ttft_max_ms;  ///< of the SLO percentile
   int32_t num_seeds = 1;
-  int32_t recommended = -1;            ///< index into configs, -1 = none meets the SLOs
-  std::string reason;                  ///< one sentence: why this one
-  std::string next_limit;              ///< one sentence: what limits next
+  int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
+  std::string reason;        ///< one sentence: why this one
+  std::string next_limit;    ///< one sentence: what limits next
   std::vector<MissRatioCurve> miss_ratio_curves;
 };
 

@@ -47,6 +47,13 @@ std::string format_ms(double value_ms) {
   return text;
 }
 
+std::string tick_ms(double value_ms) {
+  if (value_ms < 1000) return significant(value_ms) + " ms";
+  const double seconds = value_ms / kMsPerSecond;
+  return seconds < 10'000 ? fmt::format("{:g} s", seconds)
+                          : fmt::format("{:.3g} h", seconds / 3600);
+}
+
 std::string format_bytes(double value_bytes) {
   static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   if (!std::isfinite(value_bytes)) return "-";

@@ -48,7 +48,7 @@ std::vector<Fact> workload_facts(const SizeResult& result) {
       {"load", load_sentence(w)},
       {"adapters", w.adapters},
       {"system", fmt::format("{} on {}, cost model {}, KV blocks of {} tokens", w.model, w.gpu,
-                              w.cost_model, w.kv_block_tokens)},
+                             w.cost_model, w.kv_block_tokens)},
       {"SLO", slo_sentence(result.slo)},
       {"seed", result.num_seeds > 1
                    ? fmt::format("{} and {} more", result.provenance.seed, result.num_seeds - 1)

@@ -206,9 +206,8 @@ bool Residency::start_one_load() {
   if (jobs_.empty() || num_loading_ >= config_.num_load_workers) return false;
   const bool room = num_on_cpu_ < config_.max_cpu_loras;
   for (const bool demand : {true, false}) {
-    const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](AdapterRef r) {
-      return is_demand(adapters_[r]) == demand;
-    });
+    const auto job = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [&](AdapterRef r) { return is_demand(adapters_[r]) == demand; });
     if (job == jobs_.end()) continue;
     const AdapterRef victim = room ? kBaseRef : cpu_victim(demand);
     if (!room && victim == kBaseRef) continue;
@@ -308,8 +307,8 @@ bool Residency::start_one_copy() {
 // slot, so at most max_loras - 1 others of G hold one: only a copy in flight for an adapter that
 // nobody wants any more can be in the way.
 bool Residency::take_slot(AdapterRef ref) {
-  auto slot = std::find_if(slots_.begin(), slots_.end(),
-                           [](const Slot& s) { return s.owner == kBaseRef; });
+  auto slot =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.owner == kBaseRef; });
   if (slot == slots_.end()) {
     const AdapterRef victim = gpu_victim();
     if (victim == kBaseRef) return false;
@@ -337,8 +336,10 @@ AdapterRef Residency::gpu_victim() const {
 
 bool Residency::older_on_gpu(const Adapter& a, const Adapter& b) const {
   switch (config_.gpu_eviction) {
-    case EvictionPolicy::lru: return a.gpu_clock < b.gpu_clock;
-    case EvictionPolicy::fifo: return a.slot_loaded_clock < b.slot_loaded_clock;
+    case EvictionPolicy::lru:
+      return a.gpu_clock < b.gpu_clock;
+    case EvictionPolicy::fifo:
+      return a.slot_loaded_clock < b.slot_loaded_clock;
     case EvictionPolicy::lfu:
       return std::pair(a.num_uses, a.gpu_clock) < std::pair(b.num_uses, b.gpu_clock);
   }

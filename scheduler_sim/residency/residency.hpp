@@ -24,9 +24,9 @@ enum class AdapterState : uint8_t { on_disk, loading, on_cpu, copying, on_gpu };
 enum class EvictionPolicy : uint8_t { lru, fifo, lfu };
 
 struct ResidencyConfig {
-  int32_t max_loras = 8;        ///< GPU slots, >= 1
-  int32_t max_cpu_loras = 32;   ///< CPU places, >= max_loras
-  int32_t num_load_workers = 2; ///< concurrent disk -> CPU loads
+  int32_t max_loras = 8;         ///< GPU slots, >= 1
+  int32_t max_cpu_loras = 32;    ///< CPU places, >= max_loras
+  int32_t num_load_workers = 2;  ///< concurrent disk -> CPU loads
   EvictionPolicy gpu_eviction = EvictionPolicy::lru;
 };
 
@@ -91,9 +91,9 @@ class Residency {
   void unpin(AdapterRef adapter);
 
   // --- life of a request --------------------------------------------------------------------
-  void submitted(AdapterRef adapter);   ///< counts it in flight; prefetches to the CPU if absent
-  void admitted(AdapterRef adapter);    ///< waiting -> running
-  void preempted(AdapterRef adapter);   ///< running -> waiting
+  void submitted(AdapterRef adapter);     ///< counts it in flight; prefetches to the CPU if absent
+  void admitted(AdapterRef adapter);      ///< waiting -> running
+  void preempted(AdapterRef adapter);     ///< running -> waiting
   void left_running(AdapterRef adapter);  ///< a running request ended
   void left_waiting(AdapterRef adapter);  ///< a waiting request ended (abort, error)
 
@@ -134,8 +134,8 @@ class Residency {
   int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
   int32_t g_size() const { return int32_t(g_.size()); }
   const std::vector<AdapterRef>& g() const { return g_; }  ///< members, in no particular order
-  int32_t num_on_gpu() const { return num_on_gpu_; }   ///< slots taken
-  int32_t num_on_cpu() const { return num_on_cpu_; }   ///< places taken, loading ones too
+  int32_t num_on_gpu() const { return num_on_gpu_; }       ///< slots taken
+  int32_t num_on_cpu() const { return num_on_cpu_; }       ///< places taken, loading ones too
   int32_t num_pinned() const { return num_pinned_; }
   int32_t num_loading() const { return num_loading_; }
   int32_t num_registered() const { return int32_t(by_uid_.size()); }

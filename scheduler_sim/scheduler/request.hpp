@@ -25,20 +25,20 @@ struct RequestSpec {
   uint32_t num_prompt_tokens = 0;  ///< >= 1
   uint32_t max_new_tokens = 0;     ///< 0 = prefill only
   /// What is in the prompt, for the prefix cache; at most one of the two, empty = content unknown.
-  std::span<const int32_t> tokens;          ///< the prompt itself, num_prompt_tokens entries
-  std::span<const uint64_t> block_contents; ///< one id per full block of the prompt
-  std::span<const int32_t> stop_tokens;     ///< end the request when sampled (EOS is one of them)
-  bool prompt_logprobs = false;      ///< needs logits of every prompt row: matches nothing
-  bool disable_prefix_cache = false; ///< neither matches nor publishes
+  std::span<const int32_t> tokens;           ///< the prompt itself, num_prompt_tokens entries
+  std::span<const uint64_t> block_contents;  ///< one id per full block of the prompt
+  std::span<const int32_t> stop_tokens;      ///< end the request when sampled (EOS is one of them)
+  bool prompt_logprobs = false;              ///< needs logits of every prompt row: matches nothing
+  bool disable_prefix_cache = false;         ///< neither matches nor publishes
 };
 
 enum class SubmitStatus : uint8_t {
   ok,
   empty_prompt,
-  bad_content,         ///< tokens or block_contents do not fit num_prompt_tokens
+  bad_content,  ///< tokens or block_contents do not fit num_prompt_tokens
   duplicate_id,
-  too_long,            ///< num_prompt_tokens + max_new_tokens > max_model_len
-  never_fits,          ///< needs more KV blocks than the pool has
+  too_long,    ///< num_prompt_tokens + max_new_tokens > max_model_len
+  never_fits,  ///< needs more KV blocks than the pool has
   unknown_adapter,
 };
 const char* describe(SubmitStatus status);
@@ -56,14 +56,14 @@ struct WaitKey {
 ///   num_computed and samples one token when it reaches num_total.
 struct Request {
   uint64_t id = 0;
-  uint64_t arrival_seq = 0;     ///< order of submission, never reused
-  uint64_t admission_seq = 0;   ///< order of (last) admission
+  uint64_t arrival_seq = 0;    ///< order of submission, never reused
+  uint64_t admission_seq = 0;  ///< order of (last) admission
   AdapterRef adapter = kBaseRef;
   int32_t priority = 0;
   uint32_t num_prompt = 0, num_generated = 0, num_computed = 0, max_new_tokens = 0;
   RequestState state = RequestState::queued;
-  bool in_step = false;         ///< has tokens in the step in flight
-  bool end_at_commit = false;   ///< aborted or failed while in_step
+  bool in_step = false;        ///< has tokens in the step in flight
+  bool end_at_commit = false;  ///< aborted or failed while in_step
   FinishReason end_reason = FinishReason::abort;
   bool match_prefix = true, publish_prefix = true;
   std::vector<BlockId> blocks;
@@ -75,9 +75,9 @@ struct Request {
   WaitKey wait_key;
   RequestRef adapter_prev = kNoRequest, adapter_next = kNoRequest;  ///< queue of its adapter
   RequestRef young_prev = kNoRequest, young_next = kNoRequest;      ///< not yet reserving
-  int64_t num_rejections = 0;   ///< walks in which the adapter gate turned it away
+  int64_t num_rejections = 0;  ///< walks in which the adapter gate turned it away
   int64_t first_rejection_ns = -1;
-  int64_t reservation = -1;     ///< number, -1 = not reserving
+  int64_t reservation = -1;  ///< number, -1 = not reserving
 
   uint32_t num_total() const { return num_prompt + num_generated; }
   /// Output tokens still to come; a request that is still in prefill counts all of them.

@@ -19,22 +19,29 @@ bool reached_its_end(const Request& r) { return r.num_generated >= r.max_new_tok
 
 const char* describe(SubmitStatus status) {
   switch (status) {
-    case SubmitStatus::ok: return "accepted";
-    case SubmitStatus::empty_prompt: return "the prompt is empty";
-    case SubmitStatus::bad_content: return "the prompt's content does not fit its length";
-    case SubmitStatus::duplicate_id: return "a live request has this id";
-    case SubmitStatus::too_long: return "prompt + output exceed max_model_len";
-    case SubmitStatus::never_fits: return "needs more KV blocks than the pool has";
-    case SubmitStatus::unknown_adapter: return "no such adapter";
+    case SubmitStatus::ok:
+      return "accepted";
+    case SubmitStatus::empty_prompt:
+      return "the prompt is empty";
+    case SubmitStatus::bad_content:
+      return "the prompt's content does not fit its length";
+    case SubmitStatus::duplicate_id:
+      return "a live request has this id";
+    case SubmitStatus::too_long:
+      return "prompt + output exceed max_model_len";
+    case SubmitStatus::never_fits:
+      return "needs more KV blocks than the pool has";
+    case SubmitStatus::unknown_adapter:
+      return "no such adapter";
   }
   return "?";
 }
 
 const char* name_of(DecisionKind kind) {
   static constexpr const char* kNames[] = {
-      "arrival", "admission", "chunk",     "load",       "load_done",  "copy",
-      "copy_done", "eviction", "reservation", "drain",   "drain_end",  "preemption",
-      "first_token", "finish", "abort",    "unload",     "load_failure"};
+      "arrival",     "admission", "chunk",       "load",   "load_done",   "copy",
+      "copy_done",   "eviction",  "reservation", "drain",  "drain_end",   "preemption",
+      "first_token", "finish",    "abort",       "unload", "load_failure"};
   return kNames[size_t(kind)];
 }
 

@@ -27,15 +27,15 @@ struct SchedulerConfig {
   uint32_t num_blocks = 0;                 ///< KV blocks, the null block included
   uint32_t max_num_batched_tokens = 2048;  ///< tokens per step, >= max_num_seqs
   uint32_t max_num_seqs = 256;
-  uint32_t long_prefill_threshold = 0;     ///< most tokens of one request per step, 0 = no limit
+  uint32_t long_prefill_threshold = 0;  ///< most tokens of one request per step, 0 = no limit
   bool chunked_prefill = true;
   uint32_t max_model_len = std::numeric_limits<uint32_t>::max();
   LoadMode load_mode = LoadMode::overlap;
   PackMode pack = PackMode::prefill_only;
   bool prefix_cache = true;
-  bool use_priorities = true;              ///< false: first come, first served
-  int64_t t_starve_ns = 3'000'000'000;     ///< kNever = off
-  int64_t n_starve = 64;                   ///< walks; kNever = off, 0 = always
+  bool use_priorities = true;           ///< false: first come, first served
+  int64_t t_starve_ns = 3'000'000'000;  ///< kNever = off
+  int64_t n_starve = 64;                ///< walks; kNever = off, 0 = always
   double drain_factor = 1.2;
 
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -199,14 +199,14 @@ class Scheduler {
   int64_t drain_left_ = 0;
   AdapterRef reserved_ = kBaseRef;  // adapter the reservation keeps a place for
   int64_t next_reservation_ = 0;
-  bool walk_stopped_ = false;       // the last walk ended before the end of the queue
-  WaitKey walk_stop_;               // ... at this place
+  bool walk_stopped_ = false;  // the last walk ended before the end of the queue
+  WaitKey walk_stop_;          // ... at this place
 
   std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
   std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
   std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
   std::vector<BlockKey> key_scratch_;
-  std::vector<int64_t> largest_remaining_;            // scratch of start_drain
+  std::vector<int64_t> largest_remaining_;  // scratch of start_drain
 
   // Would the next step repeat the last one? Set by plan, cleared by anything that happens.
   bool steady_ = false;

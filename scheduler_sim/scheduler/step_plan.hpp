@@ -11,17 +11,17 @@ namespace loratory::sim {
 /// One sequence in one step.
 struct StepRow {
   RequestRef request;
-  AdapterRef adapter;      ///< kBaseRef = base model
-  int32_t slot;            ///< GPU slot of the adapter, kNoSlot = base model
-  uint32_t num_computed;   ///< tokens with KV before the step
-  uint32_t num_tokens;     ///< tokens computed in it, >= 1
-  bool is_decode;          ///< one token, and the request has generated before
-  bool samples;            ///< reaches the last token: yields one token
+  AdapterRef adapter;     ///< kBaseRef = base model
+  int32_t slot;           ///< GPU slot of the adapter, kNoSlot = base model
+  uint32_t num_computed;  ///< tokens with KV before the step
+  uint32_t num_tokens;    ///< tokens computed in it, >= 1
+  bool is_decode;         ///< one token, and the request has generated before
+  bool samples;           ///< reaches the last token: yields one token
 };
 
 /// What one forward pass must compute. Block tables: Scheduler::request(row.request).blocks.
 struct StepPlan {
-  int64_t step = 0;              ///< counts from 1
+  int64_t step = 0;  ///< counts from 1
   uint32_t num_tokens = 0;
   uint32_t num_decode_rows = 0;
   std::vector<StepRow> rows;
@@ -42,8 +42,8 @@ struct StepResult {
 /// A stretch of future steps that repeat the last one: the same rows, one decode token each, with
 /// no decision in between.
 struct Stretch {
-  int64_t num_steps = 0;      ///< how many at most, 0 = none
-  int64_t deadline_ns = 0;    ///< a step of the stretch must be planned before this time
+  int64_t num_steps = 0;    ///< how many at most, 0 = none
+  int64_t deadline_ns = 0;  ///< a step of the stretch must be planned before this time
 };
 
 }  // namespace loratory::sim

@@ -18,8 +18,8 @@ constexpr size_t kBufferBytes = 1024 * kRecordBytes;
 }  // namespace
 
 void EventLog::on_decision(const Decision& d) {
-  const std::array<uint64_t, 6> record{uint64_t(d.time_ns), uint64_t(d.kind), d.request,
-                                       d.uid, uint64_t(d.a), uint64_t(d.b)};
+  const std::array<uint64_t, 6> record{uint64_t(d.time_ns), uint64_t(d.kind), d.request, d.uid,
+                                       uint64_t(d.a),       uint64_t(d.b)};
   static_assert(sizeof record == kRecordBytes);
   const auto* bytes = reinterpret_cast<const std::byte*>(record.data());
   buffer_.insert(buffer_.end(), bytes, bytes + kRecordBytes);

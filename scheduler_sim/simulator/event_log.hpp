@@ -29,7 +29,7 @@ class EventLog : public DecisionSink {
 
   bool keep_;
   uint64_t size_ = 0;
-  uint64_t hash_ = 0;               // of the full buffers so far
+  uint64_t hash_ = 0;  // of the full buffers so far
   std::vector<std::byte> buffer_;
   std::vector<Decision> decisions_;
 };

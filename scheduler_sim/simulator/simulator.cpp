@@ -42,9 +42,8 @@ void Simulator::register_adapters() {
 }
 
 void Simulator::run() {
-  std::ranges::stable_sort(ops_, {}, [](const ScheduledOp& op) {
-    return std::pair(op.time_ns, op.kind);
-  });
+  std::ranges::stable_sort(ops_, {},
+                           [](const ScheduledOp& op) { return std::pair(op.time_ns, op.kind); });
   for (;;) {
     NextEvent event = next_event();
     if (event.kind == EventKind::none) break;
@@ -78,12 +77,23 @@ Simulator::NextEvent Simulator::next_event() const {
 
 void Simulator::run_event(EventKind kind) {
   switch (kind) {
-    case EventKind::arrival: arrive(); break;
-    case EventKind::load_done: finish_load(); break;
-    case EventKind::copy_done: finish_copy(); break;
-    case EventKind::step_done: finish_step(); break;
-    case EventKind::op: run_op(ops_[next_op_++]); break;
-    case EventKind::none: return;
+    case EventKind::arrival:
+      arrive();
+      break;
+    case EventKind::load_done:
+      finish_load();
+      break;
+    case EventKind::copy_done:
+      finish_copy();
+      break;
+    case EventKind::step_done:
+      finish_step();
+      break;
+    case EventKind::op:
+      run_op(ops_[next_op_++]);
+      break;
+    case EventKind::none:
+      return;
   }
   start_transfers();
   start_step_if_ready();
@@ -124,11 +134,14 @@ RequestSpec Simulator::spec_of(size_t request) {
 uint8_t Simulator::tier_of(AdapterIndex adapter) const {
   if (adapter == kBaseModel) return 0;
   switch (scheduler_.residency().state(AdapterRef(adapter))) {
-    case AdapterState::on_gpu: return 1;
+    case AdapterState::on_gpu:
+      return 1;
     case AdapterState::on_cpu:
-    case AdapterState::copying: return 2;
+    case AdapterState::copying:
+      return 2;
     case AdapterState::on_disk:
-    case AdapterState::loading: return 3;
+    case AdapterState::loading:
+      return 3;
   }
   return 3;
 }
@@ -151,12 +164,18 @@ void Simulator::finish_step() {
 
 void Simulator::run_op(const ScheduledOp& op) {
   switch (op.kind) {
-    case ScheduledOp::Kind::abort: scheduler_.abort(op.target, now_ns_); break;
+    case ScheduledOp::Kind::abort:
+      scheduler_.abort(op.target, now_ns_);
+      break;
     case ScheduledOp::Kind::unload:
       scheduler_.unload_adapter(trace_.adapters[op.target].name, false, now_ns_);
       break;
-    case ScheduledOp::Kind::pin: scheduler_.pin(AdapterRef(op.target), now_ns_); break;
-    case ScheduledOp::Kind::unpin: scheduler_.unpin(AdapterRef(op.target), now_ns_); break;
+    case ScheduledOp::Kind::pin:
+      scheduler_.pin(AdapterRef(op.target), now_ns_);
+      break;
+    case ScheduledOp::Kind::unpin:
+      scheduler_.unpin(AdapterRef(op.target), now_ns_);
+      break;
   }
 }
 

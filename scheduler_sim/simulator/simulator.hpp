@@ -17,8 +17,8 @@ namespace loratory::sim {
 struct SimulationConfig {
   SchedulerConfig scheduler;
   LoadCosts loads;
-  std::vector<int64_t> adapter_bytes;  ///< by AdapterIndex: what a load moves
-  std::vector<uint32_t> adapter_ranks; ///< by AdapterIndex: true ranks
+  std::vector<int64_t> adapter_bytes;   ///< by AdapterIndex: what a load moves
+  std::vector<uint32_t> adapter_ranks;  ///< by AdapterIndex: true ranks
   bool fast = true;       ///< jump over regular steps; the event log is the same either way
   bool keep_log = false;  ///< keep the decisions in memory, not only their hash
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "scheduler_sim/metrics/duration_text.hpp"
 #include "scheduler_sim/simulator/simulator.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 
@@ -27,6 +26,11 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
     config.adapter_bytes.push_back(adapter_bytes(engine.model, engine.memory.targets, rank));
   }
   return config;
+}
+
+// "1.6x", "230x".
+std::string factor_text(double factor) {
+  return factor < 10 ? fmt::format("{:.1f}x", factor) : fmt::format("{:.0f}x", factor);
 }
 
 // The first cause that explains a missed SLO, in a few words.
@@ -63,8 +67,8 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   ConfigResult& result = out.result;
   result.max_loras = point.max_loras;
   result.max_cpu_loras = point.max_cpu_loras;
-  const MemoryPlan memory = plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras,
-                                        point.max_cpu_loras);
+  const MemoryPlan memory =
+      plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
   result.memory = memory.split;
   if (engine.forced_kv_blocks > 0) {
     result.memory.kv_blocks = engine.forced_kv_blocks;

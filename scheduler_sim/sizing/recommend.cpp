@@ -4,18 +4,22 @@
 
 #include <algorithm>
 
-#include "scheduler_sim/metrics/duration_text.hpp"
+#include "scheduler_sim/report/format.hpp"
 
 namespace loratory::sim {
 namespace {
+
+using report::format_ms;
 
 constexpr double kCloseEnough = 0.99;  // goodput within 1 % of the best: take the smaller one
 
 std::string limits_text(const Slo& slo) {
   std::string text;
-  if (slo.ttft_ms > 0) text += fmt::format("TTFT p{:g} <= {:g} ms", slo.percentile, slo.ttft_ms);
+  if (slo.ttft_ms > 0)
+    text += fmt::format("TTFT p{:g} <= {}", slo.percentile, format_ms(slo.ttft_ms));
   if (slo.ttft_ms > 0 && slo.tpot_ms > 0) text += " and ";
-  if (slo.tpot_ms > 0) text += fmt::format("TPOT p{:g} <= {:g} ms", slo.percentile, slo.tpot_ms);
+  if (slo.tpot_ms > 0)
+    text += fmt::format("TPOT p{:g} <= {}", slo.percentile, format_ms(slo.tpot_ms));
   return text.empty() ? "no SLO" : text;
 }
 
@@ -45,7 +49,7 @@ std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
       "; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "
       "of {:.0f} %, and TTFT p{:g} is {} instead of {}",
       fewer.max_loras, 100 * fewer.adapter_gpu_hit_ratio, 100 * chosen.adapter_gpu_hit_ratio,
-      result.slo.percentile, duration_text(fewer.slo_ttft_ms), duration_text(chosen.slo_ttft_ms));
+      result.slo.percentile, format_ms(fewer.slo_ttft_ms), format_ms(chosen.slo_ttft_ms));
 }
 
 // What keeps the chosen engine from serving more.
@@ -129,10 +133,10 @@ void explain(SizeResult& result) {
     return;
   }
   const ConfigResult& c = result.configs[size_t(closest)];
-  result.reason = fmt::format("no configuration meets {}; the best goodput is {:.3g} requests/s, "
-                              "at {}, where {:.1f} % of the requests meet it",
-                              limits_text(result.slo), c.request_goodput, name_of(c),
-                              100 * c.slo_attainment);
+  result.reason = fmt::format(
+      "no configuration meets {}; the best goodput is {:.3g} requests/s, "
+      "at {}, where {:.1f} % of the requests meet it",
+      limits_text(result.slo), c.request_goodput, name_of(c), 100 * c.slo_attainment);
   result.next_limit = fmt::format("there: {}", c.verdict);
 }
 

@@ -143,8 +143,8 @@ std::vector<int32_t> sizes_around_best(const SizeResult& coarse) {
   return sizes;
 }
 
-// The rows that are drawn, with all they need: the recommended one (or the best) and its neighbours,
-// of which only the CDFs are kept.
+// The rows that are drawn, with all they need: the recommended one (or the best) and its
+// neighbours, of which only the CDFs are kept.
 void add_details(SizeResult& result, int32_t row, int32_t chosen, const std::vector<Trace>& traces,
                  const EngineSpec& engine) {
   if (row < 0 || size_t(row) >= result.configs.size()) return;

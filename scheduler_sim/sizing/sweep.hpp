@@ -14,7 +14,7 @@ struct SweepOptions {
   std::vector<int32_t> max_loras;      ///< empty = auto: powers of two, then around the best
   std::vector<int32_t> max_cpu_loras;  ///< empty = 4 x max_loras, at most one per adapter
   Slo slo;
-  int num_threads = 0;                 ///< 0 = all cores
+  int num_threads = 0;  ///< 0 = all cores
   /// Called from any thread after each replay, and before the first one with done = 0.
   std::function<void(int64_t done, int64_t total)> on_progress;
 };

@@ -27,10 +27,10 @@ constexpr size_t kMaxFunctionLines = 70;
 const std::map<std::string, size_t> kLongFunctions = {};
 
 struct File {
-  std::string path;                // from the repository root
+  std::string path;  // from the repository root
   std::vector<std::string> lines;
-  std::vector<std::string> code;   // C++ only: without comments and the inside of literals
-  std::vector<bool> in_raw_text;   // C++ only: the line begins or ends inside a raw string
+  std::vector<std::string> code;  // C++ only: without comments and the inside of literals
+  std::vector<bool> in_raw_text;  // C++ only: the line begins or ends inside a raw string
 
   bool is_header() const { return path.ends_with(".hpp"); }
   bool is_cpp() const { return is_header() || path.ends_with(".cpp"); }
@@ -47,12 +47,18 @@ class LiteralStripper {
 
   std::string strip() {
     while (at_ < text_.size()) {
-      if (starts("//")) blank_until("\n", 0);
-      else if (starts("/*")) blank_until("*/", 2);
-      else if (starts("R\"")) blank_raw_string();
-      else if (text_[at_] == '"') blank_quoted('"');
-      else if (text_[at_] == '\'' && !is_digit_separator()) blank_quoted('\'');
-      else out_.push_back(text_[at_++]);
+      if (starts("//"))
+        blank_until("\n", 0);
+      else if (starts("/*"))
+        blank_until("*/", 2);
+      else if (starts("R\""))
+        blank_raw_string();
+      else if (text_[at_] == '"')
+        blank_quoted('"');
+      else if (text_[at_] == '\'' && !is_digit_separator())
+        blank_quoted('\'');
+      else
+        out_.push_back(text_[at_++]);
     }
     return std::move(out_);
   }
@@ -133,8 +139,8 @@ bool is_source(const fs::path& path) {
 std::vector<File> read_tree() {
   const fs::path root = LORATORY_SOURCE_DIR;
   std::vector<File> files;
-  for (const char* folder : {"reference", "scheduler_sim", "gpu", "cli", "fuzz", "tests", "bench",
-                             "cmake", "scripts"}) {
+  for (const char* folder :
+       {"reference", "scheduler_sim", "gpu", "cli", "fuzz", "tests", "bench", "cmake", "scripts"}) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (entry.is_regular_file() && is_source(entry.path())) {

@@ -57,7 +57,7 @@ std::vector<Figure> cdf_figure(const SizeResult& result, const std::string& id,
   std::erase_if(shown, [&](size_t i) { return (result.configs[i].*quantiles).size() < 2; });
   if (shown.empty()) return {};
   LineChart chart;
-  chart.x = {name + ", log scale", format_ms, true};
+  chart.x = {name + ", log scale", tick_ms, true};
   chart.y = {"share of requests", whole_percent};
   chart.y.lo = 0;
   chart.y.hi = 1;

@@ -115,6 +115,7 @@ text-decoration:underline}
 .configs th[aria-sort=ascending] button::after{content:" \2191"}
 .configs th[aria-sort=descending] button::after{content:" \2193"}
 .configs td.why,.configs th:last-child{text-align:left}
+.configs td.why{white-space:normal;min-width:8em}
 .configs tr.chosen td{background:var(--accent-soft);font-weight:600}
 .configs tr.misfit-row td{color:var(--muted)}
 .configs td:first-child,.configs th:first-child{position:sticky;left:0;background:var(--bg)}

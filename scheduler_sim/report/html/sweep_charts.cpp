@@ -139,7 +139,7 @@ Figure latency_figure(const SizeResult& result, std::string id, const std::strin
                       double limit_ms, const std::vector<double>& lo_ms = {},
                       const std::vector<double>& hi_ms = {}) {
   LineChart chart = chart_of_sizes(result);
-  chart.y = {"time", format_ms};
+  chart.y = {"time", tick_ms};
   add_measures(chart, result, measures);
   add_band(chart, result, lo_ms, hi_ms);
   chart.band_style = 2;

@@ -13,7 +13,8 @@ using nlohmann::json;
 
 class ReplayAndSize : public ProgramTest {
  protected:
-  const std::string sample_ = std::string("--trace ") + LORATORY_SOURCE_DIR + "/traces/sample.jsonl.gz ";
+  const std::string sample_ =
+      std::string("--trace ") + LORATORY_SOURCE_DIR + "/traces/sample.jsonl.gz ";
 
   json replay(const std::string& flags) const {
     const Outcome run = loratory("replay " + sample_ + "--json r.json " + flags);
@@ -35,12 +36,28 @@ TEST_F(ReplayAndSize, ReplayHasTheKeysOfTheSchema) {
       EXPECT_TRUE(config.contains(std::string(statistic) + "_" + metric + "_ms"));
     }
   }
-  for (const char* key :
-       {"max_loras", "max_cpu_loras", "num_requests", "completed", "duration_s",
-        "request_throughput", "total_token_throughput", "output_throughput", "request_goodput",
-        "adapter_gpu_hit_ratio", "adapter_cpu_hit_ratio", "adapter_loads", "adapter_load_bytes",
-        "prefix_hit_ratio_tokens", "prefix_hit_ratio_blocks", "num_preemptions", "kv_blocks",
-        "slot_bytes", "weights_bytes", "event_log_hash", "feasible", "verdict"}) {
+  for (const char* key : {"max_loras",
+                          "max_cpu_loras",
+                          "num_requests",
+                          "completed",
+                          "duration_s",
+                          "request_throughput",
+                          "total_token_throughput",
+                          "output_throughput",
+                          "request_goodput",
+                          "adapter_gpu_hit_ratio",
+                          "adapter_cpu_hit_ratio",
+                          "adapter_loads",
+                          "adapter_load_bytes",
+                          "prefix_hit_ratio_tokens",
+                          "prefix_hit_ratio_blocks",
+                          "num_preemptions",
+                          "kv_blocks",
+                          "slot_bytes",
+                          "weights_bytes",
+                          "event_log_hash",
+                          "feasible",
+                          "verdict"}) {
     EXPECT_TRUE(config.contains(key)) << key;
   }
   EXPECT_EQ(config["completed"], config["num_requests"]);
@@ -58,14 +75,16 @@ TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
   const std::string flags = "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --json ";
   ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 0);
   ASSERT_EQ(loratory("size " + sample_ + flags + "two.json --threads 2").exit_code, 0);
-  EXPECT_EQ(json::parse(content("one.json"))["configs"], json::parse(content("two.json"))["configs"]);
+  EXPECT_EQ(json::parse(content("one.json"))["configs"],
+            json::parse(content("two.json"))["configs"]);
 }
 
 // Too few slots thrash, too many starve the KV cache: the recommendation lies between.
 TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
-  const Outcome run = loratory("size " + sample_ + "--gpu L40S --rate-scale 0.35 --slo-ttft-ms 1000 " +
-                               "--slo-tpot-ms 60 --json size.json --html report.html --csv r.csv " +
-                               "--requests-csv q.csv.gz --perfetto p.json --prom m.prom");
+  const Outcome run =
+      loratory("size " + sample_ + "--gpu L40S --rate-scale 0.35 --slo-ttft-ms 1000 " +
+               "--slo-tpot-ms 60 --json size.json --html report.html --csv r.csv " +
+               "--requests-csv q.csv.gz --perfetto p.json --prom m.prom");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json result = json::parse(content("size.json"));
   const json& configs = result["configs"];
@@ -92,14 +111,17 @@ TEST_F(ReplayAndSize, WhatDoesNotFitIsARow) {
 }
 
 TEST_F(ReplayAndSize, BadInputIsOneLine) {
-  write("cut.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2})" "\n" R"({"arrival_ms":1,"prom)");
+  write("cut.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2})"
+                     "\n"
+                     R"({"arrival_ms":1,"prom)");
   const Outcome cut = loratory("replay --trace cut.jsonl --json r.json");
   EXPECT_EQ(cut.exit_code, 2);
   EXPECT_EQ(cut.err.rfind("loratory: cut.jsonl:2:", 0), 0u) << cut.err;
   EXPECT_FALSE(std::filesystem::exists(path("r.json")));
-  expect_bad_input("size " + sample_ + "--max-loras 4,x",
-                   "--max-loras: 'x' is not a number from 1 to 4096; list sizes, for example 4,8,16 "
-                   "or 4:64:4");
+  expect_bad_input(
+      "size " + sample_ + "--max-loras 4,x",
+      "--max-loras: 'x' is not a number from 1 to 4096; list sizes, for example 4,8,16 "
+      "or 4:64:4");
   expect_bad_input("replay " + sample_ + "--max-loras 8 --max-cpu-loras 4",
                    "--max-cpu-loras: must be at least --max-loras; an adapter on the GPU is on the "
                    "CPU too");
@@ -115,8 +137,10 @@ TEST_F(ReplayAndSize, FlagsComeFromAFileToo) {
   write("run.toml", "max-loras = 16\nmax-num-seqs = 64\ngpu = \"L40S\"\n");
   const Outcome file = loratory("replay " + sample_ + "--config run.toml --json a.json");
   ASSERT_EQ(file.exit_code, 0) << file.err;
-  ASSERT_EQ(loratory("replay " + sample_ + "--max-loras 16 --max-num-seqs 64 --gpu L40S --json b.json")
-                .exit_code, 0);
+  ASSERT_EQ(
+      loratory("replay " + sample_ + "--max-loras 16 --max-num-seqs 64 --gpu L40S --json b.json")
+          .exit_code,
+      0);
   EXPECT_EQ(json::parse(content("a.json"))["configs"], json::parse(content("b.json"))["configs"]);
 }
 

@@ -33,7 +33,8 @@ class SystemFlags : public ::testing::Test {
   void SetUp() override {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
     path_ = (std::filesystem::temp_directory_path() /
-             (std::string("loratory_") + info->name() + ".toml")).string();
+             (std::string("loratory_") + info->name() + ".toml"))
+                .string();
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -63,10 +64,11 @@ TEST_F(SystemFlags, DefaultsAreTheDocumentedOnes) {
 }
 
 TEST_F(SystemFlags, ReachTheirFields) {
-  parse("replay --model Qwen2.5-7B --gpu H200 --tp 2 --max-lora-rank 64 --target-modules q,v "
-        "--reserve-gib 2 --host-memory-gib 8 --gpu-eviction fifo --load-mode blocking "
-        "--disk-gbps 3.5 --h2d-gbps 12 --disk-sharing own --n-starve inf --t-starve-ms inf "
-        "--no-chunked-prefill");
+  parse(
+      "replay --model Qwen2.5-7B --gpu H200 --tp 2 --max-lora-rank 64 --target-modules q,v "
+      "--reserve-gib 2 --host-memory-gib 8 --gpu-eviction fifo --load-mode blocking "
+      "--disk-gbps 3.5 --h2d-gbps 12 --disk-sharing own --n-starve inf --t-starve-ms inf "
+      "--no-chunked-prefill");
   EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(options_.t_starve_ms, std::numeric_limits<int64_t>::max());
   EXPECT_TRUE(options_.no_chunked_prefill);
@@ -80,8 +82,9 @@ TEST_F(SystemFlags, ReachTheirFields) {
 }
 
 TEST_F(SystemFlags, ConfigFileFillsTheSubcommand) {
-  write("max-num-seqs = 77\nmodel = \"Qwen3-8B\"\nslo-ttft-ms = 250.5\n"
-        "no-chunked-prefill = true\nn-starve = \"inf\"\n");
+  write(
+      "max-num-seqs = 77\nmodel = \"Qwen3-8B\"\nslo-ttft-ms = 250.5\n"
+      "no-chunked-prefill = true\nn-starve = \"inf\"\n");
   parse("size" + config());
   EXPECT_EQ(options_.max_num_seqs, 77);
   EXPECT_EQ(options_.model, "Qwen3-8B");

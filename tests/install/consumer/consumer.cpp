@@ -41,8 +41,7 @@ int main() {
   sim::ConfigResult result;
   simulator.metrics().fill(result, {}, /*block_size=*/16, /*keep_details=*/false);
   std::printf("%d of %d requests completed, %d adapters copied, log %s\n", int(result.completed),
-              int(result.num_requests), int(result.adapter_copies),
-              simulator.log().hash().c_str());
+              int(result.num_requests), int(result.adapter_copies), simulator.log().hash().c_str());
   LORATORY_ASSERT(result.completed == 3, "every request ends");
   LORATORY_ASSERT(result.adapter_copies == 2, "two adapters take turns in one slot");
   return 0;

@@ -183,11 +183,12 @@ TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
     const RooflineModel grid(model_of(row), h100_64(), options);
     with_grid.add(static_cast<double>(grid.step_ns(step)), measured_ns);
   }
-  fmt::print("step time, {} server runs: |error| with grid median {:.0f} % (bias {:+.0f} %) worst "
-             "{:.0f} %; without grid median {:.0f} % (bias {:+.0f} %) worst {:.0f} %\n",
-             with_grid.relative.size(), 100 * with_grid.median_size(), 100 * with_grid.median(),
-             100 * with_grid.worst_size(), 100 * without_grid.median_size(),
-             100 * without_grid.median(), 100 * without_grid.worst_size());
+  fmt::print(
+      "step time, {} server runs: |error| with grid median {:.0f} % (bias {:+.0f} %) worst "
+      "{:.0f} %; without grid median {:.0f} % (bias {:+.0f} %) worst {:.0f} %\n",
+      with_grid.relative.size(), 100 * with_grid.median_size(), 100 * with_grid.median(),
+      100 * with_grid.worst_size(), 100 * without_grid.median_size(), 100 * without_grid.median(),
+      100 * without_grid.worst_size());
   EXPECT_LT(with_grid.median_size(), 0.4);
 }
 
@@ -222,10 +223,11 @@ TEST_F(Measured, DenseLayersOfTwoCards) {
       const double dense = model.parts(shape).dense - static_cast<double>(tokens) * activation_ns;
       errors.add(dense / 32 / 1e3, us);
     }
-    fmt::print("{}: layer matrices, {} token counts, |error| median {:.0f} % (bias {:+.0f} %) "
-               "worst {:.0f} %\n",
-               folder, errors.relative.size(), 100 * errors.median_size(), 100 * errors.median(),
-               100 * errors.worst_size());
+    fmt::print(
+        "{}: layer matrices, {} token counts, |error| median {:.0f} % (bias {:+.0f} %) "
+        "worst {:.0f} %\n",
+        folder, errors.relative.size(), 100 * errors.median_size(), 100 * errors.median(),
+        100 * errors.worst_size());
     EXPECT_LT(errors.median_size(), 0.3);
   }
 }

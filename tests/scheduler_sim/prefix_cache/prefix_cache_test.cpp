@@ -154,9 +154,9 @@ TEST(PrefixCache, OneRequestAfterTheOther) {
   EXPECT_EQ(engine.hits(0, {1, 2, 3, 4, 5}), 0U);
   EXPECT_EQ(engine.blocks_in_use, 3U);
   EXPECT_THAT(engine.pool().cached_free_queue(), ElementsAre(2, 1));  // [3,4] before [1,2]
-  EXPECT_EQ(engine.hits(7, {1, 2, 3, 4, 9}), 0U);  // another namespace
-  EXPECT_EQ(engine.pool().num_cached_free(), 4U);  // nothing was evicted
-  EXPECT_EQ(engine.hits(0, {1, 2, 3, 4}), 2U);     // last-token rule
+  EXPECT_EQ(engine.hits(7, {1, 2, 3, 4, 9}), 0U);                     // another namespace
+  EXPECT_EQ(engine.pool().num_cached_free(), 4U);                     // nothing was evicted
+  EXPECT_EQ(engine.hits(0, {1, 2, 3, 4}), 2U);                        // last-token rule
   EXPECT_EQ(engine.hits(0, {1, 2, 3, 4, 5}), 4U);
   EXPECT_EQ(engine.scheduler().evict_lora_namespace(7), 2U);
   EXPECT_EQ(engine.scheduler().evict_lora_namespace(7), 0U);

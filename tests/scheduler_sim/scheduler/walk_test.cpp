@@ -139,7 +139,8 @@ TEST(Walk, SteadyStreamDoesNotStarveAnotherAdapter) {
   e.submit('!', 1, 1, 8), e.step();
   e.submit('?', 2, 1, 1);
   int num_steps = 0;
-  for (char id = 'A'; e.is_live('?') && num_steps < 50; ++num_steps, id = id == 'z' ? 'A' : id + 1) {
+  for (char id = 'A'; e.is_live('?') && num_steps < 50;
+       ++num_steps, id = id == 'z' ? 'A' : id + 1) {
     e.submit(id, 1, 1, 8);
     e.step();
   }

@@ -89,10 +89,10 @@ TEST(Simulator, EventsOfOneTimeRunInTheirOrder) {
   const FixedTime times(50);
   Simulator s(trace, config(LoadMode::overlap), times);
   s.run();
-  EXPECT_THAT(events(s), ElementsAre("5 arrival", "5 arrival", "5 admission", "5 admission",
-                                     "55 arrival", "55 first_token", "55 first_token", "55 abort",
-                                     "55 finish", "55 admission", "105 finish", "105 first_token",
-                                     "105 finish"));
+  EXPECT_THAT(events(s),
+              ElementsAre("5 arrival", "5 arrival", "5 admission", "5 admission", "55 arrival",
+                          "55 first_token", "55 first_token", "55 abort", "55 finish",
+                          "55 admission", "105 finish", "105 first_token", "105 finish"));
 }
 
 TEST(Simulator, PinnedAdapterStaysAndAnUnloadedOneIsRefused) {
@@ -136,9 +136,9 @@ TEST(Simulator, JumpsOverDecodeStepsWithoutATrace) {
     const FixedTime times(10);
     Simulator s(trace, c, times);
     s.run();
-    EXPECT_THAT(events(s), ElementsAre("0 arrival", "0 arrival", "0 admission", "0 admission",
-                                       "10 first_token", "10 first_token", "7000 finish",
-                                       "10000 finish"));
+    EXPECT_THAT(events(s),
+                ElementsAre("0 arrival", "0 arrival", "0 admission", "0 admission",
+                            "10 first_token", "10 first_token", "7000 finish", "10000 finish"));
     ConfigResult result;
     s.metrics().fill(result, {}, 4, false);
     EXPECT_EQ(result.num_steps, 1000);
