@@ -272,7 +272,7 @@ RC_GTEST_PROP(Simulator, EveryRequestEndsOnce, ()) {
   }
   for (size_t i = 0; i < arrived.size(); ++i) {
     RC_ASSERT(arrived[i] == ended[i]);
-    RC_ASSERT(arrived[i] == (r.result.requests[i].outcome != 4));
+    RC_ASSERT(arrived[i] == (r.result.requests[i].outcome != RequestOutcome::rejected));
     RC_ASSERT(first[i] <= 1);
   }
   RC_ASSERT(r.result.completed + r.result.cancelled + r.result.failed ==

@@ -11,9 +11,9 @@ namespace {
 constexpr int64_t kNumSamples = 600;  // points of the timeline
 constexpr double kMs = 1e-6;          // milliseconds per nanosecond
 
-uint8_t outcome_of(FinishReason reason) {
-  if (reason == FinishReason::abort) return 2;
-  return reason == FinishReason::error ? 3 : 1;
+RequestOutcome outcome_of(FinishReason reason) {
+  if (reason == FinishReason::abort) return RequestOutcome::cancelled;
+  return reason == FinishReason::error ? RequestOutcome::failed : RequestOutcome::completed;
 }
 
 struct Latencies {
@@ -185,9 +185,9 @@ void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool
   std::vector<double> ttft, tpot, e2el, queue;
   int64_t good = 0, prompt_tokens = 0, output_tokens = 0;
   for (const RequestRecord& r : records_) {
-    result.cancelled += r.outcome == 2;
-    result.failed += r.outcome == 3 || r.outcome == 4;
-    if (r.outcome != 1) continue;
+    result.cancelled += r.outcome == RequestOutcome::cancelled;
+    result.failed += r.outcome == RequestOutcome::failed || r.outcome == RequestOutcome::rejected;
+    if (r.outcome != RequestOutcome::completed) continue;
     ++result.completed;
     prompt_tokens += r.prompt_tokens;
     output_tokens += r.output_tokens;
@@ -215,12 +215,16 @@ void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool
 }
 
 void MetricsCollector::fill_adapters(ConfigResult& result) const {
-  int64_t at_tier[4] = {};
-  for (const RequestRecord& r : records_) ++at_tier[r.tier_at_arrival];
-  const int64_t missed_gpu = at_tier[2] + at_tier[3];
-  const int64_t all = at_tier[1] + missed_gpu;
-  if (all > 0) result.adapter_gpu_hit_ratio = double(at_tier[1]) / double(all);
-  if (missed_gpu > 0) result.adapter_cpu_hit_ratio = double(at_tier[2]) / double(missed_gpu);
+  int64_t on_gpu = 0, on_cpu = 0, on_disk = 0;
+  for (const RequestRecord& r : records_) {
+    on_gpu += r.tier_at_arrival == ArrivalTier::gpu;
+    on_cpu += r.tier_at_arrival == ArrivalTier::cpu;
+    on_disk += r.tier_at_arrival == ArrivalTier::disk;
+  }
+  const int64_t missed_gpu = on_cpu + on_disk;
+  const int64_t all = on_gpu + missed_gpu;
+  if (all > 0) result.adapter_gpu_hit_ratio = double(on_gpu) / double(all);
+  if (missed_gpu > 0) result.adapter_cpu_hit_ratio = double(on_cpu) / double(missed_gpu);
   result.adapter_loads = loads_;
   result.adapter_load_bytes = load_bytes_;
   result.adapter_copies = copies_;

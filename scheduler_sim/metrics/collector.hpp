@@ -22,8 +22,8 @@ class MetricsCollector : public DecisionSink {
 
   void on_decision(const Decision& decision) override;
   /// Where the adapter was when the request arrived (before its submission starts a prefetch).
-  void on_arrival(size_t request, uint8_t tier) { records_[request].tier_at_arrival = tier; }
-  void on_rejected(size_t request) { records_[request].outcome = 4; }
+  void on_arrival(size_t request, ArrivalTier tier) { records_[request].tier_at_arrival = tier; }
+  void on_rejected(size_t request) { records_[request].outcome = RequestOutcome::rejected; }
   /// A step that started at `start_ns` and ends now; called before its commit.
   void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
                    int64_t now_ns);

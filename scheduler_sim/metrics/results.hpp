@@ -11,6 +11,12 @@ struct LatencySummary {
   double mean_ms = 0, p50_ms = 0, p90_ms = 0, p99_ms = 0;
 };
 
+/// Where a request's adapter was when the request arrived. Names in requests.csv: report/csv.cpp.
+enum class ArrivalTier : uint8_t { base_model, gpu, cpu, disk };
+
+/// How a request ended: `rejected` was never accepted, `failed` lost its adapter.
+enum class RequestOutcome : uint8_t { unfinished, completed, cancelled, failed, rejected };
+
 /// How one request went. Times are virtual nanoseconds since the start of the trace; -1 = never.
 struct RequestRecord {
   int64_t arrival_ns = 0;
@@ -22,8 +28,8 @@ struct RequestRecord {
   uint32_t cached_tokens = 0;     ///< prompt tokens served by the prefix cache at first admission
   uint32_t adapter = UINT32_MAX;  ///< AdapterIndex of the trace, UINT32_MAX = base model
   uint16_t num_preemptions = 0;
-  uint8_t tier_at_arrival = 0;  ///< 0 base model, 1 gpu, 2 cpu, 3 disk
-  uint8_t outcome = 0;          ///< 0 unfinished, 1 completed, 2 cancelled, 3 error, 4 rejected
+  ArrivalTier tier_at_arrival = ArrivalTier::base_model;
+  RequestOutcome outcome = RequestOutcome::unfinished;
 };
 
 /// Where the memory of the GPU and the host goes, in bytes.

@@ -131,19 +131,19 @@ RequestSpec Simulator::spec_of(size_t request) {
   return spec;
 }
 
-uint8_t Simulator::tier_of(AdapterIndex adapter) const {
-  if (adapter == kBaseModel) return 0;
+ArrivalTier Simulator::tier_of(AdapterIndex adapter) const {
+  if (adapter == kBaseModel) return ArrivalTier::base_model;
   switch (scheduler_.residency().state(AdapterRef(adapter))) {
     case AdapterState::on_gpu:
-      return 1;
+      return ArrivalTier::gpu;
     case AdapterState::on_cpu:
     case AdapterState::copying:
-      return 2;
+      return ArrivalTier::cpu;
     case AdapterState::on_disk:
     case AdapterState::loading:
-      return 3;
+      return ArrivalTier::disk;
   }
-  return 3;
+  return ArrivalTier::disk;
 }
 
 void Simulator::finish_load() {

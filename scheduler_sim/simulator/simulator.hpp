@@ -76,7 +76,7 @@ class Simulator {
   void plan_next_step();
   void skip_regular_steps();
   RequestSpec spec_of(size_t request);
-  uint8_t tier_of(AdapterIndex adapter) const;
+  ArrivalTier tier_of(AdapterIndex adapter) const;
 
   const Trace& trace_;
   SimulationConfig config_;

@@ -40,10 +40,32 @@ inline std::vector<TraceAdapter> small_adapters() {
 }
 
 inline std::vector<RequestRecord> small_requests() {
-  RequestRecord served{0, 2 * kMs, 40 * kMs, 400 * kMs, 128, 20, 64, 0, 1, 2, 1};
-  RequestRecord base{5 * kMs + 250, 6 * kMs, 90 * kMs, 90 * kMs, 7, 1, 0, kBaseModel, 0, 0, 1};
-  RequestRecord cancelled{9 * kMs, -1, -1, 700 * kMs, 300, 0, 0, 1, 0, 3, 2};
-  RequestRecord unfinished{11 * kMs, 20 * kMs, -1, -1, 4096, 0, 0, 2, 0, 3, 0};
+  RequestRecord served{0,
+                       2 * kMs,
+                       40 * kMs,
+                       400 * kMs,
+                       128,
+                       20,
+                       64,
+                       0,
+                       1,
+                       ArrivalTier::cpu,
+                       RequestOutcome::completed};
+  RequestRecord base{5 * kMs + 250,
+                     6 * kMs,
+                     90 * kMs,
+                     90 * kMs,
+                     7,
+                     1,
+                     0,
+                     kBaseModel,
+                     0,
+                     ArrivalTier::base_model,
+                     RequestOutcome::completed};
+  RequestRecord cancelled{
+      9 * kMs, -1, -1, 700 * kMs, 300, 0, 0, 1, 0, ArrivalTier::disk, RequestOutcome::cancelled};
+  RequestRecord unfinished{
+      11 * kMs, 20 * kMs, -1, -1, 4096, 0, 0, 2, 0, ArrivalTier::disk, RequestOutcome::unfinished};
   return {served, base, cancelled, unfinished};
 }
 

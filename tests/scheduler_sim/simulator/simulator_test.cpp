@@ -106,10 +106,10 @@ TEST(Simulator, PinnedAdapterStaysAndAnUnloadedOneIsRefused) {
   s.run();
   ConfigResult result;
   s.metrics().fill(result, {}, 4, /*keep_details=*/true);
-  EXPECT_EQ(result.requests[0].tier_at_arrival, 1);  // loaded by the pin
+  EXPECT_EQ(result.requests[0].tier_at_arrival, ArrivalTier::gpu);  // loaded by the pin
   EXPECT_EQ(result.requests[0].first_token_ns, 1050);
-  EXPECT_EQ(result.requests[1].tier_at_arrival, 3);
-  EXPECT_EQ(result.requests[2].outcome, 4);
+  EXPECT_EQ(result.requests[1].tier_at_arrival, ArrivalTier::disk);
+  EXPECT_EQ(result.requests[2].outcome, RequestOutcome::rejected);
   EXPECT_EQ(result.completed, 2);
   EXPECT_EQ(result.failed, 1);
 }
