@@ -116,9 +116,22 @@ TEST(Requests, PriorityDecidesWhoIsPreempted) {
   SchedulerConfig c = Engine::config(1);
   c.num_blocks = 5;
   Engine e(c);
-  e.submit('a', 0, 8, 4, /*priority=*/1), e.submit('b', 0, 7, 4, /*priority=*/0);
-  e.step();
-  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));  // a, although it was first
+  e.submit('a', 0, 7, 4, /*priority=*/1), e.step();
+  e.submit('b', 0, 8, 4, /*priority=*/0), e.step();
+  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));  // a, although it was admitted first
+}
+
+// v has its token already when x takes its blocks: y gets it, 6 - 1 in place of 6 - 2.
+TEST(Requests, TokensOfThePreemptedReturnToTheBudget) {  // [7.6]
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 5;
+  c.max_num_batched_tokens = 6;
+  c.max_num_seqs = 3;
+  Engine e(c);
+  e.submit('v', 0, 5, 4, /*priority=*/1), e.step();
+  e.submit('x', 0, 4, 4), e.submit('y', 0, 9, 3);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('v', 1), Pair('x', 4), Pair('y', 1)));
+  EXPECT_THAT(e.step(), ElementsAre(Pair('x', 1), Pair('y', 5)));
 }
 
 // Without the prompt's tokens the generated ones name no block: b's second try must not match the
