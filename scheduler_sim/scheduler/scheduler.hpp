@@ -81,8 +81,11 @@ class Scheduler {
   void unpin(AdapterRef adapter, int64_t now_ns);
   void load_done(AdapterRef adapter, bool ok, int64_t now_ns);
   void copy_done(AdapterRef adapter, int64_t now_ns);
-  /// Blocks of the namespace that became free.
-  uint32_t evict_lora_namespace(Uid uid) { return pool_.evict_namespace(uid); }
+  /// Frees what the prefix cache holds for this adapter, and stops it from publishing more. Returns
+  /// the number of blocks freed; unknown uids and the base model: nothing happens.
+  uint32_t evict_lora_namespace(Uid uid) {
+    return residency_.find_uid(uid) == kBaseRef ? 0 : pool_.evict_namespace(uid);
+  }
 
   // --- steps --------------------------------------------------------------------------------
   const StepPlan& plan(int64_t now_ns);

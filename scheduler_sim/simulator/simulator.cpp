@@ -123,8 +123,13 @@ RequestSpec Simulator::spec_of(size_t request) {
   const uint64_t per_block = trace_.block_tokens / config_.scheduler.block_size;
   const size_t num_full = r.prompt_tokens / config_.scheduler.block_size;
   for (const uint64_t block : trace_.blocks_of(r)) {
+    // Numbered first, so that the product can not overflow whatever the trace's ids are.
+    const uint64_t first =
+        per_block == 1
+            ? block
+            : per_block * block_numbers_.try_emplace(block, block_numbers_.size()).first->second;
     for (uint64_t i = 0; i < per_block && contents_.size() < num_full; ++i) {
-      contents_.push_back(per_block == 1 ? block : block * per_block + i);
+      contents_.push_back(first + i);
     }
   }
   spec.block_contents = contents_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "scheduler_sim/cost/step_time.hpp"
@@ -96,7 +97,8 @@ class Simulator {
   BatchShape shape_;                // of the last step
   int64_t step_start_ns_ = -1;      // -1 = waits for its adapters
   int64_t step_end_ns_ = kNever;
-  std::vector<uint64_t> contents_;  // scratch of spec_of
+  std::unordered_map<uint64_t, uint64_t> block_numbers_;  // of trace blocks that are cut up
+  std::vector<uint64_t> contents_;                        // scratch of spec_of
 };
 
 }  // namespace loratory::sim

@@ -147,5 +147,29 @@ TEST(Simulator, JumpsOverDecodeStepsWithoutATrace) {
   }
 }
 
+// Blocks of 8 tokens in KV blocks of 4: ids 2^63 and 0 differ, although twice the one is twice the
+// other in 64 bits.
+TEST(Simulator, CutsTraceBlocksWhateverTheirIds) {
+  Trace trace;
+  trace.block_tokens = 8;
+  trace.block_ids = {uint64_t{1} << 63, 0, uint64_t{1} << 63};
+  for (uint64_t i = 0; i < 3; ++i) {
+    TraceRequest r = at(int64_t(i) * 1'000, kBaseModel, 8, 1);
+    r.content_begin = i;
+    r.content_count = 1;
+    trace.requests.push_back(r);
+  }
+  SimulationConfig c = config(LoadMode::overlap);
+  c.adapter_bytes.clear();
+  c.adapter_ranks.clear();
+  const FixedTime ten(10);
+  Simulator simulator(trace, c, ten);
+  simulator.run();
+  ConfigResult result;
+  simulator.metrics().fill(result, {}, 4, true);
+  EXPECT_EQ(result.requests[1].cached_tokens, 0u);
+  EXPECT_EQ(result.requests[2].cached_tokens, 4u);  // the last block is computed again
+}
+
 }  // namespace
 }  // namespace loratory::sim
