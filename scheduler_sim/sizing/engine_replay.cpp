@@ -33,24 +33,23 @@ std::string factor_text(double factor) {
   return factor < 10 ? fmt::format("{:.1f}x", factor) : fmt::format("{:.0f}x", factor);
 }
 
-// The first cause that explains a missed SLO, in a few words.
+// The first cause that explains a missed TTFT (or TPOT), in a few words.
+std::string_view cause_of(const ConfigResult& r, const Slo& slo, bool ttft_missed) {
+  const double completed = double(std::max<int64_t>(1, r.completed));
+  if (double(r.num_preemptions) > 0.02 * completed) return "KV runs short";
+  if (r.num_drains > 0) return "slots thrash";
+  if (!ttft_missed) return "steps take too long";
+  if (r.queue.p50_ms > 0.5 * slo.ttft_ms) return "GPU saturated";
+  return double(r.adapter_copies) > 0.2 * completed ? "adapter loads" : "load peaks";
+}
+
 std::string verdict_of(const ConfigResult& r, const Slo& slo) {
   if (r.meets_slo) return "meets the SLO";
   if (r.failed > 0) return fmt::format("{} requests failed", r.failed);
   const bool ttft_missed = slo.ttft_ms > 0 && r.slo_ttft_ms > slo.ttft_ms;
   const double over = ttft_missed ? r.slo_ttft_ms / slo.ttft_ms : r.slo_tpot_ms / slo.tpot_ms;
-  const double completed = double(std::max<int64_t>(1, r.completed));
-  std::string_view cause = "steps take too long";
-  if (double(r.num_preemptions) > 0.02 * completed) {
-    cause = "KV runs short";
-  } else if (r.num_drains > 0) {
-    cause = "slots thrash";
-  } else if (ttft_missed && r.gpu_busy_fraction > 0.97) {
-    cause = "GPU saturated";
-  } else if (ttft_missed && double(r.adapter_copies) > 0.2 * completed) {
-    cause = "adapter loads";
-  }
-  return fmt::format("{} {}: {}", ttft_missed ? "TTFT" : "TPOT", factor_text(over), cause);
+  return fmt::format("{} {}: {}", ttft_missed ? "TTFT" : "TPOT", factor_text(over),
+                     cause_of(r, slo, ttft_missed));
 }
 
 }  // namespace
