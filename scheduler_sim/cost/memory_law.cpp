@@ -70,8 +70,9 @@ MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryO
   split.reserve_bytes =
       options.reserve_bytes >= 0 ? options.reserve_bytes : default_reserve_bytes(model, options);
   split.block_bytes = model.kv_bytes_per_token(options.tp) * options.block_size;
-  split.host_bytes = saturating_product(
-      max_cpu_loras, adapter_bytes(model, options.targets, options.max_lora_rank));
+  const int64_t per_rank = adapter_bytes(model, options.targets, /*rank=*/1);
+  split.host_bytes =
+      saturating_product(max_cpu_loras, saturating_product(options.max_lora_rank, per_rank));
 
   const int64_t left =
       split.hbm_bytes - split.weights_bytes - split.slot_bytes - split.reserve_bytes;

@@ -40,7 +40,10 @@ struct ScheduledOp {
 /// not regular steps are skipped.
 class Simulator {
  public:
+  /// `trace` and `step_time` must outlive the simulator.
   Simulator(const Trace& trace, const SimulationConfig& config, const StepTimeModel& step_time);
+  Simulator(const Trace&&, const SimulationConfig&, const StepTimeModel&) = delete;
+  Simulator(const Trace&, const SimulationConfig&, const StepTimeModel&&) = delete;
 
   /// Adds an operation; before run().
   void schedule(const ScheduledOp& op) { ops_.push_back(op); }

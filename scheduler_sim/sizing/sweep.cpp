@@ -1,10 +1,10 @@
 #include "scheduler_sim/sizing/sweep.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <mutex>
+#include <thread>
 
 #include "reference/base/check.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
@@ -13,20 +13,28 @@
 namespace loratory::sim {
 namespace {
 
-/// Runs task(0) .. task(n-1) on so many threads; the first exception is thrown again here.
+/// Runs task(0) .. task(n-1), in this order of starting, on so many threads (0 = one per core). An
+/// exception of a task is thrown again here, after the others have ended.
 template <typename Task>
 void run_tasks(int64_t num_tasks, int num_threads, Task task) {
+  std::atomic<int64_t> next = 0;
+  std::mutex mutex;
   std::exception_ptr failure;
-  const int threads = num_threads > 0 ? num_threads : omp_get_max_threads();
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t i = 0; i < num_tasks; ++i) {
-    try {
-      task(i);
-    } catch (...) {
-#pragma omp critical(loratory_sweep_failure)
-      failure = std::current_exception();
+  const auto work = [&] {
+    for (int64_t i = next++; i < num_tasks; i = next++) {
+      try {
+        task(i);
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        failure = std::current_exception();
+      }
     }
-  }
+  };
+  const int cores = int(std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> helpers;
+  for (int i = 1; i < (num_threads > 0 ? num_threads : cores); ++i) helpers.emplace_back(work);
+  work();
+  helpers.clear();  // joins
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -36,7 +36,8 @@ sim::SimulationConfig one_slot() {
 
 int main() {
   const sim::Trace trace = three_requests();
-  sim::Simulator simulator(trace, one_slot(), OneMillisecondSteps{});
+  const OneMillisecondSteps step_time;
+  sim::Simulator simulator(trace, one_slot(), step_time);
   simulator.run();
   sim::ConfigResult result;
   simulator.metrics().fill(result, {}, /*block_size=*/16, /*keep_details=*/false);
