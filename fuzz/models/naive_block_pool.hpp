@@ -6,7 +6,7 @@
 
 namespace loratory::sim {
 
-/// SEMANTICS [6.1]-[6.19] with a list of pages. A page is published under the whole text of what
+/// Statements [6.1]-[6.19] with a list of pages. A page is published under the whole text of what
 /// it holds (namespace and every block before it), so a wrong hit can not hide behind an identity.
 class NaiveBlockPool {
  public:

@@ -20,8 +20,8 @@ struct TierEvent {
   auto operator<=>(const TierEvent&) const = default;
 };
 
-/// SEMANTICS section 5 in lists: who is where is a list of uids in order of recency, and every
-/// question is a search. Nothing is cached, nothing is indexed.
+/// Residency (docs/scheduler.md) in lists: who is where is a list of uids in order of recency, and
+/// every question is a search. Nothing is cached, nothing is indexed.
 class NaiveResidency {
  public:
   explicit NaiveResidency(const ResidencyConfig& config)

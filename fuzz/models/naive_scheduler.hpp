@@ -11,8 +11,9 @@
 
 namespace loratory::sim {
 
-/// SEMANTICS section 7 as one would do it by hand: every walk looks at every waiting request in
-/// order, every question is a loop over all requests. It knows requests by id and adapters by uid.
+/// The step (docs/scheduler.md) as one would do it by hand: every walk looks at every waiting
+/// request in order, every question is a loop over all requests. It knows requests by id and
+/// adapters by uid.
 class NaiveScheduler {
  public:
   explicit NaiveScheduler(const SchedulerConfig& config)

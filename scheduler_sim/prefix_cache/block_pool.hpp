@@ -36,7 +36,8 @@ class BlockObserver {
   virtual void on_removed(BlockKey key, uint64_t uid) = 0;
 };
 
-/// KV blocks and the prefix cache over them (hash chain; SEMANTICS numbers in docs/scheduler.md).
+/// KV blocks and the prefix cache over them (hash chain; statements [6.1]-[6.24] of
+/// docs/scheduler.md).
 ///
 /// A block is in exactly one class: plain free, cached free (published, nobody uses it), or
 /// referenced (in the table of a live request). plain + cached + referenced + 1 (null) = total.
