@@ -45,10 +45,11 @@ class Banner {
   std::string text_;
 };
 
-void add_throughput(Banner& banner, const ConfigResult& c) {
+void add_throughput(Banner& banner, const ConfigResult& c, uint64_t num_rows_skipped) {
   banner.line("Successful requests:", c.completed);
   banner.line("Failed requests:", c.failed);
   banner.line("Cancelled requests:", c.cancelled);
+  if (num_rows_skipped > 0) banner.line("Bad rows skipped:", int64_t(num_rows_skipped));
   banner.line("Replay duration (s):", c.duration_s);
   banner.line("Request throughput (req/s):", c.request_throughput);
   banner.line("Request goodput (req/s):", c.request_goodput);
@@ -96,7 +97,7 @@ std::string replay_console(const SizeResult& result) {
   if (!config.feasible) return infeasible(config);
   Banner banner;
   banner.section("Replay Result", '=');
-  add_throughput(banner, config);
+  add_throughput(banner, config, result.workload.num_rows_skipped);
   banner.latency("Time to First Token", "TTFT", config.ttft);
   banner.latency("Time per Output Token (excl. 1st token)", "TPOT", config.tpot);
   banner.latency("Inter-token Latency", "ITL", config.itl);

@@ -133,6 +133,18 @@ TEST_F(ReplayAndSize, BadInputIsOneLine) {
                    "divisor of it");
 }
 
+TEST_F(ReplayAndSize, SkippedRowsAreInTheResult) {
+  write("t.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2})"
+                   "\n"
+                   R"({"arrival_ms":0,"prompt_tokens":-4,"output_tokens":2})"
+                   "\n");
+  const Outcome run = loratory("replay --trace t.jsonl --skip-bad-rows --json r.json");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("Bad rows skipped:                        1"), std::string::npos)
+      << run.out;
+  EXPECT_EQ(json::parse(content("r.json"))["workload"]["num_rows_skipped"], 1);
+}
+
 TEST_F(ReplayAndSize, FlagsComeFromAFileToo) {
   write("run.toml", "max-loras = 16\nmax-num-seqs = 64\ngpu = \"L40S\"\n");
   const Outcome file = loratory("replay " + sample_ + "--config run.toml --json a.json");
