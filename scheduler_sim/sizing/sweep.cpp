@@ -166,14 +166,13 @@ void add_details(SizeResult& result, int32_t row, int32_t chosen, const std::vec
   if (row != chosen) config.timeline.clear(), config.slot_spans.clear(), config.requests.clear();
 }
 
-void add_miss_ratio_curves(SizeResult& result, const Trace& trace) {
-  const auto references = adapter_references(trace);
-  if (references.empty()) return;
+// Where the miss-ratio curves have points: the sizes that auto would try, and those of the rows.
+std::vector<int32_t> curve_sizes(const SizeResult& result, const Trace& trace) {
   std::vector<int32_t> sizes = auto_sizes(int64_t(trace.adapters.size()));
   for (const ConfigResult& c : result.configs) sizes.push_back(c.max_loras);
   std::ranges::sort(sizes);
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  result.miss_ratio_curves = miss_ratio_curves(references, sizes);
+  return sizes;
 }
 
 }  // namespace
@@ -195,9 +194,13 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
   if (is_auto) runs.run(sizes_around_best(runs.result()));
   SizeResult result = runs.result();
   const int32_t chosen = result.recommended >= 0 ? result.recommended : best_goodput(result);
+  const std::vector<int32_t> sizes = curve_sizes(result, traces.front());
+  // Four tasks that write to four places: three rows and the curves.
   run_tasks(4, options.num_threads, [&](int64_t i) {
     if (i < 3 && chosen >= 0) add_details(result, chosen + int32_t(i) - 1, chosen, traces, engine);
-    if (i == 3) add_miss_ratio_curves(result, traces.front());
+    if (i < 3) return;
+    const auto references = adapter_references(traces.front());
+    if (!references.empty()) result.miss_ratio_curves = miss_ratio_curves(references, sizes);
   });
   result.workload = summarize_workload(traces.front(), engine);
   explain(result);
