@@ -1,0 +1,73 @@
+#include "reference/lora/check_args.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory::reference {
+namespace {
+
+std::string text(std::span<const int64_t> shape) {
+  std::string out;
+  for (const int64_t size : shape) {
+    out += (out.empty() ? "[" : ", ") + (size == kAnySize ? "any" : std::to_string(size));
+  }
+  return out + "]";
+}
+
+std::string element(std::string_view place, size_t index) {
+  return std::string(place) + "[" + std::to_string(index) + "]";
+}
+
+}  // namespace
+
+void check_shape(std::string_view place, const ConstTensorView& view,
+                 std::initializer_list<int64_t> shape) {
+  bool same = view.num_axes() == shape.size();
+  for (size_t axis = 0; same && axis < shape.size(); ++axis) {
+    const int64_t expected = shape.begin()[axis];
+    same = expected == kAnySize || view.size(axis) == expected;
+  }
+  if (same) return;
+  throw InputError(place, "has shape " + text(view.shape),
+                   "expected " + text(std::span(shape.begin(), shape.size())));
+}
+
+void check_wide_dtype(std::string_view place, Dtype dtype) {
+  if (!is_f8(dtype)) return;
+  throw InputError(place, "has dtype " + std::string(name(dtype)) + " and no scale tensors",
+                   "use f32, f16 or bf16");
+}
+
+void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other,
+                      Dtype expected) {
+  if (dtype == expected) return;
+  throw InputError(place, "has dtype " + std::string(name(dtype)) + ", " + std::string(other) +
+                              " has " + std::string(name(expected)));
+}
+
+void check_ranks(std::string_view place, std::span<const int32_t> ranks, int64_t max_loras,
+                 int64_t max_rank) {
+  if (int64_t(ranks.size()) != max_loras) {
+    throw InputError(place, "has " + std::to_string(ranks.size()) + " ranks for " +
+                                std::to_string(max_loras) + " slots");
+  }
+  for (size_t s = 0; s < ranks.size(); ++s) {
+    if (ranks[s] >= 0 && ranks[s] <= max_rank) continue;
+    throw InputError(element(place, s), "rank " + std::to_string(ranks[s]) +
+                                            " is outside [0, " + std::to_string(max_rank) + "]");
+  }
+}
+
+void check_scalings(std::string_view place, std::span<const float> scalings, int64_t max_loras) {
+  if (int64_t(scalings.size()) != max_loras) {
+    throw InputError(place, "has " + std::to_string(scalings.size()) + " scalings for " +
+                                std::to_string(max_loras) + " slots");
+  }
+  for (size_t s = 0; s < scalings.size(); ++s) {
+    if (!std::isfinite(scalings[s])) throw InputError(element(place, s), "is not finite");
+  }
+}
+
+}  // namespace loratory::reference

@@ -1,0 +1,101 @@
+#include "reference/lora/oracle.hpp"
+
+#include <cmath>
+
+#include "reference/layout/batch_layout.hpp"
+#include "reference/numerics/matrix.hpp"
+
+namespace loratory::reference {
+namespace {
+
+/// h* of one token and slice, and the sums of the absolute values of its products.
+struct ExactH {
+  Vector<double> h, sum_xa;
+  int64_t num_in;
+};
+
+ExactH exact_shrink(const ConstTensorView& x_t, const ConstTensorView& a, int64_t rank) {
+  const int64_t num_in = x_t.size(0);
+  const auto a_s = read_matrix<double>(a, rank, num_in);
+  const auto x = read_vector<double>(x_t, num_in);
+  return {multiply_in_order(a_s, x),
+          multiply_in_order<double>(a_s.cwiseAbs(), x.cwiseAbs()), num_in};
+}
+
+ExactH exact_column(const ConstTensorView& a, int64_t column, int64_t rank) {
+  Vector<double> h(rank);
+  for (int64_t j = 0; j < rank; ++j) h(j) = a.get(j, column);
+  return {h, h.cwiseAbs(), 0};
+}
+
+void add_slice(const ExactH& exact, const LoraSlice& slice, int32_t slot, int64_t row,
+               int64_t offset, const ConstTensorView* base, Oracle& oracle) {
+  const auto b = read_matrix<double>(slice.b[slot], slice.b.size(1), slice.ranks[slot]);
+  const Matrix<double> abs_b = b.cwiseAbs();
+  const double scaling = slice.scalings[slot];
+  const Vector<double> sum = multiply_in_order(b, exact.h);
+  for (int64_t n = 0; n < b.rows(); ++n) {
+    const auto b_n = abs_b.row(n);
+    oracle.elements[size_t(row * oracle.num_columns + offset + n)] =
+        DeltaFacts{.base = base == nullptr ? 0 : base->get(row, offset + n),
+                   .delta = scaling * sum(n),
+                   .scaling = scaling,
+                   .num_in = exact.num_in,
+                   .rank = slice.ranks[slot],
+                   .sum_b_h = b_n.dot(exact.h.cwiseAbs()),
+                   .sum_b_xa = b_n.dot(exact.sum_xa),
+                   .sum_b = b_n.sum(),
+                   .sum_h = exact.h.cwiseAbs().sum(),
+                   .sum_xa = exact.sum_xa.sum()};
+  }
+}
+
+Oracle empty_oracle(const ConstTensorView& y) {
+  return {y.size(1), std::vector<std::optional<DeltaFacts>>(size_t(y.size(0) * y.size(1)))};
+}
+
+}  // namespace
+
+Oracle linear_oracle(const LinearArgs& args) {
+  Oracle oracle = empty_oracle(args.y);
+  const ConstTensorView base = args.y;
+  int64_t offset = args.offset_start;
+  for (const LoraSlice& slice : args.slices) {
+    for (size_t t = 0; t < args.slots.size(); ++t) {
+      const int32_t slot = args.slots[t];
+      if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
+      const auto row = int64_t(t);
+      add_slice(exact_shrink(args.x[row], slice.a[slot], slice.ranks[slot]), slice, slot, row,
+                offset, args.add_inputs ? &base : nullptr, oracle);
+    }
+    offset += slice.b.size(1);
+  }
+  return oracle;
+}
+
+Oracle embedding_oracle(const EmbeddingArgs& args) {
+  Oracle oracle = empty_oracle(args.y);
+  const ConstTensorView base = args.y;
+  for (size_t t = 0; t < args.slots.size(); ++t) {
+    const int32_t slot = args.slots[t];
+    if (slot == kBaseSlot || args.slice.ranks[slot] == 0) continue;
+    add_slice(exact_column(args.slice.a[slot], args.token_ids[t], args.slice.ranks[slot]),
+              args.slice, slot, int64_t(t), 0, &base, oracle);
+  }
+  return oracle;
+}
+
+Arithmetic arithmetic_of(const LinearArgs& args) {
+  const Dtype weight = args.slices.empty() ? args.x.dtype : args.slices[0].b.dtype;
+  return {.mode = args.mode, .h = args.x.dtype, .weight = weight, .out = args.y.dtype};
+}
+
+Arithmetic arithmetic_of(const EmbeddingArgs& args) {
+  const Dtype weight = args.slice.b.dtype;
+  Arithmetic arithmetic{.mode = args.mode, .h = weight, .weight = weight, .out = args.y.dtype};
+  // A cast or split of h loses nothing; cast_to_weight still says what delta is rounded to.
+  if (args.mode.h == IntermediateMode::split2) arithmetic.mode.h = IntermediateMode::fp32;
+  return arithmetic;
+}
+
+}  // namespace loratory::reference

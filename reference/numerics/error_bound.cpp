@@ -1,0 +1,108 @@
+#include "reference/numerics/error_bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "reference/base/check.hpp"
+
+namespace loratory::reference {
+namespace {
+
+// The oracle's own roundings, of unit 2^-53, stay below this share of every bound of fp32.
+constexpr double kOracleAllowance = 1 + 0x1p-20;
+
+/// What becomes of h between shrink and expand.
+struct HRounding {
+  double relative = 0;       // u_h: of what h loses
+  double absolute = 0;       // eta_h: below the normal range
+  double excess = 0;         // |hi| + |lo| <= |h|·(1 + excess)
+  double terms_per_rank = 1; // r' / r
+};
+
+HRounding h_rounding(const Arithmetic& a) {
+  switch (a.mode.h) {
+    case IntermediateMode::cast_to_weight:
+    case IntermediateMode::store_as_x: {
+      const Dtype kept = a.mode.h == IntermediateMode::store_as_x ? a.h : a.weight;
+      if (kept == Dtype::f32) return {};
+      return {.relative = unit_roundoff(kept), .absolute = underflow_unit(kept)};
+    }
+    case IntermediateMode::split2: {
+      if (a.weight == Dtype::f32) return {.terms_per_rank = 2};  // hi is h, lo is 0
+      const double u = unit_roundoff(a.weight);
+      return {.relative = u * u / 2, .absolute = underflow_unit(a.weight), .excess = 2 * u,
+              .terms_per_rank = 2};
+    }
+    default:
+      return {};
+  }
+}
+
+// Absolute errors where results fall below the normal range.
+double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding& h) {
+  const double s = std::fabs(f.scaling), num_terms = double(f.rank) * h.terms_per_rank;
+  const bool folded = a.mode.scale == ScaleMode::folded_b;
+  const double scale_of_products = folded ? std::max(1.0, s) : s;
+  double z = 0x1p-149 * (1 + scale_of_products * num_terms + s * double(f.num_in) * f.sum_b);
+  if (a.flushes_subnormals) z *= 0x1p24;
+  z += 2 * h.absolute * s * f.sum_b;
+  if (folded) {
+    z += 2 * underflow_unit(a.weight) * (f.sum_h + gamma(double(f.num_in), a.unit) * f.sum_xa);
+  }
+  return z;
+}
+
+// One rounding to a dtype of a number that is off by `error` from `exact`.
+double after_rounding(double exact, double error, double unit, double absolute) {
+  return error + unit * (std::fabs(exact) + error) + absolute;
+}
+
+}  // namespace
+
+double gamma(double num_roundings, double unit) {
+  LORATORY_ASSERT(num_roundings * unit < 1, "the bound needs n·u < 1");
+  return num_roundings * unit / (1 - num_roundings * unit);
+}
+
+double delta_error_bound(const DeltaFacts& f, const Arithmetic& a) {
+  const HRounding h = h_rounding(a);
+  const double s = std::fabs(f.scaling), m = s * f.sum_b_xa;
+  const double num_terms = double(f.rank) * h.terms_per_rank;
+  const double gamma_all = gamma(double(f.num_in) + num_terms + 2, a.unit);
+  const double gamma_expand = gamma(num_terms + 2, a.unit);
+
+  const double computed_h = s * f.sum_b_h + gamma(double(f.num_in), a.unit) * m;
+  const double c = computed_h * (h.relative * (1 + gamma_expand) + h.excess * gamma_expand);
+  const bool folded = a.mode.scale == ScaleMode::folded_b;
+  const double u_w = folded ? unit_roundoff(a.weight) : 0;
+  const double fold = u_w * (1 + gamma_all) * (1 + h.relative) * m;
+  return gamma_all * m + a.operand_rounding * m + c + fold + underflow_terms(f, a, h);
+}
+
+double error_bound(const DeltaFacts& f, const Arithmetic& a) {
+  const double u_out = unit_roundoff(a.out), eta_out = underflow_unit(a.out);
+  double error = delta_error_bound(f, a);
+  if (a.mode.sum == SumMode::two_round) {
+    const bool as_weight = a.mode.h == IntermediateMode::cast_to_weight;
+    const Dtype kept = as_weight ? a.weight : a.out;
+    error = after_rounding(f.delta, error, unit_roundoff(kept), underflow_unit(kept));
+  }
+  error = after_rounding(f.result(), error, a.unit, 0);
+  return kOracleAllowance * after_rounding(f.result(), error, u_out, eta_out);
+}
+
+double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h, double unit) {
+  const double error = gamma(double(num_in), unit) * sum_xa + 0x1p-149 * double(num_in);
+  return kOracleAllowance * after_rounding(h_star, error, unit_roundoff(h), underflow_unit(h));
+}
+
+double error_over_bound(double got, const DeltaFacts& f, const Arithmetic& a) {
+  const double rounded = round_to(a.out, f.result());
+  if (std::isnan(got) || std::isinf(got) || std::isinf(rounded)) {
+    return got == rounded ? 0 : std::numeric_limits<double>::infinity();
+  }
+  return std::fabs(got - f.result()) / error_bound(f, a);
+}
+
+}  // namespace loratory::reference

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "reference/numerics/dtype.hpp"
+#include "reference/numerics/numeric_mode.hpp"
+
+namespace loratory::reference {
+
+/// One output element of a LoRA operation in float64, and the sums of absolute values that its
+/// error depends on. Letters as in docs/error_bounds.md; j runs over the rank, c over K.
+struct DeltaFacts {
+  double base = 0;       ///< 0 where the old y is not read
+  double delta = 0;      ///< d* = s · sum_j B_nj h*_j
+  double scaling = 0;    ///< s
+  int64_t num_in = 0;    ///< K; 0 where h is given exactly (embedding, expand alone)
+  int64_t rank = 0;      ///< r
+  double sum_b_h = 0;    ///< sum_j |B_nj|·|h*_j|
+  double sum_b_xa = 0;   ///< sum_j |B_nj| · sum_c |x_c A_jc|; K = 0: as sum_b_h
+  double sum_b = 0;      ///< sum_j |B_nj|
+  double sum_h = 0;      ///< sum_j |h*_j|
+  double sum_xa = 0;     ///< sum_j sum_c |x_c A_jc|; K = 0: as sum_h
+
+  double result() const { return base + delta; }
+};
+
+/// How the implementation under judgement computes. The accumulators are fp32, in any order of
+/// summation.
+struct Arithmetic {
+  NumericMode mode{};
+  Dtype h = Dtype::f32;       ///< of the buffer with store_as_x; else not looked at
+  Dtype weight = Dtype::f32;  ///< of B: cast_to_weight, split2, folded_b
+  Dtype out = Dtype::f32;     ///< of y
+  double unit = 0x1p-24;      ///< of one product or sum: 2^-22 for tensor cores
+  /// Relative error of an operand rounded before the product, summed over the operands: 2^-11 for
+  /// each fp32 operand rounded to TF32, 2^-10 if truncated.
+  double operand_rounding = 0;
+  bool flushes_subnormals = false;  ///< results of products and sums, not inputs
+};
+
+/// n·u / (1 - n·u): the relative error of n roundings of unit u in any order. Needs n·u < 1.
+double gamma(double num_roundings, double unit);
+
+/// |d - d*| for d before it meets base: E_d of [1.18].
+/// Valid if no intermediate overflows.
+double delta_error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
+
+/// |y - y*| for y = base + d in its dtype, y* = facts.result(). Never 0.
+/// Derivation: docs/error_bounds.md. Source: SEMANTICS [1.18], with four terms mended.
+/// Valid if no intermediate overflows.
+double error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
+
+/// |h - h*| of one element of shrink, in `h`: gamma_K · sum_c |x_c A_jc| and one rounding.
+double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
+                          double unit = 0x1p-24);
+
+/// |got - y*| / error_bound: above 1 is a wrong result. If y* rounds to infinity in the output
+/// dtype, 0 for that infinity and infinity for anything else; NaN never passes.
+double error_over_bound(double got, const DeltaFacts& facts, const Arithmetic& arithmetic);
+
+}  // namespace loratory::reference

@@ -1,0 +1,240 @@
+// Worked examples of LoRA on linear layers: A.1, rounding [1.17], writes [1.6], scale [1.10]-[1.14].
+#include "reference/lora/linear.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "reference/base/input_error.hpp"
+#include "reference/lora/scaling.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using testing::ElementsAre;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Tensor filled(Dtype dtype, Extents shape, double value) {
+  Tensor t(dtype, shape);
+  const size_t size = size_bytes(dtype);
+  for (size_t i = 0; i < t.bytes().size(); i += size) store(dtype, t.bytes().data() + i, value);
+  return t;
+}
+
+Tensor tensor(Dtype dtype, Extents shape, std::vector<double> values) {
+  Tensor t(dtype, shape);
+  for (size_t i = 0; i < values.size(); ++i) {
+    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
+  }
+  return t;
+}
+
+std::vector<double> values(const Tensor& t) {
+  std::vector<double> out;
+  for (size_t i = 0; i < t.bytes().size(); i += size_bytes(t.dtype())) {
+    out.push_back(load(t.dtype(), t.bytes().data() + i));
+  }
+  return out;
+}
+
+/// A.1: what lies beyond the ranks is NaN.
+struct WorkedExample {
+  explicit WorkedExample(Dtype dtype)
+      : x(tensor(dtype, {3, 2}, {1, 2, 3, 4, -1, 1})),
+        y(x),
+        a(tensor(dtype, {2, 2, 2}, {1, 1, kNan, kNan, 1, 0, 0, 2})),
+        b(tensor(dtype, {2, 2, 2}, {1, kNan, 2, kNan, 1, 1, 0, -1})) {}
+
+  LinearArgs args() {
+    return {.x = x.view(),
+            .slots = slots,
+            .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+            .y = y.view()};
+  }
+
+  Tensor x, y, a, b;
+  std::vector<int32_t> slots{0, -1, 1}, ranks{1, 2};
+  std::vector<float> scalings{0.5, 2};
+};
+
+TEST(LoraLinear, WorkedExample) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    for (const NumericMode& mode : {kDefaultMode, kVllmMode, kSglangMode, kTokenSpeedMode}) {
+      WorkedExample e(dtype);
+      LinearArgs args = e.args();
+      args.mode = mode;
+      lora_linear(args);
+      EXPECT_THAT(values(e.y), ElementsAre(2.5, 5, 3, 4, 1, -3)) << name(dtype);
+    }
+  }
+}
+
+TEST(LoraLinear, WithoutAddInputsTheOldYIsNotReadAndBaseRowsNotWritten) {
+  WorkedExample e(Dtype::f32);
+  e.y = filled(Dtype::f32, {3, 2}, kNan);
+  const Tensor before = e.y;
+  LinearArgs args = e.args();
+  args.add_inputs = false;
+  lora_linear(args);
+  EXPECT_EQ(e.y.get(0, 0), 1.5);
+  EXPECT_EQ(e.y.get(0, 1), 3);
+  EXPECT_EQ(e.y.get(2, 0), 2);
+  EXPECT_EQ(e.y.get(2, 1), -4);
+  EXPECT_TRUE(std::equal(before.bytes().begin() + 8, before.bytes().begin() + 16,
+                         e.y.bytes().begin() + 8));
+}
+
+// [1.17] base = 1, d = 2^-8·(1 + 2^-10): h = 2^-8 + 2^-18 comes from x·A in two terms.
+TEST(LoraLinear, OneAndTwoRoundingsDiffer) {
+  for (const SumMode sum : {SumMode::one_round, SumMode::two_round}) {
+    Tensor x = tensor(Dtype::bf16, {1, 2}, {0x1p-8, 0x1p-18});
+    Tensor a = filled(Dtype::bf16, {1, 1, 2}, 1), b = filled(Dtype::bf16, {1, 1, 1}, 1);
+    Tensor y = filled(Dtype::bf16, {1, 1}, 1);
+    const std::vector<int32_t> slots{0}, ranks{1};
+    const std::vector<float> scalings{1};
+    lora_linear({.x = x.view(),
+                 .slots = slots,
+                 .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+                 .mode = {.sum = sum},
+                 .y = y.view()});
+    EXPECT_EQ(y.get(0, 0), sum == SumMode::one_round ? 1.0078125 : 1.0);
+  }
+}
+
+/// expand of one number: y = 0 + scaling·h·B, with y of f32.
+double one_product(double h, double b, float scaling, NumericMode mode, Dtype weight) {
+  Tensor h_buffer = tensor(Dtype::f32, {1, 1, 1}, {h}), b_buffer = tensor(weight, {1, 1, 1}, {b});
+  Tensor y(Dtype::f32, {1, 1});
+  const std::vector<int32_t> slots{0}, ranks{1};
+  const std::vector<float> scalings{scaling};
+  expand({.h = h_buffer.view(),
+          .slots = slots,
+          .slices = {{b_buffer.view(), ranks, scalings}},
+          .mode = mode,
+          .y = y.view()});
+  return y.get(0, 0);
+}
+
+TEST(Expand, EveryModeRoundsWhereItSays) {
+  const double h = 1 + 0x1p-8 + 0x1p-12;  // needs 13 bits; bf16 keeps 1 + 2^-7
+  using H = IntermediateMode;
+  EXPECT_EQ(one_product(h, 1, 1, {H::fp32}, Dtype::bf16), h);
+  EXPECT_EQ(one_product(h, 1, 1, {H::cast_to_weight}, Dtype::bf16), 1 + 0x1p-7);
+  EXPECT_EQ(one_product(h, 1, 1, {H::split2}, Dtype::bf16), h) << "hi + lo hold 17 bits";
+  const double h18 = 1 + 0x1p-8 + 0x1p-12 + 0x1p-18;
+  EXPECT_EQ(one_product(h18, 1, 1, {H::split2}, Dtype::bf16), 1 + 0x1p-8 + 0x1p-12);
+  const double b = 1 + 0x1p-7;
+  const NumericMode folded{.scale = ScaleMode::folded_b};
+  EXPECT_EQ(one_product(1, b, 1.5F, {}, Dtype::bf16), 1.5 * b);
+  EXPECT_EQ(one_product(1, b, 1.5F, folded, Dtype::bf16), 1.5 + 0x1p-6) << "a tie, to even";
+  EXPECT_EQ(one_product(1, 0x1p-133, 0.5F, folded, Dtype::bf16), 0) << "[1.13] underflow";
+  EXPECT_EQ(one_product(1, 0x1p-133, 0.5F, {}, Dtype::bf16), 0x1p-134);
+  const NumericMode vllm_sum{H::cast_to_weight, SumMode::two_round};
+  EXPECT_EQ(one_product(b, b, 1, vllm_sum, Dtype::bf16), 1 + 0x1p-6) << "delta in B's dtype";
+}
+
+TEST(Expand, RaggedSlicesWriteTheirOwnColumns) {
+  const std::vector<int32_t> slots{0, -1, 1};
+  const std::vector<int32_t> ranks[] = {{1, 1}, {0, 1}, {1, 0}};  // slot 0 lacks k, slot 1 lacks v
+  const std::vector<float> scalings{1, 1};
+  Tensor h = tensor(Dtype::f32, {3, 3, 1}, {1, kNan, 2, kNan, kNan, 3, 4, kNan, kNan});
+  Tensor q = filled(Dtype::f32, {2, 3, 1}, 1), kv = filled(Dtype::f32, {2, 1, 1}, 1);
+  Tensor y = filled(Dtype::f32, {3, 7}, -0.0);
+  expand({.h = h.view(),
+          .slots = slots,
+          .slices = {{q.view(), ranks[0], scalings},
+                     {kv.view(), ranks[1], scalings},
+                     {kv.view(), ranks[2], scalings}},
+          .offset_start = 1,
+          .y = y.view()});
+  EXPECT_THAT(values(y), ElementsAre(0, 1, 1, 1, 0, 4, 0,  //
+                                     0, 0, 0, 0, 0, 0, 0,  //
+                                     0, 2, 2, 2, 3, 0, 0));
+  for (const int column : {0, 4, 6}) EXPECT_TRUE(std::signbit(y.get(0, column))) << column;
+  for (int column = 0; column < 7; ++column) EXPECT_TRUE(std::signbit(y.get(1, column)));
+}
+
+TEST(Shrink, WritesCoveredRowsUpToTheirRank) {
+  WorkedExample e(Dtype::f32);
+  Tensor h = filled(Dtype::f32, {1, 3, 2}, 77);
+  shrink({.x = e.x.view(), .slots = e.slots, .slices = {{e.a.view(), e.ranks}}, .h = h.view()});
+  EXPECT_THAT(values(h), ElementsAre(3, 77, 77, 77, -1, 2));
+}
+
+TEST(LoraLinear, BiasComesFirstAndOnlyToCoveredElements) {
+  WorkedExample e(Dtype::f32);
+  Tensor bias = tensor(Dtype::f32, {2, 2}, {10, 20, 30, 40});
+  LinearArgs args = e.args();
+  args.slices[0].bias = bias.view();
+  lora_linear(args);
+  EXPECT_THAT(values(e.y), ElementsAre(12.5, 25, 3, 4, 31, 37));
+  args.add_inputs = false;
+  EXPECT_THROW(lora_linear(args), InputError);
+}
+
+TEST(LoraScaling, AlphaOverRank) {
+  EXPECT_EQ(lora_scaling(16, 8, false), 2.0F);
+  EXPECT_EQ(lora_scaling(16, 64, true), 2.0F);
+  EXPECT_EQ(lora_scaling(1, 3, false), float(1.0 / 3));
+  EXPECT_EQ(lora_scaling(0, 3, true), 0.0F);
+  EXPECT_EQ(lora_scaling(-1.5, 3, false), -0.5F);
+  EXPECT_THROW(lora_scaling(kNan, 3, false), InputError);
+  EXPECT_THROW(lora_scaling(1e300, 3, false), InputError);
+  EXPECT_THROW(lora_scaling(1, 0, false), InputError);
+}
+
+TEST(LoraEmbedding, GathersAColumnOfA) {
+  // V = 3, r = 2, H = 2; ids at both ends of the vocabulary.
+  Tensor a = tensor(Dtype::bf16, {1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  Tensor b = tensor(Dtype::bf16, {1, 2, 2}, {1, 0, 0, 1});
+  const std::vector<int32_t> ranks{2};
+  const std::vector<float> scalings{2};
+  Tensor y = filled(Dtype::bf16, {3, 2}, 1);
+  std::vector<int64_t> ids{0, 2, 1};
+  const std::vector<int32_t> slots{0, 0, -1};
+  EmbeddingArgs args{.token_ids = ids,
+                     .slots = slots,
+                     .slice = {a.view(), b.view(), ranks, scalings, std::nullopt},
+                     .y = y.view()};
+  lora_embedding(args);
+  EXPECT_THAT(values(y), ElementsAre(3, 9, 7, 13, 1, 1));
+  for (const int64_t bad : {-1, 3}) {
+    ids[2] = bad;
+    EXPECT_THROW(lora_embedding(args), InputError) << "of a base token too";
+  }
+}
+
+// Each argument that breaks a rule is named.
+TEST(LoraLinear, BadArgumentsAreNamed) {
+  const auto error = [](auto spoil) -> std::string {
+    WorkedExample e(Dtype::bf16);
+    LinearArgs args = e.args();
+    spoil(e, args);
+    try {
+      lora_linear(args);
+    } catch (const InputError& problem) {
+      return problem.what();
+    }
+    return "no error";
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(error([](auto& e, auto&) { e.slots[0] = 2; }), HasSubstr("slots[0]"));
+  EXPECT_THAT(error([](auto& e, auto&) { e.ranks[1] = 3; }), HasSubstr("ranks[1]"));
+  EXPECT_THAT(error([](auto& e, auto&) { e.scalings[1] = float(INFINITY); }),
+              HasSubstr("scalings[1]: is not finite"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.offset_start = 1; }), HasSubstr("y: has 2 columns"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.offset_start = -1; }), HasSubstr("negative"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.x.dtype = Dtype::f16; }),
+              HasSubstr("slices[0].a: has dtype bf16, x has f16"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.slices[0].b.dtype = Dtype::f16; }),
+              HasSubstr("slices[0].b: has dtype f16, a has bf16"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.y.dtype = Dtype::f8_e5m2; }),
+              HasSubstr("no scale tensors"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.x.shape = {3, 1}; }),
+              HasSubstr("has shape [2, 2, 2]; expected [2, any, 1]"));
+}
+
+}  // namespace
+}  // namespace loratory::reference
