@@ -63,9 +63,8 @@ LoraCase random_case() {
   return *rc::gen::build<LoraCase>(
       rc::gen::set(&LoraCase::seed, sim::seeds()), rc::gen::set(&LoraCase::num_tokens, size(0, 9)),
       rc::gen::set(&LoraCase::num_in, size(1, 17)), rc::gen::set(&LoraCase::num_slices, size(1, 3)),
-      rc::gen::set(&LoraCase::max_loras, size(1, 4)),
-      rc::gen::set(&LoraCase::max_rank, size(1, 8)), rc::gen::set(&LoraCase::dtype, size(0, 2)),
-      rc::gen::set(&LoraCase::mode, size(0, 15)));
+      rc::gen::set(&LoraCase::max_loras, size(1, 4)), rc::gen::set(&LoraCase::max_rank, size(1, 8)),
+      rc::gen::set(&LoraCase::dtype, size(0, 2)), rc::gen::set(&LoraCase::mode, size(0, 15)));
 }
 
 }  // namespace
@@ -78,8 +77,8 @@ std::ostream& operator<<(std::ostream& out, const LoraCase& c) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   return out << fmt::format(
              "REPRO: LORATORY_CASE={}:{}:{}:{}:{}:{}:{}:{} <this binary> --gtest_filter={}.{}",
-             c.seed, c.num_tokens, c.num_in, c.num_slices, c.max_loras, c.max_rank, c.dtype,
-             c.mode, test->test_suite_name(), test->name());
+             c.seed, c.num_tokens, c.num_in, c.num_slices, c.max_loras, c.max_rank, c.dtype, c.mode,
+             test->test_suite_name(), test->name());
 }
 
 LoraCase any_lora_case() {
@@ -113,7 +112,8 @@ uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
 }
 
 LoraData::LoraData(const LoraCase& c, Fill fill)
-    : x(c.dtype_value(), {c.num_tokens, c.num_in}), y(c.dtype_value(), {0, 0}),
+    : x(c.dtype_value(), {c.num_tokens, c.num_in}),
+      y(c.dtype_value(), {0, 0}),
       mode(c.mode_value()) {
   const auto pick = [&](uint64_t stream, int64_t index, int64_t count) {
     return int64_t(random_bits(c.seed, stream, uint64_t(index)) % uint64_t(count));
@@ -180,9 +180,7 @@ void set_number(Tensor& t, int64_t index, double value) {
   store(t.dtype(), t.bytes().data() + index * int64_t(size_bytes(t.dtype())), value);
 }
 
-int64_t num_numbers(const Tensor& t) {
-  return int64_t(t.bytes().size() / size_bytes(t.dtype()));
-}
+int64_t num_numbers(const Tensor& t) { return int64_t(t.bytes().size() / size_bytes(t.dtype())); }
 
 bool same_bits(const Tensor& left, const Tensor& right) {
   return left.shape() == right.shape() && left.bytes() == right.bytes();

@@ -35,10 +35,10 @@ std::vector<int32_t> token_slots(std::span<const RequestTokens> requests) {
 void check_slots(std::span<const int32_t> slots, int32_t max_loras) {
   for (size_t t = 0; t < slots.size(); ++t) {
     if (slots[t] >= kBaseSlot && slots[t] < max_loras) continue;
-    throw InputError("slots[" + std::to_string(t) + "]",
-                     "slot " + std::to_string(slots[t]) + " with max_loras " +
-                         std::to_string(max_loras),
-                     "use -1 for the base model or a slot below max_loras");
+    throw InputError(
+        "slots[" + std::to_string(t) + "]",
+        "slot " + std::to_string(slots[t]) + " with max_loras " + std::to_string(max_loras),
+        "use -1 for the base model or a slot below max_loras");
   }
 }
 

@@ -17,8 +17,7 @@ SamplerMapping make_sampler_mapping(std::span<const SampledRequest> requests) {
   return mapping;
 }
 
-std::vector<int32_t> padded_sampler_indices(std::span<const int32_t> row_slots,
-                                            int32_t max_loras) {
+std::vector<int32_t> padded_sampler_indices(std::span<const int32_t> row_slots, int32_t max_loras) {
   check_slots(row_slots, max_loras);
   const auto num_rows = int32_t(row_slots.size());
   std::vector<int32_t> indices;

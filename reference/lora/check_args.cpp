@@ -40,8 +40,7 @@ void check_wide_dtype(std::string_view place, Dtype dtype) {
                    "use f32, f16 or bf16");
 }
 
-void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other,
-                      Dtype expected) {
+void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other, Dtype expected) {
   if (dtype == expected) return;
   throw InputError(place, "has dtype " + std::string(name(dtype)) + ", " + std::string(other) +
                               " has " + std::string(name(expected)));
@@ -55,8 +54,8 @@ void check_ranks(std::string_view place, std::span<const int32_t> ranks, int64_t
   }
   for (size_t s = 0; s < ranks.size(); ++s) {
     if (ranks[s] >= 0 && ranks[s] <= max_rank) continue;
-    throw InputError(element(place, s), "rank " + std::to_string(ranks[s]) +
-                                            " is outside [0, " + std::to_string(max_rank) + "]");
+    throw InputError(element(place, s), "rank " + std::to_string(ranks[s]) + " is outside [0, " +
+                                            std::to_string(max_rank) + "]");
   }
 }
 

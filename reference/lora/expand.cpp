@@ -44,8 +44,8 @@ namespace {
 
 /// B of one slot and slice as the mode multiplies it: folded, and twice side by side for split2.
 struct PreparedB {
-  Matrix<float> b;      // [N, num_terms]
-  float scaling = 1;    // of the accumulator
+  Matrix<float> b;    // [N, num_terms]
+  float scaling = 1;  // of the accumulator
   Dtype dtype = Dtype::f32;
 };
 
@@ -94,11 +94,9 @@ struct Finish {
 };
 
 void expand_segment(const ConstTensorView& h, const PreparedB& prepared, int64_t rank,
-                    const std::vector<int32_t>& tokens, const ExpandArgs& args,
-                    int64_t offset) {
+                    const std::vector<int32_t>& tokens, const ExpandArgs& args, int64_t offset) {
   const bool as_weight = args.mode.h == IntermediateMode::cast_to_weight;
-  const Finish finish{args.add_inputs, args.mode.sum,
-                      as_weight ? prepared.dtype : args.y.dtype};
+  const Finish finish{args.add_inputs, args.mode.sum, as_weight ? prepared.dtype : args.y.dtype};
   const auto num_tokens = int64_t(tokens.size());
 #pragma omp parallel for if (num_tokens * prepared.b.size() >= kMinParallelProducts)
   for (int64_t i = 0; i < num_tokens; ++i) {
@@ -123,8 +121,8 @@ void expand(const ExpandArgs& args) {
     const ExpandSlice& slice = args.slices[i];
     for (const auto& [slot, tokens] : tokens_of) {
       if (slice.ranks[slot] == 0) continue;
-      expand_segment(args.h[int64_t(i)], prepare(slice, slot, args.mode), slice.ranks[slot],
-                     tokens, args, offset);
+      expand_segment(args.h[int64_t(i)], prepare(slice, slot, args.mode), slice.ranks[slot], tokens,
+                     args, offset);
     }
     offset += slice.b.size(1);
   }

@@ -26,8 +26,8 @@
 namespace loratory::reference {
 
 struct ShrinkSlice {
-  ConstTensorView a;                ///< [L, R, K]
-  std::span<const int32_t> ranks;   ///< [L]
+  ConstTensorView a;               ///< [L, R, K]
+  std::span<const int32_t> ranks;  ///< [L]
 };
 
 struct ShrinkArgs {
@@ -77,11 +77,11 @@ void expand(const ExpandArgs& args);
 
 /// One slice of a packed layer (q, k or v; gate or up), for all slots.
 struct LoraSlice {
-  ConstTensorView a;                     ///< [L, R, K]
-  ConstTensorView b;                     ///< [L, N_i, R]
-  std::span<const int32_t> ranks;        ///< [L]
-  std::span<const float> scalings;       ///< [L]
-  std::optional<ConstTensorView> bias;   ///< [L, N_i], y's dtype; vLLM's former lora_bias
+  ConstTensorView a;                    ///< [L, R, K]
+  ConstTensorView b;                    ///< [L, N_i, R]
+  std::span<const int32_t> ranks;       ///< [L]
+  std::span<const float> scalings;      ///< [L]
+  std::optional<ConstTensorView> bias;  ///< [L, N_i], y's dtype; vLLM's former lora_bias
 };
 
 struct LinearArgs {

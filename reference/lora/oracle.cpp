@@ -18,8 +18,8 @@ ExactH exact_shrink(const ConstTensorView& x_t, const ConstTensorView& a, int64_
   const int64_t num_in = x_t.size(0);
   const auto a_s = read_matrix<double>(a, rank, num_in);
   const auto x = read_vector<double>(x_t, num_in);
-  return {multiply_in_order(a_s, x),
-          multiply_in_order<double>(a_s.cwiseAbs(), x.cwiseAbs()), num_in};
+  return {multiply_in_order(a_s, x), multiply_in_order<double>(a_s.cwiseAbs(), x.cwiseAbs()),
+          num_in};
 }
 
 ExactH exact_column(const ConstTensorView& a, int64_t column, int64_t rank) {

@@ -14,10 +14,10 @@ constexpr double kOracleAllowance = 1 + 0x1p-20;
 
 /// What becomes of h between shrink and expand.
 struct HRounding {
-  double relative = 0;       // u_h: of what h loses
-  double absolute = 0;       // eta_h: below the normal range
-  double excess = 0;         // |hi| + |lo| <= |h|·(1 + excess)
-  double terms_per_rank = 1; // r' / r
+  double relative = 0;        // u_h: of what h loses
+  double absolute = 0;        // eta_h: below the normal range
+  double excess = 0;          // |hi| + |lo| <= |h|·(1 + excess)
+  double terms_per_rank = 1;  // r' / r
 };
 
 HRounding h_rounding(const Arithmetic& a) {
@@ -31,7 +31,9 @@ HRounding h_rounding(const Arithmetic& a) {
     case IntermediateMode::split2: {
       if (a.weight == Dtype::f32) return {.terms_per_rank = 2};  // hi is h, lo is 0
       const double u = unit_roundoff(a.weight);
-      return {.relative = u * u / 2, .absolute = underflow_unit(a.weight), .excess = 2 * u,
+      return {.relative = u * u / 2,
+              .absolute = underflow_unit(a.weight),
+              .excess = 2 * u,
               .terms_per_rank = 2};
     }
     default:

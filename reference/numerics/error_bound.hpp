@@ -10,16 +10,16 @@ namespace loratory::reference {
 /// One output element of a LoRA operation in float64, and the sums of absolute values that its
 /// error depends on. Letters as in docs/error_bounds.md; j runs over the rank, c over K.
 struct DeltaFacts {
-  double base = 0;       ///< 0 where the old y is not read
-  double delta = 0;      ///< d* = s · sum_j B_nj h*_j
-  double scaling = 0;    ///< s
-  int64_t num_in = 0;    ///< K; 0 where h is given exactly (embedding, expand alone)
-  int64_t rank = 0;      ///< r
-  double sum_b_h = 0;    ///< sum_j |B_nj|·|h*_j|
-  double sum_b_xa = 0;   ///< sum_j |B_nj| · sum_c |x_c A_jc|; K = 0: as sum_b_h
-  double sum_b = 0;      ///< sum_j |B_nj|
-  double sum_h = 0;      ///< sum_j |h*_j|
-  double sum_xa = 0;     ///< sum_j sum_c |x_c A_jc|; K = 0: as sum_h
+  double base = 0;      ///< 0 where the old y is not read
+  double delta = 0;     ///< d* = s · sum_j B_nj h*_j
+  double scaling = 0;   ///< s
+  int64_t num_in = 0;   ///< K; 0 where h is given exactly (embedding, expand alone)
+  int64_t rank = 0;     ///< r
+  double sum_b_h = 0;   ///< sum_j |B_nj|·|h*_j|
+  double sum_b_xa = 0;  ///< sum_j |B_nj| · sum_c |x_c A_jc|; K = 0: as sum_b_h
+  double sum_b = 0;     ///< sum_j |B_nj|
+  double sum_h = 0;     ///< sum_j |h*_j|
+  double sum_xa = 0;    ///< sum_j sum_c |x_c A_jc|; K = 0: as sum_h
 
   double result() const { return base + delta; }
 };

@@ -59,9 +59,7 @@ struct BasicTensorView {
             Extents(shape.begin() + 1, shape.end()), Extents(strides.begin() + 1, strides.end())};
   }
 
-  operator BasicTensorView<const std::byte>() const
-    requires(!std::is_const_v<Byte>)
-  {
+  operator BasicTensorView<const std::byte>() const requires(!std::is_const_v<Byte>) {
     return {dtype, data, shape, strides};
   }
 

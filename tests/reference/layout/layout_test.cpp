@@ -23,16 +23,26 @@ struct BatchExample {
 
 TEST(BatchLayout, WorkedExamples) {
   const BatchExample examples[] = {
-      {3, {0, -1, 2, 0, 2, 2, -1}, {1, 6, 0, 3, 2, 4, 5}, {-1, 0, 2, -1}, {2, 2, 3, 0},
-       {0, 2, 4, 7, 0}, false},
+      {3,
+       {0, -1, 2, 0, 2, 2, -1},
+       {1, 6, 0, 3, 2, 4, 5},
+       {-1, 0, 2, -1},
+       {2, 2, 3, 0},
+       {0, 2, 4, 7, 0},
+       false},
       {3, {-1, -1}, {0, 1}, {-1, -1, -1, -1}, {2, 0, 0, 0}, {0, 2, 0, 0, 0}, true},
       {2, {1, 1, 1}, {0, 1, 2}, {1, -1, -1}, {3, 0, 0}, {0, 3, 0, 0}, false},
-      {4, {3, 1, -1, 1, 0}, {2, 4, 1, 3, 0}, {-1, 0, 1, 3, -1}, {1, 1, 2, 1, 0},
-       {0, 1, 2, 4, 5, 0}, false},
+      {4,
+       {3, 1, -1, 1, 0},
+       {2, 4, 1, 3, 0},
+       {-1, 0, 1, 3, -1},
+       {1, 1, 2, 1, 0},
+       {0, 1, 2, 4, 5, 0},
+       false},
   };
   for (const BatchExample& e : examples) {
-    const BatchLayout expected{e.slots, e.sorted, e.ids, e.counts, e.start, e.no_lora,
-                               e.max_loras + 1};
+    const BatchLayout expected{e.slots, e.sorted,  e.ids,          e.counts,
+                               e.start, e.no_lora, e.max_loras + 1};
     EXPECT_EQ(make_batch_layout(e.slots, e.max_loras), expected);
   }
 }

@@ -72,7 +72,9 @@ Element random_element(Dtype dtype, Numbers numbers, Engine& engine) {
 }
 
 DeltaFacts facts_of(const Element& e) {
-  DeltaFacts f{.base = e.base, .scaling = e.scaling, .num_in = int64_t(e.x.size()),
+  DeltaFacts f{.base = e.base,
+               .scaling = e.scaling,
+               .num_in = int64_t(e.x.size()),
                .rank = int64_t(e.b.size())};
   for (size_t j = 0; j < e.b.size(); ++j) {
     double h = 0, xa = 0;
@@ -150,9 +152,9 @@ TEST(ErrorBound, HoldsForEveryOrderOfSummationAndIsTight) {
       const double plain = worst_ratio(a, Numbers::plain, 1500);
       const double cancelling = worst_ratio(a, Numbers::cancelling, 500);
       const double tiny = worst_ratio(a, Numbers::tiny, 500);
-      std::printf("%-5s h=%d sum=%d scale=%d worst error/bound: plain %.3f cancelling %.3f tiny %.3f\n",
-                  name(dtype).data(), int(mode.h), int(mode.sum), int(mode.scale), plain,
-                  cancelling, tiny);
+      std::printf(
+          "%-5s h=%d sum=%d scale=%d worst error/bound: plain %.3f cancelling %.3f tiny %.3f\n",
+          name(dtype).data(), int(mode.h), int(mode.sum), int(mode.scale), plain, cancelling, tiny);
       EXPECT_GT(plain, least_worst_ratio(dtype));
     }
   }

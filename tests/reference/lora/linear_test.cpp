@@ -1,4 +1,5 @@
-// Worked examples of LoRA on linear layers: A.1, rounding [1.17], writes [1.6], scale [1.10]-[1.14].
+// Worked examples of LoRA on linear layers: A.1, rounding [1.17], writes [1.6], scale
+// [1.10]-[1.14].
 #include "reference/lora/linear.hpp"
 
 #include <gmock/gmock.h>
@@ -6,9 +7,13 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "reference/base/input_error.hpp"
+#include "reference/lora/oracle.hpp"
 #include "reference/lora/scaling.hpp"
+
+extern "C" void omp_set_num_threads(int);
 
 namespace loratory::reference {
 namespace {
@@ -82,8 +87,8 @@ TEST(LoraLinear, WithoutAddInputsTheOldYIsNotReadAndBaseRowsNotWritten) {
   EXPECT_EQ(e.y.get(0, 1), 3);
   EXPECT_EQ(e.y.get(2, 0), 2);
   EXPECT_EQ(e.y.get(2, 1), -4);
-  EXPECT_TRUE(std::equal(before.bytes().begin() + 8, before.bytes().begin() + 16,
-                         e.y.bytes().begin() + 8));
+  EXPECT_TRUE(
+      std::equal(before.bytes().begin() + 8, before.bytes().begin() + 16, e.y.bytes().begin() + 8));
 }
 
 // [1.17] base = 1, d = 2^-8·(1 + 2^-10): h = 2^-8 + 2^-18 comes from x·A in two terms.
@@ -206,6 +211,52 @@ TEST(LoraEmbedding, GathersAColumnOfA) {
   }
 }
 
+/// A layer of real size with K of no block's multiple; 40 tokens of 2 adapters of ranks 16 and 5.
+Tensor wide_layer(Dtype dtype, int64_t num_in, double* worst) {
+  std::mt19937_64 engine(7);
+  const auto random = [&](Extents shape) {
+    Tensor t(dtype, shape);
+    for (size_t i = 0; i < t.bytes().size(); i += size_bytes(dtype)) {
+      store(dtype, t.bytes().data() + i, double(engine() >> 12) * 0x1p-52 - 0.5);
+    }
+    return t;
+  };
+  Tensor x = random({40, num_in}), y = random({40, 96});
+  Tensor a = random({2, 16, num_in}), b = random({2, 96, 16});
+  std::vector<int32_t> slots, ranks{16, 5};
+  for (int t = 0; t < 40; ++t) slots.push_back(t % 3 - 1);
+  const std::vector<float> scalings{0.3F, 2};
+  const LinearArgs args{.x = x.view(),
+                        .slots = slots,
+                        .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+                        .y = y.view()};
+  const Oracle oracle = linear_oracle(args);
+  lora_linear(args);
+  for (int64_t t = 0; t < 40; ++t) {
+    for (int64_t n = 0; oracle.at(t, n) && n < 96; ++n) {
+      const double ratio = error_over_bound(y.get(t, n), *oracle.at(t, n), arithmetic_of(args));
+      *worst = std::max(*worst, ratio);
+    }
+  }
+  return y;
+}
+
+// P5 on K = 17, 2368, 3456, 11008/P; and the bits of one thread with four.
+TEST(LoraLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (const int64_t num_in : {17, 1376, 2368, 3456}) {
+      double worst = 0;
+      omp_set_num_threads(1);
+      const Tensor one = wide_layer(dtype, num_in, &worst);
+      omp_set_num_threads(4);
+      const Tensor four = wide_layer(dtype, num_in, &worst);
+      EXPECT_EQ(one.bytes(), four.bytes()) << name(dtype) << ' ' << num_in;
+      EXPECT_GT(worst, 0);
+      EXPECT_LE(worst, 1) << name(dtype) << ' ' << num_in;
+    }
+  }
+}
+
 // Each argument that breaks a rule is named.
 TEST(LoraLinear, BadArgumentsAreNamed) {
   const auto error = [](auto spoil) -> std::string {
@@ -224,7 +275,8 @@ TEST(LoraLinear, BadArgumentsAreNamed) {
   EXPECT_THAT(error([](auto& e, auto&) { e.ranks[1] = 3; }), HasSubstr("ranks[1]"));
   EXPECT_THAT(error([](auto& e, auto&) { e.scalings[1] = float(INFINITY); }),
               HasSubstr("scalings[1]: is not finite"));
-  EXPECT_THAT(error([](auto&, auto& args) { args.offset_start = 1; }), HasSubstr("y: has 2 columns"));
+  EXPECT_THAT(error([](auto&, auto& args) { args.offset_start = 1; }),
+              HasSubstr("y: has 2 columns"));
   EXPECT_THAT(error([](auto&, auto& args) { args.offset_start = -1; }), HasSubstr("negative"));
   EXPECT_THAT(error([](auto&, auto& args) { args.x.dtype = Dtype::f16; }),
               HasSubstr("slices[0].a: has dtype bf16, x has f16"));
@@ -232,7 +284,9 @@ TEST(LoraLinear, BadArgumentsAreNamed) {
               HasSubstr("slices[0].b: has dtype f16, a has bf16"));
   EXPECT_THAT(error([](auto&, auto& args) { args.y.dtype = Dtype::f8_e5m2; }),
               HasSubstr("no scale tensors"));
-  EXPECT_THAT(error([](auto&, auto& args) { args.x.shape = {3, 1}; }),
+  EXPECT_THAT(error([](auto&, auto& args) {
+                args.x.shape = {3, 1};
+              }),
               HasSubstr("has shape [2, 2, 2]; expected [2, any, 1]"));
 }
 

@@ -87,7 +87,8 @@ TEST(Dtype, EigenAgrees) {
     const auto value = std::bit_cast<float>(uint32_t(engine()));
     if (std::isnan(value)) continue;
     ASSERT_EQ(encode(Dtype::f16, value), Eigen::numext::bit_cast<uint16_t>(Eigen::half(value)));
-    ASSERT_EQ(encode(Dtype::bf16, value), Eigen::numext::bit_cast<uint16_t>(Eigen::bfloat16(value)));
+    ASSERT_EQ(encode(Dtype::bf16, value),
+              Eigen::numext::bit_cast<uint16_t>(Eigen::bfloat16(value)));
   }
 }
 
