@@ -174,6 +174,34 @@ RC_GTEST_PROP(Lora, P5EveryModeLiesWithinTheBound, ()) {
   RC_CLASSIFY(worst > 0.5, "worst error/bound > 0.5");
 }
 
+// The shrink alone, into a buffer of each dtype.
+RC_GTEST_PROP(Lora, P5ShrinkLiesWithinItsBound, ()) {
+  const LoraCase c = any_lora_case();
+  LoraData data(c, Fill(1 + random_bits(c.seed, 999, 1) % 3));
+  const Dtype dtype = Dtype(random_bits(c.seed, 999, 8) % 3);
+  Tensor h(dtype, {c.num_slices, c.num_tokens, c.max_rank});
+  ShrinkArgs args{.x = data.x.view(), .slots = data.slots, .slices = {}, .h = h.view()};
+  for (size_t i = 0; i < data.a.size(); ++i) {
+    args.slices.push_back({data.a[i].view(), data.ranks[i]});
+  }
+  shrink(args);
+  for (int64_t i = 0; i < c.num_slices; ++i) {
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      const int32_t slot = data.slot(t);
+      const int64_t rank = slot == kBaseSlot ? 0 : data.ranks[size_t(i)][size_t(slot)];
+      for (int64_t j = 0; j < rank; ++j) {
+        double sum = 0, sum_xa = 0;
+        for (int64_t k = 0; k < c.num_in; ++k) {
+          const double product = data.a[size_t(i)].get(slot, j, k) * data.x.get(t, k);
+          sum += product, sum_xa += std::fabs(product);
+        }
+        RC_ASSERT(std::fabs(h.get(i, t, j) - sum) <=
+                  shrink_error_bound(sum, sum_xa, c.num_in, dtype));
+      }
+    }
+  }
+}
+
 RC_GTEST_PROP(Lora, P6PermutingTokensPermutesRows, ()) {
   const LoraCase c = any_lora_case();
   const LoraData data(c, Fill::reals);
@@ -227,7 +255,7 @@ RC_GTEST_PROP(Lora, P8SlotNumbersDoNotMatter, ()) {
   RC_ASSERT(same_bits(moved.run(), data.run()));
 }
 
-/// The same adapters in buffers of another max_rank, and whose ranks change by `rank_of`.
+/// A in a buffer of another max_rank; NaN beyond the old one.
 Tensor with_rows(const Tensor& a, int64_t num_rows) {
   Tensor out(a.dtype(), {a.shape()[0], num_rows, a.shape()[2]});
   change_numbers(out, [](int64_t, double) { return kNan; });
@@ -442,8 +470,15 @@ RC_GTEST_PROP(Lora, P22EmbeddingIsLinearOfOneHot, ()) {
                      .slice = linear.slices[0],
                      .mode = data.mode,
                      .y = linear.y};
+  const Oracle oracle = embedding_oracle(args);
+  const Arithmetic arithmetic = arithmetic_of(args);
   lora_embedding(args);
   RC_ASSERT(same_bits(gathered.y, data.run()));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (int64_t n = 0; oracle.at(t, n) && n < data.num_columns(); ++n) {
+      RC_ASSERT(error_over_bound(gathered.y.get(t, n), *oracle.at(t, n), arithmetic) <= 1.0);
+    }
+  }
   if (ids.empty()) return;
   ids[0] = c.num_in;
   RC_ASSERT_THROWS_AS(lora_embedding(args), InputError);
