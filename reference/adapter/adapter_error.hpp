@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory::reference {
+
+/// Why an adapter was refused [4.15] [4.16]. The names are the E_ words without E_.
+enum class AdapterErrorCode : uint8_t {
+  kIo,           ///< a file is missing, cannot be read, or breaks its own format
+  kConfig,       ///< a field of adapter_config.json; the detail names it
+  kKey,          ///< a tensor whose name means nothing here
+  kPair,         ///< lora_A without lora_B, or the reverse
+  kShape,        ///< a tensor does not fit the base model, or its own size
+  kDtype,        ///< a number format that weights of adapters cannot have
+  kRank,         ///< above max_lora_rank
+  kTarget,       ///< a tensor of a module that the configuration does not target
+  kUnsupported,  ///< a known feature we refuse to drop silently; the detail names it
+  kNonFinite,    ///< NaN or infinity in the weights, or an overflow of the cast
+  kEmpty,        ///< no module at all
+};
+
+/// "E_SHAPE"
+std::string_view code_word(AdapterErrorCode code);
+
+/// One refusal: `what()` is "E_SHAPE: <key>: <rule>; <remedy>", with the detail in parentheses
+/// behind the code: "E_UNSUPPORTED(dora)". The key is that of the tensor, the field or the file
+/// which caused it, as it is written there (unprintable bytes replaced, long keys cut).
+class AdapterError : public InputError {
+ public:
+  AdapterError(AdapterErrorCode code, std::string_view key, std::string_view rule,
+               std::string_view remedy = {});
+  AdapterError(AdapterErrorCode code, std::string_view detail, std::string_view key,
+               std::string_view rule, std::string_view remedy);
+
+  AdapterErrorCode code() const { return code_; }
+  /// "dora" of E_UNSUPPORTED(dora), the field of E_CONFIG(field); else empty.
+  const std::string& detail() const { return detail_; }
+  const std::string& key() const { return key_; }
+
+ private:
+  AdapterErrorCode code_;
+  std::string detail_;
+  std::string key_;
+};
+
+/// `key` for one line of text: control and non-ASCII bytes become '?', 200 characters at most.
+std::string printable_key(std::string_view key);
+
+}  // namespace loratory::reference

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace loratory::reference {
+
+/// A file mapped read-only. Pages come from disk when they are first touched.
+/// Errors: E_IO (missing, not a regular file, cannot be mapped). A file that another process cuts
+/// short while it is mapped ends this process with SIGBUS, as with every mmap.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace loratory::reference

@@ -1,0 +1,277 @@
+#include "reference/adapter/safetensors_header.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "reference/adapter/adapter_error.hpp"
+#include "reference/adapter/safetensors.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using nlohmann::json;
+using Code = AdapterErrorCode;
+
+constexpr size_t kLongestToken = size_t{1} << 20;
+constexpr size_t kMostTensors = size_t{1} << 20;
+constexpr size_t kMostDimensions = 32;
+
+/// The header as the JSON lexer sees it: it seems to end when no token ended for kLongestToken
+/// bytes, so that a string of 100 MB is never collected. The lexer copies iterators, hence the
+/// shared limit.
+class HeaderIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  HeaderIterator(const char* at, const char* const* limit) : at_(at), limit_(limit) {}
+  reference operator*() const { return *at_; }
+  HeaderIterator& operator++() {
+    ++at_;
+    if (position_ != nullptr) *position_ = at_;
+    return *this;
+  }
+  HeaderIterator operator++(int) {
+    HeaderIterator before = *this;
+    ++*this;
+    return before;
+  }
+  /// The other side is always the end.
+  bool operator==(const HeaderIterator&) const { return at_ >= *limit_; }
+
+  void report_position(const char** position) { position_ = position; }
+
+ private:
+  const char* at_;
+  const char* const* limit_;
+  const char** position_ = nullptr;
+};
+
+/// Receives the tokens of a header and refuses at the first that breaks the format.
+class HeaderHandler {
+ public:
+  HeaderHandler(std::string_view header, uint64_t num_data_bytes, std::string_view place)
+      : end_(header.data() + header.size()),
+        position_(header.data()),
+        num_data_bytes_(num_data_bytes),
+        place_(place) {
+    extend_limit();
+  }
+
+  HeaderIterator first() {
+    HeaderIterator it(position_, &limit_);
+    it.report_position(&position_);
+    return it;
+  }
+  HeaderIterator last() { return {end_, &limit_}; }
+  bool was_cut() const { return limit_ != end_; }
+  std::vector<HeaderEntry> take_entries() { return std::move(entries_); }
+
+  bool null() { return refuse("null"); }
+  bool boolean(bool) { return refuse("a boolean"); }
+  bool number_integer(int64_t) { return refuse("a negative number"); }
+  bool number_float(double, const std::string&) { return refuse("a number that is no integer"); }
+  bool binary(json::binary_t&) { return refuse("binary data"); }
+
+  bool number_unsigned(uint64_t value) {
+    extend_limit();
+    if (state_ == State::kShape) return add_dimension(value);
+    if (state_ != State::kOffsets) return refuse("a number");
+    if (num_offsets_ == 2) fail(Code::kIo, "data_offsets has more than two numbers");
+    (num_offsets_++ == 0 ? entry_.begin : entry_.end) = value;
+    return true;
+  }
+
+  bool string(std::string& text) {
+    extend_limit();
+    if (state_ == State::kMetadata) return true;
+    if (state_ != State::kEntry || field_ != Field::kDtype) return refuse("a string");
+    const auto dtype = find_dtype(text);
+    if (!dtype) fail(Code::kDtype, fmt::format("unknown dtype '{}'", printable_key(text)));
+    entry_.dtype = *dtype;
+    field_ = Field::kNone;
+    return true;
+  }
+
+  bool start_object(size_t) {
+    extend_limit();
+    if (state_ == State::kStart) return enter(State::kRoot);
+    if (state_ == State::kRoot && entry_.name == "__metadata__") return enter(State::kMetadata);
+    if (state_ == State::kRoot) return enter(State::kEntry);
+    return refuse("an object");
+  }
+
+  bool key(std::string& text) {
+    extend_limit();
+    if (state_ == State::kRoot) return begin_entry(std::move(text));
+    if (state_ == State::kEntry) begin_field(text);
+    return true;
+  }
+
+  bool end_object() {
+    extend_limit();
+    if (state_ == State::kEntry) finish_entry();
+    return enter(state_ == State::kRoot ? State::kDone : State::kRoot);
+  }
+
+  bool start_array(size_t) {
+    extend_limit();
+    if (state_ == State::kEntry && field_ == Field::kShape) return enter(State::kShape);
+    if (state_ == State::kEntry && field_ == Field::kOffsets) return enter(State::kOffsets);
+    return refuse("an array");
+  }
+
+  bool end_array() {
+    extend_limit();
+    if (state_ == State::kOffsets && num_offsets_ != 2) {
+      fail(Code::kIo, "data_offsets must have two numbers");
+    }
+    field_ = Field::kNone;
+    return enter(State::kEntry);
+  }
+
+  bool parse_error(size_t position, const std::string&, const json::exception&) {
+    if (was_cut()) {
+      throw AdapterError(Code::kIo, place_, "a name or value in the header is longer than 1 MiB");
+    }
+    throw AdapterError(Code::kIo, place_, fmt::format("the header is not JSON (byte {})", position),
+                       "the file is damaged or no safetensors file");
+  }
+
+ private:
+  enum class State { kStart, kRoot, kMetadata, kEntry, kShape, kOffsets, kDone };
+  enum class Field { kNone, kDtype, kShape, kOffsets };
+
+  bool enter(State state) {
+    state_ = state;
+    return true;
+  }
+
+  void extend_limit() {
+    const auto left = static_cast<size_t>(end_ - position_);
+    limit_ = position_ + std::min(left, kLongestToken);
+  }
+
+  [[noreturn]] void fail(Code code, std::string_view rule) const {
+    throw AdapterError(code, entry_.name.empty() ? place_ : entry_.name, rule);
+  }
+
+  bool refuse(std::string_view what) const {
+    fail(Code::kIo, fmt::format("{} where the header of safetensors has none", what));
+  }
+
+  bool add_dimension(uint64_t value) {
+    if (entry_.shape.size() == kMostDimensions) fail(Code::kShape, "more than 32 dimensions");
+    if (value > static_cast<uint64_t>(INT64_MAX)) fail(Code::kShape, "a dimension above 2^63");
+    entry_.shape.push_back(static_cast<int64_t>(value));
+    return true;
+  }
+
+  bool begin_entry(std::string&& name) {
+    entry_ = HeaderEntry{};
+    entry_.name = std::move(name);
+    seen_ = {};
+    num_offsets_ = 0;
+    if (!names_.insert(entry_.name).second) fail(Code::kKey, "is in the header twice");
+    if (names_.size() > kMostTensors) fail(Code::kIo, "more than 2^20 tensors");
+    return true;
+  }
+
+  void begin_field(std::string_view name) {
+    if (name == "dtype")
+      field_ = Field::kDtype;
+    else if (name == "shape")
+      field_ = Field::kShape;
+    else if (name == "data_offsets")
+      field_ = Field::kOffsets;
+    else
+      fail(Code::kIo, fmt::format("unknown field '{}'", printable_key(name)));
+    bool& seen = seen_[static_cast<size_t>(field_)];
+    if (seen) fail(Code::kKey, fmt::format("has '{}' twice", name));
+    seen = true;
+  }
+
+  void finish_entry() {
+    if (!seen_[1] || !seen_[2] || !seen_[3]) {
+      fail(Code::kIo, "needs dtype, shape and data_offsets");
+    }
+    if (entry_.begin > entry_.end || entry_.end > num_data_bytes_) {
+      fail(Code::kIo, fmt::format("data_offsets [{}, {}] outside of the {} bytes of data",
+                                  entry_.begin, entry_.end, num_data_bytes_));
+    }
+    const uint64_t size = entry_.end - entry_.begin;
+    const auto needed =
+        static_cast<uint64_t>(tensor_bytes(entry_.dtype, entry_.shape, entry_.name));
+    if (size != needed) {
+      fail(Code::kShape,
+           fmt::format("{} {} needs {} bytes, data_offsets give {}", dtype_name(entry_.dtype),
+                       shape_text(entry_.shape), needed, size));
+    }
+    num_claimed_bytes_ += size;  // each at most the data: no overflow before the next line
+    if (num_claimed_bytes_ > num_data_bytes_) fail(Code::kIo, "overlaps another tensor");
+    entries_.push_back(std::move(entry_));
+    entry_ = HeaderEntry{};
+  }
+
+  const char* end_;
+  const char* position_;
+  const char* limit_ = nullptr;
+  uint64_t num_data_bytes_;
+  std::string_view place_;
+
+  State state_ = State::kStart;
+  Field field_ = Field::kNone;
+  std::array<bool, 4> seen_{};
+  int num_offsets_ = 0;
+  HeaderEntry entry_;
+  uint64_t num_claimed_bytes_ = 0;
+  std::vector<HeaderEntry> entries_;
+  std::unordered_set<std::string> names_;
+};
+
+/// Sorted by offset, each begins where the one before ended.
+void require_cover(const std::vector<HeaderEntry>& entries, uint64_t num_data_bytes,
+                   std::string_view place) {
+  uint64_t covered = 0;
+  for (const HeaderEntry& entry : entries) {
+    if (entry.begin != covered) {
+      throw AdapterError(
+          Code::kIo, entry.name,
+          fmt::format("begins at byte {} of the data, {} was expected: {}", entry.begin, covered,
+                      entry.begin < covered ? "an overlap" : "a hole"));
+    }
+    covered = entry.end;
+  }
+  if (covered != num_data_bytes) {
+    throw AdapterError(
+        Code::kIo, place,
+        fmt::format("{} bytes of data belong to no tensor", num_data_bytes - covered));
+  }
+}
+
+}  // namespace
+
+std::vector<HeaderEntry> parse_safetensors_header(std::string_view text, uint64_t num_data_bytes,
+                                                  std::string_view place) {
+  if (text.empty() || text.front() != '{') {
+    throw AdapterError(Code::kIo, place, "the header must begin with '{'");
+  }
+  text = text.substr(0, text.find_last_not_of(' ') + 1);
+  HeaderHandler handler(text, num_data_bytes, place);
+  json::sax_parse(handler.first(), handler.last(), &handler);
+  auto entries = handler.take_entries();
+  std::ranges::sort(entries, [](const HeaderEntry& a, const HeaderEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  require_cover(entries, num_data_bytes, place);
+  return entries;
+}
+
+}  // namespace loratory::reference
