@@ -11,9 +11,9 @@
 namespace {
 
 using loratory::reference::SafetensorsFile;
-using loratory::reference::TensorView;
+using loratory::reference::StoredTensor;
 
-void require_same(const TensorView& a, const TensorView* b) {
+void require_same(const StoredTensor& a, const StoredTensor* b) {
   const bool same = b != nullptr && a.dtype == b->dtype && a.shape == b->shape &&
                     std::ranges::equal(a.bytes, b->bytes);
   if (!same) std::abort();
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string again = loratory::reference::write_safetensors(file.tensors());
     const auto copy = SafetensorsFile::view(std::as_bytes(std::span(again)), "copy");
     if (copy.tensors().size() != file.tensors().size()) std::abort();
-    for (const TensorView& tensor : file.tensors()) require_same(tensor, copy.find(tensor.name));
+    for (const StoredTensor& tensor : file.tensors()) require_same(tensor, copy.find(tensor.name));
   } catch (const loratory::reference::AdapterError&) {
   }
   return 0;

@@ -51,8 +51,8 @@ std::string json_text(const std::string& text, const std::string& name) {
   }
 }
 
-void require_writable(const std::vector<TensorView>& sorted) {
-  for (const TensorView& tensor : sorted) {
+void require_writable(const std::vector<StoredTensor>& sorted) {
+  for (const StoredTensor& tensor : sorted) {
     const int64_t needed = tensor_bytes(tensor.dtype, tensor.shape, tensor.name);
     if (static_cast<uint64_t>(needed) != tensor.bytes.size()) {
       throw AdapterError(Code::kShape, tensor.name,
@@ -61,7 +61,7 @@ void require_writable(const std::vector<TensorView>& sorted) {
     }
   }
   std::vector<std::string_view> names;
-  for (const TensorView& tensor : sorted) names.push_back(tensor.name);
+  for (const StoredTensor& tensor : sorted) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end()) throw AdapterError(Code::kKey, *twice, "is given twice");
@@ -70,7 +70,7 @@ void require_writable(const std::vector<TensorView>& sorted) {
   }
 }
 
-std::string header_text(const std::vector<TensorView>& tensors,
+std::string header_text(const std::vector<StoredTensor>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   std::vector<std::string> fields;
   if (!metadata.empty()) {
@@ -81,7 +81,7 @@ std::string header_text(const std::vector<TensorView>& tensors,
     fields.push_back(fmt::format(R"("__metadata__":{{{}}})", fmt::join(items, ",")));
   }
   uint64_t offset = 0;
-  for (const TensorView& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     fields.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                                  json_text(tensor.name, tensor.name), dtype_name(tensor.dtype),
                                  fmt::join(tensor.shape, ","), offset,
@@ -115,14 +115,14 @@ SafetensorsFile SafetensorsFile::view(std::span<const std::byte> bytes, std::str
   return file;
 }
 
-const TensorView* SafetensorsFile::find(std::string_view name) const {
+const StoredTensor* SafetensorsFile::find(std::string_view name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? nullptr : &tensors_[it->second];
 }
 
-std::string write_safetensors(std::vector<TensorView> tensors,
+std::string write_safetensors(std::vector<StoredTensor> tensors,
                               const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
   require_writable(tensors);
@@ -135,7 +135,7 @@ std::string write_safetensors(std::vector<TensorView> tensors,
     out.push_back(static_cast<char>(header.size() >> (8 * i) & 0xff));
   }
   out += header;
-  for (const TensorView& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     out.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
   }
   return out;

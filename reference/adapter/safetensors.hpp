@@ -16,7 +16,7 @@ namespace loratory::reference {
 
 /// One tensor: row-major, little-endian, not necessarily aligned. A view: somebody else owns the
 /// bytes.
-struct TensorView {
+struct StoredTensor {
   std::string name;
   StorageDtype dtype = StorageDtype::kF32;
   std::vector<int64_t> shape;  ///< empty = one element
@@ -52,15 +52,15 @@ class SafetensorsFile {
   /// Parses bytes that outlive the object; `place` names them in errors.
   static SafetensorsFile view(std::span<const std::byte> bytes, std::string_view place);
 
-  const std::vector<TensorView>& tensors() const { return tensors_; }
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none of that name. Cost: logarithmic.
-  const TensorView* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;
 
  private:
   SafetensorsFile() = default;
 
   std::shared_ptr<const MappedFile> mapping_;
-  std::vector<TensorView> tensors_;
+  std::vector<StoredTensor> tensors_;
   std::map<std::string, size_t, std::less<>> index_;
 };
 
@@ -68,7 +68,7 @@ class SafetensorsFile {
 /// header padded with spaces to a multiple of 8. `metadata` is written first if it is not empty.
 /// Same input, same bytes. Errors: E_SHAPE if bytes and shape disagree, E_KEY for a name twice or
 /// one that is not UTF-8, E_IO if the header gets too large.
-std::string write_safetensors(std::vector<TensorView> tensors,
+std::string write_safetensors(std::vector<StoredTensor> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
 /// product(shape) x bits / 8. Throws E_SHAPE naming `name` if a dimension is negative, the product

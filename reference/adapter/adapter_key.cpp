@@ -1,0 +1,243 @@
+#include "reference/adapter/adapter_key.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <vector>
+
+#include "reference/adapter/adapter_error.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using Code = AdapterErrorCode;
+
+constexpr std::string_view kPrefix = "base_model.model.";
+
+struct Suffix {
+  std::string_view text;
+  TensorRole role;
+};
+
+constexpr std::array<Suffix, 6> kSuffixes{{
+    {".lora_A.weight", TensorRole::kA},
+    {".lora_B.weight", TensorRole::kB},
+    {".lora_embedding_A", TensorRole::kEmbeddingA},
+    {".lora_embedding_B", TensorRole::kEmbeddingB},
+    {".lora_A.weight_scale", TensorRole::kAScale},
+    {".lora_B.weight_scale", TensorRole::kBScale},
+}};
+
+[[noreturn]] void unknown_key(std::string_view key, std::string_view rule,
+                              std::string_view remedy = {}) {
+  throw AdapterError(Code::kKey, key, rule, remedy);
+}
+
+[[noreturn]] void unsupported(std::string_view feature, std::string_view key,
+                              std::string_view rule) {
+  throw AdapterError(Code::kUnsupported, feature, key, rule, "");
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+/// Tensors of features that would change the result if they were dropped.
+void reject_features(std::string_view key) {
+  if (contains(key, ".lora_magnitude_vector")) unsupported("dora", key, "DoRA");
+  if (contains(key, ".modules_to_save.")) {
+    unsupported("modules_to_save", key, "a whole module saved with the adapter");
+  }
+  if (contains(key, ".lora_bias") || key.ends_with(".bias")) {
+    unsupported("bias", key, "a bias that came with the adapter");
+  }
+}
+
+/// What is left when no suffix fits.
+[[noreturn]] void reject_rest(std::string_view key) {
+  for (const char* part : {".lora_A.", ".lora_B.", ".lora_embedding_A.", ".lora_embedding_B."}) {
+    if (contains(key, part)) {
+      unknown_key(key, "has an adapter name behind lora_A or lora_B",
+                  "save it with PEFT's save_pretrained, which strips the name");
+    }
+  }
+  if (key.ends_with(".weight")) {
+    unsupported("modules_to_save", key, "a whole module saved with the adapter");
+  }
+  unknown_key(key, "is no tensor of a LoRA adapter");
+}
+
+std::vector<std::string_view> split(std::string_view path) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t dot = path.find('.');
+    parts.push_back(path.substr(0, dot));
+    if (dot == std::string_view::npos) return parts;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+/// "7", without sign, blanks or leading zeros.
+std::optional<int64_t> index_of(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool canonical = error == std::errc() && end == text.data() + text.size() && value >= 0 &&
+                         (text.size() == 1 || text[0] != '0');
+  return canonical ? std::optional(value) : std::nullopt;
+}
+
+struct Named {
+  std::string_view name;
+  Projection projection;
+  Packing packing = Packing::kSingle;
+};
+
+constexpr std::array<Named, 5> kAttention{{{"q_proj", Projection::kQ},
+                                           {"k_proj", Projection::kK},
+                                           {"v_proj", Projection::kV},
+                                           {"o_proj", Projection::kO},
+                                           {"qkv_proj", Projection::kQ, Packing::kQkv}}};
+constexpr std::array<Named, 4> kMlp{{{"gate_proj", Projection::kGate},
+                                     {"up_proj", Projection::kUp},
+                                     {"down_proj", Projection::kDown},
+                                     {"gate_up_proj", Projection::kGate, Packing::kGateUp}}};
+constexpr std::array<Named, 6> kExpert{{{"gate_proj", Projection::kGate},
+                                        {"up_proj", Projection::kUp},
+                                        {"down_proj", Projection::kDown},
+                                        {"w1", Projection::kGate},
+                                        {"w3", Projection::kUp},
+                                        {"w2", Projection::kDown}}};
+
+template <size_t kSize>
+const Named* find_name(const std::array<Named, kSize>& names, std::string_view name) {
+  const auto it = std::ranges::find(names, name, &Named::name);
+  return it == names.end() ? nullptr : &*it;
+}
+
+/// Parses what follows "layers.N." of one path.
+class LayerParser {
+ public:
+  LayerParser(std::vector<std::string_view> parts, int64_t layer, std::string_view key,
+              const BaseModelShapes& shapes)
+      : parts_(std::move(parts)), layer_(layer), key_(key), shapes_(shapes) {}
+
+  ModuleRef parse() const {
+    const bool is_moe_block = at(0) == "mlp" || at(0) == "block_sparse_moe";
+    if (parts_.size() == 2 && at(0) == "self_attn") return named(find_name(kAttention, at(1)));
+    if (is_moe_block && at(1) == "experts") return expert();
+    if (parts_.size() == 2 && is_moe_block && (at(1) == "gate" || at(1) == "router")) {
+      return router();
+    }
+    if (parts_.size() == 2 && at(0) == "mlp") {
+      if (shapes_.intermediate == 0) unknown_key(key_, "the model has no dense MLP");
+      return named(find_name(kMlp, at(1)));
+    }
+    unknown_key(key_, "names no module of a decoder layer");
+  }
+
+ private:
+  std::string_view at(size_t i) const { return i < parts_.size() ? parts_[i] : ""; }
+
+  ModuleRef named(const Named* name) const {
+    if (name == nullptr) unknown_key(key_, "names no module of a decoder layer");
+    return {layer_, name->projection, -1, name->packing};
+  }
+
+  ModuleRef router() const {
+    if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
+    if (!shapes_.router_has_lora) unsupported("router", key_, "LoRA on the router of a MoE layer");
+    return {layer_, Projection::kRouter, -1, Packing::kSingle};
+  }
+
+  ModuleRef expert() const {
+    if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
+    if (parts_.size() == 2) return {layer_, Projection::kDown, -1, Packing::kOuterParameter};
+    if (parts_.size() == 3 && at(2) == "base_layer") {
+      return {layer_, Projection::kGate, -1, Packing::kInnerParameter};
+    }
+    if (parts_.size() == 3 && at(2).starts_with('w')) {
+      ModuleRef all = named(find_name(kExpert, at(2)));
+      all.packing = Packing::kExperts;
+      return all;
+    }
+    const auto index = index_of(at(2));
+    if (parts_.size() != 4 || !index) unknown_key(key_, "names no expert");
+    if (*index >= shapes_.num_experts) {
+      unknown_key(key_, fmt::format("the model has {} experts", shapes_.num_experts));
+    }
+    ModuleRef one = named(find_name(kExpert, at(3)));
+    one.expert = *index;
+    return one;
+  }
+
+  std::vector<std::string_view> parts_;
+  int64_t layer_;
+  std::string_view key_;
+  const BaseModelShapes& shapes_;
+};
+
+ModuleRef parse_decoder_path(std::string_view path, std::string_view key,
+                             const BaseModelShapes& shapes) {
+  auto parts = split(path);
+  const auto layer = parts.size() > 2 && parts[0] == "layers" ? index_of(parts[1]) : std::nullopt;
+  if (!layer) unknown_key(key, "names no module of the model");
+  if (*layer >= shapes.num_layers) {
+    unknown_key(key, fmt::format("the model has {} layers", shapes.num_layers));
+  }
+  parts.erase(parts.begin(), parts.begin() + 2);
+  return LayerParser(std::move(parts), *layer, key, shapes).parse();
+}
+
+}  // namespace
+
+std::string_view projection_name(Projection projection) {
+  constexpr std::array<std::string_view, 10> kNames{
+      "q_proj",  "k_proj",    "v_proj", "o_proj",       "gate_proj",
+      "up_proj", "down_proj", "router", "embed_tokens", "lm_head"};
+  return kNames[static_cast<size_t>(projection)];
+}
+
+AdapterKey parse_adapter_key(std::string_view key) {
+  if (!key.starts_with(kPrefix)) {
+    unknown_key(key, "does not begin with 'base_model.model.'",
+                "save the adapter with PEFT's save_pretrained, not the model's state");
+  }
+  const std::string_view rest = key.substr(kPrefix.size());
+  reject_features(key);
+  for (const auto& [text, role] : kSuffixes) {
+    if (rest.size() > text.size() && rest.ends_with(text)) {
+      return {std::string(rest.substr(0, rest.size() - text.size())), role};
+    }
+  }
+  constexpr std::string_view kCopy = ".base_layer.weight";
+  for (const char* name : {"embed_tokens", "lm_head"}) {
+    if (!rest.ends_with(kCopy)) break;
+    const std::string_view path = rest.substr(0, rest.size() - kCopy.size());
+    if (path == name || path.ends_with(std::string(".") + name)) {
+      return {std::string(path), TensorRole::kBaseCopy};
+    }
+  }
+  reject_rest(key);
+}
+
+ModuleRef parse_module_path(std::string_view path, std::string_view key,
+                            const BaseModelShapes& shapes) {
+  for (const std::string& prefix : shapes.lm_head_prefixes) {
+    if (path == prefix + "lm_head") return {-1, Projection::kLmHead, -1, Packing::kSingle};
+  }
+  for (const std::string& prefix : shapes.decoder_prefixes) {
+    if (path == prefix + "embed_tokens")
+      return {-1, Projection::kEmbedTokens, -1, Packing::kSingle};
+    if (path.starts_with(prefix + "layers.")) {
+      return parse_decoder_path(path.substr(prefix.size()), key, shapes);
+    }
+  }
+  unknown_key(key, "has a prefix that this model does not have",
+              fmt::format("its layers are called '{}layers.N'",
+                          shapes.decoder_prefixes.empty() ? "" : shapes.decoder_prefixes[0]));
+}
+
+}  // namespace loratory::reference

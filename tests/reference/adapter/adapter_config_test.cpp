@@ -1,0 +1,241 @@
+// adapter_config.json: required, used, ignored and rejected fields; patterns against paths.
+#include "reference/adapter/adapter_config.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "reference/adapter/adapter_error.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using Code = AdapterErrorCode;
+
+constexpr const char* kQ = "model.layers.1.self_attn.q_proj";
+
+/// A valid configuration with `fields` in front: "\"r\": 4," and the like.
+AdapterConfig parse(const std::string& fields, const ConfigOptions& options = {}) {
+  return parse_adapter_config(
+      "{" + fields +
+          R"("peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]})",
+      options);
+}
+
+std::string refusal(const std::string& text, const ConfigOptions& options = {}) {
+  try {
+    parse_adapter_config(text, options);
+  } catch (const AdapterError& error) {
+    return fmt::format("{}({})", code_word(error.code()), error.detail());
+  }
+  return "accepted";
+}
+
+std::string refusal_of(const std::string& fields) {
+  return refusal("{" + fields + R"("r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]})");
+}
+
+TEST(AdapterConfig, RequiredFields) {
+  EXPECT_EQ(refusal("{}"), "E_CONFIG(r, lora_alpha, target_modules)");
+  EXPECT_EQ(refusal(R"({"r": 8, "target_modules": "all-linear"})"), "E_CONFIG(lora_alpha)");
+  EXPECT_EQ(refusal(R"({"r": 8, "lora_alpha": 1, "target_modules": []})"),
+            "E_CONFIG(target_modules)");
+  EXPECT_EQ(refusal(R"({"r": 8, "lora_alpha": 1, "target_modules": null})"),
+            "E_CONFIG(target_modules)");
+  EXPECT_EQ(refusal(R"({"r": 8, "lora_alpha": 1, "target_modules": null,
+                        "target_parameters": ["mlp.experts.gate_up_proj"]})"),
+            "accepted");
+  for (const char* rank : {"0", "-1", "1.5", "\"8\"", "true", "1e30", "[8]"}) {
+    EXPECT_EQ(
+        refusal(fmt::format(R"({{"r": {}, "lora_alpha": 1, "target_modules": ["q"]}})", rank)),
+        "E_CONFIG(r)")
+        << rank;
+  }
+  for (const char* alpha : {"\"16\"", "true", "[]"}) {
+    EXPECT_EQ(
+        refusal(fmt::format(R"({{"r": 8, "lora_alpha": {}, "target_modules": ["q"]}})", alpha)),
+        "E_CONFIG(lora_alpha)");
+  }
+}
+
+TEST(AdapterConfig, ScalingIsAlphaOverTheRankOfTheModule) {
+  EXPECT_EQ(parse("").scaling_of(kQ), 2.0F);
+  EXPECT_EQ(parse("\"use_rslora\": true,").scaling_of(kQ), static_cast<float>(16 / std::sqrt(8.0)));
+  const auto patterned = parse(R"("use_rslora": true, "rank_pattern": {"q_proj": 4},)");
+  EXPECT_EQ(patterned.scaling_of(kQ), 8.0F);
+  const auto both = parse(R"("rank_pattern": {"q_proj": 4}, "alpha_pattern": {"layers.1.*": 3},)");
+  EXPECT_EQ(both.scaling_of(kQ), 0.75F);
+  EXPECT_EQ(both.scaling_of("model.layers.2.self_attn.q_proj"), 4.0F);
+}
+
+TEST(AdapterConfig, AlphaMayBeZeroOrNegativeNotInfinite) {
+  const char* text = R"({{"r": 1, "lora_alpha": {}, "target_modules": ["q_proj"]}})";
+  const auto scaling = [&](const char* alpha) {
+    return parse_adapter_config(fmt::format(fmt::runtime(text), alpha)).scaling_of(kQ);
+  };
+  EXPECT_EQ(scaling("0"), 0.0F);
+  EXPECT_EQ(scaling("-2.5"), -2.5F);
+  EXPECT_THROW(scaling("1e300"), AdapterError);
+}
+
+TEST(AdapterConfig, PatternsMatchTheEndOfAPathFromAComponentOn) {
+  struct Row {
+    const char* pattern;
+    bool matches;
+  };
+  for (const auto& [text, matches] : std::initializer_list<Row>{
+           {"q_proj", true},
+           {"q_proj|k_proj", true},
+           {"k_proj|q_proj", true},
+           {"self_attn.q_proj", true},
+           {"self_attn\\\\.q_proj", true},
+           {"model.layers.1.self_attn.q_proj", true},
+           {"^model.layers.1.self_attn.q_proj", true},
+           {"layers.\\\\d+.self_attn.(q|k)_proj", true},
+           {".*proj", true},
+           {"[^.]*", true},
+           {"proj", false},
+           {"layers.1", false},
+           {"^layers.1.self_attn.q_proj", false},
+           {"attn.q_proj", false},
+           {"xmodel.layers.1.self_attn.q_proj", false},
+           {"q_proj.", false},
+           {"", false},
+       }) {
+    const auto config = parse(fmt::format(R"("rank_pattern": {{"{}": 3}},)", text));
+    EXPECT_EQ(config.rank_of(kQ), matches ? 3 : 8) << text;
+    EXPECT_EQ(config.rank_field_of(kQ), matches ? "rank_pattern" : "r") << text;
+  }
+}
+
+TEST(AdapterConfig, TheFirstMatchInFileOrderCounts) {
+  EXPECT_EQ(parse(R"("rank_pattern": {"q_proj": 3, ".*q_proj": 4},)").rank_of(kQ), 3);
+  EXPECT_EQ(parse(R"("rank_pattern": {".*q_proj": 4, "q_proj": 3},)").rank_of(kQ), 4);
+  EXPECT_EQ(parse(R"("rank_pattern": {"z": 1, "q_proj": 3, "a": 2},)").rank_of(kQ), 3);
+}
+
+TEST(AdapterConfig, PatternsThatDoNotCompileOrMeanSomethingElse) {
+  const std::string deep(1025, 'a');
+  for (const std::string& pattern :
+       {std::string("("), std::string("a)(b"), std::string("*a"), std::string("(?i)q_proj"),
+        std::string("(?P<n>q)"), std::string("(?<=q)_proj"), std::string("(q)\\\\1"),
+        std::string("\\\\Aq_proj"), std::string("[]q]"), std::string("[[:alpha:]]+"),
+        std::string("((a{100}){100}){100}"), deep}) {
+    EXPECT_EQ(refusal_of(fmt::format(R"("rank_pattern": {{"{}": 3}},)", pattern)),
+              "E_CONFIG(rank_pattern)")
+        << pattern;
+  }
+}
+
+// Backtracking needs 2^40 steps for these.
+TEST(AdapterConfig, NoPatternTakesExponentialTime) {
+  const std::string path = "model." + std::string(60, 'a') + "!";
+  for (const char* pattern : {"(a+)+", "(a*)*b", "(a|aa)+", "(.*)*(.*)*x", "(a|a)*(a|a)*b"}) {
+    const auto config = parse(fmt::format(R"("rank_pattern": {{"{}": 3}},)", pattern));
+    EXPECT_EQ(config.rank_of(path), 8) << pattern;
+  }
+}
+
+TEST(AdapterConfig, TargetModules) {
+  const auto targets = [](const std::string& selection, const char* path, bool is_linear = true) {
+    return parse_adapter_config(R"({"r": 8, "lora_alpha": 16, "target_modules": )" + selection +
+                                "}")
+        .targets(path, is_linear);
+  };
+  EXPECT_TRUE(targets(R"(["v_proj", "q_proj"])", kQ));
+  EXPECT_TRUE(targets(R"(["self_attn.q_proj"])", kQ));
+  EXPECT_TRUE(targets(R"(["model.layers.1.self_attn.q_proj"])", kQ));
+  EXPECT_FALSE(targets(R"(["proj"])", kQ));
+  EXPECT_FALSE(targets(R"([".*"])", kQ)) << "entries of a list are names, not patterns";
+  EXPECT_TRUE(targets(R"(".*q_proj")", kQ));
+  EXPECT_TRUE(targets(R"(".*(q|v)_proj")", kQ));
+  EXPECT_FALSE(targets(R"("q_proj")", kQ)) << "a string is one full match";
+  EXPECT_TRUE(targets(R"("all-linear")", kQ));
+  EXPECT_FALSE(targets(R"("all-linear")", "lm_head", false));
+}
+
+TEST(AdapterConfig, ExcludedModulesAndChosenLayers) {
+  const char* path2 = "model.layers.2.self_attn.q_proj";
+  EXPECT_FALSE(parse(R"("exclude_modules": ["q_proj"],)").targets(kQ, true));
+  EXPECT_FALSE(parse(R"("exclude_modules": ".*layers.1.*",)").targets(kQ, true));
+  EXPECT_TRUE(parse(R"("exclude_modules": ".*layers.1.*",)").targets(path2, true));
+  EXPECT_TRUE(parse(R"("layers_to_transform": [1, 3],)").targets(kQ, true));
+  EXPECT_FALSE(parse(R"("layers_to_transform": [1, 3],)").targets(path2, true));
+  EXPECT_TRUE(
+      parse(R"("layers_to_transform": 2, "layers_pattern": "layers",)").targets(path2, true));
+  EXPECT_FALSE(parse(R"("layers_to_transform": 2, "layers_pattern": ["h"],)").targets(path2, true));
+}
+
+TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
+  struct Row {
+    const char* field;
+    const char* refusal;
+  };
+  for (const auto& [field, expected] : std::initializer_list<Row>{
+           {R"("use_dora": true,)", "E_UNSUPPORTED(dora)"},
+           {R"("bias": "all",)", "E_UNSUPPORTED(bias)"},
+           {R"("lora_bias": true,)", "E_UNSUPPORTED(bias)"},
+           {R"("modules_to_save": ["lm_head"],)", "E_UNSUPPORTED(modules_to_save)"},
+           {R"("fan_in_fan_out": true,)", "E_UNSUPPORTED(fan_in_fan_out)"},
+           {R"("peft_type": "LOHA",)", "E_UNSUPPORTED(peft_type)"},
+           {R"("layer_replication": [[0, 4]],)", "E_UNSUPPORTED(layer_replication)"},
+           {R"("megatron_config": {"a": 1},)", "E_UNSUPPORTED(megatron_config)"},
+           {R"("trainable_token_indices": [1],)", "E_UNSUPPORTED(trainable_token_indices)"},
+           {R"("alora_invocation_tokens": [1],)", "E_UNSUPPORTED(alora)"},
+           {R"("use_qalora": true,)", "E_UNSUPPORTED(qalora)"},
+           {R"("use_bdlora": 1,)", "E_UNSUPPORTED(bdlora)"},
+           {R"("velora_config": {"a": 1},)", "E_UNSUPPORTED(velora)"},
+           {R"("kasa_config": {"a": 1},)", "E_UNSUPPORTED(kasa)"},
+           {R"("arrow_config": {"a": 1},)", "E_UNSUPPORTED(arrow)"},
+           {R"("ensure_weight_tying": true,)", "E_UNSUPPORTED(ensure_weight_tying)"},
+           {R"("init_lora_weights": "pissa_niter_4",)", "E_UNSUPPORTED(init)"},
+           {R"("init_lora_weights": "something",)", "E_UNSUPPORTED(init)"},
+       }) {
+    EXPECT_EQ(refusal_of(field), expected) << field;
+  }
+}
+
+TEST(AdapterConfig, TheSameFieldsWithoutEffectPass) {
+  const auto config = parse(
+      R"("use_dora": false, "bias": "none", "lora_bias": false, "modules_to_save": null,
+         "fan_in_fan_out": false, "layer_replication": null, "megatron_config": {},
+         "megatron_core": "megatron.core", "loftq_config": {}, "eva_config": null,
+         "lora_dropout": 0.1, "init_lora_weights": "gaussian", "inference_mode": true,
+         "task_type": "CAUSAL_LM", "revision": null, "auto_mapping": null,)");
+  EXPECT_EQ(config.warnings,
+            std::vector<std::string>{"adapter_config.json: unknown field 'megatron_core'"});
+  ConfigOptions residual;
+  residual.assume_residual_base = true;
+  EXPECT_EQ(parse(R"("init_lora_weights": "olora",)", residual).rank, 8);
+}
+
+TEST(AdapterConfig, BrokenFiles) {
+  for (const char* text :
+       {"", "[]", "{", "null", "{\"r\": 1e999}", "{\"r\": NaN}", "{\"\xff\": 1}"}) {
+    EXPECT_EQ(refusal(text), "E_CONFIG()") << text;
+  }
+  EXPECT_EQ(refusal(std::string(5 << 20, ' ')), "E_CONFIG()");
+  EXPECT_EQ(refusal(std::string(1 << 20, '[')), "E_CONFIG()");
+  EXPECT_EQ(refusal_of(R"("r": 4,)"), "E_CONFIG(r)") << "twice";
+  EXPECT_EQ(refusal_of(R"("rank_pattern": {"q": 1, "q": 2},)"), "E_CONFIG(rank_pattern)");
+  EXPECT_EQ(refusal_of(R"("rank_pattern": {"q": 0},)"), "E_CONFIG(rank_pattern)");
+  EXPECT_EQ(refusal_of(R"("rank_pattern": [1],)"), "E_CONFIG(rank_pattern)");
+}
+
+TEST(AdapterConfig, WhatIsWrittenIsReadAgain) {
+  const auto config = parse(
+      R"("rank_pattern": {"z": 2, "a.*": 3}, "alpha_pattern": {"q_proj": -1.25}, "use_rslora": true,
+         "layers_to_transform": [4, 2], "layers_pattern": ["layers"], "exclude_modules": "x|y",
+         "target_parameters": ["mlp.experts.down_proj"], "base_model_name_or_path": "a/b",)");
+  const std::string text = adapter_config_text(config);
+  const auto again = parse_adapter_config(text);
+  EXPECT_EQ(adapter_config_text(again), text);
+  EXPECT_EQ(again.rank_pattern[0].pattern.text(), "z");
+  EXPECT_EQ(again.alpha_pattern[0].alpha, -1.25);
+  EXPECT_TRUE(again.warnings.empty());
+}
+
+}  // namespace
+}  // namespace loratory::reference
