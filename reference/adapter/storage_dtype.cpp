@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "reference/base/check.hpp"
+
 namespace loratory::reference {
 namespace {
 
@@ -19,6 +21,9 @@ constexpr std::array<DtypeRow, 22> kRows{{
     {"I64", 64},        {"U64", 64},
 }};
 
+constexpr std::array kWeightDtypes{Dtype::f32, Dtype::f16, Dtype::bf16, Dtype::f8_e4m3fn,
+                                   Dtype::f8_e5m2};
+
 }  // namespace
 
 std::string_view dtype_name(StorageDtype dtype) { return kRows[static_cast<size_t>(dtype)].name; }
@@ -32,13 +37,28 @@ std::optional<StorageDtype> find_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-bool is_fp8(StorageDtype dtype) {
-  return dtype == StorageDtype::kF8E4M3 || dtype == StorageDtype::kF8E5M2;
+std::optional<Dtype> weight_dtype(StorageDtype dtype) {
+  for (const Dtype weight : kWeightDtypes) {
+    if (storage_dtype(weight) == dtype) return weight;
+  }
+  return std::nullopt;
 }
 
-bool is_weight_dtype(StorageDtype dtype) {
-  return dtype == StorageDtype::kF32 || dtype == StorageDtype::kF16 ||
-         dtype == StorageDtype::kBF16 || is_fp8(dtype);
+StorageDtype storage_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32:
+      return StorageDtype::kF32;
+    case Dtype::f16:
+      return StorageDtype::kF16;
+    case Dtype::bf16:
+      return StorageDtype::kBF16;
+    case Dtype::f8_e4m3fn:
+      return StorageDtype::kF8E4M3;
+    case Dtype::f8_e5m2:
+      return StorageDtype::kF8E5M2;
+  }
+  LORATORY_ASSERT(false, "every number format can be stored");
+  return StorageDtype::kF32;
 }
 
 }  // namespace loratory::reference

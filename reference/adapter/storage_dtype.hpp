@@ -4,10 +4,13 @@
 #include <optional>
 #include <string_view>
 
+#include "reference/numerics/dtype.hpp"
+
 namespace loratory::reference {
 
 /// Every element type that a safetensors file may name, in the order in which the official writer
-/// sorts tensors (it writes the last ones first). Weights of adapters use five of them [4.3].
+/// sorts tensors (it writes the last ones first). Weights of adapters use five
+/// of them [4.3].
 enum class StorageDtype : uint8_t {
   kBool,
   kF4,
@@ -40,8 +43,10 @@ int dtype_bits(StorageDtype dtype);
 /// The type of that name, which is spelled in capitals; none if the format has no such type.
 std::optional<StorageDtype> find_dtype(std::string_view name);
 
-/// F32, F16, BF16, F8_E4M3 or F8_E5M2: what the weights of an adapter may be stored in [4.3].
-bool is_weight_dtype(StorageDtype dtype);
-bool is_fp8(StorageDtype dtype);
+/// The number format of F32, F16, BF16, F8_E4M3 and F8_E5M2: what the weights of an adapter may be
+/// stored in [4.3]. None for the others.
+std::optional<Dtype> weight_dtype(StorageDtype dtype);
+/// The reverse.
+StorageDtype storage_dtype(Dtype dtype);
 
 }  // namespace loratory::reference

@@ -1,0 +1,473 @@
+// load_adapter: shapes, ranks, layouts, modes; each refusal with its code and key.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "tests/reference/adapter/adapter_files.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kKey = "base_model.model.model.layers.0.";
+const std::string kPath = "model.layers.0.";
+
+TEST(LoadAdapter, OnePair) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+  const Adapter adapter = tensors.load();
+  ASSERT_EQ(adapter.modules.size(), 1);
+  const LoraModule* q = adapter.find({0, -1, Projection::kQ});
+  ASSERT_NE(q, nullptr);
+  EXPECT_EQ(q->rank, 2);
+  EXPECT_EQ(q->scaling, 1.5F);
+  EXPECT_EQ(q->a.shape, (Extents{2, 8}));
+  EXPECT_EQ(q->b.shape, (Extents{12, 2}));
+  EXPECT_EQ(q->a.get(1, 0), 9);
+  EXPECT_EQ(q->b.get(11, 1), 123);
+  EXPECT_EQ(adapter.rank, 2);
+  EXPECT_EQ(adapter.find({0, -1, Projection::kK}), nullptr);
+  EXPECT_EQ(to_string(q->id), "layers.0.self_attn.q_proj");
+}
+
+TEST(LoadAdapter, EveryModuleHasTheShapeOfItsBaseWeight) {
+  struct Row {
+    const char* path;
+    int64_t rows, columns;
+  };
+  for (const auto& [path, rows, columns] : std::initializer_list<Row>{
+           {"model.layers.0.self_attn.k_proj", 6, 8},
+           {"model.layers.0.self_attn.v_proj", 6, 8},
+           {"model.layers.0.self_attn.o_proj", 8, 11},
+           {"model.layers.0.self_attn.qkv_proj", 24, 8},
+           {"model.layers.0.mlp.gate_proj", 14, 8},
+           {"model.layers.0.mlp.up_proj", 14, 8},
+           {"model.layers.0.mlp.gate_up_proj", 28, 8},
+           {"model.layers.0.mlp.down_proj", 8, 14},
+           {"model.layers.0.mlp.experts.1.gate_proj", 5, 8},
+           {"model.layers.0.mlp.experts.1.down_proj", 8, 5},
+           {"model.layers.0.block_sparse_moe.experts.1.w3", 5, 8},
+           {"lm_head", 10, 8},
+       }) {
+    EXPECT_EQ(TestTensors().add_pair(path, rows, columns).refusal(), "accepted") << path;
+    EXPECT_EQ(TestTensors().add_pair(path, rows + 1, columns).refusal(), "E_SHAPE") << path;
+    EXPECT_EQ(TestTensors().add_pair(path, rows, columns + 1).refusal(), "E_SHAPE") << path;
+    EXPECT_EQ(TestTensors().add_pair(path, columns, rows).refusal(), "E_SHAPE") << "transposed";
+  }
+}
+
+TEST(LoadAdapter, TensorsThatDoNotFitEachOther) {
+  const std::string q = kKey + "self_attn.q_proj";
+  TestTensors columns;
+  columns.add(q + ".lora_A.weight", {16, 8}).add(q + ".lora_B.weight", {12, 8});
+  EXPECT_EQ(columns.refusal(config_of("\"r\": 16, \"lora_alpha\": 1")), "E_SHAPE");
+  EXPECT_THAT(columns.last_error(), HasSubstr(q + ".lora_B.weight"));
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{8}, {}, {1, 2, 8}, {0, 8}, {2, 0}}) {
+    TestTensors odd;
+    odd.add(q + ".lora_A.weight", shape).add(q + ".lora_B.weight", {12, 2});
+    EXPECT_EQ(odd.refusal(), "E_SHAPE") << shape_text(shape);
+  }
+  TestTensors empty;
+  empty.add(q + ".lora_A.weight", {0, 8}).add(q + ".lora_B.weight", {12, 0});
+  EXPECT_EQ(empty.refusal(), "E_SHAPE");
+}
+
+TEST(LoadAdapter, AWithoutB) {
+  for (const char* half : {"lora_A.weight", "lora_B.weight", "lora_A.weight_scale"}) {
+    TestTensors tensors;
+    tensors.add(kKey + "self_attn.q_proj." + half, {2, 8});
+    EXPECT_EQ(tensors.refusal(), "E_PAIR") << half;
+    EXPECT_THAT(tensors.last_error(), HasSubstr(half));
+  }
+}
+
+TEST(LoadAdapter, TheRankOfATensorIsThatOfTheConfiguration) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8, 4);
+  EXPECT_EQ(tensors.refusal(), "E_CONFIG(r)");
+  EXPECT_EQ(tensors.refusal(config_of(R"("r": 4, "lora_alpha": 1, "rank_pattern": {"q_proj": 8})")),
+            "E_CONFIG(rank_pattern)");
+  const Adapter adapter = tensors.load(
+      config_of(R"("r": 8, "lora_alpha": 6, "rank_pattern": {"q_proj": 4}, "use_rslora": true)"));
+  EXPECT_EQ(adapter.modules[0].scaling, 3.0F);
+}
+
+TEST(LoadAdapter, MaxLoraRank) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8, 3);
+  const auto config = config_of("\"r\": 3, \"lora_alpha\": 1");
+  LoadOptions options;
+  options.max_lora_rank = 3;
+  EXPECT_EQ(tensors.refusal(config, options), "accepted");
+  options.max_lora_rank = 2;
+  EXPECT_EQ(tensors.refusal(config, options), "E_RANK");
+  EXPECT_THAT(tensors.last_error(), HasSubstr("rank 3 is greater than max_lora_rank 2"));
+}
+
+TEST(LoadAdapter, FusedQkvAndGateUpAreSplitByRows) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.qkv_proj", 24, 8).add_pair(kPath + "mlp.gate_up_proj", 28, 8);
+  const Adapter adapter = tensors.load();
+  ASSERT_EQ(adapter.modules.size(), 5);
+  const auto first_b = [&](Projection projection) {
+    return adapter.find({0, -1, projection})->b.get(0, 0);
+  };
+  EXPECT_EQ(first_b(Projection::kQ), 100);
+  EXPECT_EQ(first_b(Projection::kK), 100 + 12 * 2);
+  EXPECT_EQ(first_b(Projection::kV), 100 + 18 * 2);
+  EXPECT_EQ(first_b(Projection::kUp), 100 + 14 * 2);
+  const LoraModule& v = *adapter.find({0, -1, Projection::kV});
+  EXPECT_EQ(v.b.shape, (Extents{6, 2}));
+  EXPECT_EQ(v.a.data, adapter.find({0, -1, Projection::kQ})->a.data) << "A is shared, not copied";
+}
+
+TEST(LoadAdapter, TheSameMatrixTwiceIsAnError) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.qkv_proj", 24, 8).add_pair(kPath + "self_attn.k_proj", 6, 8);
+  EXPECT_EQ(tensors.refusal(), "E_KEY");
+  EXPECT_THAT(tensors.last_error(),
+              HasSubstr("layers.0.self_attn.k_proj is adapted a second time"));
+  TestTensors experts;
+  experts.add_pair(kPath + "mlp.experts.2.up_proj", 5, 8)
+      .add_pair(kPath + "block_sparse_moe.experts.2.w3", 5, 8);
+  EXPECT_EQ(experts.refusal(), "E_KEY");
+}
+
+TEST(LoadAdapter, Embeddings) {
+  const std::string key = "base_model.model.model.embed_tokens";
+  TestTensors tensors;
+  tensors.add(key + ".lora_embedding_A", {2, 10}).add(key + ".lora_embedding_B", {8, 2}, 100);
+  const Adapter adapter = tensors.load();
+  const LoraModule& embed = *adapter.find({-1, -1, Projection::kEmbedTokens});
+  EXPECT_EQ(embed.a.shape, (Extents{2, 10}));
+  EXPECT_EQ(embed.b.shape, (Extents{8, 2}));
+  TestTensors wrong;
+  wrong.add(key + ".lora_embedding_A", {2, 11}).add(key + ".lora_embedding_B", {8, 2});
+  EXPECT_EQ(wrong.refusal(), "E_SHAPE");
+  EXPECT_EQ(TestTensors().add_pair("model.embed_tokens", 8, 10).refusal(), "E_KEY");
+  TestTensors linear;
+  linear.add(kKey + "self_attn.q_proj.lora_embedding_A", {2, 8});
+  EXPECT_EQ(linear.refusal(), "E_KEY");
+}
+
+// logits += scaling · (x B_e) A_e, which is shrink by B_e^T and expand by A_e^T.
+TEST(LoadAdapter, ATiedHeadTrainedAsAnEmbeddingIsTransposed) {
+  TestTensors tensors;
+  tensors.add("base_model.model.lm_head.lora_embedding_A", {2, 10})
+      .add("base_model.model.lm_head.lora_embedding_B", {8, 2}, 100);
+  EXPECT_EQ(tensors.refusal(), "E_KEY") << "not tied";
+  BaseModelShapes tied = small_model();
+  tied.tied_embeddings = true;
+  const Adapter adapter = tensors.load(config_of(), {}, tied);
+  const LoraModule& head = *adapter.find({-1, -1, Projection::kLmHead});
+  EXPECT_EQ(head.a.shape, (Extents{2, 8}));
+  EXPECT_EQ(head.b.shape, (Extents{10, 2}));
+  EXPECT_EQ(head.a.get(1, 3), 100 + 3 * 2 + 1);
+  EXPECT_EQ(head.b.get(7, 1), 1 + 10 + 7);
+}
+
+TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8)
+      .add("base_model.model.model.embed_tokens.base_layer.weight", {10, 8});
+  EXPECT_THAT(tensors.load().warnings, testing::ElementsAre(HasSubstr("ignored")));
+  tensors.add("base_model.model.lm_head.base_layer.weight", {11, 8});
+  EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(resized_vocab)");
+}
+
+TEST(LoadAdapter, ThreeDimensionalExperts) {
+  TestTensors tensors;
+  tensors.add(kKey + "mlp.experts.w1.lora_A.weight", {6, 2, 8})
+      .add(kKey + "mlp.experts.w1.lora_B.weight", {6, 5, 2}, 100);
+  const Adapter adapter = tensors.load();
+  ASSERT_EQ(adapter.modules.size(), 6);
+  const LoraModule& gate = *adapter.find({0, 4, Projection::kGate});
+  EXPECT_EQ(gate.a.get(1, 7), 1 + 4 * 16 + 15);
+  EXPECT_EQ(gate.b.get(3, 1), 100 + 4 * 10 + 7);
+  EXPECT_EQ(to_string(gate.id), "layers.0.mlp.experts.4.gate_proj");
+}
+
+TEST(LoadAdapter, SharedOuterExperts) {
+  TestTensors tensors;
+  tensors.add(kKey + "mlp.experts.w2.lora_A.weight", {6, 2, 5})
+      .add(kKey + "mlp.experts.w2.lora_B.weight", {1, 8, 2}, 100);
+  const Adapter adapter = tensors.load();
+  const LoraModule& first = *adapter.find({0, 0, Projection::kDown});
+  const LoraModule& last = *adapter.find({0, 5, Projection::kDown});
+  EXPECT_EQ(first.b.data, last.b.data);
+  EXPECT_EQ(last.a.get(0, 0), 1 + 5 * 10);
+  TestTensors three;
+  three.add(kKey + "mlp.experts.w2.lora_A.weight", {3, 2, 5})
+      .add(kKey + "mlp.experts.w2.lora_B.weight", {1, 8, 2});
+  EXPECT_EQ(three.refusal(), "E_SHAPE");
+}
+
+/// Both parameters of layer 0, r = 2, E = 6: r differs from E, so a swapped view is seen.
+TestTensors nested_parameters() {
+  TestTensors tensors;
+  tensors.add(kKey + "mlp.experts.base_layer.lora_A.weight", {12, 8})
+      .add(kKey + "mlp.experts.base_layer.lora_B.weight", {10, 12}, 1000)
+      .add(kKey + "mlp.experts.lora_A.weight", {12, 5})
+      .add(kKey + "mlp.experts.lora_B.weight", {8, 12}, 2000);
+  return tensors;
+}
+
+TEST(LoadAdapter, TargetParametersNestInOrder) {
+  TestTensors tensors = nested_parameters();
+  const Adapter adapter = tensors.load();
+  ASSERT_EQ(adapter.modules.size(), 18);
+  // A [E·r, in] is (E, r, in): expert 3, rank 1 is row 7. B [out, r·E] is (out, r, E).
+  const LoraModule& gate = *adapter.find({0, 3, Projection::kGate});
+  EXPECT_EQ(gate.a.get(1, 2), 1 + 7 * 8 + 2);
+  EXPECT_EQ(gate.b.get(4, 1), 1000 + 4 * 12 + 1 * 6 + 3);
+  const LoraModule& up = *adapter.find({0, 3, Projection::kUp});
+  EXPECT_EQ(up.a.data, gate.a.data);
+  EXPECT_EQ(up.b.get(0, 0), 1000 + 5 * 12 + 3);
+  const LoraModule& down = *adapter.find({0, 3, Projection::kDown});
+  EXPECT_EQ(down.a.get(0, 4), 1 + 6 * 5 + 4);
+  EXPECT_EQ(down.b.get(7, 1), 2000 + 7 * 12 + 6 + 3);
+  EXPECT_EQ(down.scaling, 1.5F) << "alpha / r, never alpha / (r·E)";
+}
+
+TEST(LoadAdapter, InterleavedGateAndUpRows) {
+  TestTensors tensors = nested_parameters();
+  BaseModelShapes shapes = small_model();
+  shapes.interleaved_gate_up = true;
+  const Adapter adapter = tensors.load(config_of(), {}, shapes);
+  EXPECT_EQ(adapter.find({0, 3, Projection::kGate})->b.get(4, 1), 1000 + 8 * 12 + 6 + 3);
+  EXPECT_EQ(adapter.find({0, 3, Projection::kUp})->b.get(4, 1), 1000 + 9 * 12 + 6 + 3);
+}
+
+AdapterConfig parameter_config(const std::string& parameters, const std::string& more = "") {
+  return parse_adapter_config(R"({"r": 2, "lora_alpha": 3, "target_modules": null, )" + more +
+                              R"("target_parameters": [)" + parameters + "]}");
+}
+
+TEST(LoadAdapter, OneTargetParameterIsTheOuterOne) {
+  TestTensors down;
+  down.add(kKey + "mlp.experts.lora_A.weight", {12, 5})
+      .add(kKey + "mlp.experts.lora_B.weight", {8, 12});
+  TestTensors gate_up;
+  gate_up.add(kKey + "mlp.experts.lora_A.weight", {12, 8})
+      .add(kKey + "mlp.experts.lora_B.weight", {10, 12});
+  const auto down_only = parameter_config("\"mlp.experts.down_proj\"");
+  const auto gate_up_only = parameter_config("\"mlp.experts.gate_up_proj\"");
+  EXPECT_NE(down.load(down_only).find({0, 0, Projection::kDown}), nullptr);
+  EXPECT_NE(gate_up.load(gate_up_only).find({0, 0, Projection::kUp}), nullptr);
+  EXPECT_EQ(down.refusal(gate_up_only), "E_SHAPE");
+  EXPECT_EQ(down.refusal(parameter_config("\"mlp.experts.other\"")), "E_TARGET");
+  EXPECT_EQ(nested_parameters().refusal(down_only), "E_CONFIG(target_parameters)");
+}
+
+TEST(LoadAdapter, ThePatternOfAParameterIsItsOwnPath) {
+  const auto config = [](const std::string& pattern) {
+    return parameter_config("\"gate_up_proj\", \"down_proj\"",
+                            R"("alpha_pattern": {")" + pattern + R"(": 10},)");
+  };
+  TestTensors tensors = nested_parameters();
+  const auto scaling = [&](const std::string& pattern, Projection projection) {
+    return tensors.load(config(pattern)).find({0, 0, projection})->scaling;
+  };
+  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::kUp), 5.0F);
+  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::kDown), 1.5F);
+  EXPECT_EQ(scaling("^model.layers.0.mlp.experts.down_proj", Projection::kDown), 5.0F);
+}
+
+TEST(LoadAdapter, RowsOfParametersAreAMultipleOfTheExperts) {
+  TestTensors tensors;
+  tensors.add(kKey + "mlp.experts.lora_A.weight", {11, 5})
+      .add(kKey + "mlp.experts.lora_B.weight", {8, 11});
+  EXPECT_EQ(tensors.refusal(), "E_SHAPE");
+}
+
+TEST(LoadAdapter, StrictAndLenient) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair("model.layers.0.unknown", 2, 2);
+  EXPECT_EQ(tensors.refusal(), "E_KEY");
+  LoadOptions lenient;
+  lenient.strict = false;
+  const Adapter adapter = tensors.load(config_of(), lenient);
+  EXPECT_EQ(adapter.modules.size(), 1);
+  EXPECT_THAT(adapter.warnings,
+              testing::ElementsAre(HasSubstr("model.layers.0.unknown.lora_A.weight"),
+                                   HasSubstr("model.layers.0.unknown.lora_B.weight")));
+  TestTensors nothing;
+  nothing.add_pair("model.layers.0.unknown", 2, 2);
+  EXPECT_EQ(nothing.refusal(config_of(), lenient), "E_EMPTY");
+  TestTensors dora;
+  dora.add(kKey + "self_attn.q_proj.lora_magnitude_vector", {8});
+  EXPECT_EQ(dora.refusal(config_of(), lenient), "E_UNSUPPORTED(dora)") << "never dropped";
+}
+
+TEST(LoadAdapter, EmptyFiles) { EXPECT_EQ(TestTensors().refusal(), "E_EMPTY"); }
+
+TEST(LoadAdapter, TargetModulesDecideWhatMayBeThere) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair(kPath + "self_attn.k_proj", 6, 8);
+  const auto config =
+      parse_adapter_config(R"({"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "absent"]})");
+  EXPECT_EQ(tensors.refusal(config), "E_TARGET");
+  EXPECT_THAT(tensors.last_error(), HasSubstr("k_proj"));
+}
+
+TEST(LoadAdapter, GroupsThatAreNotEnabled) {
+  struct Row {
+    bool EnabledModules::*group;
+    const char* path;
+    int64_t rows, columns;
+    const char* refusal;
+  };
+  for (const auto& [group, path, rows, columns, expected] : std::initializer_list<Row>{
+           {&EnabledModules::attention, "model.layers.0.self_attn.o_proj", 8, 11,
+            "E_UNSUPPORTED(attention)"},
+           {&EnabledModules::mlp, "model.layers.0.mlp.up_proj", 14, 8, "E_UNSUPPORTED(mlp)"},
+           {&EnabledModules::experts, "model.layers.0.mlp.experts.0.up_proj", 5, 8,
+            "E_UNSUPPORTED(experts)"},
+           {&EnabledModules::lm_head, "lm_head", 10, 8, "E_UNSUPPORTED(lm_head)"},
+       }) {
+    LoadOptions options;
+    options.enabled.*group = false;
+    TestTensors tensors;
+    tensors.add_pair(path, rows, columns);
+    EXPECT_EQ(tensors.refusal(config_of(), options), expected);
+    EXPECT_EQ(tensors.refusal(), "accepted");
+  }
+}
+
+TEST(LoadAdapter, WeightsThatAreNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::nanf(""),
+        std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> numbers(24, 1.0F);
+    numbers[17] = bad;
+    TestTensors tensors;
+    tensors.add(kKey + "self_attn.q_proj.lora_A.weight", {2, 8})
+        .add_numbers(kKey + "self_attn.q_proj.lora_B.weight", {12, 2}, numbers);
+    EXPECT_EQ(tensors.refusal(), "E_NONFINITE");
+    EXPECT_THAT(tensors.last_error(), HasSubstr("q_proj.lora_B.weight"));
+    LoadOptions unchecked;
+    unchecked.check_finite = false;
+    EXPECT_EQ(tensors.refusal(config_of(), unchecked), "accepted");
+  }
+}
+
+// 65520 is the first number that rounds to infinity in fp16.
+TEST(LoadAdapter, WeightsThatOverflowInTheEnginesType) {
+  const auto refusal = [](float weight, Dtype engine) {
+    std::vector<float> numbers(16, 1.0F);
+    numbers[3] = weight;
+    TestTensors tensors;
+    tensors.add_numbers(kKey + "self_attn.q_proj.lora_A.weight", {2, 8}, numbers)
+        .add(kKey + "self_attn.q_proj.lora_B.weight", {12, 2});
+    LoadOptions options;
+    options.engine_dtype = engine;
+    return tensors.refusal(config_of(), options);
+  };
+  EXPECT_EQ(refusal(-65520.0F, Dtype::f16), "E_NONFINITE");
+  EXPECT_EQ(refusal(65519.0F, Dtype::f16), "accepted");
+  EXPECT_EQ(refusal(65520.0F, Dtype::bf16), "accepted");
+  EXPECT_EQ(refusal(std::numeric_limits<float>::max(), Dtype::bf16), "E_NONFINITE");
+}
+
+TEST(LoadAdapter, TypesOfWeights) {
+  const auto refusal = [](StorageDtype dtype) {
+    const std::string q = kKey + "self_attn.q_proj";
+    const auto bytes = [&](size_t n) { return std::string(n * dtype_bits(dtype) / 8, '\0'); };
+    TestTensors tensors;
+    tensors.add_bytes(q + ".lora_A.weight", dtype, {2, 8}, bytes(16))
+        .add_bytes(q + ".lora_B.weight", dtype, {12, 2}, bytes(24));
+    return tensors.refusal();
+  };
+  using enum StorageDtype;
+  for (const auto dtype : {kF32, kF16, kBF16}) EXPECT_EQ(refusal(dtype), "accepted");
+  for (const auto dtype : {kF64, kI8, kI64, kBool, kF4, kF8E8M0, kF8E4M3Fnuz, kF8E4M3, kF8E5M2}) {
+    EXPECT_EQ(refusal(dtype), "E_DTYPE") << dtype_name(dtype);
+  }
+}
+
+TEST(LoadAdapter, Fp8WithItsScales) {
+  const std::string qkv = kKey + "self_attn.qkv_proj";
+  const auto with_scales = [&](std::vector<int64_t> a_shape, std::vector<int64_t> b_shape) {
+    TestTensors tensors;
+    tensors
+        .add_bytes(qkv + ".lora_A.weight", StorageDtype::kF8E4M3, {2, 8}, std::string(16, '\x38'))
+        .add_bytes(qkv + ".lora_B.weight", StorageDtype::kF8E5M2, {24, 2}, std::string(48, '\x38'))
+        .add(qkv + ".lora_A.weight_scale", std::move(a_shape))
+        .add(qkv + ".lora_B.weight_scale", std::move(b_shape));
+    return tensors;
+  };
+  TestTensors tensors = with_scales({1}, {24, 1});
+  const Adapter adapter = tensors.load();
+  const LoraModule& k = *adapter.find({0, -1, Projection::kK});
+  EXPECT_EQ(k.a.get(0, 0), 1.0) << "0x38 in e4m3";
+  EXPECT_EQ(k.b.get(0, 0), 0.5) << "0x38 in e5m2";
+  EXPECT_EQ(k.a_scale, std::vector<float>{1});
+  EXPECT_EQ(k.b_scale, (std::vector<float>{13, 14, 15, 16, 17, 18}));
+  EXPECT_EQ(with_scales({}, {24}).refusal(), "accepted");
+  EXPECT_EQ(with_scales({2}, {3, 2}).refusal(), "E_UNSUPPORTED(block_scales)");
+}
+
+class Folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "loratory_adapter_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(path_);
+  }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+
+  std::string line() const {
+    try {
+      load_adapter(path_, small_model());
+    } catch (const AdapterError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  std::string path_;
+};
+
+TEST_F(Folder, WhatIsSavedIsLoaded) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair(kPath + "mlp.up_proj", 14, 8);
+  save_adapter(path_, config_of(), tensors.tensors());
+  const Adapter adapter = load_adapter(path_, small_model());
+  EXPECT_EQ(adapter.modules.size(), 2);
+  const Adapter copy = adapter;
+  EXPECT_EQ(copy.find({0, -1, Projection::kQ})->b.get(11, 1), 123);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 2) << "no partial files";
+}
+
+TEST_F(Folder, MissingAndUnsafeFiles) {
+  EXPECT_THAT(line(), HasSubstr("E_IO: " + path_ + "/adapter_config.json"));
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+  save_adapter(path_, config_of(), tensors.tensors());
+  EXPECT_EQ(line(), "accepted");
+  std::filesystem::rename(path_ + "/adapter_model.safetensors", path_ + "/adapter_model.bin");
+  EXPECT_THAT(line(), HasSubstr("E_UNSUPPORTED(pickle)"));
+  std::filesystem::remove(path_ + "/adapter_model.bin");
+  EXPECT_THAT(line(), HasSubstr("E_IO: " + path_ + "/adapter_model.safetensors"));
+}
+
+TEST_F(Folder, AnotherBaseModelIsAWarning) {
+  AdapterConfig config = config_of();
+  config.base_model_name = "org/other";
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+  LoadOptions options;
+  options.base_model_name = "org/base";
+  EXPECT_THAT(tensors.load(config, options).warnings, testing::ElementsAre(HasSubstr("org/other")));
+  config.base_model_name = "org/base";
+  EXPECT_THAT(tensors.load(config, options).warnings, testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace loratory::reference
