@@ -40,8 +40,9 @@ struct StoredTensor {
 ///   E_SHAPE  end - begin is not product(shape) x bits / 8; that product needs more than 63 bits
 ///
 /// Limits of ours, against hostile headers: a name or a value in `__metadata__` has at most 1 MiB,
-/// a shape 32 dimensions, a file 2^20 tensors. Entries that together claim more bytes than there
-/// are end the parse at once, so the cost is bounded by the part of the header that is right.
+/// a shape 32 dimensions, a file 2^18 tensors and 1024 without data. Entries that together claim
+/// more bytes than there are end the parse at once, so the cost is bounded by the part of the
+/// header that is right.
 ///
 /// Tensors are not copied; values are not looked at (NaN may occur).
 /// Source: huggingface/safetensors, format and Rust reader.

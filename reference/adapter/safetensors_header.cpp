@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <unordered_set>
 
 #include "reference/adapter/adapter_error.hpp"
@@ -17,7 +19,8 @@ using nlohmann::json;
 using Code = AdapterErrorCode;
 
 constexpr size_t kLongestToken = size_t{1} << 20;
-constexpr size_t kMostTensors = size_t{1} << 20;
+constexpr size_t kMostTensors = size_t{1} << 18;
+constexpr size_t kMostEmptyTensors = 1024;
 constexpr size_t kMostDimensions = 32;
 
 /// The header as the JSON lexer sees it: it seems to end when no token ended for kLongestToken
@@ -31,7 +34,9 @@ class HeaderIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  HeaderIterator(const char* at, const char* const* limit) : at_(at), limit_(limit) {}
+  /// `position`, if any, follows the iterator.
+  HeaderIterator(const char* at, const char* const* limit, const char** position = nullptr)
+      : at_(at), limit_(limit), position_(position) {}
   reference operator*() const { return *at_; }
   HeaderIterator& operator++() {
     ++at_;
@@ -46,12 +51,10 @@ class HeaderIterator {
   /// The other side is always the end.
   bool operator==(const HeaderIterator&) const { return at_ >= *limit_; }
 
-  void report_position(const char** position) { position_ = position; }
-
  private:
   const char* at_;
   const char* const* limit_;
-  const char** position_ = nullptr;
+  const char** position_;
 };
 
 /// Receives the tokens of a header and refuses at the first that breaks the format.
@@ -65,13 +68,9 @@ class HeaderHandler {
     extend_limit();
   }
 
-  HeaderIterator first() {
-    HeaderIterator it(position_, &limit_);
-    it.report_position(&position_);
-    return it;
-  }
+  HeaderIterator first() { return {position_, &limit_, &position_}; }
   HeaderIterator last() { return {end_, &limit_}; }
-  bool was_cut() const { return limit_ != end_; }
+  bool was_cut() const { return position_ >= limit_ && limit_ != end_; }
   std::vector<HeaderEntry> take_entries() { return std::move(entries_); }
 
   bool null() { return refuse("null"); }
@@ -180,7 +179,7 @@ class HeaderHandler {
     seen_ = {};
     num_offsets_ = 0;
     if (!names_.insert(entry_.name).second) fail(Code::kKey, "is in the header twice");
-    if (names_.size() > kMostTensors) fail(Code::kIo, "more than 2^20 tensors");
+    if (names_.size() > kMostTensors) fail(Code::kIo, "more than 2^18 tensors");
     return true;
   }
 
@@ -214,6 +213,9 @@ class HeaderHandler {
            fmt::format("{} {} needs {} bytes, data_offsets give {}", dtype_name(entry_.dtype),
                        shape_text(entry_.shape), needed, size));
     }
+    if (size == 0 && ++num_empty_ > kMostEmptyTensors) {
+      fail(Code::kIo, "more than 1024 tensors without data");
+    }
     num_claimed_bytes_ += size;  // each at most the data: no overflow before the next line
     if (num_claimed_bytes_ > num_data_bytes_) fail(Code::kIo, "overlaps another tensor");
     entries_.push_back(std::move(entry_));
@@ -231,6 +233,7 @@ class HeaderHandler {
   std::array<bool, 4> seen_{};
   int num_offsets_ = 0;
   HeaderEntry entry_;
+  size_t num_empty_ = 0;
   uint64_t num_claimed_bytes_ = 0;
   std::vector<HeaderEntry> entries_;
   std::unordered_set<std::string> names_;
