@@ -27,24 +27,31 @@ bool selects(const ModuleSelection& selection, std::string_view path, bool is_li
                              [&](const std::string& name) { return names_path(name, path); });
 }
 
-struct LayerOfPath {
-  std::string_view list;  // "layers" of "model.layers.3.mlp.up_proj"
-  int64_t index;
-};
+bool is_index(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
 
-/// The first component that is a number, behind the name of its list.
-std::optional<LayerOfPath> layer_of(std::string_view path) {
-  std::string_view list;
-  while (!path.empty()) {
-    const size_t dot = std::min(path.find('.'), path.size());
-    const std::string_view part = path.substr(0, dot);
-    int64_t index = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-    if (error == std::errc() && end == part.data() + part.size() && !list.empty()) {
-      return LayerOfPath{list, index};
-    }
-    list = part;
-    path.remove_prefix(std::min(dot + 1, path.size()));
+/// Python's re.match(r".*\.<list>\.(\d+)\.", path), any list if it is empty: the last such number.
+std::optional<int64_t> layer_of(std::string_view path, std::string_view list) {
+  std::vector<std::string_view> parts;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
+    parts.push_back(path.substr(0, dot));
+    path.remove_prefix(dot + 1);
+  }
+  for (size_t i = parts.size(); i-- > 2;) {
+    if (!is_index(parts[i]) || (!list.empty() && parts[i - 1] != list)) continue;
+    int64_t index = -1;  // stays when the number is too large for any layer
+    std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), index);
+    return index;
+  }
+  return std::nullopt;
+}
+
+/// The first name of a list that the path has decides, as in PEFT.
+std::optional<int64_t> layer_of(std::string_view path, const std::vector<std::string>& lists) {
+  if (lists.empty()) return layer_of(path, std::string_view());
+  for (const std::string& list : lists) {
+    if (const auto layer = layer_of(path, list)) return layer;
   }
   return std::nullopt;
 }
@@ -80,10 +87,11 @@ bool AdapterConfig::targets(std::string_view path, bool is_linear) const {
   if (exclude_modules && selects(*exclude_modules, path, is_linear)) return false;
   if (!selects(target_modules, path, is_linear)) return false;
   if (layers_to_transform.empty()) return true;
-  const auto layer = layer_of(path);
-  return layer && std::ranges::count(layers_to_transform, layer->index) > 0 &&
-         (layers_pattern.empty() ||
-          std::ranges::count(layers_pattern, std::string(layer->list)) > 0);
+  // PEFT looks at the layer of what it found by the end of a path alone.
+  const auto& names = std::get<std::vector<std::string>>(target_modules);
+  if (std::ranges::count(names, path) > 0) return true;
+  const auto layer = layer_of(path, layers_pattern);
+  return layer && std::ranges::count(layers_to_transform, *layer) > 0;
 }
 
 }  // namespace loratory::reference

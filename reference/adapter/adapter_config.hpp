@@ -41,7 +41,7 @@ struct AdapterConfig {
   ModuleSelection target_modules;
   std::optional<ModuleSelection> exclude_modules;
   std::vector<std::string> target_parameters;
-  std::vector<int64_t> layers_to_transform;  ///< empty = all
+  std::vector<int64_t> layers_to_transform;  ///< empty = all; needs target_modules to be a list
   std::vector<std::string> layers_pattern;   ///< names of the list of layers; empty = any
   std::string base_model_name;               ///< "" = not given
   std::vector<std::string> warnings;         ///< one line each: unknown fields
@@ -57,7 +57,9 @@ struct AdapterConfig {
   float scaling_of(std::string_view path) const;
 
   /// Does target_modules, exclude_modules, layers_to_transform and layers_pattern let a tensor of
-  /// this module exist? `is_linear`: a projection of a decoder layer.
+  /// this module exist? `is_linear`: a projection of a decoder layer. The layer is, as in PEFT, the
+  /// last number in the path that follows a name (of layers_pattern, if given): the expert's in
+  /// "layers.0.mlp.experts.5.up_proj" without layers_pattern.
   bool targets(std::string_view path, bool is_linear) const;
 };
 

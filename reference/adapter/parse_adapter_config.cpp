@@ -256,6 +256,11 @@ void read_selections(const Fields& fields, AdapterConfig& config) {
   config.layers_to_transform = fields.layers("layers_to_transform");
   config.layers_pattern = fields.texts("layers_pattern", /*or_one=*/true);
   std::erase(config.layers_pattern, "");
+  for (const std::string& name : config.layers_pattern) {
+    const bool is_name =
+        PathPattern(name, "layers_pattern").is_plain() && name.find('.') == std::string::npos;
+    if (!is_name) fail("layers_pattern", "must be names of lists of layers");
+  }
   if (!config.layers_to_transform.empty() && names == nullptr) {
     fail("layers_to_transform", "needs target_modules to be a list");
   }

@@ -168,6 +168,23 @@ TEST(AdapterConfig, ExcludedModulesAndChosenLayers) {
   EXPECT_FALSE(parse(R"("layers_to_transform": 2, "layers_pattern": ["h"],)").targets(path2, true));
 }
 
+// As PEFT's regular expressions do it: the last number that follows a name.
+TEST(AdapterConfig, TheLayerOfAPath) {
+  const char* expert = "model.layers.2.mlp.experts.5.q_proj";
+  EXPECT_TRUE(parse(R"("layers_to_transform": [5],)").targets(expert, true));
+  EXPECT_FALSE(parse(R"("layers_to_transform": [2],)").targets(expert, true));
+  const std::string layers = R"("layers_pattern": ["h", "layers"],)";
+  EXPECT_TRUE(parse(layers + R"("layers_to_transform": [2],)").targets(expert, true));
+  EXPECT_FALSE(parse(layers + R"("layers_to_transform": [5],)").targets(expert, true));
+  EXPECT_FALSE(parse(R"("layers_to_transform": [0],)").targets("lm_head.q_proj", true));
+  EXPECT_FALSE(parse(R"("layers_to_transform": [1],)").targets("layers.1.q_proj", true));
+  EXPECT_TRUE(parse(R"("layers_to_transform": [7],)").targets("q_proj", true)) << "named in full";
+  EXPECT_EQ(refusal_of(R"("layers_pattern": "l.*",)"), "E_CONFIG(layers_pattern)");
+  EXPECT_EQ(refusal(R"({"r": 1, "lora_alpha": 1, "target_modules": ".*",
+                        "layers_to_transform": 1})"),
+            "E_CONFIG(layers_to_transform)");
+}
+
 TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
   struct Row {
     const char* field;
