@@ -1,4 +1,4 @@
-// LoRA operations of the reference: P1-P10, P13-P18, P22, P24, P25 of SEMANTICS 9.1.
+// LoRA operations of the reference: P1-P10, P13-P18, P22, P24, P25.
 // Exact lane: small integers, compared bit for bit. Bounded lane: reals, against error_bound().
 // Everything beyond a rank and in empty slots is NaN in every case (P13), so that no other
 // property can pass while reading it.
@@ -475,7 +475,7 @@ RC_GTEST_PROP(Lora, P22EmbeddingIsLinearOfOneHot, ()) {
   lora_embedding(args);
   RC_ASSERT(same_bits(gathered.y, data.run()));
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    for (int64_t n = 0; oracle.at(t, n) && n < data.num_columns(); ++n) {
+    for (int64_t n = 0; n < data.num_columns() && oracle.at(t, n); ++n) {
       RC_ASSERT(error_over_bound(gathered.y.get(t, n), *oracle.at(t, n), arithmetic) <= 1.0);
     }
   }

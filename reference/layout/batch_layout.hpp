@@ -24,7 +24,7 @@ std::vector<int32_t> token_slots(std::span<const RequestTokens> requests);
 /// Shapes   T tokens with padding, L = max_loras, everything int32.
 /// Trap     active_lora_ids holds -1 twice: first for the group of base tokens, if there are any,
 ///          and then as padding. A loop over groups skips a -1, it does not stop there [2.7].
-/// Source   SEMANTICS [2.1]-[2.9]; vLLM, lora/ops/triton_ops/lora_kernel_metadata.py.
+/// Source   statements [2.1]-[2.9]; vLLM, lora/ops/triton_ops/lora_kernel_metadata.py.
 struct BatchLayout {
   std::vector<int32_t> token_lora_mapping;    ///< [T] slot of each token, -1 for base and padding
   std::vector<int32_t> token_indices_sorted;  ///< [T] stable sort by slot, base tokens first

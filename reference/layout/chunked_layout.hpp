@@ -12,7 +12,7 @@ namespace loratory::reference {
 /// chunked SGMV backend. The base model owns a slot of rank 0 there, so slots are never -1.
 ///
 /// x is never reordered: position i of a segment reads and writes row permutation[i] [2.22].
-/// Source   SEMANTICS [2.17]-[2.23]; SGLang, lora/backend/chunked_backend.py.
+/// Source   statements [2.17]-[2.23]; SGLang, lora/backend/chunked_backend.py.
 struct ChunkedLayout {
   std::vector<int32_t> permutation;     ///< [T] stable sort of the tokens by slot
   std::vector<int32_t> weight_indices;  ///< [num_segments] slot of the segment

@@ -13,7 +13,7 @@ namespace loratory::reference {
 ///
 /// The last five fields are launch hints for kernels that do without per-segment look-ups. No
 /// result may depend on them [2.26].
-/// Source   SEMANTICS [2.24]-[2.26].
+/// Source   statements [2.24]-[2.26].
 struct RequestLayout {
   std::vector<int32_t> seg_lens;        ///< [R]
   std::vector<int32_t> seg_indptr;      ///< [R + 1]

@@ -17,7 +17,7 @@ struct SampledRequest {
 
 /// One entry for each row of logits: the slot that lm_head's adapter is taken from, and the token
 /// whose hidden state is read. A middle chunk has no row unless prompt_logprobs asks for all.
-/// Source   SEMANTICS [2.14], [1.31].
+/// Source   statements [2.14], [1.31].
 struct SamplerMapping {
   std::vector<int32_t> row_slots;
   std::vector<int32_t> row_tokens;

@@ -42,7 +42,7 @@ struct ShrinkArgs {
 /// Rounding  inputs exact in fp32; products and sums in fp32, c ascending; once to h's dtype.
 /// Scaling   not here. h beyond the rank keeps what it holds.
 /// Cost      O(T·S·R·K).
-/// Source    SEMANTICS [1.7], [1.8], [1.16]; vLLM add_shrink; Punica (arXiv 2310.18547).
+/// Source    statements [1.7], [1.8], [1.16]; vLLM add_shrink; Punica (arXiv 2310.18547).
 void shrink(const ShrinkArgs& args);
 
 struct ExpandSlice {
@@ -72,7 +72,7 @@ struct ExpandArgs {
 ///   mode.sum    one_round: fp32(base) + d rounded to y's dtype; two_round: d is first rounded to
 ///               y's dtype (to B's with cast_to_weight, as vLLM does).
 /// Cost      O(T·S·R·N).
-/// Source    SEMANTICS [1.1]-[1.6], [1.13], [1.17]; vLLM add_expand.
+/// Source    statements [1.1]-[1.6], [1.13], [1.17]; vLLM add_expand.
 void expand(const ExpandArgs& args);
 
 /// One slice of a packed layer (q, k or v; gate or up), for all slots.
@@ -96,13 +96,13 @@ struct LinearArgs {
 
 /// expand(shrink(x)) through a buffer [S, T, R] of fp32, or of x's dtype with store_as_x. A bias
 /// comes first: y = round_y(base + bias) on covered elements.
-/// Source    SEMANTICS [1.1], [1.9]; vLLM add_lora_linear.
+/// Source    statements [1.1], [1.9]; vLLM add_lora_linear.
 void lora_linear(const LinearArgs& args);
 
 /// LoRA of lm_head: the same arithmetic on one slice, where a row is a row of logits and
 /// row_slots its slot (sampler_mapping.hpp), not a token. y [rows, V] is before soft-cap and
 /// logit scale. On a vocabulary shard: B's rows and y's columns of that shard.
-/// Source    SEMANTICS [1.30]; vLLM add_lora_logits.
+/// Source    statements [1.30]; vLLM add_lora_logits.
 void lora_logits(const ConstTensorView& hidden, std::span<const int32_t> row_slots,
                  const LoraSlice& lm_head, const NumericMode& mode, const TensorView& logits);
 
@@ -116,7 +116,7 @@ struct EmbeddingArgs {
 
 /// y[t] = W_e[id] + scaling · A_e[:, id] B_e^T. No shrink: h is a column of A_e, exact.
 /// Errors    also InputError: an id outside [0, V).
-/// Source    SEMANTICS [1.28], [1.29]; PEFT lora_embedding_A, lora_embedding_B.
+/// Source    statements [1.28], [1.29]; PEFT lora_embedding_A, lora_embedding_B.
 void lora_embedding(const EmbeddingArgs& args);
 
 }  // namespace loratory::reference

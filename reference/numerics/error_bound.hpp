@@ -46,7 +46,7 @@ double gamma(double num_roundings, double unit);
 double delta_error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
 
 /// |y - y*| for y = base + d in its dtype, y* = facts.result(). Never 0.
-/// Derivation: docs/error_bounds.md. Source: SEMANTICS [1.18], with four terms mended.
+/// Derivation: docs/error_bounds.md. Source: statements [1.18], with four terms mended.
 /// Valid if no intermediate overflows.
 double error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
 

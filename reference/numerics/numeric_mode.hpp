@@ -25,7 +25,7 @@ enum class ScaleMode : uint8_t {
 };
 
 /// The rounding points of a LoRA delta, as data: which engine's numbers are wanted.
-/// Source: SEMANTICS [1.17].
+/// Source: statements [1.17].
 struct NumericMode {
   IntermediateMode h = IntermediateMode::fp32;
   SumMode sum = SumMode::one_round;

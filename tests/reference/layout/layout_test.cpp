@@ -1,4 +1,4 @@
-// The worked examples of SEMANTICS 2.6, 2.14, 2.20 and 2.25.
+// The worked examples 2.6, 2.14, 2.20 and 2.25.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

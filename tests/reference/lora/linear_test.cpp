@@ -233,7 +233,7 @@ Tensor wide_layer(Dtype dtype, int64_t num_in, double* worst) {
   const Oracle oracle = linear_oracle(args);
   lora_linear(args);
   for (int64_t t = 0; t < 40; ++t) {
-    for (int64_t n = 0; oracle.at(t, n) && n < 96; ++n) {
+    for (int64_t n = 0; n < 96 && oracle.at(t, n); ++n) {
       const double ratio = error_over_bound(y.get(t, n), *oracle.at(t, n), arithmetic_of(args));
       *worst = std::max(*worst, ratio);
     }
