@@ -110,7 +110,6 @@ class Scheduler {
   const WaitingSet& waiting() const { return waiting_; }
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
-  BlockKeyInterner& keys() { return interner_; }
   /// kBaseRef while nobody drains.
   AdapterRef draining() const { return draining_; }
   int64_t num_live() const { return int64_t(by_id_.size()); }

@@ -116,6 +116,16 @@ TEST(Residency, HitOnTheGpuDoesNotRefreshTheCpu) {  // [5.11]
   EXPECT_THAT(engine.cpu_evictions, ElementsAre(1));
 }
 
+// Every load into a slot has a number of its own, so that a table made for the tenant before can be
+// told from a current one; a hit does not change it.
+TEST(Residency, SlotGenerationCountsLoads) {  // [2.12] [5.9]
+  OneByOne gpu(2, 4, EvictionPolicy::lru);
+  for (const int adapter : {1, 2, 1, 3}) gpu.use(adapter);
+  EXPECT_THAT(gpu.slots(), ElementsAre(1, 3));
+  EXPECT_EQ(gpu.tiers.slot_generation(0), 1u);
+  EXPECT_EQ(gpu.tiers.slot_generation(1), 2u);
+}
+
 TEST(Residency, UidsAreNeverReused) {  // [5.1] [5.3]
   Residency tiers({});
   const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
