@@ -171,5 +171,37 @@ TEST(Simulator, CutsTraceBlocksWhateverTheirIds) {
   EXPECT_EQ(result.requests[2].cached_tokens, 4u);  // the last block is computed again
 }
 
+/// Remembers what it was asked.
+struct RecordedShapes : StepTimeModel {
+  int64_t step_ns(const BatchShape& shape) const override {
+    shapes.push_back(shape);
+    return 10;
+  }
+  mutable std::vector<BatchShape> shapes;
+};
+
+std::vector<BatchShape> shapes_of(std::vector<TraceRequest> requests) {
+  const Trace trace = one_adapter(std::move(requests));
+  SimulationConfig c = config(LoadMode::overlap);
+  c.adapter_ranks = {64, 8};
+  c.fast = false;
+  const RecordedShapes model;
+  Simulator simulator(trace, c, model);
+  simulator.run();
+  return model.shapes;
+}
+
+// P31 without weights: in a slot that a richer adapter had, an adapter costs what it costs in a
+// fresh engine.
+TEST(Simulator, ReusedSlotKeepsNothingOfItsLastTenant) {
+  const auto fresh = shapes_of({at(0, 1, 6, 3)});
+  const auto reused = shapes_of({at(0, 0, 6, 3), at(1'000, 1, 6, 3)});
+  ASSERT_EQ(fresh.size(), 3u);
+  ASSERT_EQ(reused.size(), 6u);
+  EXPECT_EQ(reused[0].max_rank, 64);
+  EXPECT_EQ(fresh[0].max_rank, 8);
+  for (size_t i = 0; i < fresh.size(); ++i) EXPECT_TRUE(reused[3 + i] == fresh[i]) << i;
+}
+
 }  // namespace
 }  // namespace loratory::sim
