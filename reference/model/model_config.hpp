@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reference/adapter/base_model_shapes.hpp"
+
+namespace loratory::reference {
+
+/// How RoPE frequencies are changed for contexts longer than the model was trained on.
+enum class RopeScaling : uint8_t { none, linear, dynamic, llama3, yarn };
+
+struct RopeConfig {
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
+  double beta_fast = 32, beta_slow = 1;              ///< yarn
+  double attention_factor = 0;                       ///< yarn, 0 = 0.1·ln(factor) + 1
+  int64_t original_max_position_embeddings = 0;      ///< llama3, yarn, dynamic
+};
+
+/// A decoder-only model of the Llama and Qwen families: RMSNorm, RoPE, grouped-query attention,
+/// SwiGLU, optionally a mixture of experts.
+struct ModelConfig {
+  int64_t num_layers = 0;
+  int64_t hidden = 0;
+  int64_t intermediate = 0;  ///< of the dense MLP
+  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int64_t vocab = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  RopeConfig rope;
+  bool tied_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;  ///< RMSNorm on each head of q and k before RoPE (Qwen3)
+
+  int64_t num_experts = 0;  ///< 0 = none
+  int64_t experts_per_token = 0;
+  int64_t expert_intermediate = 0;
+  bool norm_topk_prob = true;           ///< weights of the chosen experts sum to 1
+  std::vector<bool> layer_has_experts;  ///< [num_layers] if num_experts > 0
+  std::vector<int32_t> eos_token_ids;
+};
+
+/// Reads a Hugging Face config.json. `file` is named in errors.
+/// Errors   InputError "file: key: what is wrong": an unsupported model_type, activation or RoPE
+///          variant, sliding windows, a missing or impossible size.
+ModelConfig parse_model_config(std::string_view json, const std::string& file);
+
+/// What an adapter must know of it.
+BaseModelShapes base_model_shapes(const ModelConfig& config);
+
+}  // namespace loratory::reference

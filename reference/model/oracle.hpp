@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "reference/adapter/adapter.hpp"
+#include "reference/model/forward.hpp"
+#include "reference/model/sampling.hpp"
+
+// The naive oracle: one request at a time, everything computed anew for every token, no cache, no
+// batching, the adapter applied straight from its file. What every engine must reproduce.
+
+namespace loratory::reference {
+
+struct GenerateParams {
+  SamplingParams sampling;
+  int64_t max_new_tokens = 0;
+  std::vector<int32_t> stop_tokens;  ///< one of them ends the request; it is part of the output
+  bool prompt_logprobs = false;
+};
+
+struct Generation {
+  std::vector<int32_t> tokens;
+  std::vector<Vector<float>> logits;    ///< of each of `tokens`, before sampling
+  std::vector<double> prompt_logprobs;  ///< of prompt tokens 1.. given those before
+};
+
+/// `adapter` null: the base model.
+/// Errors   InputError: an empty prompt, a token outside the vocabulary.
+Generation generate(const Model& model, const Adapter* adapter, std::span<const int32_t> prompt,
+                    const GenerateParams& params);
+
+/// Logits [vocab, tokens.size()] of every token of one sequence.
+template <typename Real>
+Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
+                             std::span<const int32_t> tokens);
+
+/// The same model with the adapter merged into its weights: W + scaling · B A, in float64, rounded
+/// once to float.
+Model merge(const Model& model, const Adapter& adapter);
+
+}  // namespace loratory::reference
