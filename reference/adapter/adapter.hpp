@@ -10,6 +10,7 @@
 #include "reference/adapter/adapter_key.hpp"
 #include "reference/adapter/base_model_shapes.hpp"
 #include "reference/adapter/safetensors.hpp"
+#include "reference/adapter/weight_scale.hpp"
 #include "reference/numerics/tensor.hpp"
 
 namespace loratory::reference {
@@ -32,17 +33,15 @@ std::string to_string(const ModuleId& id);
 ///
 /// A and B are strided views into the file, whatever its layout: several modules may share an A
 /// (fused qkv_proj, shared outer experts), B may be a range of rows or every second one. Bits in
-/// the type of the file, not yet rounded to any other.
+/// the type of the file, not yet rounded to any other; dequantize.hpp makes numbers of them.
 struct LoraModule {
   ModuleId id;
   ConstTensorView a;
   ConstTensorView b;
   int64_t rank = 0;
   float scaling = 0;
-  /// fp8 only: what the bits times it are worth [1.43]. One number, or one for each row [1.44].
-  /// Empty for the other types.
-  std::vector<float> a_scale;
-  std::vector<float> b_scale;
+  WeightScale a_scale;  ///< without factors unless A is fp8
+  WeightScale b_scale;
 };
 
 /// An adapter as loaded: immutable; copies share the mapped file.

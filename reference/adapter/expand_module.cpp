@@ -37,29 +37,16 @@ void require_axes(const StoredTensor& tensor, size_t num_axes) {
   }
 }
 
-/// Dequantisation factors: one, or one for each of `num_rows` rows.
-std::vector<float> read_scale(const StoredTensor* tensor, int64_t num_rows) {
-  if (tensor == nullptr) return {};
-  int64_t num_numbers = 1;
-  for (const int64_t size : tensor->shape) num_numbers *= size;
-  const bool by_row =
-      num_numbers == num_rows && !tensor->shape.empty() && tensor->shape.front() == num_rows;
-  if (num_numbers != 1 && !by_row) {
-    throw AdapterError(Code::kUnsupported, "block_scales", tensor->name,
-                       fmt::format("has shape {}, known are one scale and one for each of {} rows",
-                                   shape_text(tensor->shape), num_rows),
-                       "");
-  }
-  std::vector<float> scale;
-  for (int64_t i = 0; i < num_numbers; ++i) {
-    scale.push_back(static_cast<float>(load(Dtype::f32, tensor->bytes.data() + 4 * i)));
-  }
-  return scale;
+WeightScale read_scale(const StoredTensor* tensor, int64_t num_rows, int64_t num_columns) {
+  return tensor == nullptr ? WeightScale{} : read_weight_scale(*tensor, num_rows, num_columns);
 }
 
-std::vector<float> rows_of(const std::vector<float>& scale, int64_t begin, int64_t count) {
-  if (scale.size() <= 1) return scale;
-  return {scale.begin() + begin, scale.begin() + begin + count};
+/// Of the tensor of all experts, or of the one matrix that they share.
+WeightScale read_scale(const StoredTensor* tensor, int64_t num_matrices, int64_t expert,
+                       int64_t num_rows, int64_t num_columns) {
+  if (tensor == nullptr) return {};
+  const int64_t index = num_matrices == 1 ? 0 : expert;
+  return read_weight_scale(*tensor, num_matrices, index, num_rows, num_columns);
 }
 
 bool targets_parameter(const AdapterConfig& config, const std::string& path) {
@@ -132,7 +119,7 @@ class Expander {
   }
 
   void emit(Projection projection, int64_t expert, ConstTensorView a_view, ConstTensorView b_view,
-            std::vector<float> a_scale = {}, std::vector<float> b_scale = {}) {
+            WeightScale a_scale = {}, WeightScale b_scale = {}) {
     pieces_.push_back({.id = {module_.ref.layer, expert, projection},
                        .a = std::move(a_view),
                        .b = std::move(b_view),
@@ -165,14 +152,14 @@ class Expander {
     int64_t num_rows = 0;
     for (const Projection slice : slices) num_rows += base_shape(shapes_, slice, in_expert).rows;
     require_pair(num_rows, columns);
-    const auto a_scale = read_scale(module_.a_scale, rank_);
-    const auto b_scale = read_scale(module_.b_scale, num_rows);
+    const WeightScale a_scale = read_scale(module_.a_scale, rank_, columns);
+    const WeightScale b_scale = read_scale(module_.b_scale, num_rows, rank_);
     int64_t row = 0;
     for (const Projection slice : slices) {
       const int64_t rows = base_shape(shapes_, slice, in_expert).rows;
       emit(slice, module_.ref.expert, matrix(a(), 0, {rank_, columns}, {columns, 1}),
            matrix(b(), row * rank_, {rows, rank_}, {rank_, 1}), a_scale,
-           rows_of(b_scale, row, rows));
+           part_of(b_scale, {row, rows}, {0, rank_}));
       row += rows;
     }
   }
@@ -197,13 +184,13 @@ class Expander {
     require_shape(a(), {num_of(a()), rank, columns}, "[E, r, K] =");
     require_shape(b(), {num_of(b()), rows, rank}, "[E, N, r] =");
     require_rank(rank);
-    const auto a_scale = read_scale(module_.a_scale, 1);
-    const auto b_scale = read_scale(module_.b_scale, 1);
     for (int64_t e = 0; e < shapes_.num_experts; ++e) {
       const int64_t a_at = num_of(a()) == 1 ? 0 : e * rank_ * columns;
       const int64_t b_at = num_of(b()) == 1 ? 0 : e * rows * rank_;
       emit(module_.ref.projection, e, matrix(a(), a_at, {rank_, columns}, {columns, 1}),
-           matrix(b(), b_at, {rows, rank_}, {rank_, 1}), a_scale, b_scale);
+           matrix(b(), b_at, {rows, rank_}, {rank_, 1}),
+           read_scale(module_.a_scale, num_of(a()), e, rank_, columns),
+           read_scale(module_.b_scale, num_of(b()), e, rows, rank_));
     }
   }
 
@@ -246,7 +233,10 @@ class Expander {
          matrix(a(), expert * rank_ * shape.columns, {rank_, shape.columns}, {shape.columns, 1}),
          matrix(b(), first_row * row_stride + expert, {shape.rows, rank_},
                 {row_step * row_stride, num_experts}),
-         read_scale(module_.a_scale, 1), read_scale(module_.b_scale, 1));
+         part_of(read_scale(module_.a_scale, row_stride, shape.columns), {expert * rank_, rank_},
+                 {0, shape.columns}),
+         part_of(read_scale(module_.b_scale, b().shape[0], row_stride),
+                 {first_row, shape.rows, row_step}, {expert, rank_, num_experts}));
   }
 
   const CheckpointModule& module_;

@@ -55,6 +55,17 @@ void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
   }
 }
 
+/// The largest bits times the largest factor, wherever they stand.
+void require_finite_product(const StoredTensor& tensor, const StoredTensor* scale) {
+  if (scale == nullptr) return;
+  require_finite(*scale, Dtype::f32);
+  const double largest = largest_magnitude(tensor, *weight_dtype(tensor.dtype)) *
+                         largest_magnitude(*scale, Dtype::f32);
+  if (std::isfinite(round_to(Dtype::f32, largest))) return;
+  throw AdapterError(Code::kNonFinite, scale->name,
+                     fmt::format("scales weights up to {}, which overflows in f32", largest));
+}
+
 /// Which switch of EnabledModules a module hangs on.
 struct Group {
   std::string_view name;
@@ -237,9 +248,8 @@ class Loader {
       for (const StoredTensor* tensor : {module.a, module.b}) {
         require_finite(*tensor, options_.engine_dtype);
       }
-      for (const StoredTensor* scale : {module.a_scale, module.b_scale}) {
-        if (scale != nullptr) require_finite(*scale, Dtype::f32);
-      }
+      require_finite_product(*module.a, module.a_scale);
+      require_finite_product(*module.b, module.b_scale);
     }
   }
 

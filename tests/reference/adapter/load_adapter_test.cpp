@@ -391,6 +391,7 @@ TEST(LoadAdapter, TypesOfWeights) {
   }
 }
 
+// [1.42]-[1.44], [4.3]: two formats in one file; one scale, one for each row, blocks.
 TEST(LoadAdapter, Fp8WithItsScales) {
   const std::string qkv = kKey + "self_attn.qkv_proj";
   const auto with_scales = [&](std::vector<int64_t> a_shape, std::vector<int64_t> b_shape) {
@@ -407,10 +408,19 @@ TEST(LoadAdapter, Fp8WithItsScales) {
   const LoraModule& k = *adapter.find({0, -1, Projection::kK});
   EXPECT_EQ(k.a.get(0, 0), 1.0) << "0x38 in e4m3";
   EXPECT_EQ(k.b.get(0, 0), 0.5) << "0x38 in e5m2";
-  EXPECT_EQ(k.a_scale, std::vector<float>{1});
-  EXPECT_EQ(k.b_scale, (std::vector<float>{13, 14, 15, 16, 17, 18}));
+  EXPECT_EQ(k.a_scale.factors, std::vector<float>{1});
+  EXPECT_EQ(k.b_scale.factors, (std::vector<float>{13, 14, 15, 16, 17, 18}));
   EXPECT_EQ(with_scales({}, {24}).refusal(), "accepted");
-  EXPECT_EQ(with_scales({2}, {3, 2}).refusal(), "E_UNSUPPORTED(block_scales)");
+  EXPECT_EQ(with_scales({2}, {3, 2}).refusal(), "accepted");
+  for (const auto& [a, b] : {std::pair{Extents{3}, Extents{1}},
+                             {{1}, {2}},
+                             {{1}, {2, 3, 1}},
+                             {{8}, {1}},
+                             {{2, 3}, {1}},
+                             {{1}, {7, 1}},
+                             {{0}, {1}}}) {
+    EXPECT_EQ(with_scales(a, b).refusal(), "E_UNSUPPORTED(block_scales)") << shape_text(b);
+  }
 }
 
 class Folder : public testing::Test {
