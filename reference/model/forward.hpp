@@ -24,7 +24,8 @@ class KvCache {
  public:
   virtual ~KvCache() = default;
   /// Of one token in one layer: kv heads x head_dim numbers, head after head. The pass writes
-  /// those of its own tokens before it reads any of the sequence.
+  /// those of its own tokens before it reads any of the sequence. Called by several threads at
+  /// once; must not throw then.
   virtual std::span<Real> key(int64_t layer, int64_t sequence, int64_t position) = 0;
   virtual std::span<Real> value(int64_t layer, int64_t sequence, int64_t position) = 0;
 };

@@ -14,9 +14,9 @@
 namespace loratory::reference {
 
 struct GenerateParams {
-  SamplingParams sampling;
+  SamplingParams sampling{};
   int64_t max_new_tokens = 0;
-  std::vector<int32_t> stop_tokens;  ///< one of them ends the request; it is part of the output
+  std::vector<int32_t> stop_tokens{};  ///< one of them ends the request; it is part of the output
   bool prompt_logprobs = false;
 };
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "reference/adapter/adapter_key.hpp"
+#include "reference/model/model_config.hpp"
 
 namespace loratory::reference {
 
@@ -27,5 +28,8 @@ struct LinearRef {
 
 /// Its slices. Lifetime: static.
 std::span<const Projection> projections(PackedLinear kind);
+
+/// Rows of the weight of one slice: of an expert's matrix if `in_expert`.
+int64_t num_rows(const ModelConfig& config, Projection projection, bool in_expert);
 
 }  // namespace loratory::reference

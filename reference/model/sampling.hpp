@@ -15,7 +15,18 @@ struct SamplingParams {
 };
 
 /// The token at `position` of its sequence. A function of the arguments alone: the random number
-/// is Philox(seed, position), not a state.
+/// is not a state.
+///
+/// Weights  e^((logit - largest) / temperature) in float64, sorted by weight descending, then by
+///          id; the first top_k of them, then the fewest whose sum reaches top_p of the sum of
+///          these; then the first whose cumulative sum exceeds U times the sum of those left. All
+///          sums in that order.
+/// U        53 bits of Philox4x32-10, key = seed, counter = position (words low, high).
+/// NaN      counts as -infinity, so that no NaN stops a batch; if all are, all are equal.
+/// Errors   InputError: no logits, a temperature below 0 or not finite, top_k < 0, top_p outside
+///          (0, 1].
+/// Cost     O(vocab log vocab).
+/// Source   vLLM: top-k before top-p; Salmon et al. 2011 (Philox).
 int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_t position);
 
 /// log softmax(logits)[token], in float64.

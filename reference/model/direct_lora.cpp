@@ -1,0 +1,64 @@
+#include "reference/model/direct_lora.hpp"
+
+#include "reference/adapter/dequantize.hpp"
+#include "reference/model/kernels.hpp"
+
+namespace loratory::reference {
+namespace {
+
+// y[row + n] += scaling · (B h)[n]
+template <typename Real>
+void add_delta(const Matrix<float>& b, const Vector<Real>& h, Real scaling, int64_t row,
+               int64_t column, Matrix<Real>& y) {
+  const Vector<Real> sum = product(b, h);
+  for (int64_t n = 0; n < sum.size(); ++n) {
+    y(row + n, column) = y(row + n, column) + scaling * sum(n);
+  }
+}
+
+}  // namespace
+
+template <typename Real>
+DirectLora<Real>::DirectLora(const ModelConfig& config, const Adapter& adapter) : config_(config) {
+  for (const LoraModule& module : adapter.modules) {
+    modules_.emplace(module.id,
+                     Weights{dequantized_a(module), dequantized_b(module), Real(module.scaling)});
+  }
+}
+
+template <typename Real>
+const typename DirectLora<Real>::Weights* DirectLora<Real>::find(const ModuleId& id) const {
+  const auto at = modules_.find(id);
+  return at == modules_.end() ? nullptr : &at->second;
+}
+
+template <typename Real>
+void DirectLora<Real>::add(const LinearRef& linear, std::span<const int64_t>, const Matrix<Real>& x,
+                           Matrix<Real>& y) const {
+  int64_t row = 0;
+  for (const Projection projection : projections(linear.kind)) {
+    const Weights* const weights = find({linear.layer, linear.expert, projection});
+    if (weights != nullptr) {
+      for (int64_t t = 0; t < x.cols(); ++t) {
+        const Vector<Real> h = product(weights->a, Vector<Real>(x.col(t)));
+        add_delta(weights->b, h, weights->scaling, row, t, y);
+      }
+    }
+    row += num_rows(config_, projection, linear.expert >= 0);
+  }
+}
+
+template <typename Real>
+void DirectLora<Real>::add_embedding(std::span<const int32_t> ids, Matrix<Real>& y) const {
+  const Weights* const weights = find({-1, -1, Projection::kEmbedTokens});
+  if (weights == nullptr) return;
+  for (int64_t t = 0; t < y.cols(); ++t) {
+    const Vector<Real> h = weights->a.col(ids[size_t(t)]).template cast<Real>();
+    add_delta(weights->b, h, weights->scaling, 0, t, y);
+  }
+}
+
+template class DirectLora<float>;
+template class DirectLora<double>;
+
+}  // namespace loratory::reference

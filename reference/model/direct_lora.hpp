@@ -1,0 +1,40 @@
+#pragma once
+
+#include <map>
+
+#include "reference/adapter/adapter.hpp"
+#include "reference/model/forward.hpp"
+
+namespace loratory::reference {
+
+/// One adapter on every token, straight from its file, with no slots or buffers between:
+/// h = A x, d = scaling · (B h), y = y + d.
+///
+/// Rounding  A and B as float (dequantize.hpp); each product and sum to Real, indices ascending.
+/// For float
+///           these are the bits of lora_linear in the default mode on f32 tensors.
+/// Source    statements [1.1], [1.16], [1.28], [1.30].
+template <typename Real>
+class DirectLora : public LoraTerms<Real> {
+ public:
+  DirectLora(const ModelConfig& config, const Adapter& adapter);
+
+  void add(const LinearRef& linear, std::span<const int64_t> tokens, const Matrix<Real>& x,
+           Matrix<Real>& y) const override;
+  void add_embedding(std::span<const int32_t> ids, Matrix<Real>& y) const override;
+
+ private:
+  struct Weights {
+    Matrix<float> a, b;
+    Real scaling;
+  };
+  const Weights* find(const ModuleId& id) const;
+
+  ModelConfig config_;
+  std::map<ModuleId, Weights> modules_;
+};
+
+extern template class DirectLora<float>;
+extern template class DirectLora<double>;
+
+}  // namespace loratory::reference

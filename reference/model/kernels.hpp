@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "reference/numerics/matrix.hpp"
+
+// What a forward pass is made of besides products with weights and RoPE. Every sum is ascending,
+// every operation rounded to Real once; Bounded has overloads of its own where going through its
+// operators would say less (numerics/bounded.hpp).
+
+namespace loratory::reference {
+
+/// A number of the formula that is not a float: an implementation may round it to one.
+template <typename Real>
+Real constant(double value) {
+  return Real(value);
+}
+
+/// out[n] = sum_k w(n, k)·x(k), k ascending from +0.
+template <typename Real>
+Vector<Real> product(const Matrix<float>& w, const Vector<Real>& x) {
+  Vector<Real> out = Vector<Real>::Zero(w.rows());
+  for (Eigen::Index k = 0; k < w.cols(); ++k) out += w.col(k).template cast<Real>() * x(k);
+  return out;
+}
+
+/// sum_i a[i]·b[i], i ascending from +0.
+template <typename Real>
+Real inner_product(std::span<const Real> a, std::span<const Real> b) {
+  Real sum(0);
+  for (size_t i = 0; i < a.size(); ++i) sum = sum + a[i] * b[i];
+  return sum;
+}
+
+/// e^(v_i - max) / sum_j e^(v_j - max) in place. At least one value.
+template <typename Real>
+void softmax(std::span<Real> values) {
+  Real largest = values[0];
+  for (const Real v : values) largest = v > largest ? v : largest;
+  Real sum(0);
+  for (Real& v : values) {
+    v = std::exp(v - largest);
+    sum += v;
+  }
+  for (Real& v : values) v /= sum;
+}
+
+/// 1 / sqrt(mean of x² + eps)
+template <typename Real>
+Real inverse_rms(std::span<const Real> x, double eps) {
+  const Real mean = inner_product(x, x) / Real(double(x.size()));
+  using std::sqrt;
+  return Real(1) / sqrt(mean + constant<Real>(eps));
+}
+
+/// x_i · inverse_rms(x) · weight_i in place.
+/// Source: Zhang and Sennrich 2019; transformers, LlamaRMSNorm.
+template <typename Real>
+void rms_norm(std::span<Real> x, const Vector<float>& weight, double eps) {
+  const Real scale = inverse_rms(std::span<const Real>(x), eps);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = Real(weight(Eigen::Index(i))) * (x[i] * scale);
+  }
+}
+
+/// x / (1 + e^-x)
+template <typename Real>
+Real silu(Real x) {
+  return x / (Real(1) + std::exp(-x));
+}
+
+}  // namespace loratory::reference

@@ -1,0 +1,136 @@
+#include "reference/model/oracle.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "reference/adapter/dequantize.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/model/dense_kv.hpp"
+#include "reference/model/direct_lora.hpp"
+
+namespace loratory::reference {
+namespace {
+
+/// Logits of the tokens `logits_of` of one sequence, from nothing.
+template <typename Real>
+Matrix<Real> recompute(const Model& model, const LoraTerms<Real>* lora,
+                       std::span<const int32_t> tokens, std::vector<int64_t> logits_of) {
+  TokenBatch batch;
+  batch.ids.assign(tokens.begin(), tokens.end());
+  batch.sequences.assign(tokens.size(), 0);
+  for (size_t t = 0; t < tokens.size(); ++t) batch.positions.push_back(int64_t(t));
+  batch.logits_of = std::move(logits_of);
+  DenseKv<Real> kv(model.config, 1, int64_t(tokens.size()));
+  return forward(model, batch, kv, lora);
+}
+
+std::vector<int64_t> first_integers(size_t count) {
+  std::vector<int64_t> out;
+  for (size_t i = 0; i < count; ++i) out.push_back(int64_t(i));
+  return out;
+}
+
+template <typename Real>
+std::optional<DirectLora<Real>> direct_lora(const Model& model, const Adapter* adapter) {
+  if (adapter == nullptr) return std::nullopt;
+  return DirectLora<Real>(model.config, *adapter);
+}
+
+std::vector<double> prompt_logprobs(const Model& model, const LoraTerms<float>* lora,
+                                    std::span<const int32_t> prompt) {
+  const Matrix<float> logits = recompute(model, lora, prompt, first_integers(prompt.size() - 1));
+  std::vector<double> out;
+  for (size_t t = 1; t < prompt.size(); ++t) {
+    out.push_back(log_probability(Vector<float>(logits.col(int64_t(t) - 1)), prompt[t]));
+  }
+  return out;
+}
+
+}  // namespace
+
+Generation generate(const Model& model, const Adapter* adapter, std::span<const int32_t> prompt,
+                    const GenerateParams& params) {
+  if (prompt.empty()) throw InputError("generate: prompt", "is empty");
+  const auto direct = direct_lora<float>(model, adapter);
+  const LoraTerms<float>* const lora = direct ? &*direct : nullptr;
+  Generation out;
+  if (params.prompt_logprobs) out.prompt_logprobs = prompt_logprobs(model, lora, prompt);
+  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+  for (int64_t i = 0; i < params.max_new_tokens; ++i) {
+    const auto position = int64_t(tokens.size());
+    const Vector<float> logits = recompute(model, lora, tokens, {position - 1}).col(0);
+    tokens.push_back(sample(logits, params.sampling, position));
+    out.tokens.push_back(tokens.back());
+    out.logits.push_back(logits);
+    const auto& stops = params.stop_tokens;
+    if (std::find(stops.begin(), stops.end(), tokens.back()) != stops.end()) break;
+  }
+  return out;
+}
+
+template <typename Real>
+Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
+                             std::span<const int32_t> tokens) {
+  const auto direct = direct_lora<Real>(model, adapter);
+  return recompute<Real>(model, direct ? &*direct : nullptr, tokens, first_integers(tokens.size()));
+}
+
+template Matrix<float> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
+template Matrix<double> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
+
+namespace {
+
+Matrix<double> delta(const LoraModule& module) {
+  return double(module.scaling) *
+         (dequantized_b(module).cast<double>() * dequantized_a(module).cast<double>());
+}
+
+void add_to(Matrix<float>& weight, const Matrix<double>& delta) {
+  weight = (weight.cast<double>() + delta).cast<float>();
+}
+
+Matrix<float>& weight_of(Model& model, const ModuleId& id) {
+  LayerWeights& layer = model.layers[size_t(id.layer)];
+  MlpWeights& mlp = id.expert < 0 ? layer.mlp : layer.experts[size_t(id.expert)];
+  switch (id.projection) {
+    case Projection::kQ:
+      return layer.q.weight;
+    case Projection::kK:
+      return layer.k.weight;
+    case Projection::kV:
+      return layer.v.weight;
+    case Projection::kO:
+      return layer.o.weight;
+    case Projection::kGate:
+      return mlp.gate.weight;
+    case Projection::kUp:
+      return mlp.up.weight;
+    case Projection::kDown:
+      return mlp.down.weight;
+    case Projection::kRouter:
+      return layer.router;
+    default:
+      break;
+  }
+  throw InputError("merge", to_string(id) + " is not in a layer");
+}
+
+}  // namespace
+
+Model merge(const Model& model, const Adapter& adapter) {
+  Model merged = model;
+  if (merged.lm_head.size() == 0) merged.lm_head = merged.embed_tokens;  // may part now [1.32]
+  merged.config.tied_embeddings = false;
+  for (const LoraModule& module : adapter.modules) {
+    if (module.id.projection == Projection::kEmbedTokens) {
+      add_to(merged.embed_tokens, delta(module).transpose());
+    } else if (module.id.projection == Projection::kLmHead) {
+      add_to(merged.lm_head, delta(module));
+    } else {
+      add_to(weight_of(merged, module.id), delta(module));
+    }
+  }
+  return merged;
+}
+
+}  // namespace loratory::reference
