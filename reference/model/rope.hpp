@@ -26,13 +26,13 @@ YarnRange yarn_range(const RopeConfig& config, int64_t head_dim);
 /// configuration says otherwise.
 double rope_attention_factor(const RopeConfig& config);
 
-/// theta^(-2i/D), i < D/2.
+/// theta^(2i/D), i < D/2: the wavelengths, up to 2·pi.
 template <typename Real>
-Vector<Real> unscaled_frequencies(double theta, int64_t head_dim) {
+Vector<Real> rope_periods(double theta, int64_t head_dim) {
   using std::pow;
   Vector<Real> out(head_dim / 2);
   for (int64_t i = 0; i < head_dim / 2; ++i) {
-    out(i) = Real(1) / pow(constant<Real>(theta), Real(double(2 * i)) / Real(double(head_dim)));
+    out(i) = pow(constant<Real>(theta), Real(Real(double(2 * i)) / Real(double(head_dim))));
   }
   return out;
 }
@@ -60,24 +60,30 @@ Real llama3_frequency(const RopeConfig& config, const Real& f) {
 
 /// YaRN: the blend runs over the index i.
 template <typename Real>
-Real yarn_frequency(const RopeConfig& config, const YarnRange& range, int64_t i, const Real& f) {
+Real yarn_frequency(const RopeConfig& config, const YarnRange& range, int64_t i,
+                    const Real& period) {
   const double width = range.low == range.high ? 0.001 : range.high - range.low;
   const Real ramp =
       clamp_to_unit(Real((Real(double(i)) - constant<Real>(range.low)) / constant<Real>(width)));
   const Real keep = Real(1) - ramp;
-  return f / constant<Real>(config.factor) * (Real(1) - keep) + f * keep;
+  const Real slow = Real(1) / (constant<Real>(config.factor) * period);
+  return slow * (Real(1) - keep) + Real(1) / period * keep;
 }
 
 /// f_i in radians per position, i < D/2.
 template <typename Real>
 Vector<Real> rope_frequencies(const RopeConfig& config, int64_t head_dim) {
-  Vector<Real> out = unscaled_frequencies<Real>(config.theta, head_dim);
+  Vector<Real> out = rope_periods<Real>(config.theta, head_dim);
   YarnRange range;
   if (config.scaling == RopeScaling::yarn) range = yarn_range(config, head_dim);
   for (int64_t i = 0; i < out.size(); ++i) {
+    if (config.scaling == RopeScaling::yarn) {
+      out(i) = yarn_frequency(config, range, i, out(i));
+      continue;
+    }
+    out(i) = Real(1) / out(i);
     if (config.scaling == RopeScaling::linear) out(i) = out(i) / constant<Real>(config.factor);
     if (config.scaling == RopeScaling::llama3) out(i) = llama3_frequency(config, out(i));
-    if (config.scaling == RopeScaling::yarn) out(i) = yarn_frequency(config, range, i, out(i));
   }
   return out;
 }

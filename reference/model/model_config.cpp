@@ -1,0 +1,308 @@
+// Hugging Face config.json -> ModelConfig. Defaults are those of transformers 5.
+#include "reference/model/model_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "reference/base/input_error.hpp"
+#include "reference/model/json_fields.hpp"
+
+namespace loratory::reference {
+namespace {
+
+using nlohmann::json;
+
+// Far above any model; low enough that no product of sizes overflows 64 bits.
+constexpr int64_t kLargestSize = 1 << 24;
+constexpr int64_t kMostLayers = 4096;
+constexpr double kMostParameters = 0x1p50;
+
+/// What a model_type means when its config is silent.
+struct Family {
+  std::string_view type;
+  int64_t num_kv_heads;  ///< 0 = one for each head
+  int64_t max_position_embeddings;
+  double rms_norm_eps;
+  double rope_theta;
+  int32_t eos_token_id;  ///< -1 = none
+  int64_t head_dim;      ///< 0 = hidden / heads
+  bool has_experts;
+};
+
+constexpr std::array<Family, 7> kFamilies{{
+    {"llama", 0, 2048, 1e-6, 1e4, 2, 0, false},
+    {"mistral", 8, 131072, 1e-6, 1e4, 2, 0, false},
+    {"mixtral", 8, 131072, 1e-5, 1e6, 2, 0, true},
+    {"qwen2", 32, 32768, 1e-6, 1e4, -1, 0, false},
+    {"qwen3", 32, 32768, 1e-6, 1e4, -1, 128, false},
+    {"qwen2_moe", 16, 32768, 1e-6, 1e4, -1, 0, true},
+    {"qwen3_moe", 4, 32768, 1e-6, 1e4, -1, 0, true},
+}};
+
+const Family& family_of(const JsonFields& fields) {
+  const std::string type = fields.text_or("model_type", "");
+  const auto* const it = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                      [&](const Family& family) { return family.type == type; });
+  if (it == kFamilies.end()) {
+    std::string known;
+    for (const Family& family : kFamilies) {
+      known += (known.empty() ? "" : ", ") + std::string(family.type);
+    }
+    fields.fail("model_type", fmt::format("'{}' is not a supported model", type.substr(0, 64)),
+                "supported are " + known);
+  }
+  return *it;
+}
+
+/// What would change the result without a sign of it.
+void reject_unsupported(const JsonFields& fields, const Family& family) {
+  if (fields.has("quantization_config")) {
+    fields.fail("quantization_config", "is not supported", "use an unquantised checkpoint");
+  }
+  if (fields.text_or("hidden_act", "silu") != "silu") {
+    fields.fail("hidden_act", "only silu is supported");
+  }
+  const bool is_qwen = family.type.starts_with("qwen");
+  if (is_qwen && fields.flag_or("use_sliding_window", false)) {
+    fields.fail("use_sliding_window", "sliding windows are not supported");
+  }
+  const bool has_window = fields.has("sliding_window") ||
+                          (family.type == "mistral" && !fields.is_null("sliding_window"));
+  if (family.type.starts_with("mi") && has_window) {
+    fields.fail("sliding_window", "sliding windows are not supported",
+                "write null if no context is longer than the window");
+  }
+  if (const json* const types = fields.find("layer_types"); types != nullptr) {
+    const auto is_full = [](const json& type) { return type == "full_attention"; };
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), is_full)) {
+      fields.fail("layer_types", "only a list of full_attention is supported");
+    }
+  }
+}
+
+void read_attention(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  config.num_heads = fields.size("num_attention_heads", kLargestSize);
+  const bool one_each = family.num_kv_heads == 0 || fields.is_null("num_key_value_heads");
+  const int64_t fallback = one_each ? config.num_heads : family.num_kv_heads;
+  config.num_kv_heads = fields.size_or("num_key_value_heads", fallback, kLargestSize);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    fields.fail("num_key_value_heads", fmt::format("{} does not divide num_attention_heads = {}",
+                                                   config.num_kv_heads, config.num_heads));
+  }
+  config.head_dim = fields.size_or("head_dim", family.head_dim, kLargestSize);
+  if (config.head_dim == 0) config.head_dim = config.hidden / config.num_heads;
+  if (!fields.has("head_dim") && family.head_dim == 0 && config.hidden % config.num_heads != 0) {
+    fields.fail("hidden_size",
+                "is not a multiple of num_attention_heads, and there is no head_dim");
+  }
+  if (config.head_dim % 2 != 0) {
+    fields.fail("head_dim", fmt::format("{} is odd, RoPE needs pairs", config.head_dim));
+  }
+}
+
+void read_biases(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  const bool attention_bias = fields.flag_or("attention_bias", false);
+  if (family.type == "qwen2") {
+    config.qkv_bias = true;  // it has them without saying so
+  } else if (family.type == "qwen2_moe") {
+    config.qkv_bias = fields.flag_or("qkv_bias", true);
+  } else if (family.type == "llama" || family.type.starts_with("qwen3")) {
+    config.qkv_bias = config.o_bias = attention_bias;
+  } else if (attention_bias) {
+    fields.fail("attention_bias", fmt::format("{} has no biases", family.type));
+  }
+  config.mlp_bias = fields.flag_or("mlp_bias", false);
+  if (config.mlp_bias && family.type != "llama") {
+    fields.fail("mlp_bias", fmt::format("{} has no biases there", family.type));
+  }
+  config.qk_norm = family.type.starts_with("qwen3");
+}
+
+/// Layers named in mlp_only_layers are dense.
+std::vector<bool> dense_layers(const JsonFields& fields, int64_t num_layers) {
+  std::vector<bool> dense(static_cast<size_t>(num_layers), false);
+  const json* const listed = fields.find("mlp_only_layers");
+  if (listed == nullptr) return dense;
+  if (!listed->is_array()) fields.fail("mlp_only_layers", "must be a list of layers");
+  for (const json& layer : *listed) {
+    dense[size_t(fields.integer("mlp_only_layers", layer, 0, num_layers - 1))] = true;
+  }
+  return dense;
+}
+
+int64_t read_num_experts(const JsonFields& fields) {
+  const char* const key = fields.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  const int64_t count = fields.size(key, kLargestSize);
+  if (fields.has("num_experts") && fields.size("num_experts", kLargestSize) != count) {
+    fields.fail("num_experts", "differs from num_local_experts");
+  }
+  return count;
+}
+
+void read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  if (!family.has_experts) return;
+  config.num_experts = read_num_experts(fields);
+  config.experts_per_token = fields.size("num_experts_per_tok", kLargestSize);
+  if (config.experts_per_token > config.num_experts) {
+    fields.fail("num_experts_per_tok",
+                fmt::format("{} of {} experts", config.experts_per_token, config.num_experts));
+  }
+  if (family.type == "mixtral") {
+    config.expert_intermediate = config.intermediate;
+    config.layer_has_experts.assign(size_t(config.num_layers), true);
+    return;
+  }
+  if (family.type == "qwen2_moe") {
+    const json* const shared = fields.find("shared_expert_intermediate_size");
+    if (shared == nullptr || *shared != 0) {
+      fields.fail("shared_expert_intermediate_size", "shared experts are not supported",
+                  "only a model that says 0 has none");
+    }
+  }
+  config.expert_intermediate = fields.size("moe_intermediate_size", kLargestSize);
+  config.norm_topk_prob = fields.flag_or("norm_topk_prob", false);
+  const int64_t step = fields.size_or("decoder_sparse_step", 1, kLargestSize);
+  for (const bool dense : dense_layers(fields, config.num_layers)) {
+    const auto layer = int64_t(config.layer_has_experts.size());
+    config.layer_has_experts.push_back(!dense && (layer + 1) % step == 0);
+  }
+}
+
+RopeScaling rope_scaling(const JsonFields& rope) {
+  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
+  if (type == "default") return RopeScaling::none;
+  if (type == "linear") return RopeScaling::linear;
+  if (type == "dynamic") return RopeScaling::dynamic;
+  if (type == "llama3") return RopeScaling::llama3;
+  if (type == "yarn") return RopeScaling::yarn;
+  rope.fail("rope_type", fmt::format("'{}' is not supported", type.substr(0, 64)),
+            "supported are default, linear, dynamic, llama3 and yarn");
+}
+
+/// 0.1·m·ln(factor) + 1, the temperature of YaRN.
+double yarn_mscale(double factor, double m) {
+  return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1;
+}
+
+void read_yarn(const JsonFields& rope, RopeConfig& config) {
+  const double fast = rope.number_or("beta_fast", 0, -1), slow = rope.number_or("beta_slow", 0, -1);
+  config.beta_fast = fast == 0 ? 32 : fast;  // transformers takes 0 as absent
+  config.beta_slow = slow == 0 ? 1 : slow;
+  if (!(config.beta_fast > config.beta_slow && config.beta_slow > 0)) {
+    rope.fail("beta_fast", "must be above beta_slow, and both above 0");
+  }
+  if (!rope.flag_or("truncate", true)) rope.fail("truncate", "only true is supported");
+  config.attention_factor = rope.number_or("attention_factor", 0, 0);
+  const double m = rope.number_or("mscale", 0, -1), all = rope.number_or("mscale_all_dim", 0, -1);
+  if (config.attention_factor == 0 && m > 0 && all > 0) {
+    config.attention_factor = yarn_mscale(config.factor, m) / yarn_mscale(config.factor, all);
+  }
+}
+
+void read_llama3(const JsonFields& rope, RopeConfig& config) {
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
+    if (!rope.has(key)) rope.fail(key, "is missing");
+  }
+  config.low_freq_factor = rope.number_or("low_freq_factor", 1, 0);
+  config.high_freq_factor = rope.number_or("high_freq_factor", 4, 0);
+  if (config.high_freq_factor <= config.low_freq_factor) {
+    rope.fail("high_freq_factor", "must be above low_freq_factor");
+  }
+}
+
+/// `root` the whole config, `rope` its rope_parameters or rope_scaling.
+void read_scaling(const JsonFields& root, const JsonFields& rope, ModelConfig& config) {
+  RopeConfig& out = config.rope;
+  out.scaling = rope_scaling(rope);
+  if (rope.number_or("partial_rotary_factor", root.number_or("partial_rotary_factor", 1, 0), 0) !=
+      1) {
+    rope.fail("partial_rotary_factor", "only 1 is supported");
+  }
+  if (out.scaling == RopeScaling::none) return;
+  const int64_t max_position = config.max_position_embeddings;
+  out.original_max_position_embeddings = max_position;
+  if (out.scaling == RopeScaling::llama3 || out.scaling == RopeScaling::yarn) {
+    const char* const key = "original_max_position_embeddings";
+    const JsonFields& from = root.has(key) ? root : rope;
+    out.original_max_position_embeddings = from.size_or(key, max_position, kLargestSize);
+  }
+  const double implied = double(max_position) / double(out.original_max_position_embeddings);
+  out.factor = rope.number_or("factor", out.scaling == RopeScaling::yarn ? implied : 0, 0);
+  if (out.factor == 0) rope.fail("factor", "is missing");
+  if (out.scaling == RopeScaling::llama3) read_llama3(rope, out);
+  if (out.scaling == RopeScaling::yarn) read_yarn(rope, out);
+}
+
+void read_rope(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  const char* const key = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const json* const object = fields.find(key);
+  static const json kNothing = json::object();
+  if (object != nullptr && !object->is_object()) fields.fail(key, "must be an object");
+  const JsonFields rope(object == nullptr ? kNothing : *object, fields.file(),
+                        fmt::format("{}.", key));
+  for (const char* nested : {"full_attention", "sliding_attention"}) {
+    if (rope.has(nested)) rope.fail(nested, "RoPE of its own for some layers is not supported");
+  }
+  const double theta = fields.number_or("rope_theta", family.rope_theta, 1);
+  config.rope.theta = rope.number_or("rope_theta", theta, 1);
+  read_scaling(fields, rope, config);
+}
+
+void read_eos(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  const char* const key = "eos_token_id";
+  const json* const value = fields.find(key);
+  const auto add = [&](const json& id) {
+    config.eos_token_ids.push_back(int32_t(fields.integer(key, id, 0, config.vocab - 1)));
+  };
+  if (value != nullptr && value->is_array()) {
+    for (const json& id : *value) add(id);
+  } else if (value != nullptr) {
+    add(*value);
+  } else if (!fields.is_null(key) && family.eos_token_id >= 0 &&
+             family.eos_token_id < config.vocab) {
+    config.eos_token_ids.push_back(family.eos_token_id);
+  }
+}
+
+/// Products of sizes as doubles first: a hostile file must not overflow the integers.
+void require_plausible(const JsonFields& fields, const ModelConfig& config) {
+  const double attention = double(config.num_heads) * double(config.head_dim);
+  const double mlp =
+      double(config.intermediate) + double(config.num_experts) * double(config.expert_intermediate);
+  const double per_layer = 4 * double(config.hidden) * (attention + mlp);
+  const double total =
+      double(config.num_layers) * per_layer + 2 * double(config.hidden) * double(config.vocab);
+  if (total > kMostParameters) {
+    fields.fail("hidden_size", "the sizes together give more than 2^50 parameters");
+  }
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& file) {
+  const json root = parse_json_object(text, file);
+  const JsonFields fields(root, file);
+  const Family& family = family_of(fields);
+  reject_unsupported(fields, family);
+  ModelConfig config;
+  config.hidden = fields.size("hidden_size", kLargestSize);
+  config.intermediate = fields.size("intermediate_size", kLargestSize);
+  config.num_layers = fields.size("num_hidden_layers", kMostLayers);
+  config.vocab = fields.size("vocab_size", kLargestSize);
+  config.max_position_embeddings =
+      fields.size_or("max_position_embeddings", family.max_position_embeddings, kLargestSize);
+  config.rms_norm_eps = fields.number_or("rms_norm_eps", family.rms_norm_eps, 0);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  read_attention(fields, family, config);
+  read_biases(fields, family, config);
+  read_experts(fields, family, config);
+  read_rope(fields, family, config);
+  read_eos(fields, family, config);
+  require_plausible(fields, config);
+  return config;
+}
+
+}  // namespace loratory::reference
