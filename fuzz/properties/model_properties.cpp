@@ -191,5 +191,24 @@ RC_GTEST_PROP(Model, BaseTokensHaveTheBitsOfAModelWithoutLora, ()) {
   RC_ASSERT(same_bits(logits, sequence_logits<float>(world.model, nullptr, tokens)));
 }
 
+// forward<float> lies within the bound, forward<double> has its values.
+RC_GTEST_PROP(Model, FloatLiesWithinTheBound, ()) {
+  World world = any_world();
+  const Adapter* const adapter = world.any_adapter();
+  const Tokens tokens = world.tokens(world.draw.between(1, 12));
+  const auto real = sequence_logits<float>(world.model, adapter, tokens);
+  const auto exact = sequence_logits<double>(world.model, adapter, tokens);
+  const auto bounded = sequence_logits<Bounded>(world.model, adapter, tokens);
+  bool is_known = true;
+  for (Eigen::Index i = 0; i < real.size(); ++i) {
+    RC_ASSERT(bounded(i).value == exact(i));
+    RC_ASSERT(std::abs(double(real(i)) - exact(i)) <= bounded(i).error);
+    is_known &= std::isfinite(bounded(i).error);
+    const double r = std::abs(double(real(i)) - exact(i)) / bounded(i).error;
+    if (getenv("DUMP")) printf("R %g %g\n", r, bounded(i).error);
+  }
+  RC_CLASSIFY(!is_known, "experts left open");
+}
+
 }  // namespace
 }  // namespace loratory::reference

@@ -36,5 +36,6 @@ class DirectLora : public LoraTerms<Real> {
 
 extern template class DirectLora<float>;
 extern template class DirectLora<double>;
+extern template class DirectLora<Bounded>;
 
 }  // namespace loratory::reference

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "reference/base/input_error.hpp"
+#include "reference/model/bounded_kernels.hpp"
 #include "reference/model/kernels.hpp"
 #include "reference/model/rope.hpp"
 #include "reference/moe/router.hpp"
@@ -97,7 +98,8 @@ class Pass {
       for (const LinearWeights* slice : slices) {
         const Vector<Real> y_t = product(slice->weight, x_t);
         for (int64_t n = 0; n < y_t.size(); ++n, ++row) {
-          y(row, t) = slice->bias.size() == 0 ? y_t(n) : Real(y_t(n) + Real(slice->bias(n)));
+          const bool has_bias = slice->bias.size() != 0;
+          y(row, t) = has_bias ? add_bias(y_t(n), slice->bias(n), x.rows()) : y_t(n);
         }
       }
     }
@@ -172,7 +174,7 @@ class Pass {
       for (int64_t h = 0; h < p.cols(); ++h) {
         const std::span<const Real> v = value.subspan(size_t(h / group) * head_dim, head_dim);
         Real* const o = out.data() + size_t(h) * head_dim;
-        for (size_t d = 0; d < head_dim; ++d) o[d] = o[d] + p(i, h) * v[d];
+        for (size_t d = 0; d < head_dim; ++d) add_product(o[d], p(i, h), v[d], p.rows());
       }
     }
   }
@@ -194,25 +196,30 @@ class Pass {
 
   /// sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first.
   Matrix<Real> mixture(int64_t layer, const Matrix<Real>& in) const {
-    const LayerWeights& weights = model_.layers[size_t(layer)];
+    const int64_t k = config_.experts_per_token;
     std::vector<Routing<Real>> routings;
     for (int64_t t = 0; t < in.cols(); ++t) {
-      const Vector<Real> router_logits = product(weights.router, Vector<Real>(in.col(t)));
-      routings.push_back(route(router_logits, config_.experts_per_token, config_.norm_topk_prob));
+      const Vector<Real> scores =
+          product(model_.layers[size_t(layer)].router, Vector<Real>(in.col(t)));
+      routings.push_back(route(scores, k, config_.norm_topk_prob));
     }
-    std::vector<Matrix<Real>> terms(size_t(config_.experts_per_token), in);
-    for (int64_t e = 0; e < config_.num_experts; ++e) one_expert(layer, e, routings, in, terms);
+    std::vector<Matrix<Real>> results(size_t(k), in);
+    for (int64_t e = 0; e < config_.num_experts; ++e) one_expert(layer, e, routings, in, results);
     Matrix<Real> y(in.rows(), in.cols());
-    for (Eigen::Index i = 0; i < y.size(); ++i) {
-      y(i) = Real(0);
-      for (const Matrix<Real>& term : terms) y(i) = y(i) + term(i);
+    for (int64_t t = 0; t < y.cols(); ++t) {
+      for (int64_t n = 0; n < y.rows(); ++n) {
+        y(n, t) = Real(0);
+        for (size_t i = 0; i < size_t(k); ++i) {
+          add_product(y(n, t), routings[size_t(t)].weights[i], results[i](n, t), k);
+        }
+      }
     }
     return y;
   }
 
-  /// terms[i].col(t) = g_i · mlp_e(x_t) for the tokens t whose choice i is expert e.
+  /// results[i].col(t) = mlp_e(x_t) for the tokens t whose choice i is expert e.
   void one_expert(int64_t layer, int64_t e, const std::vector<Routing<Real>>& routings,
-                  const Matrix<Real>& in, std::vector<Matrix<Real>>& terms) const {
+                  const Matrix<Real>& in, std::vector<Matrix<Real>>& results) const {
     std::vector<int64_t> tokens, choices;
     for (int64_t t = 0; t < in.cols(); ++t) {
       const std::vector<int32_t>& experts = routings[size_t(t)].experts;
@@ -227,9 +234,7 @@ class Pass {
     const MlpWeights& weights = model_.layers[size_t(layer)].experts[size_t(e)];
     const Matrix<Real> z = mlp(weights, {layer, e}, tokens, x);
     for (int64_t i = 0; i < x.cols(); ++i) {
-      const int64_t t = tokens[size_t(i)], choice = choices[size_t(i)];
-      const Real g = routings[size_t(t)].weights[size_t(choice)];
-      for (int64_t n = 0; n < z.rows(); ++n) terms[size_t(choice)](n, t) = g * z(n, i);
+      results[size_t(choices[size_t(i)])].col(tokens[size_t(i)]) = z.col(i);
     }
   }
 
@@ -272,5 +277,7 @@ template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<float>&,
                                const LoraTerms<float>*);
 template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
                                 const LoraTerms<double>*);
+template Matrix<Bounded> forward(const Model&, const TokenBatch&, KvCache<Bounded>&,
+                                 const LoraTerms<Bounded>*);
 
 }  // namespace loratory::reference

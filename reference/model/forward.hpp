@@ -6,6 +6,7 @@
 
 #include "reference/model/model.hpp"
 #include "reference/model/packed_linear.hpp"
+#include "reference/numerics/bounded.hpp"
 #include "reference/numerics/matrix.hpp"
 
 // One forward pass of a decoder-only model, with two seams: where keys and values live, and what
@@ -64,5 +65,7 @@ extern template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<f
                                       const LoraTerms<float>*);
 extern template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
                                        const LoraTerms<double>*);
+extern template Matrix<Bounded> forward(const Model&, const TokenBatch&, KvCache<Bounded>&,
+                                        const LoraTerms<Bounded>*);
 
 }  // namespace loratory::reference

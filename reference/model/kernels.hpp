@@ -26,11 +26,23 @@ Vector<Real> product(const Matrix<float>& w, const Vector<Real>& x) {
   return out;
 }
 
+/// sum += a·b, one of `num_terms` such terms.
+template <typename Real>
+void add_product(Real& sum, const Real& a, const Real& b, [[maybe_unused]] int64_t num_terms) {
+  sum = sum + a * b;
+}
+
+/// y + bias, where y is a sum of `num_terms` products.
+template <typename Real>
+Real add_bias(const Real& y, float bias, [[maybe_unused]] int64_t num_terms) {
+  return y + Real(bias);
+}
+
 /// sum_i a[i]·b[i], i ascending from +0.
 template <typename Real>
 Real inner_product(std::span<const Real> a, std::span<const Real> b) {
   Real sum(0);
-  for (size_t i = 0; i < a.size(); ++i) sum = sum + a[i] * b[i];
+  for (size_t i = 0; i < a.size(); ++i) add_product(sum, a[i], b[i], int64_t(a.size()));
   return sum;
 }
 
@@ -47,12 +59,16 @@ void softmax(std::span<Real> values) {
   for (Real& v : values) v /= sum;
 }
 
+template <typename Real>
+Real inverse_sqrt(Real v) {
+  return Real(1) / std::sqrt(v);
+}
+
 /// 1 / sqrt(mean of x² + eps)
 template <typename Real>
 Real inverse_rms(std::span<const Real> x, double eps) {
   const Real mean = inner_product(x, x) / Real(double(x.size()));
-  using std::sqrt;
-  return Real(1) / sqrt(mean + constant<Real>(eps));
+  return inverse_sqrt(mean + constant<Real>(eps));
 }
 
 /// x_i · inverse_rms(x) · weight_i in place.

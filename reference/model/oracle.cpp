@@ -77,6 +77,7 @@ Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
 
 template Matrix<float> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
 template Matrix<double> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
+template Matrix<Bounded> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
 
 namespace {
 
