@@ -198,7 +198,7 @@ RC_GTEST_PROP(Model, FloatLiesWithinTheBound, ()) {
   const Tokens tokens = world.tokens(world.draw.between(1, 12));
   const auto real = sequence_logits<float>(world.model, adapter, tokens);
   const auto exact = sequence_logits<double>(world.model, adapter, tokens);
-  const auto bounded = sequence_logits<Bounded>(world.model, adapter, tokens);
+  const auto bounded = bounded_logits(world.model, adapter, tokens);
   bool is_known = true;
   for (Eigen::Index i = 0; i < real.size(); ++i) {
     RC_ASSERT(bounded(i).value == exact(i));

@@ -1,7 +1,7 @@
 #include "reference/model/direct_lora.hpp"
 
 #include "reference/adapter/dequantize.hpp"
-#include "reference/model/bounded_kernels.hpp"
+#include "reference/model/traced_kernels.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -60,6 +60,6 @@ void DirectLora<Real>::add_embedding(std::span<const int32_t> ids, Matrix<Real>&
 
 template class DirectLora<float>;
 template class DirectLora<double>;
-template class DirectLora<Bounded>;
+template class DirectLora<Traced>;
 
 }  // namespace loratory::reference

@@ -36,6 +36,6 @@ class DirectLora : public LoraTerms<Real> {
 
 extern template class DirectLora<float>;
 extern template class DirectLora<double>;
-extern template class DirectLora<Bounded>;
+extern template class DirectLora<Traced>;
 
 }  // namespace loratory::reference

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "reference/base/input_error.hpp"
-#include "reference/model/bounded_kernels.hpp"
 #include "reference/model/kernels.hpp"
 #include "reference/model/rope.hpp"
+#include "reference/model/traced_kernels.hpp"
 #include "reference/moe/router.hpp"
 
 namespace loratory::reference {
@@ -30,6 +30,10 @@ void check(const Model& model, const TokenBatch& batch) {
     }
   }
 }
+
+/// Threads may share the work; a tape belongs to one of them.
+template <typename Real>
+constexpr bool may_share = !std::is_same_v<Real, Traced>;
 
 template <typename Real>
 std::span<Real> column(Matrix<Real>& m, int64_t t) {
@@ -91,7 +95,7 @@ class Pass {
       num_products += slice->weight.size() * x.cols();
     }
     Matrix<Real> y(num_rows, x.cols());
-#pragma omp parallel for if (num_products >= kMinParallelProducts)
+#pragma omp parallel for if (may_share <Real> && num_products >= kMinParallelProducts)
     for (int64_t t = 0; t < x.cols(); ++t) {
       const Vector<Real> x_t = x.col(t);
       int64_t row = 0;
@@ -115,7 +119,7 @@ class Pass {
     store(layer, qkv);
     const int64_t q_size = config_.num_heads * config_.head_dim;
     Matrix<Real> out(q_size, qkv.cols());
-#pragma omp parallel for if (qkv.cols() * q_size >= kMinParallelProducts / 16)
+#pragma omp parallel for if (may_share <Real> && qkv.cols() * q_size >= kMinParallelProducts / 16)
     for (int64_t t = 0; t < qkv.cols(); ++t) {
       attend(layer, t, column(qkv, t).first(size_t(q_size)), column(out, t));
     }
@@ -248,7 +252,7 @@ class Pass {
   Matrix<Real> lm_head(const LinearRef& ref, const Matrix<Real>& x) const {
     const Matrix<float>& weight = model_.output_embedding();
     Matrix<Real> y(weight.rows(), x.cols());
-#pragma omp parallel for if (weight.size() * x.cols() >= kMinParallelProducts)
+#pragma omp parallel for if (may_share <Real> && weight.size() * x.cols() >= kMinParallelProducts)
     for (int64_t t = 0; t < x.cols(); ++t) y.col(t) = product(weight, Vector<Real>(x.col(t)));
     if (lora_ != nullptr) lora_->add(ref, batch_.logits_of, x, y);
     return y;
@@ -277,7 +281,7 @@ template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<float>&,
                                const LoraTerms<float>*);
 template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
                                 const LoraTerms<double>*);
-template Matrix<Bounded> forward(const Model&, const TokenBatch&, KvCache<Bounded>&,
-                                 const LoraTerms<Bounded>*);
+template Matrix<Traced> forward(const Model&, const TokenBatch&, KvCache<Traced>&,
+                                const LoraTerms<Traced>*);
 
 }  // namespace loratory::reference

@@ -14,8 +14,8 @@
 // and slots. The walk itself is the same, and every column of every product is computed alone and
 // in one order, so that a token's bits do not depend on how a batch was put together.
 //
-// Real is float (the reference), double (the oracle in float64), or Bounded (float64 with a
-// bound on the error of any float32 implementation; numerics/bounded.hpp).
+// Real is float (the reference), double (the oracle in float64), or Traced (float64 with a trace
+// from which follows how far any float32 implementation may be; numerics/bounded.hpp).
 
 namespace loratory::reference {
 
@@ -65,7 +65,7 @@ extern template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<f
                                       const LoraTerms<float>*);
 extern template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
                                        const LoraTerms<double>*);
-extern template Matrix<Bounded> forward(const Model&, const TokenBatch&, KvCache<Bounded>&,
-                                        const LoraTerms<Bounded>*);
+extern template Matrix<Traced> forward(const Model&, const TokenBatch&, KvCache<Traced>&,
+                                       const LoraTerms<Traced>*);
 
 }  // namespace loratory::reference

@@ -2,122 +2,157 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
+#include <span>
+#include <vector>
 
 namespace loratory::reference {
 
-/// A number in float64, and a bound on how far from it any float32 implementation of the same
-/// formula can be: whatever its order of summation, with or without fused multiply-add, its
-/// elementary functions within 4 ulp. Computing with Bounded instead of float carries the bound
-/// through a formula.
-///
-/// `error` infinite: nothing is known. Valid while no float32 intermediate overflows, and not for
-/// hardware that flushes subnormals or for TF32.
-/// Derivation: docs/error_bounds.md, "A whole model".
+/// A number in float64, and how far from it any float32 implementation of the same formula can
+/// be, to first order: whatever its order of summation, with or without fused multiply-add, its
+/// elementary functions within 4 ulp. Infinite where nothing can be said.
 struct Bounded {
   double value = 0;
   double error = 0;
-
-  Bounded() = default;
-  /// A number that every implementation has exactly: a weight, an integer.
-  explicit Bounded(double exact) : value(exact) {}
-  Bounded(double v, double e) : value(v), error(std::isnan(e) ? kUnknown : e) {}
-
-  bool is_exactly(double v) const { return value == v && error == 0; }
-  /// The largest absolute value that an implementation can have.
-  double largest() const { return std::abs(value) + error; }
-
-  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 };
 
 /// One rounding to float32, and float64's own: 2^-24·(1 + 2^-20).
-inline constexpr double kBoundedUnit = 0x1p-24 * (1 + 0x1p-20);
+inline constexpr double kTracedUnit = 0x1p-24 * (1 + 0x1p-20);
 /// What one float32 operation can lose below the normal range.
-inline constexpr double kBoundedUnderflow = 0x1p-149;
+inline constexpr double kTracedUnderflow = 0x1p-149;
 /// 4 ulp of an elementary function.
-inline constexpr double kBoundedLibm = 8 * kBoundedUnit;
+inline constexpr double kTracedLibm = 8 * kTracedUnit;
 
-/// n roundings in any order.
-inline double bounded_gamma(int64_t num_roundings) {
-  const double nu = double(num_roundings) * kBoundedUnit;
-  return nu < 0.5 ? nu / (1 - nu) : Bounded::kUnknown;
+/// n·u / (1 - n·u): n roundings in any order.
+inline double traced_gamma(int64_t num_roundings) {
+  const double nu = double(num_roundings) * kTracedUnit;
+  return nu / (1 - nu);
 }
 
-/// `value`, off by `error` before it is rounded once.
-inline Bounded rounded(double value, double error, double unit = kBoundedUnit) {
-  return {value, error + unit * (std::abs(value) + error) + kBoundedUnderflow};
+/// What a computation did: for each number the numbers it came from, the derivatives with respect
+/// to these, and the error that its own operation can add (its local error). To first order the
+/// error of a result is at most the sum over all numbers of |d result / d number| · local error;
+/// one walk backwards gives all derivatives.
+///
+/// Unlike intervals this keeps what rounding errors have in common: a bound carried forward
+/// through a model grows by the row sums of |W| in every layer, until nothing is known.
+/// Derivation: docs/error_bounds.md, "A whole model".   Cost: memory O(operations).
+class Tape {
+ public:
+  struct Edge {
+    int32_t from;
+    double derivative;
+  };
+
+  /// A number that follows from the edges added since the last call.
+  int32_t add(double local_error);
+  /// Nothing if `from` is exact (-1).
+  void add_edge(int32_t from, double derivative) {
+    if (from >= 0) edges_.push_back({from, derivative});
+  }
+  /// Errors of `numbers`, in order; 0 for -1. Cost O(operations) for each 16 of them.
+  std::vector<double> errors(std::span<const int32_t> numbers) const;
+
+  /// The tape that Traced numbers of this thread write to.
+  static Tape& current();
+
+  /// Makes a tape current for its lifetime.
+  class Scope {
+   public:
+    explicit Scope(Tape& tape);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Tape* before_;
+  };
+
+ private:
+  void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
+
+  std::vector<Edge> edges_;
+  std::vector<size_t> ends_;  // of the edges of each number
+  std::vector<double> local_errors_;
+};
+
+/// A float64 that leaves a trace on the current tape. Its operations are those of float64.
+struct Traced {
+  double value = 0;
+  int32_t node = -1;  ///< -1: every implementation has exactly this number
+
+  Traced() = default;
+  explicit Traced(double exact) : value(exact) {}
+  Traced(double v, int32_t n) : value(v), node(n) {}
+
+  bool is_exactly(double v) const { return node < 0 && value == v; }
+};
+
+/// f(a) with its derivative.
+inline Traced traced(double value, double local_error, const Traced& a, double da) {
+  Tape& tape = Tape::current();
+  tape.add_edge(a.node, da);
+  return {value, tape.add(local_error + kTracedUnderflow)};
+}
+inline Traced traced(double value, double local_error, const Traced& a, double da, const Traced& b,
+                     double db) {
+  Tape::current().add_edge(a.node, da);
+  return traced(value, local_error, b, db);
 }
 
-/// By how much a product of the two can be off before it is rounded.
-inline double product_error(const Bounded& a, const Bounded& b) {
-  return (a.error == 0 ? 0 : a.error * b.largest()) +
-         (b.error == 0 ? 0 : std::abs(a.value) * b.error);
+inline Traced operator-(const Traced& a) {
+  if (a.node < 0) return Traced(-a.value);
+  Tape::current().add_edge(a.node, -1);
+  return {-a.value, Tape::current().add(0)};
 }
-
-inline Bounded operator-(const Bounded& a) { return {-a.value, a.error}; }
-inline Bounded operator+(const Bounded& a, const Bounded& b) {
-  return rounded(a.value + b.value, a.error + b.error);
+inline Traced operator+(const Traced& a, const Traced& b) {
+  const double value = a.value + b.value;
+  return traced(value, kTracedUnit * std::abs(value), a, 1, b, 1);
 }
-inline Bounded operator-(const Bounded& a, const Bounded& b) { return a + -b; }
-inline Bounded operator*(const Bounded& a, const Bounded& b) {
+inline Traced operator-(const Traced& a, const Traced& b) {
+  const double value = a.value - b.value;
+  return traced(value, kTracedUnit * std::abs(value), a, 1, b, -1);
+}
+inline Traced operator*(const Traced& a, const Traced& b) {
   if (a.is_exactly(1)) return b;
   if (b.is_exactly(1)) return a;
-  return rounded(a.value * b.value, product_error(a, b));
+  const double value = a.value * b.value;
+  return traced(value, kTracedUnit * std::abs(value), a, b.value, b, a.value);
 }
-inline Bounded operator/(const Bounded& a, const Bounded& b) {
+inline Traced operator/(const Traced& a, const Traced& b) {
   if (b.is_exactly(1)) return a;
-  const double value = a.value / b.value, smallest = std::abs(b.value) - b.error;
-  if (!(smallest > 0)) return {value, Bounded::kUnknown};
-  return rounded(value, (a.error + std::abs(value) * b.error) / smallest);
+  const double value = a.value / b.value;
+  return traced(value, kTracedUnit * std::abs(value), a, 1 / b.value, b, -value / b.value);
+}
+inline bool operator>(const Traced& a, const Traced& b) { return a.value > b.value; }
+inline bool operator<(const Traced& a, const Traced& b) { return a.value < b.value; }
+
+/// The error of an angle's cosine does not shrink with it: near 0 the argument was reduced.
+inline Traced cos(const Traced& a) {
+  return traced(std::cos(a.value), kTracedLibm, a, -std::sin(a.value));
+}
+inline Traced sin(const Traced& a) {
+  return traced(std::sin(a.value), kTracedLibm, a, std::cos(a.value));
+}
+/// base > 0. base^0 is 1 everywhere.
+inline Traced pow(const Traced& base, const Traced& exponent) {
+  if (exponent.value == 0) return Traced(1);
+  const double value = std::pow(base.value, exponent.value);
+  return traced(value, kTracedLibm * value, base, exponent.value * value / base.value, exponent,
+                value * std::log(base.value));
 }
 
-/// Of the values. What follows from a comparison must be right for both outcomes if the errors
-/// allow both.
-inline bool operator>(const Bounded& a, const Bounded& b) { return a.value > b.value; }
-inline bool operator<(const Bounded& a, const Bounded& b) { return a.value < b.value; }
+/// 1 / sqrt(a), at once or in two steps.
+inline Traced inverse_sqrt(const Traced& a) {
+  const double value = 1 / std::sqrt(a.value);
+  return traced(value, kTracedLibm * value, a, -0.5 * value / a.value);
+}
 
 /// sum += a·b, one of `num_terms` such terms of a sum in any order.
-inline void add_product(Bounded& sum, const Bounded& a, const Bounded& b, int64_t num_terms) {
-  const double terms = a.largest() * b.largest();
-  sum = {
-      sum.value + a.value * b.value,
-      sum.error + product_error(a, b) + bounded_gamma(num_terms + 2) * terms + kBoundedUnderflow};
-}
-
-/// max(|f(a - e) - f(a)|, |f(a + e) - f(a)|): how far a monotone f can be off.
-template <typename Function>
-double monotone_error(const Bounded& a, Function f) {
-  const double value = f(a.value);
-  return std::fmax(std::abs(f(a.value - a.error) - value), std::abs(f(a.value + a.error) - value));
-}
-
-inline Bounded exp(const Bounded& a) {
-  const auto f = [](double v) { return std::exp(v); };
-  const Bounded e = rounded(f(a.value), monotone_error(a, f), kBoundedLibm);
-  return {e.value, e.error + 0x1p-126};  // subnormal results may be 0
-}
-
-/// Angles: the functions change no faster than their argument, by at most 2.
-inline Bounded cos(const Bounded& a) {
-  return {std::cos(a.value), std::fmin(a.error, 2) + kBoundedLibm};
-}
-inline Bounded sin(const Bounded& a) {
-  return {std::sin(a.value), std::fmin(a.error, 2) + kBoundedLibm};
-}
-
-/// base > 0. base^0 is 1 everywhere.
-inline Bounded pow(const Bounded& base, const Bounded& exponent) {
-  if (exponent.value == 0 && exponent.error <= kBoundedUnderflow) return Bounded(1);
-  const double value = std::pow(base.value, exponent.value);
-  const Bounded log_base(std::log(base.value), base.error / (base.value - base.error));
-  const double log_error = product_error(log_base, exponent);
-  return rounded(value, value * std::expm1(log_error), kBoundedLibm);
-}
-
-/// 1 / sqrt(a), at once or in two steps; a > 0.
-inline Bounded inverse_sqrt(const Bounded& a) {
-  const auto f = [](double v) { return v > 0 ? 1 / std::sqrt(v) : Bounded::kUnknown; };
-  return rounded(f(a.value), monotone_error(a, f), kBoundedLibm);
+inline void add_product(Traced& sum, const Traced& a, const Traced& b, int64_t num_terms) {
+  const double term = a.value * b.value;
+  Tape::current().add_edge(sum.node, 1);
+  sum = traced(sum.value + term, traced_gamma(num_terms + 2) * std::abs(term), a, b.value, b,
+               a.value);
 }
 
 }  // namespace loratory::reference
