@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "fuzz/models/naive_model.hpp"
 #include "fuzz/support/random_model.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/model/dense_kv.hpp"
 #include "reference/model/direct_lora.hpp"
 #include "reference/model/oracle.hpp"
+#include "reference/model/rope.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -229,6 +231,26 @@ RC_GTEST_PROP(Model, FloatLiesWithinTheBound, ()) {
   const double ratio = worst_ratio(real, bounded);
   RC_ASSERT(ratio <= 1);
   worst.add(ratio);
+}
+
+// [1.34] The model written down a second time, in float64 too: 2^-20 of the bound is 2^9 times the
+// unit of float64 for each unit of float32.
+RC_GTEST_PROP(Model, IsTheModelWrittenDownTwice, ()) {
+  static WorstOfAll worst("second model, of 2^-20 of the bound");
+  World world = any_world();
+  const Tokens tokens = world.tokens(world.draw.between(1, 10));
+  const ModelConfig& config = world.model.config;
+  const auto frequencies = rope_frequencies<double>(config.rope, config.head_dim);
+  const auto naive =
+      naive_logits(world.model, std::span(frequencies.data(), size_t(frequencies.size())),
+                   rope_attention_factor(config.rope), tokens);
+  const auto bounded = bounded_logits(world.model, nullptr, tokens);
+  for (size_t i = 0; i < naive.size(); ++i) {
+    const Bounded& ours = bounded(Eigen::Index(i), bounded.cols() - 1);
+    const double ratio = std::abs(naive[i] - ours.value) / (0x1p-20 * ours.error);
+    RC_ASSERT(ratio <= 1);
+    worst.add(ratio);
+  }
 }
 
 // [1.1] [1.10] [1.28] [1.30] [1.32] [1.34] P18, P22: W + scaling·B·A, rounded once to float, gives
