@@ -3,6 +3,7 @@
 #include "reference/layout/partition.hpp"
 #include "reference/lora/check_args.hpp"
 #include "reference/lora/linear.hpp"
+#include "reference/lora/row_arithmetic.hpp"
 #include "reference/numerics/matrix.hpp"
 
 namespace loratory::reference {
@@ -29,14 +30,27 @@ void check(const ShrinkArgs& args) {
   check_slots(args.slots, int32_t(max_loras(args)));
 }
 
-void shrink_segment(const ConstTensorView& x, const Matrix<float>& a,
-                    const std::vector<int32_t>& tokens, const TensorView& h) {
-  const auto num_tokens = int64_t(tokens.size());
-#pragma omp parallel for if (num_tokens * a.size() >= kMinParallelProducts)
-  for (int64_t i = 0; i < num_tokens; ++i) {
-    const Vector<float> h_t = multiply_in_order(a, read_vector<float>(x[tokens[i]], a.cols()));
-    for (Eigen::Index j = 0; j < h_t.size(); ++j) h.set(h_t(j), tokens[i], j);
+/// Rows of one slot in one slice, few enough to share the work among threads.
+struct Item {
+  ShrinkRows slice;
+  std::span<const int32_t> rows;
+};
+
+std::vector<Item> work(const ShrinkArgs& args, const Partition& tokens_of) {
+  constexpr size_t kRowsPerItem = 64;  // reading A costs as much as a few rows
+  std::vector<Item> items;
+  for (size_t i = 0; i < args.slices.size(); ++i) {
+    for (const auto& [slot, tokens] : tokens_of) {
+      const ShrinkSlice& slice = args.slices[i];
+      if (slice.ranks[slot] == 0) continue;
+      const ShrinkRows rows_of{args.x, slice.a[slot], slice.ranks[slot], args.h[int64_t(i)]};
+      for (size_t begin = 0; begin < tokens.size(); begin += kRowsPerItem) {
+        const size_t count = std::min(kRowsPerItem, tokens.size() - begin);
+        items.push_back({rows_of, std::span(tokens).subspan(begin, count)});
+      }
+    }
   }
+  return items;
 }
 
 }  // namespace
@@ -44,14 +58,11 @@ void shrink_segment(const ConstTensorView& x, const Matrix<float>& a,
 void shrink(const ShrinkArgs& args) {
   check(args);
   const Partition tokens_of = partition(make_batch_layout(args.slots, int32_t(max_loras(args))));
-  for (size_t i = 0; i < args.slices.size(); ++i) {
-    for (const auto& [slot, tokens] : tokens_of) {
-      const ShrinkSlice& slice = args.slices[i];
-      if (slice.ranks[slot] == 0) continue;
-      const auto a = read_matrix<float>(slice.a[slot], slice.ranks[slot], args.x.size(1));
-      shrink_segment(args.x, a, tokens, args.h[int64_t(i)]);
-    }
-  }
+  const std::vector<Item> items = work(args, tokens_of);
+  const int64_t products_per_row = args.h.size(2) * args.x.size(1);
+#pragma omp parallel for schedule(dynamic) if (int64_t(args.slots.size()) * products_per_row >= \
+                                               kMinParallelProducts)
+  for (const Item& item : items) shrink_rows(item.slice, item.rows);
 }
 
 }  // namespace loratory::reference

@@ -93,6 +93,9 @@ uint32_t encode(Dtype dtype, double value, Overflow overflow) {
   const Format& f = format(dtype);
   const uint32_t sign = std::signbit(value) ? f.sign_bit() : 0;
   if (std::isnan(value)) return sign | f.nan_code;
+  if (dtype == Dtype::f32 && overflow == Overflow::infinity) {
+    return std::bit_cast<uint32_t>(float(value));
+  }
   return sign | encode_magnitude(f, std::fabs(value), overflow);
 }
 

@@ -2,7 +2,7 @@
 
 #include <Eigen/Core>
 
-#include "reference/numerics/tensor.hpp"
+#include "reference/numerics/rows.hpp"
 
 namespace loratory::reference {
 
@@ -19,16 +19,19 @@ using Vector = Eigen::Matrix<Real, Eigen::Dynamic, 1>;
 template <typename Real>
 Matrix<Real> read_matrix(const ConstTensorView& view, int64_t num_rows, int64_t num_columns) {
   Matrix<Real> matrix(num_rows, num_columns);
+  Vector<Real> row(num_columns);
   for (int64_t i = 0; i < num_rows; ++i) {
-    for (int64_t j = 0; j < num_columns; ++j) matrix(i, j) = Real(view.get(i, j));
+    read_row(view, i, 0, std::span(row.data(), size_t(num_columns)));
+    matrix.row(i) = row;
   }
   return matrix;
 }
 
 template <typename Real>
 Vector<Real> read_vector(const ConstTensorView& view, int64_t size) {
+  LORATORY_ASSERT(view.num_axes() == 1 && size <= view.size(0), "a part of the vector");
   Vector<Real> vector(size);
-  for (int64_t i = 0; i < size; ++i) vector(i) = Real(view.get(i));
+  load_elements(view.dtype, view.data, view.strides[0], std::span(vector.data(), size_t(size)));
   return vector;
 }
 

@@ -1,0 +1,133 @@
+// lora_linear is its definition [1.16], computed here one element after the other: same bits in
+// every mode and dtype, at sizes around those at which the fast code changes what it does.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "fuzz/support/seeded_case.hpp"
+#include "reference/lora/linear.hpp"
+#include "reference/numerics/matrix.hpp"
+
+extern "C" void omp_set_num_threads(int);
+
+namespace loratory::reference {
+namespace {
+
+/// num_ops bounds the number of tokens. Each dimension is large in half of the cases.
+struct Layer {
+  explicit Layer(const sim::SeededCase& c) : draw(c.seed) {
+    const auto large = [&] { return draw.one_in(2); };
+    const int64_t num_tokens = draw(large() ? c.num_ops : 5);
+    const int64_t num_in = draw.between(1, large() ? 140 : 9);
+    const int64_t num_out = draw.between(1, large() ? 300 : 20);
+    const int64_t max_rank = draw.between(1, large() ? 20 : 4);
+    const auto max_loras = int32_t(draw.between(1, 3));
+    dtype = draw.one_of({Dtype::f32, Dtype::f16, Dtype::bf16});
+    mode = {IntermediateMode(draw(4)), SumMode(draw(2)), ScaleMode(draw(2))};
+    const bool strided = draw.one_in(3);
+    x = random({num_tokens, num_in}, strided), y = random({num_tokens, num_out}, strided);
+    a = random({max_loras, max_rank, num_in}, strided);
+    b = random({max_loras, num_out, max_rank}, strided);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      slots.push_back(int32_t(draw.one_in(4) ? draw.between(-1, max_loras - 1) : 0));
+    }
+    for (int32_t s = 0; s < max_loras; ++s) {
+      ranks.push_back(int32_t(draw.one_in(2) ? max_rank : draw.between(0, max_rank)));
+      scalings.push_back(0.1F + 0.37F * float(draw(9)));
+    }
+    add_inputs = !draw.one_in(4);
+    const int64_t products = num_tokens * max_rank;
+    RC_CLASSIFY(products * num_in >= kMinParallelProducts, "shrink in threads");
+    RC_CLASSIFY(products * num_out >= kMinParallelProducts, "expand in threads");
+    RC_CLASSIFY(num_tokens > 64, "more rows than an item of shrink");
+    RC_CLASSIFY(num_out > 256, "more columns than an item of expand");
+    RC_CLASSIFY(strided, "with gaps");
+  }
+
+  Tensor random(const Extents& shape, bool strided) {
+    Extents outer = shape;
+    outer.back() = strided ? 2 * shape.back() + 1 : shape.back();
+    Extents strides = row_major_strides(outer);
+    if (strided) strides.back() = 2;
+    Tensor t(dtype, shape, strides);
+    for (size_t i = 0; i < t.bytes().size(); i += size_bytes(dtype)) {
+      const double v = (double(draw(1 << 20)) * 0x1p-20 - 0.5) * (draw.one_in(9) ? 0x1p-20 : 4);
+      store(dtype, t.bytes().data() + i, v);
+    }
+    return t;
+  }
+
+  Tensor run() const {
+    Tensor out = y;
+    lora_linear({.x = x.view(),
+                 .slots = slots,
+                 .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+                 .add_inputs = add_inputs,
+                 .mode = mode,
+                 .y = out.view()});
+    return out;
+  }
+
+  sim::Draw draw;
+  Dtype dtype;
+  NumericMode mode;
+  bool add_inputs;
+  Tensor x{Dtype::f32, {0}}, y = x, a = x, b = x;
+  std::vector<int32_t> slots, ranks;
+  std::vector<float> scalings;
+};
+
+float h_of(const Layer& l, int64_t t, int32_t slot, int64_t j) {
+  float h = 0;
+  for (int64_t c = 0; c < l.x.shape()[1]; ++c) h += float(l.a.get(slot, j, c) * l.x.get(t, c));
+  return l.mode.h == IntermediateMode::store_as_x ? float(round_to(l.dtype, h)) : h;
+}
+
+// sum_j h_j·B[n, j]: with split2 once over the high parts of h and once over the low ones.
+float sum_of(const Layer& l, const std::vector<float>& h, int32_t slot, int64_t n) {
+  float sum = 0;
+  const bool split = l.mode.h == IntermediateMode::split2;
+  for (int part = 0; part < (split ? 2 : 1); ++part) {
+    for (size_t j = 0; j < h.size(); ++j) {
+      double weight = l.b.get(slot, n, int64_t(j));
+      if (l.mode.scale == ScaleMode::folded_b) {
+        weight = round_to(l.dtype, weight * double(l.scalings[size_t(slot)]));
+      }
+      const bool whole =
+          l.mode.h == IntermediateMode::fp32 || l.mode.h == IntermediateMode::store_as_x;
+      const float hi = whole ? h[j] : float(round_to(l.dtype, h[j]));
+      sum += float(weight * (part == 0 ? hi : round_to(l.dtype, h[j] - hi)));
+    }
+  }
+  return sum;
+}
+
+Tensor one_by_one(const Layer& l) {
+  Tensor y = l.y;
+  for (int64_t t = 0; t < int64_t(l.slots.size()); ++t) {
+    const int32_t slot = l.slots[size_t(t)];
+    const int64_t rank = slot < 0 ? 0 : l.ranks[size_t(slot)];
+    std::vector<float> h;
+    for (int64_t j = 0; j < rank; ++j) h.push_back(h_of(l, t, slot, j));
+    for (int64_t n = 0; rank > 0 && n < y.shape()[1]; ++n) {
+      float d = sum_of(l, h, slot, n);
+      if (l.mode.scale == ScaleMode::accumulator) d *= l.scalings[size_t(slot)];
+      if (l.mode.sum == SumMode::two_round) d = float(round_to(l.dtype, d));
+      y.set(l.add_inputs ? float(y.get(t, n)) + d : d, t, n);
+    }
+  }
+  return y;
+}
+
+// [1.16] [1.17] [1.19] [1.20] P4, P5: c and j ascending, fp32, nothing fused, every tail computed;
+// and the same bits for any number of threads.
+RC_GTEST_PROP(Order, LinearIsItsDefinition, ()) {
+  const Layer layer(sim::any_seeded_case(140));
+  const Tensor expected = one_by_one(layer);
+  for (const int num_threads : {1, 2, 3}) {
+    omp_set_num_threads(num_threads);
+    RC_ASSERT(layer.run().bytes() == expected.bytes());
+  }
+}
+
+}  // namespace
+}  // namespace loratory::reference
