@@ -15,11 +15,11 @@ namespace {
 /// num_ops bounds the number of tokens. Each dimension is large in half of the cases.
 struct Layer {
   explicit Layer(const sim::SeededCase& c) : draw(c.seed) {
-    const auto large = [&] { return draw.one_in(2); };
-    const int64_t num_tokens = draw(large() ? c.num_ops : 5);
-    const int64_t num_in = draw.between(1, large() ? 140 : 9);
-    const int64_t num_out = draw.between(1, large() ? 300 : 20);
-    const int64_t max_rank = draw.between(1, large() ? 20 : 4);
+    const auto size = [&](int64_t small, int64_t large) {
+      return draw.one_in(2) ? draw.between(1, small) : draw.between(large / 2, large);
+    };
+    const int64_t num_tokens = size(5, c.num_ops);
+    const int64_t num_in = size(9, 140), num_out = size(20, 400), max_rank = size(4, 20);
     const auto max_loras = int32_t(draw.between(1, 3));
     dtype = draw.one_of({Dtype::f32, Dtype::f16, Dtype::bf16});
     mode = {IntermediateMode(draw(4)), SumMode(draw(2)), ScaleMode(draw(2))};
