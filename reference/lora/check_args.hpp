@@ -24,6 +24,12 @@ void check_ranks(std::string_view place, std::span<const int32_t> ranks, int64_t
                  int64_t max_rank);
 void check_scalings(std::string_view place, std::span<const float> scalings, int64_t max_loras);
 
+/// Everything that shrink() checks before it writes.
+void check_shrink(const ShrinkArgs& args);
+
+/// What lora_linear() checks beyond its shrink and expand: biases, and that A and B agree.
+void check_linear(const LinearArgs& args);
+
 /// Everything that expand() checks before it writes.
 void check_expand(const ExpandArgs& args);
 

@@ -54,9 +54,7 @@ void append_items(const ExpandRows& slice, std::span<const int32_t> rows,
   constexpr int64_t kColumnsPerItem = 256;  // their part of B stays in the L1 cache
   for (int64_t first = 0; first < slice.b.size(0); first += kColumnsPerItem) {
     Item item{slice, rows};
-    ConstTensorView& b = item.columns.b;
-    b.data += first * b.strides[0] * int64_t(size_bytes(b.dtype));
-    b.shape[0] = std::min(kColumnsPerItem, slice.b.size(0) - first);
+    item.columns.b = slice.b.part(0, first, std::min(first + kColumnsPerItem, slice.b.size(0)));
     item.columns.offset += first;
     items.push_back(std::move(item));
   }

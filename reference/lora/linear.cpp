@@ -6,6 +6,7 @@
 #include "reference/base/input_error.hpp"
 #include "reference/layout/batch_layout.hpp"
 #include "reference/lora/check_args.hpp"
+#include "reference/lora/row_arithmetic.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -16,7 +17,9 @@ std::vector<ExpandSlice> expand_slices(std::span<const LoraSlice> slices) {
   return out;
 }
 
-void check(const LinearArgs& args) {
+}  // namespace
+
+void check_linear(const LinearArgs& args) {
   const auto num_tokens = int64_t(args.slots.size());
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const LoraSlice& slice = args.slices[i];
@@ -32,17 +35,15 @@ void check(const LinearArgs& args) {
   check_shape("lora_linear: y", args.y, {num_tokens, kAnySize});
 }
 
+namespace {
+
 void add_bias(const LinearArgs& args) {
   int64_t offset = args.offset_start;
   for (const LoraSlice& slice : args.slices) {
-    for (size_t t = 0; slice.bias && t < args.slots.size(); ++t) {
+    for (int32_t t = 0; slice.bias && t < int32_t(args.slots.size()); ++t) {
       const int32_t slot = args.slots[t];
       if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
-      for (int64_t n = 0; n < slice.b.size(1); ++n) {
-        const auto row = int64_t(t);
-        const auto sum = float(args.y.get(row, offset + n)) + float(slice.bias->get(slot, n));
-        args.y.set(sum, row, offset + n);
-      }
+      add_bias_rows((*slice.bias)[slot], offset, std::span(&t, 1), args.y);
     }
     offset += slice.b.size(1);
   }
@@ -51,7 +52,7 @@ void add_bias(const LinearArgs& args) {
 }  // namespace
 
 void lora_linear(const LinearArgs& args) {
-  check(args);
+  check_linear(args);
   int64_t max_rank = 0;
   ShrinkArgs down{.x = args.x, .slots = args.slots, .slices = {}, .h = {}};
   for (const LoraSlice& slice : args.slices) {

@@ -92,4 +92,13 @@ void expand_rows(const ExpandRows& slice, std::span<const int32_t> rows) {
   }
 }
 
+void add_bias_rows(const ConstTensorView& bias, int64_t offset, std::span<const int32_t> rows,
+                   const TensorView& y) {
+  for (const int32_t t : rows) {
+    for (int64_t n = 0; n < bias.size(0); ++n) {
+      y.set(float(y.get(t, offset + n)) + float(bias.get(n)), t, offset + n);
+    }
+  }
+}
+
 }  // namespace loratory::reference

@@ -37,4 +37,8 @@ struct ExpandRows {
 };
 void expand_rows(const ExpandRows& slice, std::span<const int32_t> rows);
 
+/// y[t, offset + n] = round_y(y + bias[n]) for every row t; bias [N] of the slot.
+void add_bias_rows(const ConstTensorView& bias, int64_t offset, std::span<const int32_t> rows,
+                   const TensorView& y);
+
 }  // namespace loratory::reference

@@ -13,7 +13,9 @@ int64_t max_loras(const ShrinkArgs& args) {
   return args.slices.empty() ? 0 : int64_t(args.slices[0].ranks.size());
 }
 
-void check(const ShrinkArgs& args) {
+}  // namespace
+
+void check_shrink(const ShrinkArgs& args) {
   const auto num_tokens = int64_t(args.slots.size());
   check_shape("shrink: x", args.x, {num_tokens, kAnySize});
   check_wide_dtype("shrink: x", args.x.dtype);
@@ -29,6 +31,8 @@ void check(const ShrinkArgs& args) {
   }
   check_slots(args.slots, int32_t(max_loras(args)));
 }
+
+namespace {
 
 /// Rows of one slot in one slice, few enough to share the work among threads.
 struct Item {
@@ -56,7 +60,7 @@ std::vector<Item> work(const ShrinkArgs& args, const Partition& tokens_of) {
 }  // namespace
 
 void shrink(const ShrinkArgs& args) {
-  check(args);
+  check_shrink(args);
   const Partition tokens_of = partition(make_batch_layout(args.slots, int32_t(max_loras(args))));
   const std::vector<Item> items = work(args, tokens_of);
   const int64_t products_per_row = args.h.size(2) * args.x.size(1);

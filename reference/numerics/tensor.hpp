@@ -59,6 +59,15 @@ struct BasicTensorView {
             Extents(shape.begin() + 1, shape.end()), Extents(strides.begin() + 1, strides.end())};
   }
 
+  /// [begin, end) of one axis, the others whole.
+  BasicTensorView part(size_t axis, int64_t begin, int64_t end) const {
+    LORATORY_ASSERT(0 <= begin && begin <= end && end <= shape[axis], "a part of its axis");
+    BasicTensorView out = *this;
+    if (begin < end) out.data += begin * strides[axis] * int64_t(size_bytes(dtype));
+    out.shape[axis] = end - begin;
+    return out;
+  }
+
   operator BasicTensorView<const std::byte>() const requires(!std::is_const_v<Byte>) {
     return {dtype, data, shape, strides};
   }
