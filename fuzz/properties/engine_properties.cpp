@@ -54,8 +54,10 @@ struct Step {
     if (kind == 3) count = std::min(count, max_loras);
     for (int i = 0; i < count; ++i) {
       const auto any = int32_t(draw.between(-1, max_loras - 1));
-      const auto tokens = kind == 0 || (kind == 2 && length > 20) ? 1 : int32_t(draw(9));
-      requests.push_back({kind == 3 ? i : kind == 2 ? only : any, kind == 3 ? length : tokens});
+      auto tokens = kind == 0 || (kind == 2 && length > 20) ? 1 : int32_t(draw(9));
+      if (kind == 0 && draw.one_in(6)) tokens = 0;
+      if (kind == 3 && !draw.one_in(6)) tokens = length;
+      requests.push_back({kind == 3 ? i : kind == 2 ? only : any, tokens});
     }
     slots = token_slots(requests);
     num_tokens = int64_t(slots.size()) + (draw.one_in(2) ? draw(4) : 0);
@@ -281,12 +283,36 @@ RC_GTEST_PROP(Engines, WrongHintsCannotBeObserved, ()) {
   RequestLayout layout = step.request_layout();
   const RequestLayout right = layout;
   const auto any = [&] { return int32_t(draw.between(-1, step.max_loras)); };
-  if (draw.one_in(2)) layout.single_lora_slot = any();
-  if (draw.one_in(2)) layout.single_lora_rank = int32_t(draw(step.max_rank + 1));
-  if (draw.one_in(2)) layout.multi_lora_start_slot = any();
-  if (draw.one_in(2)) layout.multi_lora_count = any();
-  if (draw.one_in(2)) layout.multi_lora_segment_len = int32_t(draw(41));
-  if (draw.one_in(2)) layout.multi_lora_rank = int32_t(draw(step.max_rank + 1));
+  if (!step.requests.empty() && step.requests[0].slot != kBaseSlot) {
+    // What a step like the first segment alone would leave.
+    const int32_t slot = step.requests[0].slot;
+    layout.single_lora_slot = layout.multi_lora_start_slot = slot;
+    layout.single_lora_rank = layout.multi_lora_rank = step.ranks[size_t(slot)];
+    layout.multi_lora_segment_len = step.requests[0].num_tokens;
+    layout.multi_lora_count = int32_t(step.requests.size());
+  }
+  switch (draw(8)) {  // and one of them plainly wrong
+    case 0:
+      layout.single_lora_slot = any();
+      break;
+    case 1:
+      layout.single_lora_rank = int32_t(draw(step.max_rank + 1));
+      break;
+    case 2:
+      layout.multi_lora_start_slot = any();
+      break;
+    case 3:
+      layout.multi_lora_count = any();
+      break;
+    case 4:
+      layout.multi_lora_segment_len = int32_t(draw(41));
+      break;
+    case 5:
+      layout.multi_lora_rank = int32_t(draw(step.max_rank + 1));
+      break;
+    default:
+      break;
+  }
   RC_CLASSIFY(layout == right, "no hint changed");
   RC_ASSERT(same_bits(step.grouped(layout), expected));
   for (const Dispatch dispatch : kDispatches) {

@@ -93,9 +93,10 @@ Panels side_by_side_twice(const Panels& matrix) {
   return twice;
 }
 
-void multiply_in_order(const Panels& matrix, const float* vectors, int64_t num_vectors,
-                       float* out) {
-  static const Kernels kernel = kernels();
+namespace {
+
+void multiply_with(const Kernels& kernel, const Panels& matrix, const float* vectors,
+                   int64_t num_vectors, float* out) {
   const int64_t num_columns = matrix.num_columns(), stride = matrix.num_panels() * kRows;
   for (int64_t v = 0; v < num_vectors;) {
     const bool four = kernel.four != nullptr && num_vectors - v >= 4;
@@ -106,6 +107,19 @@ void multiply_in_order(const Panels& matrix, const float* vectors, int64_t num_v
     }
     v += four ? 4 : 1;
   }
+}
+
+}  // namespace
+
+void multiply_in_order(const Panels& matrix, const float* vectors, int64_t num_vectors,
+                       float* out) {
+  static const Kernels best = kernels();
+  multiply_with(best, matrix, vectors, num_vectors, out);
+}
+
+void multiply_in_order_without_avx2(const Panels& matrix, const float* vectors, int64_t num_vectors,
+                                    float* out) {
+  multiply_with({}, matrix, vectors, num_vectors, out);
 }
 
 }  // namespace loratory::reference

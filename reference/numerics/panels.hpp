@@ -43,4 +43,8 @@ Panels side_by_side_twice(const Panels& matrix);
 /// Cost     O(num_vectors · I · J), each panel read once for four vectors.
 void multiply_in_order(const Panels& matrix, const float* vectors, int64_t num_vectors, float* out);
 
+/// The same as other machines do it, so that their bits can be tested here.
+void multiply_in_order_without_avx2(const Panels& matrix, const float* vectors, int64_t num_vectors,
+                                    float* out);
+
 }  // namespace loratory::reference
