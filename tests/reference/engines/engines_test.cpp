@@ -269,6 +269,7 @@ TEST(Grouped, AFastPathNeedsItsHintToHold) {
   const std::vector<float> scalings{0.5, 0.5, 2};
   build(std::vector<RequestTokens>{{0, 40}, {1, 40}}, ranks, scalings, pair);
   EXPECT_EQ(choose(pair, ranks, scalings), Dispatch::multi_adapter);
+  EXPECT_EQ(choose(pair, ranks, std::vector<float>{0.5, 2, 2}), Dispatch::per_request);
   pair.multi_lora_start_slot = 1;
   EXPECT_EQ(choose(pair, ranks, scalings), Dispatch::per_request);
 }
