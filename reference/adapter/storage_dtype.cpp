@@ -56,6 +56,8 @@ StorageDtype storage_dtype(Dtype dtype) {
       return StorageDtype::kF8E4M3;
     case Dtype::f8_e5m2:
       return StorageDtype::kF8E5M2;
+    case Dtype::i8:
+      return StorageDtype::kI8;
   }
   LORATORY_ASSERT(false, "every number format can be stored");
   return StorageDtype::kF32;

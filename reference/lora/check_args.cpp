@@ -24,20 +24,35 @@ std::string element(std::string_view place, size_t index) {
 
 void check_shape(std::string_view place, const ConstTensorView& view,
                  std::initializer_list<int64_t> shape) {
+  check_shape(place, view, std::span(shape.begin(), shape.size()));
+}
+
+void check_shape(std::string_view place, const ConstTensorView& view,
+                 std::span<const int64_t> shape) {
   bool same = view.num_axes() == shape.size();
   for (size_t axis = 0; same && axis < shape.size(); ++axis) {
-    const int64_t expected = shape.begin()[axis];
+    const int64_t expected = shape[axis];
     same = expected == kAnySize || view.size(axis) == expected;
   }
   if (same) return;
-  throw InputError(place, "has shape " + text(view.shape),
-                   "expected " + text(std::span(shape.begin(), shape.size())));
+  throw InputError(place, "has shape " + text(view.shape), "expected " + text(shape));
 }
 
 void check_wide_dtype(std::string_view place, Dtype dtype) {
-  if (!is_f8(dtype)) return;
+  if (!is_quantized(dtype)) return;
   throw InputError(place, "has dtype " + std::string(name(dtype)) + " and no scale tensors",
                    "use f32, f16 or bf16");
+}
+
+void check_output(std::string_view function, const TensorView& y, int64_t num_tokens,
+                  int64_t offset_start, int64_t num_columns) {
+  const std::string place = std::string(function) + ": y";
+  check_shape(place, y, {num_tokens, kAnySize});
+  check_wide_dtype(place, y.dtype);
+  if (offset_start < 0) throw InputError(std::string(function) + ": offset_start", "is negative");
+  if (offset_start + num_columns <= y.size(1)) return;
+  throw InputError(place, "has " + std::to_string(y.size(1)) + " columns, the slices end at " +
+                              std::to_string(offset_start + num_columns));
 }
 
 void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other, Dtype expected) {

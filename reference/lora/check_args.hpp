@@ -14,6 +14,8 @@ namespace loratory::reference {
 inline constexpr int64_t kAnySize = -1;
 void check_shape(std::string_view place, const ConstTensorView& view,
                  std::initializer_list<int64_t> shape);
+void check_shape(std::string_view place, const ConstTensorView& view,
+                 std::span<const int64_t> shape);
 
 /// f32, f16 or bf16.
 void check_wide_dtype(std::string_view place, Dtype dtype);
@@ -29,6 +31,10 @@ void check_shrink(const ShrinkArgs& args);
 
 /// What lora_linear() checks beyond its shrink and expand: biases, and that A and B agree.
 void check_linear(const LinearArgs& args);
+
+/// y of an expand: `num_columns` of all slices from offset_start on.
+void check_output(std::string_view function, const TensorView& y, int64_t num_tokens,
+                  int64_t offset_start, int64_t num_columns);
 
 /// Everything that expand() checks before it writes.
 void check_expand(const ExpandArgs& args);

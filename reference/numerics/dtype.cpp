@@ -30,6 +30,7 @@ const Format& format(Dtype dtype) {
       {"bf16", 2, 7, -126, 0x7F7F, 0x7F80, 0x7FC0},
       {"f8_e4m3fn", 1, 3, -6, 0x7E, 0x7F, 0x7F},
       {"f8_e5m2", 1, 2, -14, 0x7B, 0x7C, 0x7F},
+      {"i8", 1, 0, 0, 0, 0, 0},  // only name and size: no floating point
   };
   LORATORY_ASSERT(size_t(dtype) < std::size(kFormats), "a dtype is one of the enumerators");
   return kFormats[size_t(dtype)];
@@ -63,33 +64,48 @@ uint32_t encode_magnitude(const Format& f, double magnitude, Overflow overflow) 
   return code > f.max_finite_code ? past_the_end : uint32_t(code);
 }
 
+uint32_t encode_i8(double value) {
+  if (std::isnan(value)) return 0;
+  const double nearest = std::nearbyint(std::clamp(value, -128.0, 127.0));
+  return static_cast<uint8_t>(static_cast<int8_t>(nearest));
+}
+
 }  // namespace
 
 std::string_view name(Dtype dtype) { return format(dtype).name; }
 
 size_t size_bytes(Dtype dtype) { return format(dtype).size_bytes; }
 
-bool is_f8(Dtype dtype) { return size_bytes(dtype) == 1; }
+bool is_f8(Dtype dtype) { return dtype == Dtype::f8_e4m3fn || dtype == Dtype::f8_e5m2; }
 
-double unit_roundoff(Dtype dtype) { return std::ldexp(1.0, -format(dtype).mantissa_bits - 1); }
+bool is_quantized(Dtype dtype) { return is_f8(dtype) || dtype == Dtype::i8; }
+
+double unit_roundoff(Dtype dtype) {
+  if (dtype == Dtype::i8) return 0;
+  return std::ldexp(1.0, -format(dtype).mantissa_bits - 1);
+}
 
 double underflow_unit(Dtype dtype) {
+  if (dtype == Dtype::i8) return 0.5;
   const Format& f = format(dtype);
   return std::ldexp(1.0, f.min_exponent - f.mantissa_bits - 1);
 }
 
 double largest_finite(Dtype dtype) {
+  if (dtype == Dtype::i8) return 127;
   return decode_code(format(dtype), format(dtype).max_finite_code);
 }
 
 double decode(Dtype dtype, uint32_t bits) {
   if (dtype == Dtype::f32) return std::bit_cast<float>(bits);
+  if (dtype == Dtype::i8) return static_cast<int8_t>(bits);
   const Format& f = format(dtype);
   const double magnitude = decode_code(f, bits & (f.sign_bit() - 1));
   return (bits & f.sign_bit()) != 0 ? -magnitude : magnitude;
 }
 
 uint32_t encode(Dtype dtype, double value, Overflow overflow) {
+  if (dtype == Dtype::i8) return encode_i8(value);
   const Format& f = format(dtype);
   const uint32_t sign = std::signbit(value) ? f.sign_bit() : 0;
   if (std::isnan(value)) return sign | f.nan_code;

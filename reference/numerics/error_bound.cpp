@@ -9,9 +9,6 @@
 namespace loratory::reference {
 namespace {
 
-// The oracle's own roundings, of unit 2^-53, stay below this share of every bound of fp32.
-constexpr double kOracleAllowance = 1 + 0x1p-20;
-
 /// What becomes of h between shrink and expand.
 struct HRounding {
   double relative = 0;        // u_h: of what h loses
@@ -55,12 +52,11 @@ double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding
   return z;
 }
 
-// One rounding to a dtype of a number that is off by `error` from `exact`.
+}  // namespace
+
 double after_rounding(double exact, double error, double unit, double absolute) {
   return error + unit * (std::fabs(exact) + error) + absolute;
 }
-
-}  // namespace
 
 double gamma(double num_roundings, double unit) {
   LORATORY_ASSERT(num_roundings * unit < 1, "the bound needs n·u < 1");
@@ -99,12 +95,16 @@ double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
   return kOracleAllowance * after_rounding(h_star, error, unit_roundoff(h), underflow_unit(h));
 }
 
-double error_over_bound(double got, const DeltaFacts& f, const Arithmetic& a) {
-  const double rounded = round_to(a.out, f.result());
+double error_over(double got, double exact, double bound, Dtype out) {
+  const double rounded = round_to(out, exact);
   if (std::isnan(got) || std::isinf(got) || std::isinf(rounded)) {
     return got == rounded ? 0 : std::numeric_limits<double>::infinity();
   }
-  return std::fabs(got - f.result()) / error_bound(f, a);
+  return std::fabs(got - exact) / bound;
+}
+
+double error_over_bound(double got, const DeltaFacts& f, const Arithmetic& a) {
+  return error_over(got, f.result(), error_bound(f, a), a.out);
 }
 
 }  // namespace loratory::reference

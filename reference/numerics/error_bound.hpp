@@ -38,6 +38,13 @@ struct Arithmetic {
   bool flushes_subnormals = false;  ///< results of products and sums, not inputs
 };
 
+/// Share by which bounds exceed their formula: the oracle's own roundings, of unit 2^-53, stay
+/// below it in every bound of fp32.
+inline constexpr double kOracleAllowance = 1 + 0x1p-20;
+
+/// One rounding of a number that is off by `error` from `exact`: how far it is off then.
+double after_rounding(double exact, double error, double unit, double absolute);
+
 /// n·u / (1 - n·u): the relative error of n roundings of unit u in any order. Needs n·u < 1.
 double gamma(double num_roundings, double unit);
 
@@ -53,6 +60,9 @@ double error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
 /// |h - h*| of one element of shrink, in `h`: gamma_K · sum_c |x_c A_jc| and one rounding.
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
                           double unit = 0x1p-24);
+
+/// |got - exact| / bound, with the rules below for infinity and NaN in `out`.
+double error_over(double got, double exact, double bound, Dtype out);
 
 /// |got - y*| / error_bound: above 1 is a wrong result. If y* rounds to infinity in the output
 /// dtype, 0 for that infinity and infinity for anything else; NaN never passes.

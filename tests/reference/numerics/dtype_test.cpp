@@ -128,5 +128,29 @@ TEST(Dtype, EightBitFormats) {
   EXPECT_EQ(encode(Dtype::f8_e4m3fn, 465), 0x7FU);
 }
 
+// [1.51]: integers, nearest even, saturating whatever the mode; NaN is 0.
+TEST(Dtype, I8IsTheIntegers) {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const double value = decode(Dtype::i8, bits);
+    EXPECT_EQ(value, bits < 128 ? int(bits) : int(bits) - 256);
+    EXPECT_EQ(encode(Dtype::i8, value), bits);
+  }
+  const auto rounded = [](double v) { return round_to(Dtype::i8, v); };
+  EXPECT_EQ(rounded(0.5), 0);
+  EXPECT_EQ(rounded(1.5), 2);
+  EXPECT_EQ(rounded(-2.5), -2);
+  EXPECT_EQ(rounded(-2.51), -3);
+  EXPECT_EQ(rounded(127.5), 127);
+  EXPECT_EQ(rounded(-1e9), -128);
+  EXPECT_EQ(rounded(kInf), 127);
+  EXPECT_EQ(rounded(std::nan("")), 0);
+  EXPECT_EQ(name(Dtype::i8), "i8");
+  EXPECT_EQ(size_bytes(Dtype::i8), 1U);
+  EXPECT_FALSE(is_f8(Dtype::i8));
+  EXPECT_TRUE(is_quantized(Dtype::i8));
+  EXPECT_TRUE(is_quantized(Dtype::f8_e5m2));
+  EXPECT_FALSE(is_quantized(Dtype::bf16));
+}
+
 }  // namespace
 }  // namespace loratory::reference
