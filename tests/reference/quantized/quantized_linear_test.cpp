@@ -344,7 +344,7 @@ TEST(QuantizedLinear, AScaleOfOneAxisIsNotPerToken) {
 }
 
 // [1.44] [1.45]: weights by tensor or channel with activations by tensor or token, block with
-// block; group sizes both or neither.
+// block; group sizes both or neither; 8-bit activations without a scale in no mode.
 TEST(QuantizedLinear, OnlyTheAllowedPairs) {
   const auto find = [](const std::string& text, const char* word) {
     return text.find(word) != std::string::npos;
@@ -372,6 +372,11 @@ TEST(QuantizedLinear, OnlyTheAllowedPairs) {
     EXPECT_TRUE(find(shrink_refusal(bad), "x_scale: has shape"));
     bad.h_scale = constant(Dtype::f32, mode.is_block ? Extents{2} : Extents{2, 5, 2}, 1);
     EXPECT_TRUE(find(expand_refusal(bad), "h_scale: has shape"));
+    QuantizedShrinkArgs no_x_scale = good.shrink_args();
+    QuantizedExpandArgs no_h_scale = good.expand_args();
+    no_x_scale.x_scale.reset(), no_h_scale.h_scale.reset();
+    EXPECT_TRUE(find(refusal([&] { shrink_quantized(no_x_scale); }), "x_scale: is missing"));
+    EXPECT_TRUE(find(refusal([&] { expand_quantized(no_h_scale); }), "h_scale: is missing"));
   }
   for (const BlockSize& block : {BlockSize{2, 0}, {0, 2}, {-1, 2}, {-1, -1}}) {
     Stage bad({kE4m3, kE4m3});
@@ -381,18 +386,8 @@ TEST(QuantizedLinear, OnlyTheAllowedPairs) {
   }
 }
 
-// [1.45]: a scale too much or missing, a dtype that has none, kinds that do not meet.
+// [1.45]: a scale too much, a dtype that has none, kinds that do not meet.
 TEST(QuantizedLinear, DtypesAndScalesThatDoNotFit) {
-  Stage stage({kE4m3, kE4m3});
-  QuantizedShrinkArgs no_scale = stage.shrink_args();
-  no_scale.x_scale.reset();
-  EXPECT_EQ(refusal([&] { shrink_quantized(no_scale); }),
-            "shrink_quantized: x_scale: is missing; 8-bit activations have one");
-  QuantizedExpandArgs no_h_scale = stage.expand_args();
-  no_h_scale.h_scale.reset();
-  EXPECT_NE(refusal([&] { expand_quantized(no_h_scale); }).find("h_scale: is missing"),
-            std::string::npos);
-
   Stage wide({kE4m3, Dtype::bf16});
   QuantizedShrinkArgs too_much = wide.shrink_args();
   too_much.x_scale = wide.x_scale.view();
@@ -405,6 +400,7 @@ TEST(QuantizedLinear, DtypesAndScalesThatDoNotFit) {
     EXPECT_NE(shrink_refusal(mixed).find("slices[0].a: has dtype"), std::string::npos);
     EXPECT_NE(expand_refusal(mixed).find("slices[0].b: has dtype"), std::string::npos);
   }
+  Stage stage({kE4m3, kE4m3});
   stage.a_scale = constant(Dtype::f16, {2}, 1);
   stage.h_scale = constant(Dtype::bf16, {2}, 1);
   EXPECT_NE(shrink_refusal(stage).find("a_scale: has dtype f16"), std::string::npos);
