@@ -12,6 +12,9 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/lora/linear.hpp"
+#include "reference/quantized/oracle.hpp"
+
+extern "C" void omp_set_num_threads(int);
 
 namespace loratory::reference {
 namespace {
@@ -308,6 +311,70 @@ TEST(QuantizedLinear, ScalesAreReadAtEachCall) {
   expand_quantized(stage.expand_args());
   EXPECT_NE(first, 0);
   EXPECT_EQ(stage.y.get(0, 0), 2 * first);
+}
+
+/// A real layer of K = num_in, rank 16, N = 96 in blocks of 128 x 128 or by channel and token; y
+/// and the worst error/bound of both stages.
+Tensor wide_layer(int64_t num_in, bool is_block, Dtype activations, double* worst) {
+  const int64_t num_tokens = 40, num_groups = (num_in + 127) / 128;
+  const auto wave = [](int64_t i) { return 1.7 * std::sin(double(i) * 0.7 + 0.3); };
+  const auto factor = [](int64_t i) { return 0.01 + 0.001 * double(i % 37); };
+  const Tensor a = filled(kE4m3, {2, 16, num_in}, wave), b = filled(kE5m2, {2, 96, 16}, wave);
+  const Tensor x = filled(activations, {num_tokens, num_in}, wave);
+  const bool is_w8a8 = is_quantized(activations);
+  const Tensor a_scale =
+      filled(Dtype::f32, is_block ? Extents{2, 1, num_groups} : Extents{2, 16}, factor);
+  const Tensor b_scale = filled(Dtype::f32, is_block ? Extents{2, 1, 1} : Extents{2, 96}, factor);
+  const Tensor x_scale = filled(Dtype::f32, {num_tokens, is_block ? num_groups : 1}, factor);
+  std::vector<int32_t> slots, ranks{16, 5};
+  for (int t = 0; t < num_tokens; ++t) slots.push_back(t % 3 - 1);
+  const std::vector<float> scalings{0.3F, 2};
+  const BlockSize block = is_block ? BlockSize{128, 128} : BlockSize{};
+  Tensor h(Dtype::f32, {1, num_tokens, 16}), y = filled(Dtype::f32, {num_tokens, 96}, wave);
+  QuantizedShrinkArgs down{.x = x.view(),
+                           .x_scale = std::nullopt,
+                           .slots = slots,
+                           .slices = {{a.view(), a_scale.view(), ranks}},
+                           .block = block,
+                           .h = h.view()};
+  if (is_w8a8) down.x_scale = x_scale.view();
+  const StageOracle h_oracle = shrink_oracle(down);
+  shrink_quantized(down);
+  const QuantizedExpandArgs up{.h = h.view(),
+                               .h_scale = std::nullopt,
+                               .slots = slots,
+                               .slices = {{b.view(), b_scale.view(), ranks, scalings}},
+                               .block = block,
+                               .y = y.view()};
+  const StageOracle y_oracle = expand_oracle(up);
+  expand_quantized(up);
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const auto see = [&](double got, const std::optional<StageFacts>& facts) {
+      if (facts) *worst = std::max(*worst, error_over_bound(got, *facts, {.out = Dtype::f32}));
+    };
+    for (int64_t j = 0; j < 16; ++j) see(h.get(0, t, j), h_oracle.at(t, j));
+    for (int64_t n = 0; n < 96; ++n) see(y.get(t, n), y_oracle.at(t, n));
+  }
+  return y;
+}
+
+// [1.47] P5 on K = 17, 2368, 3456 in blocks of 128 as checkpoints have them; and the bits of one
+// thread with four.
+TEST(QuantizedLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
+  for (const Dtype activations : {Dtype::bf16, kE4m3}) {
+    for (const bool is_block : {false, true}) {
+      for (const int64_t num_in : {17, 2368, 3456}) {
+        double worst = 0;
+        omp_set_num_threads(1);
+        const Tensor one = wide_layer(num_in, is_block, activations, &worst);
+        omp_set_num_threads(4);
+        const Tensor four = wide_layer(num_in, is_block, activations, &worst);
+        EXPECT_EQ(one.bytes(), four.bytes()) << num_in;
+        EXPECT_GT(worst, 0);
+        EXPECT_LE(worst, 1) << num_in;
+      }
+    }
+  }
 }
 
 std::string refusal(const std::function<void()>& call) {
