@@ -358,12 +358,12 @@ Tensor wide_layer(int64_t num_in, bool is_block, Dtype activations, double* wors
   return y;
 }
 
-// [1.47] P5 on K = 17, 2368, 3456 in blocks of 128 as checkpoints have them; and the bits of one
+// [1.47] P5 on K = 17 and 2368 in blocks of 128 as checkpoints have them; and the bits of one
 // thread with four.
 TEST(QuantizedLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
   for (const Dtype activations : {Dtype::bf16, kE4m3}) {
     for (const bool is_block : {false, true}) {
-      for (const int64_t num_in : {17, 2368, 3456}) {
+      for (const int64_t num_in : {17, 2368}) {
         double worst = 0;
         omp_set_num_threads(1);
         const Tensor one = wide_layer(num_in, is_block, activations, &worst);

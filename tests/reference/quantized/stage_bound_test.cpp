@@ -130,7 +130,7 @@ Worst worst_of(Dtype weight, Dtype h, Dtype out, Numbers numbers, SumMode sum) {
   Engine engine(uint64_t(weight) * 1000 + uint64_t(h) * 100 + uint64_t(out) * 10 +
                 uint64_t(numbers));
   Worst worst;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 150; ++i) {
     Element e = random_element(weight, h, out, numbers, engine);
     const StageFacts facts = *expand_oracle(e.args()).at(0, 0);
     for (int way = 0; way < kNumWays; ++way) {
