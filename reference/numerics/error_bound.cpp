@@ -21,8 +21,14 @@ HRounding h_rounding(const Arithmetic& a) {
   switch (a.mode.h) {
     case IntermediateMode::cast_to_weight:
     case IntermediateMode::store_as_x: {
-      const Dtype kept = a.mode.h == IntermediateMode::store_as_x ? a.h : a.weight;
+      const bool in_buffer = a.mode.h == IntermediateMode::store_as_x;
+      const Dtype kept = in_buffer ? a.h : a.weight;
       if (kept == Dtype::f32) return {};
+      if (in_buffer && a.num_h_parts > 1) {  // each part is rounded, then sums of them are
+        const auto num_parts = double(a.num_h_parts);
+        return {.relative = gamma(num_parts + 1, unit_roundoff(kept)),
+                .absolute = num_parts * underflow_unit(kept)};
+      }
       return {.relative = unit_roundoff(kept), .absolute = underflow_unit(kept)};
     }
     case IntermediateMode::split2: {
@@ -38,6 +44,19 @@ HRounding h_rounding(const Arithmetic& a) {
   }
 }
 
+// Roundings on the way of a term of h: its product, the sums within and over the tp_ranks.
+double num_h_roundings(const DeltaFacts& f, const Arithmetic& a) {
+  return double(f.num_in) + double(a.num_h_parts - 1);
+}
+
+// sum_j |B_nj|·|h_j| of a computed h before it is rounded, over that of h* and of its terms.
+// Parts that are rounded one by one may each be as large as their terms.
+double computed_h(const Arithmetic& a, const HRounding& h, double of_h, double of_terms,
+                  double gamma_h) {
+  const bool rounded_parts = a.num_h_parts > 1 && h.relative > 0;
+  return rounded_parts ? (1 + gamma_h) * of_terms : of_h + gamma_h * of_terms;
+}
+
 // Absolute errors where results fall below the normal range.
 double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding& h) {
   const double s = std::fabs(f.scaling), num_terms = double(f.rank) * h.terms_per_rank;
@@ -47,7 +66,8 @@ double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding
   if (a.flushes_subnormals) z *= 0x1p24;
   z += 2 * h.absolute * s * f.sum_b;
   if (folded) {
-    z += 2 * underflow_unit(a.weight) * (f.sum_h + gamma(double(f.num_in), a.unit) * f.sum_xa);
+    const double gamma_h = gamma(num_h_roundings(f, a), a.unit);
+    z += 2 * underflow_unit(a.weight) * computed_h(a, h, f.sum_h, f.sum_xa, gamma_h);
   }
   return z;
 }
@@ -67,11 +87,12 @@ double delta_error_bound(const DeltaFacts& f, const Arithmetic& a) {
   const HRounding h = h_rounding(a);
   const double s = std::fabs(f.scaling), m = s * f.sum_b_xa;
   const double num_terms = double(f.rank) * h.terms_per_rank;
-  const double gamma_all = gamma(double(f.num_in) + num_terms + 2, a.unit);
+  const double gamma_all = gamma(num_h_roundings(f, a) + num_terms + 2, a.unit);
   const double gamma_expand = gamma(num_terms + 2, a.unit);
 
-  const double computed_h = s * f.sum_b_h + gamma(double(f.num_in), a.unit) * m;
-  const double c = computed_h * (h.relative * (1 + gamma_expand) + h.excess * gamma_expand);
+  const double gamma_h = gamma(num_h_roundings(f, a), a.unit);
+  const double met_by_b = computed_h(a, h, s * f.sum_b_h, m, gamma_h);
+  const double c = met_by_b * (h.relative * (1 + gamma_expand) + h.excess * gamma_expand);
   const bool folded = a.mode.scale == ScaleMode::folded_b;
   const double u_w = folded ? unit_roundoff(a.weight) : 0;
   const double fold = u_w * (1 + gamma_all) * (1 + h.relative) * m;
@@ -88,6 +109,19 @@ double error_bound(const DeltaFacts& f, const Arithmetic& a) {
   }
   error = after_rounding(f.result(), error, a.unit, 0);
   return kOracleAllowance * after_rounding(f.result(), error, u_out, eta_out);
+}
+
+double all_reduce_error_bound(std::span<const double> partials, std::span<const double> bounds,
+                              Dtype out) {
+  LORATORY_ASSERT(partials.size() == bounds.size(), "a bound for each partial result");
+  double error = 0, magnitude = 0;
+  for (size_t p = 0; p < partials.size(); ++p) {
+    error += bounds[p];
+    magnitude += std::fabs(partials[p]) + bounds[p];
+  }
+  if (partials.size() == 1) return error;
+  const double u = gamma(double(partials.size()), unit_roundoff(out));
+  return kOracleAllowance * (error + u * magnitude);
 }
 
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h, double unit) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "reference/numerics/dtype.hpp"
 #include "reference/numerics/numeric_mode.hpp"
@@ -36,6 +37,8 @@ struct Arithmetic {
   /// each fp32 operand rounded to TF32, 2^-10 if truncated.
   double operand_rounding = 0;
   bool flushes_subnormals = false;  ///< results of products and sums, not inputs
+  /// How many tp_ranks h is summed over before expand: P in a fully sharded row-parallel layer.
+  int64_t num_h_parts = 1;
 };
 
 /// Share by which bounds exceed their formula: the oracle's own roundings, of unit 2^-53, stay
@@ -56,6 +59,12 @@ double delta_error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
 /// Derivation: docs/error_bounds.md. Source: statements [1.18], with four terms mended.
 /// Valid if no intermediate overflows.
 double error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
+
+/// The same for a sum over tp_ranks (all-reduce) of partial results, in any order, rounded to `out`
+/// at every sum or at the end: sum_p bound_p + gamma_P(u_o) · sum_p (|partial*_p| + bound_p).
+/// `partials` are exact values, `bounds` what error_bound() says of each. One partial: its bound.
+double all_reduce_error_bound(std::span<const double> partials, std::span<const double> bounds,
+                              Dtype out);
 
 /// |h - h*| of one element of shrink, in `h`: gamma_K · sum_c |x_c A_jc| and one rounding.
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
