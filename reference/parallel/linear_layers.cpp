@@ -16,17 +16,6 @@ ConstTensorView columns_of(ConstTensorView matrix, const Range& columns) {
   return matrix;
 }
 
-void check_input(const LayerShards& layer, const LayerInput& in) {
-  const auto num_tp_ranks = size_t(layer.tp_size());
-  if (in.x.size() != num_tp_ranks || in.buffers.size() != num_tp_ranks) {
-    throw InputError("layer input", std::to_string(in.x.size()) + " inputs and " +
-                                        std::to_string(in.buffers.size()) + " buffers for " +
-                                        std::to_string(num_tp_ranks) + " tp_ranks");
-  }
-  check_shape("layer input: weight", in.weight, {layer.total_out(), layer.num_in});
-  if (in.bias) check_shape("layer input: bias", *in.bias, {layer.total_out()});
-}
-
 /// The base layer's part: rows `rows` of W (and bias), columns `columns`.
 Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
                   const Range& columns, bool with_bias) {
@@ -37,6 +26,17 @@ Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range
 }
 
 }  // namespace
+
+void check_layer_input(const LayerShards& layer, const LayerInput& in) {
+  const auto num_tp_ranks = size_t(layer.tp_size());
+  if (in.x.size() != num_tp_ranks || in.buffers.size() != num_tp_ranks) {
+    throw InputError("layer input", std::to_string(in.x.size()) + " inputs and " +
+                                        std::to_string(in.buffers.size()) + " buffers for " +
+                                        std::to_string(num_tp_ranks) + " tp_ranks");
+  }
+  check_shape("layer input: weight", in.weight, {layer.total_out(), layer.num_in});
+  if (in.bias) check_shape("layer input: bias", *in.bias, {layer.total_out()});
+}
 
 Tensor base_linear(const Tensor& x, const ConstTensorView& weight,
                    const std::optional<ConstTensorView>& bias, Dtype out) {
@@ -93,7 +93,7 @@ ColumnLayer::ColumnLayer(LayerShards layer, bool gathers_output)
 }
 
 std::vector<Tensor> ColumnLayer::intermediate(const LayerInput& in) const {
-  check_input(shards, in);
+  check_layer_input(shards, in);
   std::vector<Tensor> h;
   for (size_t p = 0; p < in.x.size(); ++p) {
     h.push_back(local_shrink(in.x[p], in.buffers[p], in));
@@ -124,7 +124,7 @@ std::vector<Tensor> RowLayer::local_inputs(const LayerInput& in) const {
 }
 
 std::vector<Tensor> RowLayer::intermediate(const LayerInput& in) const {
-  check_input(shards, in);
+  check_layer_input(shards, in);
   const std::vector<Tensor> x = local_inputs(in);
   std::vector<Tensor> h;
   for (size_t p = 0; p < x.size(); ++p) h.push_back(local_shrink(x[p], in.buffers[p], in));
@@ -153,7 +153,7 @@ std::vector<Tensor> RowLayer::run(const LayerInput& in) const {
 }
 
 std::vector<Tensor> ReplicatedLayer::run(const LayerInput& in) const {
-  check_input(shards, in);
+  check_layer_input(shards, in);
   std::vector<Tensor> y;
   for (size_t p = 0; p < in.x.size(); ++p) {
     const Range all_rows{0, shards.total_out()}, all_columns{0, shards.num_in};

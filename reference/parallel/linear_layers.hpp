@@ -101,6 +101,9 @@ struct ReplicatedLayer {
   std::vector<Tensor> run(const LayerInput& in) const;
 };
 
+/// InputError: inputs or buffers that are not one for each tp_rank, a base layer of other sizes.
+void check_layer_input(const LayerShards& layer, const LayerInput& in);
+
 /// h of one tp_rank from its buffers, [S, T, rows of A here]. Rows of base tokens are what
 /// in.h_before says; those of other tokens are zero from shrink_rank on, so that a gather carries
 /// no rest of an earlier step [1.7] [1.8].

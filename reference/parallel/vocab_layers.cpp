@@ -78,6 +78,7 @@ LogitsLayer::LogitsLayer(LogitsForm logits_form, const ParallelConfig& parallel,
       shards(form == LogitsForm::by_shard ? base : replicated_shards(parallel, hidden, vocab)) {}
 
 std::vector<Tensor> LogitsLayer::run(const LayerInput& in) const {
+  check_layer_input(base, in);
   std::vector<Tensor> y;
   for (size_t p = 0; p < in.x.size(); ++p) {
     const std::vector<Range>& rows = base.shards[p][0].b_rows;

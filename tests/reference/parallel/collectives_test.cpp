@@ -6,28 +6,12 @@
 
 #include <cmath>
 
-#include "reference/base/input_error.hpp"
+#include "tests/reference/parallel/test_tensors.hpp"
 
 namespace loratory::reference {
 namespace {
 
 using testing::ElementsAre;
-
-Tensor tensor(Dtype dtype, Extents shape, std::vector<double> values) {
-  Tensor t(dtype, shape);
-  for (size_t i = 0; i < values.size(); ++i) {
-    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
-  }
-  return t;
-}
-
-std::vector<double> values(const Tensor& t) {
-  std::vector<double> out;
-  for (size_t i = 0; i < t.bytes().size(); i += size_bytes(t.dtype())) {
-    out.push_back(load(t.dtype(), t.bytes().data() + i));
-  }
-  return out;
-}
 
 Tensor one(Dtype dtype, double value) { return tensor(dtype, {1}, {value}); }
 
