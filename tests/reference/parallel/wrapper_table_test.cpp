@@ -150,7 +150,7 @@ std::vector<Row> other_rows() {
   };
 }
 
-// [3.21] [3.24] [3.12] [3.16] [3.17] [1.33]
+// [3.21] [3.24] [3.12] [1.33]
 TEST(WrapperTable, EveryRow) {
   std::vector<Row> rows = column_rows();
   for (const Row& r : other_rows()) rows.push_back(r);
