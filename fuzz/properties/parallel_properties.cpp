@@ -92,15 +92,34 @@ Tensor columns_of(const Tensor& y, const std::vector<Range>& ranges) {
   return all_gather(parts, 1)[0];
 }
 
+/// The columns of y that a tp_rank of a column-parallel layer has, output by output: part p of it,
+/// or the head of k and v that it shares with others.
+std::vector<Range> columns_here(const ParallelCase& c, int64_t p) {
+  const int64_t tp_size = c.parallel.tp_size;
+  std::vector<Range> columns;
+  int64_t offset = 0;
+  for (size_t j = 0; j < c.output_sizes.size(); ++j) {
+    const bool shares_head = c.qkv.num_kv_heads > 0 && j > 0 && tp_size > c.qkv.num_kv_heads;
+    if (shares_head) {
+      const int64_t head = p * c.qkv.num_kv_heads / tp_size;
+      columns.push_back({offset + head * c.qkv.head_dim, c.qkv.head_dim});
+    } else {
+      const int64_t count = c.output_sizes[j] / tp_size;
+      columns.push_back({offset + p * count, count});
+    }
+    offset += c.output_sizes[j];
+  }
+  return columns;
+}
+
 /// What each tp_rank should hold if the whole result is `whole`. Partial results are summed first.
 bool holds(const ParallelCase& c, std::vector<Tensor> got, const Tensor& whole) {
-  const LayerShards shards = c.shards();
   if (c.kind == LayerKind::row && c.row_output == RowOutput::partial) got = all_reduce(got);
   if (c.kind == LayerKind::row && c.row_output == RowOutput::scattered) got = all_gather(got, 0);
   const bool all_of_it =
       c.kind == LayerKind::row || c.kind == LayerKind::replicated || c.gather_output;
   for (size_t p = 0; p < got.size(); ++p) {
-    const Tensor expected = all_of_it ? whole : columns_of(whole, shards.y_columns(int64_t(p)));
+    const Tensor expected = all_of_it ? whole : columns_of(whole, columns_here(c, int64_t(p)));
     if (!same_bits(got[p], expected)) return false;
   }
   return int64_t(got.size()) == c.parallel.tp_size;
