@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "reference/base/input_error.hpp"
+#include "reference/moe/exponential.hpp"
 #include "reference/numerics/matrix.hpp"
 
 // Which experts a token goes to, and how much each counts. Real is float (the reference), double
@@ -27,15 +27,6 @@ struct Routing {
   std::vector<Real> weights;     ///< [k]
 };
 
-/// exp of a float is exp in double rounded once: within (1 + 2^-28) half ulps, and the same bits
-/// with nearly every libm.
-inline float router_exp(float v) { return float(std::exp(double(v))); }
-template <typename Real>
-Real router_exp(const Real& v) {
-  using std::exp;
-  return exp(v);
-}
-
 /// exp(v_e - max) / sum_e exp(v_e - max).
 template <typename Real>
 Vector<Real> softmax_in_order(const Vector<Real>& values) {
@@ -47,7 +38,7 @@ Vector<Real> softmax_in_order(const Vector<Real>& values) {
   Vector<Real> out(values.size());
   Real sum(0);
   for (Eigen::Index e = 0; e < values.size(); ++e) {
-    out(e) = router_exp(Real(values(e) - largest));
+    out(e) = exponential(Real(values(e) - largest));
     sum = Real(sum + out(e));
   }
   for (Eigen::Index e = 0; e < values.size(); ++e) out(e) = Real(out(e) / sum);

@@ -1,0 +1,374 @@
+// LoRA on mixtures of experts: P20, P21, and P7, P13 for it.
+// Exact lane: small integers and identity or relu, compared bit for bit with a loop over tokens
+// and experts. Bounded lane: reals, each stage against its bound given its actual input.
+// Everything beyond a rank is NaN in every case.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fuzz/support/lora_case.hpp"
+#include "fuzz/support/moe_case.hpp"
+#include "fuzz/support/seeded_case.hpp"
+#include "reference/moe/oracle.hpp"
+#include "reference/moe/weight_layout.hpp"
+
+namespace loratory::reference {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+int64_t pick(const MoeCase& c, uint64_t index, int64_t count) {
+  return int64_t(random_bits(c.seed, 999, index) % uint64_t(count));
+}
+
+/// The worst error/bound of every stage over all cases, printed at the end.
+struct Worst {
+  MoeStageErrors stages;
+  double weighted_delta = 0;
+
+  void add(const MoeStageErrors& e) {
+    MoeStageErrors& s = stages;
+    s = {std::max(s.input, e.input),
+         std::max(s.gate_up_base, e.gate_up_base),
+         std::max(s.gate_up, e.gate_up),
+         std::max(s.activated, e.activated),
+         std::max(s.down_base, e.down_base),
+         std::max(s.down, e.down),
+         std::max(s.y, e.y)};
+  }
+  ~Worst() {
+    fmt::print(
+        "worst error/bound: input {:.2f}, gate_up_base {:.2f}, gate_up {:.2f}, activated {:.2f}, "
+        "down_base {:.2f}, down {:.2f}, y {:.2f}; weighted delta {:.2f}\n",
+        stages.input, stages.gate_up_base, stages.gate_up, stages.activated, stages.down_base,
+        stages.down, stages.y, weighted_delta);
+  }
+};
+Worst& worst_of_all() {
+  static Worst worst;
+  return worst;
+}
+
+/// A number and the sum of the absolute values that it was made of.
+struct Exact {
+  double value = 0, size = 0;
+  Exact() = default;
+  explicit Exact(double v) : value(v), size(std::fabs(v)) {}
+  Exact(double v, double s) : value(v), size(s) {}
+  friend Exact operator+(Exact l, Exact r) { return {l.value + r.value, l.size + r.size}; }
+  friend Exact operator*(Exact l, Exact r) { return {l.value * r.value, l.size * r.size}; }
+};
+
+/// One output of a linear layer of expert `e` with LoRA of slice `i`, straight from [1.34].
+Exact linear(const MoeData& d, const Tensor& w, int64_t w_row, size_t i, int32_t slot, int32_t e,
+             int64_t n, const std::vector<Exact>& in) {
+  Exact y;
+  for (size_t c = 0; c < in.size(); ++c) {
+    y = y + Exact(w.get(e, w_row, int64_t(c))) * in[c];
+  }
+  if (slot < 0) return y;
+  Exact delta;
+  for (int32_t j = 0; j < d.rank(i, slot, e); ++j) {
+    Exact h;
+    for (size_t c = 0; c < in.size(); ++c) {
+      h = h + Exact(d.a[i].get(slot, e, j, int64_t(c))) * in[c];
+    }
+    delta = delta + Exact(d.b[i].get(slot, e, n, j)) * h;
+  }
+  return y + Exact(d.scalings[i][size_t(slot * d.c.num_experts + e)]) * delta;
+}
+
+Exact act(Activation activation, Exact v) {
+  return activation == Activation::relu && v.value < 0 ? Exact(0, v.size) : v;
+}
+
+/// y of one token; nothing in it comes from the code under test.
+std::vector<Exact> naive_token(const MoeData& d, int64_t t) {
+  std::vector<Exact> y(size_t(d.c.hidden));
+  for (int64_t i = 0; i < d.c.k; ++i) {
+    const int32_t e = d.experts[size_t(t * d.c.k + i)], slot = d.active_slot(t);
+    const Exact g(d.router_weights[size_t(t * d.c.k + i)]);
+    std::vector<Exact> in, a;
+    for (int64_t c = 0; c < d.c.hidden; ++c) {
+      in.push_back(d.weight_on_input ? g * Exact(d.x.get(t, c)) : Exact(d.x.get(t, c)));
+    }
+    for (int64_t n = 0; n < d.c.inner; ++n) {
+      a.push_back(act(Activation(d.c.activation), linear(d, d.w13, n, 0, slot, e, n, in)));
+      if (d.gated) a.back() = a.back() * linear(d, d.w13, d.c.inner + n, 1, slot, e, n, in);
+    }
+    for (int64_t n = 0; n < d.c.hidden; ++n) {
+      const Exact z = linear(d, d.w2, n, d.gated ? 2 : 1, slot, e, n, a);
+      y[size_t(n)] = y[size_t(n)] + (d.weight_on_input ? z : g * z);
+    }
+  }
+  return y;
+}
+
+void classify(const MoeData& d) {
+  const bool some_base = std::count(d.slots.begin(), d.slots.end(), -1) > 0;
+  bool some_off = false;
+  for (int64_t t = 0; t < d.c.num_tokens; ++t) {
+    some_off |= (d.slots[size_t(t)] >= 0) && (d.active_slot(t) < 0);
+  }
+  RC_CLASSIFY(some_base, "base tokens");
+  RC_CLASSIFY(some_off, "tokens of a slot that is off");
+  RC_CLASSIFY(!d.gated, "not gated");
+  RC_CLASSIFY(d.weight_on_input, "router weight on input");
+}
+
+// [1.33] [1.34] [1.36] [1.37] P20: the layer is the loop over tokens and experts, in every mode.
+RC_GTEST_PROP(Moe, P20TheLayerIsTheLoopOverTokensAndExperts, ()) {
+  MoeCase c = any_moe_case();
+  c.dtype = 0;
+  c.activation = c.activation % 2 == 0 ? int(Activation::identity) : int(Activation::relu);
+  const MoeData data(c, MoeFill::integers);
+  classify(data);
+  const MoeLora lora = data.lora();
+  const Tensor y = moe_layer(data.args(), &lora).y, base = moe_layer(data.args(), nullptr).y;
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    const std::vector<Exact> exact = naive_token(data, t);
+    for (int64_t n = 0; n < c.hidden; ++n) {
+      RC_PRE(exact[size_t(n)].size < 0x1p17);  // in units of 2^-7: nothing has been rounded
+      RC_ASSERT(y.get(t, n) == exact[size_t(n)].value);
+    }
+  }
+  RC_CLASSIFY(!same_bits(y, base), "LoRA changes something");
+}
+
+MoeData random_reals(const MoeCase& c) {
+  MoeData data(c, MoeFill::reals);
+  classify(data);
+  if (pick(c, 1, 3) == 0) {  // every second expert lies elsewhere
+    const auto odd = int32_t(pick(c, 2, 2));
+    for (int32_t e = 0; e < c.num_experts; ++e) data.expert_map.push_back(e % 2 == odd ? -1 : e);
+    RC_TAG("experts elsewhere");
+  }
+  return data;
+}
+
+// [1.34] [1.36] P20: both kinds of base input; LoRA takes the numbers that are not quantised.
+RC_GTEST_PROP(Moe, P20EveryStageLiesWithinItsBound, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data = random_reals(c);
+  MoeArgs args = data.args();
+  if (pick(c, 3, 2) == 0) args.quantised_base_input = Dtype::f8_e4m3fn;
+  RC_CLASSIFY(args.quantised_base_input.has_value(), "quantised base input");
+  const MoeLora lora = data.lora();
+  const MoeStageErrors errors = judge_stages(args, &lora, moe_layer(args, &lora));
+  worst_of_all().add(errors);
+  RC_ASSERT(errors.input <= 1.0);
+  RC_ASSERT(errors.gate_up_base <= 1.0);
+  RC_ASSERT(errors.gate_up <= 1.0);
+  RC_ASSERT(errors.activated <= 1.0);
+  RC_ASSERT(errors.down_base <= 1.0);
+  RC_ASSERT(errors.down <= 1.0);
+  RC_ASSERT(errors.y <= 1.0);
+  RC_CLASSIFY(errors.worst() > 0.5, "worst error/bound > 0.5");
+}
+
+/// What an earlier step left behind: plausible rows and experts in everything that is not in use.
+void leave_stale_entries(const MoeCase& c, AlignedRows& aligned) {
+  const auto num_rows = int64_t(c.num_tokens) * c.k;
+  for (int64_t s = 0; s < aligned.max_loras; ++s) {
+    const int64_t used = aligned.num_tokens_post_padded[size_t(s)];
+    for (int64_t i = used; i < aligned.max_padded; ++i) {
+      aligned.sorted_token_ids[size_t(s * aligned.max_padded + i)] = int32_t(pick(c, 50, num_rows));
+      aligned.expert_ids[size_t(s * aligned.max_blocks() + i / aligned.block_size)] = 0;
+    }
+    for (int64_t i = 0; i < used; ++i) {
+      int32_t& row = aligned.sorted_token_ids[size_t(s * aligned.max_padded + i)];
+      if (row == num_rows) row += int32_t(pick(c, 60 + uint64_t(i), 3));  // any id >= T·k
+    }
+  }
+}
+
+// [1.37] P20: blocks of experts, with padding and what is left of an earlier step, are rows.
+RC_GTEST_PROP(Moe, P20BlocksOfExpertsGiveTheBitsOfSingleRows, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data = random_reals(c);
+  const MoeLora lora = data.lora();
+  const int64_t block_size = pick(c, 4, 2) == 0 ? 1 + pick(c, 5, 5) : 16;
+  AlignedRows aligned = align_rows(data.args().rows, lora.adapters, c.num_experts, block_size);
+  leave_stale_entries(c, aligned);
+  RC_CLASSIFY(
+      block_tiles(aligned).size() < single_row_tiles(data.args().rows, lora.adapters).size(),
+      "some block has several rows");
+  RC_ASSERT(same_bits(moe_layer(data.args(), &lora, &aligned).y, moe_layer(data.args(), &lora).y));
+}
+
+// [1.2] [1.3] [1.37] P2 P20: rows without LoRA have the bits of the layer without LoRA, at every
+// stage.
+RC_GTEST_PROP(Moe, P20RowsWithoutLoraKeepTheirBits, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data = random_reals(c);
+  const MoeLora lora = data.lora();
+  const MoeStages with = moe_layer(data.args(), &lora), without = moe_layer(data.args(), nullptr);
+  RC_ASSERT(same_bits(with.gate_up_base, without.gate_up_base));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    if (data.active_slot(t) >= 0) continue;
+    for (int64_t n = 0; n < c.hidden; ++n) {
+      RC_ASSERT(encode(Dtype::f32, with.y.get(t, n)) == encode(Dtype::f32, without.y.get(t, n)));
+    }
+  }
+  for (int64_t row = 0; row < int64_t(data.experts.size()); ++row) {
+    const int32_t slot = data.active_slot(row / c.k), e = data.experts[size_t(row)];
+    for (int64_t n = 0; n < with.gate_up.shape()[1]; ++n) {
+      const bool covered = slot >= 0 && data.rank(size_t(n / c.inner), slot, e) > 0;
+      if (covered) continue;
+      RC_ASSERT(encode(Dtype::f32, with.gate_up.get(row, n)) ==
+                encode(Dtype::f32, without.gate_up.get(row, n)));
+    }
+  }
+}
+
+// [1.6] [1.37] P13: NaN in everything that the operation does not cover stays.
+RC_GTEST_PROP(Moe, P20UncoveredElementsAreNeitherReadNorWritten, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data = random_reals(c);
+  const MoeLora lora = data.lora();
+  const auto num_slices = int64_t(lora.w13.size());
+  Tensor x = data.x, y(x.dtype(), {int64_t(data.experts.size()), num_slices * c.inner});
+  const Oracle oracle = expert_lora_oracle(data.lora_args(lora.w13, x, y));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (int64_t n = 0; (data.active_slot(t) < 0) && n < c.hidden; ++n) x.set(kNan, t, n);
+  }
+  for (int64_t row = 0; row < y.shape()[0]; ++row) {
+    for (int64_t n = 0; n < y.shape()[1]; ++n) {
+      if (!oracle.at(row, n)) y.set(kNan, row, n);
+    }
+  }
+  expert_lora(data.lora_args(lora.w13, x, y), single_row_tiles(data.args().rows, lora.adapters));
+  for (int64_t row = 0; row < y.shape()[0]; ++row) {
+    for (int64_t n = 0; n < y.shape()[1]; ++n) {
+      RC_ASSERT(std::isnan(y.get(row, n)) == !oracle.at(row, n).has_value());
+    }
+  }
+}
+
+/// What expert_lora gives, and its oracle, with the router weights in the expand or without.
+struct Judged {
+  Tensor y;
+  Oracle oracle;
+  Arithmetic arithmetic;
+};
+
+Judged judged_down(const MoeData& data, MoeFill fill, bool weighted) {
+  const MoeCase& c = data.c;
+  const auto num_rows = int64_t(data.experts.size());
+  Tensor a(Dtype(c.dtype), {num_rows, c.inner}), y(Dtype(c.dtype), {num_rows, c.hidden});
+  for (Tensor* t : {&a, &y}) {
+    for (int64_t i = 0; i < num_numbers(*t); ++i) {
+      const auto bits = random_bits(c.seed, t == &a ? 700 : 701, uint64_t(i));
+      set_number(
+          *t, i,
+          fill == MoeFill::integers ? double(bits % 3) - 1 : double(bits >> 12) * 0x1p-51 - 1);
+    }
+  }
+  const MoeLora lora = data.lora();
+  ExpertLoraArgs args = data.lora_args({lora.w2}, a, y);
+  if (weighted) args.router_weights = data.router_weights;
+  const Oracle oracle = expert_lora_oracle(args);
+  const Arithmetic arithmetic = arithmetic_of(args);
+  expert_lora(args, block_tiles(align_rows(args.rows, args.adapters, c.num_experts, 4)));
+  return {y, oracle, arithmetic};
+}
+
+// [1.33] [1.34] P4 P20: 16-bit dtypes too; the router weight counts once, on the delta.
+RC_GTEST_PROP(Moe, P20IntegersGiveTheExactDeltaInEveryMode, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data(c, MoeFill::integers);
+  const bool weighted = pick(c, 6, 2) == 0;
+  RC_CLASSIFY(weighted, "router weight in the expand");
+  const Judged judged = judged_down(data, MoeFill::integers, weighted);
+  for (int64_t row = 0; row < judged.y.shape()[0]; ++row) {
+    for (int64_t n = 0; n < c.hidden; ++n) {
+      const auto& facts = judged.oracle.at(row, n);
+      // Units of 2^-3: -1 to 1, plus |scaling·weight| <= 2 times inner·rank <= 35. In bf16 what
+      // does not fit in 8 bits is left out.
+      if (!facts || round_to(judged.y.dtype(), facts->result()) != facts->result()) continue;
+      if (round_to(judged.y.dtype(), facts->delta) != facts->delta) continue;
+      RC_ASSERT(judged.y.get(row, n) == facts->result());
+    }
+  }
+}
+
+// [1.17] [1.18] P5 P20: with the router weight in the expand, as vLLM's down projection has it.
+RC_GTEST_PROP(Moe, P20WeightedDeltasLieWithinTheBound, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data = random_reals(c);
+  const Judged judged = judged_down(data, MoeFill::reals, pick(c, 6, 4) != 0);
+  double worst = 0;
+  for (int64_t row = 0; row < judged.y.shape()[0]; ++row) {
+    for (int64_t n = 0; n < c.hidden; ++n) {
+      const auto& facts = judged.oracle.at(row, n);
+      if (!facts) continue;
+      worst = std::max(worst, error_over_bound(judged.y.get(row, n), *facts, judged.arithmetic));
+      RC_ASSERT(worst <= 1.0);
+    }
+  }
+  worst_of_all().weighted_delta = std::max(worst_of_all().weighted_delta, worst);
+  RC_CLASSIFY(worst > 0.5, "worst error/bound > 0.5");
+}
+
+// [1.19] P7: a token alone has the bits that it has among others.
+RC_GTEST_PROP(Moe, P7TokensDoNotDependOnTheBatch, ()) {
+  const MoeCase c = any_moe_case();
+  RC_PRE(c.num_tokens > 0);
+  const MoeData data = random_reals(c);
+  const MoeLora lora = data.lora();
+  const auto t = pick(c, 7, c.num_tokens);
+  MoeData alone = data;
+  alone.c.num_tokens = 1;
+  alone.x = Tensor(data.x.dtype(), {1, c.hidden});
+  for (int64_t n = 0; n < c.hidden; ++n) alone.x.set(data.x.get(t, n), 0, n);
+  alone.slots = {data.slots[size_t(t)]};
+  alone.experts.assign(data.experts.begin() + t * c.k, data.experts.begin() + (t + 1) * c.k);
+  alone.router_weights.assign(data.router_weights.begin() + t * c.k,
+                              data.router_weights.begin() + (t + 1) * c.k);
+  const MoeLora its = alone.lora();
+  const Tensor y = moe_layer(data.args(), &lora).y, y_alone = moe_layer(alone.args(), &its).y;
+  for (int64_t n = 0; n < c.hidden; ++n) {
+    RC_ASSERT(encode(Dtype::f32, y.get(t, n)) == encode(Dtype::f32, y_alone.get(0, n)));
+  }
+}
+
+/// The weights of local expert 0 for all experts, as a view and as copies.
+ConstTensorView shared(const Tensor& weights) {
+  ConstTensorView view = weights.view();
+  view.shape[1] = 1;
+  return share_experts(view, 1, weights.shape()[1]);
+}
+
+// [1.38] P21: an adapter shared by all experts is the adapter copied E times.
+RC_GTEST_PROP(Moe, P21ASharedAdapterIsItsCopies, ()) {
+  const MoeCase c = any_moe_case();
+  MoeData data = random_reals(c);
+  for (size_t i = 0; i < data.a.size(); ++i) {
+    for (int64_t s = 0; s < c.max_loras; ++s) {
+      for (int64_t e = 0; e < c.num_experts; ++e) {
+        const auto index = size_t(s * c.num_experts);
+        data.ranks[i][index + size_t(e)] = data.ranks[i][index];
+        data.scalings[i][index + size_t(e)] = data.scalings[i][index];
+      }
+    }
+  }
+  MoeLora lora = data.lora();
+  const auto share = [](ExpertLoraSlice& slice, const Tensor& a, const Tensor& b) {
+    slice.a = shared(a), slice.b = shared(b);
+  };
+  for (size_t i = 0; i < lora.w13.size(); ++i) share(lora.w13[i], data.a[i], data.b[i]);
+  share(lora.w2, data.a.back(), data.b.back());
+  const Tensor y_shared = moe_layer(data.args(), &lora).y;
+  for (std::vector<Tensor>* weights : {&data.a, &data.b}) {
+    for (Tensor& t : *weights) t = copy_of(shared(t));
+  }
+  const MoeLora copied = data.lora();
+  RC_ASSERT(same_bits(moe_layer(data.args(), &copied).y, y_shared));
+}
+
+}  // namespace
+}  // namespace loratory::reference
