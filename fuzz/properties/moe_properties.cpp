@@ -1,4 +1,4 @@
-// LoRA on mixtures of experts: P20, P21, and P7, P13 for it.
+// LoRA on mixtures of experts: P20, P21, its part of P26, and P2, P4, P5, P7, P13 for it.
 // Exact lane: small integers and identity or relu, compared bit for bit with a loop over tokens
 // and experts. Bounded lane: reals, each stage against its bound given its actual input.
 // Everything beyond a rank is NaN in every case.
@@ -15,6 +15,7 @@
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/moe/oracle.hpp"
 #include "reference/moe/weight_layout.hpp"
+#include "reference/parallel/moe.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -368,6 +369,33 @@ RC_GTEST_PROP(Moe, P21ASharedAdapterIsItsCopies, ()) {
   }
   const MoeLora copied = data.lora();
   RC_ASSERT(same_bits(moe_layer(data.args(), &copied).y, y_shared));
+}
+
+// [1.41] [3.16] [3.17] [3.18] [3.20] P26: cut over tp_ranks in each way, the layer is the layer.
+RC_GTEST_PROP(Moe, P26TensorParallelGivesTheSameNumbers, ()) {
+  MoeCase c = any_moe_case(8);
+  c.dtype = 0;
+  c.activation = c.activation % 2 == 0 ? int(Activation::identity) : int(Activation::relu);
+  const MoeData data(c, MoeFill::integers);
+  classify(data);
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (const Exact& y : naive_token(data, t)) RC_PRE(y.size < 0x1p17);  // as above
+  }
+  const MoeLora lora = data.lora();
+  const Tensor y = moe_layer(data.args(), &lora).y;
+  const int64_t how = pick(c, 8, 3);
+  const int64_t tp_size = int64_t(1) << pick(c, 9, 4);
+  RC_TAG(fmt::format("{}, P = {}",
+                     how == 0   ? "default"
+                     : how == 1 ? "fully sharded"
+                                : "experts",
+                     tp_size));
+  const MoeParallel parallel{tp_size, how == 1, how == 2};
+  const std::vector<Tensor> of_ranks = parallel_moe(data.args(), &lora, parallel);
+  RC_ASSERT(int64_t(of_ranks.size()) == tp_size);
+  for (const Tensor& of_rank : of_ranks) {
+    for (int64_t i = 0; i < num_numbers(y); ++i) RC_ASSERT(number(of_rank, i) == number(y, i));
+  }
 }
 
 }  // namespace

@@ -123,7 +123,9 @@ void add_delta(const MoeArgs& args, const MoeLora& lora, const std::vector<Exper
               tiles);
 }
 
-void check_lora(const MoeArgs& args, const MoeLora& lora) {
+}  // namespace
+
+void check_moe_lora(const MoeArgs& args, const MoeLora& lora) {
   if (lora.w13.size() != (args.gated ? 2 : 1)) {
     throw InputError("moe_layer: lora.w13", "has " + std::to_string(lora.w13.size()) + " slices",
                      "gate and up, or one if the layer is not gated");
@@ -138,13 +140,11 @@ void check_lora(const MoeArgs& args, const MoeLora& lora) {
   check_shape("moe_layer: lora.w2.b", lora.w2.b, {kAnySize, experts, hidden, kAnySize});
 }
 
-}  // namespace
-
 MoeStages moe_layer(const MoeArgs& args, const MoeLora* lora, const AlignedRows* aligned) {
   check_moe(args);
   std::vector<ExpertTile> tiles;
   if (lora != nullptr) {
-    check_lora(args, *lora);
+    check_moe_lora(args, *lora);
     tiles =
         aligned == nullptr ? single_row_tiles(args.rows, lora->adapters) : block_tiles(*aligned);
   }

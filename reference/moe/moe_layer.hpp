@@ -88,6 +88,8 @@ struct MoeStages {
 /// Errors   InputError naming the argument: shapes, dtypes, check_rows, those of expert_lora();
 ///          router_weight_on_input with k > 1; gpt_oss without gate.
 void check_moe(const MoeArgs& args);
+/// Likewise: slots, and weights that do not fit the layer.
+void check_moe_lora(const MoeArgs& args, const MoeLora& lora);
 
 /// `lora` null: the base layer. `aligned` null: row by row; else through the blocks of these
 /// arrays. The bits are the same.
