@@ -14,6 +14,7 @@
 #include "fuzz/support/moe_case.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/moe/oracle.hpp"
+#include "reference/moe/router.hpp"
 #include "reference/moe/weight_layout.hpp"
 #include "reference/parallel/moe.hpp"
 
@@ -29,7 +30,7 @@ int64_t pick(const MoeCase& c, uint64_t index, int64_t count) {
 /// The worst error/bound of every stage over all cases, printed at the end.
 struct Worst {
   MoeStageErrors stages;
-  double weighted_delta = 0;
+  double weighted_delta = 0, parallel = 0, router = 0;
 
   void add(const MoeStageErrors& e) {
     MoeStageErrors& s = stages;
@@ -44,9 +45,10 @@ struct Worst {
   ~Worst() {
     fmt::print(
         "worst error/bound: input {:.2f}, gate_up_base {:.2f}, gate_up {:.2f}, activated {:.2f}, "
-        "down_base {:.2f}, down {:.2f}, y {:.2f}; weighted delta {:.2f}\n",
+        "down_base {:.2f}, down {:.2f}, y {:.2f}; weighted delta {:.2f}, tensor parallel {:.2f}, "
+        "router {:.2f}\n",
         stages.input, stages.gate_up_base, stages.gate_up, stages.activated, stages.down_base,
-        stages.down, stages.y, weighted_delta);
+        stages.down, stages.y, weighted_delta, parallel, router);
   }
 };
 Worst& worst_of_all() {
@@ -395,6 +397,90 @@ RC_GTEST_PROP(Moe, P26TensorParallelGivesTheSameNumbers, ()) {
   RC_ASSERT(int64_t(of_ranks.size()) == tp_size);
   for (const Tensor& of_rank : of_ranks) {
     for (int64_t i = 0; i < num_numbers(y); ++i) RC_ASSERT(number(of_rank, i) == number(y, i));
+  }
+}
+
+// P26: one tp_rank does what the layer does, in every cut, bit for bit.
+RC_GTEST_PROP(Moe, P26OneTpRankGivesTheBitsOfTheLayer, ()) {
+  const MoeCase c = any_moe_case();
+  const MoeData data(c, MoeFill::reals);
+  const MoeLora lora = data.lora();
+  const Tensor y = moe_layer(data.args(), &lora).y;
+  for (const MoeParallel& how :
+       {MoeParallel{1, false, false}, MoeParallel{1, true, false}, MoeParallel{1, false, true}}) {
+    RC_ASSERT(same_bits(parallel_moe(data.args(), &lora, how).at(0), y));
+  }
+}
+
+/// sum_i g_i · (W2 a + scaling · B2 A2 a) of one element from the actual a, and its size.
+Exact down_and_combine(const MoeData& d, const Tensor& activated, int64_t t, int64_t n) {
+  Exact y;
+  for (int64_t row = t * d.c.k; row < (t + 1) * d.c.k; ++row) {
+    std::vector<Exact> a;
+    for (int64_t m = 0; m < d.c.inner; ++m) a.emplace_back(activated.get(row, m));
+    const Exact z =
+        linear(d, d.w2, n, d.gated ? 2 : 1, d.active_slot(t), d.experts[size_t(row)], n, a);
+    y = y + (d.weight_on_input ? z : Exact(d.router_weights[size_t(row)]) * z);
+  }
+  return y;
+}
+
+// [3.16] [3.17] P26 on reals. Up to a, every tp_rank has the bits of P = 1: rows of gate, up and h
+// are whole. From there each product passes at most this many fp32 roundings: 1 of its own, inner
+// and P - 1 of sums of h or z, 2R + 1 of the expand (split2 doubles R), scaling or folding 2, base
+// + delta 1, weight 1, k and P - 1 of the last sums; each of these at most 2^-149 below the normal
+// range, times weights that are at most 8.
+RC_GTEST_PROP(Moe, P26TensorParallelLiesWithinItsBound, ()) {
+  MoeCase c = any_moe_case(8);
+  c.dtype = 0;
+  const MoeData data(c, MoeFill::reals);
+  const MoeLora lora = data.lora();
+  const Tensor a = moe_layer(data.args(), &lora).activated;
+  const int64_t how = pick(c, 8, 3), tp_size = int64_t(1) << pick(c, 9, 4);
+  const Tensor y = parallel_moe(data.args(), &lora, {tp_size, how == 1, how == 2}).back();
+  const double num_roundings = double(c.inner + 2 * c.max_rank + c.k + 2 * tp_size + 6);
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (int64_t n = 0; n < c.hidden; ++n) {
+      const Exact exact = down_and_combine(data, a, t, n);
+      const double bound = gamma(num_roundings, 0x1p-24) * exact.size + 0x1p-120;
+      worst_of_all().parallel =
+          std::max(worst_of_all().parallel, std::fabs(y.get(t, n) - exact.value) / bound);
+      RC_ASSERT(std::fabs(y.get(t, n) - exact.value) <= bound);
+    }
+  }
+}
+
+// Weights in float against float64 for the same experts. D the largest distance of a logit from
+// the largest: the difference is rounded, which exp turns into D roundings, and exp itself is one;
+// so for numerator and denominator, with E sums and a quotient; likewise once more with
+// norm_topk_prob.
+RC_GTEST_PROP(Router, WeightsLieWithinTheirBound, ()) {
+  const sim::SeededCase c = sim::any_seeded_case(65);
+  const int64_t num_experts = c.num_ops, k = 1 + int64_t(c.seed % uint64_t(num_experts));
+  const bool norm = c.seed / 64 % 2 == 0;
+  Vector<float> logits(num_experts);
+  for (int64_t e = 0; e < num_experts; ++e) {
+    logits(e) = float(double(random_bits(c.seed, 1, uint64_t(e)) >> 40) * 0x1p-20 - 8);
+  }
+  const Routing<float> got = route(logits, k, norm);
+  const std::vector<double> exact =
+      router_weights<double>(logits.cast<double>(), got.experts, norm);
+  const double distance = logits.maxCoeff() - logits.minCoeff();
+  double num_roundings = 2 * (1.01 * distance + 1.01) + double(num_experts) + 1;
+  if (norm) num_roundings = 2 * num_roundings + double(k) + 1;
+  RC_CLASSIFY(norm, "renormalised");
+  std::vector<bool> chosen(size_t(num_experts), false);
+  for (size_t i = 0; i < size_t(k); ++i) {
+    const double ratio =
+        std::fabs(got.weights[i] - exact[i]) / (gamma(num_roundings, 0x1p-24) * exact[i]);
+    worst_of_all().router = std::max(worst_of_all().router, ratio);
+    RC_ASSERT(ratio <= 1.0);
+    RC_ASSERT(!chosen[size_t(got.experts[i])]);
+    chosen[size_t(got.experts[i])] = true;
+    RC_ASSERT((i == 0) | (got.weights[i] <= got.weights[i > 0 ? i - 1 : 0]));
+  }
+  for (int64_t e = 0; e < num_experts; ++e) {
+    RC_ASSERT(chosen[size_t(e)] | (logits(e) <= logits(got.experts.back())));
   }
 }
 
