@@ -44,6 +44,15 @@ void fill_tensor(const MoeCase& c, MoeFill fill, uint64_t stream, Tensor& t) {
   }
 }
 
+// What no operation may read.
+void poison_beyond_rank(int64_t s, int64_t e, int64_t rank, Tensor& a, Tensor& b) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int64_t j = rank; j < a.shape()[2]; ++j) {
+    for (int64_t n = 0; n < a.shape()[3]; ++n) a.set(nan, s, e, j, n);
+    for (int64_t n = 0; n < b.shape()[2]; ++n) b.set(nan, s, e, n, j);
+  }
+}
+
 MoeCase random_case(int multiple) {
   // At full size from the first case on: many experts and tokens are the rule.
   const auto size = [](int low, int high) {
@@ -92,6 +101,7 @@ MoeCase any_moe_case(int multiple) {
   RC_LOG() << c << '\n';
   RC_CLASSIFY(c.num_tokens == 0, "no tokens");
   RC_CLASSIFY(c.k == 1, "k = 1");
+  RC_CLASSIFY((c.k > 1) & (c.k < 8), "k = 2..7");
   RC_CLASSIFY(c.k == 8, "k = 8");
   RC_CLASSIFY(c.k == c.num_experts, "every token at every expert");
   return c;
@@ -102,55 +112,57 @@ MoeData::MoeData(const MoeCase& of, MoeFill fill)
       x(Dtype(c.dtype), {c.num_tokens, c.hidden}),
       w13(Dtype(c.dtype), {0, 0, 0}),
       w2(Dtype(c.dtype), {c.num_experts, c.hidden, c.inner}) {
-  const auto pick = [&](uint64_t stream, int64_t index, int64_t count) {
-    return int64_t(random_bits(c.seed, stream, uint64_t(index)) % uint64_t(count));
-  };
   gated = pick(kShape, 0, 4) != 0 || Activation(c.activation) == Activation::gpt_oss;
   weight_on_input = c.k == 1 && pick(kShape, 1, 2) == 0;
   const int64_t num_slices = gated ? 2 : 1;
   w13 = Tensor(Dtype(c.dtype), {c.num_experts, num_slices * c.inner, c.hidden});
   fill_tensor(c, fill, kX, x), fill_tensor(c, fill, kW13, w13), fill_tensor(c, fill, kW2, w2);
-
   for (int64_t t = 0; t < c.num_tokens; ++t) {
     slots.push_back(int32_t(pick(kSlots, t, c.max_loras + 1)) - 1);
-    for (int64_t i = 0; i < c.k; ++i) {
-      auto e = int32_t(pick(kExperts, t * c.k + i, c.num_experts));
-      while (std::find(experts.end() - i, experts.end(), e) != experts.end()) {
-        e = (e + 1) % c.num_experts;
-      }
-      experts.push_back(e);
-      const float powers[] = {0.25F, 0.5F, 1};
-      router_weights.push_back(fill == MoeFill::integers
-                                   ? powers[pick(kWeights, t * c.k + i, 3)]
-                                   : 0.01F + 0.09F * float(pick(kWeights, t * c.k + i, 11)));
-    }
+    add_experts(t, fill);
   }
   // The element of slot -1 says anything.
   for (int s = 0; s <= c.max_loras; ++s) adapter_enabled.push_back(pick(kEnabled, s, 5) != 0);
+  for (int64_t i = 0; i < num_slices; ++i) add_slice(c.hidden, c.inner, fill);
+  add_slice(c.inner, c.hidden, fill);
+}
 
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (int64_t i = 0; i < num_slices + 1; ++i) {
-    const bool is_down = i == num_slices;
-    const int64_t num_in = is_down ? c.inner : c.hidden, num_out = is_down ? c.hidden : c.inner;
-    a.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, c.max_rank, num_in});
-    b.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, num_out, c.max_rank});
-    fill_tensor(c, fill, kA + uint64_t(i), a.back());
-    fill_tensor(c, fill, kB + uint64_t(i), b.back());
-    ranks.emplace_back(), scalings.emplace_back();
-    for (int64_t s = 0; s < c.max_loras; ++s) {
-      for (int64_t e = 0; e < c.num_experts; ++e) {
-        const int64_t index = (i * c.max_loras + s) * c.num_experts + e;
-        const auto rank = pick(kRanks, index, c.max_rank + 1);
-        const float powers[] = {0.5F, 1, 2, -1};
-        ranks.back().push_back(int32_t(rank));
-        scalings.back().push_back(fill == MoeFill::integers
-                                      ? powers[pick(kScalings, index, 4)]
-                                      : 0.3F + 0.37F * float(pick(kScalings, index, 9)));
-        for (int64_t j = rank; j < c.max_rank; ++j) {
-          for (int64_t n = 0; n < num_in; ++n) a.back().set(nan, s, e, j, n);
-          for (int64_t n = 0; n < num_out; ++n) b.back().set(nan, s, e, n, j);
-        }
-      }
+int64_t MoeData::pick(uint64_t stream, int64_t index, int64_t count) const {
+  return int64_t(random_bits(c.seed, stream, uint64_t(index)) % uint64_t(count));
+}
+
+void MoeData::add_experts(int64_t t, MoeFill fill) {
+  const float powers[] = {0.25F, 0.5F, 1};
+  for (int64_t i = 0; i < c.k; ++i) {
+    const int64_t row = t * c.k + i;
+    auto e = int32_t(pick(kExperts, row, c.num_experts));
+    while (std::find(experts.end() - i, experts.end(), e) != experts.end()) {
+      e = (e + 1) % c.num_experts;
+    }
+    experts.push_back(e);
+    router_weights.push_back(fill == MoeFill::integers
+                                 ? powers[pick(kWeights, row, 3)]
+                                 : 0.01F + 0.09F * float(pick(kWeights, row, 11)));
+  }
+}
+
+void MoeData::add_slice(int64_t num_in, int64_t num_out, MoeFill fill) {
+  const auto i = int64_t(a.size());
+  a.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, c.max_rank, num_in});
+  b.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, num_out, c.max_rank});
+  fill_tensor(c, fill, kA + uint64_t(i), a.back());
+  fill_tensor(c, fill, kB + uint64_t(i), b.back());
+  ranks.emplace_back(), scalings.emplace_back();
+  const float powers[] = {0.5F, 1, 2, -1};
+  for (int64_t s = 0; s < c.max_loras; ++s) {
+    for (int64_t e = 0; e < c.num_experts; ++e) {
+      const int64_t index = (i * c.max_loras + s) * c.num_experts + e;
+      const auto rank = pick(kRanks, index, c.max_rank + 1);
+      ranks.back().push_back(int32_t(rank));
+      scalings.back().push_back(fill == MoeFill::integers
+                                    ? powers[pick(kScalings, index, 4)]
+                                    : 0.3F + 0.37F * float(pick(kScalings, index, 9)));
+      poison_beyond_rank(s, e, rank, a.back(), b.back());
     }
   }
 }

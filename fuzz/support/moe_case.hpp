@@ -56,6 +56,11 @@ struct MoeData {
   std::vector<std::vector<int32_t>> ranks;
   std::vector<std::vector<float>> scalings;
   bool gated = true, weight_on_input = false;
+
+ private:
+  int64_t pick(uint64_t stream, int64_t index, int64_t count) const;
+  void add_experts(int64_t t, MoeFill fill);
+  void add_slice(int64_t num_in, int64_t num_out, MoeFill fill);
 };
 
 }  // namespace loratory::reference
