@@ -140,6 +140,58 @@ TEST(MoeLayer, RouterWeightInTheExpand) {
   EXPECT_THAT(values(y), ElementsAre(1, 1 + 0.75 * 36));
 }
 
+/// One row, one expert, bf16 x and weights, K = 1.
+double one_element(const NumericMode& mode, Dtype out, double x, std::vector<double> a,
+                   std::vector<double> b, float scaling, float router_weight) {
+  const auto rank = int64_t(a.size());
+  const Tensor x_tensor = tensor(Dtype::bf16, {1, 1}, {x});
+  const Tensor a_tensor = tensor(Dtype::bf16, {1, 1, rank, 1}, a);
+  const Tensor b_tensor = tensor(Dtype::bf16, {1, 1, 1, rank}, b);
+  Tensor y = tensor(out, {1, 1}, {1});
+  const std::vector<int32_t> experts{0}, slots{0}, enabled{1, 0}, ranks{int32_t(rank)};
+  const std::vector<float> scalings{scaling}, weights{router_weight};
+  const ExpertLoraArgs args{.x = x_tensor.view(),
+                            .rows = {1, experts, {}},
+                            .adapters = {slots, enabled},
+                            .slices = {{a_tensor.view(), b_tensor.view(), ranks, scalings}},
+                            .router_weights = weights,
+                            .mode = mode,
+                            .y = y.view()};
+  expert_lora(args, single_row_tiles(args.rows, args.adapters));
+  return y.get(0, 0);
+}
+
+// [1.17] The example of the two sums: d = 2^-8·(1 + 2^-10), times the router weight.
+TEST(ExpertLora, OneAndTwoRoundings) {
+  const NumericMode one{}, two{.sum = SumMode::two_round};
+  const NumericMode as_weight{IntermediateMode::cast_to_weight, SumMode::two_round};
+  const auto run = [](const NumericMode& mode, Dtype out, float router_weight) {
+    return one_element(mode, out, 1, {1, 1}, {0x1p-8, 0x1p-18}, 1, router_weight);
+  };
+  EXPECT_EQ(run(one, Dtype::bf16, 1), 1.0078125);
+  EXPECT_EQ(run(two, Dtype::bf16, 1), 1.0);
+  EXPECT_EQ(run(two, Dtype::f32, 1), 1 + 0x1p-8 + 0x1p-18);
+  EXPECT_EQ(run(as_weight, Dtype::f32, 1), 1 + 0x1p-8);
+  // The weight meets d before it is rounded: 2^-8·(1 + 2^-10)·(1 + 2^-8) lies above the middle of
+  // 2^-8 and 2^-8·(1 + 2^-7). Rounded first, d would be 2^-8 and the product stay unrounded.
+  EXPECT_EQ(run(as_weight, Dtype::f32, 1 + 0x1p-8F), 1 + 0x1p-8 + 0x1p-15);
+}
+
+// [1.13] [1.17] Where h and scaling·B are rounded to bf16: (1 + 2^-7)² loses its 2^-14.
+TEST(ExpertLora, ModesOfHAndScaling) {
+  const double v = 1 + 0x1p-7, square = v * v, rounded = 1 + 0x1p-6;
+  const auto run = [&](const NumericMode& mode, double a, double b, double scaling) {
+    return one_element(mode, Dtype::f32, v, {a}, {b}, float(scaling), 1) - 1;
+  };
+  EXPECT_EQ(run({}, v, 1, 1), square);
+  EXPECT_EQ(run({.h = IntermediateMode::split2}, v, 1, 1), square);
+  EXPECT_EQ(run({.h = IntermediateMode::cast_to_weight}, v, 1, 1), rounded);
+  EXPECT_EQ(run({.h = IntermediateMode::store_as_x}, v, 1, 1), rounded);
+  EXPECT_EQ(run({}, 1, 1, v), square);
+  EXPECT_EQ(run({.scale = ScaleMode::folded_b}, 1, v, v), v * rounded);
+  EXPECT_EQ(run({}, 1, v, v), v * square);
+}
+
 // [1.41] Experts elsewhere add nothing here; the parts add up to the layer.
 TEST(MoeLayer, ExpertsElsewhereAreLeftOut) {
   TwoExperts example;
