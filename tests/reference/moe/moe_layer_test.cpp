@@ -201,6 +201,14 @@ TEST(MoeLayer, ExpertsElsewhereAreLeftOut) {
   EXPECT_EQ(example.y(), 0.75 * 54);
 }
 
+// [1.41] Whatever a kernel leaves in the rows of experts elsewhere.
+TEST(MoeLayer, RowsOfExpertsElsewhereAreNotRead) {
+  TwoExperts example;
+  example.expert_map = {0, -1};
+  const Tensor z = tensor(Dtype::f32, {2, 1}, {8, kNan});
+  EXPECT_EQ(combine_experts(z.view(), example.args()).get(0, 0), 2);
+}
+
 // Expert 1 of the model is expert 0 here: weights go by the local number.
 TEST(MoeLayer, ExpertMapRenumbers) {
   TwoExperts example;

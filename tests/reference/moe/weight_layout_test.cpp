@@ -97,6 +97,12 @@ TEST(WeightLayout, BlockDiagonalIsTwoSlices) {
   EXPECT_THROW(blocks_of(bad.view()), InputError);
 }
 
+// [1.38]
+TEST(WeightLayout, SharedExpertsShowTheFirst) {
+  const Tensor one = tensor(Dtype::f32, {1, 2, 1}, {3, 4});
+  EXPECT_THAT(rows(share_experts(one.view(), 0, 3)), ElementsAre(3, 4, 3, 4, 3, 4));
+}
+
 TEST(WeightLayout, Errors) {
   const Tensor odd(Dtype::f32, {1, 3, 2});
   EXPECT_THROW(split_gate_up(odd.view(), GateUpLayout::halves), InputError);
