@@ -57,7 +57,7 @@ struct F16 {
 
 // All 256 numbers of the format.
 template <Dtype kDtype>
-struct F8 {
+struct OneByte {
   using Bits = uint8_t;
   static float decode(Bits bits) {
     static const std::array<float, 256> numbers = [] {
@@ -80,9 +80,11 @@ void with_format(Dtype dtype, Function function) {
     case Dtype::bf16:
       return function(Bf16{});
     case Dtype::f8_e4m3fn:
-      return function(F8<Dtype::f8_e4m3fn>{});
+      return function(OneByte<Dtype::f8_e4m3fn>{});
     case Dtype::f8_e5m2:
-      return function(F8<Dtype::f8_e5m2>{});
+      return function(OneByte<Dtype::f8_e5m2>{});
+    case Dtype::i8:
+      return function(OneByte<Dtype::i8>{});
   }
   LORATORY_ASSERT(false, "a dtype is one of the enumerators");
 }

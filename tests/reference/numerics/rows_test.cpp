@@ -15,7 +15,8 @@
 namespace loratory::reference {
 namespace {
 
-constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::f16, Dtype::bf16, Dtype::f8_e4m3fn, Dtype::f8_e5m2};
+constexpr Dtype kDtypes[] = {Dtype::f32,       Dtype::f16,     Dtype::bf16,
+                             Dtype::f8_e4m3fn, Dtype::f8_e5m2, Dtype::i8};
 
 bool same(double left, double right) {
   if (std::isnan(left)) return std::isnan(right) && std::signbit(left) == std::signbit(right);
