@@ -299,7 +299,7 @@ bool Residency::start_one_copy() {
   a.state = AdapterState::copying;
   a.cpu_clock = a.gpu_clock = a.slot_loaded_clock = ++clock_;
   copying_ = ref;
-  actions_.copies.push_back({ref, a.slot, a.bytes});
+  actions_.copies.push_back({ref, a.slot, slots_[a.slot].generation, a.bytes});
   return true;
 }
 

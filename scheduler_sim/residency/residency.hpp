@@ -38,6 +38,7 @@ struct LoadStart {
 struct CopyStart {
   AdapterRef adapter;
   int32_t slot;
+  uint64_t generation;  ///< of the slot with this adapter in it
   int64_t bytes;
 };
 
@@ -123,7 +124,7 @@ class Residency {
   const std::string& name(AdapterRef a) const { return adapters_[a].name; }
   AdapterState state(AdapterRef a) const { return adapters_[a].state; }
   int32_t slot(AdapterRef a) const { return adapters_[a].slot; }
-  /// Loads (slot generations) the slot has seen; metadata carries it so that stale use is caught.
+  /// How often the slot was given to an adapter; metadata carries it so that stale use is caught.
   uint64_t slot_generation(int32_t slot) const { return slots_[slot].generation; }
   bool ready(AdapterRef a) const { return adapters_[a].state == AdapterState::on_gpu; }
   bool in_g(AdapterRef a) const { return member_of_g(adapters_[a]); }

@@ -96,8 +96,15 @@ void Scheduler::add_row(RequestRef ref, uint32_t num_tokens, bool is_decode) {
   Request& r = requests_[ref];
   r.in_step = true;
   const bool samples = r.num_computed + num_tokens == r.num_total() && r.max_new_tokens > 0;
-  const int32_t slot = r.adapter == kBaseRef ? kNoSlot : residency_.slot(r.adapter);
-  plan_.rows.push_back({ref, r.adapter, slot, r.num_computed, num_tokens, is_decode, samples});
+  plan_.rows.push_back({.request = ref,
+                        .adapter = r.adapter,
+                        .slot = kNoSlot,
+                        .generation = 0,
+                        .num_computed = r.num_computed,
+                        .num_tokens = num_tokens,
+                        .is_decode = is_decode,
+                        .samples = samples});
+  bind_slot(plan_.rows.back());
   plan_.num_tokens += num_tokens;
   plan_.num_decode_rows += is_decode;
   budget_ -= num_tokens;
@@ -134,9 +141,7 @@ void Scheduler::prepare_adapters() {
     plan_.wait_for.push_back(adapter);
   }
   if (plan_.wait_for.empty()) return;
-  for (StepRow& row : plan_.rows) {
-    if (row.adapter != kBaseRef) row.slot = residency_.slot(row.adapter);
-  }
+  for (StepRow& row : plan_.rows) bind_slot(row);
 }
 
 // Rows of one adapter side by side: changes the order of rows, nothing else.

@@ -246,7 +246,7 @@ void Scheduler::load_done(AdapterRef adapter, bool ok, int64_t now_ns) {
 // flight lose their slot: what they compute counts for nothing.
 void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
   std::erase(plan_.wait_for, adapter);
-  if (step_in_flight_) set_slot_of_rows(adapter, kNoSlot);
+  if (step_in_flight_) bind_slots_of(adapter);
   for (const RequestRef ref : running_) {
     Request& r = requests_[ref];
     if (r.adapter != adapter || r.end_at_commit) continue;
@@ -263,14 +263,20 @@ void Scheduler::copy_done(AdapterRef adapter, int64_t now_ns) {
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, DecisionKind::copy_done, nullptr, uid_of(adapter), slot);
   const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;
-  if (is_awaited) set_slot_of_rows(adapter, slot);
+  if (is_awaited) bind_slots_of(adapter);
   residency_.copy_done(adapter);
   settle_transfers(now_ns);
 }
 
-void Scheduler::set_slot_of_rows(AdapterRef adapter, int32_t slot) {
+// Which slot the row reads, and which of the adapters that the slot has seen it expects there.
+void Scheduler::bind_slot(StepRow& row) const {
+  row.slot = row.adapter == kBaseRef ? kNoSlot : residency_.slot(row.adapter);
+  row.generation = row.slot == kNoSlot ? 0 : residency_.slot_generation(row.slot);
+}
+
+void Scheduler::bind_slots_of(AdapterRef adapter) {
   for (StepRow& row : plan_.rows) {
-    if (row.adapter == adapter) row.slot = slot;
+    if (row.adapter == adapter) bind_slot(row);
   }
 }
 

@@ -164,7 +164,8 @@ class Scheduler {
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
-  void set_slot_of_rows(AdapterRef adapter, int32_t slot);
+  void bind_slot(StepRow& row) const;
+  void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();
   void touch_adapters(int64_t num_steps);
   void pack_rows();

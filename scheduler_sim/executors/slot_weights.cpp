@@ -1,0 +1,117 @@
+#include "scheduler_sim/executors/slot_weights.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "reference/adapter/expand_module.hpp"
+#include "reference/base/check.hpp"
+
+namespace loratory::sim {
+
+using reference::Adapter;
+using reference::BaseModelShapes;
+using reference::ConstTensorView;
+using reference::Dtype;
+using reference::LinearRef;
+using reference::LoraModule;
+using reference::LoraSlice;
+using reference::ModuleId;
+using reference::Projection;
+using reference::TensorView;
+
+namespace {
+
+void poison(const TensorView& view) {
+  for (int64_t i = 0; i < view.size(0); ++i) {
+    for (int64_t j = 0; j < view.size(1); ++j) {
+      view.set(std::numeric_limits<float>::quiet_NaN(), i, j);
+    }
+  }
+}
+
+/// The whole of `from` into the corner of `to`.
+void write(const ConstTensorView& from, const TensorView& to) {
+  for (int64_t i = 0; i < from.size(0); ++i) {
+    for (int64_t j = 0; j < from.size(1); ++j) to.set(from.get(i, j), i, j);
+  }
+}
+
+}  // namespace
+
+SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank)
+    : max_rank_(max_rank), contents_(size_t(max_loras)) {
+  for (int64_t layer = 0; layer < shapes.num_layers; ++layer) {
+    for (const Projection p : {Projection::kQ, Projection::kK, Projection::kV, Projection::kO}) {
+      add_module(shapes, {layer, -1, p});
+    }
+    for (const Projection p : {Projection::kGate, Projection::kUp, Projection::kDown}) {
+      if (shapes.intermediate > 0) add_module(shapes, {layer, -1, p});
+      for (int64_t e = 0; e < shapes.num_experts; ++e) add_module(shapes, {layer, e, p});
+    }
+  }
+  add_module(shapes, {-1, -1, Projection::kEmbedTokens});
+  add_module(shapes, {-1, -1, Projection::kLmHead});
+  for (int32_t slot = 0; slot < max_loras; ++slot) begin_fill(slot);
+}
+
+void SlotWeights::add_module(const BaseModelShapes& shapes, const ModuleId& id) {
+  const auto [rows, columns] = base_shape(shapes, id.projection, id.expert >= 0);
+  const int64_t num_slots = max_loras();
+  modules_.insert({id,
+                   {.a = {Dtype::f32, {num_slots, max_rank_, columns}},
+                    .b = {Dtype::f32, {num_slots, rows, max_rank_}},
+                    .ranks = std::vector<int32_t>(contents_.size()),
+                    .scalings = std::vector<float>(contents_.size())}});
+}
+
+bool SlotWeights::fits(const Adapter& adapter) const {
+  return std::ranges::all_of(adapter.modules, [&](const LoraModule& m) {
+    return m.rank <= max_rank_ && modules_.contains(m.id);
+  });
+}
+
+const SlotContent& SlotWeights::content(int32_t slot) const {
+  LORATORY_ASSERT(slot >= 0 && slot < max_loras(), "a slot of this engine");
+  return contents_[size_t(slot)];
+}
+
+void SlotWeights::clear(Module& module, int32_t slot) {
+  poison(module.a.view()[slot]);
+  poison(module.b.view()[slot]);
+  module.ranks[size_t(slot)] = 0;
+  module.scalings[size_t(slot)] = 0;
+}
+
+void SlotWeights::begin_fill(int32_t slot) {
+  LORATORY_ASSERT(slot >= 0 && slot < max_loras(), "a slot of this engine");
+  contents_[size_t(slot)] = {};
+  for (auto& [id, module] : modules_) clear(module, slot);
+}
+
+void SlotWeights::fill(int32_t slot, const Adapter& adapter, const SlotContent& content) {
+  LORATORY_ASSERT(fits(adapter), "an adapter that does not fit is refused when it is loaded");
+  begin_fill(slot);
+  for (auto& [id, module] : modules_) {
+    const LoraModule* source = adapter.find(id);
+    if (source == nullptr) continue;
+    write(source->a, module.a.view()[slot]);
+    write(source->b, module.b.view()[slot]);
+    module.ranks[size_t(slot)] = int32_t(source->rank);
+    module.scalings[size_t(slot)] = source->scaling;
+  }
+  contents_[size_t(slot)] = content;
+}
+
+std::vector<LoraSlice> SlotWeights::slices(const LinearRef& linear) const {
+  std::vector<LoraSlice> out;
+  for (const Projection p : reference::projections(linear.kind)) {
+    out.push_back(modules_.at({linear.layer, linear.expert, p}).slice());
+  }
+  return out;
+}
+
+LoraSlice SlotWeights::embedding() const {
+  return modules_.at({-1, -1, Projection::kEmbedTokens}).slice();
+}
+
+}  // namespace loratory::sim
