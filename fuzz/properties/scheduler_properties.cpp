@@ -240,13 +240,15 @@ class Pair {
     RC_ASSERT(plan.wait_for.size() == model_.waits_for.size());
   }
 
-  // P32: at launch every adapter of the step has its slot, or its row failed.
+  // P32: at launch every adapter of the step has its slot, which nobody was given since the plan,
+  // or its row failed.
   void check_launch() {
     for (const StepRow& row : step_->rows) {
       const Uid uid = row.adapter == kBaseRef ? kBaseUid : sut_.residency().uid(row.adapter);
       if (uid == kBaseUid || NaiveResidency::has(model_.failed_in_step, uid)) continue;
       RC_ASSERT(sut_.residency().ready(row.adapter));
       RC_ASSERT(row.slot == sut_.residency().slot(row.adapter));
+      RC_ASSERT(row.generation == sut_.residency().slot_generation(row.slot));
     }
   }
 

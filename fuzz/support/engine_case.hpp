@@ -1,0 +1,22 @@
+#pragma once
+
+#include "fuzz/support/draw.hpp"
+#include "fuzz/support/random_model.hpp"
+#include "reference/model/oracle.hpp"
+#include "scheduler_sim/executors/reference_engine.hpp"
+
+namespace loratory::sim {
+
+/// The adapter, already in memory.
+AdapterSource source_of(const reference::RandomAdapter& adapter);
+
+/// A prompt of at most 12 tokens that often begins as others of this `stem_seed` do; greedy or
+/// seeded, at most 8 new tokens.
+EngineRequest random_engine_request(Draw& draw, uint64_t id, const reference::ModelConfig& model,
+                                    uint64_t stem_seed);
+
+/// Bit for bit: tokens, and the logits that each was sampled from. A request that was cut short
+/// (abort, error) must be a beginning of `expected`.
+bool same_generation(const EngineOutput& got, const reference::Generation& expected);
+
+}  // namespace loratory::sim
