@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/executors/slot_lora.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -23,7 +26,8 @@ using reference::RandomAdapter;
 /// How often the interesting things happened in a run.
 struct Seen : DecisionSink {
   int preemptions = 0, hits = 0, evictions = 0, chunks = 0, unloads = 0, failures = 0;
-  int mixed_steps = 0, embedding_or_head = 0, rslora = 0, ranks = 0, cut_short = 0;
+  int mixed_steps = 0, overlaps = 0;  // copies while a step runs
+  int embedding_or_head = 0, rslora = 0, ranks = 0, cut_short = 0;
 
   void on_decision(const Decision& d) override {
     preemptions += d.kind == DecisionKind::preemption;
@@ -153,6 +157,8 @@ class Workload {
       std::map<AdapterRef, int> rows;
       for (const StepRow& row : engine_.step()->rows) ++rows[row.adapter];
       seen.mixed_steps += rows.size() > 1;
+      const bool runs = engine_.scheduler().step_can_start();
+      seen.overlaps += runs && engine_.scheduler().residency().copy_in_flight();
     }
     return more;
   }
@@ -165,8 +171,8 @@ class Workload {
   std::vector<Submitted> submitted_;
 };
 
-// P63 P54 P55 P62 P40: every request gets the tokens and logits that the oracle computes for it
-// alone.
+// [2.10] [2.13] [2.16] [5.24] P63 P32 P39 P40 P42 P54 P55 P62: every request gets the tokens and
+// logits that the oracle computes for it alone.
 RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   const SeededCase c = any_seeded_case(80);
   Workload w(c.seed);
@@ -179,6 +185,7 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   RC_CLASSIFY(w.seen.evictions > 0, "evicts adapters");
   RC_CLASSIFY(w.seen.chunks > 0, "chunks");
   RC_CLASSIFY(w.seen.mixed_steps > 0, "mixed steps");
+  RC_CLASSIFY(w.seen.overlaps > 0, "copies during steps");
   RC_CLASSIFY(w.seen.unloads > 0, "unloads");
   RC_CLASSIFY(w.seen.failures > 0, "loads fail");
   RC_CLASSIFY(w.seen.cut_short > 0, "requests cut short");
@@ -189,6 +196,164 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   RC_CLASSIFY(w.config().load_mode == LoadMode::blocking, "blocking");
   RC_CLASSIFY(w.config().residency.max_loras == 1, "one slot");
   RC_ASSERT(difference == "");
+}
+
+// --- slots ----------------------------------------------------------------------------------
+
+/// Every byte of the slots, A and B of all slices.
+std::vector<reference::LoraSlice> all_slices(const SlotWeights& slots,
+                                             const reference::ModelConfig& model) {
+  using reference::PackedLinear;
+  std::vector<reference::LoraSlice> out{slots.embedding()};
+  const bool has_dense = base_model_shapes(model).intermediate > 0;
+  const auto add = [&](const reference::LinearRef& linear) {
+    for (const reference::LoraSlice& slice : slots.slices(linear)) out.push_back(slice);
+  };
+  add({-1, -1, PackedLinear::kLmHead});
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    add({layer, -1, PackedLinear::kQkv});
+    add({layer, -1, PackedLinear::kO});
+    for (int64_t e = has_dense ? -1 : 0; e < model.num_experts; ++e) {
+      add({layer, e, PackedLinear::kGateUp});
+      add({layer, e, PackedLinear::kDown});
+    }
+  }
+  return out;
+}
+
+bool same_bytes(const reference::ConstTensorView& a, const reference::ConstTensorView& b,
+                int32_t slot) {
+  const size_t num_bytes = size_t(a.size(1) * a.size(2)) * sizeof(float);
+  return a.shape == b.shape && std::memcmp(a[slot].data, b[slot].data, num_bytes) == 0;
+}
+
+bool same_slot(const SlotWeights& a, const SlotWeights& b, const reference::ModelConfig& model,
+               int32_t slot) {
+  const auto slices_a = all_slices(a, model), slices_b = all_slices(b, model);
+  for (size_t i = 0; i < slices_a.size(); ++i) {
+    const reference::LoraSlice &x = slices_a[i], &y = slices_b[i];
+    if (!same_bytes(x.a, y.a, slot) || !same_bytes(x.b, y.b, slot)) return false;
+    if (x.ranks[size_t(slot)] != y.ranks[size_t(slot)]) return false;
+    if (x.scalings[size_t(slot)] != y.scalings[size_t(slot)]) return false;
+  }
+  return a.content(slot) == b.content(slot);
+}
+
+/// Logits of `tokens`, run as one sequence in `slot` beside base tokens.
+reference::Matrix<float> logits_in_slot(const Model& model, const SlotWeights& slots, int32_t slot,
+                                        const std::vector<int32_t>& tokens) {
+  const auto num_tokens = int64_t(tokens.size());
+  std::vector<BlockId> table;
+  reference::TokenBatch batch;
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    table.push_back(BlockId(num_tokens - i));  // one token each, in any order
+    batch.logits_of.push_back(i);
+  }
+  PagedKv kv({.num_blocks = uint32_t(num_tokens) + 1,
+              .block_size = 1,
+              .num_layers = model.config.num_layers,
+              .row_size = model.config.num_kv_heads * model.config.head_dim});
+  kv.begin_step({{table, 0, uint32_t(num_tokens)}});
+  batch.ids = tokens;
+  for (int64_t i = 0; i < num_tokens; ++i) batch.positions.push_back(i);
+  batch.sequences.assign(tokens.size(), 0);
+  const SlotLora lora(slots, std::vector<int32_t>(tokens.size(), slot));
+  return reference::forward<float>(model, batch, kv, &lora);
+}
+
+bool same_bits(const reference::Matrix<float>& a, const reference::Matrix<float>& b) {
+  return a.rows() == b.rows() && a.cols() == b.cols() &&
+         std::memcmp(a.data(), b.data(), size_t(a.size()) * sizeof(float)) == 0;
+}
+
+// [5.9] P31 P9 P13: slots are filled in every order, some fills break off, some adapters change
+// everything and some little. A slot is then, byte for byte, what it would be in a fresh engine,
+// and an adapter computes there what it computes straight from its file.
+RC_GTEST_PROP(Executor, AReusedSlotIsAFreshSlot, ()) {
+  const SeededCase c = any_seeded_case(20);
+  Draw draw(c.seed);
+  const Model model = reference::random_model(reference::random_model_config(c.seed), c.seed);
+  const auto shapes = base_model_shapes(model.config);
+  const auto max_loras = int32_t(draw.between(1, 4));
+  const int64_t max_rank = draw.one_of<int64_t>({4, 5, 8});
+  std::vector<RandomAdapter> adapters;
+  for (int64_t i = 0; i < 4; ++i) {
+    reference::RandomAdapterOptions options = reference::random_adapter_options(c.seed + i);
+    if (i == 0) options = {.rank = 4, .embed_tokens = true, .lm_head = true};  // the rich one
+    adapters.push_back(random_adapter(model.config, c.seed + i, options));
+  }
+  SlotWeights slots(shapes, max_loras, max_rank);
+  std::vector<const reference::Adapter*> owner(size_t(max_loras), nullptr);
+  bool reused = false;
+  for (int i = 0; i < c.num_ops; ++i) {
+    const auto slot = int32_t(draw(max_loras));
+    reused = reused || owner[size_t(slot)] != nullptr;
+    if (draw.one_in(6)) {
+      slots.begin_fill(slot);
+      owner[size_t(slot)] = nullptr;
+      continue;
+    }
+    const size_t index = draw.one_in(3) ? 0 : size_t(draw(4));
+    owner[size_t(slot)] = &adapters[index].adapter;
+    slots.fill(slot, adapters[index].adapter, {index + 1, uint64_t(i) + 1});
+  }
+  const std::vector<int32_t> tokens = reference::random_tokens(model.config, 5, c.seed);
+  for (int32_t slot = 0; slot < max_loras; ++slot) {
+    SlotWeights fresh(shapes, max_loras, max_rank);
+    const reference::Adapter* adapter = owner[size_t(slot)];
+    if (adapter != nullptr) fresh.fill(slot, *adapter, slots.content(slot));
+    RC_ASSERT(same_slot(slots, fresh, model.config, slot));
+    if (adapter == nullptr) continue;
+    RC_ASSERT(same_bits(logits_in_slot(model, slots, slot, tokens),
+                        reference::sequence_logits<float>(model, adapter, tokens)));
+  }
+  RC_CLASSIFY(reused, "a slot is used again");
+}
+
+// --- launches -------------------------------------------------------------------------------
+
+enum class Damage : uint8_t { none, other_adapter, same_adapter_again, half_filled };
+
+// [2.10] [2.12] P32: between plan and launch something happens to a slot. The step is refused if
+// and only if it reads that slot.
+RC_GTEST_PROP(Executor, ASlotFilledUnderAStepIsCaught, ()) {
+  const SeededCase c = any_seeded_case(12);
+  Draw draw(c.seed);
+  const Model model = reference::random_model(reference::random_model_config(c.seed), c.seed);
+  SchedulerConfig config;
+  config.residency.max_loras = int32_t(draw.between(2, 4));
+  config.block_size = 2;
+  config.num_blocks = 100;
+  config.load_mode = draw.one_of({LoadMode::overlap, LoadMode::blocking});
+  StepByHand engine(model, config, 4);
+  for (int i = 0; i < 5; ++i) {
+    engine.add_adapter(random_adapter(model.config, c.seed + uint64_t(i)));
+  }
+  for (int i = 0; i < c.num_ops; ++i) {
+    EngineRequest r = random_engine_request(draw, uint64_t(i), model.config, 7);
+    if (!draw.one_in(4)) r.adapter = std::to_string(draw.between(1, 5));
+    engine.submit(r);
+    if (draw.one_in(2)) engine.step();
+  }
+  const StepPlan& plan = engine.plan();
+  RC_PRE(!plan.empty());
+  RC_ASSERT(engine.executor.problem(plan, engine.scheduler) == "");
+  const auto damage = Damage(draw(4));
+  const auto slot = int32_t(draw(config.residency.max_loras));
+  const SlotContent before = engine.executor.slot(slot);
+  if (damage == Damage::none || before.uid == kBaseUid) return;
+  engine.executor.begin_copy(slot);
+  if (damage != Damage::half_filled) {
+    const bool same = damage == Damage::same_adapter_again;
+    const Uid uid = same ? before.uid : before.uid % 5 + 1;
+    if (!engine.executor.is_on_cpu(uid)) engine.executor.load(uid);
+    engine.executor.end_copy(uid, slot, before.generation + 1);
+  }
+  bool reads = false;
+  for (const StepRow& row : plan.rows) reads = reads || row.slot == slot;
+  RC_CLASSIFY(reads, "the step reads the slot");
+  RC_CLASSIFY(damage == Damage::same_adapter_again, "only the generation tells");
+  RC_ASSERT((engine.executor.problem(plan, engine.scheduler) != "") == reads);
 }
 
 }  // namespace

@@ -19,4 +19,27 @@ EngineRequest random_engine_request(Draw& draw, uint64_t id, const reference::Mo
 /// (abort, error) must be a beginning of `expected`.
 bool same_generation(const EngineOutput& got, const reference::Generation& expected);
 
+/// Scheduler and executor driven by hand: transfers take no time, steps run when asked to.
+/// Adapters are "1", "2", ... (uid = that number).
+class StepByHand {
+ public:
+  StepByHand(const reference::Model& model, const SchedulerConfig& config, int64_t max_lora_rank);
+
+  void add_adapter(const reference::RandomAdapter& adapter);
+  SubmitStatus submit(const EngineRequest& request);
+  /// Plans until a step has rows or nothing is on its way; what it waits for arrives.
+  const StepPlan& plan();
+  /// Plans, runs and commits one step; false if it was empty.
+  bool step();
+
+  Scheduler scheduler;
+  ReferenceExecutor executor;
+
+ private:
+  void finish_transfers();
+
+  int64_t now_ns_ = 0;
+  int64_t num_adapters_ = 0;
+};
+
 }  // namespace loratory::sim

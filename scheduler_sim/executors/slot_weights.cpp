@@ -105,7 +105,9 @@ void SlotWeights::fill(int32_t slot, const Adapter& adapter, const SlotContent& 
 std::vector<LoraSlice> SlotWeights::slices(const LinearRef& linear) const {
   std::vector<LoraSlice> out;
   for (const Projection p : reference::projections(linear.kind)) {
-    out.push_back(modules_.at({linear.layer, linear.expert, p}).slice());
+    const auto module = modules_.find({linear.layer, linear.expert, p});
+    LORATORY_ASSERT(module != modules_.end(), "a layer of the model");
+    out.push_back(module->second.slice());
   }
   return out;
 }
