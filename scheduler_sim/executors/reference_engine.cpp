@@ -84,8 +84,7 @@ SubmitStatus ReferenceEngine::submit(const EngineRequest& request) {
 // --- events ---------------------------------------------------------------------------------
 
 bool ReferenceEngine::advance() {
-  if (step_ == nullptr) plan_step();
-  start_step_if_ready();
+  if (step_ == nullptr && plan_step()) return true;
   const auto next = std::ranges::min_element(events_, {}, &Event::time_ns);
   if (next == events_.end()) {
     LORATORY_ASSERT(scheduler_.num_live() == 0, "requests wait and nothing is on its way");
@@ -106,6 +105,7 @@ bool ReferenceEngine::advance() {
       break;
   }
   start_transfers();
+  start_step_if_ready();
   return true;
 }
 
@@ -130,11 +130,14 @@ void ReferenceEngine::start_transfers() {
   starts.clear();
 }
 
-void ReferenceEngine::plan_step() {
+bool ReferenceEngine::plan_step() {
   const StepPlan& plan = scheduler_.plan(now_ns_);
   start_transfers();
-  step_ = plan.empty() ? nullptr : &plan;
+  if (plan.empty()) return false;
+  step_ = &plan;
   step_runs_ = false;
+  start_step_if_ready();
+  return true;
 }
 
 void ReferenceEngine::start_step_if_ready() {

@@ -50,8 +50,8 @@ class ReferenceEngine : private DecisionSink {
   void cancel(uint64_t id) { scheduler_.abort(id, now_ns_); }
   PinStatus pin(std::string_view name);
 
-  /// Plans a step if none is in flight, then lets one event happen: a load, a copy or a step ends.
-  /// False: nothing is left to do.
+  /// Lets one thing happen: a step is planned, if none is in flight and there is something to run;
+  /// else a load, a copy or the step ends. False: nothing is left to do.
   bool advance();
   void run() {
     while (advance()) {
@@ -82,7 +82,7 @@ class ReferenceEngine : private DecisionSink {
   void on_decision(const Decision& decision) override;
   void start(Event event);
   void start_transfers();
-  void plan_step();
+  bool plan_step();
   void start_step_if_ready();
   void finish_load(const Event& event);
   void finish_copy(const Event& event);

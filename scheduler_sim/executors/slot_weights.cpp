@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "reference/adapter/dequantize.hpp"
 #include "reference/adapter/expand_module.hpp"
 #include "reference/base/check.hpp"
 
@@ -10,7 +11,6 @@ namespace loratory::sim {
 
 using reference::Adapter;
 using reference::BaseModelShapes;
-using reference::ConstTensorView;
 using reference::Dtype;
 using reference::LinearRef;
 using reference::LoraModule;
@@ -29,10 +29,10 @@ void poison(const TensorView& view) {
   }
 }
 
-/// The whole of `from` into the corner of `to`.
-void write(const ConstTensorView& from, const TensorView& to) {
-  for (int64_t i = 0; i < from.size(0); ++i) {
-    for (int64_t j = 0; j < from.size(1); ++j) to.set(from.get(i, j), i, j);
+/// All of `from` into the corner of `to`.
+void write(const reference::Matrix<float>& from, const TensorView& to) {
+  for (Eigen::Index i = 0; i < from.rows(); ++i) {
+    for (Eigen::Index j = 0; j < from.cols(); ++j) to.set(from(i, j), i, j);
   }
 }
 
@@ -94,8 +94,8 @@ void SlotWeights::fill(int32_t slot, const Adapter& adapter, const SlotContent& 
   for (auto& [id, module] : modules_) {
     const LoraModule* source = adapter.find(id);
     if (source == nullptr) continue;
-    write(source->a, module.a.view()[slot]);
-    write(source->b, module.b.view()[slot]);
+    write(dequantized_a(*source), module.a.view()[slot]);
+    write(dequantized_b(*source), module.b.view()[slot]);
     module.ranks[size_t(slot)] = int32_t(source->rank);
     module.scalings[size_t(slot)] = source->scaling;
   }

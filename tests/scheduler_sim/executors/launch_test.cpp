@@ -10,7 +10,8 @@ using reference::Model;
 
 class LaunchDeathTest : public testing::Test {
  protected:
-  Launch() : model_(random_model(reference::tiny_model_config(), 1)), engine_(model_, config(), 4) {
+  LaunchDeathTest()
+      : model_(random_model(reference::tiny_model_config(), 1)), engine_(model_, config(), 4) {
     GTEST_FLAG_SET(death_test_style, "threadsafe");  // OpenMP has started threads
     for (uint64_t seed : {1, 2}) engine_.add_adapter(random_adapter(model_.config, seed));
   }

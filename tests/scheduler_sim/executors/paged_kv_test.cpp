@@ -54,6 +54,7 @@ TEST(PagedKv, ANewOwnerFindsPoison) {
 }
 
 TEST(PagedKvDeathTest, PositionsOfTheSequenceAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // OpenMP has started threads
   PagedKv kv = small_pool();
   const std::vector<BlockId> table{1, 2};
   kv.begin_step({{table, 1, 2}});

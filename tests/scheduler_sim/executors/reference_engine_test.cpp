@@ -244,7 +244,7 @@ TEST_F(ReferenceEngineTest, SameSeedSameEverything) {  // P64
 TEST_F(ReferenceEngineTest, ReloadUnderTheSameName) {
   start(config(1));
   submit(request(1, "x", 9, 6));
-  while (engine_->step() == nullptr) engine_->advance();
+  while (engine_->step() == nullptr) ASSERT_TRUE(engine_->advance());
   const RandomAdapter old = adapters_.at("x");
   const RandomAdapter fresh = adapter(77, {.rank = 2});
   engine_->register_adapter("x", 2, source_of(fresh), /*replace=*/true);
@@ -260,8 +260,8 @@ TEST_F(ReferenceEngineTest, CancelledInAStep) {  // [7.16] P65
   start(config(2));
   submit(request(1, "x", 5, 3));
   ASSERT_EQ(engine_->submit(request(2, "y", 5, 8, 3)), SubmitStatus::ok);
-  while (log_.count(DecisionKind::first_token) < 2) engine_->advance();
-  while (engine_->step() == nullptr) engine_->advance();
+  while (log_.count(DecisionKind::first_token) < 2) ASSERT_TRUE(engine_->advance());
+  while (engine_->step() == nullptr) ASSERT_TRUE(engine_->advance());
   engine_->cancel(2);
   run_and_compare();
   const EngineOutput& cut = engine_->output(2);
