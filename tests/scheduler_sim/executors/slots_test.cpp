@@ -7,6 +7,7 @@
 #include "reference/layout/batch_layout.hpp"
 #include "scheduler_sim/executors/slot_lora.hpp"
 #include "scheduler_sim/executors/slot_weights.hpp"
+#include "tests/reference/adapter/adapter_files.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -32,6 +33,26 @@ RandomAdapter attention_only(uint64_t seed, int64_t rank) {
 }
 RandomAdapter everything(uint64_t seed) {
   return random_adapter(model(), seed, {.rank = 4, .embed_tokens = true, .lm_head = true});
+}
+
+// [1.43]: bits 0x38 are 1 in e4m3 and 0.5 in e5m2.
+TEST(SlotWeights, Fp8BecomesNumbers) {
+  const std::string path = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+  reference::TestTensors tensors;
+  tensors
+      .add_bytes(path + "A.weight", reference::StorageDtype::kF8E4M3, {2, 8},
+                 std::string(16, '\x38'))
+      .add_bytes(path + "B.weight", reference::StorageDtype::kF8E5M2, {12, 2},
+                 std::string(24, '\x38'))
+      .add_numbers(path + "A.weight_scale", {2}, {3, 5})
+      .add_numbers(path + "B.weight_scale", {1}, {7});
+  const reference::Adapter adapter = tensors.load();
+  SlotWeights slots(reference::small_model(), 1, 2);
+  slots.fill(0, adapter, {1, 1});
+  const LoraSlice q = slots.slices(kQkv)[0];
+  EXPECT_EQ(q.a.get(0, 0, 7), 3);
+  EXPECT_EQ(q.a.get(0, 1, 7), 5);
+  EXPECT_EQ(q.b.get(0, 11, 1), 3.5);
 }
 
 int64_t num_finite(const reference::ConstTensorView& view) {
