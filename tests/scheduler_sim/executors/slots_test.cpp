@@ -149,7 +149,7 @@ TEST(SlotLora, ATableIsMadeForOneStep) {
 TEST(SlotLora, ColumnsAreTokens) {
   SlotWeights slots = empty_slots(2);
   slots.fill(1, everything(1).adapter, {1, 1});
-  const SlotLora lora(slots, {kBaseSlot, 1, kBaseSlot, 1});
+  const SlotLora lora(slots, {1, kBaseSlot, kBaseSlot, 1});
   const Matrix<float> x = Matrix<float>::Ones(64, 2);
   Matrix<float> y = Matrix<float>::Zero(256, 2);
   const std::vector<int64_t> tokens{2, 3};
