@@ -22,11 +22,13 @@ constexpr int kDeepest = 32;
 constexpr int64_t kLargestRank = 1 << 20;
 constexpr int kMostRegexes = 256;
 
-// Fields that change nothing here [4.6], and those read below.
-constexpr std::array<std::string_view, 24> kKnownFields{"alpha_pattern",
+// Fields that change nothing here [4.6], and those read below. Settings of a feature (corda_config,
+// megatron_core, qalora_group_size) are idle without the field that switches it on: see kRejected.
+constexpr std::array<std::string_view, 28> kKnownFields{"alpha_pattern",
                                                         "auto_mapping",
                                                         "base_model_name_or_path",
                                                         "bias",
+                                                        "corda_config",
                                                         "eva_config",
                                                         "exclude_modules",
                                                         "fan_in_fan_out",
@@ -37,9 +39,12 @@ constexpr std::array<std::string_view, 24> kKnownFields{"alpha_pattern",
                                                         "loftq_config",
                                                         "lora_alpha",
                                                         "lora_dropout",
+                                                        "lora_ga_config",
+                                                        "megatron_core",
                                                         "modules_to_save",
                                                         "peft_type",
                                                         "peft_version",
+                                                        "qalora_group_size",
                                                         "r",
                                                         "rank_pattern",
                                                         "revision",
@@ -271,7 +276,7 @@ void warn_of_unknown(const json& root, AdapterConfig& config) {
     const bool known =
         std::ranges::binary_search(kKnownFields, std::string_view(item.key())) ||
         std::ranges::any_of(kRejected, [&](const auto& row) { return row[0] == item.key(); });
-    if (!known) {
+    if (!known && !item.value().is_null()) {
       config.warnings.push_back(
           fmt::format("adapter_config.json: unknown field '{}'", printable_key(item.key())));
     }

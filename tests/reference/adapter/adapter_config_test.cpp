@@ -220,9 +220,9 @@ TEST(AdapterConfig, TheSameFieldsWithoutEffectPass) {
          "fan_in_fan_out": false, "layer_replication": null, "megatron_config": {},
          "megatron_core": "megatron.core", "loftq_config": {}, "eva_config": null,
          "lora_dropout": 0.1, "init_lora_weights": "gaussian", "inference_mode": true,
-         "task_type": "CAUSAL_LM", "revision": null, "auto_mapping": null,)");
-  EXPECT_EQ(config.warnings,
-            std::vector<std::string>{"adapter_config.json: unknown field 'megatron_core'"});
+         "task_type": "CAUSAL_LM", "revision": null, "auto_mapping": null,
+         "qalora_group_size": 16, "corda_config": null, "of_tomorrow": null, "new": 1,)");
+  EXPECT_EQ(config.warnings, std::vector<std::string>{"adapter_config.json: unknown field 'new'"});
   ConfigOptions residual;
   residual.assume_residual_base = true;
   EXPECT_EQ(parse(R"("init_lora_weights": "olora",)", residual).rank, 8);
