@@ -247,8 +247,10 @@ ADAPTERS = {
     },
     "llama3_tied_bias": {
         "all_r8": dict(r=8, lora_alpha=16, target_modules=ATTENTION + MLP),
-        "tied_lm_head": dict(r=4, lora_alpha=4, target_modules=["lm_head"]),
-        "tied_embed_tokens": dict(r=4, lora_alpha=4, target_modules=["embed_tokens"]),
+        # PEFT replaces the base by the copy in the file: the file must hold it exactly.
+        "tied_lm_head": dict(r=4, lora_alpha=4, target_modules=["lm_head"], file_dtype=F16),
+        "tied_embed_tokens": dict(r=4, lora_alpha=4, target_modules=["embed_tokens"],
+                                  file_dtype=F16),
         "alpha_0": dict(r=2, lora_alpha=0, target_modules=["q_proj"]),
     },
     "qwen3_yarn": {
@@ -316,8 +318,7 @@ def save_adapter(model, folder, dtype):
     weights = folder / "adapter_model.safetensors"
     exact = load_file(weights)
     save_file({key: value.to(dtype) for key, value in exact.items()}, weights)
-    return all(torch.equal(value.to(dtype).to(F32), value) for key, value in exact.items()
-               if "base_layer.weight" not in key)
+    return all(torch.equal(value.to(dtype).to(F32), value) for value in exact.values())
 
 
 def base_for(name, unfused):
