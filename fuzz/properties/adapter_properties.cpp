@@ -198,6 +198,7 @@ void require_expected(const Adapter& adapter, const Written& written) {
   }
 }
 
+// [1.10] [1.26] [1.38] [4.1] [4.7]
 RC_GTEST_PROP(Adapter, WhatIsSavedIsLoaded, ()) {
   const SeededCase c = sim::any_seeded_case(2);
   const Written written = any_adapter(c.seed);
@@ -215,6 +216,7 @@ RC_GTEST_PROP(Adapter, WhatIsSavedIsLoaded, ()) {
             write_safetensors(written.tensors, {{"format", "pt"}}));
 }
 
+// [4.19]
 /// Bytes of the header changed, cut or doubled: one error with a code, or an adapter.
 RC_GTEST_PROP(Adapter, DamageIsRefusedWithACode, ()) {
   const SeededCase c = sim::any_seeded_case(8);

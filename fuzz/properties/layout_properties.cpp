@@ -61,6 +61,7 @@ ChunkedLayout chunked(const Batch& batch, int32_t segment_size) {
   return layout;
 }
 
+// [2.2] [2.27]
 RC_GTEST_PROP(Layout, TheThreeFormsAreOnePartition, ()) {
   Batch batch(sim::any_seeded_case(12));
   const Partition expected = expected_partition(batch);
@@ -74,6 +75,7 @@ RC_GTEST_PROP(Layout, TheThreeFormsAreOnePartition, ()) {
   RC_ASSERT(partition(layout) == expected);
 }
 
+// [2.17] [2.18]
 // P11: a segment holds 1 to segment_size tokens of one slot, and only the last of a slot is short.
 RC_GTEST_PROP(Layout, SegmentsAreFullExceptTheLastOfASlot, ()) {
   Batch batch(sim::any_seeded_case(12));
@@ -101,6 +103,7 @@ std::vector<int32_t> garbage(sim::Draw& draw) {
   return values;
 }
 
+// [2.5] [2.16]
 // P70: what an array held before a build never shows.
 RC_GTEST_PROP(Layout, GarbageBeforeABuildDoesNotShow, ()) {
   Batch batch(sim::any_seeded_case(12));

@@ -67,6 +67,7 @@ void change_numbers(Tensor& t, Change change) {
   for (int64_t i = 0; i < num_numbers(t); ++i) set_number(t, i, change(i, number(t, i)));
 }
 
+// [1.12]
 RC_GTEST_PROP(Lora, P1ZeroWeightsOrScalingGiveBase, ()) {
   const LoraCase c = any_lora_case();
   LoraData data(c, Fill::reals);
@@ -81,6 +82,7 @@ RC_GTEST_PROP(Lora, P1ZeroWeightsOrScalingGiveBase, ()) {
   for (int64_t i = 0; i < num_numbers(y); ++i) RC_ASSERT(number(y, i) == number(data.y, i));
 }
 
+// [1.2]
 // P2, [1.3], [1.4], [1.6]: NaN in everything that is not covered stays, bit for bit.
 RC_GTEST_PROP(Lora, P2UncoveredElementsKeepTheirBits, ()) {
   LoraData data(any_lora_case(), Fill::reals);
@@ -106,6 +108,7 @@ RC_GTEST_PROP(Lora, P2UncoveredElementsKeepTheirBits, ()) {
   }
 }
 
+// [1.1]
 RC_GTEST_PROP(Lora, P3DeltaIsLinearInBAndHomogeneousInPowersOfTwo, ()) {
   LoraCase c = any_lora_case();
   c.dtype = 0;  // sums of two results stay exact
@@ -131,6 +134,7 @@ RC_GTEST_PROP(Lora, P3DeltaIsLinearInBAndHomogeneousInPowersOfTwo, ()) {
   RC_ASSERT(same_bits(y_doubled, doubled_scaling.run()));
 }
 
+// [1.1]
 // P4 with every mode: integers leave nothing to round, so all modes give the exact delta.
 RC_GTEST_PROP(Lora, P4IntegersGiveTheExactDeltaInEveryMode, ()) {
   LoraCase c = any_lora_case();
@@ -150,6 +154,7 @@ RC_GTEST_PROP(Lora, P4IntegersGiveTheExactDeltaInEveryMode, ()) {
   RC_CLASSIFY(nonzero, "some delta is not 0");
 }
 
+// [1.17] [1.18]
 RC_GTEST_PROP(Lora, P5EveryModeLiesWithinTheBound, ()) {
   const LoraCase c = any_lora_case();
   const Fill fill = Fill(1 + random_bits(c.seed, 999, 1) % 3);
@@ -174,6 +179,7 @@ RC_GTEST_PROP(Lora, P5EveryModeLiesWithinTheBound, ()) {
   RC_CLASSIFY(worst > 0.5, "worst error/bound > 0.5");
 }
 
+// [1.8] [1.18]
 // The shrink alone, into a buffer of each dtype.
 RC_GTEST_PROP(Lora, P5ShrinkLiesWithinItsBound, ()) {
   const LoraCase c = any_lora_case();
@@ -202,6 +208,7 @@ RC_GTEST_PROP(Lora, P5ShrinkLiesWithinItsBound, ()) {
   }
 }
 
+// [1.19]
 RC_GTEST_PROP(Lora, P6PermutingTokensPermutesRows, ()) {
   const LoraCase c = any_lora_case();
   const LoraData data(c, Fill::reals);
@@ -210,6 +217,7 @@ RC_GTEST_PROP(Lora, P6PermutingTokensPermutesRows, ()) {
   for (int64_t t = 0; t < c.num_tokens; ++t) RC_ASSERT(same_row(moved, t, y, order[size_t(t)]));
 }
 
+// [1.19]
 // P7, and P11 for the operations: any cut of a batch into consecutive parts.
 RC_GTEST_PROP(Lora, P7P11RowsDoNotDependOnTheBatchOrItsChunks, ()) {
   const LoraCase c = any_lora_case();
@@ -242,6 +250,7 @@ void permute_parts(Tensor& t, const std::vector<int64_t>& to) {
   }
 }
 
+// [1.19]
 RC_GTEST_PROP(Lora, P8SlotNumbersDoNotMatter, ()) {
   const LoraCase c = any_lora_case();
   const LoraData data(c, Fill::reals);
@@ -280,6 +289,7 @@ Tensor with_columns(const Tensor& b, int64_t num_columns) {
   return out;
 }
 
+// [1.8]
 // P9, [1.11], [1.26]: max_rank of r, 2r and 64.
 RC_GTEST_PROP(Lora, P9TheRankOfTheBufferDoesNotMatter, ()) {
   const LoraCase c = any_lora_case();
@@ -341,6 +351,7 @@ RC_GTEST_PROP(Lora, P13NanStaysInItsRowOrSlot, ()) {
   }
 }
 
+// [1.3] [1.4]
 RC_GTEST_PROP(Lora, P14ASliceChangesItsOwnColumnsOnly, ()) {
   const LoraCase c = any_lora_case();
   const LoraData data(c, Fill::reals);
@@ -451,6 +462,7 @@ RC_GTEST_PROP(Lora, P18MergedWeightsGiveTheSame, ()) {
   RC_ASSERT(same_bits(reals.run(folded), reals.run(plain)));
 }
 
+// [1.29]
 // P22, [1.28]: a gather of a column of A is the linear form of a one-hot x; ids at both ends.
 RC_GTEST_PROP(Lora, P22EmbeddingIsLinearOfOneHot, ()) {
   LoraCase c = any_lora_case();
@@ -504,6 +516,7 @@ RC_GTEST_PROP(Lora, P22LogitsOfShardsAreTheLogits, ()) {
   RC_ASSERT(same_bits(data.y, y));
 }
 
+// [1.6]
 // P24, P17: without add_inputs y is delta alone, whatever it held; with it y accumulates.
 RC_GTEST_PROP(Lora, P24AddInputs, ()) {
   const LoraCase c = any_lora_case();

@@ -37,6 +37,7 @@ std::string refusal_of(const std::string& fields) {
   return refusal("{" + fields + R"("r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]})");
 }
 
+// [4.4]
 TEST(AdapterConfig, RequiredFields) {
   EXPECT_EQ(refusal("{}"), "E_CONFIG(r, lora_alpha, target_modules)");
   EXPECT_EQ(refusal(R"({"r": 8, "target_modules": "all-linear"})"), "E_CONFIG(lora_alpha)");
@@ -60,6 +61,7 @@ TEST(AdapterConfig, RequiredFields) {
   }
 }
 
+// [1.10] [4.7] [4.8]
 TEST(AdapterConfig, ScalingIsAlphaOverTheRankOfTheModule) {
   EXPECT_EQ(parse("").scaling_of(kQ), 2.0F);
   EXPECT_EQ(parse("\"use_rslora\": true,").scaling_of(kQ), static_cast<float>(16 / std::sqrt(8.0)));
@@ -70,6 +72,7 @@ TEST(AdapterConfig, ScalingIsAlphaOverTheRankOfTheModule) {
   EXPECT_EQ(both.scaling_of("model.layers.2.self_attn.q_proj"), 4.0F);
 }
 
+// [1.12] [4.8]
 TEST(AdapterConfig, AlphaMayBeZeroOrNegativeNotInfinite) {
   const char* text = R"({{"r": 1, "lora_alpha": {}, "target_modules": ["q_proj"]}})";
   const auto scaling = [&](const char* alpha) {
@@ -80,6 +83,7 @@ TEST(AdapterConfig, AlphaMayBeZeroOrNegativeNotInfinite) {
   EXPECT_THROW(scaling("1e300"), AdapterError);
 }
 
+// [4.7]
 TEST(AdapterConfig, PatternsMatchTheEndOfAPathFromAComponentOn) {
   struct Row {
     const char* pattern;
@@ -110,12 +114,14 @@ TEST(AdapterConfig, PatternsMatchTheEndOfAPathFromAComponentOn) {
   }
 }
 
+// [4.7]
 TEST(AdapterConfig, TheFirstMatchInFileOrderCounts) {
   EXPECT_EQ(parse(R"("rank_pattern": {"q_proj": 3, ".*q_proj": 4},)").rank_of(kQ), 3);
   EXPECT_EQ(parse(R"("rank_pattern": {".*q_proj": 4, "q_proj": 3},)").rank_of(kQ), 4);
   EXPECT_EQ(parse(R"("rank_pattern": {"z": 1, "q_proj": 3, "a": 2},)").rank_of(kQ), 3);
 }
 
+// [4.7]
 TEST(AdapterConfig, PatternsThatDoNotCompileOrMeanSomethingElse) {
   const std::string deep(1025, 'a');
   for (const std::string& pattern :
@@ -129,6 +135,7 @@ TEST(AdapterConfig, PatternsThatDoNotCompileOrMeanSomethingElse) {
   }
 }
 
+// [4.19]
 // Backtracking needs 2^40 steps for these.
 TEST(AdapterConfig, NoPatternTakesExponentialTime) {
   const std::string path = "model." + std::string(60, 'a') + "!";
@@ -138,6 +145,7 @@ TEST(AdapterConfig, NoPatternTakesExponentialTime) {
   }
 }
 
+// [4.4] [4.7]
 TEST(AdapterConfig, TargetModules) {
   const auto targets = [](const std::string& selection, const char* path, bool is_linear = true) {
     return parse_adapter_config(R"({"r": 8, "lora_alpha": 16, "target_modules": )" + selection +
@@ -156,6 +164,7 @@ TEST(AdapterConfig, TargetModules) {
   EXPECT_FALSE(targets(R"("all-linear")", "lm_head", false));
 }
 
+// [1.52] [4.5]
 TEST(AdapterConfig, ExcludedModulesAndChosenLayers) {
   const char* path2 = "model.layers.2.self_attn.q_proj";
   EXPECT_FALSE(parse(R"("exclude_modules": ["q_proj"],)").targets(kQ, true));
@@ -168,6 +177,7 @@ TEST(AdapterConfig, ExcludedModulesAndChosenLayers) {
   EXPECT_FALSE(parse(R"("layers_to_transform": 2, "layers_pattern": ["h"],)").targets(path2, true));
 }
 
+// [4.5]
 // As PEFT's regular expressions do it: the last number that follows a name.
 TEST(AdapterConfig, TheLayerOfAPath) {
   const char* expert = "model.layers.2.mlp.experts.5.q_proj";
@@ -185,6 +195,7 @@ TEST(AdapterConfig, TheLayerOfAPath) {
             "E_CONFIG(layers_to_transform)");
 }
 
+// [1.52] P37
 TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
   struct Row {
     const char* field;
@@ -214,6 +225,7 @@ TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
   }
 }
 
+// [1.52] [4.6]
 TEST(AdapterConfig, TheSameFieldsWithoutEffectPass) {
   const auto config = parse(
       R"("use_dora": false, "bias": "none", "lora_bias": false, "modules_to_save": null,
@@ -228,6 +240,7 @@ TEST(AdapterConfig, TheSameFieldsWithoutEffectPass) {
   EXPECT_EQ(parse(R"("init_lora_weights": "olora",)", residual).rank, 8);
 }
 
+// [4.19]
 TEST(AdapterConfig, BrokenFiles) {
   for (const char* text :
        {"", "[]", "{", "null", "{\"r\": 1e999}", "{\"r\": NaN}", "{\"\xff\": 1}"}) {

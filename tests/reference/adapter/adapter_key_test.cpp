@@ -118,14 +118,17 @@ constexpr Row kMoreKeys[] = {
     {"~base_model.model..lora_A.weight", "E_KEY"},
 };
 
+// [1.35] [1.38] [1.52] [4.9]-[4.11]
 TEST(AdapterKey, AppendixB) {
   for (const Row& row : kAppendixB) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }
 
+// [4.9]-[4.11]
 TEST(AdapterKey, MoreKeys) {
   for (const Row& row : kMoreKeys) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }
 
+// [4.10]
 TEST(AdapterKey, PrefixMapsBelongToTheModel) {
   BaseModelShapes shapes = small_model();
   shapes.decoder_prefixes = {"model.language_model."};
@@ -137,6 +140,7 @@ TEST(AdapterKey, PrefixMapsBelongToTheModel) {
             "E_KEY");
 }
 
+// [1.35]
 TEST(AdapterKey, ARouterMayBeDeclared) {
   BaseModelShapes shapes = small_model();
   shapes.router_has_lora = true;
@@ -144,6 +148,7 @@ TEST(AdapterKey, ARouterMayBeDeclared) {
             "layer 0 router: A");
 }
 
+// [4.11]
 TEST(AdapterKey, AModelWithoutExpertsHasNoneOfTheirKeys) {
   BaseModelShapes shapes = small_model();
   shapes.num_experts = 0;
@@ -153,6 +158,7 @@ TEST(AdapterKey, AModelWithoutExpertsHasNoneOfTheirKeys) {
   }
 }
 
+// [4.9]
 TEST(AdapterKey, HintsSayWhatToDo) {
   const auto line = [](const char* key) -> std::string {
     try {

@@ -18,6 +18,7 @@ using testing::HasSubstr;
 const std::string kKey = "base_model.model.model.layers.0.";
 const std::string kPath = "model.layers.0.";
 
+// [1.24] [4.12]
 TEST(LoadAdapter, OnePair) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
@@ -36,6 +37,7 @@ TEST(LoadAdapter, OnePair) {
   EXPECT_EQ(to_string(q->id), "layers.0.self_attn.q_proj");
 }
 
+// [4.11] [4.12]
 TEST(LoadAdapter, EveryModuleHasTheShapeOfItsBaseWeight) {
   struct Row {
     const char* path;
@@ -62,6 +64,7 @@ TEST(LoadAdapter, EveryModuleHasTheShapeOfItsBaseWeight) {
   }
 }
 
+// [4.2] [4.12]
 TEST(LoadAdapter, TensorsThatDoNotFitEachOther) {
   const std::string q = kKey + "self_attn.q_proj";
   TestTensors columns;
@@ -78,6 +81,7 @@ TEST(LoadAdapter, TensorsThatDoNotFitEachOther) {
   EXPECT_EQ(empty.refusal(), "E_SHAPE");
 }
 
+// [4.12]
 TEST(LoadAdapter, AWithoutB) {
   for (const char* half : {"lora_A.weight", "lora_B.weight", "lora_A.weight_scale"}) {
     TestTensors tensors;
@@ -87,6 +91,7 @@ TEST(LoadAdapter, AWithoutB) {
   }
 }
 
+// [1.10] [4.7] [4.8]
 TEST(LoadAdapter, TheRankOfATensorIsThatOfTheConfiguration) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8, 4);
@@ -98,6 +103,7 @@ TEST(LoadAdapter, TheRankOfATensorIsThatOfTheConfiguration) {
   EXPECT_EQ(adapter.modules[0].scaling, 3.0F);
 }
 
+// [4.15]
 TEST(LoadAdapter, MaxLoraRank) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8, 3);
@@ -110,6 +116,7 @@ TEST(LoadAdapter, MaxLoraRank) {
   EXPECT_THAT(tensors.last_error(), HasSubstr("rank 3 is greater than max_lora_rank 2"));
 }
 
+// [1.23] [1.25]
 TEST(LoadAdapter, FusedQkvAndGateUpAreSplitByRows) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.qkv_proj", 24, 8).add_pair(kPath + "mlp.gate_up_proj", 28, 8);
@@ -127,6 +134,7 @@ TEST(LoadAdapter, FusedQkvAndGateUpAreSplitByRows) {
   EXPECT_EQ(v.a.data, adapter.find({0, -1, Projection::kQ})->a.data) << "A is shared, not copied";
 }
 
+// [4.17]
 TEST(LoadAdapter, TheSameMatrixTwiceIsAnError) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.qkv_proj", 24, 8).add_pair(kPath + "self_attn.k_proj", 6, 8);
@@ -139,6 +147,7 @@ TEST(LoadAdapter, TheSameMatrixTwiceIsAnError) {
   EXPECT_EQ(experts.refusal(), "E_KEY");
 }
 
+// [1.28] [4.9]
 TEST(LoadAdapter, Embeddings) {
   const std::string key = "base_model.model.model.embed_tokens";
   TestTensors tensors;
@@ -156,6 +165,7 @@ TEST(LoadAdapter, Embeddings) {
   EXPECT_EQ(linear.refusal(), "E_KEY");
 }
 
+// [4.9]
 // logits += scaling · (x B_e) A_e, which is shrink by B_e^T and expand by A_e^T.
 TEST(LoadAdapter, ATiedHeadTrainedAsAnEmbeddingIsTransposed) {
   TestTensors tensors;
@@ -172,6 +182,7 @@ TEST(LoadAdapter, ATiedHeadTrainedAsAnEmbeddingIsTransposed) {
   EXPECT_EQ(head.b.get(7, 1), 1 + 10 + 7);
 }
 
+// [1.29] [4.9]
 TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8)
@@ -181,6 +192,7 @@ TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
   EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(resized_vocab)");
 }
 
+// [1.38]
 TEST(LoadAdapter, ThreeDimensionalExperts) {
   TestTensors tensors;
   tensors.add(kKey + "mlp.experts.w1.lora_A.weight", {6, 2, 8})
@@ -193,6 +205,7 @@ TEST(LoadAdapter, ThreeDimensionalExperts) {
   EXPECT_EQ(to_string(gate.id), "layers.0.mlp.experts.4.gate_proj");
 }
 
+// [1.38]
 TEST(LoadAdapter, SharedOuterExperts) {
   TestTensors tensors;
   tensors.add(kKey + "mlp.experts.w2.lora_A.weight", {6, 2, 5})
@@ -218,6 +231,7 @@ TestTensors nested_parameters() {
   return tensors;
 }
 
+// [1.38]
 TEST(LoadAdapter, TargetParametersNestInOrder) {
   TestTensors tensors = nested_parameters();
   const Adapter adapter = tensors.load();
@@ -235,6 +249,7 @@ TEST(LoadAdapter, TargetParametersNestInOrder) {
   EXPECT_EQ(down.scaling, 1.5F) << "alpha / r, never alpha / (r·E)";
 }
 
+// [1.39]
 TEST(LoadAdapter, InterleavedGateAndUpRows) {
   TestTensors tensors = nested_parameters();
   BaseModelShapes shapes = small_model();
@@ -249,6 +264,7 @@ AdapterConfig parameter_config(const std::string& parameters, const std::string&
                               R"("target_parameters": [)" + parameters + "]}");
 }
 
+// [1.38] [4.4]
 TEST(LoadAdapter, OneTargetParameterIsTheOuterOne) {
   TestTensors down;
   down.add(kKey + "mlp.experts.lora_A.weight", {12, 5})
@@ -265,6 +281,7 @@ TEST(LoadAdapter, OneTargetParameterIsTheOuterOne) {
   EXPECT_EQ(nested_parameters().refusal(down_only), "E_CONFIG(target_parameters)");
 }
 
+// [1.38]
 TEST(LoadAdapter, ThePatternOfAParameterIsItsOwnPath) {
   const auto config = [](const std::string& pattern) {
     return parameter_config("\"gate_up_proj\", \"down_proj\"",
@@ -279,6 +296,7 @@ TEST(LoadAdapter, ThePatternOfAParameterIsItsOwnPath) {
   EXPECT_EQ(scaling("^model.layers.0.mlp.experts.down_proj", Projection::kDown), 5.0F);
 }
 
+// [1.38]
 TEST(LoadAdapter, RowsOfParametersAreAMultipleOfTheExperts) {
   TestTensors tensors;
   tensors.add(kKey + "mlp.experts.lora_A.weight", {11, 5})
@@ -286,6 +304,7 @@ TEST(LoadAdapter, RowsOfParametersAreAMultipleOfTheExperts) {
   EXPECT_EQ(tensors.refusal(), "E_SHAPE");
 }
 
+// [4.13]
 TEST(LoadAdapter, StrictAndLenient) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair("model.layers.0.unknown", 2, 2);
@@ -305,8 +324,10 @@ TEST(LoadAdapter, StrictAndLenient) {
   EXPECT_EQ(dora.refusal(config_of(), lenient), "E_UNSUPPORTED(dora)") << "never dropped";
 }
 
+// [4.13]
 TEST(LoadAdapter, EmptyFiles) { EXPECT_EQ(TestTensors().refusal(), "E_EMPTY"); }
 
+// [4.7] [4.16]
 TEST(LoadAdapter, TargetModulesDecideWhatMayBeThere) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair(kPath + "self_attn.k_proj", 6, 8);
@@ -316,6 +337,7 @@ TEST(LoadAdapter, TargetModulesDecideWhatMayBeThere) {
   EXPECT_THAT(tensors.last_error(), HasSubstr("k_proj"));
 }
 
+// [4.14]
 TEST(LoadAdapter, GroupsThatAreNotEnabled) {
   struct Row {
     bool EnabledModules::*group;
@@ -340,6 +362,7 @@ TEST(LoadAdapter, GroupsThatAreNotEnabled) {
   }
 }
 
+// [4.16]
 TEST(LoadAdapter, WeightsThatAreNotFinite) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), -std::nanf(""),
@@ -357,6 +380,7 @@ TEST(LoadAdapter, WeightsThatAreNotFinite) {
   }
 }
 
+// [4.3]
 // 65520 is the first number that rounds to infinity in fp16.
 TEST(LoadAdapter, WeightsThatOverflowInTheEnginesType) {
   const auto refusal = [](float weight, Dtype engine) {
@@ -375,6 +399,7 @@ TEST(LoadAdapter, WeightsThatOverflowInTheEnginesType) {
   EXPECT_EQ(refusal(std::numeric_limits<float>::max(), Dtype::bf16), "E_NONFINITE");
 }
 
+// [1.22] [4.3]
 TEST(LoadAdapter, TypesOfWeights) {
   const auto refusal = [](StorageDtype dtype) {
     const std::string q = kKey + "self_attn.q_proj";
@@ -444,6 +469,7 @@ class Folder : public testing::Test {
   std::string path_;
 };
 
+// [4.1]
 TEST_F(Folder, WhatIsSavedIsLoaded) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add_pair(kPath + "mlp.up_proj", 14, 8);
@@ -455,6 +481,7 @@ TEST_F(Folder, WhatIsSavedIsLoaded) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 2) << "no partial files";
 }
 
+// [4.1]
 TEST_F(Folder, MissingAndUnsafeFiles) {
   EXPECT_THAT(line(), HasSubstr("E_IO: " + path_ + "/adapter_config.json"));
   TestTensors tensors;
@@ -467,6 +494,7 @@ TEST_F(Folder, MissingAndUnsafeFiles) {
   EXPECT_THAT(line(), HasSubstr("E_IO: " + path_ + "/adapter_model.safetensors"));
 }
 
+// [4.5]
 TEST_F(Folder, AnotherBaseModelIsAWarning) {
   AdapterConfig config = config_of();
   config.base_model_name = "org/other";

@@ -47,6 +47,7 @@ std::string entry(const std::string& name, const std::string& shape, size_t begi
                      shape, begin, end);
 }
 
+// [4.2]
 TEST(Safetensors, ReadsTensorsInTheOrderOfTheirBytes) {
   const std::string header = "{" + entry("b", "2", 8, 16) + "," + entry("a", "1,2", 0, 8) +
                              R"(,"__metadata__":{"format":"pt"}}  )";
@@ -59,6 +60,7 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirBytes) {
   EXPECT_EQ(read.find("__metadata__"), nullptr);
 }
 
+// [4.2]
 TEST(Safetensors, ZeroSizeAndRankZeroTensorsArePartOfTheFormat) {
   const std::string header = "{" + entry("empty", "0,7", 4, 4) + "," + entry("scalar", "", 0, 4) +
                              "," + entry("first", "0", 0, 0) + "}";
@@ -103,6 +105,7 @@ TEST(Safetensors, WritesWhatTheOfficialWriterWrites) {
   EXPECT_EQ(written, golden);
 }
 
+// [4.2]
 TEST(Safetensors, NamesTheTensorThatBreaksARule) {
   const auto overlap =
       refusal(file_of("{" + entry("a", "2", 0, 8) + "," + entry("b", "2", 4, 12) + "}", 16));
@@ -125,6 +128,7 @@ TEST(Safetensors, NamesTheTensorThatBreaksARule) {
   EXPECT_EQ(refusal(file_of("{" + entry("a", "1.0", 0, 4) + "}", 4)).code, Code::kIo);
 }
 
+// [4.2]
 TEST(Safetensors, DuplicateNamesAndFieldsAreErrors) {
   const auto twice =
       refusal(file_of("{" + entry("a", "0", 0, 0) + "," + entry("a", "0", 0, 0) + "}", 0));
@@ -139,6 +143,7 @@ TEST(Safetensors, DuplicateNamesAndFieldsAreErrors) {
   EXPECT_EQ(refusal(file_of(field, 0)).code, Code::kKey);
 }
 
+// [4.2] [4.19]
 TEST(Safetensors, ShapesThatOverflow) {
   for (const char* shape : {"4294967296,4294967296", "9223372036854775807,2", "9223372036854775808",
                             "18446744073709551616", "3037000500,3037000500,3037000500"}) {
@@ -148,6 +153,7 @@ TEST(Safetensors, ShapesThatOverflow) {
   }
 }
 
+// [4.2] [4.19]
 TEST(Safetensors, DamagedFiles) {
   EXPECT_EQ(refusal("").code, Code::kIo);
   EXPECT_EQ(refusal("1234567").code, Code::kIo);
@@ -163,6 +169,7 @@ TEST(Safetensors, DamagedFiles) {
   }
 }
 
+// [4.2] [4.19]
 // The memory and time of these are those of the first bad token; a limit of the test binary would
 // be needed to prove it, the fuzzer's malloc limit does.
 TEST(Safetensors, HeadersOfAHundredMegabytes) {
@@ -184,6 +191,7 @@ TEST(Safetensors, TensorsWithoutDataAreFew) {
   EXPECT_EQ(refusal(file_of(header + "," + entry("last", "0", 0, 0) + "}", 0)).key, "last");
 }
 
+// [4.2] [4.19]
 TEST(Safetensors, EntriesThatClaimMoreThanThereIsEndTheParse) {
   std::string header = "{";
   for (int i = 0; i < 100; ++i) header += entry(fmt::format("t{}", i), "4", 0, 16) + ",";
@@ -192,6 +200,7 @@ TEST(Safetensors, EntriesThatClaimMoreThanThereIsEndTheParse) {
   EXPECT_EQ(refused.key, "t1");
 }
 
+// [4.1]
 TEST(Safetensors, AMissingFileIsNamed) {
   try {
     SafetensorsFile::open("/nowhere/adapter_model.safetensors");

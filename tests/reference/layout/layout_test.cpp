@@ -21,6 +21,7 @@ struct BatchExample {
   bool no_lora;
 };
 
+// [2.1]-[2.6] [2.8]
 TEST(BatchLayout, WorkedExamples) {
   const BatchExample examples[] = {
       {3,
@@ -47,6 +48,7 @@ TEST(BatchLayout, WorkedExamples) {
   }
 }
 
+// [2.5] [2.16]
 TEST(BatchLayout, PaddingCountsAsBaseTokens) {
   BatchLayout layout;
   build(Ints{0, 0}, 1, 4, layout);
@@ -57,6 +59,7 @@ TEST(BatchLayout, PaddingCountsAsBaseTokens) {
   EXPECT_TRUE(make_batch_layout({}, 2).no_lora);
 }
 
+// [2.9]
 TEST(BatchLayout, RejectsSlotsThatDoNotExist) {
   EXPECT_THROW(make_batch_layout(Ints{0, 2}, 2), InputError);
   EXPECT_THROW(make_batch_layout(Ints{-2}, 2), InputError);
@@ -70,6 +73,7 @@ ChunkedLayout chunked(std::vector<RequestTokens> requests, int32_t segment_size)
   return layout;
 }
 
+// [2.17]-[2.20]
 TEST(ChunkedLayout, WorkedExamples) {
   const ChunkedLayout small = chunked({{0, 2}, {1, 1}, {0, 3}}, 3);
   EXPECT_THAT(small.permutation, ElementsAre(0, 1, 3, 4, 5, 2));
@@ -87,6 +91,7 @@ TEST(ChunkedLayout, WorkedExamples) {
   EXPECT_THAT(cut.seg_indptr, ElementsAre(0, 16, 32, 48, 51));
 }
 
+// [2.17]
 TEST(ChunkedLayout, RejectsBaseTokensWithoutSlot) {
   EXPECT_THROW(chunked({{-1, 1}}, 16), InputError);
   EXPECT_THROW(chunked({{3, 1}}, 16), InputError);
@@ -99,6 +104,7 @@ RequestLayout grouped(std::vector<RequestTokens> requests) {
   return layout;
 }
 
+// [2.24] [2.25]
 TEST(RequestLayout, WorkedExamples) {
   const RequestLayout mixed = grouped({{1, 1}, {-1, 1}, {0, 1}, {1, 1}});
   EXPECT_THAT(mixed.sort_order, ElementsAre(2, 0, 3));

@@ -151,6 +151,7 @@ struct Dtypes {
   double least_worst_ratio;
 };
 
+// [1.18]
 TEST(ErrorBound, HoldsForEveryOrderOfSummationAndIsTight) {
   const Dtypes dtypes[] = {{Dtype::f32, Dtype::f32, 0.25},
                            {Dtype::f16, Dtype::f16, 0.6},
@@ -173,6 +174,7 @@ TEST(ErrorBound, HoldsForEveryOrderOfSummationAndIsTight) {
   }
 }
 
+// [1.18]
 // Folded, the products h·B' underflow at their own size, not at |s| times it: here every one of 64
 // products vanishes, and a bound with 2^-149·|s|·r for them would be too small by a factor of 20.
 TEST(ErrorBound, UnderflowOfFoldedProductsDoesNotShrinkWithScaling) {
@@ -187,6 +189,7 @@ TEST(ErrorBound, UnderflowOfFoldedProductsDoesNotShrinkWithScaling) {
   EXPECT_GT(ratio, 0.3);
 }
 
+// [1.18]
 TEST(ErrorBound, InfinityMustBeMetByTheSameInfinity) {
   const Arithmetic f16{.out = Dtype::f16};
   const DeltaFacts past{.base = 65504, .delta = 65504};

@@ -64,6 +64,7 @@ struct WorkedExample {
   std::vector<float> scalings{0.5, 2};
 };
 
+// [1.1] A.1 in every preset.
 TEST(LoraLinear, WorkedExample) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
     for (const NumericMode& mode : {kDefaultMode, kVllmMode, kSglangMode, kTokenSpeedMode}) {
@@ -76,6 +77,7 @@ TEST(LoraLinear, WorkedExample) {
   }
 }
 
+// [1.6] P24
 TEST(LoraLinear, WithoutAddInputsTheOldYIsNotReadAndBaseRowsNotWritten) {
   WorkedExample e(Dtype::f32);
   e.y = filled(Dtype::f32, {3, 2}, kNan);
@@ -122,6 +124,7 @@ double one_product(double h, double b, float scaling, NumericMode mode, Dtype we
   return y.get(0, 0);
 }
 
+// [1.13] [1.17]
 TEST(Expand, EveryModeRoundsWhereItSays) {
   const double h = 1 + 0x1p-8 + 0x1p-12;  // needs 13 bits; bf16 keeps 1 + 2^-7
   using H = IntermediateMode;
@@ -140,6 +143,7 @@ TEST(Expand, EveryModeRoundsWhereItSays) {
   EXPECT_EQ(one_product(b, b, 1, vllm_sum, Dtype::bf16), 1 + 0x1p-6) << "delta in B's dtype";
 }
 
+// [1.2]-[1.5] [1.7]
 TEST(Expand, RaggedSlicesWriteTheirOwnColumns) {
   const std::vector<int32_t> slots{0, -1, 1};
   const std::vector<int32_t> ranks[] = {{1, 1}, {0, 1}, {1, 0}};  // slot 0 lacks k, slot 1 lacks v
@@ -161,6 +165,7 @@ TEST(Expand, RaggedSlicesWriteTheirOwnColumns) {
   for (int column = 0; column < 7; ++column) EXPECT_TRUE(std::signbit(y.get(1, column)));
 }
 
+// [1.7] [1.8]
 TEST(Shrink, WritesCoveredRowsUpToTheirRank) {
   WorkedExample e(Dtype::f32);
   Tensor h = filled(Dtype::f32, {1, 3, 2}, 77);
@@ -168,6 +173,7 @@ TEST(Shrink, WritesCoveredRowsUpToTheirRank) {
   EXPECT_THAT(values(h), ElementsAre(3, 77, 77, 77, -1, 2));
 }
 
+// [1.9]
 TEST(LoraLinear, BiasComesFirstAndOnlyToCoveredElements) {
   WorkedExample e(Dtype::f32);
   Tensor bias = tensor(Dtype::f32, {2, 2}, {10, 20, 30, 40});
@@ -179,6 +185,7 @@ TEST(LoraLinear, BiasComesFirstAndOnlyToCoveredElements) {
   EXPECT_THROW(lora_linear(args), InputError);
 }
 
+// [1.10] [1.12]
 TEST(LoraScaling, AlphaOverRank) {
   EXPECT_EQ(lora_scaling(16, 8, false), 2.0F);
   EXPECT_EQ(lora_scaling(16, 64, true), 2.0F);
@@ -190,6 +197,7 @@ TEST(LoraScaling, AlphaOverRank) {
   EXPECT_THROW(lora_scaling(1, 0, false), InputError);
 }
 
+// [1.28] [1.29]
 TEST(LoraEmbedding, GathersAColumnOfA) {
   // V = 3, r = 2, H = 2; ids at both ends of the vocabulary.
   Tensor a = tensor(Dtype::bf16, {1, 2, 3}, {1, 2, 3, 4, 5, 6});
@@ -241,6 +249,7 @@ Tensor wide_layer(Dtype dtype, int64_t num_in, double* worst) {
   return y;
 }
 
+// [1.19] [1.20]
 // P5 on K = 17, 2368, 3456, 11008/P; and the bits of one thread with four.
 TEST(LoraLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
@@ -257,6 +266,7 @@ TEST(LoraLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
   }
 }
 
+// [1.22] [2.9]
 // Each argument that breaks a rule is named.
 TEST(LoraLinear, BadArgumentsAreNamed) {
   const auto error = [](auto spoil) -> std::string {
