@@ -37,22 +37,6 @@ bool same_row(const Tensor& left, int64_t l, const Tensor& right, int64_t r) {
   return true;
 }
 
-/// The tokens `order` of the batch, as a batch.
-LoraData with_tokens(const LoraData& data, const std::vector<int64_t>& order) {
-  LoraData moved = data;
-  const auto num_tokens = int64_t(order.size());
-  moved.slots.clear();
-  moved.x = Tensor(data.x.dtype(), {num_tokens, data.x.shape()[1]});
-  moved.y = Tensor(data.y.dtype(), {num_tokens, data.num_columns()});
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    const int64_t from = order[size_t(t)];
-    moved.slots.push_back(data.slot(from));
-    for (int64_t c = 0; c < data.x.shape()[1]; ++c) moved.x.set(data.x.get(from, c), t, c);
-    for (int64_t n = 0; n < data.num_columns(); ++n) moved.y.set(data.y.get(from, n), t, n);
-  }
-  return moved;
-}
-
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {
   std::vector<int64_t> order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
@@ -351,6 +335,28 @@ RC_GTEST_PROP(Lora, P13NanStaysInItsRowOrSlot, ()) {
   }
 }
 
+// P13, [1.6]: NaN in the weights of one slice shows in no column of another.
+RC_GTEST_PROP(Lora, P13NanOfASliceStaysInItsColumns, ()) {
+  const LoraCase c = any_lora_case();
+  const LoraData data(c, Fill::reals);
+  const size_t bad = size_t(random_bits(c.seed, 999, 9) % uint64_t(c.num_slices));
+  LoraData poisoned = data;
+  change_numbers(poisoned.a[bad], [](int64_t, double) { return kNan; });
+  change_numbers(poisoned.b[bad], [](int64_t, double) { return kNan; });
+  const Tensor y = data.run(), y_poisoned = poisoned.run();
+  const auto before = data.num_out.begin() + ptrdiff_t(bad);
+  const int64_t begin = std::accumulate(data.num_out.begin(), before, int64_t(0));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (int64_t n = 0; n < data.num_columns(); ++n) {
+      if (n >= begin && n < begin + *before && data.covered(t, n)) {
+        RC_ASSERT(std::isnan(y_poisoned.get(t, n)));
+      } else {
+        RC_ASSERT(bits_at(y_poisoned, t, n) == bits_at(y, t, n));
+      }
+    }
+  }
+}
+
 // [1.3] [1.4]
 RC_GTEST_PROP(Lora, P14ASliceChangesItsOwnColumnsOnly, ()) {
   const LoraCase c = any_lora_case();
@@ -456,7 +462,9 @@ RC_GTEST_PROP(Lora, P18MergedWeightsGiveTheSame, ()) {
     }
   }
   LoraData reals(c, Fill::reals);
-  for (auto& scalings : reals.scalings) std::fill(scalings.begin(), scalings.end(), 0.5F);
+  for (auto& scalings : reals.scalings) {
+    for (size_t s = 0; s < scalings.size(); ++s) scalings[s] = std::ldexp(0.5F, int(s));
+  }
   NumericMode folded = data.mode, plain = data.mode;
   folded.scale = ScaleMode::folded_b, plain.scale = ScaleMode::accumulator;
   RC_ASSERT(same_bits(reals.run(folded), reals.run(plain)));

@@ -172,6 +172,21 @@ bool LoraData::covered(int64_t t, int64_t column) const {
   return ranks[i][size_t(slot(t))] > 0;
 }
 
+LoraData with_tokens(const LoraData& data, const std::vector<int64_t>& order) {
+  LoraData moved = data;
+  const auto num_tokens = int64_t(order.size());
+  moved.slots.clear();
+  moved.x = Tensor(data.x.dtype(), {num_tokens, data.x.shape()[1]});
+  moved.y = Tensor(data.y.dtype(), {num_tokens, data.num_columns()});
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    const int64_t from = order[size_t(t)];
+    moved.slots.push_back(data.slot(from));
+    for (int64_t c = 0; c < data.x.shape()[1]; ++c) moved.x.set(data.x.get(from, c), t, c);
+    for (int64_t n = 0; n < data.num_columns(); ++n) moved.y.set(data.y.get(from, n), t, n);
+  }
+  return moved;
+}
+
 double number(const Tensor& t, int64_t index) {
   return load(t.dtype(), t.bytes().data() + index * int64_t(size_bytes(t.dtype())));
 }

@@ -61,6 +61,9 @@ struct LoraData {
   NumericMode mode;
 };
 
+/// The tokens `order` of the batch, as a batch.
+LoraData with_tokens(const LoraData& data, const std::vector<int64_t>& order);
+
 /// Reads number `index` of a tensor without gaps.
 double number(const Tensor& t, int64_t index);
 void set_number(Tensor& t, int64_t index, double value);

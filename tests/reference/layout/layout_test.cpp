@@ -48,6 +48,13 @@ TEST(BatchLayout, WorkedExamples) {
   }
 }
 
+// [2.13] A prompt of 100 tokens of which 3 are scheduled has 3 here; one that is skipped has none.
+TEST(TokenSlots, FollowTheRequestsWithTheirScheduledTokens) {
+  EXPECT_THAT(token_slots(std::vector<RequestTokens>{{2, 3}, {0, 0}, {-1, 1}, {0, 2}}),
+              ElementsAre(2, 2, 2, -1, 0, 0));
+  EXPECT_THAT(token_slots({}), IsEmpty());
+}
+
 // [2.5] [2.16]
 TEST(BatchLayout, PaddingCountsAsBaseTokens) {
   BatchLayout layout;
@@ -79,6 +86,8 @@ TEST(ChunkedLayout, WorkedExamples) {
   EXPECT_THAT(small.permutation, ElementsAre(0, 1, 3, 4, 5, 2));
   EXPECT_THAT(small.weight_indices, ElementsAre(0, 0, 1));
   EXPECT_THAT(small.seg_indptr, ElementsAre(0, 3, 5, 6));
+  EXPECT_THAT(small.lora_ranks, ElementsAre(8, 8, 8));
+  EXPECT_THAT(small.scalings, ElementsAre(1, 1, 1));
   const ChunkedLayout wide = chunked({{0, 2}, {1, 1}, {0, 3}}, 16);
   EXPECT_THAT(wide.weight_indices, ElementsAre(0, 1));
   EXPECT_THAT(wide.seg_indptr, ElementsAre(0, 5, 6));
@@ -113,9 +122,17 @@ TEST(RequestLayout, WorkedExamples) {
   EXPECT_THAT(mixed.group_sizes, ElementsAre(1, 2));
   EXPECT_EQ(mixed.num_groups, 2);
   EXPECT_EQ(mixed.max_group_size, 2);
+  EXPECT_THAT(mixed.seg_lens, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(mixed.weight_indices, ElementsAre(1, -1, 0, 1));
   const RequestLayout base = grouped({{-1, 1}, {-1, 1}});
   EXPECT_THAT(base.sort_order, IsEmpty());
   EXPECT_EQ(base.num_groups, 0);
+  const RequestLayout prefill = grouped({{1, 4}, {-1, 1}, {1, 2}});
+  EXPECT_THAT(prefill.seg_lens, ElementsAre(4, 1, 2));
+  EXPECT_THAT(prefill.seg_indptr, ElementsAre(0, 4, 5, 7));
+  EXPECT_THAT(prefill.weight_indices, ElementsAre(1, -1, 1));
+  EXPECT_EQ(prefill.max_len, 4);
+  EXPECT_EQ(prefill.num_groups, 0) << "groups are for decode";
 }
 
 // [2.26]

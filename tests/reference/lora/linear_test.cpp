@@ -143,6 +143,72 @@ TEST(Expand, EveryModeRoundsWhereItSays) {
   EXPECT_EQ(one_product(b, b, 1, vllm_sum, Dtype::bf16), 1 + 0x1p-6) << "delta in B's dtype";
 }
 
+// [1.17] By hand with h = 1 + 2^-9, which bf16 rounds to 1, and B = 1 + 2^-7.
+TEST(LoraLinear, PresetsRoundAsTheirEngines) {
+  using H = IntermediateMode;
+  EXPECT_EQ(kDefaultMode, (NumericMode{H::fp32, SumMode::one_round, ScaleMode::accumulator}));
+  EXPECT_EQ(kSglangMode, (NumericMode{H::store_as_x, SumMode::two_round, ScaleMode::accumulator}));
+  EXPECT_EQ(kTokenSpeedMode, kSglangMode);
+  EXPECT_EQ(kVllmMode, (NumericMode{H::cast_to_weight, SumMode::two_round, ScaleMode::folded_b}));
+  const auto delta = [](NumericMode mode) {
+    Tensor x = tensor(Dtype::bf16, {1, 2}, {1, 0x1p-9}), a = filled(Dtype::bf16, {1, 1, 2}, 1);
+    Tensor b = filled(Dtype::bf16, {1, 1, 1}, 1 + 0x1p-7), y(Dtype::f32, {1, 1});
+    const std::vector<int32_t> slots{0}, ranks{1};
+    const std::vector<float> scalings{1.5F};
+    lora_linear({.x = x.view(),
+                 .slots = slots,
+                 .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+                 .mode = mode,
+                 .y = y.view()});
+    return y.get(0, 0);
+  };
+  EXPECT_EQ(delta(kDefaultMode), 1.5 * (1 + 0x1p-9) * (1 + 0x1p-7));
+  EXPECT_EQ(delta(kSglangMode), 1.5 * (1 + 0x1p-7));
+  EXPECT_EQ(delta(kVllmMode), 1.5 + 0x1p-6) << "1.5·B is a tie";
+}
+
+// [1.17] How often a second rounding shows: about 0.3 % of these pairs, by one bit.
+TEST(LoraLinear, TwoRoundingsSeldomDiffer) {
+  std::mt19937_64 engine(17);
+  const auto between = [&](double low, double high) {
+    return low + (high - low) * double(engine() >> 11) * 0x1p-53;
+  };
+  int num_different = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const auto base = float(round_to(Dtype::bf16, between(0.5, 2)));
+    const auto d = float(between(1e-3, 1e-2));
+    const double one = round_to(Dtype::bf16, base + d);
+    const double two = round_to(Dtype::bf16, base + float(round_to(Dtype::bf16, d)));
+    if (one == two) continue;
+    ++num_different;
+    EXPECT_LE(std::fabs(one - two), 0x1p-6);
+  }
+  EXPECT_GT(num_different, 200);
+  EXPECT_LT(num_different, 400);
+}
+
+// [1.14] bf16 keeps 8 bits, scaling has 13 here; y keeps the dtype it has.
+TEST(Expand, ScalingIsNotRoundedToTheDtypeOfTheWeights) {
+  const float scaling = 1 + 0x1p-12F;
+  EXPECT_EQ(one_product(1, 1, scaling, {}, Dtype::bf16), scaling);
+  EXPECT_EQ(one_product(3, 1, scaling, {.sum = SumMode::two_round}, Dtype::bf16), 3 * scaling);
+  EXPECT_EQ(one_product(1, 1, scaling, {.scale = ScaleMode::folded_b}, Dtype::bf16), 1);
+}
+
+// [1.15] q times an adapter is another adapter: the same weights in another slot. q = 0 is base.
+TEST(LoraLinear, AMultipleOfAnAdapterIsAnotherSlot) {
+  Tensor x = tensor(Dtype::f32, {4, 2}, {1, 2, 1, 2, 1, 2, 1, 2});
+  Tensor a = filled(Dtype::f32, {3, 1, 2}, 1), b = filled(Dtype::f32, {3, 1, 1}, 2);
+  Tensor y = tensor(Dtype::f32, {4, 1}, {10, 10, 10, 10});
+  const std::vector<int32_t> slots{0, 1, 2, -1}, ranks{1, 1, 1};
+  const std::vector<float> scalings{0.5F, 0.5F * 3, 0.5F * 0};
+  lora_linear({.x = x.view(),
+               .slots = slots,
+               .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+               .y = y.view()});
+  EXPECT_THAT(values(y), ElementsAre(13, 19, 10, 10));
+}
+
 // [1.2]-[1.5] [1.7]
 TEST(Expand, RaggedSlicesWriteTheirOwnColumns) {
   const std::vector<int32_t> slots{0, -1, 1};
