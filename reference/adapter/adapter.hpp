@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,6 +74,11 @@ struct LoadOptions {
   EnabledModules enabled;
   bool assume_residual_base = false;  ///< ConfigOptions
   std::string base_model_name;        ///< "" = unknown; another one in the config warns
+
+  /// embed_tokens or lm_head as the base model's checkpoint has it; nullptr if it is not at hand.
+  /// A copy in the adapter's file must then be of the same type and bytes, else
+  /// E_UNSUPPORTED(changed_base). Empty: copies are noted, not compared [4.9].
+  std::function<const StoredTensor*(Projection)> base_weights;
 };
 
 /// Loads a PEFT directory: adapter_config.json and adapter_model.safetensors.
@@ -84,7 +90,8 @@ struct LoadOptions {
 /// Errors besides those of SafetensorsFile, AdapterConfig and adapter_key.hpp:
 ///   E_IO           a file is missing
 ///   E_UNSUPPORTED  (pickle) only adapter_model.bin; (attention | mlp | experts | embed_tokens |
-///                  lm_head) the module is not enabled; (resized_vocab); (block_scales)
+///                  lm_head) the module is not enabled; (resized_vocab); (changed_base);
+///                  (block_scales)
 ///   E_KEY          the same module twice, e.g. as qkv_proj and as q_proj
 ///   E_PAIR         A without B, or the reverse; a scale without its tensor
 ///   E_SHAPE        a tensor does not fit the base model; no transposition is guessed [4.12]

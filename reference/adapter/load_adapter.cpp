@@ -118,7 +118,7 @@ class Loader {
     try {
       const AdapterKey key = parse_adapter_key(tensor.name);
       const ModuleRef ref = parse_module_path(key.path, tensor.name, shapes_);
-      if (key.role == TensorRole::kBaseCopy) return note_base_copy(tensor);
+      if (key.role == TensorRole::kBaseCopy) return note_base_copy(tensor, ref.projection);
       require_role(tensor, key.role, ref);
       place(tensor, key, ref);
     } catch (const AdapterError& error) {
@@ -127,14 +127,23 @@ class Loader {
     }
   }
 
-  void note_base_copy(const StoredTensor& tensor) {
+  void note_base_copy(const StoredTensor& tensor, Projection projection) {
     if (tensor.shape != Extents{shapes_.vocab, shapes_.hidden}) {
       throw AdapterError(Code::kUnsupported, "resized_vocab", tensor.name,
                          fmt::format("has shape {}, the base model [{}, {}]",
                                      shape_text(tensor.shape), shapes_.vocab, shapes_.hidden),
                          "");
     }
-    warnings_.push_back(fmt::format("{}: a copy of the base weights, ignored", tensor.name));
+    const StoredTensor* base = options_.base_weights ? options_.base_weights(projection) : nullptr;
+    if (base != nullptr &&
+        (base->dtype != tensor.dtype || !std::ranges::equal(base->bytes, tensor.bytes))) {
+      throw AdapterError(Code::kUnsupported, "changed_base", tensor.name,
+                         "is no exact copy of the base weights: they were trained, or are of "
+                         "another model",
+                         "");
+    }
+    warnings_.push_back(
+        fmt::format("{}: a copy of the base weights, ignored", printable_key(tensor.name)));
   }
 
   /// Embeddings have lora_embedding_A and _B, linear layers lora_A and lora_B.

@@ -225,6 +225,36 @@ TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
   }
 }
 
+// [1.52] The values of init_lora_weights; those that leave the base a residual need a promise.
+TEST(AdapterConfig, InitialWeights) {
+  ConfigOptions residual;
+  residual.assume_residual_base = true;
+  const auto refusal_with = [](const std::string& value, const ConfigOptions& options) {
+    return refusal(R"({"r": 8, "lora_alpha": 16, "target_modules": ["q"], "init_lora_weights": )" +
+                       value + "}",
+                   options);
+  };
+  for (const char* harmless :
+       {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
+    EXPECT_EQ(refusal_with(harmless, {}), "accepted") << harmless;
+  }
+  for (const char* kind :
+       {"\"pissa\"", "\"pissa_niter_16\"", "\"corda\"", "\"olora\"", "\"lora_ga\"", "\"loftq\""}) {
+    EXPECT_EQ(refusal_with(kind, {}), "E_UNSUPPORTED(init)") << kind;
+    EXPECT_EQ(refusal_with(kind, residual), "accepted") << kind;
+  }
+  EXPECT_EQ(refusal_with("\"unheard of\"", residual), "E_UNSUPPORTED(init)");
+  EXPECT_EQ(refusal_with("3", residual), "E_CONFIG(init_lora_weights)");
+}
+
+// [1.52]
+TEST(AdapterConfig, OtherMethodsThanLora) {
+  for (const char* type : {"LOHA", "LOKR", "ADALORA", "VERA", "IA3", "lora", ""}) {
+    EXPECT_EQ(refusal_of(fmt::format(R"("peft_type": "{}",)", type)), "E_UNSUPPORTED(peft_type)");
+  }
+  EXPECT_EQ(refusal_of(R"("exclude_modules": "(?i)q",)"), "E_CONFIG(exclude_modules)");
+}
+
 // [1.52] [4.6]
 TEST(AdapterConfig, TheSameFieldsWithoutEffectPass) {
   const auto config = parse(

@@ -81,6 +81,57 @@ TEST(LoadAdapter, TensorsThatDoNotFitEachOther) {
   EXPECT_EQ(empty.refusal(), "E_SHAPE");
 }
 
+// [1.27] q with an output gate has twice as many rows; the size of the base layer counts.
+TEST(LoadAdapter, AnOutputGateDoublesTheRowsOfQ) {
+  BaseModelShapes gated = small_model();
+  gated.q_size = 24;
+  const auto refusal = [&](const char* module, int64_t rows) {
+    return TestTensors()
+        .add_pair(kPath + "self_attn." + module, rows, 8)
+        .refusal(config_of(), {}, gated);
+  };
+  EXPECT_EQ(refusal("q_proj", 24), "accepted");
+  EXPECT_EQ(refusal("q_proj", 12), "E_SHAPE");
+  TestTensors fused;
+  fused.add_pair(kPath + "self_attn.qkv_proj", 24 + 6 + 6, 8);
+  const Adapter adapter = fused.load(config_of(), {}, gated);
+  EXPECT_EQ(adapter.find({0, -1, Projection::kQ})->b.shape, (Extents{24, 2}));
+  EXPECT_EQ(adapter.find({0, -1, Projection::kK})->b.get(0, 0), 100 + 24 * 2);
+}
+
+// [4.7] [4.12] The last rows of appendix B: tensors whose keys are right and whose sizes are not.
+TEST(LoadAdapter, AppendixBSizes) {
+  const std::string q = kKey + "self_attn.q_proj";
+  const auto refusal = [&](std::vector<int64_t> a, std::vector<int64_t> b,
+                           const std::string& more = "") {
+    TestTensors tensors;
+    tensors.add(q + ".lora_A.weight", std::move(a));
+    if (!b.empty()) tensors.add(q + ".lora_B.weight", std::move(b));
+    return tensors.refusal(config_of(R"("r": 16, "lora_alpha": 1)" + more));
+  };
+  EXPECT_EQ(refusal({16, 8}, {12, 16}), "accepted");
+  EXPECT_EQ(refusal({16, 8}, {}), "E_PAIR");
+  EXPECT_EQ(refusal({16, 9}, {12, 16}), "E_SHAPE");
+  EXPECT_EQ(refusal({16, 8}, {12, 8}), "E_SHAPE");
+  EXPECT_EQ(refusal({16, 8}, {12, 16}, R"(, "rank_pattern": {"q_proj": 8})"),
+            "E_CONFIG(rank_pattern)");
+  EXPECT_EQ(refusal({16, 8, 1, 1}, {12, 16, 1, 1}), "E_SHAPE") << "a convolution [1.52]";
+}
+
+// [4.12] A square A is not turned round, whichever way its numbers lie.
+TEST(LoadAdapter, NothingIsTransposedByGuess) {
+  TestTensors tensors;
+  tensors.add(kKey + "self_attn.q_proj.lora_A.weight", {8, 8})
+      .add(kKey + "self_attn.q_proj.lora_B.weight", {12, 8});
+  const Adapter adapter = tensors.load(config_of(R"("r": 8, "lora_alpha": 1)"));
+  EXPECT_EQ(adapter.modules[0].a.get(1, 0), 1 + 8);
+  EXPECT_EQ(TestTensors()
+                .add(kKey + "self_attn.q_proj.lora_A.weight", {8, 16})
+                .add(kKey + "self_attn.q_proj.lora_B.weight", {16, 12})
+                .refusal(config_of(R"("r": 16, "lora_alpha": 1)")),
+            "E_SHAPE");
+}
+
 // [4.12]
 TEST(LoadAdapter, AWithoutB) {
   for (const char* half : {"lora_A.weight", "lora_B.weight", "lora_A.weight_scale"}) {
@@ -145,6 +196,29 @@ TEST(LoadAdapter, TheSameMatrixTwiceIsAnError) {
   experts.add_pair(kPath + "mlp.experts.2.up_proj", 5, 8)
       .add_pair(kPath + "block_sparse_moe.experts.2.w3", 5, 8);
   EXPECT_EQ(experts.refusal(), "E_KEY");
+  BaseModelShapes tied = small_model();
+  tied.tied_embeddings = true;
+  TestTensors head;
+  head.add_pair("lm_head", 10, 8)
+      .add("base_model.model.lm_head.lora_embedding_A", {2, 10})
+      .add("base_model.model.lm_head.lora_embedding_B", {8, 2});
+  EXPECT_EQ(head.refusal(config_of(), {}, tied), "E_KEY") << "one tied head under two names";
+}
+
+// [4.17] What fails has changed nothing: neither the file nor another adapter of it.
+TEST(LoadAdapter, AFailedLoadLeavesNoTrace) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+  const SafetensorsFile file = tensors.file();
+  const std::string before = write_safetensors(file.tensors());
+  const Adapter first = load_adapter(config_of(), file, small_model());
+  BaseModelShapes other = small_model();
+  other.hidden = 9;
+  EXPECT_THROW(load_adapter(config_of(), file, other), AdapterError);
+  EXPECT_EQ(write_safetensors(file.tensors()), before);
+  const Adapter second = load_adapter(config_of(), file, small_model());
+  EXPECT_EQ(second.modules[0].a.data, first.modules[0].a.data);
+  EXPECT_EQ(first.modules[0].a.get(1, 0), 9);
 }
 
 // [1.28] [4.9]
@@ -190,6 +264,32 @@ TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
   EXPECT_THAT(tensors.load().warnings, testing::ElementsAre(HasSubstr("ignored")));
   tensors.add("base_model.model.lm_head.base_layer.weight", {11, 8});
   EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(resized_vocab)");
+}
+
+// [4.9] Element i of every test tensor is 1 + i, so the copy equals `base`.
+TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
+  const std::string key = "base_model.model.model.embed_tokens.base_layer.weight";
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(key, {10, 8});
+  TestTensors base, other, half;
+  base.add("w", {10, 8});
+  other.add("w", {10, 8}, 2);
+  half.add_bytes("w", StorageDtype::kF16, {10, 8}, std::string(160, '\0'));
+  Projection asked = Projection::kQ;
+  const auto refusal = [&](const TestTensors* weights) {
+    LoadOptions options;
+    options.base_weights = [&asked, weights](Projection projection) {
+      asked = projection;
+      return weights == nullptr ? nullptr : weights->tensors().data();
+    };
+    return tensors.refusal(config_of(), options);
+  };
+  EXPECT_EQ(refusal(&base), "accepted");
+  EXPECT_EQ(asked, Projection::kEmbedTokens);
+  EXPECT_EQ(refusal(nullptr), "accepted") << "not at hand";
+  EXPECT_EQ(refusal(&other), "E_UNSUPPORTED(changed_base)");
+  EXPECT_THAT(tensors.last_error(), HasSubstr(key));
+  EXPECT_EQ(refusal(&half), "E_UNSUPPORTED(changed_base)");
 }
 
 // [1.38]
