@@ -271,10 +271,12 @@ TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
   const std::string key = "base_model.model.model.embed_tokens.base_layer.weight";
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(key, {10, 8});
-  TestTensors base, other, half;
+  TestTensors base, other, same_bytes;
   base.add("w", {10, 8});
   other.add("w", {10, 8}, 2);
-  half.add_bytes("w", StorageDtype::kF16, {10, 8}, std::string(160, '\0'));
+  const auto bytes = base.tensors()[0].bytes;
+  same_bytes.add_bytes("w", StorageDtype::kU32, {10, 8},
+                       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   Projection asked = Projection::kQ;
   const auto refusal = [&](const TestTensors* weights) {
     LoadOptions options;
@@ -289,7 +291,7 @@ TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
   EXPECT_EQ(refusal(nullptr), "accepted") << "not at hand";
   EXPECT_EQ(refusal(&other), "E_UNSUPPORTED(changed_base)");
   EXPECT_THAT(tensors.last_error(), HasSubstr(key));
-  EXPECT_EQ(refusal(&half), "E_UNSUPPORTED(changed_base)");
+  EXPECT_EQ(refusal(&same_bytes), "E_UNSUPPORTED(changed_base)");
 }
 
 // [1.38]
