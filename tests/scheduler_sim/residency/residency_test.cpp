@@ -158,7 +158,7 @@ TEST(Residency, PinsLeaveOneSlot) {  // [5.19]
   EXPECT_EQ(one_slot.pin(one_slot.register_adapter("a", 8, 1).adapter), PinStatus::busy);
 }
 
-TEST(Residency, FailedLoadIsRetriedOnceAndCostsNothing) {  // [5.13] [5.21]
+TEST(Residency, FailedLoadIsRetriedOnceAndCostsNothing) {  // [4.17] [5.13] [5.21]
   OneByOne engine(2, 2, EvictionPolicy::lru);
   engine.use(1);
   Residency& tiers = engine.tiers;
