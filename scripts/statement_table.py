@@ -4,9 +4,10 @@
     scripts/statement_table.py           write the page
     scripts/statement_table.py --check   fail if the page is stale or a statement has no test
 
-Statements are the items `- **[1.2]** ...` of docs/semantics.md, properties `- **P3** ...`.
+Statements are the items `- **[1.2]** ...` of docs/semantics.md, worked numbers `- **A.1** ...`,
+properties `- **P3** ...`. A property without a test is noted, the others are required.
 A test names what it holds in the `//` comment lines directly above it, or behind it on its line:
-`// [1.2] [2.1]-[2.9] P13: ...`. A property may also carry its numbers in front of its name
+`// [1.2] [2.1]-[2.9] A.1 P13: ...`. A property may also carry its numbers in front of its name
 (`P7P11RowsDoNotDependOnTheBatch`). Standard library only.
 """
 
@@ -19,7 +20,7 @@ SEMANTICS = ROOT / "docs" / "semantics.md"
 PAGE = ROOT / "docs" / "semantics_tests.md"
 SOURCES = ["tests/**/*_test.cpp", "fuzz/properties/*.cpp"]
 
-ITEM = re.compile(r"^- \*\*(?:\[(\d+\.\d+[a-z]?)\]|(P\d+))\*\* ", re.MULTILINE)
+ITEM = re.compile(r"^- \*\*(?:\[(\d+\.\d+[a-z]?)\]|([PA]\.?\d+))\*\* ", re.MULTILINE)
 TEST = re.compile(
     r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST|RC_GTEST_PROP|RC_GTEST_FIXTURE_PROP)"
     r"\(\s*(\w+),\s*(\w+)(.*)$", re.MULTILINE)
@@ -27,12 +28,14 @@ RANGE = re.compile(r"\[(\d+)\.(\d+)\](?:-| to )\[(\d+)\.(\d+)\]")
 STATEMENT = re.compile(r"\[(\d+\.\d+[a-z]?)\]")
 PROPERTY_RANGE = re.compile(r"\bP(\d+)-P(\d+)\b")
 PROPERTY = re.compile(r"\bP\d+\b")
+EXAMPLE = re.compile(r"\bA\.\d\b")
 IN_NAME = re.compile(r"(?:P\d+)+(?=[A-Z]|$)")
 
 
 def ids_of_text(comment):
     """The statements and properties that a comment names, ranges expanded."""
     ids = set(STATEMENT.findall(comment)) | set(PROPERTY.findall(comment))
+    ids |= set(EXAMPLE.findall(comment))
     for section, first, other, last in RANGE.findall(comment):
         if section != other:
             raise SystemExit(f"a range over two sections: [{section}.{first}]-[{other}.{last}]")
@@ -61,8 +64,8 @@ def tests_of_source(path):
 
 
 def order(identity):
-    if identity.startswith("P"):
-        return (99, int(identity[1:]), "")
+    if identity[0] in "AP":
+        return (98 if identity[0] == "A" else 99, int(identity.lstrip("AP.")), "")
     section, number, letter = re.fullmatch(r"(\d+)\.(\d+)([a-z]?)", identity).groups()
     return (int(section), int(number), letter)
 
@@ -75,10 +78,7 @@ def collect():
         raise SystemExit(f"{SEMANTICS.relative_to(ROOT)}: twice: {', '.join(twice)}")
     tests = {identity: {} for identity in sorted(items, key=order)}
     unknown = []
-    last_of_section = {}
-    for identity in items:
-        if identity[0] != "P":
-            last_of_section[identity.split(".")[0]] = identity
+    sections = {identity.split(".")[0] for identity in items}
     paths = sorted(p for pattern in SOURCES for p in ROOT.glob(pattern))
     for path in paths:
         file = path.relative_to(ROOT).as_posix()
@@ -86,7 +86,7 @@ def collect():
             for identity in ids:
                 if identity in tests:
                     tests[identity].setdefault(file, []).append(name)
-                elif identity.split(".")[0] in last_of_section:
+                elif identity.split(".")[0] in sections:
                     unknown.append(f"{file}: {name}: there is no [{identity}]")
     return tests, unknown
 
@@ -94,7 +94,7 @@ def collect():
 def rows(tests, wanted):
     for identity, files in tests.items():
         if wanted(identity):
-            label = identity if identity.startswith("P") else f"[{identity}]"
+            label = identity if identity[0] in "AP" else f"[{identity}]"
             cells = [f"{', '.join(names)} ({file})" for file, names in files.items()]
             yield f"| {label} | {'<br>'.join(cells) or 'none'} |"
 
