@@ -118,7 +118,7 @@ constexpr Row kMoreKeys[] = {
     {"~base_model.model..lora_A.weight", "E_KEY"},
 };
 
-// [1.35] [1.38] [1.52] [4.9]-[4.11]
+// [1.23] [1.35] [1.38] [1.52] [4.9]-[4.11]
 TEST(AdapterKey, AppendixB) {
   for (const Row& row : kAppendixB) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }

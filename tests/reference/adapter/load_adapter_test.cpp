@@ -462,6 +462,12 @@ TEST(LoadAdapter, GroupsThatAreNotEnabled) {
     EXPECT_EQ(tensors.refusal(config_of(), options), expected);
     EXPECT_EQ(tensors.refusal(), "accepted");
   }
+  LoadOptions no_embedding;
+  no_embedding.enabled.embed_tokens = false;
+  TestTensors embedding;
+  embedding.add("base_model.model.model.embed_tokens.lora_embedding_A", {2, 10})
+      .add("base_model.model.model.embed_tokens.lora_embedding_B", {8, 2});
+  EXPECT_EQ(embedding.refusal(config_of(), no_embedding), "E_UNSUPPORTED(embed_tokens)");
 }
 
 // [4.16]
