@@ -1,4 +1,4 @@
-// LoRA operations of the reference: P1-P10, P13-P18, P22, P24, P25.
+// LoRA operations of the reference: P1-P10, P13-P16, P18, P22, P24, P25.
 // Exact lane: small integers, compared bit for bit. Bounded lane: reals, against error_bound().
 // Everything beyond a rank and in empty slots is NaN in every case (P13), so that no other
 // property can pass while reading it.
@@ -524,8 +524,7 @@ RC_GTEST_PROP(Lora, P22LogitsOfShardsAreTheLogits, ()) {
   RC_ASSERT(same_bits(data.y, y));
 }
 
-// [1.6]
-// P24, P17: without add_inputs y is delta alone, whatever it held; with it y accumulates.
+// P24, [1.6]: without add_inputs y is delta alone, whatever it held; with it y accumulates.
 RC_GTEST_PROP(Lora, P24AddInputs, ()) {
   const LoraCase c = any_lora_case();
   LoraData data(c, Fill::small_integers), poisoned = data;

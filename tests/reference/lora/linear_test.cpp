@@ -187,12 +187,19 @@ TEST(LoraLinear, TwoRoundingsSeldomDiffer) {
   EXPECT_LT(num_different, 400);
 }
 
-// [1.14] bf16 keeps 8 bits, scaling has 13 here; y keeps the dtype it has.
+// [1.14] P17: bf16 keeps 8 bits, scaling has 13 here; y keeps the dtype it has.
 TEST(Expand, ScalingIsNotRoundedToTheDtypeOfTheWeights) {
   const float scaling = 1 + 0x1p-12F;
   EXPECT_EQ(one_product(1, 1, scaling, {}, Dtype::bf16), scaling);
   EXPECT_EQ(one_product(3, 1, scaling, {.sum = SumMode::two_round}, Dtype::bf16), 3 * scaling);
   EXPECT_EQ(one_product(1, 1, scaling, {.scale = ScaleMode::folded_b}, Dtype::bf16), 1);
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    WorkedExample e(dtype);
+    e.scalings[0] = scaling;
+    lora_linear(e.args());
+    EXPECT_EQ(e.y.get(0, 1), round_to(dtype, 2 + 6 * scaling)) << name(dtype);
+    EXPECT_EQ(e.y.bytes().size(), 6 * size_bytes(dtype));
+  }
 }
 
 // [1.15] q times an adapter is another adapter: the same weights in another slot. q = 0 is base.

@@ -31,7 +31,8 @@ TEST(Dtype, EveryBitPatternRoundTrips) {
   }
 }
 
-// Between two neighbours: the midpoint goes to the even code, anything nearer to one goes there.
+// [4.3] Between two neighbours: the midpoint goes to the even code, anything nearer to one goes
+// there.
 TEST(Dtype, EncodeIsNearestEvenBetweenAllNeighbours) {
   for (const Dtype dtype : kSmall) {
     const uint32_t last = encode(dtype, largest_finite(dtype));
