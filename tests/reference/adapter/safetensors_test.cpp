@@ -170,8 +170,7 @@ TEST(Safetensors, DamagedFiles) {
 }
 
 // [4.2] [4.19]
-// The memory and time of these are those of the first bad token; a limit of the test binary would
-// be needed to prove it, the fuzzer's malloc limit does.
+// What they take from the heap: hostile_files_test.cpp.
 TEST(Safetensors, HeadersOfAHundredMegabytes) {
   const size_t size = 100'000'000;
   std::string name = "{\"" + std::string(size - 2, 'a');
