@@ -1,0 +1,105 @@
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "gpu/kernels/lora_kernel_table.cuh"
+#include "gpu/runtime/cuda_check.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+
+const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
+  static const auto bf16 = lora_kernels<__nv_bfloat16, __nv_bfloat16>();
+  static const auto bf16_f32 = lora_kernels<__nv_bfloat16, float>();
+  static const auto f16 = lora_kernels<__half, __half>();
+  static const auto f16_f32 = lora_kernels<__half, float>();
+  if (weight == Dtype::bf16) return out == Dtype::f32 ? bf16_f32 : bf16;
+  return out == Dtype::f32 ? f16_f32 : f16;
+}
+
+const LoraKernel& find(const LoraLaunch& launch) {
+  for (const LoraKernel& kernel : kernels_of(launch.weight, launch.out)) {
+    if (kernel.variant == launch.variant) return kernel;
+  }
+  throw InputError("lora_linear: variant", "has no kernel");
+}
+
+/// As many clusters as the GPU holds at once: a kernel's loop takes what is more.
+struct Residency {
+  int shared_bytes = 0;
+  int num_clusters = 0;
+};
+
+Residency make_resident(const LoraKernel& kernel, int max_rank) {
+  Residency out{.shared_bytes = kernel.shared_bytes(max_rank)};
+  int device = 0, num_sms = 0, most_shared_bytes = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
+  LORATORY_CUDA_CHECK(
+      cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  // For all ranks at once: layers of another rank launch the same kernel.
+  LORATORY_CUDA_CHECK(cudaFuncSetAttribute(
+      kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes));
+  if (kernel.variant.cluster == 1) {
+    int ctas = 0;
+    LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
+    out.num_clusters = num_sms * std::max(1, ctas);
+    return out;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(kernel.variant.cluster));
+  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.dynamicSmemBytes = size_t(out.shared_bytes);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&out.num_clusters, kernel.function, &config));
+  out.num_clusters = std::max(1, out.num_clusters);
+  return out;
+}
+
+/// Asked of the driver once for each kernel, rank and device: launches are asked for in graphs and
+/// on hot paths.
+Residency residency_of(const LoraKernel& kernel, int max_rank) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, int>, Residency> known;
+  int device = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  const auto [place, is_new] = known.try_emplace({kernel.function, max_rank, device});
+  if (is_new) place->second = make_resident(kernel, max_rank);
+  return place->second;
+}
+
+}  // namespace
+
+void launch_lora_linear(const LoraLaunch& launch) {
+  const LoraKernel& kernel = find(launch);
+  const Residency residency = residency_of(kernel, launch.params.max_rank);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(residency.num_clusters * kernel.variant.cluster));
+  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.dynamicSmemBytes = size_t(residency.shared_bytes);
+  config.stream = launch.stream;
+  config.attrs = attributes;
+  if (kernel.variant.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
+  }
+  if (launch.order == LaunchOrder::overlaps_previous) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  LinearParams params = launch.params;
+  void* arguments[] = {&params};
+  LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+}  // namespace loratory::gpu

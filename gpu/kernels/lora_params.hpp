@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/layout/segments.hpp"
+
+// What the host hands a kernel by value. Plain data; everything is checked before
+// (lora_linear.cpp).
+
+namespace loratory::gpu {
+
+inline constexpr int kMaxSlices = 8;
+
+struct SliceParams {
+  const uint16_t* a = nullptr;  ///< [L][.][K]
+  const uint16_t* b = nullptr;  ///< [L][N_i][.]
+  int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
+  const int32_t* ranks = nullptr;                                                    ///< [L]
+  const float* scalings = nullptr;                                                   ///< [L]
+  int32_t num_out = 0;                                                               ///< N_i
+  int32_t offset = 0;  ///< first column of y
+};
+
+struct LinearParams {
+  const uint16_t* x = nullptr;
+  int64_t x_row_stride = 0;
+  void* y = nullptr;
+  int64_t y_row_stride = 0;
+  float* h = nullptr;  ///< [S][T][h_row_stride], shrink and expand alone
+  int64_t h_slice_stride = 0, h_row_stride = 0;
+
+  const int32_t* num_segments = nullptr;
+  const Segment* segments = nullptr;
+  const int32_t* token_indices = nullptr;
+
+  int32_t num_in = 0;
+  int32_t num_slices = 0;
+  int32_t max_rank = 0;  ///< no rank is larger
+  bool add_inputs = true;
+  bool split_h = true;     ///< false: h is rounded to the dtype of the weights
+  bool two_round = false;  ///< delta is rounded to y's dtype before it is added
+  SliceParams slices[kMaxSlices];
+};
+
+}  // namespace loratory::gpu

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "reference/layout/batch_layout.hpp"
+
+namespace loratory::gpu {
+
+/// Some tokens of one slot, neighbours in BatchLayout::token_indices_sorted. 16 bytes: one load.
+struct Segment {
+  int32_t slot;
+  int32_t first;  ///< index into token_indices_sorted
+  int32_t num_tokens;
+  int32_t unused;
+
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+/// The work list of a step's LoRA kernels, the same for all layers: every token with an adapter
+/// stands in exactly one segment. Base tokens stand in none.
+struct SegmentList {
+  int32_t segment_size = 0;
+  std::vector<Segment> segments;  ///< slots ascending; of each slot the full segments first
+};
+
+/// A SegmentList on the device.
+struct SegmentView {
+  const int32_t* num_segments = nullptr;   ///< [1]
+  const Segment* segments = nullptr;       ///< [num_segments]
+  const int32_t* token_indices = nullptr;  ///< BatchLayout::token_indices_sorted
+  int32_t segment_size = 0;
+};
+
+/// Most segments that num_tokens tokens of max_loras slots can need.
+int64_t max_segments(int64_t num_tokens, int32_t max_loras, int32_t segment_size);
+
+/// Writes all of `list` whatever it held before; keeps its memory.
+/// Errors   InputError: segment_size < 1.   Cost  O(T + L).
+void build(const reference::BatchLayout& layout, int32_t segment_size, SegmentList& list);
+
+}  // namespace loratory::gpu

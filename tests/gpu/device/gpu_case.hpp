@@ -1,0 +1,57 @@
+#pragma once
+
+#include <vector>
+
+#include "fuzz/support/lora_case.hpp"
+#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/layout/device_segments.hpp"
+#include "gpu/runtime/device_buffer.hpp"
+
+namespace loratory::gpu {
+
+/// A tensor of the host in device memory, same strides.
+class DeviceTensor {
+ public:
+  explicit DeviceTensor(const reference::Tensor& host);
+  DeviceView view() const { return view_; }
+  /// What is there now; waits for the device.
+  reference::Tensor read() const;
+  void write(const reference::Tensor& host);
+
+ private:
+  DeviceBuffer buffer_;
+  DeviceView view_;
+  reference::Extents shape_, strides_;
+  size_t num_bytes_;
+};
+
+/// Whether this process sees a GPU.
+bool has_gpu();
+
+/// The tensors of a random case on the GPU. Weights, ranks and scalings stay; y is written anew for
+/// each run.
+class GpuCase {
+ public:
+  explicit GpuCase(const reference::LoraData& data);
+
+  /// y after one launch of `variant` on the tokens of the case (or of some of them, as a batch of
+  /// their own).
+  reference::Tensor run(const LoraVariant& variant) const;
+  const LoraLinear& layer() const { return layer_; }
+  bool can_be_aligned() const { return layer_.variant_for(x_.view(), y_.view()).aligned; }
+
+ private:
+  const reference::LoraData& data_;
+  DeviceTensor x_;
+  mutable DeviceTensor y_;
+  std::vector<DeviceTensor> weights_;  // a0, b0, a1, b1, ...
+  std::vector<DeviceBuffer> tables_;   // ranks0, scalings0, ...
+  LoraLinear layer_;
+
+  LoraLinearDesc desc();
+};
+
+/// Every variant that has a kernel for these tensors.
+std::vector<LoraVariant> variants(bool aligned);
+
+}  // namespace loratory::gpu

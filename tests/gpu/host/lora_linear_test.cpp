@@ -1,0 +1,157 @@
+// What is checked before a launch: no GPU is needed to be told what is wrong.
+#include "gpu/kernels/lora_linear.hpp"
+
+#include <gmock/gmock.h>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using testing::HasSubstr;
+
+/// Addresses that nobody reads.
+void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+LoraSliceDesc slice(int64_t num_out, int64_t num_in = 64, int64_t rank = 16) {
+  return {.a = device_view(Dtype::bf16, at(0x1000), {4, rank, num_in}),
+          .b = device_view(Dtype::bf16, at(0x2000), {4, num_out, rank}),
+          .ranks = static_cast<const int32_t*>(at(0x3000)),
+          .scalings = static_cast<const float*>(at(0x4000))};
+}
+
+LoraLinearDesc desc() { return {.slices = {slice(32), slice(16)}}; }
+
+std::string error_of(const LoraLinearDesc& d) {
+  try {
+    const LoraLinear layer(d);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(LoraLinear, KnowsItsColumns) {
+  const LoraLinear layer(desc());
+  EXPECT_EQ(layer.num_columns(), 48);
+  EXPECT_EQ(layer.max_rank(), 16);
+}
+
+TEST(LoraLinear, NamesWhatDoesNotFit) {
+  LoraLinearDesc d = desc();
+  d.slices.clear();
+  EXPECT_THAT(error_of(d), HasSubstr("lora_linear: slices: has 0 slices, needs 1 to 8"));
+  d = desc();
+  d.slices[1].a.dtype = Dtype::f16;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, needs bf16 or f16, one for all"));
+  d = desc();
+  d.slices[1].b.dtype = Dtype::f16;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: differs from a in dtype"));
+  d = desc();
+  d.slices[1].b.shape[0] = 5;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1]: differs from slice 0 in the number of slots"));
+  d = desc();
+  d.slices[1] = slice(16, 65);
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: needs the in-features of slice 0"));
+  d = desc();
+  d.slices[0].b.shape[2] = 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].b: differs from a in rank"));
+  d = desc();
+  d.slices[0] = slice(32, 64, 513);
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has room for rank 513, needs 1 to 512"));
+  d = desc();
+  d.slices[0].a.strides[2] = 2;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: needs an innermost stride of 1"));
+  d = desc();
+  d.slices[0].b.data = at(0x2001);
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].b: is not aligned to its numbers"));
+  d = desc();
+  d.slices[0].a.data = nullptr;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: is null"));
+  d = desc();
+  d.slices[1].ranks = nullptr;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].ranks: is null"));
+  d = desc();
+  d.offset_start = -1;
+  EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
+  d = desc();
+  d.mode.scale = reference::ScaleMode::folded_b;
+  EXPECT_THAT(error_of(d), HasSubstr("mode.scale: folded_b is not there"));
+  d = desc();
+  d.mode.h = reference::IntermediateMode::cast_to_weight;
+  EXPECT_THAT(error_of(d), HasSubstr("mode.h: cast_to_weight is not there"));
+}
+
+struct Call {
+  DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
+  DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 48});
+  SegmentView segments{static_cast<const int32_t*>(at(0x30000)),
+                       static_cast<const Segment*>(at(0x30010)),
+                       static_cast<const int32_t*>(at(0x30100)), 8};
+
+  std::string error() const {
+    try {
+      LoraLinear(desc()).launch(x, y, segments, nullptr);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  }
+};
+
+TEST(LoraLinear, ChecksEachLaunch) {
+  Call call;
+  call.x.shape[1] = 63;
+  EXPECT_THAT(call.error(), HasSubstr("x: has 63 columns, the layer 64"));
+  call = {};
+  call.x.dtype = Dtype::f16;
+  EXPECT_THAT(call.error(), HasSubstr("x: is f16, the weights are not"));
+  call = {};
+  call.y.dtype = Dtype::f16;
+  EXPECT_THAT(call.error(), HasSubstr("y: is f16, needs f32 or the dtype of the weights"));
+  call = {};
+  call.y.shape[1] = 47;
+  EXPECT_THAT(call.error(), HasSubstr("y: has 47 columns, the slices end at 48"));
+  call = {};
+  call.y.shape[0] = 9;
+  EXPECT_THAT(call.error(), HasSubstr("y: has not the rows of x"));
+  call = {};
+  call.segments.segment_size = 16;
+  EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
+  call = {};
+  call.segments.segments = nullptr;
+  EXPECT_THAT(call.error(), HasSubstr("segments: is null"));
+}
+
+// Whole accesses or single numbers: by what every row of every tensor allows.
+TEST(LoraLinear, TellsWhatIsAligned) {
+  const LoraLinear layer(desc());
+  const Call call;
+  EXPECT_TRUE(layer.variant_for(call.x, call.y).aligned);
+  Call other;
+  other.x.strides[0] = 65;
+  EXPECT_FALSE(layer.variant_for(other.x, other.y).aligned);
+  other = {};
+  other.y.data = at(0x20002);
+  EXPECT_FALSE(layer.variant_for(other.x, other.y).aligned);
+  LoraLinearDesc odd = desc();
+  odd.offset_start = 1;
+  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  odd = desc();
+  odd.slices[1] = slice(16, 64, 12);
+  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+}
+
+// What is chosen depends on nothing that a captured graph would not keep.
+TEST(ChooseVariant, ByTokensAndRank) {
+  EXPECT_EQ(choose_variant(1, 16, true), (LoraVariant{1, 1, 8, true}));
+  EXPECT_EQ(choose_variant(32, 16, true), (LoraVariant{1, 1, 2, true}));
+  EXPECT_EQ(choose_variant(32, 64, true), (LoraVariant{4, 1, 8, true}));
+  EXPECT_EQ(choose_variant(512, 64, true), (LoraVariant{2, 4, 8, true}));
+  EXPECT_EQ(choose_variant(4096, 16, true), (LoraVariant{1, 4, 1, true}));
+  EXPECT_EQ(choose_variant(32, 64, false), (LoraVariant{2, 1, 8, false}));
+}
+
+}  // namespace
+}  // namespace loratory::gpu
