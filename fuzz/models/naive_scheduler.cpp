@@ -333,6 +333,8 @@ bool NaiveScheduler::admit(Request& r, int64_t now_ns) {
   std::vector<uint32_t> hit;
   if (r.match || (r.preempted && r.publish)) {
     while (hit.size() < (r.total() - 1) / config_.block_size) {  // [6.3]
+      const bool is_new_to_it = (hit.size() + 1) * config_.block_size > r.seen;
+      if (!r.match && is_new_to_it) break;  // [6.4]
       const uint32_t page = pool.find(key(r, uint32_t(hit.size())));
       if (page == 0) break;
       hit.push_back(page);
@@ -378,6 +380,7 @@ void NaiveScheduler::commit_row(const Row& row, int32_t token, int64_t now_ns) {
   if (NaiveResidency::has(failed_in_step, r.uid)) return end(row.id, r.end_reason, now_ns);
   const uint32_t before = r.computed;
   r.computed += row.tokens;
+  r.seen = std::max(r.seen, r.computed);
   publish_full(r, before);
   if (r.ends_at_commit) return end(row.id, r.end_reason, now_ns);
   if (r.computed < r.total()) return;

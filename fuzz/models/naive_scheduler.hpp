@@ -24,7 +24,7 @@ class NaiveScheduler {
     Uid uid;
     int priority;
     uint64_t arrival, admission = 0;
-    uint32_t num_prompt, max_new, generated = 0, computed = 0;
+    uint32_t num_prompt, max_new, generated = 0, computed = 0, seen = 0;
     bool preempted = false, running = false;
     bool ends_at_commit = false;
     FinishReason end_reason = FinishReason::abort;

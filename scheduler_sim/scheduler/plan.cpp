@@ -82,6 +82,7 @@ void Scheduler::preempt(RequestRef ref, int64_t now_ns) {
   steady_ = false;
   if (r.in_step) remove_row(ref);
   note(now_ns, DecisionKind::preemption, &r, uid_of(r.adapter), r.num_computed);
+  r.num_recoverable = std::max(r.num_recoverable, r.num_computed);
   release_blocks(r);
   r.state = RequestState::preempted;
   r.wait_key.not_preempted = 0;

@@ -66,6 +66,7 @@ struct Request {
   bool end_at_commit = false;  ///< aborted or failed while in_step
   FinishReason end_reason = FinishReason::abort;
   bool match_prefix = true, publish_prefix = true;
+  uint32_t num_recoverable = 0;  ///< the most num_computed that it lost by a preemption
   std::vector<BlockId> blocks;
   std::vector<BlockKey> keys;   ///< known keys of its first full blocks
   std::vector<int32_t> tokens;  ///< prompt + generated, when the submitter gave tokens

@@ -402,7 +402,7 @@ void Scheduler::forget(RequestRef ref) {
   r.keys.clear();
   r.tokens.clear();
   r.stop_tokens.clear();
-  r.num_generated = r.num_computed = 0;
+  r.num_generated = r.num_computed = r.num_recoverable = 0;
   r.end_at_commit = r.in_step = false;
   free_refs_.push_back(ref);
   steady_ = false;

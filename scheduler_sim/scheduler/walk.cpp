@@ -175,10 +175,13 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
 }
 
 // Longest run of published blocks from the start, such that at least one token is left to compute.
+// One that matches nothing but its own goes no further than it had computed: beyond, a block of
+// somebody else would hide rows whose logits it has never seen.
 uint32_t Scheduler::match_prefix(Request& r) {
   const bool recovers = r.state == RequestState::preempted && r.publish_prefix;
   if (!recovers && (!r.match_prefix || r.keys.empty())) return 0;
-  const uint32_t most = (r.num_total() - 1) / config_.block_size;
+  uint32_t most = (r.num_total() - 1) / config_.block_size;
+  if (!r.match_prefix) most = std::min(most, r.num_recoverable / config_.block_size);
   uint32_t num_matched = 0;
   while (num_matched < most && pool_.find(key_of(r, num_matched)) != kNullBlock) ++num_matched;
   return num_matched;

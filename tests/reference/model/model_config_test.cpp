@@ -127,7 +127,9 @@ TEST(ModelConfig, ReadsExperts) {
   EXPECT_THAT(parse(with(moe("qwen3_moe"), sparse)).layer_has_experts,
               ElementsAre(false, true, false, false));
   EXPECT_EQ(base_model_shapes(parse(with(moe("qwen3_moe"), sparse))).intermediate, 48);
-  EXPECT_EQ(parse(with(moe("qwen2_moe"), {{"shared_expert_intermediate_size", 0}})).num_experts, 6);
+  const ModelConfig qwen2 = parse(with(moe("qwen2_moe"), {{"shared_expert_intermediate_size", 0}}));
+  EXPECT_EQ(qwen2.num_experts, 6);
+  EXPECT_FALSE(qwen2.norm_topk_prob);
 }
 
 TEST(ModelConfig, ReadsRopeScalingInOldAndNewForm) {

@@ -212,6 +212,29 @@ TEST(ExpertLoraBuffer, Errors) {
   EXPECT_THROW(buffer.clear(-1), InputError);
 }
 
+// [1.43] Bits without their scales would be other numbers: fp8 is refused, the slot keeps its own.
+TEST(ExpertLoraBuffer, RefusesFp8) {
+  TestTensors wide;
+  wide.add_pair("model.layers.0.mlp.experts.4.up_proj", 5, 8);
+  ExpertLoraBuffer buffer(Dtype::f32, {1, 6, 2, 8, 5});
+  buffer.load(0, wide.load(), 0, Projection::kUp);
+  const auto a_before = rows(buffer.slice().a), b_before = rows(buffer.slice().b);
+  for (const bool a_is_fp8 : {true, false}) {
+    TestTensors fp8;
+    const std::string path = kMlp + ".4.up_proj.lora_";
+    const std::string narrow = a_is_fp8 ? "A.weight" : "B.weight";
+    const Extents a{2, 8}, b{5, 2};
+    fp8.add_bytes(path + narrow, StorageDtype::kF8E4M3, a_is_fp8 ? a : b,
+                  std::string(a_is_fp8 ? 16 : 10, '\x38'))
+        .add(path + narrow + "_scale", {1})
+        .add(path + (a_is_fp8 ? "B.weight" : "A.weight"), a_is_fp8 ? b : a);
+    const Adapter adapter = fp8.load();
+    EXPECT_THROW(buffer.load(0, adapter, 0, Projection::kUp), InputError);
+    EXPECT_EQ(rows(buffer.slice().a), a_before);
+    EXPECT_EQ(rows(buffer.slice().b), b_before);
+  }
+}
+
 // [1.35] No LoRA on the router: such a checkpoint is refused.
 TEST(ExpertLoraBuffer, TheRouterHasNoLora) {
   TestTensors router;

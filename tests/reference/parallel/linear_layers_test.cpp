@@ -173,6 +173,32 @@ TEST(RowLayer, BiasOnTpRankZeroAndBothInputs) {
   }
 }
 
+// [3.9] [3.11] 1 + 2^-8 + 2^-8 + 0: bf16 has the sum, but rounds each step back to 1.
+TEST(RowLayer, RoundsTheReduceAsItIsTold) {
+  std::vector<double> numbers;
+  for (int t = 0; t < 4; ++t) numbers.insert(numbers.end(), {1, 0x1p-8, 0x1p-8, 0});
+  const Tensor x = tensor(Dtype::bf16, {4, 4}, numbers);
+  const Tensor w = tensor(Dtype::bf16, {1, 4}, {1, 1, 1, 1});
+  const std::vector<int32_t> slots(4, -1);
+  RowLayer layer{.shards = row_shards(config(4, false), 4, 1), .output = RowOutput::reduced};
+  const auto buffers = buffers_of(layer.shards, {LoraPairs{}}, Dtype::bf16);
+  const LayerInput in{.x = split(x, 4, 1),
+                      .slots = slots,
+                      .weight = w.view(),
+                      .bias = std::nullopt,
+                      .buffers = buffers,
+                      .mode = {},
+                      .out = Dtype::bf16,
+                      .h_before = NAN};
+  for (const RowOutput output : {RowOutput::reduced, RowOutput::scattered}) {
+    layer.output = output;
+    layer.rounding = ReduceRounding::at_end;
+    EXPECT_EQ(layer.run(in)[3].get(0, 0), 1 + 0x1p-7);
+    layer.rounding = ReduceRounding::each_sum;
+    EXPECT_EQ(layer.run(in)[3].get(0, 0), 1);
+  }
+}
+
 // [3.11] The layer sees all tokens, a tp_rank keeps the rows of its part.
 TEST(RowLayer, ReduceScatterKeepsRows) {
   WorkedExample e;

@@ -185,6 +185,21 @@ TEST_F(ReferenceEngineTest, OneSlotForThreeAdapters) {  // [5.9] [5.15] P63
   EXPECT_GE(log_.count(DecisionKind::copy), 3);
 }
 
+// [5.6] An adapter that lost its place on the CPU is no longer there.
+TEST_F(ReferenceEngineTest, OnePlaceOnTheCpu) {
+  SchedulerConfig c = config(1);
+  c.residency.max_cpu_loras = 1;
+  start(c);
+  for (const char* name : {"x", "y", "z"}) submit(request(uint64_t(name[0]), name, 5, 3));
+  run_and_compare();
+  int num_on_cpu = 0;
+  for (const char* name : {"x", "y", "z"}) {
+    const Residency& residency = engine_->scheduler().residency();
+    num_on_cpu += engine_->executor().is_on_cpu(residency.uid(residency.find(name)));
+  }
+  EXPECT_EQ(num_on_cpu, 1);
+}
+
 // [2.10] [2.13] P2 P6 P7: base rows and rows of three adapters side by side, greedy and seeded.
 TEST_F(ReferenceEngineTest, MixedBatches) {
   SchedulerConfig c = config(3);

@@ -112,6 +112,34 @@ TEST(Requests, ThePreemptedOneComesBackWithItsTokens) {  // [7.6] [7.7] [7.14]
   EXPECT_EQ(e.decisions(DecisionKind::first_token).size(), 3U);  // b's first was its first
 }
 
+// [6.4] a published the blocks of the common prompt. b wants the logits of all its rows and had
+// computed four of them when it lost its block; those of c, whose place it has, were sixteen.
+TEST(Requests, PromptLogprobsRecoverWhatWasComputed) {
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 6;
+  c.long_prefill_threshold = 4;
+  Engine e(c);
+  const std::vector<int32_t> longer{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const std::span<const int32_t> prompt(longer.data(), 9);
+  e.submit(tokens_spec('a', kBaseRef, prompt, 8));
+  e.step(), e.step(), e.step();
+  e.submit(tokens_spec('c', kBaseRef, longer, 5));
+  for (int i = 0; i < 4; ++i) e.step();
+  ASSERT_EQ(e.decisions(DecisionKind::preemption).size(), 1U);
+  EXPECT_EQ(e.decisions(DecisionKind::preemption)[0].a, 16);
+  e.scheduler.abort('c', e.now_ns);
+  RequestSpec spec = tokens_spec('b', kBaseRef, prompt, 1);
+  spec.prompt_logprobs = true;
+  e.submit(spec);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 4)));  // a new one matches nothing
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1)));
+  EXPECT_EQ(e.request('b').state, RequestState::preempted);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 4)));
+  EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 4);  // and finds its own
+  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
+  EXPECT_EQ(e.end_of('b'), kLength);
+}
+
 TEST(Requests, PriorityDecidesWhoIsPreempted) {
   SchedulerConfig c = Engine::config(1);
   c.num_blocks = 5;
