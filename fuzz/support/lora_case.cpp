@@ -59,7 +59,10 @@ void poison_beyond_rank(const std::vector<int32_t>& ranks, Tensor& a, Tensor& b)
 }
 
 LoraCase random_case() {
-  const auto size = [](int low, int high) { return rc::gen::inRange(low, high + 1); };
+  // At full size from the first case on: small sizes would draw few modes but the first.
+  const auto size = [](int low, int high) {
+    return rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1));
+  };
   return *rc::gen::build<LoraCase>(
       rc::gen::set(&LoraCase::seed, sim::seeds()), rc::gen::set(&LoraCase::num_tokens, size(0, 9)),
       rc::gen::set(&LoraCase::num_in, size(1, 17)), rc::gen::set(&LoraCase::num_slices, size(1, 3)),
@@ -96,6 +99,8 @@ LoraCase any_lora_case() {
   RC_CLASSIFY(c.num_tokens == 1, "one token");
   RC_CLASSIFY(c.max_loras == 1, "one slot");
   RC_CLASSIFY(c.num_slices > 1, "packed");
+  RC_CLASSIFY(c.dtype_value() != Dtype::f32, "16-bit weights");
+  RC_CLASSIFY(c.mode_value().scale == ScaleMode::folded_b, "scaling folded into B");
   return c;
 }
 

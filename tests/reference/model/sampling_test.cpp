@@ -46,7 +46,10 @@ TEST(Sampling, DrawsFromPhilox) {
   for (uint64_t seed = 1; seed < 20; ++seed) {
     tokens.insert(sample(equal, {.temperature = 1, .seed = seed << 32}, 0));
   }
-  EXPECT_GT(tokens.size(), 30U);  // both words of seed and position count
+  for (int64_t position = 1; position < 20; ++position) {
+    tokens.insert(sample(equal, {.temperature = 1}, position << 32));
+  }
+  EXPECT_GT(tokens.size(), 45U);  // both words of seed and position count
 }
 
 /// How often each of three tokens comes in 4000 draws.
@@ -79,6 +82,8 @@ TEST(Sampling, TopPKeepsTheFewestThatReachIt) {
   EXPECT_EQ(shares(of, {.temperature = 1, .top_p = 0.55})[2], 0);
   EXPECT_NEAR(shares(of, {.temperature = 1, .top_p = 0.55})[0], 2.0 / 5, 0.04);
   EXPECT_GT(shares(of, {.temperature = 1, .top_p = 0.9})[2], 0);
+  // The first of two equals is one half exactly.
+  EXPECT_EQ(shares(logits({0, 0, -1000}), {.temperature = 1, .top_p = 0.5})[0], 1);
   // Of the two that top_k leaves, 3/5 are enough.
   EXPECT_EQ(shares(of, {.temperature = 1, .top_k = 2, .top_p = 0.59})[1], 1);
 }

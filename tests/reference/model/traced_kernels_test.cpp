@@ -1,0 +1,44 @@
+// What the error bound of a forward pass is made of, worked by hand.
+#include "reference/model/traced_kernels.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace loratory::reference {
+namespace {
+
+double error_of(const Tape& tape, const Traced& number) {
+  const int32_t nodes[] = {number.node};
+  return tape.errors(nodes)[0];
+}
+
+// |w_0|·0.5 + |w_1|·0.25, and next to it nothing.
+TEST(TracedKernels, AProductHasTheErrorsOfAllItsTerms) {
+  Tape tape;
+  const Tape::Scope scope(tape);
+  Vector<Traced> x(2);
+  x << Traced(1, tape.add(0.5)), Traced(1, tape.add(0.25));
+  Matrix<float> w(1, 2);
+  w << 3, -5;
+  const Traced y = product(w, x)(0);
+  EXPECT_EQ(y.value, -2);
+  EXPECT_GE(error_of(tape, y), 2.75);
+  EXPECT_LE(error_of(tape, y), 2.75 + 1e-4);
+}
+
+// The logits 0 and 1 with errors of 0.1 name one winner; with errors of 2 they do not.
+TEST(TracedKernels, AnOpenChoiceOfExpertsHasNoBound) {
+  for (const double error : {0.1, 2.0}) {
+    Tape tape;
+    const Tape::Scope scope(tape);
+    Vector<Traced> logits(2);
+    logits << Traced(0, tape.add(error)), Traced(1, tape.add(error));
+    const Routing<Traced> routing = route(logits, 1, false);
+    EXPECT_EQ(routing.experts[0], 1);
+    EXPECT_EQ(std::isfinite(error_of(tape, routing.weights[0])), error < 1);
+  }
+}
+
+}  // namespace
+}  // namespace loratory::reference
