@@ -138,6 +138,12 @@ TEST(MoeLayer, RouterWeightInTheExpand) {
                             .y = y.view()};
   expert_lora(args, single_row_tiles(args.rows, args.adapters));
   EXPECT_THAT(values(y), ElementsAre(1, 1 + 0.75 * 36));
+  // The bound knows of the weight: a factor like the scaling, and one product more.
+  const auto facts = expert_lora_oracle(args).at(1, 0);
+  ASSERT_TRUE(facts.has_value());
+  EXPECT_EQ(facts->delta, 0.75 * 36);
+  EXPECT_EQ(facts->scaling, 0.75 * double(lora.w2.scalings[1]));
+  EXPECT_EQ(facts->num_in, 2);
 }
 
 /// One row, one expert, bf16 x and weights, K = 1.
