@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Times lora_linear against PyTorch in turns, on two threads each, prints the medians and their ratio
-# and keeps them in bench/results/. Quote it only from a machine that does nothing else. $1: a python with the packages that
-# bench/peers/cpu_lora_delta.py names; $2: a built lora_delta_bench, if not the release build's.
+# Times lora_linear against PyTorch in turns, on two threads each, prints the medians and their
+# ratio, and keeps them in bench/results/. Quote it only from a machine that does nothing else.
+# $1: a python with the packages that bench/peers/cpu_lora_delta.py names; $2: a built
+# lora_delta_bench, if not the release build's.
 #   bench/compare_lora_delta.sh ~/venv/bin/python
 set -euo pipefail
 cd "$(dirname "$0")/.."
