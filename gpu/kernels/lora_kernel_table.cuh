@@ -11,31 +11,29 @@ struct LoraKernel {
   LoraVariant variant;
   const void* function;
   int num_threads;
-  int (*shared_bytes)(int max_rank);
+  int (*shared_bytes)(int num_in, int h_width);
 };
 
 template <typename Weight, typename Out, int kRankTiles, int kTokenTiles, int kCluster,
           bool kAligned>
 LoraKernel lora_kernel_entry() {
-  using S = Shape<kRankTiles, kTokenTiles, kCluster, Stage::kLinear>;
-  return {
-      {kRankTiles, kTokenTiles, kCluster, kAligned},
-      reinterpret_cast<const void*>(
-          &lora_kernel<Weight, Out, kRankTiles, kTokenTiles, kCluster, kAligned, Stage::kLinear>),
-      S::kNumThreads,
-      &S::shared_bytes};
+  using C = Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kAligned, Stage::kLinear>;
+  return {{kRankTiles, kTokenTiles, kCluster, kAligned},
+          reinterpret_cast<const void*>(&lora_kernel<C>),
+          C::kNumThreads,
+          &C::shared_bytes};
 }
 
 /// Every variant, of one pair of dtypes.
 template <typename Weight, typename Out>
 std::vector<LoraKernel> lora_kernels() {
   return {lora_kernel_entry<Weight, Out, 1, 1, 8, true>(),
+          lora_kernel_entry<Weight, Out, 1, 1, 4, true>(),
           lora_kernel_entry<Weight, Out, 1, 1, 2, true>(),
-          lora_kernel_entry<Weight, Out, 4, 1, 8, true>(),
+          lora_kernel_entry<Weight, Out, 1, 1, 1, true>(),
+          lora_kernel_entry<Weight, Out, 2, 1, 8, true>(),
+          lora_kernel_entry<Weight, Out, 1, 2, 8, true>(),
           lora_kernel_entry<Weight, Out, 1, 4, 8, true>(),
-          lora_kernel_entry<Weight, Out, 1, 4, 1, true>(),
-          lora_kernel_entry<Weight, Out, 2, 4, 8, true>(),
-          lora_kernel_entry<Weight, Out, 2, 4, 1, true>(),
           lora_kernel_entry<Weight, Out, 2, 1, 8, false>()};
 }
 

@@ -33,14 +33,18 @@ struct Residency {
   int num_clusters = 0;
 };
 
-Residency make_resident(const LoraKernel& kernel, int max_rank) {
-  Residency out{.shared_bytes = kernel.shared_bytes(max_rank)};
+Residency make_resident(const LoraKernel& kernel, int num_in, int h_width) {
+  Residency out{.shared_bytes = kernel.shared_bytes(num_in, h_width)};
   int device = 0, num_sms = 0, most_shared_bytes = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  // For all ranks at once: layers of another rank launch the same kernel.
+  if (out.shared_bytes > most_shared_bytes) {
+    throw InputError("lora_linear: variant", "needs " + std::to_string(out.shared_bytes) +
+                                                 " bytes of shared memory for this layer");
+  }
+  // For all layers at once: one of another rank launches the same kernel.
   LORATORY_CUDA_CHECK(cudaFuncSetAttribute(
       kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes));
   if (kernel.variant.cluster == 1) {
@@ -64,24 +68,30 @@ Residency make_resident(const LoraKernel& kernel, int max_rank) {
   return out;
 }
 
-/// Asked of the driver once for each kernel, rank and device: launches are asked for in graphs and
+/// Asked of the driver once for each kernel, layer shape and device: launches are asked for in graphs and
 /// on hot paths.
-Residency residency_of(const LoraKernel& kernel, int max_rank) {
+Residency residency_of(const LoraKernel& kernel, int num_in, int h_width) {
   static std::mutex mutex;
-  static std::map<std::tuple<const void*, int, int>, Residency> known;
+  static std::map<std::tuple<const void*, int, int, int>, Residency> known;
   int device = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [place, is_new] = known.try_emplace({kernel.function, max_rank, device});
-  if (is_new) place->second = make_resident(kernel, max_rank);
+  const auto [place, is_new] = known.try_emplace({kernel.function, num_in, h_width, device});
+  if (is_new) place->second = make_resident(kernel, num_in, h_width);
   return place->second;
 }
 
 }  // namespace
 
+std::vector<LoraVariant> lora_variants() {
+  std::vector<LoraVariant> out;
+  for (const LoraKernel& kernel : kernels_of(Dtype::bf16, Dtype::bf16)) out.push_back(kernel.variant);
+  return out;
+}
+
 void launch_lora_linear(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
-  const Residency residency = residency_of(kernel, launch.params.max_rank);
+  const Residency residency = residency_of(kernel, launch.params.num_in, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(residency.num_clusters * kernel.variant.cluster));

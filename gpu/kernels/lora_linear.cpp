@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "gpu/kernels/lora_shape.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
@@ -59,23 +60,23 @@ void check_mode(const reference::NumericMode& mode) {
 }
 
 /// The first columns that y's rows are read and written in at once, in numbers.
-constexpr int64_t kOutColumns = 4;
+constexpr int64_t kOutColumns = 8;
 constexpr int64_t kInColumns = 8;
+/// Ranks that a segment has shared memory for.
+constexpr int kMostRanks = 512;
 
 }  // namespace
 
 LoraVariant choose_variant(int64_t num_tokens, int64_t max_rank, bool aligned) {
   if (!aligned) return {.rank_tiles = 2, .token_tiles = 1, .cluster = 8, .aligned = false};
   constexpr int64_t kDecodeTokens = 256;  // beyond: more tokens than a segment of 8 is good for
-  if (num_tokens > kDecodeTokens) {
-    const int cluster = num_tokens > 1024 ? 1 : 8;
-    return {.rank_tiles = max_rank <= 16 ? 1 : 2,
-            .token_tiles = 4,
-            .cluster = cluster,
-            .aligned = true};
-  }
-  if (max_rank > 16) return {.rank_tiles = 4, .token_tiles = 1, .cluster = 8, .aligned = true};
-  return {.rank_tiles = 1, .token_tiles = 1, .cluster = num_tokens > 8 ? 2 : 8, .aligned = true};
+  if (num_tokens > kDecodeTokens) return {1, 4, 8, true};
+  return {.rank_tiles = max_rank <= 16 ? 1 : 2, .token_tiles = 1, .cluster = 8, .aligned = true};
+}
+
+std::string describe(const LoraVariant& v) {
+  return "r" + std::to_string(16 * v.rank_tiles) + " t" + std::to_string(v.segment_size()) + " c" +
+         std::to_string(v.cluster) + (v.aligned ? "" : " unaligned");
 }
 
 LoraLinear::LoraLinear(LoraLinearDesc desc) : desc_(std::move(desc)) {
@@ -87,6 +88,7 @@ LoraLinear::LoraLinear(LoraLinearDesc desc) : desc_(std::move(desc)) {
   check_mode(desc_.mode);
   const DeviceView& first = desc_.slices[0].a;
   weights_aligned_ = true;
+  int sum_of_ranks = 0;
   num_columns_ = desc_.offset_start;
   for (size_t i = 0; i < num_slices; ++i) {
     const LoraSliceDesc& slice = desc_.slices[i];
@@ -121,10 +123,13 @@ LoraLinear::LoraLinear(LoraLinearDesc desc) : desc_(std::move(desc)) {
     num_columns_ += slice.b.shape[1];
     require(num_columns_ < INT32_MAX, place, "ends at column 2^31 or later");
     max_rank_ = std::max(max_rank_, slice.a.shape[1]);
+    params_.max_tiles = std::max(params_.max_tiles, int32_t((slice.b.shape[1] + 31) / 32));
+    sum_of_ranks += padded_rank(int(slice.a.shape[1]));
   }
+  params_.may_fuse = sum_of_ranks <= kMostRanks;
+  params_.h_width = params_.may_fuse ? sum_of_ranks : padded_rank(int(max_rank_));
   params_.num_in = int32_t(first.shape[2]);
   params_.num_slices = int32_t(num_slices);
-  params_.max_rank = int32_t(max_rank_);
   params_.add_inputs = desc_.add_inputs;
   params_.split_h = desc_.mode.h != IntermediateMode::store_as_x;
   params_.two_round = desc_.mode.sum == SumMode::two_round;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gpu/kernels/lora_params.hpp"
@@ -48,6 +49,11 @@ struct LoraVariant {
   int segment_size() const { return 8 * token_tiles; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
+
+/// Every variant that has kernels.
+std::vector<LoraVariant> lora_variants();
+/// "r16 t8 c8": ranks at a time, tokens of a segment, CTAs of a cluster.
+std::string describe(const LoraVariant& variant);
 
 /// The dispatch table: from what a captured graph keeps, the padded number of tokens among them.
 LoraVariant choose_variant(int64_t num_tokens, int64_t max_rank, bool aligned);

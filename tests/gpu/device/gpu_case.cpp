@@ -82,14 +82,8 @@ Tensor GpuCase::run(const LoraVariant& variant) const {
 }
 
 std::vector<LoraVariant> variants(bool aligned) {
-  std::vector<LoraVariant> out{{2, 1, 8, false}};
-  if (!aligned) return out;
-  for (const LoraVariant& v :
-       {LoraVariant{1, 1, 8, true}, LoraVariant{1, 1, 2, true}, LoraVariant{4, 1, 8, true},
-        LoraVariant{1, 4, 8, true}, LoraVariant{1, 4, 1, true}, LoraVariant{2, 4, 8, true},
-        LoraVariant{2, 4, 1, true}}) {
-    out.push_back(v);
-  }
+  std::vector<LoraVariant> out = lora_variants();
+  std::erase_if(out, [&](const LoraVariant& v) { return v.aligned && !aligned; });
   return out;
 }
 

@@ -1,0 +1,118 @@
+#pragma once
+
+#include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/lora_unit.cuh"
+
+namespace loratory::gpu {
+
+/// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
+template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
+          bool kAligned_, Stage kStage_>
+struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStage_> {
+  using Weight = Weight_;
+  using Out = Out_;
+  static constexpr int kRankTiles = kRankTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
+  static constexpr int kCluster = kCluster_;
+  static constexpr bool kAligned = kAligned_;
+  static constexpr Stage kStage = kStage_;
+  static constexpr bool kExpands = kStage != Stage::kShrink;
+  static constexpr bool kSends = kCluster > 1 && kStage != Stage::kExpand;
+};
+
+/// What the parts of a kernel share: parameters, shared memory and who this thread is. They keep
+/// copies, not references: an object that is pointed to would lie in memory, not in registers.
+template <typename C>
+struct Context {
+  const LinearParams& p;
+  std::byte* const shared;
+  const int warp_bytes;
+
+  const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // known to be the same in all lanes
+  const int lane = int(threadIdx.x) % 32;
+  const int row = lane / 4;  // of a fragment: weight row, or token
+  const int quad = lane % 4;
+
+  __device__ Context(const LinearParams& params, std::byte* shared_memory)
+      : p(params), shared(shared_memory), warp_bytes(C::warp_bytes(params.num_in)) {}
+
+  // Shared memory. Places are computed again and again: registers are scarcer than additions.
+
+  /// Slices of the unit, and the totals.
+  __device__ UnitSlice* slices() const { return reinterpret_cast<UnitSlice*>(shared); }
+  __device__ UnitToken* tokens() const {
+    return reinterpret_cast<UnitToken*>(slices() + kMaxSlices + 1);
+  }
+  /// [2] of receive's buffers, [1] of h.
+  __device__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(tokens() + C::kTokens);
+  }
+  /// [warp][token][rank of a block]
+  __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
+  /// [buffer][group][token][rank of a block]
+  __device__ float* receive() const { return partial() + C::kNumWarps * C::kTileFloats; }
+  /// Of this warp: stages of A and x, then of B.
+  __device__ std::byte* ring() const {
+    return shared + C::kTableBytes + 4 * C::kSumFloats + warp * warp_bytes;
+  }
+  /// Of this warp: x of its chunk.
+  __device__ std::byte* kept_x() const { return ring() + C::kRingBytes; }
+  /// [token][rank / 4][hi of four, lo of four]
+  __device__ std::byte* h() const {
+    return shared + C::kTableBytes + 4 * C::kSumFloats + C::kNumWarps * warp_bytes;
+  }
+
+  /// Slice of the unit that a tile of ranks, or of columns, belongs to.
+  __device__ const UnitSlice& slice_of(const Unit& unit, int tile, int UnitSlice::*first) const {
+    int i = 0;
+    if (unit.num_slices > 1) {
+#pragma unroll 1
+      while (slices()[i + 1].*first <= tile) ++i;
+    }
+    return slices()[i];
+  }
+
+  /// The four h of a token from rank column on, as hi + lo.
+  __device__ uint4 split(float4 v) const {
+    const float values[4] = {v.x, v.y, v.z, v.w};
+    uint32_t hi[4], lo[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint16_t top = to_bits<typename C::Weight>(values[i]);
+      hi[i] = top;
+      lo[i] = to_bits<typename C::Weight>(values[i] - to_float<typename C::Weight>(top));
+    }
+    return {hi[0] | hi[1] << 16, hi[2] | hi[3] << 16, lo[0] | lo[1] << 16, lo[2] | lo[3] << 16};
+  }
+  __device__ uint4* h_place(int token, int column) const {
+    return reinterpret_cast<uint4*>(h() + token * h_stride(p.h_width) + 4 * column);
+  }
+};
+
+/// Eight numbers to shared memory, of which `valid` exist and the others become 0.
+template <bool kAligned>
+__device__ inline void copy_eight(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned) {
+    copy_async_some(to, from, 2 * valid);
+  } else {
+    const auto* numbers = reinterpret_cast<const uint16_t*>(from);
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = 2 * i < valid ? numbers[2 * i] : 0;
+      const uint32_t high = 2 * i + 1 < valid ? numbers[2 * i + 1] : 0;
+      pair[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint4*>(to) = {pair[0], pair[1], pair[2], pair[3]};
+  }
+}
+/// The same where aligned rows hold all eight or none.
+template <bool kAligned>
+__device__ inline void copy_eight_or_none(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned)
+    copy_async(to, from, valid > 0);
+  else
+    copy_eight<false>(to, from, valid);
+}
+
+}  // namespace loratory::gpu

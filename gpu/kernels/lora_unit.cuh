@@ -1,0 +1,104 @@
+#pragma once
+
+#include "gpu/kernels/device_ops.cuh"
+#include "gpu/kernels/lora_params.hpp"
+#include "gpu/kernels/lora_shape.hpp"
+
+// What one cluster works on at a time.
+
+namespace loratory::gpu {
+
+/// A slice of the unit, in shared memory. The counts are of all slices before it.
+struct UnitSlice {
+  const std::byte* a;
+  const std::byte* b;
+  uint32_t a_row_bytes, b_row_bytes;
+  int rank;
+  float scaling;
+  int num_out;
+  int offset;           ///< first column of y
+  int index;            ///< in LinearParams
+  int first_rank_tile;  ///< 16 ranks each
+  int first_tile;       ///< of columns of y
+  int h_column;         ///< ranks, each slice padded to 32
+};
+static_assert(sizeof(UnitSlice) == 56);
+
+/// A token of the unit: where its rows begin.
+struct UnitToken {
+  const std::byte* x;  ///< or h, expand alone
+  std::byte* y;        ///< or h, shrink alone
+};
+
+/// A segment, one or all slices, and a part of their columns.
+struct Unit {
+  int first_token, num_tokens, num_slices;
+  int num_rank_tiles;
+  int h_width;               ///< padded ranks of all slices
+  int first_tile, end_tile;  ///< of this CTA
+};
+
+/// How the work of a launch is cut, the same in every CTA. Slices go one by one while that leaves
+/// clusters idle, and together when x would be read once for each.
+struct WorkList {
+  uint32_t num_units, slices_each, num_parts;
+
+  /// tiles_of_wave: tiles of columns that a cluster makes at once.
+  __device__ WorkList(const LinearParams& p, uint32_t num_clusters, uint32_t tiles_of_wave,
+                      Stage stage) {
+    const uint32_t num_segments = *p.num_segments;
+    const uint32_t num_pairs = num_segments * p.num_slices;
+    slices_each = p.may_fuse && num_pairs > num_clusters ? p.num_slices : 1;
+    const uint32_t whole_units = num_pairs / slices_each;
+    num_parts = 1;
+    if (stage != Stage::kShrink) {
+      const uint32_t most = max(1U, p.max_tiles / tiles_of_wave);
+      const uint32_t clusters = stage == Stage::kExpand ? 2 * num_clusters : num_clusters;
+      num_parts = max(1U, min(most, clusters / max(1U, whole_units)));
+    }
+    num_units = whole_units * num_parts;
+  }
+};
+
+__device__ inline int column_tiles(int num_out, int rank) {
+  return rank == 0 ? 0 : (num_out + 31) / 32;
+}
+
+/// The slices of a unit, by one warp: lane i takes the i-th.
+__device__ inline void describe_slices(const LinearParams& p, int slot, int first_slice,
+                                       int num_slices, UnitSlice* table) {
+  const int lane = int(threadIdx.x) % 32;
+  const bool exists = lane < num_slices;
+  const int index = first_slice + (exists ? lane : 0);
+  const SliceParams& s = p.slices[index];
+  const int rank = exists ? __ldg(s.ranks + slot) : 0;
+  const float scaling = __ldg(s.scalings + slot);
+  const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank), padded_rank(rank)};
+  int before[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    int sum = counts[i];
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      const int other = __shfl_up_sync(~0U, sum, step);
+      if (lane >= step) sum += other;
+    }
+    before[i] = sum - counts[i];
+  }
+  if (lane > num_slices) return;  // one more: the totals
+  UnitSlice& out = table[lane];
+  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride);
+  out.b = reinterpret_cast<const std::byte*>(s.b + int64_t(slot) * s.b_slot_stride);
+  out.a_row_bytes = uint32_t(2 * s.a_row_stride);
+  out.b_row_bytes = uint32_t(2 * s.b_row_stride);
+  out.rank = rank;
+  out.scaling = scaling;
+  out.num_out = s.num_out;
+  out.offset = s.offset;
+  out.index = index;
+  out.first_rank_tile = before[0];
+  out.first_tile = before[1];
+  out.h_column = before[2];
+}
+
+}  // namespace loratory::gpu
