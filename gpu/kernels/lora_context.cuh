@@ -26,7 +26,6 @@ template <typename C>
 struct Context {
   const LinearParams& p;
   std::byte* const shared;
-  const int warp_bytes;
 
   const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = int(threadIdx.x) % 32;
@@ -34,7 +33,7 @@ struct Context {
   const int quad = lane % 4;
 
   __device__ Context(const LinearParams& params, std::byte* shared_memory)
-      : p(params), shared(shared_memory), warp_bytes(C::warp_bytes(params.num_in)) {}
+      : p(params), shared(shared_memory) {}
 
   // Shared memory. Places are computed again and again: registers are scarcer than additions.
 
@@ -50,16 +49,13 @@ struct Context {
   /// [warp][token][rank of a block]
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][group][token][rank of a block]
-  __device__ float* receive() const { return partial() + C::kNumWarps * C::kTileFloats; }
-  /// Of this warp: stages of A and x, then of B.
-  __device__ std::byte* ring() const {
-    return shared + C::kTableBytes + 4 * C::kSumFloats + warp * warp_bytes;
-  }
-  /// Of this warp: x of its chunk.
-  __device__ std::byte* kept_x() const { return ring() + C::kRingBytes; }
+  __device__ float* receive() const { return partial() + C::kPartialFloats; }
+  /// Stages of A and x, then of B.
+  __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
+  __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
   /// [token][rank / 4][hi of four, lo of four]
   __device__ std::byte* h() const {
-    return shared + C::kTableBytes + 4 * C::kSumFloats + C::kNumWarps * warp_bytes;
+    return ring() + C::kNumWarps * C::kRingBytes;
   }
 
   /// Slice of the unit that a tile of ranks, or of columns, belongs to.
@@ -88,6 +84,19 @@ struct Context {
     return reinterpret_cast<uint4*>(h() + token * h_stride(p.h_width) + 4 * column);
   }
 };
+
+__device__ inline float4 added(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+/// Where a piece of 16 bytes lies among rows of 128. Two rows share the banks, so odd ones have
+/// their halves swapped.
+__device__ inline int place_of(int row, int piece) {
+  return row * 128 + (piece ^ row % 2 * 4) * 16;
+}
+__device__ inline uint4 read_piece(const std::byte* rows, int row, int piece) {
+  return *reinterpret_cast<const uint4*>(rows + place_of(row, piece));
+}
 
 /// Eight numbers to shared memory, of which `valid` exist and the others become 0.
 template <bool kAligned>

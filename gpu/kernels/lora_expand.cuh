@@ -12,7 +12,7 @@ class Expand {
  public:
   __device__ explicit Expand(const Context<C>& context) : c(context), p(context.p) {}
 
-  /// Starts the loads that do not need h. This warp's ring is free.
+  /// Starts the loads that do not need h. This warp's part of the ring is free.
   __device__ void begin(const Unit& unit) {
     load_tile_ = unit.first_tile + c.warp;
     load_rank_ = load_slot_ = slot_ = 0;
@@ -74,7 +74,7 @@ class Expand {
       const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
       const int left = valid > 0 ? s.num_out - column : 0;
       // Column i + row of the tile, i = 0, 8, 16, 24: n8 tile row / 2 % 4, column i / 4 + row % 2.
-      std::byte* const to = c.ring() + load_slot_ * C::kTileStageBytes + 16 * c.quad +
+      std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes + 16 * c.quad +
                             64 * (c.row / 2 % 4 * 8 + c.row % 2);
       const bool whole = s.rank % 8 == 0;
 #pragma unroll
@@ -154,7 +154,7 @@ class Expand {
     for (int rank = 0; rank < s.rank; rank += 32) {
       wait_for_copies<C::kNumTileStages - 1>();
       __syncwarp();
-      multiply(unit, c.ring() + slot_ * C::kTileStageBytes, s.h_column + rank, acc);
+      multiply(unit, c.warp_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, acc);
       slot_ = slot_ + 1 == C::kNumTileStages ? 0 : slot_ + 1;
       __syncwarp();
       load_stage(unit);

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "gpu/kernels/lora_expand.cuh"
-#include "gpu/kernels/lora_shrink.cuh"
+#include "gpu/kernels/lora_narrow_shrink.cuh"
+#include "gpu/kernels/lora_wide_shrink.cuh"
 
 // One kernel for the whole delta of a packed linear layer: y += scaling · (x A^T) B^T.
 //
@@ -25,24 +26,26 @@ template <typename C>
 class LoraCta {
  public:
   __device__ LoraCta(const LinearParams& params, std::byte* shared)
-      : p(params), c(params, shared), shrink_(c), expand_(c) {}
+      : p(params), c(params, shared), exchange_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    shrink_.init();
+    exchange_.init();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const WorkList work(p, num_clusters, C::kNumWarps * C::kCluster, C::kStage);
     for (uint32_t i = blockIdx.x / C::kCluster; i < work.num_units; i += num_clusters) {
       const Unit unit = begin_unit(work, i);
       if (unit.num_rank_tiles > 0) run(unit);  // the whole cluster alike
     }
-    shrink_.wait_once();
-    shrink_.begin_sending();  // nobody leaves before all have come
+    previous_.wait();
+    exchange_.begin_sending();  // nobody leaves before all have come
   }
 
  private:
   const LinearParams& p;
   const Context<C> c;
-  Shrink<C> shrink_;
+  PreviousKernel previous_;
+  Exchange<C> exchange_;
+  std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   Expand<C> expand_;
 
   /// Tokens and slices of a unit, for all threads to read.
@@ -87,10 +90,10 @@ class LoraCta {
 
   __device__ void run(const Unit& unit) {
     if constexpr (C::kStage == Stage::kShrink) {
-      shrink_.run(unit, [] {});
+      shrink_.run(unit, exchange_, previous_, [] {});
     } else if constexpr (C::kStage == Stage::kLinear) {
       expand_.prefetch(unit);
-      shrink_.run(unit, [&] {
+      shrink_.run(unit, exchange_, previous_, [&] {
         expand_.begin(unit);
         expand_.begin_base(unit);
       });
@@ -98,7 +101,7 @@ class LoraCta {
       expand_.run(unit);
     } else {
       expand_.begin(unit);
-      shrink_.wait_once();
+      previous_.wait();
       expand_.begin_base(unit);
       load_h(unit);
       __syncthreads();

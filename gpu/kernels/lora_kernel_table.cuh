@@ -11,7 +11,7 @@ struct LoraKernel {
   LoraVariant variant;
   const void* function;
   int num_threads;
-  int (*shared_bytes)(int num_in, int h_width);
+  int (*shared_bytes)(int h_width);
 };
 
 template <typename Weight, typename Out, int kRankTiles, int kTokenTiles, int kCluster,
@@ -32,8 +32,8 @@ std::vector<LoraKernel> lora_kernels() {
           lora_kernel_entry<Weight, Out, 1, 1, 2, true>(),
           lora_kernel_entry<Weight, Out, 1, 1, 1, true>(),
           lora_kernel_entry<Weight, Out, 2, 1, 8, true>(),
-          lora_kernel_entry<Weight, Out, 1, 2, 8, true>(),
-          lora_kernel_entry<Weight, Out, 1, 4, 8, true>(),
+          lora_kernel_entry<Weight, Out, 4, 4, 8, true>(),
+          lora_kernel_entry<Weight, Out, 4, 4, 4, true>(),
           lora_kernel_entry<Weight, Out, 2, 1, 8, false>()};
 }
 

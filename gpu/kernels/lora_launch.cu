@@ -33,8 +33,8 @@ struct Residency {
   int num_clusters = 0;
 };
 
-Residency make_resident(const LoraKernel& kernel, int num_in, int h_width) {
-  Residency out{.shared_bytes = kernel.shared_bytes(num_in, h_width)};
+Residency make_resident(const LoraKernel& kernel, int h_width) {
+  Residency out{.shared_bytes = kernel.shared_bytes(h_width)};
   int device = 0, num_sms = 0, most_shared_bytes = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
@@ -70,14 +70,14 @@ Residency make_resident(const LoraKernel& kernel, int num_in, int h_width) {
 
 /// Asked of the driver once for each kernel, layer shape and device: launches are asked for in graphs and
 /// on hot paths.
-Residency residency_of(const LoraKernel& kernel, int num_in, int h_width) {
+Residency residency_of(const LoraKernel& kernel, int h_width) {
   static std::mutex mutex;
-  static std::map<std::tuple<const void*, int, int, int>, Residency> known;
+  static std::map<std::tuple<const void*, int, int>, Residency> known;
   int device = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [place, is_new] = known.try_emplace({kernel.function, num_in, h_width, device});
-  if (is_new) place->second = make_resident(kernel, num_in, h_width);
+  const auto [place, is_new] = known.try_emplace({kernel.function, h_width, device});
+  if (is_new) place->second = make_resident(kernel, h_width);
   return place->second;
 }
 
@@ -91,7 +91,7 @@ std::vector<LoraVariant> lora_variants() {
 
 void launch_lora_linear(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
-  const Residency residency = residency_of(kernel, launch.params.num_in, launch.params.h_width);
+  const Residency residency = residency_of(kernel, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(residency.num_clusters * kernel.variant.cluster));

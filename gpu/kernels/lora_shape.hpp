@@ -34,44 +34,43 @@ struct Shape {
   static constexpr bool kShrinks = kStage != Stage::kExpand;
   static constexpr int kNumWarps = kGroupWarps;
   static constexpr int kNumThreads = 32 * kNumWarps;
-  static constexpr int kCtasPerSm =
-      kRankTiles == 1 && kTokenTiles == 1 && kCluster == kNumGroups ? 3 : 2;
   static constexpr int kGroupsEach = kNumGroups / kCluster;
   static constexpr int kBlockRank = 16 * kRankTiles;  // of h at a time
   static constexpr int kTokens = 8 * kTokenTiles;     // of a segment
 
-  // The ring: what a warp has under way. Stages of A (and of x, unless all of a chunk of it stays),
-  // then of B. Rows of kStepsAtOnce · 32 numbers.
-  static constexpr bool kKeepsX = kTokenTiles > 1 && kCluster == kNumGroups;
-  static constexpr int kStepsAtOnce = kKeepsX ? 1 : 2;
-  static constexpr int kRowBytes = 64 * kStepsAtOnce;
-  static constexpr int kXStageBytes = kKeepsX ? 0 : kTokens * kRowBytes;
-  static constexpr int kStageBytes = kBlockRank * kRowBytes + kXStageBytes;
-  static constexpr int kNumStages = kKeepsX ? 3 : 2;
-  static constexpr int kTileColumns = 32;                     // of y, for one warp
-  static constexpr int kTileStageBytes = kTileColumns * 64;  // 32 ranks of B
-  static constexpr int kRingBytes =
-      kShrinks ? kNumStages * kStageBytes : 4 * kTileStageBytes;
-  /// B may use what A and x have left: with x in full that is at least 5 KB.
-  static constexpr int kNumTileStages = kKeepsX && kShrinks ? 2 : kRingBytes / kTileStageBytes;
+  /// Few tokens: a warp for each chunk, so that as much as possible of A is under way, and their
+  /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
+  /// through all chunks and meets no other.
+  static constexpr bool kWide = kTokenTiles > 1;
+  static_assert(!kWide || kStage == Stage::kExpand || (kRankTiles == 4 && kTokenTiles % 4 == 0));
+  static constexpr int kCtasPerSm = !kWide && kRankTiles == 1 && kCluster == kNumGroups ? 3 : 2;
+
+  // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
+  static constexpr int kRowBytes = 128;
+  static constexpr int kNumStages = !kWide ? 2 : (kTokenTiles == 4 ? 5 : 3);
+  static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
+  static constexpr int kTileColumns = 32;                                 // of y, for one warp
+  static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
+  static constexpr int kRingBytes =                                       // of a warp
+      kShrinks ? kNumStages * kStageBytes / (kWide ? kNumWarps : 1) : 4 * kTileStageBytes;
+  static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
+  static_assert(kNumTileStages >= 2 && kRingBytes % 16 == 0);
 
   // The exchange. Scattered: a token's sums go to one CTA of the cluster, which hands on h.
   // Otherwise to every CTA, which each add them up: sooner done, but more is sent.
-  static constexpr bool kScatters = kCluster > 1 && (kTokenTiles > 1 || kStage == Stage::kShrink);
+  static constexpr bool kScatters = kCluster > 1 && (kWide || kStage == Stage::kShrink);
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
+  static constexpr int kPartialFloats = kShrinks && !kWide ? kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups * kReceiveTile : kTileFloats;
   static constexpr int kSumFloats =
-      kShrinks ? kNumWarps * kTileFloats + (kCluster > 1 ? 2 : 1) * kReceiveFloats : 0;
+      kShrinks ? kPartialFloats + (kCluster > 1 ? 2 : 1) * kReceiveFloats : 0;
 
-  LORATORY_BOTH static constexpr int warp_bytes(int num_in) {
-    return kRingBytes + (kKeepsX && kShrinks ? 2 * kTokens * chunk_size(num_in) : 0);
-  }
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
-  static int shared_bytes(int num_in, int h_width) {
+  static int shared_bytes(int h_width) {
     const int h = kStage == Stage::kShrink ? 0 : kTokens * h_stride(h_width);
-    return kNumWarps * warp_bytes(num_in) + 4 * kSumFloats + h + kTableBytes;
+    return kTableBytes + 4 * kSumFloats + kNumWarps * kRingBytes + h;
   }
 };
 
