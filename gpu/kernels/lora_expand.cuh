@@ -16,6 +16,7 @@ class Expand {
   __device__ void begin(const Unit& unit) {
     load_tile_ = unit.first_tile + c.warp;
     load_rank_ = load_slot_ = slot_ = 0;
+    load_slice_ = base_slice_ = slice_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumTileStages; ++i) load_stage(unit);
   }
@@ -59,6 +60,14 @@ class Expand {
   const LinearParams& p;
   Base base_;
   int load_tile_ = 0, load_rank_ = 0, load_slot_ = 0, slot_ = 0;
+  int load_slice_ = 0, base_slice_ = 0, slice_ = 0;
+
+  /// Slice of a tile that is not before the one asked for last.
+  __device__ const UnitSlice& slice_at(int tile, int& slice) const {
+#pragma unroll 1
+    while (c.slices()[slice + 1].first_tile <= tile) ++slice;
+    return c.slices()[slice];
+  }
 
   // --- loads --------------------------------------------------------------------------------
 
@@ -66,7 +75,7 @@ class Expand {
   /// then read neighbouring rows, and banks do not collide.
   __device__ void load_stage(const Unit& unit) {
     if (load_tile_ < unit.end_tile) {
-      const UnitSlice& s = c.slice_of(unit, load_tile_, &UnitSlice::first_tile);
+      const UnitSlice& s = slice_at(load_tile_, load_slice_);
       const int rank = load_rank_ + 8 * c.quad;
       const int valid = min(8, s.rank - rank);
       const int column = (load_tile_ - s.first_tile) * C::kTileColumns + c.row;
@@ -106,9 +115,9 @@ class Expand {
 
   /// Tokens that do not exist read the last one, columns that do not the last eight: a load behind
   /// a branch would wait for the one before.
-  __device__ void load_base(const Unit& unit, int tile, Base& base) const {
+  __device__ void load_base(const Unit& unit, int tile, Base& base) {
     if (!p.add_inputs || tile >= unit.end_tile) return;
-    const UnitSlice& s = c.slice_of(unit, tile, &UnitSlice::first_tile);
+    const UnitSlice& s = slice_at(tile, base_slice_);
     const int column = min(column_of(s, tile), s.num_out - (C::kAligned ? kEach : 1));
 #pragma unroll
     for (int m = 0; m < kTokenRows; ++m) {
@@ -148,7 +157,7 @@ class Expand {
   // --- products -----------------------------------------------------------------------------
 
   __device__ void make_tile(const Unit& unit, int tile) {
-    const UnitSlice& s = c.slice_of(unit, tile, &UnitSlice::first_tile);
+    const UnitSlice& s = slice_at(tile, slice_);
     Acc acc = {};
 #pragma unroll 1
     for (int rank = 0; rank < s.rank; rank += 32) {

@@ -50,9 +50,9 @@ class LoraCta {
 
   /// Tokens and slices of a unit, for all threads to read.
   __device__ Unit begin_unit(const WorkList& work, uint32_t index) {
-    const uint32_t whole = index / work.num_parts;
-    const uint32_t num_rest = p.num_slices / work.slices_each;
-    const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + whole / num_rest));
+    const uint32_t whole = quotient(index, work.num_parts);
+    const uint32_t num_rest = quotient(p.num_slices, work.slices_each);
+    const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + quotient(whole, num_rest)));
     Unit u{.first_token = raw.y, .num_tokens = raw.z, .num_slices = int(work.slices_each)};
     __syncthreads();                      // the unit before has been read
     if (int(threadIdx.x) < C::kTokens) {  // tokens that do not exist: the last one again
@@ -60,14 +60,14 @@ class LoraCta {
       c.tokens()[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice = whole % num_rest * work.slices_each;
+      const uint32_t first_slice = (whole - quotient(whole, num_rest) * num_rest) * work.slices_each;
       describe_slices(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
     const UnitSlice& totals = c.slices()[u.num_slices];
     u.num_rank_tiles = totals.first_rank_tile;
     u.h_width = totals.h_column;
-    set_tiles(u, totals.first_tile, index % work.num_parts, work.num_parts);
+    set_tiles(u, totals.first_tile, index - whole * work.num_parts, work.num_parts);
     return u;
   }
 
@@ -81,19 +81,30 @@ class LoraCta {
 
   /// The columns of a part, divided among the CTAs of the cluster.
   __device__ static void set_tiles(Unit& u, uint32_t num_tiles, uint32_t part, uint32_t num_parts) {
-    const uint32_t num_ctas = num_parts * C::kCluster;
-    const uint32_t cta = part * C::kCluster + (C::kCluster > 1 ? cluster_rank() : 0);
-    const uint32_t each = num_tiles / num_ctas, more = num_tiles % num_ctas;
-    u.first_tile = int(cta * each + min(cta, more));
-    u.end_tile = u.first_tile + int(each + (cta < more ? 1 : 0));
+    const uint32_t first = share(num_tiles, part, num_parts);
+    const uint32_t count = share(num_tiles, part + 1, num_parts) - first;
+    const uint32_t cta = C::kCluster > 1 ? cluster_rank() : 0;
+    u.first_tile = int(first + share(count, cta, C::kCluster));
+    u.end_tile = int(first + share(count, cta + 1, C::kCluster));
   }
+  /// Where the share of one of `num` begins.
+  __device__ static uint32_t share(uint32_t count, uint32_t one, uint32_t num) {
+    const uint32_t each = quotient(count, num);
+    return one * each + min(one, count - each * num);
+  }
+  /// Mostly by 1: a division takes 40 instructions.
+  __device__ static uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
 
   __device__ void run(const Unit& unit) {
+    if constexpr (C::kShrinks) {
+      shrink_.begin(unit);
+      if constexpr (C::kExpands) expand_.prefetch(unit);
+      previous_.wait();
+    }
     if constexpr (C::kStage == Stage::kShrink) {
-      shrink_.run(unit, exchange_, previous_, [] {});
+      shrink_.run(unit, exchange_, [] {});
     } else if constexpr (C::kStage == Stage::kLinear) {
-      expand_.prefetch(unit);
-      shrink_.run(unit, exchange_, previous_, [&] {
+      shrink_.run(unit, exchange_, [&] {
         expand_.begin(unit);
         expand_.begin_base(unit);
       });

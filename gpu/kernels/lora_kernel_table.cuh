@@ -32,6 +32,7 @@ std::vector<LoraKernel> lora_kernels() {
           lora_kernel_entry<Weight, Out, 1, 1, 2, true>(),
           lora_kernel_entry<Weight, Out, 1, 1, 1, true>(),
           lora_kernel_entry<Weight, Out, 2, 1, 8, true>(),
+          lora_kernel_entry<Weight, Out, 4, 1, 8, true>(),
           lora_kernel_entry<Weight, Out, 4, 4, 8, true>(),
           lora_kernel_entry<Weight, Out, 4, 4, 4, true>(),
           lora_kernel_entry<Weight, Out, 2, 1, 8, false>()};

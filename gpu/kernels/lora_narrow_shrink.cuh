@@ -11,34 +11,45 @@ class NarrowShrink {
  public:
   __device__ explicit NarrowShrink(const Context<C>& context) : c(context), p(context.p) {}
 
+  /// Starts on A, which may be read before the kernel before this one has ended.
+  __device__ void begin(const Unit& unit) {
+    num_blocks_ = (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
+    chunk_ = chunk_size(p.num_in);
+    num_steps_ = (chunk_ + 63) / 64;
+    load_block_ = load_group_ = load_step_ = load_slot_ = slot_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kNumStages; ++i) load_stage<true, false>(unit);
+  }
+
   /// `meanwhile` runs once this warp's ring is free, while sums are under way.
   template <typename Meanwhile>
-  __device__ void run(const Unit& unit, Exchange<C>& exchange, PreviousKernel& previous,
-                      Meanwhile&& meanwhile) {
-    const int num_blocks = (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
-    begin_stages(unit, num_blocks, previous);
+  __device__ void run(const Unit& unit, Exchange<C>& exchange, Meanwhile&& meanwhile) {
+    begin_x(unit);
 #pragma unroll 1
-    for (int block = 0; block < num_blocks; ++block) {
+    for (int block = 0; block < num_blocks_; ++block) {
 #pragma unroll 1
-      for (int i = 0; i < C::kGroupsEach; ++i) {
-        Acc acc = {};
-        sum_chunk(unit, acc);
-        if (block + 1 == num_blocks && i + 1 == C::kGroupsEach) meanwhile();
+      for (int i = 0; i < C::kGroupsEach; i += kAtOnce) {
+        Acc acc[kAtOnce] = {};
+#pragma unroll
+        for (int g = 0; g < kAtOnce; ++g) sum_chunk(unit, acc[g]);
+        if (block + 1 == num_blocks_ && i + kAtOnce == C::kGroupsEach) meanwhile();
         if (C::kSends && i == 0 && block > 0) exchange.finish_block(unit, block - 1);
         __syncthreads();  // the sums before have been read
-        store_partial(unit, acc);
+#pragma unroll
+        for (int g = 0; g < kAtOnce; ++g) store_partial(unit, g, acc[g]);
         __syncthreads();
         if (i == 0) exchange.begin_block(unit, block);
-        add_chunks(unit, exchange, block, first_group() + i);
+        add_chunks(unit, exchange, block, i);
       }
       if constexpr (!C::kSends) exchange.finish_block(unit, block);
     }
-    if constexpr (C::kSends) exchange.finish_block(unit, num_blocks - 1);
-    exchange.end_unit(unit, num_blocks);
+    if constexpr (C::kSends) exchange.finish_block(unit, num_blocks_ - 1);
+    exchange.end_unit(unit, num_blocks_);
   }
 
  private:
   using Acc = float[C::kRankTiles][C::kTokenTiles][4];
+  static constexpr int kAtOnce = C::kGroupsAtOnce;
 
   const Context<C> c;
   const LinearParams& p;
@@ -54,15 +65,7 @@ class NarrowShrink {
 
   // --- loads --------------------------------------------------------------------------------
 
-  /// Weights first: they may be read before the kernel before this one has ended, x may not.
-  __device__ void begin_stages(const Unit& unit, int num_blocks, PreviousKernel& previous) {
-    num_blocks_ = num_blocks;
-    chunk_ = chunk_size(p.num_in);
-    num_steps_ = (chunk_ + 63) / 64;
-    load_block_ = load_group_ = load_step_ = load_slot_ = slot_ = 0;
-#pragma unroll 1
-    for (int i = 0; i < C::kNumStages; ++i) load_stage<true, false>(unit);
-    previous.wait();
+  __device__ void begin_x(const Unit& unit) {
     load_block_ = load_group_ = load_step_ = load_slot_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumStages; ++i) {
@@ -172,8 +175,8 @@ class NarrowShrink {
 
   // --- sums ---------------------------------------------------------------------------------
 
-  __device__ void store_partial(const Unit& unit, const Acc& acc) const {
-    float* const tile = c.partial() + c.warp * C::kTileFloats;
+  __device__ void store_partial(const Unit& unit, int g, const Acc& acc) const {
+    float* const tile = c.partial() + (g * kGroupWarps + c.warp) * C::kTileFloats;
 #pragma unroll
     for (int n = 0; n < C::kTokenTiles; ++n) {
       if (8 * n >= unit.num_tokens) continue;
@@ -188,23 +191,26 @@ class NarrowShrink {
     }
   }
 
-  /// Adds the chunks of a group, four sums a thread, and hands them over: a thread for each CTA
+  /// Adds the chunks of each group, four sums a thread, and hands them over: a thread for each CTA
   /// they go to.
-  __device__ void add_chunks(const Unit& unit, Exchange<C>& exchange, int block, int group) const {
+  __device__ void add_chunks(const Unit& unit, Exchange<C>& exchange, int block, int first) const {
     constexpr uint32_t kQuads = C::kBlockRank / 4;
     constexpr uint32_t kCopies = Exchange<C>::kCopies;
-    const uint32_t count = uint32_t(unit.num_tokens) * kQuads * kCopies;
+    const uint32_t count = uint32_t(unit.num_tokens) * kAtOnce * kQuads * kCopies;
 #pragma unroll 1
     for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
-      const uint32_t token = e / kCopies / kQuads;
       const uint32_t j = e / kCopies % kQuads * 4;
-      const float* const from = c.partial() + token * C::kRowFloats + j;
+      const uint32_t g = e / kCopies / kQuads % kAtOnce;
+      const uint32_t token = e / kCopies / kQuads / kAtOnce;
+      const float* const from =
+          c.partial() + g * kGroupWarps * C::kTileFloats + token * C::kRowFloats + j;
       float4 sum = *reinterpret_cast<const float4*>(from);
 #pragma unroll
       for (int w = 1; w < kGroupWarps; ++w) {
         sum = added(sum, *reinterpret_cast<const float4*>(from + w * C::kTileFloats));
       }
-      exchange.hand_over(block, group, int(token), int(j), sum, int(e % kCopies));
+      exchange.hand_over(block, first_group() + first + int(g), int(token), int(j), sum,
+                         int(e % kCopies));
     }
   }
 };

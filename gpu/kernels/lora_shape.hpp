@@ -42,12 +42,15 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kTokenTiles > 1;
-  static_assert(!kWide || kStage == Stage::kExpand || (kRankTiles == 4 && kTokenTiles % 4 == 0));
-  static constexpr int kCtasPerSm = !kWide && kRankTiles == 1 && kCluster == kNumGroups ? 3 : 2;
+  static_assert(!kWide || kStage == Stage::kExpand || (kRankTiles == 4 && kTokenTiles == 4));
+  /// What a CTA's warps sum before they meet: several groups where registers hold them.
+  static constexpr int kGroupsAtOnce = !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
+  static constexpr int kCtasPerSm =
+      kWide || kRankTiles == 2 ? 2 : (kRankTiles == 4 ? 1 : (kCluster == kNumGroups ? 3 : 2));
 
   // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
   static constexpr int kRowBytes = 128;
-  static constexpr int kNumStages = !kWide ? 2 : (kTokenTiles == 4 ? 5 : 3);
+  static constexpr int kNumStages = kWide ? 5 : (kGroupsAtOnce > 1 ? 3 : 2);
   static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
   static constexpr int kTileColumns = 32;                                 // of y, for one warp
   static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
@@ -61,7 +64,7 @@ struct Shape {
   static constexpr bool kScatters = kCluster > 1 && (kWide || kStage == Stage::kShrink);
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
-  static constexpr int kPartialFloats = kShrinks && !kWide ? kNumWarps * kTileFloats : 0;
+  static constexpr int kPartialFloats = kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups * kReceiveTile : kTileFloats;
   static constexpr int kSumFloats =
