@@ -251,6 +251,8 @@ int main(int argc, char** argv) {
         const bool is_default = v == bench.default_variant();
         if (only_default && !is_default) continue;
         if (!v.aligned || v.cluster == 1) continue;  // right, not fast
+        if (row.num_tokens > 256 && v.token_tiles == 1) continue;
+        if (row.num_tokens <= 32 && v.token_tiles > 1) continue;
         bench.use(v);
         const auto got = bench.run();
         if (first.empty()) first = got;

@@ -17,7 +17,7 @@ __device__ inline uint32_t shared_address(const void* p) {
 __device__ inline int cluster_rank() {
   uint32_t rank = 0;
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
   return int(rank);
 }

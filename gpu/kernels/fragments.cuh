@@ -3,28 +3,39 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 
-// Tensor-core fragments of m16n8k16.
-//
-// The 16 values of k that one instruction sums may be any 16, as long as both operands agree. So a
-// thread takes neighbours: of 32 columns eight each, 16 bytes for two instructions.
+// Tensor-core fragments of m16n8k16. Shared memory holds them in pieces of 16 bytes, eight
+// neighbouring numbers of k; ldmatrix hands a lane what its place in the fragment needs.
 
 namespace loratory::gpu {
 
+/// Four pieces of eight rows each: lane i names row i % 8 of matrix i / 8, and gets two numbers of
+/// each, the (i % 4)-th pair of row i / 4.
+__device__ inline uint4 load_matrices(const std::byte* piece) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(uint32_t(__cvta_generic_to_shared(piece)))
+               : "memory");
+  return v;
+}
+
+/// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the others. b: the first eight k,
+/// the others.
 template <typename Weight>
-__device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                           uint32_t b0, uint32_t b1) {
+__device__ inline void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<Weight, __nv_bfloat16>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   } else {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
 }
 

@@ -27,6 +27,7 @@ struct Context {
   const LinearParams& p;
   std::byte* const shared;
 
+  const int cta = C::kCluster > 1 ? cluster_rank() : 0;  // of the cluster
   const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = int(threadIdx.x) % 32;
   const int row = lane / 4;  // of a fragment: weight row, or token
@@ -53,7 +54,7 @@ struct Context {
   /// Stages of A and x, then of B.
   __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
   __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
-  /// [token][rank / 4][hi of four, lo of four]
+  /// [token][rank / 8][hi of eight, lo of eight]
   __device__ std::byte* h() const {
     return ring() + C::kNumWarps * C::kRingBytes;
   }
@@ -68,34 +69,36 @@ struct Context {
     return slices()[i];
   }
 
-  /// The four h of a token from rank column on, as hi + lo.
-  __device__ uint4 split(float4 v) const {
-    const float values[4] = {v.x, v.y, v.z, v.w};
-    uint32_t hi[4], lo[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint16_t top = to_bits<typename C::Weight>(values[i]);
-      hi[i] = top;
-      lo[i] = to_bits<typename C::Weight>(values[i] - to_float<typename C::Weight>(top));
-    }
-    return {hi[0] | hi[1] << 16, hi[2] | hi[3] << 16, lo[0] | lo[1] << 16, lo[2] | lo[3] << 16};
-  }
-  __device__ uint4* h_place(int token, int column) const {
-    return reinterpret_cast<uint4*>(h() + token * h_stride(p.h_width) + 4 * column);
+  /// h of eight ranks of a token: 16 bytes of hi, 16 of lo.
+  __device__ std::byte* h_place(int token, int column) const {
+    return h() + token * h_stride(p.h_width) + 4 * column;
   }
 };
+
+/// Eight h as hi + lo, of which the first `valid` exist and the others are 0.
+template <typename Weight>
+__device__ inline void split(const float (&v)[8], int valid, uint4& hi, uint4& lo) {
+  uint32_t h[4], l[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float v0 = 2 * i < valid ? v[2 * i] : 0, v1 = 2 * i + 1 < valid ? v[2 * i + 1] : 0;
+    h[i] = pack<Weight>(v0, v1);
+    const float2 top = unpack<Weight>(h[i]);
+    l[i] = pack<Weight>(v0 - top.x, v1 - top.y);
+  }
+  hi = {h[0], h[1], h[2], h[3]};
+  lo = {l[0], l[1], l[2], l[3]};
+}
 
 __device__ inline float4 added(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-/// Where a piece of 16 bytes lies among rows of 128. Two rows share the banks, so odd ones have
-/// their halves swapped.
-__device__ inline int place_of(int row, int piece) {
-  return row * 128 + (piece ^ row % 2 * 4) * 16;
-}
-__device__ inline uint4 read_piece(const std::byte* rows, int row, int piece) {
-  return *reinterpret_cast<const uint4*>(rows + place_of(row, piece));
+/// Where a piece of 16 bytes lies among rows of 128: eight rows' pieces share no bank.
+__device__ inline int place_of(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
+/// Among rows of 64.
+__device__ inline int place_in_tile(int row, int piece) {
+  return row * 64 + (piece ^ row / 2 % 4) * 16;
 }
 
 /// Eight numbers to shared memory, of which `valid` exist and the others become 0.

@@ -69,18 +69,22 @@ class Exchange {
     }
   }
 
-  /// h of a block: to shared memory, here or everywhere, or to p.h.
+  /// h of a block: to shared memory, here or everywhere, or to p.h. Eight ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
     if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(block), parity(block));
     constexpr uint32_t kReaders = kHandsOn ? C::kCluster : 1;  // a thread for each CTA it goes to
-    const uint32_t count = uint32_t(own_tokens(unit)) * kQuads * kReaders;
+    constexpr uint32_t kEights = C::kBlockRank / 8;
+    const uint32_t count = uint32_t(own_tokens(unit)) * kEights * kReaders;
 #pragma unroll 1
     for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
-      const uint32_t own_token = e / kReaders / kQuads;
-      const uint32_t j = e / kReaders % kQuads * 4;
-      const float4 sum = add_groups(buffer(block), own_token, j);
-      const int token = C::kScatters ? own_token * C::kCluster + cluster_rank() : own_token;
-      keep(unit, token, block * C::kBlockRank + j, sum, e % kReaders);
+      const int own_token = int(e / kReaders / kEights);
+      const int j = int(e / kReaders % kEights) * 8;
+      const int token = C::kScatters ? own_token * C::kCluster + c.cta : own_token;
+      const int rank = block * C::kBlockRank + j;
+      if (rank / 16 >= unit.num_rank_tiles) continue;
+      const float4 v0 = add_groups(buffer(block), own_token, j);
+      const float4 v1 = add_groups(buffer(block), own_token, j + 4);
+      keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w}, int(e % kReaders));
     }
   }
 
@@ -94,7 +98,6 @@ class Exchange {
   }
 
  private:
-  static constexpr int kQuads = C::kBlockRank / 4;
   static constexpr bool kHandsOn = C::kScatters && C::kExpands;
 
   const Context<C> c;
@@ -106,11 +109,11 @@ class Exchange {
   __device__ int parity(int block) const { return (blocks_done_ + block) / 2 % 2; }
 
   /// Tokens of this CTA, and what it receives of a block.
-  __device__ static int own_tokens(const Unit& unit) {
+  __device__ int own_tokens(const Unit& unit) const {
     if constexpr (!C::kScatters) return unit.num_tokens;
-    return (unit.num_tokens - cluster_rank() + C::kCluster - 1) / C::kCluster;
+    return (unit.num_tokens - c.cta + C::kCluster - 1) / C::kCluster;
   }
-  __device__ static int expected_bytes(const Unit& unit, int block) {
+  __device__ int expected_bytes(const Unit& unit, int block) const {
     int num_tiles = C::kRankTiles;
     if (C::kWide) num_tiles = min(num_tiles, unit.num_rank_tiles - block * C::kRankTiles);
     return kNumGroups * own_tokens(unit) * num_tiles * 64;
@@ -133,39 +136,39 @@ class Exchange {
     return sum;
   }
 
-  /// Four sums of a token; `rank` counts over the tiles of all slices.
-  __device__ void keep(const Unit& unit, int token, int rank, float4 v, int to_cta) const {
-    if (rank / 16 >= unit.num_rank_tiles) return;
+  using EightSums = float[8];
+
+  /// Eight sums of a token; `rank` counts over the tiles of all slices.
+  __device__ void keep(const Unit& unit, int token, int rank, const EightSums& v, int to_cta) const {
     const UnitSlice& s = c.slice_of(unit, rank / 16, &UnitSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
     if constexpr (!C::kExpands) {
       write_h(s, token, j, v);
-      return;
-    }
-    float* const values = &v.x;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (j + i >= s.rank) values[i] = 0;
-    }
-    store_h(token, s.h_column + j, c.split(v), to_cta);
-    // The expand takes 32 ranks at a time: the other half of the last ones is 0.
-    if (j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
-      store_h(token, s.h_column + j + 16, {0, 0, 0, 0}, to_cta);
+    } else {
+      uint4 hi, lo;
+      split<typename C::Weight>(v, s.rank - j, hi, lo);
+      store_h(token, s.h_column + j, hi, lo, to_cta);
+      // The expand takes 32 ranks at a time: the other half of the last ones is 0.
+      if (j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
+        store_h(token, s.h_column + j + 16, uint4{}, uint4{}, to_cta);
+      }
     }
   }
-  __device__ void store_h(int token, int column, uint4 v, int to_cta) const {
-    uint4* const place = c.h_place(token, column);
-    if constexpr (kHandsOn)
-      send(place, c.barriers() + 2, to_cta, v);
-    else
-      *place = v;
+  __device__ void store_h(int token, int column, uint4 hi, uint4 lo, int to_cta) const {
+    auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
+    if constexpr (kHandsOn) {
+      send(place, c.barriers() + 2, to_cta, hi);
+      send(place + 1, c.barriers() + 2, to_cta, lo);
+    } else {
+      place[0] = hi;
+      place[1] = lo;
+    }
   }
-  __device__ void write_h(const UnitSlice& s, int token, int j, float4 v) const {
+  __device__ void write_h(const UnitSlice& s, int token, int j, const EightSums& v) const {
     float* const h = reinterpret_cast<float*>(c.tokens()[token].y) + s.index * p.h_slice_stride + j;
-    const float values[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (j + i < s.rank) h[i] = values[i];
+    for (int i = 0; i < 8; ++i) {
+      if (j + i < s.rank) h[i] = v[i];
     }
   }
 };

@@ -83,16 +83,16 @@ class Expand {
       const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
       const int left = valid > 0 ? s.num_out - column : 0;
       // Column i + row of the tile, i = 0, 8, 16, 24: n8 tile row / 2 % 4, column i / 4 + row % 2.
-      std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes + 16 * c.quad +
-                            64 * (c.row / 2 % 4 * 8 + c.row % 2);
+      std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes;
+      const int row = c.row / 2 % 4 * 8 + c.row % 2;
       const bool whole = s.rank % 8 == 0;
 #pragma unroll
       for (int i = 0; i < C::kTileColumns; i += 8) {
         const int count = i < left ? valid : 0;
         if (whole)
-          copy_eight_or_none<C::kAligned>(to + 64 * (i / 4), from, count);
+          copy_eight_or_none<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
         else
-          copy_eight<C::kAligned>(to + 64 * (i / 4), from, count);
+          copy_eight<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
         from += 8 * uint64_t(row_bytes);
       }
       load_slot_ = load_slot_ + 1 == C::kNumTileStages ? 0 : load_slot_ + 1;
@@ -175,34 +175,29 @@ class Expand {
     load_base(unit, tile + C::kNumWarps, base_);
   }
 
+  /// 32 ranks. Where only eight tokens can exist the other half of the fragment repeats them.
   __device__ void multiply(const Unit& unit, const std::byte* b, int h_column, Acc& acc) const {
     uint4 w[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      w[j] = *reinterpret_cast<const uint4*>(b + (8 * j + c.row) * 64 + 16 * c.quad);
+      w[j] = load_matrices(b + place_in_tile(8 * j + c.lane % 8, c.lane / 8));
     }
 #pragma unroll
     for (int m = 0; m < kTokenRows; ++m) {
       if (16 * m >= unit.num_tokens) continue;
-      // hi and lo of four ranks, and of the next four, of two tokens.
-      const uint4* const h = c.h_place(16 * m + c.row, h_column + 8 * c.quad);
-      const uint4 low = h[0], high = h[1];
-      uint4 low8{}, high8{};
-      if constexpr (kHalves == 2) {
-        const uint4* const h8 = c.h_place(16 * m + 8 + c.row, h_column + 8 * c.quad);
-        low8 = h8[0], high8 = h8[1];
-      }
+      const int token = 16 * m + c.lane % (8 * kHalves);
+      const std::byte* const h = c.h_place(token, h_column + c.lane / 16 * 8);
+      multiply_h(h, w, acc[m]);
+      if (p.split_h) multiply_h(h + 16, w, acc[m]);
+    }
+  }
+  /// hi, or lo: pieces of eight ranks lie 32 bytes apart.
+  __device__ static void multiply_h(const std::byte* h, const uint4 (&w)[4], float (&acc)[4][4]) {
+    const uint4 h0 = load_matrices(h), h1 = load_matrices(h + 64);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        mma<Weight>(acc[m][j], low.x, low8.x, low.y, low8.y, w[j].x, w[j].y);
-        mma<Weight>(acc[m][j], high.x, high8.x, high.y, high8.y, w[j].z, w[j].w);
-      }
-      if (!p.split_h) continue;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        mma<Weight>(acc[m][j], low.z, low8.z, low.w, low8.w, w[j].x, w[j].y);
-        mma<Weight>(acc[m][j], high.z, high8.z, high.w, high8.w, w[j].z, w[j].w);
-      }
+    for (int j = 0; j < 4; ++j) {
+      mma<Weight>(acc[j], h0, w[j].x, w[j].y);
+      mma<Weight>(acc[j], h1, w[j].z, w[j].w);
     }
   }
 

@@ -80,12 +80,11 @@ class LoraCta {
   }
 
   /// The columns of a part, divided among the CTAs of the cluster.
-  __device__ static void set_tiles(Unit& u, uint32_t num_tiles, uint32_t part, uint32_t num_parts) {
+  __device__ void set_tiles(Unit& u, uint32_t num_tiles, uint32_t part, uint32_t num_parts) const {
     const uint32_t first = share(num_tiles, part, num_parts);
     const uint32_t count = share(num_tiles, part + 1, num_parts) - first;
-    const uint32_t cta = C::kCluster > 1 ? cluster_rank() : 0;
-    u.first_tile = int(first + share(count, cta, C::kCluster));
-    u.end_tile = int(first + share(count, cta + 1, C::kCluster));
+    u.first_tile = int(first + share(count, c.cta, C::kCluster));
+    u.end_tile = int(first + share(count, c.cta + 1, C::kCluster));
   }
   /// Where the share of one of `num` begins.
   __device__ static uint32_t share(uint32_t count, uint32_t one, uint32_t num) {
@@ -120,20 +119,21 @@ class LoraCta {
     }
   }
 
-  /// Expand alone: h from global memory.
+  /// Expand alone: h from global memory, eight ranks a thread.
   __device__ void load_h(const Unit& unit) {
-    const int quads = unit.h_width / 4;
-    for (int e = int(threadIdx.x); e < unit.num_tokens * quads; e += C::kNumThreads) {
-      const int token = e / quads;
-      const int column = e % quads * 4;
+    const int eights = unit.h_width / 8;
+    for (int e = int(threadIdx.x); e < unit.num_tokens * eights; e += C::kNumThreads) {
+      const int token = e / eights;
+      const int column = e % eights * 8;
       const UnitSlice& s = c.slice_of(unit, column, &UnitSlice::h_column);
       const int j = column - s.h_column;
       const float* const h =
           reinterpret_cast<const float*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
-      float v[4];
+      float v[8];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = j + i < s.rank ? h[i] : 0;
-      *c.h_place(token, column) = c.split({v[0], v[1], v[2], v[3]});
+      for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+      auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
+      split<typename C::Weight>(v, 8, place[0], place[1]);
     }
   }
 };

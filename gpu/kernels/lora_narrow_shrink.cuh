@@ -36,7 +36,7 @@ class NarrowShrink {
         if (C::kSends && i == 0 && block > 0) exchange.finish_block(unit, block - 1);
         __syncthreads();  // the sums before have been read
 #pragma unroll
-        for (int g = 0; g < kAtOnce; ++g) store_partial(unit, g, acc[g]);
+        for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);
         __syncthreads();
         if (i == 0) exchange.begin_block(unit, block);
         add_chunks(unit, exchange, block, i);
@@ -48,7 +48,7 @@ class NarrowShrink {
   }
 
  private:
-  using Acc = float[C::kRankTiles][C::kTokenTiles][4];
+  using Acc = float[C::kRankTiles][4];
   static constexpr int kAtOnce = C::kGroupsAtOnce;
 
   const Context<C> c;
@@ -59,9 +59,7 @@ class NarrowShrink {
   int load_block_ = 0, load_group_ = 0, load_step_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
-  __device__ static int first_group() {
-    return C::kCluster == 1 ? 0 : cluster_rank() * C::kGroupsEach;
-  }
+  __device__ int first_group() const { return c.cta * C::kGroupsEach; }
 
   // --- loads --------------------------------------------------------------------------------
 
@@ -147,7 +145,7 @@ class NarrowShrink {
       __syncwarp();
       const std::byte* const a = c.warp_ring() + slot_ * C::kStageBytes;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) multiply(a, 4 * i + c.quad, acc);
+      for (int i = 0; i < 2; ++i) multiply(a, 4 * i, acc);
       slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
       __syncwarp();
       load_stage<true, true>(unit);
@@ -155,39 +153,30 @@ class NarrowShrink {
     }
   }
 
-  /// Weights are the rows of a fragment, tokens the columns.
+  /// 32 columns of x, from `piece` on. Weights are the rows of a fragment, tokens the columns.
   __device__ void multiply(const std::byte* a, int piece, Acc& acc) const {
     const std::byte* const x = a + C::kBlockRank * C::kRowBytes;
-    uint4 v[C::kTokenTiles];
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) v[n] = read_piece(x, 8 * n + c.row, piece);
+    const uint4 v = load_matrices(x + place_of(c.lane % 8, piece + c.lane / 8));
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
-      const uint4 w0 = read_piece(a, 16 * i + c.row, piece);
-      const uint4 w1 = read_piece(a, 16 * i + 8 + c.row, piece);
-#pragma unroll
-      for (int n = 0; n < C::kTokenTiles; ++n) {
-        mma<typename C::Weight>(acc[i][n], w0.x, w1.x, w0.y, w1.y, v[n].x, v[n].y);
-        mma<typename C::Weight>(acc[i][n], w0.z, w1.z, w0.w, w1.w, v[n].z, v[n].w);
-      }
+      const int row = 16 * i + c.lane % 16;
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + c.lane / 16)), v.x, v.y);
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + 2 + c.lane / 16)), v.z,
+                              v.w);
     }
   }
 
   // --- sums ---------------------------------------------------------------------------------
 
-  __device__ void store_partial(const Unit& unit, int g, const Acc& acc) const {
-    float* const tile = c.partial() + (g * kGroupWarps + c.warp) * C::kTileFloats;
+  __device__ void store_partial(int g, const Acc& acc) const {
+    float* const token = c.partial() + (g * kGroupWarps + c.warp) * C::kTileFloats +
+                         2 * c.quad * C::kRowFloats + c.row;
 #pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-      if (8 * n >= unit.num_tokens) continue;
-      float* const token = tile + (8 * n + 2 * c.quad) * C::kRowFloats + c.row;
-#pragma unroll
-      for (int i = 0; i < C::kRankTiles; ++i) {
-        token[16 * i] = acc[i][n][0];
-        token[16 * i + C::kRowFloats] = acc[i][n][1];
-        token[16 * i + 8] = acc[i][n][2];
-        token[16 * i + 8 + C::kRowFloats] = acc[i][n][3];
-      }
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      token[16 * i] = acc[i][0];
+      token[16 * i + C::kRowFloats] = acc[i][1];
+      token[16 * i + 8] = acc[i][2];
+      token[16 * i + 8 + C::kRowFloats] = acc[i][3];
     }
   }
 

@@ -63,7 +63,7 @@ class WideShrink {
   int load_block_ = 0, load_group_ = 0, load_column_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
-  __device__ static int first_group() { return cluster_rank() * C::kGroupsEach; }
+  __device__ int first_group() const { return c.cta * C::kGroupsEach; }
   __device__ int rank_tile() const { return c.warp % 4; }
   __device__ int first_token() const { return c.warp / 4 * 16; }
   __device__ static int thread_row() { return int(threadIdx.x) / 8; }
@@ -145,7 +145,7 @@ class WideShrink {
       if (!works) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        multiply(a, 4 * i + c.quad, acc);
+        multiply(a, 4 * i, acc);
         left -= 32;
         if (left > 0) continue;
 #pragma unroll
@@ -161,18 +161,20 @@ class WideShrink {
     for (int j = 0; j < 8; ++j) acc[j / 4][j % 4] = v;
   }
 
-  /// Tokens are the rows of a fragment. Column g of n8 tile j stands for rank 4 (g / 2) + 2 j +
-  /// g % 2, so that a thread holds four neighbouring ranks of a token.
+  /// 32 columns of x, from `piece` on. Tokens are the rows of a fragment. Column g of n8 tile j
+  /// stands for rank 4 (g / 2) + 2 j + g % 2, so that a thread holds four neighbouring ranks of a
+  /// token.
   __device__ void multiply(const std::byte* a, int piece, Acc& acc) const {
     const std::byte* const x = a + C::kBlockRank * C::kRowBytes;
-    const uint4 x0 = read_piece(x, first_token() + c.row, piece);
-    const uint4 x1 = read_piece(x, first_token() + 8 + c.row, piece);
+    const int token = first_token() + c.lane % 16;
+    const uint4 x0 = load_matrices(x + place_of(token, piece + c.lane / 16));
+    const uint4 x1 = load_matrices(x + place_of(token, piece + 2 + c.lane / 16));
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int rank = 16 * rank_tile() + c.row / 2 * 4 + 2 * j + c.row % 2;
-      const uint4 w = read_piece(a, rank, piece);
-      mma<typename C::Weight>(acc[j], x0.x, x1.x, x0.y, x1.y, w.x, w.y);
-      mma<typename C::Weight>(acc[j], x0.z, x1.z, x0.w, x1.w, w.z, w.w);
+      const int rank = 16 * rank_tile() + c.lane % 8 / 2 * 4 + 2 * j + c.lane % 2;
+      const uint4 w = load_matrices(a + place_of(rank, piece + c.lane / 8));
+      mma<typename C::Weight>(acc[j], x0, w.x, w.y);
+      mma<typename C::Weight>(acc[j], x1, w.z, w.w);
     }
   }
 
