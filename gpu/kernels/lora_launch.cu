@@ -76,9 +76,10 @@ Residency residency_of(const LoraKernel& kernel, int h_width) {
   int device = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [place, is_new] = known.try_emplace({kernel.function, h_width, device});
-  if (is_new) place->second = make_resident(kernel, h_width);
-  return place->second;
+  const auto key = std::tuple(kernel.function, h_width, device);
+  const auto place = known.find(key);
+  if (place != known.end()) return place->second;
+  return known.emplace(key, make_resident(kernel, h_width)).first->second;
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ void check_view(const std::string& place, const DeviceView& view, int num_axes) 
     require(view.shape[axis] >= 0, place, "has a negative size");
     require(view.shape[axis] < INT32_MAX, place, "has an axis of 2^31 or more");
     require(view.strides[axis] >= 0, place, "has a negative stride");
+    require(i == 0 || view.strides[axis] < (int64_t{1} << 30), place,
+            "has rows of 2^30 numbers or more");
     is_empty = is_empty || view.shape[axis] == 0;
   }
   require(view.shape[size_t(num_axes - 1)] <= 1 || view.strides[size_t(num_axes - 1)] == 1, place,
@@ -67,11 +69,13 @@ constexpr int kMostRanks = 512;
 
 }  // namespace
 
-LoraVariant choose_variant(int64_t num_tokens, int64_t max_rank, bool aligned) {
+LoraVariant choose_variant(int64_t num_tokens, int64_t num_in, int64_t max_rank, bool aligned) {
   if (!aligned) return {.rank_tiles = 2, .token_tiles = 1, .cluster = 8, .aligned = false};
   constexpr int64_t kDecodeTokens = 256;  // beyond: more tokens than a segment of 8 is good for
   if (num_tokens > kDecodeTokens) return {4, 4, 8, true};
-  return {.rank_tiles = max_rank <= 16 ? 1 : 2, .token_tiles = 1, .cluster = 8, .aligned = true};
+  if (max_rank > 16) return {num_in > 8192 ? 4 : 2, 1, 8, true};
+  constexpr int64_t kFewTokens = 64;  // that many units of 8 CTAs fit the GPU at once
+  return {1, 1, num_tokens > kFewTokens ? 2 : 8, true};
 }
 
 std::string describe(const LoraVariant& v) {
@@ -137,7 +141,7 @@ LoraLinear::LoraLinear(LoraLinearDesc desc) : desc_(std::move(desc)) {
 
 LoraVariant LoraLinear::variant_for(const DeviceView& x, const DeviceView& y) const {
   const bool aligned = weights_aligned_ && is_aligned(x, kInColumns) && is_aligned(y, kOutColumns);
-  return choose_variant(x.shape[0], max_rank_, aligned);
+  return choose_variant(x.shape[0], params_.num_in, max_rank_, aligned);
 }
 
 LinearParams LoraLinear::params(const DeviceView& x, const DeviceView& y,

@@ -56,7 +56,7 @@ std::vector<LoraVariant> lora_variants();
 std::string describe(const LoraVariant& variant);
 
 /// The dispatch table: from what a captured graph keeps, the padded number of tokens among them.
-LoraVariant choose_variant(int64_t num_tokens, int64_t max_rank, bool aligned);
+LoraVariant choose_variant(int64_t num_tokens, int64_t num_in, int64_t max_rank, bool aligned);
 
 /// When a launch may start.
 enum class LaunchOrder : uint8_t {

@@ -96,12 +96,19 @@ class WideShrink {
     }
   }
 
+  /// Rank 4 (g / 2) + 2 j + g % 2 of a tile lies in row 8 j + g, where its fragment is read: a thread
+  /// then holds four neighbouring ranks of a token.
+  __device__ static int place_of_rank(int rank) {
+    return rank / 16 * 16 + rank / 2 % 2 * 8 + rank / 4 % 4 * 2 + rank % 2;
+  }
+
   /// The next stage into its slot of the ring; nothing after the last.
   template <bool kA, bool kX>
   __device__ void load_stage(const Unit& unit) {
     if (load_block_ == num_blocks_) return;
     const int piece = int(threadIdx.x) % 8;
-    std::byte* const to = c.ring() + load_slot_ * C::kStageBytes + place_of(thread_row(), piece);
+    std::byte* const slot = c.ring() + load_slot_ * C::kStageBytes;
+    std::byte* const to = slot + place_of(place_of_rank(thread_row()), piece);
     const int column = (first_group() + load_group_) * group_columns_ + load_column_ + 8 * piece;
     const int valid = max(0, min(8, p.num_in - column));
     if constexpr (kA) {
@@ -112,7 +119,7 @@ class WideShrink {
       }
     }
     if constexpr (kX) {
-      copy_eight_or_none<C::kAligned>(to + C::kBlockRank * C::kRowBytes,
+      copy_eight_or_none<C::kAligned>(slot + place_of(C::kBlockRank + thread_row(), piece),
                                       x_from_ + 2 * int64_t(column), x_exists_ ? valid : 0);
     }
     load_slot_ = load_slot_ + 1 == C::kNumStages ? 0 : load_slot_ + 1;
@@ -138,22 +145,27 @@ class WideShrink {
     for (int column = 0; column < group_columns_; column += 64) {
       wait_for_copies<C::kNumStages - 2>();
       __syncthreads();  // this stage is there, and the one before has been read
-      load_stage<true, true>(unit);
-      close_copy_group();
       const std::byte* const a = c.ring() + slot_ * C::kStageBytes;
       slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
-      if (!works) continue;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        multiply(a, 4 * i, acc);
-        left -= 32;
-        if (left > 0) continue;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) total[j / 4][j % 4] += acc[j / 4][j % 4];
-        fill(acc, 0.0F);
-        left = chunk;
+      if (works) {
+        multiply(a, 0, acc);
+        end_step(chunk, left, acc, total);
+        multiply(a, 4, acc);
+        end_step(chunk, left, acc, total);
       }
+      load_stage<true, true>(unit);
+      close_copy_group();
     }
+  }
+
+  /// After 32 columns: a chunk may be complete.
+  __device__ static void end_step(int chunk, int& left, Acc& acc, Acc& total) {
+    left -= 32;
+    if (left > 0) return;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) total[j / 4][j % 4] += acc[j / 4][j % 4];
+    fill(acc, 0.0F);
+    left = chunk;
   }
 
   __device__ static void fill(Acc& acc, float v) {
@@ -161,9 +173,7 @@ class WideShrink {
     for (int j = 0; j < 8; ++j) acc[j / 4][j % 4] = v;
   }
 
-  /// 32 columns of x, from `piece` on. Tokens are the rows of a fragment. Column g of n8 tile j
-  /// stands for rank 4 (g / 2) + 2 j + g % 2, so that a thread holds four neighbouring ranks of a
-  /// token.
+  /// 32 columns of x, from `piece` on. Tokens are the rows of a fragment.
   __device__ void multiply(const std::byte* a, int piece, Acc& acc) const {
     const std::byte* const x = a + C::kBlockRank * C::kRowBytes;
     const int token = first_token() + c.lane % 16;
@@ -171,8 +181,8 @@ class WideShrink {
     const uint4 x1 = load_matrices(x + place_of(token, piece + 2 + c.lane / 16));
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int rank = 16 * rank_tile() + c.lane % 8 / 2 * 4 + 2 * j + c.lane % 2;
-      const uint4 w = load_matrices(a + place_of(rank, piece + c.lane / 8));
+      const int row = 16 * rank_tile() + 8 * j + c.lane % 8;
+      const uint4 w = load_matrices(a + place_of(row, piece + c.lane / 8));
       mma<typename C::Weight>(acc[j], x0, w.x, w.y);
       mma<typename C::Weight>(acc[j], x1, w.z, w.w);
     }

@@ -144,13 +144,14 @@ TEST(LoraLinear, TellsWhatIsAligned) {
 }
 
 // What is chosen depends on nothing that a captured graph would not keep.
-TEST(ChooseVariant, ByTokensAndRank) {
-  EXPECT_EQ(choose_variant(1, 16, true), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(choose_variant(32, 16, true), (LoraVariant{1, 1, 2, true}));
-  EXPECT_EQ(choose_variant(32, 64, true), (LoraVariant{4, 1, 8, true}));
-  EXPECT_EQ(choose_variant(512, 64, true), (LoraVariant{2, 4, 8, true}));
-  EXPECT_EQ(choose_variant(4096, 16, true), (LoraVariant{1, 4, 1, true}));
-  EXPECT_EQ(choose_variant(32, 64, false), (LoraVariant{2, 1, 8, false}));
+TEST(ChooseVariant, ByTokensAndShape) {
+  EXPECT_EQ(choose_variant(1, 4096, 16, true), (LoraVariant{1, 1, 8, true}));
+  EXPECT_EQ(choose_variant(64, 4096, 16, true), (LoraVariant{1, 1, 8, true}));
+  EXPECT_EQ(choose_variant(65, 4096, 16, true), (LoraVariant{1, 1, 2, true}));
+  EXPECT_EQ(choose_variant(32, 4096, 64, true), (LoraVariant{2, 1, 8, true}));
+  EXPECT_EQ(choose_variant(32, 12288, 64, true), (LoraVariant{4, 1, 8, true}));
+  EXPECT_EQ(choose_variant(257, 4096, 64, true), (LoraVariant{4, 4, 8, true}));
+  EXPECT_EQ(choose_variant(32, 4096, 64, false), (LoraVariant{2, 1, 8, false}));
 }
 
 }  // namespace
