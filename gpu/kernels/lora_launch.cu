@@ -2,7 +2,9 @@
 #include <mutex>
 #include <string>
 
+#include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/lora_kernel_table.cuh"
+#include "gpu/kernels/lora_launch.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -20,11 +22,13 @@ const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
   return out == Dtype::f32 ? f16_f32 : f16;
 }
 
+/// By stage, variant and dtypes; a shrink writes h, the others y.
 const LoraKernel& find(const LoraLaunch& launch) {
-  for (const LoraKernel& kernel : kernels_of(launch.weight, launch.out)) {
-    if (kernel.variant == launch.variant) return kernel;
+  const Dtype out = launch.stage == LoraStage::shrink ? launch.dtypes.h : launch.dtypes.y;
+  for (const LoraKernel& kernel : kernels_of(launch.dtypes.weight, out)) {
+    if (kernel.stage == launch.stage && kernel.variant == launch.variant) return kernel;
   }
-  throw InputError("lora_linear: variant", "has no kernel");
+  throw InputError(std::string(name(launch.stage)) + ": variant", "has no kernel");
 }
 
 /// As many clusters as the GPU holds at once: a kernel's loop takes what is more.
@@ -77,9 +81,7 @@ Residency residency_of(const LoraKernel& kernel, int max_rank) {
   return place->second;
 }
 
-}  // namespace
-
-void launch_lora_linear(const LoraLaunch& launch) {
+void launch_tensor_core(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
   const Residency residency = residency_of(kernel, launch.params.max_rank);
   cudaLaunchAttribute attributes[2];
@@ -100,6 +102,15 @@ void launch_lora_linear(const LoraLaunch& launch) {
   LinearParams params = launch.params;
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch& launch) {
+  if (launch.path == LoraPath::generic)
+    launch_generic_lora(launch);
+  else
+    launch_tensor_core(launch);
 }
 
 }  // namespace loratory::gpu
