@@ -62,6 +62,11 @@ __device__ float fold(Dtype weight, float scaling, float b) {
                                : __half2float(__double2half(exact));
 }
 
+/// Whose weights.
+struct Adapter {
+  int slot, slice, rank;
+};
+
 /// Four tokens, or fewer, of a segment.
 struct Tokens {
   const int32_t* indices;
@@ -100,7 +105,7 @@ class GenericCta {
 
   __device__ void run(const Segment segment, int slice, int part, int num_parts) {
     const SliceParams& sp = p.slices[slice];
-    const int rank = sp.ranks[segment.slot];
+    const Adapter of{segment.slot, slice, sp.ranks[segment.slot]};
     int first = 0, end = 0;  // columns
     if constexpr (kExpands) {
       const int64_t num_out = sp.num_out;
@@ -109,15 +114,15 @@ class GenericCta {
       end = int(min(num_out, first + size));
       if (first == end) return;
     }
-    if (rank == 0) return;
+    if (of.rank == 0) return;
     for (int i = 0; i < segment.num_tokens; i += kTokens) {
       const Tokens tokens{p.token_indices + segment.first + i,
                           min(kTokens, segment.num_tokens - i)};
       if constexpr (kStage == LoraStage::shrink) {
-        shrink_block(segment.slot, slice, rank, part * kRanks, tokens);
+        shrink_block(of, part * kRanks, tokens);
       } else {
-        make_terms(segment.slot, slice, rank, tokens);
-        expand(segment.slot, slice, rank, first, end, tokens);
+        make_terms(of, tokens);
+        expand(of, first, end, tokens);
       }
     }
   }
@@ -125,14 +130,14 @@ class GenericCta {
   // --- shrink ---------------------------------------------------------------------------------
 
   /// Ranks [first, first + kRanks): of a shrink into h, of a linear into the terms.
-  __device__ void shrink_block(int slot, int slice, int rank, int first, const Tokens& tokens) {
-    if (first >= rank) return;
+  __device__ void shrink_block(const Adapter& of, int first, const Tokens& tokens) {
+    if (first >= of.rank) return;
     const int token = int(threadIdx.x) / kRanks, j = int(threadIdx.x) % kRanks;
-    const int num_ranks = min(kRanks, rank - first);
+    const int num_ranks = min(kRanks, of.rank - first);
     float sum = 0;
     for (int k = 0; k < p.num_in; k += kDepth) {
       const int depth = min(kDepth, p.num_in - k);
-      load_tiles(slot, slice, first, num_ranks, k, depth, tokens);
+      load_tiles(of, first, num_ranks, k, depth, tokens);
       if (token < tokens.count && j < num_ranks) {
         for (int c = 0; c < depth; ++c) sum = __fadd_rn(sum, __fmul_rn(s.a[j][c], s.x[token][c]));
       }
@@ -140,20 +145,21 @@ class GenericCta {
     }
     if (token >= tokens.count || j >= num_ranks) return;
     if constexpr (kStage == LoraStage::shrink) {
-      store(dtypes.h, p.h, place_of_h(slice, tokens.indices[token]) + first + j, sum);
+      store(dtypes.h, p.h, place_of_h(of.slice, tokens.indices[token]) + first + j, sum);
     } else {
       s.terms[token][first + j] = sum;
     }
   }
 
-  __device__ void load_tiles(int slot, int slice, int first, int num_ranks, int k, int depth,
+  __device__ void load_tiles(const Adapter& of, int first, int num_ranks, int k, int depth,
                              const Tokens& tokens) {
-    const SliceParams& sp = p.slices[slice];
+    const SliceParams& sp = p.slices[of.slice];
     const int c = int(threadIdx.x) % kDepth;
     if (c < depth) {
-      const uint16_t* const a = sp.a + int64_t(slot) * sp.a_slot_stride + k + c;
+      const int64_t row = int64_t(sp.a_rank_steps) * of.rank + first;
+      const uint16_t* const a = sp.a + of.slot * sp.a_slot_stride + row * sp.a_row_stride + k + c;
       for (int j = int(threadIdx.x) / kDepth; j < num_ranks; j += kNumThreads / kDepth) {
-        s.a[j][c] = load(dtypes.weight, a, (first + j) * sp.a_row_stride);
+        s.a[j][c] = load(dtypes.weight, a, j * sp.a_row_stride);
       }
       const int token = int(threadIdx.x) / kDepth;
       if (token < tokens.count) {
@@ -170,49 +176,48 @@ class GenericCta {
   // --- expand ---------------------------------------------------------------------------------
 
   /// h of the tokens, rounded as the mode says.
-  __device__ void make_terms(int slot, int slice, int rank, const Tokens& tokens) {
+  __device__ void make_terms(const Adapter& of, const Tokens& tokens) {
     __syncthreads();  // the terms before have been read
     if constexpr (kStage == LoraStage::linear) {
-      for (int first = 0; first < rank; first += kRanks) {
-        shrink_block(slot, slice, rank, first, tokens);
+      for (int first = 0; first < of.rank; first += kRanks) {
+        shrink_block(of, first, tokens);
       }
       __syncthreads();
     }
-    for (int i = int(threadIdx.x); i < tokens.count * rank; i += kNumThreads) {
-      const int token = i / rank, j = i % rank;
+    for (int i = int(threadIdx.x); i < tokens.count * of.rank; i += kNumThreads) {
+      const int token = i / of.rank, j = i % of.rank;
       float h;
       if constexpr (kStage == LoraStage::linear) {
         h = s.terms[token][j];
         if (mode.h == IntermediateMode::store_as_x) h = round_to(dtypes.x, h);
       } else {
-        h = load(dtypes.h, p.h, place_of_h(slice, tokens.indices[token]) + j);
+        h = load(dtypes.h, p.h, place_of_h(of.slice, tokens.indices[token]) + j);
       }
       const bool rounds =
           mode.h == IntermediateMode::cast_to_weight || mode.h == IntermediateMode::split2;
       const float hi = rounds ? round_to(dtypes.weight, h) : h;
       s.terms[token][j] = hi;
       if (mode.h == IntermediateMode::split2) {
-        s.terms[token][rank + j] = round_to(dtypes.weight, __fsub_rn(h, hi));
+        s.terms[token][of.rank + j] = round_to(dtypes.weight, __fsub_rn(h, hi));
       }
     }
     __syncthreads();
   }
 
-  __device__ void expand(int slot, int slice, int rank, int first, int end,
-                         const Tokens& tokens) const {
-    const SliceParams& sp = p.slices[slice];
-    const float scaling = sp.scalings[slot];
+  __device__ void expand(const Adapter& of, int first, int end, const Tokens& tokens) const {
+    const SliceParams& sp = p.slices[of.slice];
+    const float scaling = sp.scalings[of.slot];
     const bool folds = mode.scale == ScaleMode::folded_b;
     for (int n = first + int(threadIdx.x); n < end; n += kNumThreads) {
-      const uint16_t* const b = sp.b + int64_t(slot) * sp.b_slot_stride + n * sp.b_row_stride;
+      const uint16_t* const b = sp.b + of.slot * sp.b_slot_stride + n * sp.b_row_stride;
       float sums[kTokens] = {};
       for (int part = 0; part < (mode.h == IntermediateMode::split2 ? 2 : 1); ++part) {
-        for (int j = 0; j < rank; ++j) {
+        for (int j = 0; j < of.rank; ++j) {
           float b_j = load(dtypes.weight, b, j);
           if (folds) b_j = fold(dtypes.weight, scaling, b_j);
 #pragma unroll
           for (int t = 0; t < kTokens; ++t) {  // terms of tokens that do not exist are not used
-            sums[t] = __fadd_rn(sums[t], __fmul_rn(b_j, s.terms[t][part * rank + j]));
+            sums[t] = __fadd_rn(sums[t], __fmul_rn(b_j, s.terms[t][part * of.rank + j]));
           }
         }
       }

@@ -23,6 +23,9 @@ struct LoraSliceDesc {
   DeviceView b;                     ///< [L, N_i, R_i]
   const int32_t* ranks = nullptr;   ///< [L] on the device, each in [0, R_i]; 0: no such slice
   const float* scalings = nullptr;  ///< [L] on the device, finite
+  /// Row j of slot s lies a_rank_steps · ranks[s] rows behind a[s, j]: 0, or i where slice i of a
+  /// slot follows the others at the distance of the true rank (peer_layouts.hpp).
+  int32_t a_rank_steps = 0;
 };
 
 struct LoraLinearDesc {

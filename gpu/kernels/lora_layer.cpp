@@ -95,6 +95,8 @@ void LoraLayer::check_weight(const std::string& place, const DeviceView& weight)
 void LoraLayer::check_slice(const std::string& place, const LoraSliceDesc& slice) const {
   if (shrinks()) {
     check_weight(place + ".a", slice.a);
+    require(slice.a_rank_steps >= 0 && slice.a_rank_steps < kMaxSlices, place + ".a_rank_steps",
+            "is outside [0, " + std::to_string(kMaxSlices) + ")");
     require(slice.a.shape[2] == desc_.slices[0].a.shape[2] && slice.a.shape[2] >= 1, place + ".a",
             "needs the in-features of slice 0, at least 1");
   }
@@ -121,6 +123,7 @@ void LoraLayer::add_slice(size_t i) {
     out.a = static_cast<const uint16_t*>(slice.a.data);
     out.a_slot_stride = slice.a.strides[0];
     out.a_row_stride = slice.a.strides[1];
+    out.a_rank_steps = slice.a_rank_steps;
     weights_aligned_ = weights_aligned_ && is_aligned(slice.a, kInColumns);
   }
   if (expands()) {
@@ -210,14 +213,20 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   return out;
 }
 
+void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
+  require(!variant.aligned || are_aligned(tensors), "variant",
+          "needs aligned tensors, these are not");
+  for (int32_t i = 0; i < params_.num_slices; ++i) {
+    require(params_.slices[i].a_rank_steps == 0, "slices[" + std::to_string(i) + "].a_rank_steps",
+            "is for the generic path, this is the tensor_core path");
+  }
+}
+
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                        const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
   const LinearParams filled = params(tensors, segments);
   const LoraPath path = path_for(tensors);
-  if (path == LoraPath::tensor_core) {
-    require(!variant.aligned || are_aligned(tensors), "variant",
-            "needs aligned tensors, these are not");
-  }
+  if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
   require(segments.segment_size == variant.segment_size(), "segments",
           "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
               std::to_string(variant.segment_size()));

@@ -73,6 +73,15 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   d.slices[1].ranks = nullptr;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].ranks: is null"));
   d = desc();
+  d.slices[1].scalings = nullptr;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].scalings: is null"));
+  d = desc();
+  d.slices[0].a.dtype = Dtype::f32;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: is f32, needs bf16 or f16"));
+  d = desc();
+  d.slices[1].a_rank_steps = 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a_rank_steps: is outside [0, 8)"));
+  d = desc();
   d.offset_start = -1;
   EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
 }
@@ -105,6 +114,15 @@ TEST(LoraLinear, ChecksEachLaunch) {
   call.y.shape[0] = 9;
   EXPECT_THAT(call.error(), HasSubstr("y: has not the rows of x"));
   call = {};
+  call.y.strides[0] = 47;
+  EXPECT_THAT(call.error(), HasSubstr("y: has rows that overlap"));
+  call = {};
+  call.x.dtype = Dtype::i8;
+  EXPECT_THAT(call.error(), HasSubstr("x: is i8, needs f32, bf16 or f16"));
+  call = {};
+  call.x.num_axes = 0;
+  EXPECT_THAT(call.error(), HasSubstr("x: has shape [], needs 2 axes"));
+  call = {};
   call.segments.segment_size = 16;
   EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
   call = {};
@@ -129,6 +147,19 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   odd = desc();
   odd.slices[1] = slice(16, 64, 12);
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+}
+
+// A slice whose rows begin at the true rank: the kernel of the tensor cores does not know it yet.
+TEST(LoraLinear, RankStepsAreForTheGenericPath) {
+  LoraLinearDesc d = desc();
+  d.slices[1].a_rank_steps = 1;
+  const Call call;
+  try {
+    LoraLinear(d).launch(call.x, call.y, call.segments, nullptr);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("slices[1].a_rank_steps: is for the generic path"));
+  }
 }
 
 // What is chosen depends on nothing that a captured graph would not keep.
