@@ -22,10 +22,13 @@ const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
   return out == Dtype::f32 ? f16_f32 : f16;
 }
 
-/// By stage, variant and dtypes; a shrink writes h, the others y.
+/// A shrink writes h, the others y.
+const std::vector<LoraKernel>& kernels_of(LoraStage stage, const LoraDtypes& dtypes) {
+  return kernels_of(dtypes.weight, stage == LoraStage::shrink ? dtypes.h : dtypes.y);
+}
+
 const LoraKernel& find(const LoraLaunch& launch) {
-  const Dtype out = launch.stage == LoraStage::shrink ? launch.dtypes.h : launch.dtypes.y;
-  for (const LoraKernel& kernel : kernels_of(launch.dtypes.weight, out)) {
+  for (const LoraKernel& kernel : kernels_of(launch.stage, launch.dtypes)) {
     if (kernel.stage == launch.stage && kernel.variant == launch.variant) return kernel;
   }
   throw InputError(std::string(name(launch.stage)) + ": variant", "has no kernel");
@@ -111,6 +114,14 @@ void launch_lora(const LoraLaunch& launch) {
     launch_generic_lora(launch);
   else
     launch_tensor_core(launch);
+}
+
+std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes) {
+  std::vector<LoraVariant> out;
+  for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
+    if (kernel.stage == stage) out.push_back(kernel.variant);
+  }
+  return out;
 }
 
 }  // namespace loratory::gpu

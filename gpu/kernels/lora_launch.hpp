@@ -26,4 +26,7 @@ struct LoraLaunch {
 ///          name and text.
 void launch_lora(const LoraLaunch& launch);
 
+/// The variants that the tensor_core path has a kernel for; none without CUDA.
+std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes);
+
 }  // namespace loratory::gpu

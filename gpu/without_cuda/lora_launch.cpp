@@ -2,12 +2,14 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpu/kernels/lora_launch.hpp"
+#include "gpu/kernels/lora_linear.hpp"
 
 namespace loratory::gpu {
 
 void launch_lora(const LoraLaunch& launch) {
   throw std::runtime_error(std::string(name(launch.stage)) + ": this build of loratory has no CUDA kernels");
 }
+
+std::vector<LoraVariant> variants_of(LoraStage, const LoraDtypes&) { return {}; }
 
 }  // namespace loratory::gpu
