@@ -7,7 +7,8 @@
 namespace loratory::gpu {
 
 void launch_lora(const LoraLaunch& launch) {
-  throw std::runtime_error(std::string(name(launch.stage)) + ": this build of loratory has no CUDA kernels");
+  throw std::runtime_error(std::string(name(launch.stage)) +
+                           ": this build of loratory has no CUDA kernels");
 }
 
 std::vector<LoraVariant> variants_of(LoraStage, const LoraDtypes&) { return {}; }
