@@ -8,6 +8,7 @@
 namespace loratory::gpu {
 
 struct LoraKernel {
+  LoraStage stage;
   LoraVariant variant;
   const void* function;
   int num_threads;
@@ -18,7 +19,8 @@ template <typename Weight, typename Out, int kRankTiles, int kTokenTiles, int kC
           bool kAligned>
 LoraKernel lora_kernel_entry() {
   using C = Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kAligned, Stage::kLinear>;
-  return {{kRankTiles, kTokenTiles, kCluster, kAligned},
+  return {LoraStage::linear,
+          {kRankTiles, kTokenTiles, kCluster, kAligned},
           reinterpret_cast<const void*>(&lora_kernel<C>),
           C::kNumThreads,
           &C::shared_bytes};
