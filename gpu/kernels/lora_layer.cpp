@@ -224,10 +224,6 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
 void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
   require(!variant.aligned || are_aligned(tensors), "variant",
           "needs aligned tensors, these are not");
-  for (int32_t i = 0; i < params_.num_slices; ++i) {
-    require(params_.slices[i].a_rank_steps == 0, "slices[" + std::to_string(i) + "].a_rank_steps",
-            "is for the generic path, this is the tensor_core path");
-  }
 }
 
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,

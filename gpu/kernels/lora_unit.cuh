@@ -72,7 +72,7 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   const int index = first_slice + (exists ? lane : 0);
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
-  const float scaling = __ldg(s.scalings + slot);
+  const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
   const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank), padded_rank(rank)};
   int before[3];
 #pragma unroll
@@ -87,7 +87,8 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   }
   if (lane > num_slices) return;  // one more: the totals
   UnitSlice& out = table[lane];
-  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride);
+  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride +
+                                             int64_t(s.a_rank_steps) * rank * s.a_row_stride);
   out.b = reinterpret_cast<const std::byte*>(s.b + int64_t(slot) * s.b_slot_stride);
   out.a_row_bytes = uint32_t(2 * s.a_row_stride);
   out.b_row_bytes = uint32_t(2 * s.b_row_stride);

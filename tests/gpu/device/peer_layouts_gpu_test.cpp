@@ -65,16 +65,8 @@ Tensor by_reference(const Qkv& qkv, const NumericMode& mode) {
   return y;
 }
 
-Tensor by_gpu(const Qkv& qkv, const NumericMode& mode) {
-  const DeviceTensor a(qkv.a), b(qkv.b), x(qkv.x), y(qkv.y);
-  const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
-  LoraLinearDesc desc =
-      stacked_linear({.a = a.view(),
-                      .b = b.view(),
-                      .output_offset = qkv.output_offset,
-                      .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
-                      .scalings = reinterpret_cast<const float*>(scalings.get())});
-  desc.mode = mode;
+Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const DeviceTensor& x,
+                const DeviceTensor& y) {
   const LoraLinear layer(desc);
   const std::vector<int32_t> slots = reference::token_slots(qkv.requests);
   DeviceSegments segments(int64_t(slots.size()), Qkv::kSlots,
@@ -85,6 +77,19 @@ Tensor by_gpu(const Qkv& qkv, const NumericMode& mode) {
   return y.read();
 }
 
+Tensor by_gpu(const Qkv& qkv, const NumericMode& mode) {
+  const DeviceTensor a(qkv.a), b(qkv.b), x(qkv.x), y(qkv.y);
+  const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
+  LoraLinearDesc desc =
+      stacked_linear({.a = a.view(),
+                      .b = b.view(),
+                      .output_offset = qkv.output_offset,
+                      .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
+                      .scalings = reinterpret_cast<const float*>(scalings.get())});
+  desc.mode = mode;
+  return launched(desc, qkv, x, y);
+}
+
 // [1.26], [2.17]-[2.19]: slices at the distance of the true rank. SGLang's roundings with the
 // scaling in B, which is the generic path: bit for bit.
 TEST_F(PeerLayoutsOnGpu, StackedSlicesAreThoseOfSglang) {
@@ -92,6 +97,40 @@ TEST_F(PeerLayoutsOnGpu, StackedSlicesAreThoseOfSglang) {
   NumericMode mode = reference::kSglangMode;
   mode.scale = reference::ScaleMode::folded_b;
   EXPECT_TRUE(same_bits(by_gpu(qkv, mode), by_reference(qkv, mode)));
+}
+
+/// The same slices, each in a tensor of its own.
+Tensor by_gpu_unstacked(const Qkv& qkv, const NumericMode& mode) {
+  const DeviceTensor x(qkv.x), y(qkv.y);
+  const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
+  std::vector<DeviceTensor> weights;
+  LoraLinearDesc desc{.slices = {}, .mode = mode};
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t first = qkv.output_offset[i], end = qkv.output_offset[i + 1];
+    Tensor a(Dtype::bf16, {Qkv::kSlots, Qkv::kRank, Qkv::kIn});
+    Tensor b(Dtype::bf16, {Qkv::kSlots, end - first, Qkv::kRank});
+    for (int64_t s = 0; s < Qkv::kSlots; ++s) {
+      const int64_t r = qkv.ranks[size_t(s)];
+      for (int64_t j = 0; j < r; ++j) {
+        for (int64_t c = 0; c < Qkv::kIn; ++c) a.set(qkv.a.get(s, int64_t(i) * r + j, c), s, j, c);
+        for (int64_t n = first; n < end; ++n) b.set(qkv.b.get(s, n, j), s, n - first, j);
+      }
+    }
+    weights.emplace_back(a), weights.emplace_back(b);
+    desc.slices.push_back({.a = weights[2 * i].view(),
+                           .b = weights[2 * i + 1].view(),
+                           .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
+                           .scalings = reinterpret_cast<const float*>(scalings.get())});
+  }
+  return launched(desc, qkv, x, y);
+}
+
+// [1.26]: and on the tensor cores those of slices in tensors of their own.
+TEST_F(PeerLayoutsOnGpu, StackedOrNotGivesTheSameBits) {
+  const Qkv qkv;
+  for (const NumericMode& mode : {reference::kDefaultMode, reference::kSglangMode}) {
+    EXPECT_TRUE(same_bits(by_gpu(qkv, mode), by_gpu_unstacked(qkv, mode)));
+  }
 }
 
 }  // namespace

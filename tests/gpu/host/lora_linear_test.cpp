@@ -176,19 +176,6 @@ TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
   }
 }
 
-// A slice whose rows begin at the true rank: the kernel of the tensor cores does not know it yet.
-TEST(LoraLinear, RankStepsAreForTheGenericPath) {
-  LoraLinearDesc d = desc();
-  d.slices[1].a_rank_steps = 1;
-  const Call call;
-  try {
-    LoraLinear(d).launch(call.x, call.y, call.segments, nullptr);
-    FAIL() << "was launched";
-  } catch (const InputError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("slices[1].a_rank_steps: is for the generic path"));
-  }
-}
-
 // What is chosen depends on nothing that a captured graph would not keep.
 TEST(ChooseVariant, ByTokensAndRank) {
   EXPECT_EQ(choose_variant(1, 16, true), (LoraVariant{1, 1, 8, true}));
