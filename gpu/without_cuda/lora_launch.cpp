@@ -11,6 +11,6 @@ void launch_lora(const LoraLaunch& launch) {
                            ": this build of loratory has no CUDA kernels");
 }
 
-std::vector<LoraVariant> variants_of(LoraStage, const LoraDtypes&) { return {}; }
+std::vector<LoraVariant> lora_variants(LoraStage, const LoraDtypes&) { return {}; }
 
 }  // namespace loratory::gpu
