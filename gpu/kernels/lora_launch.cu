@@ -121,13 +121,11 @@ void launch_lora(const LoraLaunch& launch) {
 }
 
 std::vector<LoraVariant> lora_variants() {
-  std::vector<LoraVariant> out;
-  for (const LoraKernel& kernel : kernels_of(Dtype::bf16, Dtype::bf16))
-    out.push_back(kernel.variant);
-  return out;
+  return lora_variants(LoraStage::linear,
+                       {.x = Dtype::bf16, .weight = Dtype::bf16, .h = {}, .y = Dtype::bf16});
 }
 
-std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes) {
+std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes) {
   std::vector<LoraVariant> out;
   for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
     if (kernel.stage == stage) out.push_back(kernel.variant);

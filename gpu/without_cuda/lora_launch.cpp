@@ -13,6 +13,6 @@ void launch_lora(const LoraLaunch& launch) {
 
 std::vector<LoraVariant> lora_variants() { return {}; }
 
-std::vector<LoraVariant> variants_of(LoraStage, const LoraDtypes&) { return {}; }
+std::vector<LoraVariant> lora_variants(LoraStage, const LoraDtypes&) { return {}; }
 
 }  // namespace loratory::gpu
