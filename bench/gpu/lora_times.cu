@@ -246,7 +246,10 @@ int main(int argc, char** argv) {
     if (row.name.find(filter) == std::string::npos) continue;
     Bench bench(row);
     std::vector<float> first;
-    for (const LoraVariant& v : lora_variants()) {
+    for (const LoraVariant& v : lora_variants(LoraStage::linear, {.x = reference::Dtype::bf16,
+                                               .weight = reference::Dtype::bf16,
+                                               .h = {},
+                                               .y = reference::Dtype::bf16})) {
       try {
         const bool is_default = v == bench.default_variant();
         if (only_default && !is_default) continue;

@@ -7,7 +7,7 @@ namespace loratory::gpu {
 
 /// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
 template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
-          bool kAligned_, Stage kStage_>
+          bool kAligned_, LoraStage kStage_>
 struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStage_> {
   using Weight = Weight_;
   using Out = Out_;
@@ -15,9 +15,9 @@ struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStage_> {
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kCluster = kCluster_;
   static constexpr bool kAligned = kAligned_;
-  static constexpr Stage kStage = kStage_;
-  static constexpr bool kExpands = kStage != Stage::kShrink;
-  static constexpr bool kSends = kCluster > 1 && kStage != Stage::kExpand;
+  static constexpr LoraStage kStage = kStage_;
+  static constexpr bool kExpands = kStage != LoraStage::shrink;
+  static constexpr bool kSends = kCluster > 1 && kStage != LoraStage::expand;
 };
 
 /// What the parts of a kernel share: parameters, shared memory and who this thread is. They keep

@@ -76,7 +76,7 @@ class LoraCta {
     auto* const y =
         static_cast<std::byte*>(p.y) + row * p.y_row_stride * int64_t(sizeof(typename C::Out));
     auto* const h = reinterpret_cast<std::byte*>(p.h + row * p.h_row_stride);
-    return {C::kStage == Stage::kExpand ? h : x, C::kStage == Stage::kShrink ? h : y};
+    return {C::kStage == LoraStage::expand ? h : x, C::kStage == LoraStage::shrink ? h : y};
   }
 
   /// The columns of a part, divided among the CTAs of the cluster.
@@ -100,9 +100,9 @@ class LoraCta {
       if constexpr (C::kExpands) expand_.prefetch(unit);
       previous_.wait();
     }
-    if constexpr (C::kStage == Stage::kShrink) {
+    if constexpr (C::kStage == LoraStage::shrink) {
       shrink_.run(unit, exchange_, [] {});
-    } else if constexpr (C::kStage == Stage::kLinear) {
+    } else if constexpr (C::kStage == LoraStage::linear) {
       shrink_.run(unit, exchange_, [&] {
         expand_.begin(unit);
         expand_.begin_base(unit);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpu/kernels/lora_stage.hpp"
+
 // How a kernel is cut: constants that the host (shared memory, grids) and the device agree on.
 
 #ifdef __CUDACC__
@@ -16,8 +18,6 @@ namespace loratory::gpu {
 inline constexpr int kNumGroups = 8;
 inline constexpr int kGroupWarps = 8;  // one chunk of a group each
 
-enum class Stage { kLinear, kShrink, kExpand };
-
 /// Columns of x that one warp sums: the same for every path.
 LORATORY_BOTH constexpr int chunk_size(int num_in) {
   constexpr int kStep = kNumGroups * kGroupWarps * 32;
@@ -29,9 +29,9 @@ LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 31) / 32 * 32
 /// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
 LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
 
-template <int kRankTiles, int kTokenTiles, int kCluster, Stage kStage>
+template <int kRankTiles, int kTokenTiles, int kCluster, LoraStage kStage>
 struct Shape {
-  static constexpr bool kShrinks = kStage != Stage::kExpand;
+  static constexpr bool kShrinks = kStage != LoraStage::expand;
   static constexpr int kNumWarps = kGroupWarps;
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kGroupsEach = kNumGroups / kCluster;
@@ -42,7 +42,7 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kTokenTiles > 1;
-  static_assert(!kWide || kStage == Stage::kExpand || (kRankTiles == 4 && kTokenTiles == 4));
+  static_assert(!kWide || kStage == LoraStage::expand || (kRankTiles == 4 && kTokenTiles == 4));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int kGroupsAtOnce = !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
   static constexpr int kCtasPerSm =
@@ -61,7 +61,7 @@ struct Shape {
 
   // The exchange. Scattered: a token's sums go to one CTA of the cluster, which hands on h.
   // Otherwise to every CTA, which each add them up: sooner done, but more is sent.
-  static constexpr bool kScatters = kCluster > 1 && (kWide || kStage == Stage::kShrink);
+  static constexpr bool kScatters = kCluster > 1 && (kWide || kStage == LoraStage::shrink);
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
   static constexpr int kPartialFloats = kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
@@ -72,7 +72,7 @@ struct Shape {
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   static int shared_bytes(int h_width) {
-    const int h = kStage == Stage::kShrink ? 0 : kTokens * h_stride(h_width);
+    const int h = kStage == LoraStage::shrink ? 0 : kTokens * h_stride(h_width);
     return kTableBytes + 4 * kSumFloats + kNumWarps * kRingBytes + h;
   }
 };

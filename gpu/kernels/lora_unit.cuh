@@ -45,15 +45,15 @@ struct WorkList {
 
   /// tiles_of_wave: tiles of columns that a cluster makes at once.
   __device__ WorkList(const LinearParams& p, uint32_t num_clusters, uint32_t tiles_of_wave,
-                      Stage stage) {
+                      LoraStage stage) {
     const uint32_t num_segments = *p.num_segments;
     const uint32_t num_pairs = num_segments * p.num_slices;
     slices_each = p.may_fuse && num_pairs > num_clusters ? p.num_slices : 1;
     const uint32_t whole_units = num_pairs / slices_each;
     num_parts = 1;
-    if (stage != Stage::kShrink) {
+    if (stage != LoraStage::shrink) {
       const uint32_t most = max(1U, p.max_tiles / tiles_of_wave);
-      const uint32_t clusters = stage == Stage::kExpand ? 2 * num_clusters : num_clusters;
+      const uint32_t clusters = stage == LoraStage::expand ? 2 * num_clusters : num_clusters;
       num_parts = max(1U, min(most, clusters / max(1U, whole_units)));
     }
     num_units = whole_units * num_parts;
@@ -72,7 +72,7 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   const int index = first_slice + (exists ? lane : 0);
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
-  const float scaling = __ldg(s.scalings + slot);
+  const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
   const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank), padded_rank(rank)};
   int before[3];
 #pragma unroll
@@ -87,7 +87,8 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   }
   if (lane > num_slices) return;  // one more: the totals
   UnitSlice& out = table[lane];
-  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride);
+  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride +
+                                             int64_t(s.a_rank_steps) * rank * s.a_row_stride);
   out.b = reinterpret_cast<const std::byte*>(s.b + int64_t(slot) * s.b_slot_stride);
   out.a_row_bytes = uint32_t(2 * s.a_row_stride);
   out.b_row_bytes = uint32_t(2 * s.b_row_stride);

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/kernels/lora_stage.hpp"
+
+namespace loratory::gpu {
+
+/// How the kernel is cut for one launch. Any variant gives the same bits; they differ in speed.
+struct LoraVariant {
+  int rank_tiles;   ///< ranks at a time, in 16
+  int token_tiles;  ///< tokens of a segment, in 8
+  int cluster;      ///< CTAs that share a segment; 1: no cluster, which any GPU can launch
+  bool aligned;     ///< every access of x, A, B and y is a whole one of 8 or 16 bytes
+
+  int segment_size() const { return 8 * token_tiles; }
+  friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
+};
+
+/// "r16 t8 c8": ranks at a time, tokens of a segment, CTAs of a cluster.
+std::string describe(const LoraVariant& variant);
+
+/// What a captured graph keeps of a launch, and what its GPU is.
+struct LaunchShape {
+  LoraStage stage = LoraStage::linear;
+  int64_t num_tokens = 0;    ///< rows of x, padding among them
+  int64_t num_in = 0;        ///< K; not looked at by expand
+  int64_t max_rank = 0;      ///< largest R_i
+  bool aligned = true;       ///< an aligned variant may be launched
+  bool has_clusters = true;  ///< of the GPU: has_clusters()
+};
+
+/// The dispatch table. Depends on nothing else, so a replayed graph would choose the same.
+LoraVariant choose_variant(const LaunchShape& shape);
+
+}  // namespace loratory::gpu
