@@ -79,6 +79,12 @@ Residency residency_of(const LoraKernel& kernel, int max_rank) {
 
 }  // namespace
 
+std::vector<LoraVariant> lora_variants(Dtype weight, Dtype out) {
+  std::vector<LoraVariant> variants;
+  for (const LoraKernel& kernel : kernels_of(weight, out)) variants.push_back(kernel.variant);
+  return variants;
+}
+
 void launch_lora_linear(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
   const Residency residency = residency_of(kernel, launch.params.max_rank);

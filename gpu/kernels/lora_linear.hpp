@@ -49,6 +49,9 @@ struct LoraVariant {
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 
+/// Every variant that has a kernel for these dtypes of weights and y; none in a build without CUDA.
+std::vector<LoraVariant> lora_variants(reference::Dtype weight, reference::Dtype out);
+
 /// The dispatch table: from what a captured graph keeps, the padded number of tokens among them.
 LoraVariant choose_variant(int64_t num_tokens, int64_t max_rank, bool aligned);
 

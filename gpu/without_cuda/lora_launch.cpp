@@ -5,6 +5,8 @@
 
 namespace loratory::gpu {
 
+std::vector<LoraVariant> lora_variants(reference::Dtype, reference::Dtype) { return {}; }
+
 void launch_lora_linear(const LoraLaunch&) {
   throw std::runtime_error("lora_linear: this build of loratory has no CUDA kernels");
 }
