@@ -35,8 +35,8 @@ int64_t products_per_token(const LayerCase& c) {
 int64_t weight_bytes_per_slot(const LayerCase& c) { return 2 * products_per_token(c); }
 
 void draw_sizes(sim::Draw& draw, LayerCase& c) {
-  c.num_in = draw.one_of<int64_t>(
-      {1, 17, 896, 2368, 2880, 3456, 4096, 4096, 4097, 4100, 11008, 14336});
+  c.num_in =
+      draw.one_of<int64_t>({1, 17, 896, 2368, 2880, 3456, 4096, 4096, 4097, 4100, 11008, 14336});
   c.max_rank = draw.one_of({1, 2, 3, 5, 8, 12, 16, 16, 24, 32, 48, 64, 64, 96, 100, 128, 256, 512});
   const int64_t num_slices = draw.one_of<int64_t>({1, 1, 2, 3, 3, 4, 8});
   for (int64_t i = 0; i < num_slices; ++i) {
@@ -44,7 +44,7 @@ void draw_sizes(sim::Draw& draw, LayerCase& c) {
     const auto narrow = draw.one_of<int64_t>({1, 2, 3, 4, 7, 8, 31, 33, 64, 65, 100, 127});
     c.num_out.push_back(draw.one_in(3) ? wide : narrow);
   }
-  c.num_tokens = draw.one_of<int64_t>({0,  1,  2,  3,  7,  8,   9,   16,  31,   32,   33,  40,
+  c.num_tokens = draw.one_of<int64_t>({0,  1,  2,  3,  7,   8,   9,   16,  31,  32,  33,   40,
                                        63, 64, 65, 96, 100, 128, 255, 256, 257, 512, 1025, 8192});
   c.max_loras = int32_t(draw.one_of({1, 2, 3, 4, 8, 16, 32, 64, 200, 513, 2000}));
   c.offset_start = draw.one_in(3) ? draw.between(1, 40) : 0;
@@ -64,8 +64,8 @@ void draw_form(sim::Draw& draw, LayerCase& c) {
                            Mapping::identical, Mapping::distinct, Mapping::distinct});
   if (draw.one_in(40)) c.mapping = Mapping::base;
   c.fill = draw.one_of({Fill::reals, Fill::reals, Fill::reals, Fill::cancellation, Fill::tiny});
-  c.mode.h = draw.one_of(
-      {IntermediateMode::fp32, IntermediateMode::split2, IntermediateMode::store_as_x});
+  c.mode.h =
+      draw.one_of({IntermediateMode::fp32, IntermediateMode::split2, IntermediateMode::store_as_x});
   c.mode.sum = draw.one_of({SumMode::one_round, SumMode::two_round});
   c.add_inputs = !draw.one_in(4);
   c.aligned = !draw.one_in(3);
@@ -98,8 +98,8 @@ struct Palette {
 double palette_number(const LayerCase& c, uint64_t i, uint64_t stream) {
   const double real = (double(i) - 2047.5) / 1024;
   switch (c.fill) {
-    case Fill::small_integers:
-      return double(int(i % 3) - 1);
+    case Fill::small_integers:  // base larger: sums need more bits than bf16 has
+      return stream == kY ? double(int(i % 129) - 64) : double(int(i % 3) - 1);
     case Fill::reals:  // weights smaller: results stay far from the end of f16
       return stream >= kA ? real / 4 : real;
     case Fill::cancellation:  // of neighbours in A and B, nearly equal; of x: the sign comes later
@@ -177,11 +177,11 @@ float scaling_of(const LayerCase& c, uint64_t index) {
 
 /// Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
 LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used) {
-  LayerSlice out{nan_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
-                 nan_tensor(c.weight, {c.max_loras, c.num_out[i], c.max_rank},
-                            gap_of(c, 2 * i + 1)),
-                 {},
-                 {}};
+  LayerSlice out{
+      nan_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
+      nan_tensor(c.weight, {c.max_loras, c.num_out[i], c.max_rank}, gap_of(c, 2 * i + 1)),
+      {},
+      {}};
   for (int64_t s = 0; s < c.max_loras; ++s) {
     const auto index = i * size_t(c.max_loras) + size_t(s);
     out.ranks.push_back(rank_of(c, index));
@@ -270,10 +270,9 @@ LayerData::LayerData(const LayerCase& c)
 LayerBatch LayerData::make_batch(std::vector<int32_t> slots, uint64_t seed) const {
   const auto num_tokens = int64_t(slots.size());
   const int64_t tail = shape.padded ? kTailColumns : 0;
-  LayerBatch out{std::move(slots), nan_tensor(shape.weight, {num_tokens, shape.num_in},
-                                              gap_of(shape, 100)),
-                 nan_tensor(shape.out, {num_tokens, shape.num_columns() + tail},
-                            gap_of(shape, 101))};
+  LayerBatch out{
+      std::move(slots), nan_tensor(shape.weight, {num_tokens, shape.num_in}, gap_of(shape, 100)),
+      nan_tensor(shape.out, {num_tokens, shape.num_columns() + tail}, gap_of(shape, 101))};
   fill_with_anything(seed, out.y);
   const Palette x_numbers = palette_of(shape, shape.weight, kX);
   const Palette y_numbers = palette_of(shape, shape.out, kY);

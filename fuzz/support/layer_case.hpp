@@ -35,8 +35,8 @@ struct LayerCase {
   NumericMode mode{};
   int64_t offset_start = 0;
   bool add_inputs = true;
-  bool aligned = true;  ///< every size and stride a multiple of 8, and the storage aligned
-  bool padded = false;  ///< rows of all tensors lie further apart than they are long
+  bool aligned = true;          ///< every size and stride a multiple of 8, and the storage aligned
+  bool padded = false;          ///< rows of all tensors lie further apart than they are long
   bool fill_all_slots = false;  ///< those without a token too
 
   int64_t num_columns() const;  ///< of y: the slices end there, or shortly before

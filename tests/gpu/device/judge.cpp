@@ -61,8 +61,7 @@ Bounds::Verdict Bounds::judge(const Tensor& y) const {
     for (int64_t n = 0; n < num_columns_; ++n) {
       const size_t at = i * size_t(num_columns_) + size_t(n);
       if (bound_[at] == 0) continue;
-      const double ratio =
-          reference::error_over(y.get(rows_[i], n), exact_[at], bound_[at], out_);
+      const double ratio = reference::error_over(y.get(rows_[i], n), exact_[at], bound_[at], out_);
       ++out.num_results;
       if (ratio > out.worst) out.worst = ratio, out.row = rows_[i], out.column = n;
     }

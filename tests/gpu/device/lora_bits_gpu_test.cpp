@@ -162,7 +162,8 @@ TEST_F(LoraBits, P9TheRankOfTheBufferDoesNotMatter) {
   });
 }
 
-// P11, P12, [1.19] [2.21]: every kernel; segments of any size, in any order, of tokens in any order.
+// P11, P12, [1.19] [2.21]: every kernel; segments of any size, in any order, of tokens in any
+// order.
 TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   for_all_seeds(60, [](Trial& trial) {
     const Expected e(trial, kMiddle);

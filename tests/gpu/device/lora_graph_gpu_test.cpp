@@ -121,7 +121,7 @@ class Steps {
 
   std::string next() {
     constexpr std::array<const char*, 7> kKinds{
-        "another batch", "one adapter", "base only",  "new weights everywhere",
+        "another batch", "one adapter",   "base only",   "new weights everywhere",
         "a slot loaded", "slots swapped", "fewer tokens"};
     const auto kind = size_t(trial_.pick(100 + ++index_, int64_t(kKinds.size())));
     Mapping mapping = Mapping::uniform;

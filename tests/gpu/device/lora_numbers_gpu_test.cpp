@@ -285,8 +285,7 @@ TEST_F(LoraNumbers, P18MergedWeightsGiveTheSame) {
     for (LayerSlice& slice : data.slices) {
       for (size_t s = 0; s < slice.scalings.size(); ++s) {
         const int32_t rank = std::max(1, slice.ranks[s]);
-        slice.scalings[s] =
-            reference::lora_scaling(rank * (s % 2 == 0 ? 0.5 : -2.0), rank, false);
+        slice.scalings[s] = reference::lora_scaling(rank * (s % 2 == 0 ? 0.5 : -2.0), rank, false);
       }
     }
     with_every_kernel(data, [&](const Tensor& y) {

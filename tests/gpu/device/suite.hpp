@@ -13,7 +13,9 @@
 //   LORATORY_GPU_SEED=S     the case S alone: what a REPRO line says
 //   LORATORY_GPU_SOAK_S=N   fresh seeds for N seconds, shared among the tests that run
 //   LORATORY_GPU_CASES=N    at most N cases of each property
-//   LORATORY_GPU_WORK=N     at most N products a case (and N / 4 bytes of weights): compute-sanitizer
+//   LORATORY_GPU_WORK=N     at most N products a case (and N / 4 bytes of weights):
+//   compute-sanitizer LORATORY_GPU_CANARIES=0 tensors end where their allocations end:
+//   compute-sanitizer
 // Without any of them: a fixed set, the same in every run.
 // Each property prints one line of JSON for machines, and one REPRO line if it fails.
 
