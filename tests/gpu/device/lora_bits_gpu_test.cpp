@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
 #include "suite.hpp"
 
 namespace loratory::gpu {
@@ -177,10 +177,10 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   });
 }
 
-// P12: what the dispatch table picks is one of the kernels above, for every number of tokens.
+// P12: what the dispatch table picks has a kernel, for every number of tokens and rank.
 TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
   for (const reference::Dtype out : {reference::Dtype::bf16, reference::Dtype::f32}) {
-    const auto all = lora_variants(reference::Dtype::bf16, out);
+    const auto all = variants({.dtype = reference::Dtype::bf16}, {.dtype = out});
     for (int64_t num_tokens = 1; num_tokens <= 8192; num_tokens += 1 + num_tokens / 5) {
       for (const int64_t rank : {1, 8, 16, 17, 32, 64, 128, 512}) {
         for (const bool aligned : {false, true}) {

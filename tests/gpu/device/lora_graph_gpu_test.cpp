@@ -10,7 +10,7 @@
 #include <deque>
 
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
 #include "suite.hpp"
 
 namespace loratory::gpu {
@@ -95,7 +95,7 @@ class PersistentStep {
   const LayerData* data_;
   KernelUnderTest kernel_;
   const Stream& stream_;
-  DeviceTensor x_, y_;
+  GuardedTensor x_, y_;
   DeviceSegments segments_;
 
   /// P70: whatever an earlier step left, the next upload writes all that is read.
@@ -303,7 +303,7 @@ class Chain {
   std::deque<LayerOnGpu> layers_;
   std::vector<KernelUnderTest> kernels_;
   std::deque<DeviceSegments> segments_;
-  std::vector<DeviceTensor> tensors_;  // x, y of layer 0, y of layer 1, ...
+  std::vector<GuardedTensor> tensors_;  // x, y of layer 0, y of layer 1, ...
 
   void add_layer(const Trial& trial, LayerCase c, uint64_t i) {
     c.seed += i;

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu_case.hpp"
 #include "judge.hpp"
+#include "layer_on_gpu.hpp"
 #include "reference/lora/scaling.hpp"
 #include "suite.hpp"
 

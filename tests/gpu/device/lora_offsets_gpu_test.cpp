@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
 #include "suite.hpp"
 
 namespace loratory::gpu {
@@ -128,7 +128,7 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     }
     const LoraLinear layer(desc);
     const DeviceView x = memory.put(data.batch.x, true), y = memory.put(data.batch.y, true);
-    for (const LoraVariant& v : lora_variants(c.weight, c.out)) {
+    for (const LoraVariant& v : variants(x, y)) {
       if (v.aligned && !layer.variant_for(x, y).aligned) continue;
       FarMemory::write(data.batch.y, y);
       DeviceSegments segments(c.num_tokens, c.max_loras, v.segment_size());

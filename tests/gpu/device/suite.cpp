@@ -7,6 +7,7 @@
 #include <random>
 
 #include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
 
 namespace loratory::gpu {
 namespace {
