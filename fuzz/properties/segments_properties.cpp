@@ -1,4 +1,4 @@
-// The work list of the GPU's LoRA kernels, as the host builds it: P11, P70.
+// The work list of the GPU's LoRA kernels, as the host builds it: P70.
 // Method: random mappings of several shapes (one slot, all slots, few, mostly base tokens); what
 // must hold is counted token by token. gpu_test holds the device's builder against this one.
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ RC_GTEST_PROP(Segments, HoldEachTokenOnce, ()) {
   for (size_t t = 0; t < times.size(); ++t) RC_ASSERT(times[t] == (step.slots[t] >= 0 ? 1 : 0));
 }
 
-// [2.18] P11: slots ascending, tokens of a slot in their order, and only its last segment short.
+// [2.18] Slots ascending, tokens of a slot in their order, and only its last segment short.
 RC_GTEST_PROP(Segments, ComeInOrderAndFullFirst, ()) {
   const Step step(sim::any_seeded_case(300));
   const std::vector<Segment>& segments = step.list.segments;
@@ -79,7 +79,7 @@ RC_GTEST_PROP(Segments, AreNeverMoreThanThereIsRoomFor, ()) {
   }
 }
 
-// [2.5] P70: what a list held before a build never shows.
+// P70: what a list held before a build never shows.
 RC_GTEST_PROP(Segments, GarbageBeforeABuildDoesNotShow, ()) {
   Step step(sim::any_seeded_case(300));
   SegmentList used{.segment_size = int32_t(step.draw(99)), .segments = {}};
