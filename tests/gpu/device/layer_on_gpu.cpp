@@ -10,6 +10,7 @@
 #include <map>
 #include <string_view>
 
+#include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -172,8 +173,15 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels(const LayerBatch& batch) const 
   return out;
 }
 
-Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch) const {
+Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch,
+                       SegmentsFrom from) const {
   const auto max_loras = data_->shape.max_loras;
+  if (from == SegmentsFrom::device) {
+    const DeviceSegmentBuilder builder(batch.num_tokens(), max_loras, {{kernel.segment_size}});
+    const DeviceBuffer mapping = upload(batch.slots);
+    builder.build(reinterpret_cast<const int32_t*>(mapping.get()), batch.num_tokens(), nullptr);
+    return launch(kernel, batch, builder.view(kernel.segment_size));
+  }
   DeviceSegments segments(batch.num_tokens(), max_loras, kernel.segment_size);
   segments.upload(reference::make_batch_layout(batch.slots, max_loras), nullptr);
   return launch(kernel, batch, segments.view());

@@ -58,6 +58,9 @@ struct Cut {
 };
 Cut random_cut(const std::vector<int32_t>& slots, int32_t segment_size, uint64_t seed);
 
+/// Who makes the segments of a step.
+enum class SegmentsFrom : uint8_t { host, device };
+
 /// The weights of a case on the GPU; they stay there.
 class LayerOnGpu {
  public:
@@ -69,7 +72,8 @@ class LayerOnGpu {
 
   /// y after one launch on a batch of its own. Fails the test if anything but covered elements was
   /// written: uncovered ones, what lies between and around rows, x, weights, canaries.
-  reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch) const;
+  reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
+                        SegmentsFrom from = SegmentsFrom::host) const;
   reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
                         const Cut& cut) const;
 

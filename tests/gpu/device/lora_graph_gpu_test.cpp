@@ -9,6 +9,7 @@
 #include <cmath>
 #include <deque>
 
+#include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
@@ -63,24 +64,34 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// Everything that a captured launch holds on to: x, y and segments of the largest step.
+/// Everything that a captured launch holds on to: x, y and segments of the largest step. Segments
+/// that the device makes are made inside the graph, from a mapping that stays where it is.
 class PersistentStep {
  public:
-  PersistentStep(const LayerData& data, const KernelUnderTest& kernel, const Stream& stream)
+  PersistentStep(const LayerData& data, const KernelUnderTest& kernel, const Stream& stream,
+                 SegmentsFrom from = SegmentsFrom::host)
       : data_(&data),
+        from_(from),
         kernel_(kernel),
         stream_(stream),
         x_(data.batch.x),
         y_(data.batch.y),
-        segments_(data.batch.num_tokens(), data.shape.max_loras, kernel.segment_size) {}
+        segments_(data.batch.num_tokens(), data.shape.max_loras, kernel.segment_size),
+        builder_(data.batch.num_tokens(), data.shape.max_loras, {{kernel.segment_size}}),
+        mapping_(make_device_buffer(data.batch.slots.size() * 4)) {}
 
-  void launch(LaunchOrder order = LaunchOrder::after_previous) const {
-    kernel_.launch(x_.view(), y_.view(), segments_.view(), stream_.get(), order);
+  void launch() const {
+    const auto num_tokens = data_->batch.num_tokens();
+    if (from_ == SegmentsFrom::device) builder_.build(mapping(), num_tokens, stream_.get());
+    kernel_.launch(x_.view(), y_.view(), segments(), stream_.get(), LaunchOrder::after_previous);
   }
   /// Brings the tensors and the segments of a step; `slots` may be fewer than rows.
   void prepare(const LayerBatch& batch, bool with_garbage) {
     x_.write(batch.x), y_.write(batch.y);
     if (with_garbage) fill_segments_with_garbage();
+    LORATORY_CUDA_CHECK(
+        cudaMemcpy(mapping_.get(), batch.slots.data(), batch.slots.size() * 4, cudaMemcpyDefault));
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
     segments_.upload(reference::make_batch_layout(batch.slots, data_->shape.max_loras),
                      stream_.get());
   }
@@ -89,18 +100,25 @@ class PersistentStep {
     EXPECT_TRUE(y_.guards_are_intact());
     return y_.read();
   }
-  SegmentView segments() const { return segments_.view(); }
+  SegmentView segments() const {
+    return from_ == SegmentsFrom::host ? segments_.view() : builder_.view(kernel_.segment_size);
+  }
 
  private:
   const LayerData* data_;
+  SegmentsFrom from_;
   KernelUnderTest kernel_;
   const Stream& stream_;
   GuardedTensor x_, y_;
   DeviceSegments segments_;
+  DeviceSegmentBuilder builder_;
+  DeviceBuffer mapping_;
+
+  const int32_t* mapping() const { return reinterpret_cast<const int32_t*>(mapping_.get()); }
 
   /// P70: whatever an earlier step left, the next upload writes all that is read.
   void fill_segments_with_garbage() {
-    const SegmentView view = segments_.view();
+    const SegmentView view = segments();
     const auto garbage = [&](const void* at, int64_t num_bytes) {
       LORATORY_CUDA_CHECK(
           cudaMemsetAsync(const_cast<void*>(at), 0x5A, size_t(num_bytes), stream_.get()));
@@ -188,7 +206,9 @@ TEST_F(LoraGraph, P67P68P70P71ReplaysFollowTheStep) {
     const KernelUnderTest& kernel = kernels[size_t(trial.pick(1, int64_t(kernels.size())))];
     SCOPED_TRACE(kernel.name);
     const Stream stream;
-    PersistentStep step(steps.now(), kernel, stream);
+    const auto from = SegmentsFrom(trial.pick(2, 2));
+    trial.classify(from == SegmentsFrom::device, "segments made on the device");
+    PersistentStep step(steps.now(), kernel, stream, from);
     step.prepare(steps.now().batch, false);
     const Graph graph(stream, [&] { step.launch(); });
     for (uint64_t i = 0; i < 8; ++i) {
@@ -212,7 +232,8 @@ TEST_F(LoraGraph, P69PointersStay) {
     Steps steps(trial, graph_case(trial));
     const LayerOnGpu layer(steps.now());
     const Stream stream;
-    PersistentStep step(steps.now(), layer.kernels(steps.now().batch)[0], stream);
+    PersistentStep step(steps.now(), layer.kernels(steps.now().batch)[0], stream,
+                        SegmentsFrom(trial.pick(2, 2)));
     const SegmentView before = step.segments();
     for (int i = 0; i < 4; ++i) {
       steps.next();
