@@ -74,12 +74,14 @@ class PersistentStep {
         y_(data.batch.y),
         segments_(data.batch.num_tokens(), data.shape.max_loras, kernel.segment_size) {}
 
-  void launch(LaunchOrder order = LaunchOrder::after_previous) const {
-    kernel_.launch(x_.view(), y_.view(), segments_.view(), stream_.get(), order);
+  void launch() const {
+    kernel_.launch(x_.view(), y_.view(), segments_.view(), stream_.get(),
+                   LaunchOrder::after_previous);
   }
-  /// Brings the tensors and the segments of a step; `slots` may be fewer than rows.
+  /// Brings the tensors and the segments of a step.
   void prepare(const LayerBatch& batch, bool with_garbage) {
     x_.write(batch.x), y_.write(batch.y);
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // such copies may end after they return
     if (with_garbage) fill_segments_with_garbage();
     segments_.upload(reference::make_batch_layout(batch.slots, data_->shape.max_loras),
                      stream_.get());
