@@ -85,13 +85,13 @@ class PersistentStep {
     if (from_ == SegmentsFrom::device) builder_.build(mapping(), num_tokens, stream_.get());
     kernel_.launch(x_.view(), y_.view(), segments(), stream_.get(), LaunchOrder::after_previous);
   }
-  /// Brings the tensors and the segments of a step; `slots` may be fewer than rows.
+  /// Brings the tensors and the segments of a step.
   void prepare(const LayerBatch& batch, bool with_garbage) {
     x_.write(batch.x), y_.write(batch.y);
-    if (with_garbage) fill_segments_with_garbage();
     LORATORY_CUDA_CHECK(
         cudaMemcpy(mapping_.get(), batch.slots.data(), batch.slots.size() * 4, cudaMemcpyDefault));
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // such copies may end after they return
+    if (with_garbage) fill_segments_with_garbage();
     segments_.upload(reference::make_batch_layout(batch.slots, data_->shape.max_loras),
                      stream_.get());
   }
