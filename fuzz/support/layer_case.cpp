@@ -60,6 +60,7 @@ void align(LayerCase& c) {
 void draw_form(sim::Draw& draw, LayerCase& c) {
   c.weight = draw.one_of({Dtype::bf16, Dtype::f16});
   c.out = draw.one_in(4) ? Dtype::f32 : c.weight;
+  if (draw.one_in(12)) c.out = c.weight == Dtype::f16 ? Dtype::bf16 : Dtype::f16;
   c.mapping = draw.one_of({Mapping::uniform, Mapping::uniform, Mapping::zipf, Mapping::zipf,
                            Mapping::identical, Mapping::distinct, Mapping::distinct});
   if (draw.one_in(40)) c.mapping = Mapping::base;

@@ -8,6 +8,7 @@
 namespace loratory::gpu {
 
 struct LoraKernel {
+  LoraStage stage;
   LoraVariant variant;
   const void* function;
   int num_threads;
@@ -19,6 +20,7 @@ template <typename Weight, typename Out, int kRankTiles, int kTokenTiles, int kC
 LoraKernel lora_kernel_entry() {
   using S = Shape<kRankTiles, kTokenTiles, kCluster, Stage::kLinear>;
   return {
+      LoraStage::linear,
       {kRankTiles, kTokenTiles, kCluster, kAligned},
       reinterpret_cast<const void*>(
           &lora_kernel<Weight, Out, kRankTiles, kTokenTiles, kCluster, kAligned, Stage::kLinear>),

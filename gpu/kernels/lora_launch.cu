@@ -2,7 +2,9 @@
 #include <mutex>
 #include <string>
 
+#include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/lora_kernel_table.cuh"
+#include "gpu/kernels/lora_launch.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -20,11 +22,16 @@ const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
   return out == Dtype::f32 ? f16_f32 : f16;
 }
 
+/// A shrink writes h, the others y.
+const std::vector<LoraKernel>& kernels_of(LoraStage stage, const LoraDtypes& dtypes) {
+  return kernels_of(dtypes.weight, stage == LoraStage::shrink ? dtypes.h : dtypes.y);
+}
+
 const LoraKernel& find(const LoraLaunch& launch) {
-  for (const LoraKernel& kernel : kernels_of(launch.weight, launch.out)) {
-    if (kernel.variant == launch.variant) return kernel;
+  for (const LoraKernel& kernel : kernels_of(launch.stage, launch.dtypes)) {
+    if (kernel.stage == launch.stage && kernel.variant == launch.variant) return kernel;
   }
-  throw InputError("lora_linear: variant", "has no kernel");
+  throw InputError(std::string(name(launch.stage)) + ": variant", "has no kernel");
 }
 
 /// As many clusters as the GPU holds at once: a kernel's loop takes what is more.
@@ -77,15 +84,7 @@ Residency residency_of(const LoraKernel& kernel, int max_rank) {
   return place->second;
 }
 
-}  // namespace
-
-std::vector<LoraVariant> lora_variants(Dtype weight, Dtype out) {
-  std::vector<LoraVariant> variants;
-  for (const LoraKernel& kernel : kernels_of(weight, out)) variants.push_back(kernel.variant);
-  return variants;
-}
-
-void launch_lora_linear(const LoraLaunch& launch) {
+void launch_tensor_core(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
   const Residency residency = residency_of(kernel, launch.params.max_rank);
   cudaLaunchAttribute attributes[2];
@@ -106,6 +105,23 @@ void launch_lora_linear(const LoraLaunch& launch) {
   LinearParams params = launch.params;
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch& launch) {
+  if (launch.path == LoraPath::generic)
+    launch_generic_lora(launch);
+  else
+    launch_tensor_core(launch);
+}
+
+std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes) {
+  std::vector<LoraVariant> out;
+  for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
+    if (kernel.stage == stage) out.push_back(kernel.variant);
+  }
+  return out;
 }
 
 }  // namespace loratory::gpu

@@ -5,7 +5,7 @@
 #include "gpu/layout/segments.hpp"
 
 // What the host hands a kernel by value. Plain data; everything is checked before
-// (lora_linear.cpp).
+// (lora_layer.cpp).
 
 namespace loratory::gpu {
 
@@ -17,12 +17,13 @@ struct SliceParams {
   int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
   const int32_t* ranks = nullptr;                                                    ///< [L]
   const float* scalings = nullptr;                                                   ///< [L]
-  int32_t num_out = 0;                                                               ///< N_i
-  int32_t offset = 0;  ///< first column of y
+  int32_t a_rank_steps = 0;  ///< rows of A begin at this · rank
+  int32_t num_out = 0;       ///< N_i
+  int32_t offset = 0;        ///< first column of y
 };
 
 struct LinearParams {
-  const uint16_t* x = nullptr;
+  const uint16_t* x = nullptr;  ///< on the generic path x and h may be of any dtype
   int64_t x_row_stride = 0;
   void* y = nullptr;
   int64_t y_row_stride = 0;

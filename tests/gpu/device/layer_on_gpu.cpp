@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "gpu/layout/device_segment_builder.hpp"
@@ -42,8 +43,8 @@ DeviceBuffer upload(const std::vector<T>& values) {
 }
 
 std::string name(const LoraVariant& v) {
-  return fmt::format("linear of {} ranks, {} tokens, cluster {}{}", 16 * v.rank_tiles,
-                     v.segment_size(), v.cluster, v.aligned ? "" : ", unaligned");
+  return fmt::format("{} ranks, {} tokens, cluster {}{}", 16 * v.rank_tiles, v.segment_size(),
+                     v.cluster, v.aligned ? "" : ", unaligned");
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
   layer_ = std::make_unique<LoraLinear>(desc());
 }
 
-LoraLinearDesc LayerOnGpu::desc() {
+LoraLinearDesc LayerOnGpu::desc() const {
   LoraLinearDesc out{.slices = {},
                      .offset_start = data_->shape.offset_start,
                      .add_inputs = data_->shape.add_inputs,
@@ -130,7 +131,7 @@ void LayerOnGpu::write(const LayerData& data) {
 }
 
 std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
-  return lora_variants(x.dtype, y.dtype);
+  return variants_of(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
 }
 
 KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
@@ -140,6 +141,62 @@ KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
                               CUstream_st* stream, LaunchOrder order) {
             layer_->launch(v, x, y, segments, stream, order);
           }};
+}
+
+namespace {
+
+/// A shrink and an expand through an fp32 h; NaN where no shrink has written.
+struct Stages {
+  Stages(const LoraLinearDesc& desc, const Tensor& nan_h) : h(nan_h) {
+    LoraShrinkDesc down;
+    LoraExpandDesc up{.slices = {},
+                      .offset_start = desc.offset_start,
+                      .add_inputs = desc.add_inputs,
+                      .mode = desc.mode};
+    for (const LoraSliceDesc& slice : desc.slices) {
+      down.slices.push_back({.a = slice.a, .ranks = slice.ranks});
+      up.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
+    }
+    shrink.emplace(down), expand.emplace(up);
+  }
+
+  GuardedTensor h;
+  std::optional<LoraShrink> shrink;
+  std::optional<LoraExpand> expand;
+};
+
+}  // namespace
+
+std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
+                                                           const DeviceView& y) const {
+  std::vector<KernelUnderTest> out;
+  const auto& c = data_->shape;
+  // An h that is stored as x has its own tensor, which the other path computes.
+  const bool in_fp32 = c.mode.h != reference::IntermediateMode::store_as_x;
+  if (layer_->path_for(x, y) != LoraPath::tensor_core || !in_fp32) return out;
+  Tensor nan_h(reference::Dtype::f32, {int64_t(data_->slices.size()), x.shape[0], c.max_rank});
+  std::ranges::fill(nan_h.bytes(), std::byte{0xFF});
+  const auto stages = std::make_shared<Stages>(desc(), nan_h);
+  const LoraDtypes dtypes{.x = x.dtype, .weight = x.dtype, .h = nan_h.dtype(), .y = y.dtype};
+  const DeviceView h = stages->h.view();
+  for (const LoraVariant& down : variants_of(LoraStage::shrink, dtypes)) {
+    if (down.aligned && !stages->shrink->variant_for(x, h).aligned) continue;
+    for (const LoraVariant& up : variants_of(LoraStage::expand, dtypes)) {
+      if (up.segment_size() != down.segment_size()) continue;
+      if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
+      out.push_back({.name = "shrink " + name(down) + ", expand " + name(up),
+                     .segment_size = up.segment_size(),
+                     .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
+                                                  const SegmentView& segments, CUstream_st* stream,
+                                                  LaunchOrder order) {
+                       DeviceView part = stages->h.view();
+                       part.shape[1] = from.shape[0];
+                       stages->shrink->launch(down, from, part, segments, stream, order);
+                       stages->expand->launch(up, part, to, segments, stream, order);
+                     }});
+    }
+  }
+  return out;
 }
 
 bool LayerOnGpu::fits(const KernelUnderTest& kernel, const DeviceView& x,
@@ -168,6 +225,9 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels(const LayerBatch& batch) const 
   for (const LoraVariant& v : variants(x, y)) {
     if (v == chosen || (v.aligned && !chosen.aligned)) continue;
     KernelUnderTest kernel = kernel_of(v);
+    if (fits(kernel, x, y)) out.push_back(std::move(kernel));
+  }
+  for (KernelUnderTest& kernel : kernels_of_stages(x, y)) {
     if (fits(kernel, x, y)) out.push_back(std::move(kernel));
   }
   return out;

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "fuzz/support/layer_case.hpp"
-#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/kernels/lora_expand.hpp"
+#include "gpu/kernels/lora_shrink.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
@@ -88,9 +89,10 @@ class LayerOnGpu {
   std::unique_ptr<LoraLinear> layer_;
 
   KernelUnderTest kernel_of(const LoraVariant& variant) const;
+  std::vector<KernelUnderTest> kernels_of_stages(const DeviceView& x, const DeviceView& y) const;
   bool fits(const KernelUnderTest& kernel, const DeviceView& x, const DeviceView& y) const;
   int64_t shift() const { return data_->shape.padded && !data_->shape.aligned ? 1 : 0; }
-  LoraLinearDesc desc();
+  LoraLinearDesc desc() const;
   reference::Tensor launch(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
                            const SegmentView& segments) const;
   void expect_inputs_intact(const GuardedTensor& x, const reference::LayerBatch& batch) const;

@@ -118,6 +118,7 @@ reference::LayerCase Trial::layer(const reference::LayerLimits& limits) const {
   classify(c.out == reference::Dtype::f32, "y of f32");
   classify(c.weight == reference::Dtype::f16, "f16");
   classify(c.mode.h == reference::IntermediateMode::store_as_x, "h stored as x");
+  classify(c.mode.scale == reference::ScaleMode::folded_b, "scaling folded into B");
   classify(c.mode.sum == reference::SumMode::two_round, "two roundings");
   classify(true, fmt::format("mapping {}", name(c.mapping)));
   return c;

@@ -44,13 +44,13 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of(d), HasSubstr("lora_linear: slices: has 0 slices, needs 1 to 8"));
   d = desc();
   d.slices[1].a.dtype = Dtype::f16;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, needs bf16 or f16, one for all"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, the layer's first weight is bf16"));
   d = desc();
   d.slices[1].b.dtype = Dtype::f16;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: differs from a in dtype"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: is f16, the layer's first weight is bf16"));
   d = desc();
   d.slices[1].b.shape[0] = 5;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1]: differs from slice 0 in the number of slots"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has 5 slots, the layer's first weight 4"));
   d = desc();
   d.slices[1] = slice(16, 65);
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: needs the in-features of slice 0"));
@@ -73,14 +73,17 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   d.slices[1].ranks = nullptr;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].ranks: is null"));
   d = desc();
+  d.slices[1].scalings = nullptr;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].scalings: is null"));
+  d = desc();
+  d.slices[0].a.dtype = Dtype::f32;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: is f32, needs bf16 or f16"));
+  d = desc();
+  d.slices[1].a_rank_steps = 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a_rank_steps: is outside [0, 8)"));
+  d = desc();
   d.offset_start = -1;
   EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
-  d = desc();
-  d.mode.scale = reference::ScaleMode::folded_b;
-  EXPECT_THAT(error_of(d), HasSubstr("mode.scale: folded_b is not there"));
-  d = desc();
-  d.mode.h = reference::IntermediateMode::cast_to_weight;
-  EXPECT_THAT(error_of(d), HasSubstr("mode.h: cast_to_weight is not there"));
 }
 
 struct Call {
@@ -105,17 +108,20 @@ TEST(LoraLinear, ChecksEachLaunch) {
   call.x.shape[1] = 63;
   EXPECT_THAT(call.error(), HasSubstr("x: has 63 columns, the layer 64"));
   call = {};
-  call.x.dtype = Dtype::f16;
-  EXPECT_THAT(call.error(), HasSubstr("x: is f16, the weights are not"));
-  call = {};
-  call.y.dtype = Dtype::f16;
-  EXPECT_THAT(call.error(), HasSubstr("y: is f16, needs f32 or the dtype of the weights"));
-  call = {};
   call.y.shape[1] = 47;
   EXPECT_THAT(call.error(), HasSubstr("y: has 47 columns, the slices end at 48"));
   call = {};
   call.y.shape[0] = 9;
   EXPECT_THAT(call.error(), HasSubstr("y: has not the rows of x"));
+  call = {};
+  call.y.strides[0] = 47;
+  EXPECT_THAT(call.error(), HasSubstr("y: has rows that overlap"));
+  call = {};
+  call.x.dtype = Dtype::i8;
+  EXPECT_THAT(call.error(), HasSubstr("x: is i8, needs f32, bf16 or f16"));
+  call = {};
+  call.x.num_axes = 0;
+  EXPECT_THAT(call.error(), HasSubstr("x: has shape [], needs 2 axes"));
   call = {};
   call.segments.segment_size = 16;
   EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
@@ -141,6 +147,19 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   odd = desc();
   odd.slices[1] = slice(16, 64, 12);
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+}
+
+// A slice whose rows begin at the true rank: the kernel of the tensor cores does not know it yet.
+TEST(LoraLinear, RankStepsAreForTheGenericPath) {
+  LoraLinearDesc d = desc();
+  d.slices[1].a_rank_steps = 1;
+  const Call call;
+  try {
+    LoraLinear(d).launch(call.x, call.y, call.segments, nullptr);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("slices[1].a_rank_steps: is for the generic path"));
+  }
 }
 
 // What is chosen depends on nothing that a captured graph would not keep.

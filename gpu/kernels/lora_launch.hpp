@@ -1,0 +1,32 @@
+#pragma once
+
+#include "gpu/kernels/lora_desc.hpp"
+#include "gpu/kernels/lora_params.hpp"
+#include "gpu/kernels/lora_path.hpp"
+
+struct CUstream_st;
+
+namespace loratory::gpu {
+
+struct LoraVariant;
+
+/// What is left once everything is checked; lora_launch.cu, the only part that needs CUDA, does it.
+struct LoraLaunch {
+  LoraStage stage;
+  LoraPath path;
+  const LoraVariant& variant;  ///< of the tensor_core path
+  LoraDtypes dtypes;
+  reference::NumericMode mode;  ///< of the generic path; the other reads it from params
+  const LinearParams& params;
+  CUstream_st* stream;
+  LaunchOrder order;
+};
+
+/// Errors   InputError: no kernel of this stage, variant and dtypes. std::runtime_error: CUDA's
+///          name and text.
+void launch_lora(const LoraLaunch& launch);
+
+/// The variants that the tensor_core path has a kernel for; none without CUDA.
+std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes);
+
+}  // namespace loratory::gpu
