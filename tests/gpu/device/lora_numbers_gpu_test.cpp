@@ -90,13 +90,14 @@ TEST_F(LoraNumbers, P1ZeroWeightsOrScalingGiveBase) {
   });
 }
 
-// P3, [1.1]: powers of two commute with every rounding, so homogeneity holds bit for bit; sums of
-// two B are exact on integers in f32.
+// P3, [1.1]: powers of two commute with every rounding, so homogeneity holds bit for bit. Not in
+// f16, where the low part of a split h falls below the normal range.
 TEST_F(LoraNumbers, P3DeltaIsHomogeneousInPowersOfTwo) {
   for_all_seeds(24, [](Trial& trial) {
     LayerCase c = trial.layer(kSmall);
     c.add_inputs = false;
     c.fill = Fill::reals;
+    c.weight = c.out = Dtype::bf16;
     const LayerData data(c);
     LayerData a = data, b = data, scaling = data;
     for (size_t i = 0; i < data.slices.size(); ++i) {
@@ -109,14 +110,13 @@ TEST_F(LoraNumbers, P3DeltaIsHomogeneousInPowersOfTwo) {
     EXPECT_TRUE(have_same_bits(doubled, run(trial, scaling)));
     for_covered(data, [&](int64_t t, size_t, int64_t n) {
       const double once = y.get(t, n);
-      // Below the normal range a doubled number keeps a bit that the number itself has lost.
-      if (std::fabs(once) < 0x1p-13) return;
       if (doubled.get(t, n) != 2 * once) ADD_FAILURE() << "row " << t << " column " << n;
       trial.count(1);
     });
   });
 }
 
+// P3, [1.1]: sums of two B are exact on integers in f32.
 TEST_F(LoraNumbers, P3DeltaIsLinearInB) {
   for_all_seeds(24, [](Trial& trial) {
     LayerCase c = trial.layer(kSmall);
