@@ -2,7 +2,7 @@
 """Runs the properties of the LoRA kernels on a GPU, then a reduced set of them under each tool of
 compute-sanitizer, and writes what both said into one JSON file.
 
-  bench/gpu/record_gpu_tests.py build/release/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
+  bench/gpu/record_gpu_tests.py build/cuda/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
 
 Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json and the logs beside it. Exit 0: everything passed;
 1: something failed or took too long; 2: bad input. Standard library only.
@@ -18,8 +18,9 @@ import subprocess
 import sys
 import time
 
-# The reduced set: one small case of each property; no allocation of many GiB, no hundred repeats. Canaries are
-# off so that each tensor ends where its allocation ends, and memcheck sees every step beyond it.
+# The reduced set: one small case of each property; no allocation of many GiB, no hundred repeats.
+# Canaries are off so that each tensor ends where its allocation ends, and memcheck sees every step
+# beyond it.
 REDUCED = {"LORATORY_GPU_CASES": "1", "LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 TOOLS = {
@@ -37,7 +38,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
     parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
-    parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer; may be empty")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or none")
     parser.add_argument("--tool-seconds", type=float, default=60, help="limit for each tool")
     parser.add_argument("--soak", type=float, default=0, help="also run fresh seeds for so long")
     parser.add_argument("--sanitizer", help="compute-sanitizer, if it is not on PATH")
@@ -98,8 +99,8 @@ def checked(args, tool, log):
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_FAILED), *TOOLS[tool]]
     command += [str(args.binary), f"--gtest_filter={REDUCED_FILTER}"]
     code, text, took = run(command, log, args.tool_seconds, **REDUCED)
-    said = [line[len("=========") :].strip() for line in text.splitlines() if line.startswith("===")]
-    first = [line for line in said if re.match(r"(Error|Warning|Invalid|Race|Uninit|Barrier|Diverg)", line)]
+    said = [line.strip("= ") for line in text.splitlines() if line.startswith("=========")]
+    first = [line for line in said if re.match("Error|Warning|Invalid|Uninit|Barrier|Diverg", line)]
     return {
         "passed": code == 0,
         "exit_code": code,
@@ -123,8 +124,10 @@ def main():
     result = {"date": f"{date:%Y-%m-%dT%H:%MZ}", "commit": args.commit, "gpu": device}
     result["cpus"] = os.cpu_count()
     result["fixed_set"] = tests(args, stem.with_suffix(".fixed.log"), None)
-    for tool in args.tools:
-        result.setdefault("sanitizer", {})[tool] = checked(args, tool, stem.with_suffix(f".{tool}.log"))
+    if args.tools:
+        result["sanitizer"] = {
+            tool: checked(args, tool, stem.with_suffix(f".{tool}.log")) for tool in args.tools
+        }
     if args.soak > 0:
         log = stem.with_suffix(".soak.log")
         result["soak"] = tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak)))
