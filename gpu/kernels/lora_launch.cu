@@ -116,7 +116,7 @@ void launch_lora(const LoraLaunch& launch) {
     launch_tensor_core(launch);
 }
 
-std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes) {
+std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes) {
   std::vector<LoraVariant> out;
   for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
     if (kernel.stage == stage) out.push_back(kernel.variant);

@@ -27,6 +27,6 @@ struct LoraLaunch {
 void launch_lora(const LoraLaunch& launch);
 
 /// The variants that the tensor_core path has a kernel for; none without CUDA.
-std::vector<LoraVariant> variants_of(LoraStage stage, const LoraDtypes& dtypes);
+std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes);
 
 }  // namespace loratory::gpu

@@ -180,6 +180,10 @@ void LoraLayer::check_h(const LoraTensors& tensors) const {
   require(h.shape[2] >= max_rank_, "h",
           "has room for rank " + std::to_string(h.shape[2]) + ", the layer for " +
               std::to_string(max_rank_));
+  if (!shrinks() || h.shape[1] == 0) return;
+  for (size_t axis = 0; axis < 2; ++axis) {
+    require(h.shape[axis] <= 1 || h.strides[axis] >= max_rank_, "h", "has rows that overlap");
+  }
 }
 
 void LoraLayer::check_y(const LoraTensors& tensors) const {

@@ -7,9 +7,10 @@
 namespace loratory::gpu {
 
 void launch_lora(const LoraLaunch& launch) {
-  throw std::runtime_error(std::string(name(launch.stage)) + ": this build of loratory has no CUDA kernels");
+  throw std::runtime_error(std::string(name(launch.stage)) +
+                           ": this build of loratory has no CUDA kernels");
 }
 
-std::vector<LoraVariant> variants_of(LoraStage, const LoraDtypes&) { return {}; }
+std::vector<LoraVariant> lora_variants(LoraStage, const LoraDtypes&) { return {}; }
 
 }  // namespace loratory::gpu

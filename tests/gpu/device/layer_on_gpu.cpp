@@ -131,7 +131,7 @@ void LayerOnGpu::write(const LayerData& data) {
 }
 
 std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
-  return variants_of(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
+  return lora_variants(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
 }
 
 KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
@@ -179,9 +179,9 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
   const auto stages = std::make_shared<Stages>(desc(), nan_h);
   const LoraDtypes dtypes{.x = x.dtype, .weight = x.dtype, .h = nan_h.dtype(), .y = y.dtype};
   const DeviceView h = stages->h.view();
-  for (const LoraVariant& down : variants_of(LoraStage::shrink, dtypes)) {
+  for (const LoraVariant& down : lora_variants(LoraStage::shrink, dtypes)) {
     if (down.aligned && !stages->shrink->variant_for(x, h).aligned) continue;
-    for (const LoraVariant& up : variants_of(LoraStage::expand, dtypes)) {
+    for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
       if (up.segment_size() != down.segment_size()) continue;
       if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
       out.push_back({.name = "shrink " + name(down) + ", expand " + name(up),

@@ -61,7 +61,7 @@ int32_t rank_of(const LoraData& data, size_t slice, int64_t t) {
 
 /// Those of a stage that the tensors allow.
 std::vector<LoraVariant> usable(LoraStage stage, const LoraDtypes& dtypes, bool aligned) {
-  std::vector<LoraVariant> out = variants_of(stage, dtypes);
+  std::vector<LoraVariant> out = lora_variants(stage, dtypes);
   std::erase_if(out, [aligned](const LoraVariant& v) { return v.aligned && !aligned; });
   return out;
 }

@@ -42,6 +42,17 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   LoraLinearDesc d = desc();
   d.slices.clear();
   EXPECT_THAT(error_of(d), HasSubstr("lora_linear: slices: has 0 slices, needs 1 to 8"));
+  d.slices.assign(9, slice(16));
+  EXPECT_THAT(error_of(d), HasSubstr("slices: has 9 slices, needs 1 to 8"));
+  d = desc();
+  d.slices[1].a.shape[0] = -1;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: has a negative size"));
+  d = desc();
+  d.slices[1].b.shape[1] = INT32_MAX;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has an axis of 2^31 or more"));
+  d = desc();
+  d.slices[0].a.strides[0] = -64;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has a negative stride"));
   d = desc();
   d.slices[1].a.dtype = Dtype::f16;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, the layer's first weight is bf16"));
@@ -147,6 +158,22 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   odd = desc();
   odd.slices[1] = slice(16, 64, 12);
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  odd = desc();
+  odd.slices[1].a.strides[1] = 65;
+  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+}
+
+TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
+  Call call;
+  call.x.strides[0] = 65;
+  const LoraVariant variant{.rank_tiles = 1, .token_tiles = 1, .cluster = 8, .aligned = true};
+  try {
+    LoraLinear(desc()).launch(variant, call.x, call.y, call.segments, nullptr,
+                              LaunchOrder::after_previous);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("variant: needs aligned tensors, these are not"));
+  }
 }
 
 // A slice whose rows begin at the true rank: the kernel of the tensor cores does not know it yet.

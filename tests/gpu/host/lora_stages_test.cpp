@@ -87,6 +87,12 @@ TEST(LoraShrink, ChecksEachLaunch) {
   call.h.shape[2] = 23;
   EXPECT_THAT(call.error(), HasSubstr("h: has room for rank 23, the layer for 24"));
   call = {};
+  call.h.strides[1] = 23;
+  EXPECT_THAT(call.error(), HasSubstr("h: has rows that overlap"));
+  call = {};
+  call.h.strides[0] = 0;
+  EXPECT_THAT(call.error(), HasSubstr("h: has rows that overlap"));
+  call = {};
   call.h.strides[2] = 2;
   EXPECT_THAT(call.error(), HasSubstr("h: needs an innermost stride of 1"));
   call = {};
@@ -172,6 +178,18 @@ TEST(LoraExpand, ChecksEachLaunch) {
   call = {};
   call.segments.num_segments = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("segments: is null"));
+}
+
+// No tokens: nothing to launch, whatever the strides are.
+TEST(LoraStages, NoTokensIsNothingToDo) {
+  ShrinkCall shrink;
+  shrink.x = device_view(Dtype::bf16, nullptr, {0, 64});
+  shrink.h = device_view(Dtype::f32, nullptr, {2, 0, 24});
+  EXPECT_EQ(shrink.error(), "");
+  ExpandCall expand;
+  expand.h = device_view(Dtype::f32, nullptr, {2, 0, 16});
+  expand.y = device_view(Dtype::bf16, nullptr, {0, 48});
+  EXPECT_EQ(expand.error(), "");
 }
 
 // Each stage asks for whole accesses of the tensors that it reads and writes in them.
