@@ -44,8 +44,9 @@ void draw_sizes(sim::Draw& draw, LayerCase& c) {
     const auto narrow = draw.one_of<int64_t>({1, 2, 3, 4, 7, 8, 31, 33, 64, 65, 100, 127});
     c.num_out.push_back(draw.one_in(3) ? wide : narrow);
   }
-  c.num_tokens = draw.one_of<int64_t>({0,  1,  2,  3,  7,   8,   9,   16,  31,  32,  33,   40,
-                                       63, 64, 65, 96, 100, 128, 255, 256, 257, 512, 1025, 8192});
+  c.num_tokens =
+      draw.one_of<int64_t>({0,  1,  2,  3,   7,   8,   9,   16,  31,  32,   33,   40,   63,
+                            64, 65, 96, 100, 128, 255, 256, 257, 512, 1025, 4096, 8192, 8192});
   c.max_loras = int32_t(draw.one_of({1, 2, 3, 4, 8, 16, 32, 64, 200, 513, 2000}));
   c.offset_start = draw.one_in(3) ? draw.between(1, 40) : 0;
 }
