@@ -6,7 +6,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "bench/gpu/read_node.hpp"
 #include "gpu/kernels/lora_linear.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/cuda_check.hpp"
@@ -133,3 +135,13 @@ LoratorySegments* loratory_segments_create(const int32_t* token_slots, int32_t n
 }
 
 void loratory_segments_destroy(LoratorySegments* segments) { delete segments; }
+
+int loratory_read_node(const void* const* spans, const int64_t* num_bytes, int32_t num_spans,
+                       void* stream) {
+  return guarded(1, [&] {
+    std::vector<loratory::bench::ReadSpan> list;
+    for (int32_t i = 0; i < num_spans; ++i) list.push_back({spans[i], num_bytes[i]});
+    loratory::bench::launch_read_node(list, static_cast<cudaStream_t>(stream));
+    return 0;
+  });
+}

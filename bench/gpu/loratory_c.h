@@ -72,8 +72,7 @@ LORATORY_EXPORT struct LoratorySegments* loratory_segments_create(
     const struct LoratoryVariant* variant);
 LORATORY_EXPORT void loratory_segments_destroy(struct LoratorySegments* segments);
 
-/// Reads `num_spans` (at most 8) spans of device memory once and writes nothing: the least that one
-/// launch over these bytes can take. Addresses and sizes are multiples of 16 bytes.
+/// bench::launch_read_node.
 LORATORY_EXPORT int loratory_read_node(const void* const* spans, const int64_t* num_bytes,
                                        int32_t num_spans, void* stream);
 

@@ -1,7 +1,11 @@
+#include "bench/gpu/read_node.hpp"
+
 #include <algorithm>
+#include <stdexcept>
 
-#include "bench/gpu/loratory_c.h"
+#include "gpu/runtime/cuda_check.hpp"
 
+namespace loratory::bench {
 namespace {
 
 constexpr int kMaxSpans = 8;
@@ -39,18 +43,19 @@ __global__ void read_node(Spans spans, uint32_t* never) {
 
 }  // namespace
 
-int loratory_read_node(const void* const* data, const int64_t* num_bytes, int32_t num_spans,
-                       void* stream) {
-  if (num_spans < 1 || num_spans > kMaxSpans) return 1;
-  Spans spans{};
-  spans.num_spans = num_spans;
-  for (int i = 0; i < num_spans; ++i) {
-    spans.data[i] = static_cast<const uint4*>(data[i]);
-    spans.size[i] = num_bytes[i] / 16;
-    spans.first_chunk[i + 1] = spans.first_chunk[i] + (spans.size[i] + kChunk - 1) / kChunk;
+void launch_read_node(std::span<const ReadSpan> spans, CUstream_st* stream) {
+  if (spans.size() > size_t(kMaxSpans)) throw std::runtime_error("read_node: too many spans");
+  Spans out{};
+  for (const ReadSpan& span : spans) {
+    const int i = out.num_spans++;
+    out.data[i] = static_cast<const uint4*>(span.data);
+    out.size[i] = span.num_bytes / 16;
+    out.first_chunk[i + 1] = out.first_chunk[i] + (out.size[i] + kChunk - 1) / kChunk;
   }
   constexpr int64_t kMostBlocks = 132 * 8;  // all resident at once on a Hopper GPU
-  const auto num_blocks = unsigned(std::min(kMostBlocks, spans.first_chunk[num_spans]));
-  read_node<<<num_blocks, kNumThreads, 0, static_cast<cudaStream_t>(stream)>>>(spans, nullptr);
-  return cudaGetLastError() == cudaSuccess ? 0 : 1;
+  const auto num_blocks = unsigned(std::min(kMostBlocks, out.first_chunk[out.num_spans]));
+  read_node<<<num_blocks, kNumThreads, 0, stream>>>(out, nullptr);
+  LORATORY_CUDA_CHECK(cudaGetLastError());
 }
+
+}  // namespace loratory::bench
