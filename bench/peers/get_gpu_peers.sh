@@ -24,7 +24,7 @@ unzip -qo "$work"/sglang-*.whl 'sglang/kernels/ops/lora/common/*.py' \
   'sglang/kernels/ops/lora/dense/*' 'sglang/srt/environ.py' 'sglang/srt/lora/utils.py' \
   'sglang/srt/lora/workspace.py' 'sglang/srt/lora/dense/*' -d "$out"
 # What SGLang's plans are read with, if that machine has it not.
-pip install -q --no-deps "${for_linux[@]}" --target "$out/site" pydantic==2.9.2 \
+pip install -q --no-deps --no-compile "${for_linux[@]}" --target "$out/site" pydantic==2.9.2 \
   pydantic-core==2.23.4 annotated-types==0.7.0 msgspec==0.20.0
 
 # Only as a source distribution, whose build does not matter here: pip leaves what it unpacked.
