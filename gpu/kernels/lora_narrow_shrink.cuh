@@ -41,7 +41,10 @@ class NarrowShrink {
         if (i == 0) exchange.begin_block(unit, block);
         add_chunks(unit, exchange, block, i);
       }
-      if constexpr (!C::kSends) exchange.finish_block(unit, block);
+      if constexpr (!C::kSends) {
+        __syncthreads();  // a thread reads the sums of two
+        exchange.finish_block(unit, block);
+      }
     }
     if constexpr (C::kSends) exchange.finish_block(unit, num_blocks_ - 1);
     exchange.end_unit(unit, num_blocks_);

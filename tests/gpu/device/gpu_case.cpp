@@ -115,7 +115,9 @@ Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h) const {
 }
 
 std::vector<LoraVariant> variants(bool aligned) {
-  std::vector<LoraVariant> out = lora_variants();
+  constexpr auto kBf16 = reference::Dtype::bf16;
+  std::vector<LoraVariant> out =
+      lora_variants(LoraStage::linear, {.x = kBf16, .weight = kBf16, .h = {}, .y = kBf16});
   std::erase_if(out, [&](const LoraVariant& v) { return v.aligned && !aligned; });
   return out;
 }

@@ -78,7 +78,7 @@ class GpuCase {
   DeviceSegments segments(int32_t segment_size) const;
 };
 
-/// Every variant that has a kernel for these tensors.
+/// Every variant of a linear that has a kernel for these tensors.
 std::vector<LoraVariant> variants(bool aligned);
 
 }  // namespace loratory::gpu

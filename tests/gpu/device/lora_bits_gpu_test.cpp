@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "gpu/runtime/device_ability.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
 
@@ -179,17 +180,34 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   });
 }
 
-// P12: what the dispatch table picks has a kernel, for every number of tokens and rank.
-TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
-  for (const reference::Dtype out : {reference::Dtype::bf16, reference::Dtype::f32}) {
-    const auto all = variants({.dtype = reference::Dtype::bf16}, {.dtype = out});
-    for (int64_t num_tokens = 1; num_tokens <= 8192; num_tokens += 1 + num_tokens / 5) {
-      for (const int64_t rank : {1, 8, 16, 17, 32, 64, 128, 512}) {
+/// Once in `all`: what is chosen for any number of tokens, rank and width.
+void expect_chosen_have_kernels(LoraStage stage, const std::vector<LoraVariant>& all) {
+  for (int64_t num_tokens = 1; num_tokens <= 8192; num_tokens += 1 + num_tokens / 5) {
+    for (const int64_t rank : {1, 8, 16, 17, 32, 64, 128, 512}) {
+      for (const int64_t num_in : {64, 8192, 12288}) {
         for (const bool aligned : {false, true}) {
-          EXPECT_EQ(std::ranges::count(all, choose_variant(num_tokens, rank, aligned)), 1)
-              << num_tokens << " tokens, rank " << rank;
+          const LoraVariant chosen = choose_variant({.stage = stage,
+                                                     .num_tokens = num_tokens,
+                                                     .num_in = num_in,
+                                                     .max_rank = rank,
+                                                     .aligned = aligned,
+                                                     .has_clusters = has_clusters()});
+          ASSERT_EQ(std::ranges::count(all, chosen), 1)
+              << num_tokens << " tokens, rank " << rank << ", " << describe(chosen);
         }
       }
+    }
+  }
+}
+
+// P12: what the dispatch table picks has a kernel, for every stage, number of tokens and rank.
+TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
+  constexpr auto kBf16 = reference::Dtype::bf16, kF32 = reference::Dtype::f32;
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
+    for (const reference::Dtype out : {kBf16, kF32}) {
+      SCOPED_TRACE(name(stage));
+      expect_chosen_have_kernels(
+          stage, lora_variants(stage, {.x = kBf16, .weight = kBf16, .h = kF32, .y = out}));
     }
   }
 }

@@ -97,6 +97,20 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
 }
 
+// Slots may lie any distance apart; the bytes of a row of A or B must fit 31 bits.
+TEST(LoraLinear, RowsAreBelow2To30Numbers) {
+  constexpr int64_t kMost = (int64_t{1} << 30) - 8;
+  LoraLinearDesc d = desc();
+  d.slices[0].a.strides[0] = int64_t{1} << 40;
+  d.slices[0].a.strides[1] = d.slices[1].b.strides[1] = kMost;
+  EXPECT_EQ(error_of(d), "");
+  d.slices[0].a.strides[1] = kMost + 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has rows of 2^30 numbers or more"));
+  d = desc();
+  d.slices[1].b.strides[1] = kMost + 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has rows of 2^30 numbers or more"));
+}
+
 struct Call {
   DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
   DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 48});
@@ -174,17 +188,6 @@ TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
   } catch (const InputError& e) {
     EXPECT_THAT(e.what(), HasSubstr("variant: needs aligned tensors, these are not"));
   }
-}
-
-// What is chosen depends on nothing that a captured graph would not keep.
-TEST(ChooseVariant, ByTokensAndShape) {
-  EXPECT_EQ(choose_variant(1, 4096, 16, true), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(choose_variant(64, 4096, 16, true), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(choose_variant(65, 4096, 16, true), (LoraVariant{1, 1, 2, true}));
-  EXPECT_EQ(choose_variant(32, 4096, 64, true), (LoraVariant{2, 1, 8, true}));
-  EXPECT_EQ(choose_variant(32, 12288, 64, true), (LoraVariant{4, 1, 8, true}));
-  EXPECT_EQ(choose_variant(257, 4096, 64, true), (LoraVariant{4, 4, 8, true}));
-  EXPECT_EQ(choose_variant(32, 4096, 64, false), (LoraVariant{2, 1, 8, false}));
 }
 
 }  // namespace
