@@ -118,8 +118,7 @@ LoratoryLayer* loratory_expand_create(const LoratorySlice* slices, int32_t num_s
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraExpandDesc desc;
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
-      desc.slices.push_back(
-          {.b = view(slice.b), .ranks = slice.ranks, .scalings = slice.scalings});
+      desc.slices.push_back({.b = view(slice.b), .ranks = slice.ranks, .scalings = slice.scalings});
     }
     return new LoratoryLayer{LoraExpand(desc)};
   });

@@ -58,9 +58,9 @@ Residency make_resident(const LoraKernel& kernel, int h_width) {
   LORATORY_CUDA_CHECK(
       cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   if (out.shared_bytes > most_shared_bytes) {
-    throw InputError(std::string(name(kernel.stage)) + ": variant",
-                     "needs " + std::to_string(out.shared_bytes) +
-                         " bytes of shared memory for this layer");
+    throw InputError(
+        std::string(name(kernel.stage)) + ": variant",
+        "needs " + std::to_string(out.shared_bytes) + " bytes of shared memory for this layer");
   }
   // For all layers at once: one of another rank launches the same kernel.
   LORATORY_CUDA_CHECK(cudaFuncSetAttribute(

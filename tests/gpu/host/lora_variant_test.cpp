@@ -10,10 +10,8 @@ LoraVariant linear(int64_t num_tokens, int64_t num_in, int64_t max_rank) {
   return choose_variant({.num_tokens = num_tokens, .num_in = num_in, .max_rank = max_rank});
 }
 LoraVariant shrink(int64_t num_tokens, int64_t max_rank) {
-  return choose_variant({.stage = LoraStage::shrink,
-                         .num_tokens = num_tokens,
-                         .num_in = 4096,
-                         .max_rank = max_rank});
+  return choose_variant(
+      {.stage = LoraStage::shrink, .num_tokens = num_tokens, .num_in = 4096, .max_rank = max_rank});
 }
 
 TEST(ChooseVariant, LinearByTokensAndShape) {
