@@ -42,11 +42,19 @@ class Exchange {
     }
   }
 
-  /// Before the first sum of a block is handed over, by all threads.
+  /// Before the first sum of a block is handed over, by all threads. A CTA without a token of its
+  /// own gets 16 bytes of each group all the same: otherwise it would wait for nobody, and send to
+  /// a buffer that is still read.
   __device__ void begin_block(const Unit& unit, int block) {
     begin_sending();
-    if (C::kSends && threadIdx.x == 0) {
-      expect_bytes(c.barriers() + buffer(block), expected_bytes(unit, block));
+    if constexpr (C::kSends) {
+      const int cta = int(threadIdx.x);
+      if (cta == 0) expect_bytes(c.barriers() + buffer(block), expected_bytes(unit, block));
+      if constexpr (C::kScatters) {
+        if (cta < unit.num_tokens || cta >= C::kCluster) return;
+        float* const to = c.receive() + buffer(block) * C::kReceiveFloats;
+        for (int i = 0; i < C::kGroupsEach; ++i) send(to, c.barriers() + buffer(block), cta, {});
+      }
     }
   }
 
@@ -116,7 +124,7 @@ class Exchange {
   __device__ int expected_bytes(const Unit& unit, int block) const {
     int num_tiles = C::kRankTiles;
     if (C::kWide) num_tiles = min(num_tiles, unit.num_rank_tiles - block * C::kRankTiles);
-    return kNumGroups * own_tokens(unit) * num_tiles * 64;
+    return kNumGroups * max(16, own_tokens(unit) * num_tiles * 64);
   }
 
   __device__ static uint4 as_bits(float4 v) {

@@ -145,10 +145,13 @@ void LoraLayer::add_slice(size_t i) {
                        slice.b.shape[1] % kOutColumns == 0 && num_columns_ % kOutColumns == 0;
     num_columns_ += slice.b.shape[1];
     require(num_columns_ < INT32_MAX, place, "ends at column 2^31 or later");
-    params_.max_tiles = std::max(params_.max_tiles, int32_t((slice.b.shape[1] + 31) / 32));
+    const auto num_tiles = int32_t((slice.b.shape[1] + 31) / 32);
+    params_.max_tiles = std::max(params_.max_tiles, num_tiles);
+    params_.num_tiles += num_tiles;
   }
   const int64_t rank = shrinks() ? slice.a.shape[1] : slice.b.shape[2];
   max_rank_ = std::max(max_rank_, rank);
+  num_rank_tiles_ += (rank + 15) / 16;
   params_.h_width += padded_rank(int(rank));
 }
 
@@ -240,7 +243,8 @@ void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors&
 
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                        const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
-  const LinearParams filled = params(tensors, segments);
+  LinearParams filled = params(tensors, segments);
+  filled.one_block = num_rank_tiles_ <= variant.rank_tiles;
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
   require(segments.segment_size == variant.segment_size(), "segments",

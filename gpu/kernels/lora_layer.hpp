@@ -49,10 +49,11 @@ class LoraLayer {
 
   LoraStage stage_;
   LoraLinearDesc desc_;
-  LinearParams params_;  // all but the tensors and segments
+  LinearParams params_;  // all but the tensors, segments and one_block
   reference::Dtype weight_ = reference::Dtype::bf16;
   int64_t num_slots_ = 0;
   int64_t max_rank_ = 0;
+  int64_t num_rank_tiles_ = 0;  // of 16, of all slices
   int64_t num_columns_ = 0;
   bool weights_aligned_ = true;
 };

@@ -45,17 +45,17 @@ struct Shape {
   static_assert(!kWide || kStage == LoraStage::expand || (kRankTiles == 4 && kTokenTiles == 4));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int kGroupsAtOnce = !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
-  static constexpr int kCtasPerSm =
+  static constexpr int kCtasPerSm = kStage == LoraStage::shrink && kWide ? 4 : kStage == LoraStage::expand ? (kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 3 : 2) :
       kWide || kRankTiles == 2 ? 2 : (kRankTiles == 4 ? 1 : (kCluster == kNumGroups ? 3 : 2));
 
   // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
   static constexpr int kRowBytes = 128;
-  static constexpr int kNumStages = kWide ? 5 : (kGroupsAtOnce > 1 ? 3 : 2);
+  static constexpr int kNumStages = kWide ? (kStage == LoraStage::shrink ? 3 : 5) : (kGroupsAtOnce > 1 ? 3 : 2);
   static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
   static constexpr int kTileColumns = 32;                                 // of y, for one warp
   static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
   static constexpr int kRingBytes =                                       // of a warp
-      kShrinks ? kNumStages * kStageBytes / (kWide ? kNumWarps : 1) : 4 * kTileStageBytes;
+      kShrinks ? kNumStages * kStageBytes / (kWide ? kNumWarps : 1) : 3 * kTileStageBytes;
   static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
   static_assert(kNumTileStages >= 2 && kRingBytes % 16 == 0);
 

@@ -38,8 +38,7 @@ struct Unit {
   int first_tile, end_tile;  ///< of this CTA
 };
 
-/// How the work of a launch is cut, the same in every CTA. Slices go one by one while that leaves
-/// clusters idle, and together when x would be read once for each.
+/// How the work of a launch is cut, the same in every CTA.
 struct WorkList {
   uint32_t num_units, slices_each, num_parts;
 
@@ -47,16 +46,26 @@ struct WorkList {
   __device__ WorkList(const LinearParams& p, uint32_t num_clusters, uint32_t tiles_of_wave,
                       LoraStage stage) {
     const uint32_t num_segments = *p.num_segments;
-    const uint32_t num_pairs = num_segments * p.num_slices;
-    slices_each = p.may_fuse && num_pairs > num_clusters ? p.num_slices : 1;
-    const uint32_t whole_units = num_pairs / slices_each;
+    const bool fuses = fuses_slices(p, num_segments, num_clusters, stage);
+    slices_each = fuses ? p.num_slices : 1;
+    const uint32_t whole_units = num_segments * (fuses ? 1 : p.num_slices);
     num_parts = 1;
     if (stage != LoraStage::shrink) {
-      const uint32_t most = max(1U, p.max_tiles / tiles_of_wave);
-      const uint32_t clusters = stage == LoraStage::expand ? 2 * num_clusters : num_clusters;
+      const uint32_t most = max(1U, (fuses ? p.num_tiles : p.max_tiles) / tiles_of_wave);
+      // An expand of its own has no h to compute again: small units, so that all end together.
+      const uint32_t clusters = stage == LoraStage::expand ? p.expand_rounds * num_clusters : num_clusters;
       num_parts = max(1U, min(most, clusters / max(1U, whole_units)));
     }
     num_units = whole_units * num_parts;
+  }
+
+  /// Shrink: when x is read once for all slices, and their ranks go together. Expand: always, for
+  /// units of one size. Both in one: not while that leaves clusters idle.
+  __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_segments,
+                                      uint32_t num_clusters, LoraStage stage) {
+    if (stage == LoraStage::shrink) return p.one_block;
+    if (stage == LoraStage::expand) return p.may_fuse;
+    return p.may_fuse && num_segments * p.num_slices > num_clusters;
   }
 };
 

@@ -14,10 +14,7 @@ class WideShrink {
 
   /// Starts on A, which may be read before the kernel before this one has ended.
   __device__ void begin(const Unit& unit) {
-    num_blocks_ = (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
-    group_columns_ = kGroupWarps * chunk_size(p.num_in);
-    x_from_ = c.tokens()[thread_row()].x;
-    x_exists_ = thread_row() < unit.num_tokens;
+    
     begin_loads(unit);
 #pragma unroll 1
     for (int i = 0; i + 1 < C::kNumStages; ++i) load_stage<true, false>(unit);
@@ -28,7 +25,7 @@ class WideShrink {
   __device__ void run(const Unit& unit, Exchange<C>& exchange, Meanwhile&& meanwhile) {
     begin_x(unit);
 #pragma unroll 1
-    for (int block = 0; block < num_blocks_; ++block) {
+    for (int block = 0; block < num_blocks(unit); ++block) {
       const bool has_tile = block * C::kRankTiles + rank_tile() < unit.num_rank_tiles;
 #pragma unroll 1
       for (int i = 0; i < C::kGroupsEach; ++i) {
@@ -36,13 +33,13 @@ class WideShrink {
         sum_group(unit, has_tile, total);
         if (i == 0 && block > 0) exchange.finish_block(unit, block - 1);
         __syncthreads();  // the ring is free, and the block before has been read
-        if (block + 1 == num_blocks_ && i + 1 == C::kGroupsEach) meanwhile();
+        if (block + 1 == num_blocks(unit) && i + 1 == C::kGroupsEach) meanwhile();
         if (i == 0) exchange.begin_block(unit, block);
         if (has_tile) hand_over(unit, exchange, block, first_group() + i, total);
       }
     }
-    exchange.finish_block(unit, num_blocks_ - 1);
-    exchange.end_unit(unit, num_blocks_);
+    exchange.finish_block(unit, num_blocks(unit) - 1);
+    exchange.end_unit(unit, num_blocks(unit));
   }
 
  private:
@@ -56,13 +53,14 @@ class WideShrink {
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRows = C::kBlockRank / kRowsAtOnce;
   static_assert(C::kTokens == kRowsAtOnce);
-  const std::byte* a_from_[kRows];
-  const std::byte* x_from_;
-  bool a_exists_[kRows], x_exists_;
-  int num_blocks_ = 0, group_columns_ = 0;
+  const std::byte* a_from_[kRows];  // null: does not exist
   int load_block_ = 0, load_group_ = 0, load_column_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
+  __device__ static int num_blocks(const Unit& unit) {
+    return (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
+  }
+  __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
   __device__ int first_group() const { return c.cta * C::kGroupsEach; }
   __device__ int rank_tile() const { return c.warp % 4; }
   __device__ int first_token() const { return c.warp / 4 * 16; }
@@ -91,8 +89,7 @@ class WideShrink {
       const UnitSlice& s =
           c.slice_of(unit, min(tile, unit.num_rank_tiles - 1), &UnitSlice::first_rank_tile);
       const int rank = 16 * (tile - s.first_rank_tile) + in_block % 16;
-      a_from_[i] = s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes;
-      a_exists_[i] = rank < s.rank;
+      a_from_[i] = rank < s.rank ? s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes : nullptr;
     }
   }
 
@@ -105,53 +102,53 @@ class WideShrink {
   /// The next stage into its slot of the ring; nothing after the last.
   template <bool kA, bool kX>
   __device__ void load_stage(const Unit& unit) {
-    if (load_block_ == num_blocks_) return;
+    if (load_block_ == num_blocks(unit)) return;
     const int piece = int(threadIdx.x) % 8;
     std::byte* const slot = c.ring() + load_slot_ * C::kStageBytes;
     std::byte* const to = slot + place_of(place_of_rank(thread_row()), piece);
-    const int column = (first_group() + load_group_) * group_columns_ + load_column_ + 8 * piece;
+    const int column = (first_group() + load_group_) * group_columns() + load_column_ + 8 * piece;
     const int valid = max(0, min(8, p.num_in - column));
     if constexpr (kA) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         copy_eight_or_none<C::kAligned>(to + i * kRowsAtOnce * C::kRowBytes,
-                                        a_from_[i] + 2 * int64_t(column), a_exists_[i] ? valid : 0);
+                                        a_from_[i] + 2 * int64_t(column), a_from_[i] != nullptr ? valid : 0);
       }
     }
     if constexpr (kX) {
       copy_eight_or_none<C::kAligned>(slot + place_of(C::kBlockRank + thread_row(), piece),
-                                      x_from_ + 2 * int64_t(column), x_exists_ ? valid : 0);
+                                      c.tokens()[thread_row()].x + 2 * int64_t(column),
+                                      thread_row() < unit.num_tokens ? valid : 0);
     }
     load_slot_ = load_slot_ + 1 == C::kNumStages ? 0 : load_slot_ + 1;
     load_column_ += 64;
-    if (load_column_ < group_columns_) return;
+    if (load_column_ < group_columns()) return;
     load_column_ = 0;
     if (++load_group_ < C::kGroupsEach) return;
     load_group_ = 0;
-    if (++load_block_ < num_blocks_) find_rows(unit);
+    if (++load_block_ < num_blocks(unit)) find_rows(unit);
   }
 
   // --- products -----------------------------------------------------------------------------
 
   /// The chunks of a group, each summed from 0, added in order: to -0, which changes no bit.
   __device__ void sum_group(const Unit& unit, bool has_tile, Acc& total) {
-    const int chunk = chunk_size(p.num_in);
     const bool works = has_tile && first_token() < unit.num_tokens;
     Acc acc;
     fill(acc, 0.0F);
     fill(total, -0.0F);
-    int left = chunk;
+    int left = chunk_size(p.num_in);
 #pragma unroll 1
-    for (int column = 0; column < group_columns_; column += 64) {
+    for (int column = 0; column < group_columns(); column += 64) {
       wait_for_copies<C::kNumStages - 2>();
       __syncthreads();  // this stage is there, and the one before has been read
       const std::byte* const a = c.ring() + slot_ * C::kStageBytes;
       slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
       if (works) {
         multiply(a, 0, acc);
-        end_step(chunk, left, acc, total);
+        end_step(left, acc, total);
         multiply(a, 4, acc);
-        end_step(chunk, left, acc, total);
+        end_step(left, acc, total);
       }
       load_stage<true, true>(unit);
       close_copy_group();
@@ -159,13 +156,13 @@ class WideShrink {
   }
 
   /// After 32 columns: a chunk may be complete.
-  __device__ static void end_step(int chunk, int& left, Acc& acc, Acc& total) {
+  __device__ void end_step(int& left, Acc& acc, Acc& total) const {
     left -= 32;
     if (left > 0) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) total[j / 4][j % 4] += acc[j / 4][j % 4];
     fill(acc, 0.0F);
-    left = chunk;
+    left = chunk_size(p.num_in);
   }
 
   __device__ static void fill(Acc& acc, float v) {
