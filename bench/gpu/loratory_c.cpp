@@ -84,6 +84,7 @@ LoraVariant variant(const LoratoryVariant& from) {
   return {.rank_tiles = from.rank_tiles,
           .token_tiles = from.token_tiles,
           .cluster = from.cluster,
+          .stages = from.stages,
           .aligned = from.aligned != 0};
 }
 
@@ -91,7 +92,8 @@ LoraVariant variant(const LoratoryVariant& from) {
 
 const char* loratory_error() { return last_error().c_str(); }
 
-LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices) {
+LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices,
+                                      void* workspace, int64_t workspace_bytes) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraLinearDesc desc;
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
@@ -100,6 +102,8 @@ LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_s
                              .ranks = slice.ranks,
                              .scalings = slice.scalings});
     }
+    desc.workspace = workspace;
+    desc.workspace_bytes = size_t(workspace_bytes);
     return new LoratoryLayer{LoraLinear(std::move(desc))};
   });
 }
@@ -131,7 +135,8 @@ int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* fro
   return guarded(1, [&] {
     const LoraVariant chosen = std::visit(
         [&](const auto& one) { return one.variant_for(view(*from), view(*to)); }, layer->layer);
-    *out = {chosen.rank_tiles, chosen.token_tiles, chosen.cluster, chosen.aligned ? 1 : 0};
+    *out = {chosen.rank_tiles, chosen.token_tiles, chosen.cluster, chosen.stages,
+            chosen.aligned ? 1 : 0};
     return 0;
   });
 }

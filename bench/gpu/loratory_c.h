@@ -38,6 +38,7 @@ struct LoratoryVariant {
   int32_t rank_tiles;
   int32_t token_tiles;
   int32_t cluster;
+  int32_t stages;
   int32_t aligned;
 };
 
@@ -47,9 +48,11 @@ struct LoratorySegments;
 
 LORATORY_EXPORT const char* loratory_error(void);
 
-/// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode.
+/// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode. The workspace
+/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank.
 LORATORY_EXPORT struct LoratoryLayer* loratory_linear_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices);
+                                                             int32_t num_slices, void* workspace,
+                                                             int64_t workspace_bytes);
 /// h = x A^T, h [S, T, >= R].
 LORATORY_EXPORT struct LoratoryLayer* loratory_shrink_create(const struct LoratorySlice* slices,
                                                              int32_t num_slices);

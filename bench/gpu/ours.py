@@ -23,7 +23,7 @@ class _Slice(ctypes.Structure):
 
 class _Variant(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32)
-                for name in ("rank_tiles", "token_tiles", "cluster", "aligned")]
+                for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned")]
 
     def __str__(self):
         return ", ".join(f"{name} {getattr(self, name)}" for name, _ in self._fields_)
@@ -61,9 +61,20 @@ class Library:
                 one.b = _tensor(problem.b[copy, :, begin:end])
             slices.append(one)
         create = getattr(self._c, f"loratory_{_STAGES[row.op]}_create")
-        layer = create((_Slice * len(slices))(*slices), len(slices))
+        layer = create((_Slice * len(slices))(*slices), len(slices), *self._workspace(problem))
         self._check(layer)
         return ctypes.c_void_p(layer)
+
+    def _workspace(self, problem):
+        """Of a linear layer: pointer and bytes; all layers of the row share it."""
+        row = problem.row
+        if row.op != "pair":
+            return ()
+        if getattr(problem, "workspace", None) is None:
+            count = (len(row.offsets) - 1) * len(problem.slots) * row.rank
+            problem.workspace = torch.empty(count, dtype=torch.float32, device=problem.x.device)
+        return (ctypes.c_void_p(problem.workspace.data_ptr()),
+                ctypes.c_int64(problem.workspace.nbytes))
 
     def variant(self, layer, source, target):
         variant = _Variant()

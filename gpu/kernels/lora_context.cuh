@@ -7,8 +7,8 @@ namespace loratory::gpu {
 
 /// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
 template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
-          bool kAligned_, LoraStage kStage_>
-struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStage_> {
+          int kStages_, bool kAligned_, LoraStage kStage_>
+struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_> {
   using Weight = Weight_;
   using Out = Out_;
   static constexpr int kRankTiles = kRankTiles_;
@@ -16,7 +16,6 @@ struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStage_> {
   static constexpr int kCluster = kCluster_;
   static constexpr bool kAligned = kAligned_;
   static constexpr LoraStage kStage = kStage_;
-  static constexpr bool kExpands = kStage != LoraStage::shrink;
   static constexpr bool kSends = kCluster > 1 && kStage != LoraStage::expand;
 };
 
@@ -43,7 +42,7 @@ struct Context {
   __device__ UnitToken* tokens() const {
     return reinterpret_cast<UnitToken*>(slices() + kMaxSlices + 1);
   }
-  /// [2] of receive's buffers, [1] of h.
+  /// [2] of receive's buffers.
   __device__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(tokens() + C::kTokens);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -33,7 +34,15 @@ struct LoraLinearDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
+  /// Device memory for h, where many tokens take two launches: what workspace_bytes() says for the
+  /// largest step. All layers of a stream may share it. Without it, or with too little, such a step
+  /// takes one launch: the same bits, but up to four times as long.
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
 };
+
+/// S · T · R fp32 numbers.
+size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
 
 struct LoraShrinkSliceDesc {
   DeviceView a;                    ///< [L, R_i, K]

@@ -29,7 +29,7 @@ class Exchange {
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {
 #pragma unroll
-        for (int i = 0; i < 3; ++i) init_barrier(c.barriers() + i);
+        for (int i = 0; i < 2; ++i) init_barrier(c.barriers() + i);
       }
       cluster_arrive();
     }
@@ -77,41 +77,33 @@ class Exchange {
     }
   }
 
-  /// h of a block: to shared memory, here or everywhere, or to p.h. Eight ranks a thread.
+  /// h of a block: to shared memory, or to p.h. Eight ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
     if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(block), parity(block));
-    constexpr uint32_t kReaders = kHandsOn ? C::kCluster : 1;  // a thread for each CTA it goes to
     constexpr uint32_t kEights = C::kBlockRank / 8;
-    const uint32_t count = uint32_t(own_tokens(unit)) * kEights * kReaders;
+    const uint32_t count = uint32_t(own_tokens(unit)) * kEights;
 #pragma unroll 1
     for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
-      const int own_token = int(e / kReaders / kEights);
-      const int j = int(e / kReaders % kEights) * 8;
+      const int own_token = int(e / kEights);
+      const int j = int(e % kEights) * 8;
       const int token = C::kScatters ? own_token * C::kCluster + c.cta : own_token;
       const int rank = block * C::kBlockRank + j;
       if (rank / 16 >= unit.num_rank_tiles) continue;
       const float4 v0 = add_groups(buffer(block), own_token, j);
       const float4 v1 = add_groups(buffer(block), own_token, j + 4);
-      keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w}, int(e % kReaders));
+      keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w});
     }
   }
 
   /// After the last block.
-  __device__ void end_unit(const Unit& unit, int num_blocks) {
-    blocks_done_ += num_blocks;
-    if constexpr (kHandsOn) {  // all of h has come, 4 bytes a padded rank
-      if (threadIdx.x == 0) expect_bytes(c.barriers() + 2, unit.num_tokens * unit.h_width * 4);
-      wait_for_bytes(c.barriers() + 2, units_done_++ % 2);
-    }
-  }
+  __device__ void end_unit(int num_blocks) { blocks_done_ += num_blocks; }
 
  private:
-  static constexpr bool kHandsOn = C::kScatters && C::kExpands;
 
   const Context<C> c;
   const LinearParams& p;
   bool may_send_ = false;
-  int blocks_done_ = 0, units_done_ = 0;
+  int blocks_done_ = 0;
 
   __device__ int buffer(int block) const { return C::kSends ? (blocks_done_ + block) % 2 : 0; }
   __device__ int parity(int block) const { return (blocks_done_ + block) / 2 % 2; }
@@ -147,7 +139,7 @@ class Exchange {
   using EightSums = float[8];
 
   /// Eight sums of a token; `rank` counts over the tiles of all slices.
-  __device__ void keep(const Unit& unit, int token, int rank, const EightSums& v, int to_cta) const {
+  __device__ void keep(const Unit& unit, int token, int rank, const EightSums& v) const {
     const UnitSlice& s = c.slice_of(unit, rank / 16, &UnitSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
     if constexpr (!C::kExpands) {
@@ -155,22 +147,17 @@ class Exchange {
     } else {
       uint4 hi, lo;
       split<typename C::Weight>(v, s.rank - j, hi, lo);
-      store_h(token, s.h_column + j, hi, lo, to_cta);
+      store_h(token, s.h_column + j, hi, lo);
       // The expand takes 32 ranks at a time: the other half of the last ones is 0.
       if (j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
-        store_h(token, s.h_column + j + 16, uint4{}, uint4{}, to_cta);
+        store_h(token, s.h_column + j + 16, uint4{}, uint4{});
       }
     }
   }
-  __device__ void store_h(int token, int column, uint4 hi, uint4 lo, int to_cta) const {
+  __device__ void store_h(int token, int column, uint4 hi, uint4 lo) const {
     auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
-    if constexpr (kHandsOn) {
-      send(place, c.barriers() + 2, to_cta, hi);
-      send(place + 1, c.barriers() + 2, to_cta, lo);
-    } else {
-      place[0] = hi;
-      place[1] = lo;
-    }
+    place[0] = hi;
+    place[1] = lo;
   }
   __device__ void write_h(const UnitSlice& s, int token, int j, const EightSums& v) const {
     float* const h = reinterpret_cast<float*>(c.tokens()[token].y) + s.index * p.h_slice_stride + j;

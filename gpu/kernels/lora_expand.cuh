@@ -45,11 +45,11 @@ class Expand {
  private:
   using Weight = typename C::Weight;
   using Out = typename C::Out;
-  static constexpr bool kWide = sizeof(Out) == 4;
+  static constexpr bool kFp32 = sizeof(Out) == 4;
   static constexpr int kEach = 8;                             // columns of one thread
   static constexpr int kTokenRows = (C::kTokenTiles + 1) / 2;  // fragments of 16 tokens
   static constexpr int kHalves = C::kTokenTiles == 1 ? 1 : 2;  // of them that can exist
-  static constexpr int kWords = kWide ? 8 : 4;                // of eight columns
+  static constexpr int kWords = kFp32 ? 8 : 4;                // of eight columns
   struct Eight {
     uint32_t word[kWords];
   };
@@ -138,7 +138,7 @@ class Expand {
         out.word[4 * i] = v.x, out.word[4 * i + 1] = v.y;
         out.word[4 * i + 2] = v.z, out.word[4 * i + 3] = v.w;
       }
-    } else if constexpr (kWide) {
+    } else if constexpr (kFp32) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         out.word[i] = reinterpret_cast<const uint32_t*>(y)[min(i, valid - 1)];
@@ -230,7 +230,7 @@ class Expand {
   /// Columns 2j and 2j + 1 of eight.
   template <bool kFast>
   __device__ void set_two(Eight& out, int j, const Eight& base, float scaling, float2 d) const {
-    if constexpr (kWide) {
+    if constexpr (kFp32) {
       out.word[2 * j] = __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j]), scaling, d.x));
       out.word[2 * j + 1] =
           __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j + 1]), scaling, d.y));
@@ -250,7 +250,7 @@ class Expand {
     return __fadd_rn(base, rounded(__fmul_rn(scaling, d)));
   }
   __device__ static float rounded(float v) {
-    if constexpr (kWide)
+    if constexpr (kFp32)
       return v;
     else
       return to_float<Out>(to_bits<Out>(v));
@@ -267,7 +267,7 @@ class Expand {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         if (i >= valid) continue;
-        if constexpr (kWide)
+        if constexpr (kFp32)
           reinterpret_cast<uint32_t*>(y)[i] = v.word[i];
         else
           reinterpret_cast<uint16_t*>(y)[i] = uint16_t(v.word[i / 2] >> 16 * (i % 2));

@@ -45,7 +45,7 @@ class LoraCta {
   const Context<C> c;
   PreviousKernel previous_;
   Exchange<C> exchange_;
-  std::conditional_t<C::kWide && C::kShrinks, WideShrink<C>, NarrowShrink<C>> shrink_;
+  std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   Expand<C> expand_;
 
   /// Tokens and slices of a unit, for all threads to read.

@@ -19,11 +19,11 @@ struct LoraKernel {
 };
 
 template <typename Weight, typename Out, LoraStage kStage, int kRankTiles, int kTokenTiles,
-          int kCluster, bool kAligned>
+          int kCluster, int kStages, bool kAligned>
 LoraKernel lora_kernel_entry() {
-  using C = Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kAligned, kStage>;
+  using C = Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kStages, kAligned, kStage>;
   return {kStage,
-          {kRankTiles, kTokenTiles, kCluster, kAligned},
+          {kRankTiles, kTokenTiles, kCluster, kStages, kAligned},
           reinterpret_cast<const void*>(&lora_kernel<C>),
           C::kNumThreads,
           &C::shared_bytes};
@@ -32,36 +32,35 @@ LoraKernel lora_kernel_entry() {
 template <typename Weight, typename Out>
 void append_linear(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::linear;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 4, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Out, k, 4, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Out, k, 4, 4, 8, true>(),
-                           lora_kernel_entry<Weight, Out, k, 4, 4, 4, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 1, 8, false>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, false>()});
+  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 4, 3, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 2, 3, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 4, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 8, 2, false>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, false>()});
 }
 
 /// Writes fp32 h, whatever the dtype of y would be: it stands in one of a weight's tables.
 template <typename Weight>
 void append_shrink(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::shrink;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 1, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 2, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 2, 1, 8, false>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, false>()});
+  list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});
 }
 
 template <typename Weight, typename Out>
 void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, false>()});
+  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, 3, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});
 }
 
 /// Every variant of every stage, of one pair of dtypes.

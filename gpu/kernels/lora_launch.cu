@@ -138,6 +138,10 @@ std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes
     const bool can_be_launched = kernel.variant.cluster == 1 || has_clusters();
     if (kernel.stage == stage && can_be_launched) out.push_back(kernel.variant);
   }
+  if (stage != LoraStage::linear) return out;
+  for (const LoraVariant& v : lora_variants(LoraStage::shrink, dtypes)) {
+    if (v.is_wide()) out.push_back(v);
+  }
   return out;
 }
 

@@ -26,8 +26,8 @@ struct LoraLaunch {
 ///          a GPU without. std::runtime_error: CUDA's name and text.
 void launch_lora(const LoraLaunch& launch);
 
-/// The variants that the tensor_core path has a kernel for and this GPU can launch; none in a build
-/// without CUDA.
+/// The variants that the tensor_core path has kernels for and this GPU can launch (linear: in one
+/// launch, or wide, in two); none in a build without CUDA.
 std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes);
 
 }  // namespace loratory::gpu

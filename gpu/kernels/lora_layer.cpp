@@ -87,6 +87,8 @@ LoraLayer::LoraLayer(LoraStage stage, LoraLinearDesc desc) : stage_(stage), desc
   params_.split_h = h != IntermediateMode::cast_to_weight &&
                     (h != IntermediateMode::store_as_x || stage == LoraStage::expand);
   params_.two_round = desc_.mode.sum == SumMode::two_round;
+  require(reinterpret_cast<uintptr_t>(desc_.workspace) % alignof(float) == 0, "workspace",
+          "is not aligned to its numbers");
 }
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
@@ -164,11 +166,23 @@ int64_t LoraLayer::num_tokens(const LoraTensors& tensors) const {
   return shrinks() ? tensors.x.shape[0] : tensors.y.shape[0];
 }
 
+size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank) {
+  return size_t(num_slices * num_tokens * max_rank) * sizeof(float);
+}
+
+bool LoraLayer::has_workspace(int64_t num_tokens) const {
+  return desc_.workspace != nullptr &&
+         desc_.workspace_bytes >= workspace_bytes(num_tokens, params_.num_slices, max_rank_);
+}
+
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
   return choose_variant({.stage = stage_,
                          .num_tokens = num_tokens(tensors),
                          .num_in = params_.num_in,
                          .max_rank = max_rank_,
+                         .num_slices = params_.num_slices,
+                         .one_block = num_rank_tiles_ <= 4,
+                         .has_workspace = has_workspace(num_tokens(tensors)),
                          .aligned = are_aligned(tensors),
                          .has_clusters = has_clusters()});
 }
@@ -239,6 +253,10 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
 void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
   require(!variant.aligned || are_aligned(tensors), "variant",
           "needs aligned tensors, these are not");
+  require(stage_ != LoraStage::linear || !variant.is_wide() || has_workspace(num_tokens(tensors)),
+          "workspace",
+          "has " + std::to_string(desc_.workspace_bytes) + " bytes, the variant needs " +
+              std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
 }
 
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
@@ -251,14 +269,44 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
           "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
               std::to_string(variant.segment_size()));
   if (num_tokens(tensors) == 0) return;
-  launch_lora({.stage = stage_,
-               .path = path,
-               .variant = variant,
-               .dtypes = dtypes(tensors),
-               .mode = desc_.mode,
-               .params = filled,
-               .stream = stream,
-               .order = order});
+  const LoraLaunch launch{.stage = stage_,
+                          .path = path,
+                          .variant = variant,
+                          .dtypes = dtypes(tensors),
+                          .mode = desc_.mode,
+                          .params = filled,
+                          .stream = stream,
+                          .order = order};
+  if (stage_ == LoraStage::linear && path == LoraPath::tensor_core && variant.is_wide())
+    launch_both(launch, num_tokens(tensors));
+  else
+    launch_lora(launch);
+}
+
+/// Shrink into the workspace, expand from it. The second launch may overlap the first, which writes
+/// neither weights nor segments, whatever came before it.
+void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const {
+  LinearParams both = launch.params;
+  both.h = static_cast<float*>(desc_.workspace);
+  both.h_slice_stride = num_tokens * max_rank_;
+  both.h_row_stride = max_rank_;
+  const LoraVariant second{1, launch.variant.token_tiles, 1, 3, launch.variant.aligned};
+  launch_lora({.stage = LoraStage::shrink,
+               .path = launch.path,
+               .variant = launch.variant,
+               .dtypes = launch.dtypes,
+               .mode = launch.mode,
+               .params = both,
+               .stream = launch.stream,
+               .order = launch.order});
+  launch_lora({.stage = LoraStage::expand,
+               .path = launch.path,
+               .variant = second,
+               .dtypes = launch.dtypes,
+               .mode = launch.mode,
+               .params = both,
+               .stream = launch.stream,
+               .order = LaunchOrder::overlaps_previous});
 }
 
 }  // namespace loratory::gpu

@@ -47,7 +47,7 @@ class NarrowShrink {
       }
     }
     if constexpr (C::kSends) exchange.finish_block(unit, num_blocks_ - 1);
-    exchange.end_unit(unit, num_blocks_);
+    exchange.end_unit(num_blocks_);
   }
 
  private:

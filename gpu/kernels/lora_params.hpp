@@ -39,7 +39,6 @@ struct LinearParams {
   int32_t max_rank = 0;       ///< no rank is larger
   int32_t max_tiles = 0;      ///< tiles of 32 columns of the widest slice
   int32_t num_tiles = 0;      ///< of all slices
-  int32_t expand_rounds = 4;  ///< units of an expand alone, for each cluster that is resident
   int32_t h_width = 0;        ///< ranks that shared memory has room for
   bool may_fuse = false;      ///< it has room for all slices at once
   bool one_block = false;     ///< the ranks of all slices are summed at once

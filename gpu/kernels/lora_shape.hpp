@@ -29,9 +29,10 @@ LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 31) / 32 * 32
 /// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
 LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
 
-template <int kRankTiles, int kTokenTiles, int kCluster, LoraStage kStage>
+template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage>
 struct Shape {
   static constexpr bool kShrinks = kStage != LoraStage::expand;
+  static constexpr bool kExpands = kStage != LoraStage::shrink;
   static constexpr int kNumWarps = kGroupWarps;
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kGroupsEach = kNumGroups / kCluster;
@@ -41,30 +42,36 @@ struct Shape {
   /// Few tokens: a warp for each chunk, so that as much as possible of A is under way, and their
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
-  static constexpr bool kWide = kTokenTiles > 1;
-  static_assert(!kWide || kStage == LoraStage::expand || (kRankTiles == 4 && kTokenTiles == 4));
+  static constexpr bool kWide = kShrinks && kTokenTiles > 1;
+  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles == 4));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
-  static constexpr int kGroupsAtOnce = !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
-  static constexpr int kCtasPerSm = kStage == LoraStage::shrink && kWide ? 4 : kStage == LoraStage::expand ? (kTokenTiles == 1 ? 3 : kTokenTiles == 2 ? 3 : 2) :
-      kWide || kRankTiles == 2 ? 2 : (kRankTiles == 4 ? 1 : (kCluster == kNumGroups ? 3 : 2));
+  static constexpr int kGroupsAtOnce =
+      !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
+  /// What shared memory has room for; it bounds the registers.
+  static constexpr int kCtasPerSm = kWide         ? 7 - kStages
+                                    : !kShrinks   ? (kTokenTiles == 1 ? 3 : 2)
+                                    : kRankTiles == 1 && kCluster == kNumGroups ? 3
+                                    : kRankTiles == 4 ? 1 : 2;
 
   // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
   static constexpr int kRowBytes = 128;
-  static constexpr int kNumStages = kWide ? (kStage == LoraStage::shrink ? 3 : 5) : (kGroupsAtOnce > 1 ? 3 : 2);
+  static constexpr int kNumStages = kStages;
   static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
   static constexpr int kTileColumns = 32;                                 // of y, for one warp
   static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
   static constexpr int kRingBytes =                                       // of a warp
-      kShrinks ? kNumStages * kStageBytes / (kWide ? kNumWarps : 1) : 3 * kTileStageBytes;
+      kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : kStages * kTileStageBytes;
   static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
-  static_assert(kNumTileStages >= 2 && kRingBytes % 16 == 0);
+  static_assert(!kExpands || kNumTileStages >= 2);
+  static_assert(kRingBytes % 16 == 0);
 
-  // The exchange. Scattered: a token's sums go to one CTA of the cluster, which hands on h.
-  // Otherwise to every CTA, which each add them up: sooner done, but more is sent.
-  static constexpr bool kScatters = kCluster > 1 && (kWide || kStage == LoraStage::shrink);
+  // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
+  // Otherwise to every CTA, which each add them up.
+  static constexpr bool kScatters = kCluster > 1 && !kExpands;
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
-  static constexpr int kPartialFloats = kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
+  static constexpr int kPartialFloats =
+      kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups * kReceiveTile : kTileFloats;
   static constexpr int kSumFloats =
@@ -72,7 +79,7 @@ struct Shape {
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   static int shared_bytes(int h_width) {
-    const int h = kStage == LoraStage::shrink ? 0 : kTokens * h_stride(h_width);
+    const int h = kExpands ? kTokens * h_stride(h_width) : 0;
     return kTableBytes + 4 * kSumFloats + kNumWarps * kRingBytes + h;
   }
 };

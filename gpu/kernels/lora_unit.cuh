@@ -52,9 +52,7 @@ struct WorkList {
     num_parts = 1;
     if (stage != LoraStage::shrink) {
       const uint32_t most = max(1U, (fuses ? p.num_tiles : p.max_tiles) / tiles_of_wave);
-      // An expand of its own has no h to compute again: small units, so that all end together.
-      const uint32_t clusters = stage == LoraStage::expand ? p.expand_rounds * num_clusters : num_clusters;
-      num_parts = max(1U, min(most, clusters / max(1U, whole_units)));
+      num_parts = max(1U, min(most, num_clusters / max(1U, whole_units)));
     }
     num_units = whole_units * num_parts;
   }

@@ -39,7 +39,7 @@ class WideShrink {
       }
     }
     exchange.finish_block(unit, num_blocks(unit) - 1);
-    exchange.end_unit(unit, num_blocks(unit));
+    exchange.end_unit(num_blocks(unit));
   }
 
  private:

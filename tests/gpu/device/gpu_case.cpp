@@ -67,6 +67,9 @@ GpuCase::GpuCase(const reference::LoraData& data)
 
 LoraLinearDesc GpuCase::make_desc() {
   LoraLinearDesc out{.slices = {}, .mode = data_.mode};
+  out.workspace_bytes = workspace_bytes(int64_t(data_.slots.size()), int64_t(data_.a.size()), 512);
+  workspace_ = make_device_buffer(out.workspace_bytes);
+  out.workspace = workspace_.get();
   for (size_t i = 0; i < data_.a.size(); ++i) {
     weights_.emplace_back(data_.a[i]);
     weights_.emplace_back(data_.b[i]);

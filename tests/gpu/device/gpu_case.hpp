@@ -69,6 +69,7 @@ class GpuCase {
   mutable DeviceTensor y_;
   std::vector<DeviceTensor> weights_;  // a0, b0, a1, b1, ...
   std::vector<DeviceBuffer> tables_;   // ranks0, scalings0, ...
+  DeviceBuffer workspace_;
   LoraLinearDesc desc_;
   LoraLinear layer_;
   LoraShrink shrink_;

@@ -31,6 +31,11 @@ const std::vector<uint16_t>& canaries() {
 }
 size_t guard_bytes() { return 2 * canaries().size(); }
 
+/// For batches of up to 8,192 tokens.
+size_t workspace_size(const LayerData& data) {
+  return workspace_bytes(8192, int64_t(data.slices.size()), data.shape.max_rank);
+}
+
 void to_device(void* to, const void* from, size_t num_bytes) {
   LORATORY_CUDA_CHECK(cudaMemcpy(to, from, num_bytes, cudaMemcpyHostToDevice));
 }
@@ -43,8 +48,7 @@ DeviceBuffer upload(const std::vector<T>& values) {
 }
 
 std::string name(const LoraVariant& v) {
-  return fmt::format("{} ranks, {} tokens, cluster {}{}", 16 * v.rank_tiles, v.segment_size(),
-                     v.cluster, v.aligned ? "" : ", unaligned");
+  return describe(v);
 }
 
 }  // namespace
@@ -102,6 +106,9 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
     tables_.push_back(upload(slice.ranks));
     tables_.push_back(upload(slice.scalings));
   }
+  workspace_ = make_device_buffer(workspace_size(data));
+  to_device(workspace_.get(), std::vector<std::byte>(workspace_size(data), std::byte{0xFF}).data(),
+            workspace_size(data));  // NaN: what no shrink has written is not read
   layer_ = std::make_unique<LoraLinear>(desc());
 }
 
@@ -109,7 +116,9 @@ LoraLinearDesc LayerOnGpu::desc() const {
   LoraLinearDesc out{.slices = {},
                      .offset_start = data_->shape.offset_start,
                      .add_inputs = data_->shape.add_inputs,
-                     .mode = data_->shape.mode};
+                     .mode = data_->shape.mode,
+                     .workspace = workspace_.get(),
+                     .workspace_bytes = workspace_size(*data_)};
   for (size_t i = 0; i < data_->slices.size(); ++i) {
     out.slices.push_back({.a = weights_[2 * i].view(),
                           .b = weights_[2 * i + 1].view(),

@@ -15,37 +15,51 @@ LoraVariant shrink(int64_t num_tokens, int64_t max_rank) {
 }
 
 TEST(ChooseVariant, LinearByTokensAndShape) {
-  EXPECT_EQ(linear(1, 4096, 16), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(linear(64, 4096, 16), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(linear(65, 4096, 16), (LoraVariant{1, 1, 2, true}));
-  EXPECT_EQ(linear(32, 4096, 64), (LoraVariant{2, 1, 8, true}));
-  EXPECT_EQ(linear(32, 8192, 17), (LoraVariant{2, 1, 8, true}));
-  EXPECT_EQ(linear(32, 12288, 64), (LoraVariant{4, 1, 8, true}));
-  EXPECT_EQ(linear(256, 4096, 64), (LoraVariant{2, 1, 8, true}));
-  EXPECT_EQ(linear(257, 4096, 64), (LoraVariant{4, 4, 8, true}));
+  EXPECT_EQ(linear(1, 4096, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(linear(64, 4096, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(linear(65, 4096, 16), (LoraVariant{1, 1, 2, 3, true}));
+  EXPECT_EQ(linear(32, 4096, 64), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(linear(32, 8192, 17), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(linear(32, 12288, 64), (LoraVariant{4, 1, 8, 2, true}));
+  EXPECT_EQ(linear(256, 4096, 64), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(linear(257, 4096, 64), (LoraVariant{4, 4, 8, 4, true}));
 }
 
 TEST(ChooseVariant, ShrinkByTokensAndRank) {
-  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(shrink(1, 17), (LoraVariant{2, 1, 8, true}));
-  EXPECT_EQ(shrink(257, 16), (LoraVariant{4, 4, 8, true}));
+  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink(1, 17), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(shrink(257, 16), (LoraVariant{4, 4, 8, 4, true}));
+}
+
+// Three stages where the clusters that then fit save a round: 48 units in 62 places, not in 45.
+TEST(ChooseVariant, WideByRounds) {
+  LaunchShape shape{.num_tokens = 512, .num_in = 4096, .max_rank = 64, .num_slices = 3};
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 3, true}));
+  shape.one_block = true;
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 4, true}));
+  shape.num_tokens = 1504;  // 47 segments
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 3, true}));
+  shape.num_tokens = 2048;
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 4, true}));
+  shape.has_workspace = false;
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, true}));
 }
 
 // Every CTA of an expand has h from memory: nothing is gained by a cluster.
 TEST(ChooseVariant, ExpandByTokens) {
   LaunchShape shape{.stage = LoraStage::expand, .num_tokens = 256, .max_rank = 512};
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, true}));
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, true}));
   shape.num_tokens = 257;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 4, 1, true}));
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 4, 1, 3, true}));
   shape.aligned = false;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, false}));
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, false}));
 }
 
 TEST(ChooseVariant, UnalignedTakesSingleNumbers) {
   LaunchShape shape{.num_tokens = 4096, .num_in = 4096, .max_rank = 64, .aligned = false};
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, false}));
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, false}));
   shape.stage = LoraStage::shrink;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, false}));
+  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, false}));
 }
 
 // Before sm_90 there are none.
