@@ -43,6 +43,15 @@ HANGS_AFTER_S = 120
 LOST = 3  # exit code: after an error that stays, a new process goes on
 
 
+def _command(argv):
+    """Without where it writes: that is nobody else's path."""
+    kept = list(argv)
+    while "--out" in kept:
+        at = kept.index("--out")
+        del kept[at:at + 2]
+    return " ".join(kept)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,7 +288,7 @@ def about(options):
     versions = options.peers_dir and options.peers_dir / "versions.json"
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join(sys.argv), "torch": torch.__version__, "triton": triton.__version__,
+        "command": _command(sys.argv), "torch": torch.__version__, "triton": triton.__version__,
         "commit": options.commit or said("git", "rev-parse", "--short", "HEAD"),
         "gpu": said("nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm",
                     "--format=csv,noheader"),

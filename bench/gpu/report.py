@@ -106,9 +106,15 @@ def _every(data, temperature):
     return _table(["us"] + names, lines)
 
 
+def _told(value):
+    if not isinstance(value, dict):
+        return value
+    return ", ".join(f"{name} {version}" for name, version in value.items())
+
+
 def markdown(data):
     about = data["about"]
-    told = [f"- {key}: {value}" for key, value in about.items() if value]
+    told = [f"- {key}: {_told(value)}" for key, value in about.items() if value]
     failures = [f"- {row_name}, {name}: `{result['error'].strip().splitlines()[-1]}`"
                 for row_name, row in data["rows"].items()
                 for name, result in row["implementations"].items() if "error" in result]

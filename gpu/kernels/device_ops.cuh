@@ -58,10 +58,10 @@ __device__ inline void init_barrier(uint64_t* barrier) {
 }
 __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 #endif
 }
 __device__ inline void wait_for_bytes(uint64_t* barrier, int parity) {

@@ -26,7 +26,7 @@ struct Context {
   const LinearParams& p;
   std::byte* const shared;
 
-  const int cta = C::kCluster > 1 ? cluster_rank() : 0;  // of the cluster
+  const int cta = C::kCluster > 1 ? cluster_rank() : 0;         // of the cluster
   const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = int(threadIdx.x) % 32;
   const int row = lane / 4;  // of a fragment: weight row, or token
@@ -54,9 +54,7 @@ struct Context {
   __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
   __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
   /// [token][rank / 8][hi of eight, lo of eight]
-  __device__ std::byte* h() const {
-    return ring() + C::kNumWarps * C::kRingBytes;
-  }
+  __device__ std::byte* h() const { return ring() + C::kNumWarps * C::kRingBytes; }
 
   /// Slice of the unit that a tile of ranks, or of columns, belongs to.
   __device__ const UnitSlice& slice_of(const Unit& unit, int tile, int UnitSlice::*first) const {

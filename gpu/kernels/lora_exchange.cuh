@@ -99,7 +99,6 @@ class Exchange {
   __device__ void end_unit(int num_blocks) { blocks_done_ += num_blocks; }
 
  private:
-
   const Context<C> c;
   const LinearParams& p;
   bool may_send_ = false;

@@ -46,10 +46,10 @@ class Expand {
   using Weight = typename C::Weight;
   using Out = typename C::Out;
   static constexpr bool kFp32 = sizeof(Out) == 4;
-  static constexpr int kEach = 8;                             // columns of one thread
+  static constexpr int kEach = 8;                              // columns of one thread
   static constexpr int kTokenRows = (C::kTokenTiles + 1) / 2;  // fragments of 16 tokens
   static constexpr int kHalves = C::kTokenTiles == 1 ? 1 : 2;  // of them that can exist
-  static constexpr int kWords = kFp32 ? 8 : 4;                // of eight columns
+  static constexpr int kWords = kFp32 ? 8 : 4;                 // of eight columns
   struct Eight {
     uint32_t word[kWords];
   };
@@ -147,8 +147,8 @@ class Expand {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto* const numbers = reinterpret_cast<const uint16_t*>(y);
-        out.word[i] = numbers[min(2 * i, valid - 1)] |
-                      uint32_t(numbers[min(2 * i + 1, valid - 1)]) << 16;
+        out.word[i] = numbers[min(2 * i, valid - 1)] | uint32_t(numbers[min(2 * i + 1, valid - 1)])
+                                                           << 16;
       }
     }
     return out;
@@ -231,7 +231,8 @@ class Expand {
   template <bool kFast>
   __device__ void set_two(Eight& out, int j, const Eight& base, float scaling, float2 d) const {
     if constexpr (kFp32) {
-      out.word[2 * j] = __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j]), scaling, d.x));
+      out.word[2 * j] =
+          __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j]), scaling, d.x));
       out.word[2 * j + 1] =
           __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j + 1]), scaling, d.y));
     } else {

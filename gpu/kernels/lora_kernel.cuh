@@ -4,21 +4,22 @@
 #include "gpu/kernels/lora_narrow_shrink.cuh"
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
-// One kernel for the whole delta of a packed linear layer: y += scaling · (x A^T) B^T.
+// The delta of a packed linear layer, y += scaling · (x A^T) B^T: both products in one launch, or
+// each in its own with h between them in global memory. docs/kernels.md explains and measures.
 //
 // Work     A cluster of kCluster CTAs takes one unit: a segment of tokens of one slot, one slice or
 //          all of them, and a part of their columns. It streams A once for all tokens of the
 //          segment, adds up h through distributed shared memory, and streams its columns of B. With
 //          few units several clusters share a segment; each computes all of h again, since A comes
 //          from L2 then.
-// Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. One warp
-//          sums one chunk in steps of 16; chunks are added in order, then groups in order. That
-//          order is the same for every cluster size, segment size and column part, so a row's bits
+// Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. A chunk
+//          is summed in steps of 16; chunks are added in order, then groups in order. That order is
+//          the same for every stage, cluster size, segment size and column part, so a row's bits
 //          depend on x, the weights and the layer only.
-// Loads    Every warp copies what it multiplies into a ring of its own, 16 bytes a lane, several
-//          stages ahead, and waits for nobody else's. What does not exist is filled with 0 on the
-//          way: no NaN beyond a rank or beyond K is ever multiplied.
-// Memory   No atomics, no memset, nothing in global memory but x, A, B and y.
+// Loads    What is multiplied is copied through a ring in shared memory, 16 bytes a lane, several
+//          stages ahead. What does not exist is filled with 0 on the way: no NaN beyond a rank or
+//          beyond K is ever multiplied.
+// Memory   No atomics, no memset, nothing in global memory but x, A, B, y and h between launches.
 
 namespace loratory::gpu {
 
@@ -60,7 +61,8 @@ class LoraCta {
       c.tokens()[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice = (whole - quotient(whole, num_rest) * num_rest) * work.slices_each;
+      const uint32_t first_slice =
+          (whole - quotient(whole, num_rest) * num_rest) * work.slices_each;
       describe_slices(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
@@ -139,7 +141,8 @@ class LoraCta {
 };
 
 template <typename C>
-__global__ void __launch_bounds__(C::kNumThreads, C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
+__global__ void __launch_bounds__(C::kNumThreads,
+                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
     lora_kernel(const __grid_constant__ LinearParams params) {
   extern __shared__ __align__(128) std::byte shared[];
   LoraCta<C>(params, shared).run();

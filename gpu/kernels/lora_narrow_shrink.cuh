@@ -163,9 +163,10 @@ class NarrowShrink {
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const int row = 16 * i + c.lane % 16;
-      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + c.lane / 16)), v.x, v.y);
-      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + 2 + c.lane / 16)), v.z,
-                              v.w);
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + c.lane / 16)), v.x,
+                              v.y);
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_of(row, piece + 2 + c.lane / 16)),
+                              v.z, v.w);
     }
   }
 

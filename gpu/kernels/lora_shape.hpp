@@ -48,10 +48,11 @@ struct Shape {
   static constexpr int kGroupsAtOnce =
       !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
   /// What shared memory has room for; it bounds the registers.
-  static constexpr int kCtasPerSm = kWide         ? 7 - kStages
-                                    : !kShrinks   ? (kTokenTiles == 1 ? 3 : 2)
+  static constexpr int kCtasPerSm = kWide       ? 7 - kStages
+                                    : !kShrinks ? (kTokenTiles == 1 ? 3 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
-                                    : kRankTiles == 4 ? 1 : 2;
+                                    : kRankTiles == 4                           ? 1
+                                                                                : 2;
 
   // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
   static constexpr int kRowBytes = 128;
@@ -73,7 +74,7 @@ struct Shape {
   static constexpr int kPartialFloats =
       kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
-  static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups * kReceiveTile : kTileFloats;
+  static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups* kReceiveTile : kTileFloats;
   static constexpr int kSumFloats =
       kShrinks ? kPartialFloats + (kCluster > 1 ? 2 : 1) * kReceiveFloats : 0;
 

@@ -4,6 +4,7 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int64_t kDecodeTokens = 256;  // beyond: more tokens than a segment of 8 is good for
+constexpr int64_t kFewTokens = 64;      // that many clusters of 8 the GPU nearly holds at once
 
 /// Measured on an H200, whose SMs hold 45 clusters of 8 with four stages and 62 with three: three
 /// where that saves a round.
@@ -17,7 +18,6 @@ LoraVariant choose_wide(const LaunchShape& shape) {
 LoraVariant choose_linear(const LaunchShape& shape) {
   if (shape.num_tokens > kDecodeTokens && shape.has_workspace) return choose_wide(shape);
   if (shape.max_rank > 16) return {shape.num_in > 8192 ? 4 : 2, 1, 8, 2, true};
-  constexpr int64_t kFewTokens = 64;  // that many units of 8 CTAs fit the GPU at once
   if (shape.num_tokens > kFewTokens) return {1, 1, 2, 3, true};
   return {1, 1, 8, 2, true};
 }
@@ -31,7 +31,7 @@ LoraVariant choose_shrink(const LaunchShape& shape) {
 
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.stage == LoraStage::expand) {  // takes no clusters
-    return {1, shape.aligned && shape.num_tokens > kDecodeTokens ? 4 : 1, 1, 3, shape.aligned};
+    return {1, shape.aligned && shape.num_tokens > kFewTokens ? 4 : 1, 1, 3, shape.aligned};
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};
   if (!shape.aligned) return {2, 1, 8, 2, false};

@@ -27,14 +27,14 @@ std::string describe(const LoraVariant& variant);
 /// What a captured graph keeps of a launch, and what its GPU is.
 struct LaunchShape {
   LoraStage stage = LoraStage::linear;
-  int64_t num_tokens = 0;    ///< rows of x, padding among them
-  int64_t num_in = 0;        ///< K; not looked at by expand
-  int64_t max_rank = 0;      ///< largest R_i
+  int64_t num_tokens = 0;  ///< rows of x, padding among them
+  int64_t num_in = 0;      ///< K; not looked at by expand
+  int64_t max_rank = 0;    ///< largest R_i
   int64_t num_slices = 1;
-  bool one_block = false;    ///< 64 ranks are enough for all slices
+  bool one_block = false;     ///< 64 ranks are enough for all slices
   bool has_workspace = true;  ///< linear: there is room for h
-  bool aligned = true;       ///< an aligned variant may be launched
-  bool has_clusters = true;  ///< of the GPU: has_clusters()
+  bool aligned = true;        ///< an aligned variant may be launched
+  bool has_clusters = true;   ///< of the GPU: has_clusters()
 };
 
 /// The dispatch table. Depends on nothing else, so a replayed graph would choose the same.

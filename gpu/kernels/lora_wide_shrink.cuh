@@ -5,8 +5,8 @@
 namespace loratory::gpu {
 
 /// h of a unit of many tokens: the CTA streams 64 ranks of A and all tokens through one ring. A
-/// warp takes 16 ranks and half of the tokens, goes through the chunks in order, and hands over what
-/// its registers hold.
+/// warp takes 16 ranks and half of the tokens, goes through the chunks in order, and hands over
+/// what its registers hold.
 template <typename C>
 class WideShrink {
  public:
@@ -14,7 +14,6 @@ class WideShrink {
 
   /// Starts on A, which may be read before the kernel before this one has ended.
   __device__ void begin(const Unit& unit) {
-    
     begin_loads(unit);
 #pragma unroll 1
     for (int i = 0; i + 1 < C::kNumStages; ++i) load_stage<true, false>(unit);
@@ -93,8 +92,8 @@ class WideShrink {
     }
   }
 
-  /// Rank 4 (g / 2) + 2 j + g % 2 of a tile lies in row 8 j + g, where its fragment is read: a thread
-  /// then holds four neighbouring ranks of a token.
+  /// Rank 4 (g / 2) + 2 j + g % 2 of a tile lies in row 8 j + g, where its fragment is read: a
+  /// thread then holds four neighbouring ranks of a token.
   __device__ static int place_of_rank(int rank) {
     return rank / 16 * 16 + rank / 2 % 2 * 8 + rank / 4 % 4 * 2 + rank % 2;
   }
@@ -112,7 +111,8 @@ class WideShrink {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         copy_eight_or_none<C::kAligned>(to + i * kRowsAtOnce * C::kRowBytes,
-                                        a_from_[i] + 2 * int64_t(column), a_from_[i] != nullptr ? valid : 0);
+                                        a_from_[i] + 2 * int64_t(column),
+                                        a_from_[i] != nullptr ? valid : 0);
       }
     }
     if constexpr (kX) {
@@ -191,10 +191,10 @@ class WideShrink {
     for (int half = 0; half < 2; ++half) {
       const int token = first_token() + 8 * half + c.row;
       if (token >= unit.num_tokens) continue;
-      exchange.hand_over(block, group, token, 16 * rank_tile() + 4 * c.quad,
-                         {total[0][2 * half], total[0][2 * half + 1], total[1][2 * half],
-                          total[1][2 * half + 1]},
-                         0);
+      exchange.hand_over(
+          block, group, token, 16 * rank_tile() + 4 * c.quad,
+          {total[0][2 * half], total[0][2 * half + 1], total[1][2 * half], total[1][2 * half + 1]},
+          0);
     }
   }
 };

@@ -47,9 +47,7 @@ DeviceBuffer upload(const std::vector<T>& values) {
   return buffer;
 }
 
-std::string name(const LoraVariant& v) {
-  return describe(v);
-}
+std::string name(const LoraVariant& v) { return describe(v); }
 
 }  // namespace
 

@@ -58,7 +58,7 @@ void expect_rows(const Tensor& got, const Tensor& expected, const std::vector<in
 // tokens, weights NaN beyond ranks, between rows and in slots without tokens. LayerOnGpu::run()
 // compares the bits of what may not be written, here all that was is finite.
 TEST_F(LoraBits, P2P16OnlyCoveredElementsAreWritten) {
-  for_all_seeds(40, [](Trial& trial) {
+  for_all_seeds(14, [](Trial& trial) {
     const Expected e(trial, kMiddle);
     for (const KernelUnderTest& kernel : e.kernels) {
       const Tensor y = e.layer.run(kernel, e.data.batch);
@@ -166,7 +166,7 @@ TEST_F(LoraBits, P9TheRankOfTheBufferDoesNotMatter) {
 // P11, P12, [1.19] [2.21]: every kernel; segments of any size, in any order, of tokens in any
 // order.
 TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
-  for_all_seeds(60, [](Trial& trial) {
+  for_all_seeds(20, [](Trial& trial) {
     const Expected e(trial, kMiddle);
     for (const KernelUnderTest& kernel : e.kernels) {
       const Cut cut = random_cut(e.data.batch.slots, kernel.segment_size, trial.seed());

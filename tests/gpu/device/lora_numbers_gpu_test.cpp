@@ -147,7 +147,7 @@ TEST_F(LoraNumbers, P3DeltaIsLinearInB) {
 // P4, P16, [1.1] [1.5] [1.20]: integers leave nothing to round but the result, so every order of
 // summation gives the reference's bits, in every mode.
 TEST_F(LoraNumbers, P4IntegersGiveTheBitsOfTheReference) {
-  for_all_seeds(90, [](Trial& trial) {
+  for_all_seeds(40, [](Trial& trial) {
     LayerCase c = trial.layer(kLarge);
     c.fill = Fill::small_integers;
     expect_exact(trial, LayerData(c));
@@ -156,7 +156,7 @@ TEST_F(LoraNumbers, P4IntegersGiveTheBitsOfTheReference) {
 
 // P5, [1.16] [1.17] [1.18]
 TEST_F(LoraNumbers, P5EveryKernelLiesWithinTheBound) {
-  for_all_seeds(90, [](Trial& trial) {
+  for_all_seeds(40, [](Trial& trial) {
     const LayerData data(trial.layer(kLarge));
     const Bounds bounds(data, data.batch, kUnit);
     trial.classify(data.shape.fill == Fill::cancellation, "cancellation");

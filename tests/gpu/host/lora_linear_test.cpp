@@ -177,10 +177,34 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
 }
 
+// Many tokens: two launches if h has room between them, which does not depend on the batch.
+TEST(LoraLinear, TakesTwoLaunchesWithAWorkspaceOnly) {
+  Call call;
+  call.x.shape[0] = call.y.shape[0] = 1000;
+  EXPECT_FALSE(LoraLinear(desc()).variant_for(call.x, call.y).is_wide());
+  LoraLinearDesc roomy = desc();
+  roomy.workspace = at(0x50000);
+  roomy.workspace_bytes = workspace_bytes(1000, 2, 16);
+  EXPECT_EQ(roomy.workspace_bytes, size_t{2 * 1000 * 16 * 4});
+  EXPECT_TRUE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
+  --roomy.workspace_bytes;
+  EXPECT_FALSE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
+  try {
+    LoraLinear(roomy).launch({4, 4, 8, 4, true}, call.x, call.y, call.segments, nullptr,
+                             LaunchOrder::after_previous);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(),
+                HasSubstr("workspace: has 127999 bytes, the variant needs 128000"));
+  }
+  roomy.workspace = at(0x50001);
+  EXPECT_THAT(error_of(roomy), HasSubstr("workspace: is not aligned to its numbers"));
+}
+
 TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
   Call call;
   call.x.strides[0] = 65;
-  const LoraVariant variant{.rank_tiles = 1, .token_tiles = 1, .cluster = 8, .aligned = true};
+  const LoraVariant variant{1, 1, 8, 2, true};
   try {
     LoraLinear(desc()).launch(variant, call.x, call.y, call.segments, nullptr,
                               LaunchOrder::after_previous);

@@ -47,9 +47,9 @@ TEST(ChooseVariant, WideByRounds) {
 
 // Every CTA of an expand has h from memory: nothing is gained by a cluster.
 TEST(ChooseVariant, ExpandByTokens) {
-  LaunchShape shape{.stage = LoraStage::expand, .num_tokens = 256, .max_rank = 512};
+  LaunchShape shape{.stage = LoraStage::expand, .num_tokens = 64, .max_rank = 512};
   EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, true}));
-  shape.num_tokens = 257;
+  shape.num_tokens = 65;
   EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 4, 1, 3, true}));
   shape.aligned = false;
   EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, false}));
@@ -80,9 +80,9 @@ TEST(ChooseVariant, WithoutClusters) {
   }
 }
 
-TEST(DescribeVariant, RanksTokensCtas) {
-  EXPECT_EQ(describe({4, 1, 8, true}), "r64 t8 c8");
-  EXPECT_EQ(describe({1, 4, 1, false}), "r16 t32 c1 unaligned");
+TEST(DescribeVariant, RanksTokensCtasStages) {
+  EXPECT_EQ(describe({4, 1, 8, 2, true}), "r64 t8 c8 s2");
+  EXPECT_EQ(describe({1, 4, 1, 3, false}), "r16 t32 c1 s3 unaligned");
 }
 
 }  // namespace
