@@ -1,9 +1,14 @@
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 
+#include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/lora_kernel_table.cuh"
+#include "gpu/kernels/lora_launch.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
@@ -20,11 +25,23 @@ const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
   return out == Dtype::f32 ? f16_f32 : f16;
 }
 
+/// A shrink has no y.
+const std::vector<LoraKernel>& kernels_of(LoraStage stage, const LoraDtypes& dtypes) {
+  return kernels_of(dtypes.weight, stage == LoraStage::shrink ? dtypes.weight : dtypes.y);
+}
+
+[[noreturn]] void refuse(const LoraLaunch& launch, const std::string& why) {
+  throw InputError(std::string(name(launch.stage)) + ": variant", why);
+}
+
 const LoraKernel& find(const LoraLaunch& launch) {
-  for (const LoraKernel& kernel : kernels_of(launch.weight, launch.out)) {
-    if (kernel.variant == launch.variant) return kernel;
+  if (launch.variant.cluster > 1 && !has_clusters()) {
+    refuse(launch, "has clusters, this GPU has not: it is before sm_90");
   }
-  throw InputError("lora_linear: variant", "has no kernel");
+  for (const LoraKernel& kernel : kernels_of(launch.stage, launch.dtypes)) {
+    if (kernel.stage == launch.stage && kernel.variant == launch.variant) return kernel;
+  }
+  refuse(launch, "has no kernel");
 }
 
 /// As many clusters as the GPU holds at once: a kernel's loop takes what is more.
@@ -33,14 +50,19 @@ struct Residency {
   int num_clusters = 0;
 };
 
-Residency make_resident(const LoraKernel& kernel, int max_rank) {
-  Residency out{.shared_bytes = kernel.shared_bytes(max_rank)};
+Residency make_resident(const LoraKernel& kernel, int h_width) {
+  Residency out{.shared_bytes = kernel.shared_bytes(h_width)};
   int device = 0, num_sms = 0, most_shared_bytes = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  // For all ranks at once: layers of another rank launch the same kernel.
+  if (out.shared_bytes > most_shared_bytes) {
+    throw InputError(
+        std::string(name(kernel.stage)) + ": variant",
+        "needs " + std::to_string(out.shared_bytes) + " bytes of shared memory for this layer");
+  }
+  // For all layers at once: one of another rank launches the same kernel.
   LORATORY_CUDA_CHECK(cudaFuncSetAttribute(
       kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes));
   if (kernel.variant.cluster == 1) {
@@ -64,24 +86,23 @@ Residency make_resident(const LoraKernel& kernel, int max_rank) {
   return out;
 }
 
-/// Asked of the driver once for each kernel, rank and device: launches are asked for in graphs and
-/// on hot paths.
-Residency residency_of(const LoraKernel& kernel, int max_rank) {
+/// Asked of the driver once for each kernel, layer shape and device: launches are asked for in
+/// graphs and on hot paths.
+Residency residency_of(const LoraKernel& kernel, int h_width) {
   static std::mutex mutex;
   static std::map<std::tuple<const void*, int, int>, Residency> known;
   int device = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [place, is_new] = known.try_emplace({kernel.function, max_rank, device});
-  if (is_new) place->second = make_resident(kernel, max_rank);
-  return place->second;
+  const auto key = std::tuple(kernel.function, h_width, device);
+  const auto place = known.find(key);
+  if (place != known.end()) return place->second;
+  return known.emplace(key, make_resident(kernel, h_width)).first->second;
 }
 
-}  // namespace
-
-void launch_lora_linear(const LoraLaunch& launch) {
+void launch_tensor_core(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
-  const Residency residency = residency_of(kernel, launch.params.max_rank);
+  const Residency residency = residency_of(kernel, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(residency.num_clusters * kernel.variant.cluster));
@@ -93,13 +114,35 @@ void launch_lora_linear(const LoraLaunch& launch) {
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
   }
-  if (launch.order == LaunchOrder::overlaps_previous) {
+  if (launch.order == LaunchOrder::overlaps_previous && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   LinearParams params = launch.params;
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch& launch) {
+  if (launch.path == LoraPath::generic)
+    launch_generic_lora(launch);
+  else
+    launch_tensor_core(launch);
+}
+
+std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes) {
+  std::vector<LoraVariant> out;
+  for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
+    const bool can_be_launched = kernel.variant.cluster == 1 || has_clusters();
+    if (kernel.stage == stage && can_be_launched) out.push_back(kernel.variant);
+  }
+  if (stage != LoraStage::linear) return out;
+  for (const LoraVariant& v : lora_variants(LoraStage::shrink, dtypes)) {
+    if (v.is_wide()) out.push_back(v);
+  }
+  return out;
 }
 
 }  // namespace loratory::gpu

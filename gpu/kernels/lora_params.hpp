@@ -5,7 +5,7 @@
 #include "gpu/layout/segments.hpp"
 
 // What the host hands a kernel by value. Plain data; everything is checked before
-// (lora_linear.cpp).
+// (lora_layer.cpp).
 
 namespace loratory::gpu {
 
@@ -17,12 +17,13 @@ struct SliceParams {
   int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
   const int32_t* ranks = nullptr;                                                    ///< [L]
   const float* scalings = nullptr;                                                   ///< [L]
-  int32_t num_out = 0;                                                               ///< N_i
-  int32_t offset = 0;  ///< first column of y
+  int32_t a_rank_steps = 0;  ///< rows of A begin at this · rank
+  int32_t num_out = 0;       ///< N_i
+  int32_t offset = 0;        ///< first column of y
 };
 
 struct LinearParams {
-  const uint16_t* x = nullptr;
+  const uint16_t* x = nullptr;  ///< on the generic path x and h may be of any dtype
   int64_t x_row_stride = 0;
   void* y = nullptr;
   int64_t y_row_stride = 0;
@@ -35,7 +36,12 @@ struct LinearParams {
 
   int32_t num_in = 0;
   int32_t num_slices = 0;
-  int32_t max_rank = 0;  ///< no rank is larger
+  int32_t max_rank = 0;    ///< no rank is larger
+  int32_t max_tiles = 0;   ///< tiles of 32 columns of the widest slice
+  int32_t num_tiles = 0;   ///< of all slices
+  int32_t h_width = 0;     ///< ranks that shared memory has room for
+  bool may_fuse = false;   ///< it has room for all slices at once
+  bool one_block = false;  ///< the ranks of all slices are summed at once
   bool add_inputs = true;
   bool split_h = true;     ///< false: h is rounded to the dtype of the weights
   bool two_round = false;  ///< delta is rounded to y's dtype before it is added

@@ -1,29 +1,43 @@
 #include "gpu/layout/device_segments.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
+namespace {
+
+constexpr size_t kCountBytes = sizeof(Segment);  // keeps the segments aligned
+
+size_t segment_row_bytes(size_t num_segments) {
+  return kCountBytes + num_segments * sizeof(Segment);
+}
+size_t token_row_bytes(size_t num_tokens) { return num_tokens * sizeof(int32_t); }
+
+}  // namespace
 
 void DeviceSegments::EventFree::operator()(void* event) const {
   cudaEventDestroy(static_cast<cudaEvent_t>(event));
 }
 
 DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size)
-    : max_tokens_(max_tokens),
-      max_loras_(max_loras),
-      max_segments_(max_segments(max_tokens, max_loras, segment_size)) {
+    : max_tokens_(max_tokens), max_loras_(max_loras) {
   list_.segment_size = segment_size;
-  device_ = make_device_buffer(num_bytes());
-  host_ = make_pinned_buffer(num_bytes());
-  cudaEvent_t event = nullptr;
-  LORATORY_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  copied_.reset(event);
+  const auto most_segments = size_t(max_segments(max_tokens, max_loras, segment_size));
+  const size_t most = std::max(segment_row_bytes(most_segments), token_row_bytes(max_tokens));
+  row_bytes_ = (most + 255) / 256 * 256;
+  device_ = make_device_buffer(2 * row_bytes_);
+  for (HostBuffer& host : host_) {
+    host.bytes = make_pinned_buffer(2 * row_bytes_);
+    cudaEvent_t event = nullptr;
+    LORATORY_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    host.copied.reset(event);
+  }
 }
 
-void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* stream) {
+void DeviceSegments::check(const reference::BatchLayout& layout) const {
   const size_t num_tokens = layout.token_indices_sorted.size();
   if (num_tokens > size_t(max_tokens_)) {
     throw InputError("segments", "the step has " + std::to_string(num_tokens) +
@@ -32,24 +46,33 @@ void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* s
   if (layout.active_lora_ids.size() > size_t(max_loras_) + 1) {
     throw InputError("segments", "the layout has more slots than there is room for");
   }
+}
+
+void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* stream) {
+  check(layout);
   build(layout, list_.segment_size, list_);
-  const auto event = static_cast<cudaEvent_t>(copied_.get());
-  LORATORY_CUDA_CHECK(cudaEventSynchronize(event));  // host_ is free again
-  std::byte* const to = host_.get();
-  const auto count = int32_t(list_.segments.size());
-  std::memcpy(to, list_.segments.data(), list_.segments.size() * sizeof(Segment));
-  std::memcpy(to + tokens_offset(), layout.token_indices_sorted.data(), num_tokens * 4);
-  std::memcpy(to + count_offset(), &count, 4);
-  LORATORY_CUDA_CHECK(
-      cudaMemcpyAsync(device_.get(), to, num_bytes(), cudaMemcpyHostToDevice, stream));
-  LORATORY_CUDA_CHECK(cudaEventRecord(event, stream));
+  HostBuffer& host = host_[next_];
+  next_ = (next_ + 1) % kNumHostBuffers;
+  const auto copied = static_cast<cudaEvent_t>(host.copied.get());
+  LORATORY_CUDA_CHECK(cudaEventSynchronize(copied));  // long past, as a rule
+  const auto num_segments = int32_t(list_.segments.size());
+  const size_t segments_end = segment_row_bytes(list_.segments.size());
+  const size_t tokens_end = token_row_bytes(layout.token_indices_sorted.size());
+  std::byte* const from = host.bytes.get();
+  std::memcpy(from, &num_segments, sizeof(num_segments));
+  std::memcpy(from + kCountBytes, list_.segments.data(), segments_end - kCountBytes);
+  std::memcpy(from + row_bytes_, layout.token_indices_sorted.data(), tokens_end);
+  LORATORY_CUDA_CHECK(cudaMemcpy2DAsync(device_.get(), row_bytes_, from, row_bytes_,
+                                        std::max(segments_end, tokens_end), 2,
+                                        cudaMemcpyHostToDevice, stream));
+  LORATORY_CUDA_CHECK(cudaEventRecord(copied, stream));
 }
 
 SegmentView DeviceSegments::view() const {
   std::byte* const from = device_.get();
-  return {.num_segments = reinterpret_cast<const int32_t*>(from + count_offset()),
-          .segments = reinterpret_cast<const Segment*>(from),
-          .token_indices = reinterpret_cast<const int32_t*>(from + tokens_offset()),
+  return {.num_segments = reinterpret_cast<const int32_t*>(from),
+          .segments = reinterpret_cast<const Segment*>(from + kCountBytes),
+          .token_indices = reinterpret_cast<const int32_t*>(from + row_bytes_),
           .segment_size = list_.segment_size};
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "gpu/layout/segments.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
@@ -11,12 +13,19 @@ namespace loratory::gpu {
 /// the last upload() before its replay brought.
 class DeviceSegments {
  public:
-  /// Room for the largest step. Errors  std::runtime_error from CUDA.
+  /// Uploads that may be on their way at once: the host runs a step or two ahead of the GPU.
+  static constexpr size_t kNumHostBuffers = 4;
+
+  /// Room for the largest step.
+  /// Errors   InputError: segment_size < 1; std::runtime_error from CUDA.
   DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size);
 
-  /// Builds the list and copies it behind what the stream already holds. All of it is written, so
-  /// nothing of an earlier step is left. The next upload() waits for this one's copy to end.
-  /// Errors   InputError: more tokens or slots than there is room for.
+  /// Builds the list and copies what is in use of it, behind what the stream already holds. Past
+  /// num_segments and the tokens of this step lie those of an earlier one; nothing reads them.
+  /// Waits only where the GPU has yet to copy what was uploaded kNumHostBuffers calls ago, for
+  /// that. Not to be captured: a replay would copy what the host's buffer holds by then. Errors
+  /// InputError: more tokens or slots than there is room for. Cost     O(T + L) on the host, one
+  /// copy of 2 * max(16 + 16 * num_segments, 4 * T) bytes.
   void upload(const reference::BatchLayout& layout, CUstream_st* stream);
 
   SegmentView view() const;
@@ -25,18 +34,22 @@ class DeviceSegments {
   struct EventFree {
     void operator()(void* event) const;
   };
+  /// What one upload copies from, and when that has ended.
+  struct HostBuffer {
+    PinnedBuffer bytes;
+    std::unique_ptr<void, EventFree> copied;
+  };
+
+  void check(const reference::BatchLayout& layout) const;
 
   int64_t max_tokens_;
   int32_t max_loras_;
-  int64_t max_segments_;
   SegmentList list_;
-  DeviceBuffer device_;  // [segments][token indices][count], one copy
-  PinnedBuffer host_;
-  std::unique_ptr<void, EventFree> copied_;
-
-  size_t tokens_offset() const { return size_t(max_segments_) * sizeof(Segment); }
-  size_t count_offset() const { return tokens_offset() + size_t(max_tokens_) * 4; }
-  size_t num_bytes() const { return count_offset() + 4; }
+  size_t row_bytes_;  // two rows, so that one copy takes the front of both: counts and segments,
+                      // token indices
+  DeviceBuffer device_;
+  std::array<HostBuffer, kNumHostBuffers> host_;
+  size_t next_ = 0;  // of host_
 };
 
 }  // namespace loratory::gpu

@@ -5,13 +5,21 @@
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
+namespace {
+
+void check_size(int32_t segment_size) {
+  if (segment_size < 1) throw InputError("segment_size", "must be at least 1");
+}
+
+}  // namespace
 
 int64_t max_segments(int64_t num_tokens, int32_t max_loras, int32_t segment_size) {
+  check_size(segment_size);
   return std::min(num_tokens, num_tokens / segment_size + max_loras);
 }
 
 void build(const reference::BatchLayout& layout, int32_t segment_size, SegmentList& list) {
-  if (segment_size < 1) throw InputError("segment_size", "must be at least 1");
+  check_size(segment_size);
   list.segment_size = segment_size;
   list.segments.clear();
   for (size_t i = 0; i < layout.active_lora_ids.size(); ++i) {

@@ -33,6 +33,7 @@ struct SegmentView {
 };
 
 /// Most segments that num_tokens tokens of max_loras slots can need.
+/// Errors   InputError: segment_size < 1.
 int64_t max_segments(int64_t num_tokens, int32_t max_loras, int32_t segment_size);
 
 /// Writes all of `list` whatever it held before; keeps its memory.

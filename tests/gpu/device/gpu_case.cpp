@@ -1,9 +1,5 @@
 #include "gpu_case.hpp"
 
-#include <cuda_runtime_api.h>
-
-#include "gpu/runtime/cuda_check.hpp"
-
 namespace loratory::gpu {
 
 using reference::Tensor;
@@ -42,21 +38,38 @@ bool has_gpu() {
 
 namespace {
 
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values) {
-  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
+LoraShrinkDesc shrink_desc(const LoraLinearDesc& linear) {
+  LoraShrinkDesc out;
+  for (const LoraSliceDesc& slice : linear.slices) {
+    out.slices.push_back({.a = slice.a, .ranks = slice.ranks});
+  }
+  return out;
+}
+
+LoraExpandDesc expand_desc(const LoraLinearDesc& linear) {
+  LoraExpandDesc out{.slices = {}, .mode = linear.mode};
+  for (const LoraSliceDesc& slice : linear.slices) {
+    out.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
+  }
+  return out;
 }
 
 }  // namespace
 
 GpuCase::GpuCase(const reference::LoraData& data)
-    : data_(data), x_(data.x), y_(data.y), layer_(desc()) {}
+    : data_(data),
+      x_(data.x),
+      y_(data.y),
+      desc_(make_desc()),
+      layer_(desc_),
+      shrink_(shrink_desc(desc_)),
+      expand_(expand_desc(desc_)) {}
 
-LoraLinearDesc GpuCase::desc() {
+LoraLinearDesc GpuCase::make_desc() {
   LoraLinearDesc out{.slices = {}, .mode = data_.mode};
+  out.workspace_bytes = workspace_bytes(int64_t(data_.slots.size()), int64_t(data_.a.size()), 512);
+  workspace_ = make_device_buffer(out.workspace_bytes);
+  out.workspace = workspace_.get();
   for (size_t i = 0; i < data_.a.size(); ++i) {
     weights_.emplace_back(data_.a[i]);
     weights_.emplace_back(data_.b[i]);
@@ -70,26 +83,45 @@ LoraLinearDesc GpuCase::desc() {
   return out;
 }
 
-Tensor GpuCase::run(const LoraVariant& variant) const {
+DeviceSegments GpuCase::segments(int32_t segment_size) const {
   const auto max_loras = int32_t(data_.ranks[0].size());
-  DeviceSegments segments(int64_t(data_.slots.size()), max_loras, variant.segment_size());
-  segments.upload(reference::make_batch_layout(data_.slots, max_loras), nullptr);
+  DeviceSegments out(int64_t(data_.slots.size()), max_loras, segment_size);
+  out.upload(reference::make_batch_layout(data_.slots, max_loras), nullptr);
+  return out;
+}
+
+Tensor GpuCase::run(const LoraLinear& layer, const LoraVariant& variant) const {
+  const DeviceSegments list = segments(variant.segment_size());
   y_.write(data_.y);
-  layer_.launch(variant, x_.view(), y_.view(), segments.view(), nullptr,
-                LaunchOrder::after_previous);
+  layer.launch(variant, x_.view(), y_.view(), list.view(), nullptr, LaunchOrder::after_previous);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  return y_.read();
+}
+
+Tensor GpuCase::shrink(const LoraVariant& variant, const Tensor& h) const {
+  const DeviceSegments list = segments(variant.segment_size());
+  const DeviceTensor on_gpu(h);
+  shrink_.launch(variant, x_.view(), on_gpu.view(), list.view(), nullptr,
+                 LaunchOrder::after_previous);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  return on_gpu.read();
+}
+
+Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h) const {
+  const DeviceSegments list = segments(variant.segment_size());
+  const DeviceTensor on_gpu(h);
+  y_.write(data_.y);
+  expand_.launch(variant, on_gpu.view(), y_.view(), list.view(), nullptr,
+                 LaunchOrder::after_previous);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   return y_.read();
 }
 
 std::vector<LoraVariant> variants(bool aligned) {
-  std::vector<LoraVariant> out{{2, 1, 8, false}};
-  if (!aligned) return out;
-  for (const LoraVariant& v :
-       {LoraVariant{1, 1, 8, true}, LoraVariant{1, 1, 2, true}, LoraVariant{4, 1, 8, true},
-        LoraVariant{1, 4, 8, true}, LoraVariant{1, 4, 1, true}, LoraVariant{2, 4, 8, true},
-        LoraVariant{2, 4, 1, true}}) {
-    out.push_back(v);
-  }
+  constexpr auto kBf16 = reference::Dtype::bf16;
+  std::vector<LoraVariant> out =
+      lora_variants(LoraStage::linear, {.x = kBf16, .weight = kBf16, .h = {}, .y = kBf16});
+  std::erase_if(out, [&](const LoraVariant& v) { return v.aligned && !aligned; });
   return out;
 }
 

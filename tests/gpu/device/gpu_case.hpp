@@ -3,8 +3,10 @@
 #include <vector>
 
 #include "fuzz/support/lora_case.hpp"
-#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/kernels/lora_expand.hpp"
+#include "gpu/kernels/lora_shrink.hpp"
 #include "gpu/layout/device_segments.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
 namespace loratory::gpu {
@@ -25,6 +27,15 @@ class DeviceTensor {
   size_t num_bytes_;
 };
 
+/// The values in device memory.
+template <typename T>
+DeviceBuffer upload(const std::vector<T>& values) {
+  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
+  LORATORY_CUDA_CHECK(
+      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
 /// Whether this process sees a GPU.
 bool has_gpu();
 
@@ -36,8 +47,20 @@ class GpuCase {
 
   /// y after one launch of `variant` on the tokens of the case (or of some of them, as a batch of
   /// their own).
-  reference::Tensor run(const LoraVariant& variant) const;
+  reference::Tensor run(const LoraVariant& variant) const { return run(layer_, variant); }
+  /// The same by another layer on these tensors.
+  reference::Tensor run(const LoraLinear& layer, const LoraVariant& variant) const;
+  /// What is in h after a lora_shrink.
+  reference::Tensor shrink(const LoraVariant& variant, const reference::Tensor& h) const;
+  /// y after a lora_expand of h.
+  reference::Tensor expand(const LoraVariant& variant, const reference::Tensor& h) const;
+
+  const LoraLinearDesc& desc() const { return desc_; }
   const LoraLinear& layer() const { return layer_; }
+  const LoraShrink& shrink_layer() const { return shrink_; }
+  const LoraExpand& expand_layer() const { return expand_; }
+  DeviceView x() const { return x_.view(); }
+  DeviceView y() const { return y_.view(); }
   bool can_be_aligned() const { return layer_.variant_for(x_.view(), y_.view()).aligned; }
 
  private:
@@ -46,12 +69,17 @@ class GpuCase {
   mutable DeviceTensor y_;
   std::vector<DeviceTensor> weights_;  // a0, b0, a1, b1, ...
   std::vector<DeviceBuffer> tables_;   // ranks0, scalings0, ...
+  DeviceBuffer workspace_;
+  LoraLinearDesc desc_;
   LoraLinear layer_;
+  LoraShrink shrink_;
+  LoraExpand expand_;
 
-  LoraLinearDesc desc();
+  LoraLinearDesc make_desc();
+  DeviceSegments segments(int32_t segment_size) const;
 };
 
-/// Every variant that has a kernel for these tensors.
+/// Every variant of a linear that has a kernel for these tensors.
 std::vector<LoraVariant> variants(bool aligned);
 
 }  // namespace loratory::gpu

@@ -42,15 +42,26 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   LoraLinearDesc d = desc();
   d.slices.clear();
   EXPECT_THAT(error_of(d), HasSubstr("lora_linear: slices: has 0 slices, needs 1 to 8"));
+  d.slices.assign(9, slice(16));
+  EXPECT_THAT(error_of(d), HasSubstr("slices: has 9 slices, needs 1 to 8"));
+  d = desc();
+  d.slices[1].a.shape[0] = -1;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: has a negative size"));
+  d = desc();
+  d.slices[1].b.shape[1] = INT32_MAX;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has an axis of 2^31 or more"));
+  d = desc();
+  d.slices[0].a.strides[0] = -64;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has a negative stride"));
   d = desc();
   d.slices[1].a.dtype = Dtype::f16;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, needs bf16 or f16, one for all"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, the layer's first weight is bf16"));
   d = desc();
   d.slices[1].b.dtype = Dtype::f16;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: differs from a in dtype"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: is f16, the layer's first weight is bf16"));
   d = desc();
   d.slices[1].b.shape[0] = 5;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[1]: differs from slice 0 in the number of slots"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has 5 slots, the layer's first weight 4"));
   d = desc();
   d.slices[1] = slice(16, 65);
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: needs the in-features of slice 0"));
@@ -73,14 +84,31 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   d.slices[1].ranks = nullptr;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].ranks: is null"));
   d = desc();
+  d.slices[1].scalings = nullptr;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].scalings: is null"));
+  d = desc();
+  d.slices[0].a.dtype = Dtype::f32;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: is f32, needs bf16 or f16"));
+  d = desc();
+  d.slices[1].a_rank_steps = 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a_rank_steps: is outside [0, 8)"));
+  d = desc();
   d.offset_start = -1;
   EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
+}
+
+// Slots may lie any distance apart; the bytes of a row of A or B must fit 31 bits.
+TEST(LoraLinear, RowsAreBelow2To30Numbers) {
+  constexpr int64_t kMost = (int64_t{1} << 30) - 8;
+  LoraLinearDesc d = desc();
+  d.slices[0].a.strides[0] = int64_t{1} << 40;
+  d.slices[0].a.strides[1] = d.slices[1].b.strides[1] = kMost;
+  EXPECT_EQ(error_of(d), "");
+  d.slices[0].a.strides[1] = kMost + 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has rows of 2^30 numbers or more"));
   d = desc();
-  d.mode.scale = reference::ScaleMode::folded_b;
-  EXPECT_THAT(error_of(d), HasSubstr("mode.scale: folded_b is not there"));
-  d = desc();
-  d.mode.h = reference::IntermediateMode::cast_to_weight;
-  EXPECT_THAT(error_of(d), HasSubstr("mode.h: cast_to_weight is not there"));
+  d.slices[1].b.strides[1] = kMost + 8;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has rows of 2^30 numbers or more"));
 }
 
 struct Call {
@@ -105,17 +133,20 @@ TEST(LoraLinear, ChecksEachLaunch) {
   call.x.shape[1] = 63;
   EXPECT_THAT(call.error(), HasSubstr("x: has 63 columns, the layer 64"));
   call = {};
-  call.x.dtype = Dtype::f16;
-  EXPECT_THAT(call.error(), HasSubstr("x: is f16, the weights are not"));
-  call = {};
-  call.y.dtype = Dtype::f16;
-  EXPECT_THAT(call.error(), HasSubstr("y: is f16, needs f32 or the dtype of the weights"));
-  call = {};
   call.y.shape[1] = 47;
   EXPECT_THAT(call.error(), HasSubstr("y: has 47 columns, the slices end at 48"));
   call = {};
   call.y.shape[0] = 9;
   EXPECT_THAT(call.error(), HasSubstr("y: has not the rows of x"));
+  call = {};
+  call.y.strides[0] = 47;
+  EXPECT_THAT(call.error(), HasSubstr("y: has rows that overlap"));
+  call = {};
+  call.x.dtype = Dtype::i8;
+  EXPECT_THAT(call.error(), HasSubstr("x: is i8, needs f32, bf16 or f16"));
+  call = {};
+  call.x.num_axes = 0;
+  EXPECT_THAT(call.error(), HasSubstr("x: has shape [], needs 2 axes"));
   call = {};
   call.segments.segment_size = 16;
   EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
@@ -141,16 +172,46 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   odd = desc();
   odd.slices[1] = slice(16, 64, 12);
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  odd = desc();
+  odd.slices[1].a.strides[1] = 65;
+  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
 }
 
-// What is chosen depends on nothing that a captured graph would not keep.
-TEST(ChooseVariant, ByTokensAndRank) {
-  EXPECT_EQ(choose_variant(1, 16, true), (LoraVariant{1, 1, 8, true}));
-  EXPECT_EQ(choose_variant(32, 16, true), (LoraVariant{1, 1, 2, true}));
-  EXPECT_EQ(choose_variant(32, 64, true), (LoraVariant{4, 1, 8, true}));
-  EXPECT_EQ(choose_variant(512, 64, true), (LoraVariant{2, 4, 8, true}));
-  EXPECT_EQ(choose_variant(4096, 16, true), (LoraVariant{1, 4, 1, true}));
-  EXPECT_EQ(choose_variant(32, 64, false), (LoraVariant{2, 1, 8, false}));
+// Many tokens: two launches if h has room between them, which does not depend on the batch.
+TEST(LoraLinear, TakesTwoLaunchesWithAWorkspaceOnly) {
+  Call call;
+  call.x.shape[0] = call.y.shape[0] = 1000;
+  EXPECT_FALSE(LoraLinear(desc()).variant_for(call.x, call.y).is_wide());
+  LoraLinearDesc roomy = desc();
+  roomy.workspace = at(0x50000);
+  roomy.workspace_bytes = workspace_bytes(1000, 2, 16);
+  EXPECT_EQ(roomy.workspace_bytes, size_t{2 * 1000 * 16 * 4});
+  EXPECT_TRUE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
+  --roomy.workspace_bytes;
+  EXPECT_FALSE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
+  try {
+    LoraLinear(roomy).launch({4, 4, 8, 4, true}, call.x, call.y, call.segments, nullptr,
+                             LaunchOrder::after_previous);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(),
+                HasSubstr("workspace: has 127999 bytes, the variant needs 128000"));
+  }
+  roomy.workspace = at(0x50001);
+  EXPECT_THAT(error_of(roomy), HasSubstr("workspace: is not aligned to its numbers"));
+}
+
+TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
+  Call call;
+  call.x.strides[0] = 65;
+  const LoraVariant variant{1, 1, 8, 2, true};
+  try {
+    LoraLinear(desc()).launch(variant, call.x, call.y, call.segments, nullptr,
+                              LaunchOrder::after_previous);
+    FAIL() << "was launched";
+  } catch (const InputError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("variant: needs aligned tensors, these are not"));
+  }
 }
 
 }  // namespace

@@ -57,7 +57,10 @@ TEST(Segments, CoverEveryToken) {
   }
 }
 
-TEST(Segments, NeedASize) { EXPECT_THROW(segments_of({0}, 1, 0), InputError); }
+TEST(Segments, NeedASize) {
+  EXPECT_THROW(segments_of({0}, 1, 0), InputError);
+  EXPECT_THROW(max_segments(1, 1, 0), InputError);
+}
 
 }  // namespace
 }  // namespace loratory::gpu

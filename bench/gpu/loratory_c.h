@@ -1,0 +1,92 @@
+#pragma once
+
+#include <stdint.h>
+
+// The LoRA kernels of gpu/ behind plain C, so that a script can time them beside kernels that live
+// in Python. What is computed, which shapes fit and what a launch promises: the headers of
+// gpu/kernels. Tensors stay with the caller, in device memory.
+//
+// Errors  a function that makes something returns null, any other a value that is not 0;
+//         loratory_error() then says why, in one line, until the thread's next failure.
+
+#define LORATORY_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
+
+/// Strides in elements, outermost axis first.
+struct LoratoryTensor {
+  void* data;
+  int64_t shape[3];
+  int64_t strides[3];
+  int32_t num_axes;
+  int32_t dtype;
+};
+
+struct LoratorySlice {
+  struct LoratoryTensor a;  ///< [L, R, K]; expand: not looked at
+  struct LoratoryTensor b;  ///< [L, N_i, R]; shrink: not looked at
+  const int32_t* ranks;     ///< [L] on the device
+  const float* scalings;    ///< [L] on the device; shrink: not looked at
+};
+
+/// gpu::LoraVariant.
+struct LoratoryVariant {
+  int32_t rank_tiles;
+  int32_t token_tiles;
+  int32_t cluster;
+  int32_t stages;
+  int32_t aligned;
+};
+
+/// A gpu::LoraLinear, LoraShrink or LoraExpand.
+struct LoratoryLayer;
+struct LoratorySegments;
+
+LORATORY_EXPORT const char* loratory_error(void);
+
+/// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode. The workspace
+/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank.
+LORATORY_EXPORT struct LoratoryLayer* loratory_linear_create(const struct LoratorySlice* slices,
+                                                             int32_t num_slices, void* workspace,
+                                                             int64_t workspace_bytes);
+/// h = x A^T, h [S, T, >= R].
+LORATORY_EXPORT struct LoratoryLayer* loratory_shrink_create(const struct LoratorySlice* slices,
+                                                             int32_t num_slices);
+/// y += scaling · h B^T, h [S, T, >= R].
+LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct LoratorySlice* slices,
+                                                             int32_t num_slices);
+LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryLayer* layer);
+
+/// What the dispatch table chooses. `from` and `to` here and below: x and y; a shrink's x and h; an
+/// expand's h and y.
+LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
+                                           const struct LoratoryTensor* from,
+                                           const struct LoratoryTensor* to,
+                                           struct LoratoryVariant* variant);
+
+/// `overlaps_previous` 1: programmatic dependent launch. May be captured into a graph.
+LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryLayer* layer,
+                                          const struct LoratoryVariant* variant,
+                                          const struct LoratoryTensor* from,
+                                          const struct LoratoryTensor* to,
+                                          const struct LoratorySegments* segments, void* stream,
+                                          int32_t overlaps_previous);
+
+/// The work list of a step for kernels of `variant`, on the device when this returns.
+/// `token_slots` [num_tokens] on the host, each in [-1, max_loras).
+LORATORY_EXPORT struct LoratorySegments* loratory_segments_create(
+    const int32_t* token_slots, int32_t num_tokens, int32_t max_loras,
+    const struct LoratoryVariant* variant);
+LORATORY_EXPORT void loratory_segments_destroy(struct LoratorySegments* segments);
+
+/// bench::launch_read_node.
+LORATORY_EXPORT int loratory_read_node(const void* const* spans, const int64_t* num_bytes,
+                                       int32_t num_spans, void* stream);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,143 @@
+"""libloratory_c.so (bench/gpu/loratory_c.h) as an implementation that can be timed."""
+
+import ctypes
+
+import torch
+
+from implementation import Implementation, Op
+
+_STAGES = {"pair": "linear", "shrink": "shrink", "expand": "expand"}
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("shape", ctypes.c_int64 * 3),
+                ("strides", ctypes.c_int64 * 3), ("num_axes", ctypes.c_int32),
+                ("dtype", ctypes.c_int32)]
+
+
+class _Slice(ctypes.Structure):
+    _fields_ = [("a", _Tensor), ("b", _Tensor), ("ranks", ctypes.c_void_p),
+                ("scalings", ctypes.c_void_p)]
+
+
+class _Variant(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32)
+                for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned")]
+
+    def __str__(self):
+        return ", ".join(f"{name} {getattr(self, name)}" for name, _ in self._fields_)
+
+
+def _tensor(tensor):
+    axes = tensor.dim()
+    return _Tensor(tensor.data_ptr(), (ctypes.c_int64 * 3)(*tensor.shape),
+                   (ctypes.c_int64 * 3)(*tensor.stride()), axes, _DTYPES[tensor.dtype])
+
+
+def _stream():
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+
+class Library:
+    def __init__(self, path):
+        self._c = ctypes.CDLL(path)
+        self._c.loratory_error.restype = ctypes.c_char_p
+        for name in ("linear_create", "shrink_create", "expand_create", "segments_create"):
+            getattr(self._c, "loratory_" + name).restype = ctypes.c_void_p
+
+    def _check(self, ok):
+        if not ok:
+            raise RuntimeError(self._c.loratory_error().decode())
+
+    def layer(self, problem, copy):
+        """The row's operation over one copy of the weights, as one pointer."""
+        row, slices = problem.row, []
+        for i, (begin, end) in enumerate(zip(row.offsets, row.offsets[1:])):
+            one = _Slice(ranks=problem.ranks.data_ptr(), scalings=problem.scalings.data_ptr())
+            if row.op != "expand":
+                one.a = _tensor(problem.a[copy, :, i * row.rank:(i + 1) * row.rank])
+            if row.op != "shrink":
+                one.b = _tensor(problem.b[copy, :, begin:end])
+            slices.append(one)
+        create = getattr(self._c, f"loratory_{_STAGES[row.op]}_create")
+        layer = create((_Slice * len(slices))(*slices), len(slices), *self._workspace(problem))
+        self._check(layer)
+        return ctypes.c_void_p(layer)
+
+    def _workspace(self, problem):
+        """Of a linear layer: pointer and bytes; all layers of the row share it."""
+        row = problem.row
+        if row.op != "pair":
+            return ()
+        if getattr(problem, "workspace", None) is None:
+            count = (len(row.offsets) - 1) * len(problem.slots) * row.rank
+            problem.workspace = torch.empty(count, dtype=torch.float32, device=problem.x.device)
+        return (ctypes.c_void_p(problem.workspace.data_ptr()),
+                ctypes.c_int64(problem.workspace.nbytes))
+
+    def variant(self, layer, source, target):
+        variant = _Variant()
+        self._check(self._c.loratory_layer_variant(
+            layer, ctypes.byref(source), ctypes.byref(target), ctypes.byref(variant)) == 0)
+        return variant
+
+    def segments(self, slots, num_slots, variant):
+        segments = self._c.loratory_segments_create(
+            (ctypes.c_int32 * len(slots))(*slots), len(slots), num_slots, ctypes.byref(variant))
+        self._check(segments)
+        return ctypes.c_void_p(segments)
+
+    def launch(self, layer, variant, source, target, segments, overlaps):
+        self._check(self._c.loratory_layer_launch(
+            layer, ctypes.byref(variant), ctypes.byref(source), ctypes.byref(target), segments,
+            _stream(), int(overlaps)) == 0)
+
+    def destroy(self, layers, segments):
+        for layer in layers:
+            self._c.loratory_layer_destroy(layer)
+        self._c.loratory_segments_destroy(segments)
+
+    def read_node(self, problem):
+        """launch(copy): reads what the row's operation reads and writes."""
+        row = problem.row
+        fixed = {"pair": [problem.x, problem.y, problem.y], "shrink": [problem.x, problem.h],
+                 "expand": [problem.h, problem.y, problem.y]}[row.op]
+
+        def launch(copy):
+            tensors = [w[copy] for w in (problem.a, problem.b) if w is not None] + fixed
+            spans = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+            sizes = (ctypes.c_int64 * len(tensors))(*(t.nbytes for t in tensors))
+            self._check(self._c.loratory_read_node(spans, sizes, len(tensors), _stream()) == 0)
+
+        return launch
+
+
+def implementations(library):
+    """The floor; ours with and without programmatic dependent launch."""
+
+    def tensors(problem):
+        """What is read and what is written; h in fp32, as the tensor cores' path has it."""
+        if problem.row.op == "shrink":
+            return problem.x, torch.zeros_like(problem.h, dtype=torch.float32)
+        return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
+
+    def make(overlaps):
+        def prepare(problem):
+            source, target = tensors(problem)
+            x, y = _tensor(source), _tensor(target)
+            layers = [library.layer(problem, copy) for copy in range(problem.copies)]
+            variant = library.variant(layers[0], x, y)
+            segments = library.segments(problem.slots, problem.row.adapters, variant)
+            return Op(
+                launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps),
+                output=lambda: target, config=str(variant),
+                close=lambda source=source: library.destroy(layers, segments))  # source lives
+        return prepare
+
+    def read_node(problem):
+        return Op(launch=library.read_node(problem), output=lambda: None)
+
+    return [Implementation("read_node", read_node, kind="floor"),
+            Implementation("loratory", make(True), kind="ours"),
+            Implementation("loratory_serial", make(False), kind="ours")]

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Runs the properties of the LoRA kernels on a GPU, then a reduced set of them under each tool of
+compute-sanitizer, and writes what both said into one JSON file.
+
+  bench/gpu/record_gpu_tests.py build/cuda/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
+
+Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json and the logs beside it. Exit 0: everything passed;
+1: something failed or took too long; 2: bad input. Standard library only.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+# The reduced set: one small case of each property; no allocation of many GiB, no hundred repeats.
+# Canaries are off so that each tensor ends where its allocation ends, and memcheck sees every step
+# beyond it.
+REDUCED = {"LORATORY_GPU_CASES": "1", "LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
+REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
+TOOLS = {
+    "memcheck": ["--padding", "256"],
+    "racecheck": ["--racecheck-report", "analysis"],
+    "initcheck": [],
+    "synccheck": [],
+}
+SANITIZER_FAILED = 9
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", type=pathlib.Path, help="gpu_test")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
+    parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
+    parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or none")
+    parser.add_argument("--tool-seconds", type=float, default=60, help="limit for each tool")
+    parser.add_argument("--soak", type=float, default=0, help="also run fresh seeds for so long")
+    parser.add_argument("--sanitizer", help="compute-sanitizer, if it is not on PATH")
+    args = parser.parse_args()
+    args.tools = [tool for tool in args.tools.split(",") if tool]
+    unknown = set(args.tools) - set(TOOLS)
+    if unknown:
+        parser.error(f"--tools: {', '.join(sorted(unknown))}: not one of {', '.join(TOOLS)}")
+    if not args.binary.is_file():
+        parser.error(f"{args.binary}: no such file; build the target gpu_test")
+    return args
+
+
+def gpu():
+    fields = ["name", "driver_version", "memory.total", "clocks.max.sm", "compute_cap"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"nvidia-smi: {error}; a GPU is needed")
+    return dict(zip(fields, (value.strip() for value in line.splitlines()[0].split(","))))
+
+
+def run(command, log, seconds, **environment):
+    """The exit code (None: it ran too long), its output, and how long it took."""
+    begin = time.monotonic()
+    env = os.environ | environment
+    with open(log, "w") as out:
+        try:
+            code = subprocess.run(
+                command, stdout=out, stderr=subprocess.STDOUT, env=env, timeout=seconds
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    return code, log.read_text(errors="replace"), round(time.monotonic() - begin, 1)
+
+
+def records(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"test":')]
+
+
+def tests(args, log, seconds, **environment):
+    command = [str(args.binary), f"--gtest_filter={args.filter}"]
+    code, text, took = run(command, log, seconds, LORATORY_COMMIT=args.commit, **environment)
+    return {
+        "passed": code == 0 and "[  PASSED  ] 0 tests" not in text,
+        "exit_code": code,
+        "seconds": took,
+        "repro": [line for line in text.splitlines() if line.startswith("REPRO:")],
+        "tests": records(text),
+    }
+
+
+def checked(args, tool, log):
+    sanitizer = args.sanitizer or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return {"passed": False, "reports": ["compute-sanitizer is not on PATH"]}
+    command = [sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_FAILED), *TOOLS[tool]]
+    command += [str(args.binary), f"--gtest_filter={REDUCED_FILTER}"]
+    code, text, took = run(command, log, args.tool_seconds, **REDUCED)
+    said = [line.strip("= ") for line in text.splitlines() if line.startswith("=========")]
+    first = [line for line in said if re.match("Error|Warning|Invalid|Uninit|Barrier|Diverg", line)]
+    return {
+        "passed": code == 0,
+        "exit_code": code,
+        "seconds": took,
+        "command": " ".join(command[1:]),
+        "environment": REDUCED,
+        "summary": [line for line in said if "SUMMARY" in line],
+        "reports": {line: first.count(line) for line in dict.fromkeys(first)},
+        "num_tests": len(records(text)),
+    }
+
+
+def main():
+    args = arguments()
+    device = gpu()
+    date = datetime.datetime.now(datetime.timezone.utc)
+    slug = re.sub(r"[^a-z0-9]+", "-", device["name"].lower().replace("nvidia", "")).strip("-")
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = args.out / f"gpu-tests-{slug}-{date:%Y-%m-%d}-{args.commit}"
+
+    result = {"date": f"{date:%Y-%m-%dT%H:%MZ}", "commit": args.commit, "gpu": device}
+    result["cpus"] = os.cpu_count()
+    result["fixed_set"] = tests(args, stem.with_suffix(".fixed.log"), None)
+    if args.tools:
+        result["sanitizer"] = {
+            tool: checked(args, tool, stem.with_suffix(f".{tool}.log")) for tool in args.tools
+        }
+    if args.soak > 0:
+        log = stem.with_suffix(".soak.log")
+        result["soak"] = tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak)))
+
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    parts = {"fixed set": result["fixed_set"], **result.get("sanitizer", {})}
+    parts |= {"soak": result["soak"]} if "soak" in result else {}
+    for name, part in parts.items():
+        print(f"{name}: {'passed' if part['passed'] else 'FAILED'}, {part.get('seconds', 0)} s")
+    print(stem.with_suffix(".json"))
+    return 0 if all(part["passed"] for part in parts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

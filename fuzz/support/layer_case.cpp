@@ -1,0 +1,434 @@
+#include "fuzz/support/layer_case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "fuzz/support/draw.hpp"
+#include "reference/layout/batch_layout.hpp"
+
+namespace loratory::reference {
+namespace {
+
+enum Stream : uint64_t { kX, kY, kSlots, kRanks, kScalings, kGaps, kA = 100, kB = 200 };
+
+uint64_t pick(const LayerCase& c, uint64_t stream, uint64_t index, uint64_t below) {
+  return random_bits(c.seed, stream, index) % below;
+}
+
+int64_t up_to_8(int64_t n) { return (n + 7) / 8 * 8; }
+
+int64_t columns_of(const LayerCase& c) {
+  return std::accumulate(c.num_out.begin(), c.num_out.end(), int64_t(0));
+}
+
+int64_t products_per_token(const LayerCase& c) {
+  return c.max_rank * (int64_t(c.num_out.size()) * c.num_in + columns_of(c));
+}
+
+int64_t weight_bytes_per_slot(const LayerCase& c) { return 2 * products_per_token(c); }
+
+void draw_sizes(sim::Draw& draw, LayerCase& c) {
+  c.num_in =
+      draw.one_of<int64_t>({1, 17, 896, 2368, 2880, 3456, 4096, 4096, 4097, 4100, 11008, 14336});
+  c.max_rank = draw.one_of({1, 2, 3, 5, 8, 12, 16, 16, 24, 32, 48, 64, 64, 96, 100, 128, 256, 512});
+  const int64_t num_slices = draw.one_of<int64_t>({1, 1, 2, 3, 3, 4, 8});
+  for (int64_t i = 0; i < num_slices; ++i) {
+    const auto wide = draw.one_of<int64_t>({128, 512, 1000, 1024, 2049, 4096, 5120});
+    const auto narrow = draw.one_of<int64_t>({1, 2, 3, 4, 7, 8, 31, 33, 64, 65, 100, 127});
+    c.num_out.push_back(draw.one_in(3) ? wide : narrow);
+  }
+  c.num_tokens =
+      draw.one_of<int64_t>({0,  1,  2,  3,   7,   8,   9,   16,  31,  32,   33,   40,   63,
+                            64, 65, 96, 100, 128, 255, 256, 257, 512, 1025, 4096, 8192, 8192});
+  c.max_loras = int32_t(draw.one_of({1, 2, 3, 4, 8, 16, 32, 64, 200, 513, 2000}));
+  c.offset_start = draw.one_in(3) ? draw.between(1, 40) : 0;
+}
+
+void align(LayerCase& c) {
+  c.num_in = up_to_8(c.num_in);
+  c.max_rank = int32_t(up_to_8(c.max_rank));
+  for (int64_t& n : c.num_out) n = up_to_8(n);
+  c.offset_start = up_to_8(c.offset_start);
+}
+
+void draw_form(sim::Draw& draw, LayerCase& c) {
+  c.weight = draw.one_of({Dtype::bf16, Dtype::f16});
+  c.out = draw.one_in(4) ? Dtype::f32 : c.weight;
+  if (draw.one_in(12)) c.out = c.weight == Dtype::f16 ? Dtype::bf16 : Dtype::f16;
+  c.mapping = draw.one_of({Mapping::uniform, Mapping::uniform, Mapping::zipf, Mapping::zipf,
+                           Mapping::identical, Mapping::distinct, Mapping::distinct});
+  if (draw.one_in(40)) c.mapping = Mapping::base;
+  c.fill = draw.one_of({Fill::reals, Fill::reals, Fill::reals, Fill::cancellation, Fill::tiny});
+  c.mode.h =
+      draw.one_of({IntermediateMode::fp32, IntermediateMode::split2, IntermediateMode::store_as_x});
+  c.mode.sum = draw.one_of({SumMode::one_round, SumMode::two_round});
+  c.add_inputs = !draw.one_in(4);
+  c.aligned = !draw.one_in(3);
+  c.padded = draw.one_in(3);
+}
+
+void cut_to(const LayerLimits& limits, LayerCase& c) {
+  while (weight_bytes_per_slot(c) > limits.weight_bytes && c.max_rank > 8) c.max_rank /= 2;
+  const int64_t most_slots = limits.weight_bytes / std::max<int64_t>(1, weight_bytes_per_slot(c));
+  c.max_loras = int32_t(std::clamp<int64_t>(c.max_loras, 1, std::max<int64_t>(1, most_slots)));
+  const int64_t most_tokens = limits.num_products / std::max<int64_t>(1, products_per_token(c));
+  c.num_tokens = std::min(c.num_tokens, std::max<int64_t>(1, most_tokens));
+}
+
+/// Zipf of exponent 1 over the slots, slot 0 not the favourite.
+std::vector<double> zipf_sums(int32_t max_loras) {
+  std::vector<double> sums;
+  for (int32_t i = 0; i < max_loras; ++i) {
+    sums.push_back((sums.empty() ? 0 : sums.back()) + 1.0 / (1 + (i + max_loras / 2) % max_loras));
+  }
+  return sums;
+}
+
+/// 4096 numbers of a fill, encoded; a tensor takes them by random index.
+struct Palette {
+  std::array<uint32_t, 4096> bits;
+  bool is_paired = false;  // numbers 2i and 2i + 1 of a tensor are opposite
+};
+
+double palette_number(const LayerCase& c, uint64_t i, uint64_t stream) {
+  const double real = (double(i) - 2047.5) / 1024;
+  switch (c.fill) {
+    case Fill::small_integers:  // every sum is exact in fp32, and h and y need more bits than bf16
+      if (stream == kX) return double(int(i % 17) - 8);
+      return stream == kY ? double(int(i % 129) - 64) : double(int(i % 3) - 1);
+    case Fill::reals:  // weights smaller: results stay far from the end of f16
+      return stream >= kA ? real / 4 : real;
+    case Fill::cancellation:  // of neighbours in A and B, nearly equal; of x: the sign comes later
+      return stream >= kA ? 1 + real * 0x1p-7 : 1 + std::fabs(real);
+    case Fill::tiny: {
+      const int lowest = c.weight == Dtype::f16 ? -24 : -80;
+      return std::ldexp(real, lowest / 2 + int(i * 7 % 12) - 6);
+    }
+  }
+  return 0;
+}
+
+Palette palette_of(const LayerCase& c, Dtype dtype, uint64_t stream) {
+  Palette out{.bits = {}, .is_paired = c.fill == Fill::cancellation && stream == kX};
+  for (uint64_t i = 0; i < out.bits.size(); ++i) {
+    out.bits[i] = encode(dtype, palette_number(c, i, stream));
+  }
+  return out;
+}
+
+/// Random numbers from `begin` on; number i is that of place `first + i`, whatever the others are.
+void fill_row(uint64_t seed, const Palette& palette, uint64_t stream, uint64_t first, Dtype dtype,
+              std::byte* begin, int64_t count) {
+  const bool in_pairs = palette.is_paired;
+  const uint32_t sign = dtype == Dtype::f32 ? 0x80000000U : 0x8000U;
+  const size_t size = size_bytes(dtype);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t place = first + uint64_t(i);
+    const uint64_t at = random_bits(seed, stream, in_pairs ? place / 2 : place) >> 20;
+    uint32_t bits = palette.bits[at % palette.bits.size()];
+    if (in_pairs && place % 2 == 1) bits ^= sign;
+    std::memcpy(begin + size_t(i) * size, &bits, size);
+  }
+}
+
+/// All NaN; the rows of the innermost axis lie `gap` further apart than they are long.
+Tensor nan_tensor(Dtype dtype, const Extents& shape, int64_t gap) {
+  Extents strides(shape.size(), 1);
+  int64_t stride = shape.back() + gap;
+  for (size_t axis = shape.size() - 1; axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  Tensor out(dtype, shape, strides);
+  std::fill(out.bytes().begin(), out.bytes().end(), std::byte{0xFF});
+  return out;
+}
+
+int64_t gap_of(const LayerCase& c, uint64_t which) {
+  if (!c.padded) return 0;
+  const auto gap = int64_t(pick(c, kGaps, which, 5));
+  return c.aligned ? 8 * gap : gap;
+}
+
+std::vector<bool> used_slots(const LayerCase& c, const std::vector<int32_t>& slots) {
+  std::vector<bool> used(size_t(c.max_loras), c.fill_all_slots);
+  for (const int32_t slot : slots) {
+    if (slot >= 0) used[size_t(slot)] = true;
+  }
+  return used;
+}
+
+int32_t rank_of(const LayerCase& c, uint64_t index) {
+  const uint64_t kind = pick(c, kRanks, 2 * index, 8);
+  if (kind == 0) return c.min_rank;
+  if (kind < 5) return c.max_rank;
+  return int32_t(1 + pick(c, kRanks, 2 * index + 1, uint64_t(c.max_rank)));
+}
+
+float scaling_of(const LayerCase& c, uint64_t index) {
+  constexpr std::array<float, 5> kExact{0.5F, 1, 2, -1, 0.5F};
+  if (c.fill == Fill::small_integers) return kExact[pick(c, kScalings, index, 5)];
+  return 0.3F + 0.37F * float(pick(c, kScalings, index, 9));
+}
+
+/// Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
+LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used) {
+  LayerSlice out{
+      nan_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
+      nan_tensor(c.weight, {c.max_loras, c.num_out[i], c.max_rank}, gap_of(c, 2 * i + 1)),
+      {},
+      {}};
+  for (int64_t s = 0; s < c.max_loras; ++s) {
+    const auto index = i * size_t(c.max_loras) + size_t(s);
+    out.ranks.push_back(rank_of(c, index));
+    out.scalings.push_back(scaling_of(c, index));
+  }
+  const uint64_t a_stream = kA + i, b_stream = kB + i;
+  const Palette palette = palette_of(c, c.weight, kA);
+  const TensorView a = out.a.view(), b = out.b.view();
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t s = 0; s < c.max_loras; ++s) {
+    const int64_t rank = used[size_t(s)] ? out.ranks[size_t(s)] : 0;
+    for (int64_t j = 0; j < rank; ++j) {
+      const auto first = uint64_t((s * c.max_rank + j) * c.num_in);
+      fill_row(c.seed, palette, a_stream, first, c.weight, a.address(s, j, 0), c.num_in);
+    }
+    for (int64_t n = 0; rank > 0 && n < c.num_out[i]; ++n) {
+      const auto first = uint64_t((s * c.num_out[i] + n) * c.max_rank);
+      fill_row(c.seed, palette, b_stream, first, c.weight, b.address(s, n, 0), rank);
+    }
+  }
+  return out;
+}
+
+void fill_with_anything(uint64_t seed, Tensor& t) {
+  std::mt19937_64 engine(seed);
+  size_t i = 0;
+  for (; i + 8 <= t.bytes().size(); i += 8) {
+    const uint64_t bits = engine();
+    std::memcpy(t.bytes().data() + i, &bits, 8);
+  }
+  for (; i < t.bytes().size(); ++i) t.bytes()[i] = std::byte(engine());
+}
+
+constexpr int64_t kTailColumns = 8;  // of a padded y
+
+/// Base of one slice in row t, or NaN where nobody may read it.
+void fill_base(const LayerData& data, uint64_t seed, const Palette& palette, int64_t t, size_t i,
+               Tensor& y) {
+  const auto [begin, end] = data.columns(i);
+  std::byte* const to = y.view().address(t, begin);
+  if (!data.shape.add_inputs) {
+    std::memset(to, 0xFF, size_t(end - begin) * size_bytes(y.dtype()));
+    return;
+  }
+  const auto first = uint64_t(t * data.shape.num_columns() + begin);
+  fill_row(seed, palette, kY, first, y.dtype(), to, end - begin);
+}
+
+}  // namespace
+
+std::string_view name(Mapping mapping) {
+  constexpr std::array<std::string_view, 5> kNames{"uniform", "zipf", "identical", "distinct",
+                                                   "base"};
+  return kNames[size_t(mapping)];
+}
+
+int64_t LayerCase::num_columns() const { return offset_start + columns_of(*this); }
+
+LayerCase layer_case(uint64_t seed, const LayerLimits& limits) {
+  sim::Draw draw(seed);
+  LayerCase c{.seed = seed, .num_out = {}};
+  draw_sizes(draw, c);
+  draw_form(draw, c);
+  cut_to(limits, c);
+  if (c.aligned) align(c);
+  return c;
+}
+
+std::string describe(const LayerCase& c) {
+  return fmt::format(
+      "T {} K {} N {} offset {} L {} R {} {}->{} {} fill {} h {} sum {} add_inputs {} aligned {} "
+      "padded {}",
+      c.num_tokens, c.num_in, fmt::join(c.num_out, "|"), c.offset_start, c.max_loras, c.max_rank,
+      name(c.weight), name(c.out), name(c.mapping), int(c.fill), int(c.mode.h), int(c.mode.sum),
+      c.add_inputs, c.aligned, c.padded);
+}
+
+LayerData::LayerData(const LayerCase& c)
+    : shape(c), batch{{}, Tensor(c.weight, {0, 0}), Tensor(c.out, {0, 0})} {
+  const std::vector<int32_t> slots = draw_slots(c, c.mapping, c.seed);
+  const std::vector<bool> used = used_slots(c, slots);
+  for (size_t i = 0; i < c.num_out.size(); ++i) slices.push_back(slice_of(c, i, used));
+  batch = make_batch(slots, c.seed);
+}
+
+LayerBatch LayerData::make_batch(std::vector<int32_t> slots, uint64_t seed) const {
+  const auto num_tokens = int64_t(slots.size());
+  const int64_t tail = shape.padded ? kTailColumns : 0;
+  LayerBatch out{
+      std::move(slots), nan_tensor(shape.weight, {num_tokens, shape.num_in}, gap_of(shape, 100)),
+      nan_tensor(shape.out, {num_tokens, shape.num_columns() + tail}, gap_of(shape, 101))};
+  fill_with_anything(seed, out.y);
+  const Palette x_numbers = palette_of(shape, shape.weight, kX);
+  const Palette y_numbers = palette_of(shape, shape.out, kY);
+#pragma omp parallel for
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    bool is_read = false;
+    for (size_t i = 0; i < slices.size(); ++i) {
+      if (!is_covered(out.slots[size_t(t)], i)) continue;
+      is_read = true;
+      fill_base(*this, seed, y_numbers, t, i, out.y);
+    }
+    if (!is_read) continue;
+    fill_row(seed, x_numbers, kX, uint64_t(t * shape.num_in), shape.weight,
+             out.x.view().address(t, 0), shape.num_in);
+  }
+  return out;
+}
+
+namespace {
+
+template <typename T>
+void move_numbers(std::vector<T>& values, const std::vector<int64_t>& to) {
+  const std::vector<T> from = values;
+  for (size_t s = 0; s < from.size(); ++s) values[size_t(to[s])] = from[s];
+}
+
+/// The bytes of one slot, what lies behind its last row left out.
+void copy_slot_bytes(const Tensor& from, int64_t s, Tensor& to, int64_t place) {
+  const int64_t stride = from.strides()[0];
+  const auto size = int64_t(size_bytes(from.dtype()));
+  const int64_t count = (from.shape()[1] - 1) * from.strides()[1] + from.shape()[2];
+  std::memcpy(to.bytes().data() + place * stride * size, from.bytes().data() + s * stride * size,
+              size_t(count * size));
+}
+
+}  // namespace
+
+void LayerData::move_slots(const std::vector<int64_t>& to) {
+  for (LayerSlice& slice : slices) {
+    move_numbers(slice.ranks, to), move_numbers(slice.scalings, to);
+    for (Tensor* const weights : {&slice.a, &slice.b}) {
+      const Tensor from = *weights;
+      for (size_t s = 0; s < to.size(); ++s) copy_slot_bytes(from, int64_t(s), *weights, to[s]);
+    }
+  }
+}
+
+void LayerData::copy_slot(const LayerData& from, int64_t slot) {
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const LayerSlice& source = from.slices[i];
+    slices[i].ranks[size_t(slot)] = source.ranks[size_t(slot)];
+    slices[i].scalings[size_t(slot)] = source.scalings[size_t(slot)];
+    copy_slot_bytes(source.a, slot, slices[i].a, slot);
+    copy_slot_bytes(source.b, slot, slices[i].b, slot);
+  }
+}
+
+std::vector<int32_t> draw_slots(const LayerCase& c, Mapping mapping, uint64_t seed) {
+  const auto count = uint64_t(c.max_loras);
+  const std::vector<double> sums = zipf_sums(c.max_loras);
+  const bool has_base_tokens = mapping == Mapping::uniform || mapping == Mapping::zipf;
+  std::vector<int32_t> slots;
+  for (uint64_t t = 0; t < uint64_t(c.num_tokens); ++t) {
+    const uint64_t bits = random_bits(seed, kSlots, t);
+    auto slot = int32_t(bits % count);
+    if (mapping == Mapping::identical) slot = int32_t(seed % count);
+    if (mapping == Mapping::distinct) slot = int32_t((t * 7919 + seed % 1000) % count);
+    if (mapping == Mapping::zipf) {
+      const double at = double(bits % (1 << 20)) * 0x1p-20 * sums.back();
+      slot = int32_t(std::upper_bound(sums.begin(), sums.end(), at) - sums.begin());
+    }
+    const bool is_base = mapping == Mapping::base || (has_base_tokens && (bits >> 40) % 6 == 0);
+    slots.push_back(is_base ? kBaseSlot : slot);
+  }
+  return slots;
+}
+
+LinearArgs LayerData::args(LayerBatch& of) const {
+  LinearArgs out{.x = std::as_const(of.x).view(),
+                 .slots = of.slots,
+                 .slices = {},
+                 .offset_start = shape.offset_start,
+                 .add_inputs = shape.add_inputs,
+                 .mode = shape.mode,
+                 .y = of.y.view()};
+  for (const LayerSlice& s : slices) {
+    out.slices.push_back({s.a.view(), s.b.view(), s.ranks, s.scalings, std::nullopt});
+  }
+  return out;
+}
+
+Tensor LayerData::run(const LayerBatch& of) const {
+  LayerBatch copy = of;
+  lora_linear(args(copy));
+  return copy.y;
+}
+
+ColumnRange LayerData::columns(size_t slice) const {
+  const auto first = shape.num_out.begin();
+  const int64_t begin = std::accumulate(first, first + ptrdiff_t(slice), shape.offset_start);
+  return {begin, begin + shape.num_out[slice]};
+}
+
+LayerBatch rows_of(const LayerBatch& batch, const std::vector<int64_t>& rows) {
+  const auto part = [&](const Tensor& from) {
+    Tensor to(from.dtype(), {int64_t(rows.size()), from.shape()[1]}, from.strides());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto bytes = row_bytes(from, rows[i]);
+      if (!bytes.empty()) std::ranges::copy(bytes, to.view().address(i, 0));
+    }
+    return to;
+  };
+  LayerBatch out{{}, part(batch.x), part(batch.y)};
+  for (const int64_t t : rows) out.slots.push_back(batch.slots[size_t(t)]);
+  return out;
+}
+
+std::span<const std::byte> row_bytes(const Tensor& t, int64_t row) {
+  if (t.shape()[1] == 0) return {};
+  return {t.view().address(row, 0), size_t(t.shape()[1]) * size_bytes(t.dtype())};
+}
+
+bool same_row(const Tensor& left, int64_t l, const Tensor& right, int64_t r) {
+  return std::ranges::equal(row_bytes(left, l), row_bytes(right, r));
+}
+
+Tensor covered_part(const LayerData& data, const LayerBatch& before, const Tensor& after) {
+  Tensor out = before.y;
+  const TensorView to = out.view();
+  for (int64_t t = 0; t < before.num_tokens(); ++t) {
+    for (size_t i = 0; i < data.slices.size(); ++i) {
+      if (!data.is_covered(before.slots[size_t(t)], i)) continue;
+      const auto [begin, end] = data.columns(i);
+      std::memcpy(to.address(t, begin), after.view().address(t, begin),
+                  size_t(end - begin) * size_bytes(out.dtype()));
+    }
+  }
+  return out;
+}
+
+void scale_numbers(Tensor& t, double factor) {
+  for (int64_t i = 0; i < num_numbers(t); ++i) {
+    const double v = number(t, i);
+    if (!std::isnan(v)) set_number(t, i, v * factor);
+  }
+}
+
+std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {
+  std::vector<int64_t> order(static_cast<size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  sim::Draw draw(seed);
+  for (int64_t i = size - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(draw(i + 1))]);
+  return order;
+}
+
+}  // namespace loratory::reference

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+
+// The instructions that C++ has no words for: clusters, barriers that count bytes, copies that do
+// not wait, and the order of dependent launches. On GPUs before sm_90 there are no clusters, and
+// what needs them is never called (kCluster is 1 there).
+
+namespace loratory::gpu {
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return uint32_t(__cvta_generic_to_shared(p));
+}
+
+// --- clusters -------------------------------------------------------------------------------
+
+__device__ inline int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return int(rank);
+}
+/// The barriers of this CTA may be used once every CTA has arrived.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/// Sends 16 bytes to the same place of another CTA's shared memory; its barrier counts them.
+__device__ inline void send(void* place, uint64_t* barrier, int cta, uint4 v) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(place)), "r"(cta));
+  const uint32_t remote_barrier = remote + (shared_address(barrier) - shared_address(place));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::
+          "r"(remote),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(remote_barrier)
+      : "memory");
+#endif
+}
+
+// --- barriers that count bytes ----------------------------------------------------------------
+
+__device__ inline void init_barrier(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+__device__ inline void wait_for_bytes(uint64_t* barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\nagain_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+// --- copies to shared memory --------------------------------------------------------------------
+
+/// 16 bytes, or 16 zeros and nothing read.
+__device__ inline void copy_async(void* to, const void* from, bool exists) {
+  asm volatile(
+      "{\n.reg .pred absent;\nsetp.eq.u32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, absent;\n}" ::"r"(shared_address(to)),
+      "l"(from), "r"(uint32_t(exists))
+      : "memory");
+}
+/// 16 bytes, of which the first `valid_bytes` are read and the others are 0.
+__device__ inline void copy_async_some(void* to, const void* from, int valid_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid_bytes)
+               : "memory");
+}
+__device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until at most kOpen of this thread's groups are still on their way.
+template <int kOpen>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+__device__ inline void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+// --- order of launches ------------------------------------------------------------------------
+
+/// Waits for the kernel before this one in the stream, when it was launched early.
+__device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next one start. After the wait, so that weights and layout, which the next one reads
+/// at once, are settled by whatever came before the previous kernel.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace loratory::gpu

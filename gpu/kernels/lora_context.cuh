@@ -1,0 +1,127 @@
+#pragma once
+
+#include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/lora_unit.cuh"
+
+namespace loratory::gpu {
+
+/// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
+template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
+          int kStages_, bool kAligned_, LoraStage kStage_>
+struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_> {
+  using Weight = Weight_;
+  using Out = Out_;
+  static constexpr int kRankTiles = kRankTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
+  static constexpr int kCluster = kCluster_;
+  static constexpr bool kAligned = kAligned_;
+  static constexpr LoraStage kStage = kStage_;
+  static constexpr bool kSends = kCluster > 1 && kStage != LoraStage::expand;
+};
+
+/// What the parts of a kernel share: parameters, shared memory and who this thread is. They keep
+/// copies, not references: an object that is pointed to would lie in memory, not in registers.
+template <typename C>
+struct Context {
+  const LinearParams& p;
+  std::byte* const shared;
+
+  const int cta = C::kCluster > 1 ? cluster_rank() : 0;         // of the cluster
+  const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // known to be the same in all lanes
+  const int lane = int(threadIdx.x) % 32;
+  const int row = lane / 4;  // of a fragment: weight row, or token
+  const int quad = lane % 4;
+
+  __device__ Context(const LinearParams& params, std::byte* shared_memory)
+      : p(params), shared(shared_memory) {}
+
+  // Shared memory. Places are computed again and again: registers are scarcer than additions.
+
+  /// Slices of the unit, and the totals.
+  __device__ UnitSlice* slices() const { return reinterpret_cast<UnitSlice*>(shared); }
+  __device__ UnitToken* tokens() const {
+    return reinterpret_cast<UnitToken*>(slices() + kMaxSlices + 1);
+  }
+  /// [2] of receive's buffers.
+  __device__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(tokens() + C::kTokens);
+  }
+  /// [warp][token][rank of a block]
+  __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
+  /// [buffer][group][token][rank of a block]
+  __device__ float* receive() const { return partial() + C::kPartialFloats; }
+  /// Stages of A and x, then of B.
+  __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
+  __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
+  /// [token][rank / 8][hi of eight, lo of eight]
+  __device__ std::byte* h() const { return ring() + C::kNumWarps * C::kRingBytes; }
+
+  /// Slice of the unit that a tile of ranks, or of columns, belongs to.
+  __device__ const UnitSlice& slice_of(const Unit& unit, int tile, int UnitSlice::*first) const {
+    int i = 0;
+    if (unit.num_slices > 1) {
+#pragma unroll 1
+      while (slices()[i + 1].*first <= tile) ++i;
+    }
+    return slices()[i];
+  }
+
+  /// h of eight ranks of a token: 16 bytes of hi, 16 of lo.
+  __device__ std::byte* h_place(int token, int column) const {
+    return h() + token * h_stride(p.h_width) + 4 * column;
+  }
+};
+
+/// Eight h as hi + lo, of which the first `valid` exist and the others are 0.
+template <typename Weight>
+__device__ inline void split(const float (&v)[8], int valid, uint4& hi, uint4& lo) {
+  uint32_t h[4], l[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float v0 = 2 * i < valid ? v[2 * i] : 0, v1 = 2 * i + 1 < valid ? v[2 * i + 1] : 0;
+    h[i] = pack<Weight>(v0, v1);
+    const float2 top = unpack<Weight>(h[i]);
+    l[i] = pack<Weight>(v0 - top.x, v1 - top.y);
+  }
+  hi = {h[0], h[1], h[2], h[3]};
+  lo = {l[0], l[1], l[2], l[3]};
+}
+
+__device__ inline float4 added(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+/// Where a piece of 16 bytes lies among rows of 128: eight rows' pieces share no bank.
+__device__ inline int place_of(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
+/// Among rows of 64.
+__device__ inline int place_in_tile(int row, int piece) {
+  return row * 64 + (piece ^ row / 2 % 4) * 16;
+}
+
+/// Eight numbers to shared memory, of which `valid` exist and the others become 0.
+template <bool kAligned>
+__device__ inline void copy_eight(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned) {
+    copy_async_some(to, from, 2 * valid);
+  } else {
+    const auto* numbers = reinterpret_cast<const uint16_t*>(from);
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = 2 * i < valid ? numbers[2 * i] : 0;
+      const uint32_t high = 2 * i + 1 < valid ? numbers[2 * i + 1] : 0;
+      pair[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint4*>(to) = {pair[0], pair[1], pair[2], pair[3]};
+  }
+}
+/// The same where aligned rows hold all eight or none.
+template <bool kAligned>
+__device__ inline void copy_eight_or_none(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned)
+    copy_async(to, from, valid > 0);
+  else
+    copy_eight<false>(to, from, valid);
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,170 @@
+#pragma once
+
+#include "gpu/kernels/lora_context.cuh"
+
+namespace loratory::gpu {
+
+/// The kernel before this one in the stream: x, y and h may be read once it has ended.
+struct PreviousKernel {
+  bool waited = false;
+
+  __device__ void wait() {
+    if (waited) return;
+    waited = true;
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+  }
+};
+
+/// From the sums of groups to h, across the CTAs of a cluster. Blocks of ranks take turns in two
+/// buffers. A buffer is free when it is sent to again: who sends block i + 2 has received block
+/// i + 1 of everybody, which they sent after they had read block i.
+template <typename C>
+class Exchange {
+ public:
+  __device__ explicit Exchange(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Barriers may be used by others once everybody has come.
+  __device__ void init() {
+    if constexpr (C::kSends) {
+      if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) init_barrier(c.barriers() + i);
+      }
+      cluster_arrive();
+    }
+  }
+  /// Nobody sends before, and nobody leaves before, all have come.
+  __device__ void begin_sending() {
+    if constexpr (C::kSends) {
+      if (!may_send_) cluster_wait();
+      may_send_ = true;
+    }
+  }
+
+  /// Before the first sum of a block is handed over, by all threads. A CTA without a token of its
+  /// own gets 16 bytes of each group all the same: otherwise it would wait for nobody, and send to
+  /// a buffer that is still read.
+  __device__ void begin_block(const Unit& unit, int block) {
+    begin_sending();
+    if constexpr (C::kSends) {
+      const int cta = int(threadIdx.x);
+      if (cta == 0) expect_bytes(c.barriers() + buffer(block), expected_bytes(unit, block));
+      if constexpr (C::kScatters) {
+        if (cta < unit.num_tokens || cta >= C::kCluster) return;
+        float* const to = c.receive() + buffer(block) * C::kReceiveFloats;
+        for (int i = 0; i < C::kGroupsEach; ++i) send(to, c.barriers() + buffer(block), cta, {});
+      }
+    }
+  }
+
+  /// To how many CTAs a sum goes.
+  static constexpr uint32_t kCopies = C::kSends && !C::kScatters ? C::kCluster : 1;
+
+  /// Four sums of a group, ranks j.. of the block; `cta` < kCopies.
+  __device__ void hand_over(int block, int group, int token, int j, float4 sum, int cta) const {
+    float* const to = c.receive() + buffer(block) * C::kReceiveFloats;
+    if constexpr (C::kScatters) {
+      const int own_token = token / C::kCluster;
+      send(to + group * C::kReceiveTile + own_token * C::kRowFloats + j,
+           c.barriers() + buffer(block), token % C::kCluster, as_bits(sum));
+    } else if constexpr (C::kSends) {
+      send(to + group * C::kReceiveTile + token * C::kRowFloats + j, c.barriers() + buffer(block),
+           cta, as_bits(sum));
+    } else {  // groups come in order: the running sum stays with its thread
+      auto* const total = reinterpret_cast<float4*>(to + token * C::kRowFloats + j);
+      *total = group > 0 ? added(*total, sum) : sum;
+    }
+  }
+
+  /// h of a block: to shared memory, or to p.h. Eight ranks a thread.
+  __device__ void finish_block(const Unit& unit, int block) {
+    if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(block), parity(block));
+    constexpr uint32_t kEights = C::kBlockRank / 8;
+    const uint32_t count = uint32_t(own_tokens(unit)) * kEights;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
+      const int own_token = int(e / kEights);
+      const int j = int(e % kEights) * 8;
+      const int token = C::kScatters ? own_token * C::kCluster + c.cta : own_token;
+      const int rank = block * C::kBlockRank + j;
+      if (rank / 16 >= unit.num_rank_tiles) continue;
+      const float4 v0 = add_groups(buffer(block), own_token, j);
+      const float4 v1 = add_groups(buffer(block), own_token, j + 4);
+      keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w});
+    }
+  }
+
+  /// After the last block.
+  __device__ void end_unit(int num_blocks) { blocks_done_ += num_blocks; }
+
+ private:
+  const Context<C> c;
+  const LinearParams& p;
+  bool may_send_ = false;
+  int blocks_done_ = 0;
+
+  __device__ int buffer(int block) const { return C::kSends ? (blocks_done_ + block) % 2 : 0; }
+  __device__ int parity(int block) const { return (blocks_done_ + block) / 2 % 2; }
+
+  /// Tokens of this CTA, and what it receives of a block.
+  __device__ int own_tokens(const Unit& unit) const {
+    if constexpr (!C::kScatters) return unit.num_tokens;
+    return (unit.num_tokens - c.cta + C::kCluster - 1) / C::kCluster;
+  }
+  __device__ int expected_bytes(const Unit& unit, int block) const {
+    int num_tiles = C::kRankTiles;
+    if (C::kWide) num_tiles = min(num_tiles, unit.num_rank_tiles - block * C::kRankTiles);
+    return kNumGroups * max(16, own_tokens(unit) * num_tiles * 64);
+  }
+
+  __device__ static uint4 as_bits(float4 v) {
+    return {__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)};
+  }
+
+  __device__ float4 add_groups(int buffer, int own_token, int j) const {
+    const float* const place =
+        c.receive() + buffer * C::kReceiveFloats + own_token * C::kRowFloats + j;
+    float4 sum = *reinterpret_cast<const float4*>(place);
+    if constexpr (C::kSends) {
+#pragma unroll
+      for (int g = 1; g < kNumGroups; ++g) {
+        sum = added(sum, *reinterpret_cast<const float4*>(place + g * C::kReceiveTile));
+      }
+    }
+    return sum;
+  }
+
+  using EightSums = float[8];
+
+  /// Eight sums of a token; `rank` counts over the tiles of all slices.
+  __device__ void keep(const Unit& unit, int token, int rank, const EightSums& v) const {
+    const UnitSlice& s = c.slice_of(unit, rank / 16, &UnitSlice::first_rank_tile);
+    const int j = rank - 16 * s.first_rank_tile;
+    if constexpr (!C::kExpands) {
+      write_h(s, token, j, v);
+    } else {
+      uint4 hi, lo;
+      split<typename C::Weight>(v, s.rank - j, hi, lo);
+      store_h(token, s.h_column + j, hi, lo);
+      // The expand takes 32 ranks at a time: the other half of the last ones is 0.
+      if (j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
+        store_h(token, s.h_column + j + 16, uint4{}, uint4{});
+      }
+    }
+  }
+  __device__ void store_h(int token, int column, uint4 hi, uint4 lo) const {
+    auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
+    place[0] = hi;
+    place[1] = lo;
+  }
+  __device__ void write_h(const UnitSlice& s, int token, int j, const EightSums& v) const {
+    float* const h = reinterpret_cast<float*>(c.tokens()[token].y) + s.index * p.h_slice_stride + j;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (j + i < s.rank) h[i] = v[i];
+    }
+  }
+};
+
+}  // namespace loratory::gpu

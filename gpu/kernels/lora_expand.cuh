@@ -1,0 +1,280 @@
+#pragma once
+
+#include "gpu/kernels/lora_context.cuh"
+
+namespace loratory::gpu {
+
+/// y of one unit from h in shared memory. A warp makes 32 columns of all tokens at a time. Tokens
+/// are the 16 rows of a fragment; column g of n8 tile j stands for 8 (g / 2) + 2 j + g % 2, so that
+/// a thread holds eight neighbouring columns of a token: one access of y.
+template <typename C>
+class Expand {
+ public:
+  __device__ explicit Expand(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Starts the loads that do not need h. This warp's part of the ring is free.
+  __device__ void begin(const Unit& unit) {
+    load_tile_ = unit.first_tile + c.warp;
+    load_rank_ = load_slot_ = slot_ = 0;
+    load_slice_ = base_slice_ = slice_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kNumTileStages; ++i) load_stage(unit);
+  }
+  __device__ void begin_base(const Unit& unit) { load_base(unit, unit.first_tile + c.warp, base_); }
+
+  /// Brings this warp's rows of B near while A streams.
+  __device__ void prefetch(const Unit& unit) const {
+#pragma unroll 1
+    for (int tile = unit.first_tile + c.warp; tile < unit.end_tile; tile += C::kNumWarps) {
+      const UnitSlice& s = c.slice_of(unit, tile, &UnitSlice::first_tile);
+      const int column = min((tile - s.first_tile) * C::kTileColumns + c.lane, s.num_out - 1);
+      const std::byte* const row = s.b + uint64_t(uint32_t(column)) * s.b_row_bytes;
+#pragma unroll 1
+      for (int j = 0; j < s.rank; j += 64) prefetch_l2(row + 2 * j);
+    }
+  }
+
+  __device__ void run(const Unit& unit) {
+#pragma unroll 1
+    for (int tile = unit.first_tile + c.warp; tile < unit.end_tile; tile += C::kNumWarps) {
+      make_tile(unit, tile);
+    }
+    wait_for_copies<0>();
+  }
+
+ private:
+  using Weight = typename C::Weight;
+  using Out = typename C::Out;
+  static constexpr bool kFp32 = sizeof(Out) == 4;
+  static constexpr int kEach = 8;                              // columns of one thread
+  static constexpr int kTokenRows = (C::kTokenTiles + 1) / 2;  // fragments of 16 tokens
+  static constexpr int kHalves = C::kTokenTiles == 1 ? 1 : 2;  // of them that can exist
+  static constexpr int kWords = kFp32 ? 8 : 4;                 // of eight columns
+  struct Eight {
+    uint32_t word[kWords];
+  };
+  using Base = Eight[kTokenRows][kHalves];
+  using Acc = float[kTokenRows][4][4];
+
+  const Context<C> c;
+  const LinearParams& p;
+  Base base_;
+  int load_tile_ = 0, load_rank_ = 0, load_slot_ = 0, slot_ = 0;
+  int load_slice_ = 0, base_slice_ = 0, slice_ = 0;
+
+  /// Slice of a tile that is not before the one asked for last.
+  __device__ const UnitSlice& slice_at(int tile, int& slice) const {
+#pragma unroll 1
+    while (c.slices()[slice + 1].first_tile <= tile) ++slice;
+    return c.slices()[slice];
+  }
+
+  // --- loads --------------------------------------------------------------------------------
+
+  /// 32 ranks of a tile of B into the ring. A column lies where its fragment is read: eight lanes
+  /// then read neighbouring rows, and banks do not collide.
+  __device__ void load_stage(const Unit& unit) {
+    if (load_tile_ < unit.end_tile) {
+      const UnitSlice& s = slice_at(load_tile_, load_slice_);
+      const int rank = load_rank_ + 8 * c.quad;
+      const int valid = min(8, s.rank - rank);
+      const int column = (load_tile_ - s.first_tile) * C::kTileColumns + c.row;
+      const uint32_t row_bytes = s.b_row_bytes;
+      const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
+      const int left = valid > 0 ? s.num_out - column : 0;
+      // Column i + row of the tile, i = 0, 8, 16, 24: n8 tile row / 2 % 4, column i / 4 + row % 2.
+      std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes;
+      const int row = c.row / 2 % 4 * 8 + c.row % 2;
+      const bool whole = s.rank % 8 == 0;
+#pragma unroll
+      for (int i = 0; i < C::kTileColumns; i += 8) {
+        const int count = i < left ? valid : 0;
+        if (whole)
+          copy_eight_or_none<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
+        else
+          copy_eight<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
+        from += 8 * uint64_t(row_bytes);
+      }
+      load_slot_ = load_slot_ + 1 == C::kNumTileStages ? 0 : load_slot_ + 1;
+      load_rank_ += 32;
+      if (load_rank_ >= s.rank) {
+        load_rank_ = 0;
+        load_tile_ += C::kNumWarps;
+      }
+    }
+    close_copy_group();
+  }
+
+  /// Columns of this thread in a tile, and how many of them exist (all or none where aligned).
+  __device__ int column_of(const UnitSlice& s, int tile) const {
+    return (tile - s.first_tile) * C::kTileColumns + kEach * c.quad;
+  }
+  __device__ std::byte* y_at(const UnitSlice& s, int token, int column) const {
+    return c.tokens()[token].y + int64_t(s.offset + column) * int64_t(sizeof(Out));
+  }
+
+  /// Tokens that do not exist read the last one, columns that do not the last eight: a load behind
+  /// a branch would wait for the one before.
+  __device__ void load_base(const Unit& unit, int tile, Base& base) {
+    if (!p.add_inputs || tile >= unit.end_tile) return;
+    const UnitSlice& s = slice_at(tile, base_slice_);
+    const int column = min(column_of(s, tile), s.num_out - (C::kAligned ? kEach : 1));
+#pragma unroll
+    for (int m = 0; m < kTokenRows; ++m) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const std::byte* const y = y_at(s, 16 * m + 8 * half + c.row, column);
+        base[m][half] = load_eight(y, s.num_out - column);
+      }
+    }
+  }
+
+  __device__ static Eight load_eight(const std::byte* y, int valid) {
+    Eight out;
+    if constexpr (C::kAligned) {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) {
+        const uint4 v = reinterpret_cast<const uint4*>(y)[i];
+        out.word[4 * i] = v.x, out.word[4 * i + 1] = v.y;
+        out.word[4 * i + 2] = v.z, out.word[4 * i + 3] = v.w;
+      }
+    } else if constexpr (kFp32) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        out.word[i] = reinterpret_cast<const uint32_t*>(y)[min(i, valid - 1)];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto* const numbers = reinterpret_cast<const uint16_t*>(y);
+        out.word[i] = numbers[min(2 * i, valid - 1)] | uint32_t(numbers[min(2 * i + 1, valid - 1)])
+                                                           << 16;
+      }
+    }
+    return out;
+  }
+
+  // --- products -----------------------------------------------------------------------------
+
+  __device__ void make_tile(const Unit& unit, int tile) {
+    const UnitSlice& s = slice_at(tile, slice_);
+    Acc acc = {};
+#pragma unroll 1
+    for (int rank = 0; rank < s.rank; rank += 32) {
+      wait_for_copies<C::kNumTileStages - 1>();
+      __syncwarp();
+      multiply(unit, c.warp_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, acc);
+      slot_ = slot_ + 1 == C::kNumTileStages ? 0 : slot_ + 1;
+      __syncwarp();
+      load_stage(unit);
+    }
+    if (p.add_inputs && !p.two_round)
+      store_tile<true>(unit, s, tile, acc, base_);
+    else
+      store_tile<false>(unit, s, tile, acc, base_);
+    load_base(unit, tile + C::kNumWarps, base_);
+  }
+
+  /// 32 ranks. Where only eight tokens can exist the other half of the fragment repeats them.
+  __device__ void multiply(const Unit& unit, const std::byte* b, int h_column, Acc& acc) const {
+    uint4 w[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      w[j] = load_matrices(b + place_in_tile(8 * j + c.lane % 8, c.lane / 8));
+    }
+#pragma unroll
+    for (int m = 0; m < kTokenRows; ++m) {
+      if (16 * m >= unit.num_tokens) continue;
+      const int token = 16 * m + c.lane % (8 * kHalves);
+      const std::byte* const h = c.h_place(token, h_column + c.lane / 16 * 8);
+      multiply_h(h, w, acc[m]);
+      if (p.split_h) multiply_h(h + 16, w, acc[m]);
+    }
+  }
+  /// hi, or lo: pieces of eight ranks lie 32 bytes apart.
+  __device__ static void multiply_h(const std::byte* h, const uint4 (&w)[4], float (&acc)[4][4]) {
+    const uint4 h0 = load_matrices(h), h1 = load_matrices(h + 64);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      mma<Weight>(acc[j], h0, w[j].x, w[j].y);
+      mma<Weight>(acc[j], h1, w[j].z, w[j].w);
+    }
+  }
+
+  // --- results ------------------------------------------------------------------------------
+
+  /// kFast: y = round(base + scaling · sum), one rounding.
+  template <bool kFast>
+  __device__ void store_tile(const Unit& unit, const UnitSlice& s, int tile, const Acc& acc,
+                             const Base& base) const {
+    const int column = column_of(s, tile);
+    const int valid = s.num_out - column;
+    if (valid <= 0) return;
+#pragma unroll
+    for (int m = 0; m < kTokenRows; ++m) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int token = 16 * m + 8 * half + c.row;
+        if (token >= unit.num_tokens) continue;
+        Eight out;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 d{acc[m][j][2 * half], acc[m][j][2 * half + 1]};
+          set_two<kFast>(out, j, base[m][half], s.scaling, d);
+        }
+        store_eight(y_at(s, token, column), valid, out);
+      }
+    }
+  }
+
+  /// Columns 2j and 2j + 1 of eight.
+  template <bool kFast>
+  __device__ void set_two(Eight& out, int j, const Eight& base, float scaling, float2 d) const {
+    if constexpr (kFp32) {
+      out.word[2 * j] =
+          __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j]), scaling, d.x));
+      out.word[2 * j + 1] =
+          __float_as_uint(result<kFast>(__uint_as_float(base.word[2 * j + 1]), scaling, d.y));
+    } else {
+      const float2 b = unpack<Out>(base.word[j]);
+      out.word[j] = pack<Out>(result<kFast>(b.x, scaling, d.x), result<kFast>(b.y, scaling, d.y));
+    }
+  }
+
+  /// Before the last rounding. Otherwise as NumericMode says: delta alone, or rounded to y's type
+  /// before the sum.
+  template <bool kFast>
+  __device__ float result(float base, float scaling, float d) const {
+    if (kFast) return __fmaf_rn(scaling, d, base);
+    if (!p.add_inputs) return __fmul_rn(scaling, d);
+    if (!p.two_round) return __fmaf_rn(scaling, d, base);
+    return __fadd_rn(base, rounded(__fmul_rn(scaling, d)));
+  }
+  __device__ static float rounded(float v) {
+    if constexpr (kFp32)
+      return v;
+    else
+      return to_float<Out>(to_bits<Out>(v));
+  }
+
+  __device__ static void store_eight(std::byte* y, int valid, const Eight& v) {
+    if constexpr (C::kAligned) {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) {
+        reinterpret_cast<uint4*>(y)[i] = {v.word[4 * i], v.word[4 * i + 1], v.word[4 * i + 2],
+                                          v.word[4 * i + 3]};
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i >= valid) continue;
+        if constexpr (kFp32)
+          reinterpret_cast<uint32_t*>(y)[i] = v.word[i];
+        else
+          reinterpret_cast<uint16_t*>(y)[i] = uint16_t(v.word[i / 2] >> 16 * (i % 2));
+      }
+    }
+  }
+};
+
+}  // namespace loratory::gpu

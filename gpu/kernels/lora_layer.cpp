@@ -1,0 +1,312 @@
+#include "gpu/kernels/lora_layer.hpp"
+
+#include <algorithm>
+
+#include "gpu/kernels/lora_shape.hpp"
+#include "gpu/runtime/device_ability.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::IntermediateMode;
+using reference::SumMode;
+
+/// Numbers in one access of the kernel: of x, A and B; of y.
+constexpr int64_t kInColumns = 8;
+constexpr int64_t kOutColumns = 8;
+/// Ranks that a segment has shared memory for.
+constexpr int kMostRanks = 512;
+
+std::string list(const DeviceView& view) {
+  std::string out = "[";
+  for (int i = 0; i < view.num_axes; ++i) {
+    out += (i == 0 ? "" : ", ") + std::to_string(view.shape[size_t(i)]);
+  }
+  return out + "]";
+}
+
+bool is_aligned(const DeviceView& view, int64_t elements) {
+  if (view.num_axes < 1 || view.num_axes > int(view.shape.size())) return false;
+  const auto bytes = elements * int64_t(size_bytes(view.dtype));
+  bool ok = reinterpret_cast<uintptr_t>(view.data) % uintptr_t(bytes) == 0;
+  for (int i = 0; i + 1 < view.num_axes; ++i) ok = ok && view.strides[size_t(i)] % elements == 0;
+  return ok && view.shape[size_t(view.num_axes - 1)] % elements == 0;
+}
+
+std::string is_a(Dtype dtype) { return "is " + std::string(name(dtype)); }
+
+}  // namespace
+
+void LoraLayer::require(bool ok, const std::string& place, const std::string& rule) const {
+  if (!ok) throw InputError(std::string(name(stage_)) + ": " + place, rule);
+}
+
+void LoraLayer::check_view(const std::string& place, const DeviceView& view, int num_axes) const {
+  require(view.num_axes == num_axes, place,
+          "has shape " + list(view) + ", needs " + std::to_string(num_axes) + " axes");
+  bool is_empty = false;
+  for (int i = 0; i < num_axes; ++i) {
+    const auto axis = size_t(i);
+    require(view.shape[axis] >= 0, place, "has a negative size");
+    require(view.shape[axis] < INT32_MAX, place, "has an axis of 2^31 or more");
+    require(view.strides[axis] >= 0, place, "has a negative stride");
+    // The kernels count the bytes of a row of A and B in 32 bits.
+    require(i == 0 || view.strides[axis] < (int64_t{1} << 30), place,
+            "has rows of 2^30 numbers or more");
+    is_empty = is_empty || view.shape[axis] == 0;
+  }
+  require(view.shape[size_t(num_axes - 1)] <= 1 || view.strides[size_t(num_axes - 1)] == 1, place,
+          "needs an innermost stride of 1");
+  require(is_empty || view.data != nullptr, place, "is null");
+  require(!is_quantized(view.dtype), place, is_a(view.dtype) + ", needs f32, bf16 or f16");
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  require(address % size_bytes(view.dtype) == 0, place, "is not aligned to its numbers");
+}
+
+LoraLayer::LoraLayer(LoraStage stage, LoraLinearDesc desc) : stage_(stage), desc_(std::move(desc)) {
+  const auto num_slices = desc_.slices.size();
+  require(
+      num_slices >= 1 && num_slices <= size_t(kMaxSlices), "slices",
+      "has " + std::to_string(num_slices) + " slices, needs 1 to " + std::to_string(kMaxSlices));
+  require(desc_.offset_start >= 0, "offset_start", "is negative");
+  const DeviceView& first = shrinks() ? desc_.slices[0].a : desc_.slices[0].b;
+  weight_ = first.dtype;
+  num_slots_ = first.shape[0];
+  num_columns_ = desc_.offset_start;
+  for (size_t i = 0; i < num_slices; ++i) add_slice(i);
+  params_.num_in = shrinks() ? int32_t(first.shape[2]) : 0;
+  params_.num_slices = int32_t(num_slices);
+  params_.max_rank = int32_t(max_rank_);
+  params_.may_fuse = params_.h_width <= kMostRanks;
+  if (!params_.may_fuse) params_.h_width = padded_rank(int(max_rank_));
+  params_.add_inputs = desc_.add_inputs;
+  const IntermediateMode h = desc_.mode.h;
+  // An expand takes h as the buffer has it: only a linear rounds it as a buffer would.
+  params_.split_h = h != IntermediateMode::cast_to_weight &&
+                    (h != IntermediateMode::store_as_x || stage == LoraStage::expand);
+  params_.two_round = desc_.mode.sum == SumMode::two_round;
+  require(reinterpret_cast<uintptr_t>(desc_.workspace) % alignof(float) == 0, "workspace",
+          "is not aligned to its numbers");
+}
+
+void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
+  check_view(place, weight, 3);
+  require(weight.dtype == Dtype::bf16 || weight.dtype == Dtype::f16, place,
+          is_a(weight.dtype) + ", needs bf16 or f16");
+  require(weight.dtype == weight_, place,
+          is_a(weight.dtype) + ", the layer's first weight " + is_a(weight_));
+  require(weight.shape[0] == num_slots_, place,
+          "has " + std::to_string(weight.shape[0]) + " slots, the layer's first weight " +
+              std::to_string(num_slots_));
+}
+
+void LoraLayer::check_slice(const std::string& place, const LoraSliceDesc& slice) const {
+  if (shrinks()) {
+    check_weight(place + ".a", slice.a);
+    require(slice.a_rank_steps >= 0 && slice.a_rank_steps < kMaxSlices, place + ".a_rank_steps",
+            "is outside [0, " + std::to_string(kMaxSlices) + ")");
+    require(slice.a.shape[2] == desc_.slices[0].a.shape[2] && slice.a.shape[2] >= 1, place + ".a",
+            "needs the in-features of slice 0, at least 1");
+  }
+  if (expands()) {
+    check_weight(place + ".b", slice.b);
+    require(slice.scalings != nullptr, place + ".scalings", "is null");
+  }
+  if (stage_ == LoraStage::linear) {
+    require(slice.a.shape[1] == slice.b.shape[2], place + ".b", "differs from a in rank");
+  }
+  const int64_t rank = shrinks() ? slice.a.shape[1] : slice.b.shape[2];
+  require(rank >= 1 && rank <= 512, place + (shrinks() ? ".a" : ".b"),
+          "has room for rank " + std::to_string(rank) + ", needs 1 to 512");
+  require(slice.ranks != nullptr, place + ".ranks", "is null");
+}
+
+void LoraLayer::add_slice(size_t i) {
+  const LoraSliceDesc& slice = desc_.slices[i];
+  const std::string place = "slices[" + std::to_string(i) + "]";
+  check_slice(place, slice);
+  SliceParams& out = params_.slices[i];
+  out.ranks = slice.ranks;
+  if (shrinks()) {
+    out.a = static_cast<const uint16_t*>(slice.a.data);
+    out.a_slot_stride = slice.a.strides[0];
+    out.a_row_stride = slice.a.strides[1];
+    out.a_rank_steps = slice.a_rank_steps;
+    weights_aligned_ = weights_aligned_ && is_aligned(slice.a, kInColumns);
+  }
+  if (expands()) {
+    out.b = static_cast<const uint16_t*>(slice.b.data);
+    out.b_slot_stride = slice.b.strides[0];
+    out.b_row_stride = slice.b.strides[1];
+    out.scalings = slice.scalings;
+    out.num_out = int32_t(slice.b.shape[1]);
+    out.offset = int32_t(num_columns_);
+    weights_aligned_ = weights_aligned_ && is_aligned(slice.b, kInColumns) &&
+                       slice.b.shape[1] % kOutColumns == 0 && num_columns_ % kOutColumns == 0;
+    num_columns_ += slice.b.shape[1];
+    require(num_columns_ < INT32_MAX, place, "ends at column 2^31 or later");
+    const auto num_tiles = int32_t((slice.b.shape[1] + 31) / 32);
+    params_.max_tiles = std::max(params_.max_tiles, num_tiles);
+    params_.num_tiles += num_tiles;
+  }
+  const int64_t rank = shrinks() ? slice.a.shape[1] : slice.b.shape[2];
+  max_rank_ = std::max(max_rank_, rank);
+  num_rank_tiles_ += (rank + 15) / 16;
+  params_.h_width += padded_rank(int(rank));
+}
+
+bool LoraLayer::are_aligned(const LoraTensors& tensors) const {
+  return weights_aligned_ && (!shrinks() || is_aligned(tensors.x, kInColumns)) &&
+         (!expands() || is_aligned(tensors.y, kOutColumns));
+}
+
+int64_t LoraLayer::num_tokens(const LoraTensors& tensors) const {
+  return shrinks() ? tensors.x.shape[0] : tensors.y.shape[0];
+}
+
+size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank) {
+  return size_t(num_slices * num_tokens * max_rank) * sizeof(float);
+}
+
+bool LoraLayer::has_workspace(int64_t num_tokens) const {
+  return desc_.workspace != nullptr &&
+         desc_.workspace_bytes >= workspace_bytes(num_tokens, params_.num_slices, max_rank_);
+}
+
+LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
+  return choose_variant({.stage = stage_,
+                         .num_tokens = num_tokens(tensors),
+                         .num_in = params_.num_in,
+                         .max_rank = max_rank_,
+                         .num_slices = params_.num_slices,
+                         .one_block = num_rank_tiles_ <= 4,
+                         .has_workspace = has_workspace(num_tokens(tensors)),
+                         .aligned = are_aligned(tensors),
+                         .has_clusters = has_clusters()});
+}
+
+LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
+  return {.x = tensors.x.dtype, .weight = weight_, .h = tensors.h.dtype, .y = tensors.y.dtype};
+}
+
+LoraPath LoraLayer::path_for(const LoraTensors& tensors) const {
+  return choose_path(stage_, dtypes(tensors), desc_.mode);
+}
+
+void LoraLayer::check_x(const DeviceView& x) const {
+  check_view("x", x, 2);
+  require(x.shape[1] == params_.num_in, "x",
+          "has " + std::to_string(x.shape[1]) + " columns, the layer " +
+              std::to_string(params_.num_in));
+}
+
+void LoraLayer::check_h(const LoraTensors& tensors) const {
+  const DeviceView& h = tensors.h;
+  check_view("h", h, 3);
+  require(h.shape[0] == params_.num_slices, "h",
+          "has " + std::to_string(h.shape[0]) + " slices, the layer " +
+              std::to_string(params_.num_slices));
+  require(h.shape[1] == num_tokens(tensors), "h",
+          std::string("has not the rows of ") + (shrinks() ? "x" : "y"));
+  require(h.shape[2] >= max_rank_, "h",
+          "has room for rank " + std::to_string(h.shape[2]) + ", the layer for " +
+              std::to_string(max_rank_));
+  if (!shrinks() || h.shape[1] == 0) return;
+  for (size_t axis = 0; axis < 2; ++axis) {
+    require(h.shape[axis] <= 1 || h.strides[axis] >= max_rank_, "h", "has rows that overlap");
+  }
+}
+
+void LoraLayer::check_y(const LoraTensors& tensors) const {
+  const DeviceView& y = tensors.y;
+  check_view("y", y, 2);
+  require(!shrinks() || tensors.x.shape[0] == y.shape[0], "y", "has not the rows of x");
+  require(y.shape[1] >= num_columns_, "y",
+          "has " + std::to_string(y.shape[1]) + " columns, the slices end at " +
+              std::to_string(num_columns_));
+  require(y.shape[0] <= 1 || y.strides[0] >= num_columns_, "y", "has rows that overlap");
+}
+
+LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& segments) const {
+  if (shrinks()) check_x(tensors.x);
+  if (expands()) check_y(tensors);
+  if (stage_ != LoraStage::linear) check_h(tensors);
+  require(segments.num_segments != nullptr && segments.segments != nullptr &&
+              segments.token_indices != nullptr,
+          "segments", "is null");
+  LinearParams out = params_;
+  out.x = static_cast<const uint16_t*>(tensors.x.data);
+  out.x_row_stride = tensors.x.strides[0];
+  out.y = tensors.y.data;
+  out.y_row_stride = tensors.y.strides[0];
+  out.h = static_cast<float*>(tensors.h.data);
+  out.h_slice_stride = tensors.h.strides[0];
+  out.h_row_stride = tensors.h.strides[1];
+  out.num_segments = segments.num_segments;
+  out.segments = segments.segments;
+  out.token_indices = segments.token_indices;
+  return out;
+}
+
+void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
+  require(!variant.aligned || are_aligned(tensors), "variant",
+          "needs aligned tensors, these are not");
+  require(stage_ != LoraStage::linear || !variant.is_wide() || has_workspace(num_tokens(tensors)),
+          "workspace",
+          "has " + std::to_string(desc_.workspace_bytes) + " bytes, the variant needs " +
+              std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
+}
+
+void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
+                       const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
+  LinearParams filled = params(tensors, segments);
+  filled.one_block = num_rank_tiles_ <= variant.rank_tiles;
+  const LoraPath path = path_for(tensors);
+  if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
+  require(segments.segment_size == variant.segment_size(), "segments",
+          "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
+              std::to_string(variant.segment_size()));
+  if (num_tokens(tensors) == 0) return;
+  const LoraLaunch launch{.stage = stage_,
+                          .path = path,
+                          .variant = variant,
+                          .dtypes = dtypes(tensors),
+                          .mode = desc_.mode,
+                          .params = filled,
+                          .stream = stream,
+                          .order = order};
+  if (stage_ == LoraStage::linear && path == LoraPath::tensor_core && variant.is_wide())
+    launch_both(launch, num_tokens(tensors));
+  else
+    launch_lora(launch);
+}
+
+/// Shrink into the workspace, expand from it. The second launch may overlap the first, which writes
+/// neither weights nor segments, whatever came before it.
+void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const {
+  LinearParams both = launch.params;
+  both.h = static_cast<float*>(desc_.workspace);
+  both.h_slice_stride = num_tokens * max_rank_;
+  both.h_row_stride = max_rank_;
+  const LoraVariant second{1, launch.variant.token_tiles, 1, 3, launch.variant.aligned};
+  launch_lora({.stage = LoraStage::shrink,
+               .path = launch.path,
+               .variant = launch.variant,
+               .dtypes = launch.dtypes,
+               .mode = launch.mode,
+               .params = both,
+               .stream = launch.stream,
+               .order = launch.order});
+  launch_lora({.stage = LoraStage::expand,
+               .path = launch.path,
+               .variant = second,
+               .dtypes = launch.dtypes,
+               .mode = launch.mode,
+               .params = both,
+               .stream = launch.stream,
+               .order = LaunchOrder::overlaps_previous});
+}
+
+}  // namespace loratory::gpu

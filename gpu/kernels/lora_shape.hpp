@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/kernels/lora_stage.hpp"
+
+// How a kernel is cut: constants that the host (shared memory, grids) and the device agree on.
+
+#ifdef __CUDACC__
+#define LORATORY_BOTH __host__ __device__
+#else
+#define LORATORY_BOTH
+#endif
+
+namespace loratory::gpu {
+
+inline constexpr int kNumGroups = 8;
+inline constexpr int kGroupWarps = 8;  // one chunk of a group each
+
+/// Columns of x that one warp sums: the same for every path.
+LORATORY_BOTH constexpr int chunk_size(int num_in) {
+  constexpr int kStep = kNumGroups * kGroupWarps * 32;
+  return (num_in + kStep - 1) / kStep * 32;
+}
+
+LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 31) / 32 * 32; }
+
+/// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
+LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
+
+template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage>
+struct Shape {
+  static constexpr bool kShrinks = kStage != LoraStage::expand;
+  static constexpr bool kExpands = kStage != LoraStage::shrink;
+  static constexpr int kNumWarps = kGroupWarps;
+  static constexpr int kNumThreads = 32 * kNumWarps;
+  static constexpr int kGroupsEach = kNumGroups / kCluster;
+  static constexpr int kBlockRank = 16 * kRankTiles;  // of h at a time
+  static constexpr int kTokens = 8 * kTokenTiles;     // of a segment
+
+  /// Few tokens: a warp for each chunk, so that as much as possible of A is under way, and their
+  /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
+  /// through all chunks and meets no other.
+  static constexpr bool kWide = kShrinks && kTokenTiles > 1;
+  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles == 4));
+  /// What a CTA's warps sum before they meet: several groups where registers hold them.
+  static constexpr int kGroupsAtOnce =
+      !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
+  /// What shared memory has room for; it bounds the registers.
+  static constexpr int kCtasPerSm = kWide       ? 7 - kStages
+                                    : !kShrinks ? (kTokenTiles == 1 ? 3 : 2)
+                                    : kRankTiles == 1 && kCluster == kNumGroups ? 3
+                                    : kRankTiles == 4                           ? 1
+                                                                                : 2;
+
+  // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
+  static constexpr int kRowBytes = 128;
+  static constexpr int kNumStages = kStages;
+  static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
+  static constexpr int kTileColumns = 32;                                 // of y, for one warp
+  static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
+  static constexpr int kRingBytes =                                       // of a warp
+      kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : kStages * kTileStageBytes;
+  static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
+  static_assert(!kExpands || kNumTileStages >= 2);
+  static_assert(kRingBytes % 16 == 0);
+
+  // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
+  // Otherwise to every CTA, which each add them up.
+  static constexpr bool kScatters = kCluster > 1 && !kExpands;
+  static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
+  static constexpr int kTileFloats = kTokens * kRowFloats;
+  static constexpr int kPartialFloats =
+      kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
+  static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
+  static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups* kReceiveTile : kTileFloats;
+  static constexpr int kSumFloats =
+      kShrinks ? kPartialFloats + (kCluster > 1 ? 2 : 1) * kReceiveFloats : 0;
+
+  static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
+  static int shared_bytes(int h_width) {
+    const int h = kExpands ? kTokens * h_stride(h_width) : 0;
+    return kTableBytes + 4 * kSumFloats + kNumWarps * kRingBytes + h;
+  }
+};
+
+}  // namespace loratory::gpu

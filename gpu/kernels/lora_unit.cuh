@@ -1,0 +1,112 @@
+#pragma once
+
+#include "gpu/kernels/device_ops.cuh"
+#include "gpu/kernels/lora_params.hpp"
+#include "gpu/kernels/lora_shape.hpp"
+
+// What one cluster works on at a time.
+
+namespace loratory::gpu {
+
+/// A slice of the unit, in shared memory. The counts are of all slices before it.
+struct UnitSlice {
+  const std::byte* a;
+  const std::byte* b;
+  uint32_t a_row_bytes, b_row_bytes;
+  int rank;
+  float scaling;
+  int num_out;
+  int offset;           ///< first column of y
+  int index;            ///< in LinearParams
+  int first_rank_tile;  ///< 16 ranks each
+  int first_tile;       ///< of columns of y
+  int h_column;         ///< ranks, each slice padded to 32
+};
+static_assert(sizeof(UnitSlice) == 56);
+
+/// A token of the unit: where its rows begin.
+struct UnitToken {
+  const std::byte* x;  ///< or h, expand alone
+  std::byte* y;        ///< or h, shrink alone
+};
+
+/// A segment, one or all slices, and a part of their columns.
+struct Unit {
+  int first_token, num_tokens, num_slices;
+  int num_rank_tiles;
+  int h_width;               ///< padded ranks of all slices
+  int first_tile, end_tile;  ///< of this CTA
+};
+
+/// How the work of a launch is cut, the same in every CTA.
+struct WorkList {
+  uint32_t num_units, slices_each, num_parts;
+
+  /// tiles_of_wave: tiles of columns that a cluster makes at once.
+  __device__ WorkList(const LinearParams& p, uint32_t num_clusters, uint32_t tiles_of_wave,
+                      LoraStage stage) {
+    const uint32_t num_segments = *p.num_segments;
+    const bool fuses = fuses_slices(p, num_segments, num_clusters, stage);
+    slices_each = fuses ? p.num_slices : 1;
+    const uint32_t whole_units = num_segments * (fuses ? 1 : p.num_slices);
+    num_parts = 1;
+    if (stage != LoraStage::shrink) {
+      const uint32_t most = max(1U, (fuses ? p.num_tiles : p.max_tiles) / tiles_of_wave);
+      num_parts = max(1U, min(most, num_clusters / max(1U, whole_units)));
+    }
+    num_units = whole_units * num_parts;
+  }
+
+  /// Shrink: when x is read once for all slices, and their ranks go together. Expand: always, for
+  /// units of one size. Both in one: not while that leaves clusters idle.
+  __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_segments,
+                                      uint32_t num_clusters, LoraStage stage) {
+    if (stage == LoraStage::shrink) return p.one_block;
+    if (stage == LoraStage::expand) return p.may_fuse;
+    return p.may_fuse && num_segments * p.num_slices > num_clusters;
+  }
+};
+
+__device__ inline int column_tiles(int num_out, int rank) {
+  return rank == 0 ? 0 : (num_out + 31) / 32;
+}
+
+/// The slices of a unit, by one warp: lane i takes the i-th.
+__device__ inline void describe_slices(const LinearParams& p, int slot, int first_slice,
+                                       int num_slices, UnitSlice* table) {
+  const int lane = int(threadIdx.x) % 32;
+  const bool exists = lane < num_slices;
+  const int index = first_slice + (exists ? lane : 0);
+  const SliceParams& s = p.slices[index];
+  const int rank = exists ? __ldg(s.ranks + slot) : 0;
+  const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
+  const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank), padded_rank(rank)};
+  int before[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    int sum = counts[i];
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      const int other = __shfl_up_sync(~0U, sum, step);
+      if (lane >= step) sum += other;
+    }
+    before[i] = sum - counts[i];
+  }
+  if (lane > num_slices) return;  // one more: the totals
+  UnitSlice& out = table[lane];
+  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride +
+                                             int64_t(s.a_rank_steps) * rank * s.a_row_stride);
+  out.b = reinterpret_cast<const std::byte*>(s.b + int64_t(slot) * s.b_slot_stride);
+  out.a_row_bytes = uint32_t(2 * s.a_row_stride);
+  out.b_row_bytes = uint32_t(2 * s.b_row_stride);
+  out.rank = rank;
+  out.scaling = scaling;
+  out.num_out = s.num_out;
+  out.offset = s.offset;
+  out.index = index;
+  out.first_rank_tile = before[0];
+  out.first_tile = before[1];
+  out.h_column = before[2];
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/kernels/lora_stage.hpp"
+
+namespace loratory::gpu {
+
+/// How the kernel is cut for one launch. Any variant gives the same bits; they differ in speed.
+struct LoraVariant {
+  int rank_tiles;   ///< ranks at a time, in 16
+  int token_tiles;  ///< tokens of a segment, in 8
+  int cluster;      ///< CTAs that share a segment; 1: no cluster, which any GPU can launch
+  int stages;       ///< of the ring that loads go through
+  bool aligned;     ///< every access of x, A, B and y is a whole one of 8 or 16 bytes
+
+  int segment_size() const { return 8 * token_tiles; }
+  /// A linear layer by a shrink and an expand, with h in a workspace.
+  bool is_wide() const { return token_tiles > 1; }
+  friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
+};
+
+/// "r16 t8 c8 s2": ranks at a time, tokens of a segment, CTAs of a cluster, stages.
+std::string describe(const LoraVariant& variant);
+
+/// What a captured graph keeps of a launch, and what its GPU is.
+struct LaunchShape {
+  LoraStage stage = LoraStage::linear;
+  int64_t num_tokens = 0;  ///< rows of x, padding among them
+  int64_t num_in = 0;      ///< K; not looked at by expand
+  int64_t max_rank = 0;    ///< largest R_i
+  int64_t num_slices = 1;
+  bool one_block = false;     ///< 64 ranks are enough for all slices
+  bool has_workspace = true;  ///< linear: there is room for h
+  bool aligned = true;        ///< an aligned variant may be launched
+  bool has_clusters = true;   ///< of the GPU: has_clusters()
+};
+
+/// The dispatch table. Depends on nothing else, so a replayed graph would choose the same.
+LoraVariant choose_variant(const LaunchShape& shape);
+
+}  // namespace loratory::gpu

@@ -1,0 +1,207 @@
+#pragma once
+
+#include "gpu/layout/device_segment_builder.hpp"
+
+// The work list of a step, made on the device: a counting sort of the tokens by slot.
+//
+// Work     A CTA places 1,024 tokens, a thread one of them. Each CTA counts all tokens for itself,
+//          those before its own apart from the others, so that CTAs never wait for each other and
+//          one launch is enough. A step has few tokens, and they come out of L2.
+// Order    The key of a token is its slot + 1, of a base token 0. A token stands where its key
+//          begins, behind those of its key in earlier CTAs, earlier warps and lower lanes: a stable
+//          sort. Atomics only count.
+// Segments The first token of a segment writes it.
+
+namespace loratory::gpu {
+
+inline constexpr int kBuilderThreads = 1024;
+inline constexpr int kBuilderWarps = kBuilderThreads / 32;
+inline constexpr int kNumSums = 1 + kMaxSegmentSizes;  // tokens, segments of each list
+inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
+inline constexpr int32_t kNoToken = -1;  // the key of a thread without a token
+
+/// Tables in shared memory, by key.
+struct BuilderTables {
+  uint8_t* warp_counts;     ///< [keys][warps] of this CTA's tokens
+  int32_t* earlier;         ///< [keys] tokens of earlier CTAs
+  int32_t* begins;          ///< [keys + 1] first the other tokens, then the place of the first one
+  int32_t* first_segments;  ///< [lists][keys]
+  int32_t num_keys;
+
+  __device__ BuilderTables(void* shared, int32_t max_loras) : num_keys(max_loras + 1) {
+    warp_counts = static_cast<uint8_t*>(shared);
+    earlier = reinterpret_cast<int32_t*>(warp_counts + num_keys * kBuilderWarps);
+    begins = earlier + num_keys;
+    first_segments = begins + num_keys + 1;
+  }
+  static int64_t num_bytes(int64_t max_loras, int64_t num_lists) {
+    return (max_loras + 1) * (kBuilderWarps + 4 * (2 + num_lists)) + 4;
+  }
+
+  /// Nothing counted.
+  __device__ void clear() {
+    static_assert(kBuilderWarps == 2 * sizeof(uint4));
+    for (int i = int(threadIdx.x); i < 2 * num_keys; i += kBuilderThreads) {
+      reinterpret_cast<uint4*>(warp_counts)[i] = make_uint4(0, 0, 0, 0);
+    }
+    for (int i = int(threadIdx.x); i < 2 * num_keys; i += kBuilderThreads) earlier[i] = 0;
+  }
+
+  /// Tokens of the key in the warps before `warp`: the sum of so many bytes.
+  __device__ int32_t in_earlier_warps(int32_t key, int warp) const {
+    const auto* const row = reinterpret_cast<const uint32_t*>(warp_counts + key * kBuilderWarps);
+    uint32_t sum = 0;
+#pragma unroll
+    for (int word = 0; word < kBuilderWarps / 4; ++word) {
+      const int num_warps = min(max(warp - 4 * word, 0), 4);
+      const auto mask = uint32_t((uint64_t(1) << (8 * num_warps)) - 1);
+      sum = __dp4a(row[word] & mask, 0x01010101u, sum);
+    }
+    return int32_t(sum);
+  }
+};
+
+__device__ inline bool is_bad(int32_t slot, int32_t max_loras) {
+  return uint32_t(slot) + 1 > uint32_t(max_loras);
+}
+__device__ inline int32_t key_of(int32_t slot, int32_t max_loras) {
+  return is_bad(slot, max_loras) ? 0 : slot + 1;
+}
+
+/// Adds the tokens [first, last) to counts[key].
+__device__ inline void count_tokens(const SegmentBuilderParams& p, int32_t first, int32_t last,
+                                    int32_t* counts, int32_t* num_bad) {
+  constexpr int kAtOnce = 8;  // loads on their way
+  for (int32_t t = first + int(threadIdx.x); t < last; t += kAtOnce * kBuilderThreads) {
+    int32_t slots[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      slots[i] = __ldg(p.token_to_slot + min(t + i * kBuilderThreads, last - 1));
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (t + i * kBuilderThreads >= last) break;
+      atomicAdd(counts + key_of(slots[i], p.max_loras), 1);
+      if (is_bad(slots[i], p.max_loras)) atomicAdd(num_bad, 1);
+    }
+  }
+}
+
+__device__ inline int32_t inclusive_warp_sum(int32_t value) {
+  const int lane = int(threadIdx.x) % 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int32_t other = __shfl_up_sync(kAllLanes, value, distance);
+    if (lane >= distance) value += other;
+  }
+  return value;
+}
+
+/// sums[i] of this thread -> totals[i] and those of all threads before it; totals[i] gains all.
+__device__ inline void exclusive_sums(int32_t (&sums)[kNumSums], int32_t (&totals)[kNumSums]) {
+  __shared__ int32_t warp_sums[kNumSums][kBuilderWarps];
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+  for (int i = 0; i < kNumSums; ++i) {
+    const int32_t inclusive = inclusive_warp_sum(sums[i]);
+    if (lane == 31) warp_sums[i][warp] = inclusive;
+    sums[i] = inclusive - sums[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kNumSums; ++i) {
+    const int32_t of_warps = inclusive_warp_sum(warp_sums[i][lane]);
+    const int32_t before = __shfl_sync(kAllLanes, of_warps, max(warp - 1, 0));
+    sums[i] += totals[i] + (warp == 0 ? 0 : before);
+    totals[i] += __shfl_sync(kAllLanes, of_warps, kBuilderWarps - 1);
+  }
+  __syncthreads();  // warp_sums is free again
+}
+
+/// Counts -> where each key begins, in the sorted tokens and in each list. totals: of the step.
+__device__ inline void scan_keys(const SegmentBuilderParams& p, const BuilderTables& tables,
+                                 int32_t (&totals)[kNumSums]) {
+  for (int32_t first = 0; first < tables.num_keys; first += kBuilderThreads) {
+    const int32_t key = first + int(threadIdx.x);
+    const bool exists = key < tables.num_keys;
+    const int32_t count = exists ? tables.earlier[key] + tables.begins[key] : 0;
+    int32_t sums[kNumSums] = {count};
+#pragma unroll
+    for (int i = 0; i < kMaxSegmentSizes; ++i) {
+      if (i >= p.num_lists || key == 0) continue;  // base tokens stand in no segment
+      sums[1 + i] = count / p.lists[i].segment_size + (count % p.lists[i].segment_size != 0);
+    }
+    exclusive_sums(sums, totals);
+    if (!exists) continue;
+    tables.begins[key] = sums[0];
+#pragma unroll
+    for (int i = 0; i < kMaxSegmentSizes; ++i) {
+      if (i < p.num_lists) tables.first_segments[i * tables.num_keys + key] = sums[1 + i];
+    }
+  }
+  if (threadIdx.x == 0) tables.begins[tables.num_keys] = totals[0];
+}
+
+/// Writes token t, the rank-th of its key, and the segments that begin with it.
+__device__ inline void place_token(const SegmentBuilderParams& p, const BuilderTables& tables,
+                                   int32_t t, int32_t key, int32_t rank) {
+  const int32_t at = tables.begins[key] + rank;
+  p.token_indices[at] = t;
+  if (key == 0) return;
+#pragma unroll
+  for (int i = 0; i < kMaxSegmentSizes; ++i) {
+    if (i >= p.num_lists || rank % p.lists[i].segment_size != 0) continue;
+    const int32_t segment =
+        tables.first_segments[i * tables.num_keys + key] + rank / p.lists[i].segment_size;
+    reinterpret_cast<int4*>(p.lists[i].segments)[segment] =
+        make_int4(key - 1, at, min(p.lists[i].segment_size, tables.begins[key + 1] - at), 0);
+  }
+}
+
+__global__ void __launch_bounds__(kBuilderThreads)
+    build_segments_kernel(const SegmentBuilderParams p) {
+  extern __shared__ uint4 shared[];
+  __shared__ int32_t num_bad;
+  BuilderTables tables(shared, p.max_loras);
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int32_t asked = p.num_tokens_used == nullptr ? p.num_tokens : *p.num_tokens_used;
+  const int32_t num_tokens = min(max(asked, 0), p.num_tokens);
+  const int32_t begin = int32_t(blockIdx.x) * kBuilderThreads;
+  const int32_t end = min(begin + kBuilderThreads, num_tokens);
+  if (begin >= end && blockIdx.x > 0) return;
+
+  const int32_t t = begin + int(threadIdx.x);
+  const int32_t slot = t < end ? __ldg(p.token_to_slot + t) : kNoToken;
+  tables.clear();
+  if (threadIdx.x == 0) num_bad = asked != num_tokens;
+  __syncthreads();
+
+  const int32_t key = t < end ? key_of(slot, p.max_loras) : kNoToken;
+  const uint32_t peers = __match_any_sync(kAllLanes, key);
+  const int lower_lanes = __popc(peers & ((1u << lane) - 1));
+  if (key != kNoToken && lower_lanes == 0) {
+    tables.warp_counts[key * kBuilderWarps + warp] = uint8_t(__popc(peers));
+    atomicAdd(tables.begins + key, __popc(peers));
+  }
+  if (is_bad(slot, p.max_loras)) atomicAdd(&num_bad, 1);
+  count_tokens(p, 0, begin, tables.earlier, &num_bad);
+  count_tokens(p, end, num_tokens, tables.begins, &num_bad);
+  __syncthreads();
+
+  int32_t totals[kNumSums] = {};
+  scan_keys(p, tables, totals);
+  __syncthreads();
+
+  if (key != kNoToken) {
+    place_token(p, tables, t, key,
+                tables.earlier[key] + tables.in_earlier_warps(key, warp) + lower_lanes);
+  }
+  if (blockIdx.x > 0 || threadIdx.x > 0) return;
+#pragma unroll
+  for (int i = 0; i < kMaxSegmentSizes; ++i) {
+    if (i < p.num_lists) *p.lists[i].num_segments = totals[1 + i];
+  }
+  *p.num_bad_entries += num_bad;
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,338 @@
+#include "layer_on_gpu.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "gpu/layout/device_segment_builder.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::LayerBatch;
+using reference::LayerData;
+using reference::Tensor;
+
+/// One band. compute-sanitizer wants none: it watches the ends of allocations itself.
+const std::vector<uint16_t>& canaries() {
+  static const char* const text = std::getenv("LORATORY_GPU_CANARIES");
+  static const size_t count = text == nullptr || std::string_view(text) != "0" ? 2048 : 0;
+  static const std::vector<uint16_t> band(count, 0x7FC1);
+  return band;
+}
+size_t guard_bytes() { return 2 * canaries().size(); }
+
+/// For batches of up to 8,192 tokens.
+size_t workspace_size(const LayerData& data) {
+  return workspace_bytes(8192, int64_t(data.slices.size()), data.shape.max_rank);
+}
+
+void to_device(void* to, const void* from, size_t num_bytes) {
+  LORATORY_CUDA_CHECK(cudaMemcpy(to, from, num_bytes, cudaMemcpyHostToDevice));
+}
+
+template <typename T>
+DeviceBuffer upload(const std::vector<T>& values) {
+  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
+  to_device(buffer.get(), values.data(), values.size() * sizeof(T));
+  return buffer;
+}
+
+std::string name(const LoraVariant& v) { return describe(v); }
+
+}  // namespace
+
+GpuName gpu_name() {
+  cudaDeviceProp device{};
+  int driver = 0;
+  LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
+  LORATORY_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  return {device.name, fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10)};
+}
+
+GuardedTensor::GuardedTensor(const Tensor& host, int64_t shift)
+    : shape_(host.shape()),
+      strides_(host.strides()),
+      num_bytes_(host.bytes().size()),
+      shift_bytes_(size_t(shift) * size_bytes(host.dtype())) {
+  const size_t front = guard_bytes() + shift_bytes_;
+  buffer_ = make_device_buffer(front + num_bytes_ + guard_bytes());
+  to_device(buffer_.get() + shift_bytes_, canaries().data(), guard_bytes());
+  to_device(buffer_.get() + front + num_bytes_, canaries().data(), guard_bytes());
+  view_ = {.dtype = host.dtype(), .data = buffer_.get() + front, .num_axes = int(shape_.size())};
+  for (size_t i = 0; i < shape_.size(); ++i) {
+    view_.shape[i] = shape_[i];
+    view_.strides[i] = strides_[i];
+  }
+  write(host);
+}
+
+void GuardedTensor::write(const Tensor& host) {
+  to_device(view_.data, host.bytes().data(), num_bytes_);
+}
+
+Tensor GuardedTensor::read() const {
+  Tensor host(view_.dtype, shape_, strides_);
+  LORATORY_CUDA_CHECK(
+      cudaMemcpy(host.bytes().data(), view_.data, num_bytes_, cudaMemcpyDeviceToHost));
+  return host;
+}
+
+bool GuardedTensor::guards_are_intact() const {
+  std::vector<uint16_t> band(canaries().size());
+  for (const size_t begin : {shift_bytes_, shift_bytes_ + guard_bytes() + num_bytes_}) {
+    LORATORY_CUDA_CHECK(
+        cudaMemcpy(band.data(), buffer_.get() + begin, guard_bytes(), cudaMemcpyDeviceToHost));
+    if (band != canaries()) return false;
+  }
+  return true;
+}
+
+LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
+  for (const reference::LayerSlice& slice : data.slices) {
+    weights_.emplace_back(slice.a, shift());
+    weights_.emplace_back(slice.b, shift());
+    tables_.push_back(upload(slice.ranks));
+    tables_.push_back(upload(slice.scalings));
+  }
+  workspace_ = make_device_buffer(workspace_size(data));
+  to_device(workspace_.get(), std::vector<std::byte>(workspace_size(data), std::byte{0xFF}).data(),
+            workspace_size(data));  // NaN: what no shrink has written is not read
+  layer_ = std::make_unique<LoraLinear>(desc());
+}
+
+LoraLinearDesc LayerOnGpu::desc() const {
+  LoraLinearDesc out{.slices = {},
+                     .offset_start = data_->shape.offset_start,
+                     .add_inputs = data_->shape.add_inputs,
+                     .mode = data_->shape.mode,
+                     .workspace = workspace_.get(),
+                     .workspace_bytes = workspace_size(*data_)};
+  for (size_t i = 0; i < data_->slices.size(); ++i) {
+    out.slices.push_back({.a = weights_[2 * i].view(),
+                          .b = weights_[2 * i + 1].view(),
+                          .ranks = reinterpret_cast<const int32_t*>(tables_[2 * i].get()),
+                          .scalings = reinterpret_cast<const float*>(tables_[2 * i + 1].get())});
+  }
+  return out;
+}
+
+void LayerOnGpu::write(const LayerData& data) {
+  data_ = &data;
+  for (size_t i = 0; i < data.slices.size(); ++i) {
+    const reference::LayerSlice& slice = data.slices[i];
+    weights_[2 * i].write(slice.a);
+    weights_[2 * i + 1].write(slice.b);
+    to_device(tables_[2 * i].get(), slice.ranks.data(), slice.ranks.size() * 4);
+    to_device(tables_[2 * i + 1].get(), slice.scalings.data(), slice.scalings.size() * 4);
+  }
+}
+
+std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
+  return lora_variants(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
+}
+
+KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
+  return {.name = name(v),
+          .segment_size = v.segment_size(),
+          .launch = [this, v](const DeviceView& x, const DeviceView& y, const SegmentView& segments,
+                              CUstream_st* stream, LaunchOrder order) {
+            layer_->launch(v, x, y, segments, stream, order);
+          }};
+}
+
+namespace {
+
+/// A shrink and an expand through an fp32 h; NaN where no shrink has written.
+struct Stages {
+  Stages(const LoraLinearDesc& desc, const Tensor& nan_h) : h(nan_h) {
+    LoraShrinkDesc down;
+    LoraExpandDesc up{.slices = {},
+                      .offset_start = desc.offset_start,
+                      .add_inputs = desc.add_inputs,
+                      .mode = desc.mode};
+    for (const LoraSliceDesc& slice : desc.slices) {
+      down.slices.push_back({.a = slice.a, .ranks = slice.ranks});
+      up.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
+    }
+    shrink.emplace(down), expand.emplace(up);
+  }
+
+  GuardedTensor h;
+  std::optional<LoraShrink> shrink;
+  std::optional<LoraExpand> expand;
+};
+
+}  // namespace
+
+std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
+                                                           const DeviceView& y) const {
+  std::vector<KernelUnderTest> out;
+  const auto& c = data_->shape;
+  // An h that is stored as x has its own tensor, which the other path computes.
+  const bool in_fp32 = c.mode.h != reference::IntermediateMode::store_as_x;
+  if (layer_->path_for(x, y) != LoraPath::tensor_core || !in_fp32) return out;
+  Tensor nan_h(reference::Dtype::f32, {int64_t(data_->slices.size()), x.shape[0], c.max_rank});
+  std::ranges::fill(nan_h.bytes(), std::byte{0xFF});
+  const auto stages = std::make_shared<Stages>(desc(), nan_h);
+  const LoraDtypes dtypes{.x = x.dtype, .weight = x.dtype, .h = nan_h.dtype(), .y = y.dtype};
+  const DeviceView h = stages->h.view();
+  for (const LoraVariant& down : lora_variants(LoraStage::shrink, dtypes)) {
+    if (down.aligned && !stages->shrink->variant_for(x, h).aligned) continue;
+    for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
+      if (up.segment_size() != down.segment_size()) continue;
+      if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
+      out.push_back({.name = "shrink " + name(down) + ", expand " + name(up),
+                     .segment_size = up.segment_size(),
+                     .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
+                                                  const SegmentView& segments, CUstream_st* stream,
+                                                  LaunchOrder order) {
+                       DeviceView part = stages->h.view();
+                       part.shape[1] = from.shape[0];
+                       stages->shrink->launch(down, from, part, segments, stream, order);
+                       stages->expand->launch(up, part, to, segments, stream, order);
+                     }});
+    }
+  }
+  return out;
+}
+
+bool LayerOnGpu::fits(const KernelUnderTest& kernel, const DeviceView& x,
+                      const DeviceView& y) const {
+  const Cut nothing{{{}}, {0}};
+  const DeviceBuffer segments = upload(nothing.segments), tokens = upload(nothing.token_indices);
+  const DeviceBuffer count = upload(std::vector<int32_t>{0});
+  try {
+    kernel.launch(x, y,
+                  {.num_segments = reinterpret_cast<const int32_t*>(count.get()),
+                   .segments = reinterpret_cast<const Segment*>(segments.get()),
+                   .token_indices = reinterpret_cast<const int32_t*>(tokens.get()),
+                   .segment_size = kernel.segment_size},
+                  nullptr, LaunchOrder::after_previous);
+  } catch (const InputError&) {  // of a variant that has no room for this layer
+    return false;
+  }
+  return true;
+}
+
+std::vector<KernelUnderTest> LayerOnGpu::kernels(const LayerBatch& batch) const {
+  const GuardedTensor x_tensor(batch.x, shift()), y_tensor(batch.y, shift());
+  const DeviceView x = x_tensor.view(), y = y_tensor.view();
+  const LoraVariant chosen = layer_->variant_for(x, y);
+  std::vector<KernelUnderTest> out{kernel_of(chosen)};
+  for (const LoraVariant& v : variants(x, y)) {
+    if (v == chosen || (v.aligned && !chosen.aligned)) continue;
+    KernelUnderTest kernel = kernel_of(v);
+    if (fits(kernel, x, y)) out.push_back(std::move(kernel));
+  }
+  for (KernelUnderTest& kernel : kernels_of_stages(x, y)) {
+    if (fits(kernel, x, y)) out.push_back(std::move(kernel));
+  }
+  return out;
+}
+
+Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch,
+                       SegmentsFrom from) const {
+  const auto max_loras = data_->shape.max_loras;
+  if (from == SegmentsFrom::device) {
+    const DeviceSegmentBuilder builder(batch.num_tokens(), max_loras, {{kernel.segment_size}});
+    const DeviceBuffer mapping = upload(batch.slots);
+    builder.build(reinterpret_cast<const int32_t*>(mapping.get()), batch.num_tokens(), nullptr);
+    return launch(kernel, batch, builder.view(kernel.segment_size));
+  }
+  DeviceSegments segments(batch.num_tokens(), max_loras, kernel.segment_size);
+  segments.upload(reference::make_batch_layout(batch.slots, max_loras), nullptr);
+  return launch(kernel, batch, segments.view());
+}
+
+Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch,
+                       const Cut& cut) const {
+  const DeviceBuffer segments = upload(cut.segments), tokens = upload(cut.token_indices);
+  const DeviceBuffer count = upload(std::vector<int32_t>{int32_t(cut.segments.size())});
+  return launch(kernel, batch,
+                {.num_segments = reinterpret_cast<const int32_t*>(count.get()),
+                 .segments = reinterpret_cast<const Segment*>(segments.get()),
+                 .token_indices = reinterpret_cast<const int32_t*>(tokens.get()),
+                 .segment_size = kernel.segment_size});
+}
+
+Tensor LayerOnGpu::launch(const KernelUnderTest& kernel, const LayerBatch& batch,
+                          const SegmentView& segments) const {
+  SCOPED_TRACE(kernel.name);
+  const GuardedTensor x(batch.x, shift()), y(batch.y, shift());
+  kernel.launch(x.view(), y.view(), segments, nullptr, LaunchOrder::after_previous);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  Tensor out = y.read();
+  EXPECT_TRUE(y.guards_are_intact()) << "written around y";
+  EXPECT_TRUE(have_same_bits(covered_part(*data_, batch, out), out)) << "written where not covered";
+  expect_inputs_intact(x, batch);
+  return out;
+}
+
+void LayerOnGpu::expect_inputs_intact(const GuardedTensor& x, const LayerBatch& batch) const {
+  constexpr size_t kMostBytes = size_t(1) << 22;  // to read back after each launch
+  if (x.num_bytes() <= kMostBytes) {
+    EXPECT_TRUE(x.read().bytes() == batch.x.bytes()) << "x was written";
+  }
+  EXPECT_TRUE(x.guards_are_intact()) << "written around x";
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const reference::LayerSlice& slice = data_->slices[i / 2];
+    const Tensor& host = i % 2 == 0 ? slice.a : slice.b;
+    if (weights_[i].num_bytes() > kMostBytes) continue;
+    EXPECT_TRUE(weights_[i].guards_are_intact()) << "written around weights";
+    EXPECT_TRUE(weights_[i].read().bytes() == host.bytes()) << "weights were written";
+  }
+}
+
+Cut random_cut(const std::vector<int32_t>& slots, int32_t segment_size, uint64_t seed) {
+  std::map<int32_t, std::vector<int32_t>> tokens_of;
+  for (const int64_t t : reference::shuffled(int64_t(slots.size()), seed)) {
+    if (slots[size_t(t)] >= 0) tokens_of[slots[size_t(t)]].push_back(int32_t(t));
+  }
+  Cut ordered;
+  for (const auto& [slot, tokens] : tokens_of) {
+    for (int32_t i = 0, size = 0; i < int32_t(tokens.size()); i += size) {
+      const auto bits = reference::random_bits(seed, 1, ordered.segments.size());
+      size = std::min(int32_t(tokens.size()) - i, 1 + int32_t(bits % uint64_t(segment_size)));
+      ordered.segments.push_back({slot, int32_t(ordered.token_indices.size()), size, 0});
+      const auto first = tokens.begin() + i;
+      ordered.token_indices.insert(ordered.token_indices.end(), first, first + size);
+    }
+  }
+  Cut out{{}, ordered.token_indices};
+  for (const int64_t i : reference::shuffled(int64_t(ordered.segments.size()), seed + 1)) {
+    out.segments.push_back(ordered.segments[size_t(i)]);
+  }
+  return out;
+}
+
+testing::AssertionResult have_same_bits(const Tensor& left, const Tensor& right) {
+  if (left.shape() == right.shape() && left.bytes() == right.bytes()) {
+    return testing::AssertionSuccess();
+  }
+  if (left.shape() != right.shape() || left.bytes().size() != right.bytes().size()) {
+    return testing::AssertionFailure() << "shapes or strides differ";
+  }
+  int64_t num_different = 0, first = -1;
+  const size_t size = size_bytes(left.dtype());
+  for (size_t at = 0; at < left.bytes().size(); at += size) {
+    if (std::memcmp(left.bytes().data() + at, right.bytes().data() + at, size) == 0) continue;
+    if (num_different++ == 0) first = int64_t(at / size);
+  }
+  const int64_t stride = left.strides()[0];
+  return testing::AssertionFailure()
+         << num_different << " elements differ, first in row " << first / stride << " column "
+         << first % stride << ": " << reference::number(left, first) << " and "
+         << reference::number(right, first);
+}
+
+}  // namespace loratory::gpu

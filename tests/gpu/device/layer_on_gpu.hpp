@@ -1,0 +1,106 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fuzz/support/layer_case.hpp"
+#include "gpu/kernels/lora_expand.hpp"
+#include "gpu/kernels/lora_shrink.hpp"
+#include "gpu/layout/device_segments.hpp"
+#include "gpu/runtime/device_buffer.hpp"
+
+namespace loratory::gpu {
+
+struct GpuName {
+  std::string name, driver;
+};
+GpuName gpu_name();
+
+/// A tensor of the host in device memory, same strides, between two bands of canaries: NaN that no
+/// arithmetic makes.
+class GuardedTensor {
+ public:
+  /// Its first number lies `shift` numbers behind a multiple of 256 bytes.
+  explicit GuardedTensor(const reference::Tensor& host, int64_t shift = 0);
+  DeviceView view() const { return view_; }
+  /// What is there now; waits for the device.
+  reference::Tensor read() const;
+  void write(const reference::Tensor& host);
+  bool guards_are_intact() const;
+  size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  DeviceBuffer buffer_;
+  DeviceView view_;
+  reference::Extents shape_, strides_;
+  size_t num_bytes_, shift_bytes_;
+};
+
+/// Every variant of the kernel that there is for tensors of these dtypes.
+std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y);
+
+/// One way to compute a layer. Every one of them gives the same bits.
+struct KernelUnderTest {
+  std::string name;
+  int32_t segment_size = 0;
+  std::function<void(const DeviceView& x, const DeviceView& y, const SegmentView& segments,
+                     CUstream_st* stream, LaunchOrder order)>
+      launch;
+};
+
+/// Segments that build() would not make: any cut, any order of segments and of tokens in a slot.
+struct Cut {
+  std::vector<Segment> segments;
+  std::vector<int32_t> token_indices;
+};
+Cut random_cut(const std::vector<int32_t>& slots, int32_t segment_size, uint64_t seed);
+
+/// Who makes the segments of a step.
+enum class SegmentsFrom : uint8_t { host, device };
+
+/// The weights of a case on the GPU; they stay there.
+class LayerOnGpu {
+ public:
+  explicit LayerOnGpu(const reference::LayerData& data);
+
+  /// What the dispatch table picks, then every kernel that there is for this layer and tensors of
+  /// these strides.
+  std::vector<KernelUnderTest> kernels(const reference::LayerBatch& batch) const;
+
+  /// y after one launch on a batch of its own. Fails the test if anything but covered elements was
+  /// written: uncovered ones, what lies between and around rows, x, weights, canaries.
+  reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
+                        SegmentsFrom from = SegmentsFrom::host) const;
+  reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
+                        const Cut& cut) const;
+
+  /// Other weights, ranks and scalings, in place, as loading an adapter does.
+  void write(const reference::LayerData& data);
+  const LoraLinear& layer() const { return *layer_; }
+
+ private:
+  const reference::LayerData* data_;
+  std::vector<GuardedTensor> weights_;  // a0, b0, a1, b1, ...
+  std::vector<DeviceBuffer> tables_;    // ranks0, scalings0, ...
+  DeviceBuffer workspace_;
+  std::unique_ptr<LoraLinear> layer_;
+
+  KernelUnderTest kernel_of(const LoraVariant& variant) const;
+  std::vector<KernelUnderTest> kernels_of_stages(const DeviceView& x, const DeviceView& y) const;
+  bool fits(const KernelUnderTest& kernel, const DeviceView& x, const DeviceView& y) const;
+  int64_t shift() const { return data_->shape.padded && !data_->shape.aligned ? 1 : 0; }
+  LoraLinearDesc desc() const;
+  reference::Tensor launch(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
+                           const SegmentView& segments) const;
+  void expect_inputs_intact(const GuardedTensor& x, const reference::LayerBatch& batch) const;
+};
+
+/// Whether all elements, and whatever lies between rows, have the same bits.
+testing::AssertionResult have_same_bits(const reference::Tensor& left,
+                                        const reference::Tensor& right);
+
+}  // namespace loratory::gpu

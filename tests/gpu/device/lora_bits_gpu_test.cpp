@@ -1,0 +1,303 @@
+// What the bits of a row may depend on: its x, its adapter and the layer. P2, P6-P9, P11-P14, P16;
+// skipped without a GPU. All bit for bit, on reals.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "gpu/runtime/device_ability.hpp"
+#include "layer_on_gpu.hpp"
+#include "suite.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::LayerBatch;
+using reference::LayerCase;
+using reference::LayerData;
+using reference::LayerLimits;
+using reference::LayerSlice;
+using reference::Tensor;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr LayerLimits kMiddle{.num_products = int64_t(1) << 29, .weight_bytes = int64_t(1) << 26};
+constexpr LayerLimits kSmall{.num_products = int64_t(1) << 27, .weight_bytes = int64_t(1) << 23};
+
+class LoraBits : public OnGpu {};
+
+/// A case on the GPU and its bits, as the first kernel gives them.
+struct Expected {
+  Expected(const Trial& trial, const LayerLimits& limits)
+      : data(trial.layer(limits)),
+        layer(data),
+        kernels(layer.kernels(data.batch)),
+        y(layer.run(kernels[0], data.batch)) {}
+  /// Different ones for different `index`; over the cases all of them.
+  const KernelUnderTest& any_kernel(const Trial& trial, uint64_t index) const {
+    return kernels[size_t(trial.pick(1000 + index, int64_t(kernels.size())))];
+  }
+
+  LayerData data;
+  LayerOnGpu layer;
+  std::vector<KernelUnderTest> kernels;
+  Tensor y;
+};
+
+void expect_rows(const Tensor& got, const Tensor& expected, const std::vector<int64_t>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (same_row(got, int64_t(i), expected, rows[i])) continue;
+    ADD_FAILURE() << "row " << i << " of the part, " << rows[i] << " of the batch";
+    return;
+  }
+}
+
+// P2, P13, P16, [1.2]-[1.8]: y holds anything at all where it is not covered, x NaN in rows of base
+// tokens, weights NaN beyond ranks, between rows and in slots without tokens. LayerOnGpu::run()
+// compares the bits of what may not be written, here all that was is finite.
+TEST_F(LoraBits, P2P16OnlyCoveredElementsAreWritten) {
+  for_all_seeds(14, [](Trial& trial) {
+    const Expected e(trial, kMiddle);
+    for (const KernelUnderTest& kernel : e.kernels) {
+      const Tensor y = e.layer.run(kernel, e.data.batch);
+      for (int64_t t = 0; t < e.data.batch.num_tokens(); ++t) {
+        for (size_t i = 0; i < e.data.slices.size(); ++i) {
+          if (!e.data.is_covered(e.data.batch.slots[size_t(t)], i)) continue;
+          const auto [begin, end] = e.data.columns(i);
+          for (int64_t n = begin; n < end; ++n) {
+            if (!std::isfinite(y.get(t, n))) ADD_FAILURE() << "row " << t << " column " << n;
+          }
+        }
+      }
+      trial.count(num_numbers(y));
+      if (testing::Test::HasFailure()) return;
+    }
+  });
+}
+
+// P6, [1.19]
+TEST_F(LoraBits, P6PermutingTokensPermutesRows) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kMiddle);
+    const auto order = reference::shuffled(e.data.batch.num_tokens(), trial.seed());
+    const LayerBatch moved = rows_of(e.data.batch, order);
+    for (uint64_t i = 0; i < 3; ++i) {
+      expect_rows(e.layer.run(e.any_kernel(trial, i), moved), e.y, order);
+      trial.count(num_numbers(e.y));
+    }
+  });
+}
+
+// P7, P11, [1.19]: a row alone, some rows, and any cut into consecutive parts.
+TEST_F(LoraBits, P7P11RowsDoNotDependOnTheirBatch) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kMiddle);
+    const int64_t num_tokens = e.data.batch.num_tokens();
+    for (uint64_t i = 0; i < 4 && num_tokens > 0; ++i) {
+      const std::vector<int64_t> alone{trial.pick(i, num_tokens)};
+      const auto part = rows_of(e.data.batch, alone);
+      expect_rows(e.layer.run(e.any_kernel(trial, i), part), e.y, alone);
+    }
+    uint64_t index = 100;
+    for (int64_t begin = 0, end = 0; begin < num_tokens; begin = end, ++index) {
+      end = std::min(num_tokens, begin + 1 + trial.pick(index, num_tokens));
+      std::vector<int64_t> rows;
+      for (int64_t t = begin; t < end; ++t) rows.push_back(t);
+      const auto part = rows_of(e.data.batch, rows);
+      expect_rows(e.layer.run(e.any_kernel(trial, index), part), e.y, rows);
+    }
+    trial.count(num_numbers(e.y));
+  });
+}
+
+// P8, [1.19]
+TEST_F(LoraBits, P8SlotNumbersDoNotMatter) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kSmall);
+    LayerData moved = e.data;
+    const auto to = reference::shuffled(e.data.shape.max_loras, trial.seed());
+    for (int32_t& slot : moved.batch.slots) slot = slot < 0 ? slot : int32_t(to[size_t(slot)]);
+    moved.move_slots(to);
+    const LayerOnGpu layer(moved);
+    const auto kernels = layer.kernels(moved.batch);
+    const KernelUnderTest& kernel = kernels[size_t(trial.pick(1, int64_t(kernels.size())))];
+    EXPECT_TRUE(have_same_bits(layer.run(kernel, moved.batch), e.y));
+    trial.count(num_numbers(e.y));
+  });
+}
+
+/// The same numbers in a buffer of more rows or columns; NaN beyond.
+Tensor in_wider_buffer(const Tensor& from, int64_t rows, int64_t columns) {
+  Tensor out(from.dtype(), {from.shape()[0], rows, columns});
+  std::ranges::fill(out.bytes(), std::byte{0xFF});
+  const size_t size = size_bytes(from.dtype());
+  for (int64_t s = 0; s < from.shape()[0]; ++s) {
+    for (int64_t j = 0; j < from.shape()[1]; ++j) {
+      const std::byte* const row = from.view().address(s, j, 0);
+      std::copy_n(row, size_t(from.shape()[2]) * size, out.view().address(s, j, 0));
+    }
+  }
+  return out;
+}
+
+// P9, [1.8] [1.11] [1.26]: rows of a slot's buffer: 2R, and 64 or more. A buffer of a rank that is
+// a multiple of 8 has other kernels than one that is not: those of both give the same bits.
+TEST_F(LoraBits, P9TheRankOfTheBufferDoesNotMatter) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kSmall);
+    const int64_t rank = e.data.shape.max_rank;
+    for (const int64_t rows : {std::min<int64_t>(2 * rank, 512), std::max<int64_t>(rank, 64)}) {
+      LayerData wide = e.data;
+      for (LayerSlice& slice : wide.slices) {
+        slice.a = in_wider_buffer(slice.a, rows, slice.a.shape()[2]);
+        slice.b = in_wider_buffer(slice.b, slice.b.shape()[1], rows);
+      }
+      const LayerOnGpu layer(wide);
+      const auto kernels = layer.kernels(wide.batch);
+      const KernelUnderTest& kernel = kernels[size_t(trial.pick(1, int64_t(kernels.size())))];
+      EXPECT_TRUE(have_same_bits(layer.run(kernel, wide.batch), e.y)) << kernel.name;
+      trial.count(num_numbers(e.y));
+    }
+  });
+}
+
+// P11, P12, [1.19] [2.21]: every kernel; segments of any size, in any order, of tokens in any
+// order.
+TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
+  for_all_seeds(20, [](Trial& trial) {
+    const Expected e(trial, kMiddle);
+    for (const KernelUnderTest& kernel : e.kernels) {
+      const Cut cut = random_cut(e.data.batch.slots, kernel.segment_size, trial.seed());
+      EXPECT_TRUE(have_same_bits(e.layer.run(kernel, e.data.batch), e.y)) << kernel.name;
+      EXPECT_TRUE(have_same_bits(e.layer.run(kernel, e.data.batch, cut), e.y)) << kernel.name;
+      EXPECT_TRUE(have_same_bits(e.layer.run(kernel, e.data.batch, SegmentsFrom::device), e.y))
+          << kernel.name;
+      trial.count(3 * num_numbers(e.y));
+      if (testing::Test::HasFailure()) return;
+    }
+  });
+}
+
+/// Once in `all`: what is chosen for any number of tokens, rank and width.
+void expect_chosen_have_kernels(LoraStage stage, const std::vector<LoraVariant>& all) {
+  for (int64_t num_tokens = 1; num_tokens <= 8192; num_tokens += 1 + num_tokens / 5) {
+    for (const int64_t rank : {1, 8, 16, 17, 32, 64, 128, 512}) {
+      for (const int64_t num_in : {64, 8192, 12288}) {
+        for (const bool aligned : {false, true}) {
+          const LoraVariant chosen = choose_variant({.stage = stage,
+                                                     .num_tokens = num_tokens,
+                                                     .num_in = num_in,
+                                                     .max_rank = rank,
+                                                     .aligned = aligned,
+                                                     .has_clusters = has_clusters()});
+          ASSERT_EQ(std::ranges::count(all, chosen), 1)
+              << num_tokens << " tokens, rank " << rank << ", " << describe(chosen);
+        }
+      }
+    }
+  }
+}
+
+// P12: what the dispatch table picks has a kernel, for every stage, number of tokens and rank.
+TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
+  constexpr auto kBf16 = reference::Dtype::bf16, kF32 = reference::Dtype::f32;
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
+    for (const reference::Dtype out : {kBf16, kF32}) {
+      SCOPED_TRACE(name(stage));
+      expect_chosen_have_kernels(
+          stage, lora_variants(stage, {.x = kBf16, .weight = kBf16, .h = kF32, .y = out}));
+    }
+  }
+}
+
+// P13, [1.21]: NaN in one row of x, or in one adapter, shows in no other row.
+TEST_F(LoraBits, P13NanStaysInItsRowOrSlot) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kSmall);
+    const int64_t num_tokens = e.data.batch.num_tokens();
+    if (num_tokens == 0) return;
+    LayerBatch bad_row = e.data.batch;
+    const int64_t row = trial.pick(1, num_tokens);
+    const int32_t slot = e.data.batch.slots[size_t(trial.pick(2, num_tokens))];
+    bad_row.x.set(kNan, row, trial.pick(3, e.data.shape.num_in));
+    LayerData bad_slot = e.data;
+    if (slot >= 0) {
+      bad_slot.slices[0].a.set(kNan, slot, 0, trial.pick(4, e.data.shape.num_in));
+      bad_slot.slices.back().b.set(kNan, slot, 0, 0);
+    }
+    const LayerOnGpu bad_layer(bad_slot);
+    for (const KernelUnderTest& kernel : e.kernels) {
+      const Tensor by_row = e.layer.run(kernel, bad_row);
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        EXPECT_TRUE(t == row || same_row(by_row, t, e.y, t)) << "row " << t << " of " << row;
+      }
+    }
+    for (const KernelUnderTest& kernel : bad_layer.kernels(e.data.batch)) {
+      const Tensor by_slot = bad_layer.run(kernel, e.data.batch);
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        const bool may_change = slot >= 0 && e.data.batch.slots[size_t(t)] == slot;
+        EXPECT_TRUE(may_change || same_row(by_slot, t, e.y, t)) << "row " << t;
+      }
+    }
+    trial.count(num_numbers(e.y));
+  });
+}
+
+/// Whether all columns but those of slice `i` have the same bits, and those of it meet `check`.
+template <typename Check>
+void expect_outside(const Expected& e, const Tensor& y, size_t i, Check check) {
+  const auto [begin, end] = e.data.columns(i);
+  for (int64_t t = 0; t < e.data.batch.num_tokens(); ++t) {
+    const bool covered = e.data.is_covered(e.data.batch.slots[size_t(t)], i);
+    for (int64_t n = 0; n < y.shape()[1]; ++n) {
+      const bool inside = n >= begin && n < end && covered;
+      const auto bits = [&](const Tensor& of) {
+        uint32_t out = 0;
+        std::memcpy(&out, of.view().address(t, n), size_bytes(of.dtype()));
+        return out;
+      };
+      const bool ok = inside ? check(t, n) : bits(y) == bits(e.y);
+      if (!ok) ADD_FAILURE() << "row " << t << " column " << n;
+      if (!ok) return;
+    }
+  }
+}
+
+// P13, P14, [1.4] [1.6]: NaN in a slice, or no slice at all, changes its own columns only.
+TEST_F(LoraBits, P14ASliceChangesItsOwnColumnsOnly) {
+  for_all_seeds(40, [](Trial& trial) {
+    const Expected e(trial, kSmall);
+    const auto i = size_t(trial.pick(1, int64_t(e.data.slices.size())));
+    LayerData bad = e.data, without = e.data;
+    std::ranges::fill(bad.slices[i].a.bytes(), std::byte{0xFF});
+    std::ranges::fill(without.slices[i].ranks, 0);
+    const LayerOnGpu bad_layer(bad), layer(without);
+    for (const KernelUnderTest& kernel : bad_layer.kernels(e.data.batch)) {
+      const Tensor y = bad_layer.run(kernel, e.data.batch);
+      expect_outside(e, y, i, [&](int64_t t, int64_t n) { return std::isnan(y.get(t, n)); });
+    }
+    for (const KernelUnderTest& kernel : layer.kernels(e.data.batch)) {
+      const Tensor y = layer.run(kernel, e.data.batch);
+      expect_outside(e, y, i, [](int64_t, int64_t) { return true; });
+    }
+    trial.count(num_numbers(e.y));
+  });
+}
+
+// [1.19]: one hundred launches, the same bits.
+TEST_F(LoraBits, HundredRepeatsGiveTheSameBits) {
+  for_all_seeds(6, [](Trial& trial) {
+    const Expected e(trial, kSmall);
+    for (uint64_t i = 0; i < 100; ++i) {
+      const KernelUnderTest& kernel = e.kernels[i % e.kernels.size()];
+      EXPECT_TRUE(have_same_bits(e.layer.run(kernel, e.data.batch), e.y)) << "run " << i;
+      if (testing::Test::HasFailure()) return;
+    }
+    trial.count(100 * num_numbers(e.y));
+  });
+}
+
+}  // namespace
+}  // namespace loratory::gpu

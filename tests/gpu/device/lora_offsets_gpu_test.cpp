@@ -1,0 +1,145 @@
+// P25 on a GPU: offsets beyond 2^31 elements in x, y, A and B; skipped without a GPU or without the
+// memory.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "gpu/runtime/cuda_check.hpp"
+#include "layer_on_gpu.hpp"
+#include "suite.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::LayerCase;
+using reference::LayerData;
+using reference::Tensor;
+
+/// From the first row (or slot) of a tensor to its last, in elements.
+constexpr int64_t kSpan = (int64_t(1) << 31) + (int64_t(1) << 22);
+constexpr int64_t kPartSize = int64_t(1) << 21;  // room of each tensor in each of its places
+constexpr int64_t kNumParts = 6;                 // x, y, and A and B of two slices
+constexpr size_t kNumBytes = 2 * size_t(kSpan + 4096 + kNumParts * kPartSize);
+
+/// Places of tensors with 4 and with 8 rows are kSpan / 21 apart or the same: parts never overlap.
+int64_t far_stride(int64_t num_rows) {
+  return num_rows < 2 ? 0 : (kSpan / (num_rows - 1) + 7) / 8 * 8;
+}
+
+/// One allocation over which the rows of every tensor are spread; NaN where nothing is.
+class FarMemory {
+ public:
+  FarMemory() {
+    size_t free = 0, total = 0;
+    LORATORY_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    if (free < kNumBytes + (size_t(1) << 30)) return;
+    buffer_ = make_device_buffer(kNumBytes);
+    LORATORY_CUDA_CHECK(cudaMemset(buffer_.get(), 0xFF, kNumBytes));
+  }
+  bool is_there() const { return buffer_ != nullptr; }
+
+  /// The tensor with its rows (or, with `far_slots`, its slots) far apart.
+  DeviceView put(const Tensor& host, bool far_slots) {
+    LORATORY_ASSERT(host.dtype() != reference::Dtype::f32, "16-bit numbers");
+    DeviceView view{.dtype = host.dtype(),
+                    .data = buffer_.get() + 2 * kPartSize * next_part_++,
+                    .num_axes = int(host.shape().size())};
+    const size_t far_axis = view.num_axes == 3 && !far_slots ? 1 : 0;
+    for (size_t i = 0; i < size_t(view.num_axes); ++i) {
+      view.shape[i] = host.shape()[i];
+      view.strides[i] = i == far_axis ? far_stride(view.shape[i]) : host.strides()[i];
+    }
+    // With far rows the slots lie next to each other inside each place.
+    if (far_axis == 1) view.strides[0] = host.shape()[2];
+    write(host, view);
+    return view;
+  }
+
+  static void write(const Tensor& host, const DeviceView& view) {
+    const bool has_slots = view.num_axes == 3;
+    const auto row_bytes = size_t(2 * view.shape[size_t(view.num_axes - 1)]);
+    for (int64_t s = 0; s < view.shape[0]; ++s) {
+      for (int64_t j = 0; j < (has_slots ? view.shape[1] : 1); ++j) {
+        auto* const to = static_cast<std::byte*>(view.data) +
+                         2 * (s * view.strides[0] + (has_slots ? j * view.strides[1] : 0));
+        const std::byte* const from =
+            has_slots ? host.view().address(s, j, 0) : host.view().address(s, 0);
+        LORATORY_CUDA_CHECK(cudaMemcpy(to, from, row_bytes, cudaMemcpyHostToDevice));
+      }
+    }
+  }
+
+  Tensor get(const DeviceView& view) const {
+    Tensor host(view.dtype, {view.shape[0], view.shape[1]});
+    for (int64_t t = 0; t < view.shape[0]; ++t) {
+      const auto* from = static_cast<const std::byte*>(view.data) + 2 * t * view.strides[0];
+      LORATORY_CUDA_CHECK(cudaMemcpy(host.view().address(t, 0), from, size_t(2 * view.shape[1]),
+                                     cudaMemcpyDeviceToHost));
+    }
+    return host;
+  }
+
+ private:
+  DeviceBuffer buffer_;
+  int64_t next_part_ = 0;
+};
+
+/// Four tokens, slots, and rows of B; eight rows of A or four.
+LayerCase small_case(uint64_t seed, bool aligned) {
+  return {.seed = seed,
+          .num_tokens = 4,
+          .num_in = aligned ? 4096 : 4097,
+          .num_out = {4, 4},
+          .max_loras = 4,
+          .max_rank = aligned ? 8 : 4,
+          .mapping = reference::Mapping::distinct};
+}
+
+template <typename T>
+DeviceBuffer upload(const std::vector<T>& values) {
+  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
+  LORATORY_CUDA_CHECK(
+      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+class LoraOffsets : public OnGpu {};
+
+// P25: slots of A and B, rows of x and y; and rows of A and B.
+TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
+  if (!FarMemory().is_there()) GTEST_SKIP() << "no " << (kNumBytes >> 30) + 1 << " GiB of memory";
+  for_all_seeds(4, [](Trial& trial) {
+    const bool far_slots = trial.seed() % 2 == 0, aligned = trial.seed() / 2 % 2 == 0;
+    trial.classify(far_slots, "far slots");
+    trial.classify(aligned, "aligned");
+    const LayerCase c = small_case(trial.seed(), aligned);
+    const LayerData data(c);
+    const LayerOnGpu near(data);
+    const Tensor expected = near.run(near.kernels(data.batch)[0], data.batch);
+    FarMemory memory;
+    LoraLinearDesc desc{.slices = {}};
+    std::vector<DeviceBuffer> tables;
+    for (const auto& slice : data.slices) {
+      tables.push_back(upload(slice.ranks)), tables.push_back(upload(slice.scalings));
+      desc.slices.push_back(
+          {.a = memory.put(slice.a, far_slots),
+           .b = memory.put(slice.b, far_slots),
+           .ranks = reinterpret_cast<const int32_t*>(tables[tables.size() - 2].get()),
+           .scalings = reinterpret_cast<const float*>(tables.back().get())});
+    }
+    const LoraLinear layer(desc);
+    const DeviceView x = memory.put(data.batch.x, true), y = memory.put(data.batch.y, true);
+    for (const LoraVariant& v : variants(x, y)) {
+      if (v.aligned && !layer.variant_for(x, y).aligned) continue;
+      FarMemory::write(data.batch.y, y);
+      DeviceSegments segments(c.num_tokens, c.max_loras, v.segment_size());
+      segments.upload(reference::make_batch_layout(data.batch.slots, c.max_loras), nullptr);
+      layer.launch(v, x, y, segments.view(), nullptr, LaunchOrder::after_previous);
+      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+      EXPECT_TRUE(have_same_bits(memory.get(y), expected));
+      trial.count(num_numbers(expected));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace loratory::gpu

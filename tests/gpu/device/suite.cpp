@@ -1,0 +1,147 @@
+#include "suite.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+
+#include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string environment(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+int64_t environment_or(const char* name, int64_t otherwise) {
+  const std::string text = environment(name);
+  return text.empty() ? otherwise : std::stoll(text);
+}
+
+std::string test_name() {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  return fmt::format("{}.{}", test->test_suite_name(), test->name());
+}
+
+uint64_t seed_of_name(const std::string& name) {
+  uint64_t hash = 0xCBF29CE484222325ULL;
+  for (const char letter : name) hash = (hash ^ uint64_t(letter)) * 0x100000001B3ULL;
+  return hash;
+}
+
+void print_repro(uint64_t seed) {
+  const std::string work = environment("LORATORY_GPU_WORK");
+  fmt::print("REPRO: {}LORATORY_GPU_SEED={} <this binary> --gtest_filter={}\n",
+             work.empty() ? "" : "LORATORY_GPU_WORK=" + work + " ", seed, test_name());
+}
+
+void print_record(const Record& record, uint64_t first_seed, double seconds) {
+  std::string classes;
+  for (const auto& [kind, count] : record.classes) {
+    classes += fmt::format("{}\"{}\": {}", classes.empty() ? "" : ", ", kind, count);
+  }
+  const GpuName gpu = gpu_name();
+  fmt::print(
+      "{{\"test\": \"{}\", \"gpu\": \"{}\", \"driver\": \"{}\", \"commit\": \"{}\", \"seed\": {}, "
+      "\"cases\": {}, \"results\": {}, \"worst_error_over_bound\": {:.4f}, \"seconds\": {:.2f}, "
+      "\"passed\": {}, \"classes\": {{{}}}}}\n",
+      test_name(), gpu.name, gpu.driver, environment("LORATORY_COMMIT"), first_seed,
+      record.num_cases, record.num_results, record.worst_error_over_bound, seconds,
+      !testing::Test::HasFailure(), classes);
+  std::fflush(stdout);
+}
+
+/// True if the case passed.
+bool run_case(uint64_t seed, Record& record, const std::function<void(Trial&)>& property) {
+  Trial trial(seed, record);
+  ++record.num_cases;
+  try {
+    property(trial);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+  if (testing::Test::HasFailure()) print_repro(seed);
+  return !testing::Test::HasFailure();
+}
+
+/// Each of the tests that run gets its share of the time.
+double soak_seconds() {
+  const auto all = double(environment_or("LORATORY_GPU_SOAK_S", 0));
+  return all / std::max(1, testing::UnitTest::GetInstance()->test_to_run_count());
+}
+
+uint64_t fresh_seed() {
+  std::random_device device;
+  return (uint64_t(device()) << 32) | device();
+}
+
+}  // namespace
+
+int64_t Trial::pick(uint64_t index, int64_t below) const {
+  return int64_t(reference::random_bits(seed_, 5000, index) % uint64_t(below));
+}
+
+void Trial::classify(bool is, const std::string& kind) const {
+  if (is) ++record_.classes[kind];
+}
+
+void Trial::count(int64_t num_results, double error_over_bound) const {
+  record_.num_results += num_results;
+  record_.worst_error_over_bound = std::max(record_.worst_error_over_bound, error_over_bound);
+}
+
+reference::LayerCase Trial::layer(const reference::LayerLimits& limits) const {
+  reference::LayerLimits cut = limits;
+  const int64_t work = environment_or("LORATORY_GPU_WORK", limits.num_products);
+  cut.num_products = std::min(cut.num_products, work);
+  if (work < limits.num_products) cut.weight_bytes = std::min(cut.weight_bytes, work / 4);
+  const reference::LayerCase c = layer_case(seed_, cut);
+  classify(c.num_tokens == 0, "no tokens");
+  classify(c.num_tokens == 1, "one token");
+  classify(c.num_tokens > 256, "more than 256 tokens");
+  classify(c.num_out.size() > 1, "packed");
+  classify(c.max_loras > 100, "more than 100 slots");
+  classify(c.max_rank > 64, "ranks above 64");
+  classify(c.aligned, "aligned");
+  classify(c.padded, "rows with gaps");
+  classify(!c.add_inputs, "without add_inputs");
+  classify(c.out == reference::Dtype::f32, "y of f32");
+  classify(c.weight == reference::Dtype::f16, "f16");
+  classify(c.mode.h == reference::IntermediateMode::store_as_x, "h stored as x");
+  classify(c.mode.scale == reference::ScaleMode::folded_b, "scaling folded into B");
+  classify(c.mode.sum == reference::SumMode::two_round, "two roundings");
+  classify(true, fmt::format("mapping {}", name(c.mapping)));
+  return c;
+}
+
+void for_all_seeds(int64_t num_cases, const std::function<void(Trial&)>& property) {
+  Record record;
+  const auto begin = Clock::now();
+  const double soak = soak_seconds();
+  const std::string one = environment("LORATORY_GPU_SEED");
+  uint64_t first = soak > 0 ? fresh_seed() : seed_of_name(test_name());
+  if (!one.empty()) first = std::stoull(one), num_cases = 1;
+  num_cases = std::min(num_cases, environment_or("LORATORY_GPU_CASES", num_cases));
+  const bool soaks = soak > 0 && one.empty();
+  if (soaks) fmt::print("soak: {} from seed {} for {:.0f} s\n", test_name(), first, soak);
+  for (int64_t i = 0; soaks ? seconds_since(begin) < soak : i < num_cases; ++i) {
+    if (!run_case(first + uint64_t(i), record, property)) break;
+  }
+  print_record(record, first, seconds_since(begin));
+}
+
+void OnGpu::SetUp() {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU";
+}
+
+}  // namespace loratory::gpu
