@@ -62,8 +62,8 @@ LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct Lorato
                                                              int32_t num_slices);
 LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryLayer* layer);
 
-/// What the rules of gpu::choose_variant() choose. `from` and `to` here and below: x and y; a shrink's x and h; an
-/// expand's h and y.
+/// What the rules of gpu::choose_variant() choose. `from` and `to` here and below: x and y; a
+/// shrink's x and h; an expand's h and y.
 LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
                                            const struct LoratoryTensor* from,
                                            const struct LoratoryTensor* to,
