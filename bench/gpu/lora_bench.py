@@ -37,7 +37,7 @@ import report  # noqa: E402
 import rows  # noqa: E402
 from implementation import Unsupported  # noqa: E402
 
-PEERS = ("gpu_vllm", "gpu_sglang", "gpu_punica", "gpu_torch_bmm")
+PEERS = ("gpu_vllm", "gpu_sglang", "gpu_tokenspeed", "gpu_punica", "gpu_torch_bmm")
 CHAIN = 4  # operations in the graph that is checked
 HANGS_AFTER_S = 120
 LOST = 3  # exit code: after an error that stays, a new process goes on

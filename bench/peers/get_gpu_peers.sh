@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Gets the LoRA kernels that bench/gpu/lora_bench.py is measured against, from PyPI, and leaves in
-# $1 only the files that it needs (a few MB), to be carried to a machine without a network. Their
-# code stays outside this repository. Needs pip, unzip and, for Punica, nvcc.
+# Gets the LoRA kernels that bench/gpu/lora_bench.py is measured against, from PyPI and, for
+# TokenSpeed, GitHub, and leaves in $1 only the files that it needs (a few MB), to be carried to a
+# machine without a network. Their code stays outside this repository. Needs pip, unzip, git and,
+# for Punica, nvcc.
 #   bench/peers/get_gpu_peers.sh /tmp/gpu-peers
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -16,9 +17,10 @@ for_linux+=(--platform manylinux2014_x86_64 --platform manylinux1_x86_64)
 vllm=0.33.0
 sglang=0.5.23
 punica=0.3.3  # of vLLM, the last whose sources hold it
+tokenspeed=8e742de5a34cb542e2743cfca96b193d20db5bd5  # no wheel up to 0.1.1 holds its LoRA kernels
 
 pip download -q --no-deps "${for_linux[@]}" -d "$work" "vllm==$vllm" "sglang==$sglang"
-rm -rf "$out"/{vllm,sglang,punica,site}
+rm -rf "$out"/{vllm,sglang,tokenspeed_kernel,punica,site}
 unzip -qo "$work"/vllm-*.whl 'vllm/lora/ops/triton_ops/*.py' -d "$out"
 unzip -qo "$work"/sglang-*.whl 'sglang/kernels/ops/lora/common/*.py' \
   'sglang/kernels/ops/lora/dense/*' 'sglang/srt/environ.py' 'sglang/srt/lora/utils.py' \
@@ -38,7 +40,22 @@ nvcc -shared -Xcompiler -fPIC -O3 -std=c++17 -gencode=arch=compute_90,code=sm_90
   --cudart=static -I "$work/include" -I "$sources" \
   "$here/punica_bgmv.cu" -o "$out/punica/libpunica_bgmv.so"
 
+# Only in its repository: the one commit, and of its files only these.
+lora="tokenspeed-kernel/python/tokenspeed_kernel/ops/lora/triton"
+git init -q "$work/tokenspeed"
+cd "$work/tokenspeed"
+git remote add origin https://github.com/lightseekorg/tokenspeed
+if git fetch -q --depth 1 --filter=blob:none origin "$tokenspeed" &&
+  git checkout -q FETCH_HEAD -- "$lora"; then
+  mkdir -p "$out/tokenspeed_kernel/ops/lora"
+  cp -r "$lora" "$out/tokenspeed_kernel/ops/lora"
+else
+  echo "TokenSpeed is left out: $tokenspeed could not be had from GitHub" >&2
+  tokenspeed="left out"
+fi
+
 cat >"$out/versions.json" <<JSON
-{"vllm": "$vllm", "sglang": "$sglang", "punica_bgmv": "vllm $punica (sources)"}
+{"vllm": "$vllm", "sglang": "$sglang", "tokenspeed": "$tokenspeed",
+ "punica_bgmv": "vllm $punica (sources)"}
 JSON
 du -sh "$out"

@@ -9,6 +9,7 @@ a captured server would launch for the largest batch.
 import torch
 
 from gpu_import import bare_package, stand_in
+from gpu_packed import as_packed, as_slices, runs_of, sorted_by_slot, two_stages
 from implementation import Implementation, Op
 
 
@@ -31,17 +32,6 @@ def _load(peers_dir):
     return LoRABatchInfo
 
 
-def _runs(slots):
-    """[(slot, length)] of neighbours with one slot."""
-    runs = []
-    for slot in slots:
-        if runs and runs[-1][0] == slot:
-            runs[-1][1] += 1
-        else:
-            runs.append([slot, 1])
-    return runs
-
-
 class _Segments:
     """A LoRABatchInfo over runs of (slot, length) of tokens in the order `permutation`."""
 
@@ -58,47 +48,20 @@ class _Segments:
             permutation=None if permutation is None else ints(permutation))
 
 
-def _sorted_by_slot(slots):
-    return sorted(range(len(slots)), key=lambda t: slots[t])
-
-
-def _as_slices(h, problem):
-    """[n, S*r] -> [S, n, r]."""
-    row = problem.row
-    return h.view(row.tokens, len(row.widths), row.rank).transpose(0, 1)
-
-
-def _as_packed(h):
-    return h.transpose(0, 1).reshape(h.shape[1], -1).contiguous()
-
-
-def _two_stages(problem, shrink, expand):
-    """shrink(x, a) -> h [n, S*r]; expand(h, b) adds to y."""
-    op, last = problem.row.op, [None]
-    given = _as_packed(problem.h)
-
-    def launch(copy):
-        h = given if op == "expand" else shrink(problem.x, problem.a[copy])
-        last[0] = h
-        if op != "shrink":
-            expand(h, problem.b[copy])
-
-    return Op(launch, lambda: _as_slices(last[0], problem) if op == "shrink" else problem.y)
-
-
 def _csgmv(batch_info):
     from sglang.kernels.ops.lora.dense.chunked_sgmv_expand import chunked_sgmv_lora_expand_forward
     from sglang.kernels.ops.lora.dense.chunked_sgmv_shrink import chunked_sgmv_lora_shrink_forward
     chunk = 16
 
     def prepare(problem):
-        row, order = problem.row, _sorted_by_slot(problem.slots)
+        row, order = problem.row, sorted_by_slot(problem.slots)
         runs = [(slot, min(chunk, length - at))
-                for slot, length in _runs(sorted(problem.slots)) for at in range(0, length, chunk)]
+                for slot, length in runs_of(sorted(problem.slots))
+                for at in range(0, length, chunk)]
         info = _Segments(batch_info, problem, runs, order, chunk).info
         offsets = torch.tensor(row.offsets, dtype=torch.int32)
         offsets_device = offsets.to(problem.device)
-        return _two_stages(
+        return two_stages(
             problem,
             lambda x, a: chunked_sgmv_lora_shrink_forward(x, a, info, num_slices=len(row.widths)),
             lambda h, b: chunked_sgmv_lora_expand_forward(
@@ -117,10 +80,10 @@ def _sgemm(batch_info):
     def prepare(problem):
         row = problem.row
         if row.is_decode:
-            info = _Segments(batch_info, problem, _runs(sorted(problem.slots)),
-                             _sorted_by_slot(problem.slots), row.tokens).info
+            info = _Segments(batch_info, problem, runs_of(sorted(problem.slots)),
+                             sorted_by_slot(problem.slots), row.tokens).info
         else:
-            runs = _runs(problem.slots)
+            runs = runs_of(problem.slots)
             info = _Segments(batch_info, problem, runs, None, max(n for _, n in runs)).info
         offsets = torch.tensor(row.offsets, dtype=torch.int32, device=problem.device)
 
@@ -132,7 +95,7 @@ def _sgemm(batch_info):
             else:
                 qkv_lora_b_fwd(h, b, info, offsets, max(row.widths), problem.y)
 
-        return _two_stages(
+        return two_stages(
             problem, lambda x, a: sgemm_lora_a_fwd(x, a, info, stack_num=len(row.widths)), expand)
 
     return prepare
@@ -158,7 +121,7 @@ def _v2():
             h = h[slots, torch.arange(len(slots), device=h.device)]
         elif bridge.planes > 1:
             h = h.sum(0)
-        return _as_slices(h, problem)
+        return as_slices(h, problem)
 
     def prepare(problem):
         row = problem.row
@@ -170,7 +133,7 @@ def _v2():
                            is_prefill_graph=not row.is_decode)
         plan = runner.plan_for(DenseLoraKind.LINEAR, row.rank, row.num_in, row.columns,
                                num_tokens=row.tokens)
-        given, last = Bridge(_as_packed(problem.h)), [None]
+        given, last = Bridge(as_packed(problem.h)), [None]
 
         def launch(copy):
             last[0] = given if row.op == "expand" else runner.run_a(

@@ -47,8 +47,7 @@ struct StackedDeviceWeights {
 };
 
 /// Errors   InputError: fewer than one slice, offsets that do not ascend within b, an A that has
-/// not
-///          S times the rank of B.
+///          not S times the rank of B.
 /// Source   statement [1.26]; StackedWeights of reference/engines/stacked.hpp; SGLang,
 ///          lora/mem_pool.py; TokenSpeed, PR #83.
 LoraLinearDesc stacked_linear(const StackedDeviceWeights& weights);
