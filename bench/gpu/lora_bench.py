@@ -100,8 +100,8 @@ def chosen_implementations(options):
 class State:
     """The results so far, in a file that is whole at any time."""
 
-    def __init__(self, folder):
-        self.path = folder / "lora_bench.json"
+    def __init__(self, path):
+        self.path = path
         self.data = json.loads(self.path.read_text()) if self.path.exists() else {"rows": {}}
 
     def save(self):
@@ -190,7 +190,7 @@ def run_measure(options):
     """The child that measures: rows and implementations that have no result yet."""
     import timing
 
-    state, timer = State(options.out), timing.Timer()
+    state, timer = State(options.out / "lora_bench.json"), timing.Timer()
     implementations, failed = chosen_implementations(options)
     state.data["not_loaded"] = failed
     for name, text in failed.items():
@@ -244,7 +244,7 @@ def run_compile(options):
 
 
 def child(options, what, deadline):
-    return subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--child", what,
+    return subprocess.Popen([sys.executable, *sys.argv, "--child", what,
                              "--deadline", str(deadline)])
 
 
@@ -299,7 +299,7 @@ def about(options):
 def run_parent(options):
     deadline = time.time() + options.budget_s
     options.out.mkdir(parents=True, exist_ok=True)
-    state = State(options.out)
+    state = State(options.out / "lora_bench.json")
     state.data["about"] = about(options)
     state.save()
     compile_ahead(options, deadline)
@@ -307,7 +307,7 @@ def run_parent(options):
     for _ in range(20):  # as many parts may crash
         os.utime(state.path)
         ended = watch(child(options, "measure", deadline), state.path)
-        state = State(options.out)
+        state = State(options.out / "lora_bench.json")
         if ended == 0 or time.time() > deadline:
             break
         if ended == LOST:

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <span>
@@ -27,6 +28,7 @@ using loratory::gpu::LoraLinear;
 using loratory::gpu::LoraLinearDesc;
 using loratory::gpu::LoraShrink;
 using loratory::gpu::LoraShrinkDesc;
+using loratory::gpu::LoraStage;
 using loratory::gpu::LoraVariant;
 using loratory::reference::Dtype;
 
@@ -88,6 +90,21 @@ LoraVariant variant(const LoratoryVariant& from) {
           .aligned = from.aligned != 0};
 }
 
+LoratoryVariant variant(const LoraVariant& from) {
+  return {.rank_tiles = from.rank_tiles,
+          .token_tiles = from.token_tiles,
+          .cluster = from.cluster,
+          .stages = from.stages,
+          .aligned = from.aligned ? 1 : 0};
+}
+
+LoraStage stage(int32_t value) {
+  if (value < LORATORY_LINEAR || value > LORATORY_EXPAND) {
+    throw InputError("stage", "is " + std::to_string(value) + ", needs 0, 1 or 2");
+  }
+  return LoraStage(value);
+}
+
 }  // namespace
 
 const char* loratory_error() { return last_error().c_str(); }
@@ -133,10 +150,21 @@ void loratory_layer_destroy(LoratoryLayer* layer) { delete layer; }
 int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* from,
                            const LoratoryTensor* to, LoratoryVariant* out) {
   return guarded(1, [&] {
-    const LoraVariant chosen = std::visit(
-        [&](const auto& one) { return one.variant_for(view(*from), view(*to)); }, layer->layer);
-    *out = {chosen.rank_tiles, chosen.token_tiles, chosen.cluster, chosen.stages,
-            chosen.aligned ? 1 : 0};
+    *out = variant(std::visit(
+        [&](const auto& one) { return one.variant_for(view(*from), view(*to)); }, layer->layer));
+    return 0;
+  });
+}
+
+int loratory_variants(int32_t of_stage, int32_t of_dtype, LoratoryVariant* variants,
+                      int32_t* num_variants) {
+  return guarded(1, [&] {
+    const Dtype all = dtype(of_dtype);
+    const auto found = loratory::gpu::lora_variants(
+        stage(of_stage), {.x = all, .weight = all, .h = Dtype::f32, .y = all});
+    const size_t room = std::min(found.size(), size_t(std::max(0, *num_variants)));
+    for (size_t i = 0; i < room; ++i) variants[i] = variant(found[i]);
+    *num_variants = int32_t(found.size());
     return 0;
   });
 }

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
+enum LoratoryStage { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
 
 /// Strides in elements, outermost axis first.
 struct LoratoryTensor {
@@ -61,12 +62,17 @@ LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct Lorato
                                                              int32_t num_slices);
 LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryLayer* layer);
 
-/// What the dispatch table chooses. `from` and `to` here and below: x and y; a shrink's x and h; an
-/// expand's h and y.
+/// What the rules of gpu::choose_variant() choose. `from` and `to` here and below: x and y; a
+/// shrink's x and h; an expand's h and y.
 LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
                                            const struct LoratoryTensor* from,
                                            const struct LoratoryTensor* to,
                                            struct LoratoryVariant* variant);
+
+/// All that this GPU can launch, where x, A, B and y are of `dtype` and h is fp32. `variants` has
+/// room for *num_variants, which becomes how many there are; what has no room is left out.
+LORATORY_EXPORT int loratory_variants(int32_t stage, int32_t dtype,
+                                      struct LoratoryVariant* variants, int32_t* num_variants);
 
 /// `overlaps_previous` 1: programmatic dependent launch. May be captured into a graph.
 LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryLayer* layer,

@@ -26,7 +26,9 @@ class _Variant(ctypes.Structure):
                 for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned")]
 
     def __str__(self):
-        return ", ".join(f"{name} {getattr(self, name)}" for name, _ in self._fields_)
+        """As gpu::describe()."""
+        return (f"r{16 * self.rank_tiles} t{8 * self.token_tiles} c{self.cluster} s{self.stages}"
+                + ("" if self.aligned else " unaligned"))
 
 
 def _tensor(tensor):
@@ -82,6 +84,13 @@ class Library:
             layer, ctypes.byref(source), ctypes.byref(target), ctypes.byref(variant)) == 0)
         return variant
 
+    def variants(self, op, dtype=torch.bfloat16):
+        """All that this GPU can launch of a row's operation, aligned ones first."""
+        found, count = (_Variant * 64)(), ctypes.c_int32(64)
+        self._check(self._c.loratory_variants(list(_STAGES).index(op), _DTYPES[dtype], found,
+                                              ctypes.byref(count)) == 0)
+        return sorted(found[:count.value], key=lambda variant: -variant.aligned)
+
     def segments(self, slots, num_slots, variant):
         segments = self._c.loratory_segments_create(
             (ctypes.c_int32 * len(slots))(*slots), len(slots), num_slots, ctypes.byref(variant))
@@ -113,27 +122,31 @@ class Library:
         return launch
 
 
+def _tensors(problem):
+    """What is read and what is written; h in fp32, as the tensor cores' path has it."""
+    if problem.row.op == "shrink":
+        return problem.x, torch.zeros_like(problem.h, dtype=torch.float32)
+    return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
+
+
+def prepare(library, problem, variant=None, overlaps=True):
+    """The row's operation with `variant`, or with what the rules choose."""
+    source, target = _tensors(problem)
+    x, y = _tensor(source), _tensor(target)
+    layers = [library.layer(problem, copy) for copy in range(problem.copies)]
+    variant = variant or library.variant(layers[0], x, y)
+    segments = library.segments(problem.slots, problem.row.adapters, variant)
+    return Op(
+        launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps),
+        output=lambda: target, config=str(variant),
+        close=lambda source=source: library.destroy(layers, segments))  # source lives
+
+
 def implementations(library):
     """The floor; ours with and without programmatic dependent launch."""
 
-    def tensors(problem):
-        """What is read and what is written; h in fp32, as the tensor cores' path has it."""
-        if problem.row.op == "shrink":
-            return problem.x, torch.zeros_like(problem.h, dtype=torch.float32)
-        return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
-
     def make(overlaps):
-        def prepare(problem):
-            source, target = tensors(problem)
-            x, y = _tensor(source), _tensor(target)
-            layers = [library.layer(problem, copy) for copy in range(problem.copies)]
-            variant = library.variant(layers[0], x, y)
-            segments = library.segments(problem.slots, problem.row.adapters, variant)
-            return Op(
-                launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps),
-                output=lambda: target, config=str(variant),
-                close=lambda source=source: library.destroy(layers, segments))  # source lives
-        return prepare
+        return lambda problem: prepare(library, problem, overlaps=overlaps)
 
     def read_node(problem):
         return Op(launch=library.read_node(problem), output=lambda: None)

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gpu/runtime/device_view.hpp"
@@ -17,6 +18,8 @@
 //          the pointers may not: a captured graph keeps them.
 
 namespace loratory::gpu {
+
+class DispatchTable;
 
 /// One slice of a packed layer, for all slots.
 struct LoraSliceDesc {
@@ -39,6 +42,8 @@ struct LoraLinearDesc {
   /// takes one launch: the same bits, but up to four times as long.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  /// Which variant for which launch (dispatch_table.hpp); null: the rules of choose_variant().
+  std::shared_ptr<const DispatchTable> dispatch = nullptr;
 };
 
 /// S · T · R fp32 numbers.
@@ -50,7 +55,8 @@ struct LoraShrinkSliceDesc {
 };
 
 struct LoraShrinkDesc {
-  std::vector<LoraShrinkSliceDesc> slices;  ///< S
+  std::vector<LoraShrinkSliceDesc> slices;                  ///< S
+  std::shared_ptr<const DispatchTable> dispatch = nullptr;  ///< null: the rules
 };
 
 struct LoraExpandSliceDesc {
@@ -64,6 +70,7 @@ struct LoraExpandDesc {
   int64_t offset_start = 0;                 ///< first column of slice 0 in y
   bool add_inputs = true;                   ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
+  std::shared_ptr<const DispatchTable> dispatch = nullptr;  ///< null: the rules
 };
 
 /// When a launch may start.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/kernels/dispatch_table.hpp"
 #include "gpu/kernels/lora_shape.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
@@ -89,6 +90,18 @@ LoraLayer::LoraLayer(LoraStage stage, LoraLinearDesc desc) : stage_(stage), desc
   params_.two_round = desc_.mode.sum == SumMode::two_round;
   require(reinterpret_cast<uintptr_t>(desc_.workspace) % alignof(float) == 0, "workspace",
           "is not aligned to its numbers");
+  if (desc_.dispatch != nullptr) check_dispatch();
+}
+
+/// A table may be older than the kernels: better told here than at some launch.
+void LoraLayer::check_dispatch() const {
+  const auto kernels =
+      lora_variants(stage_, {.x = weight_, .weight = weight_, .h = Dtype::f32, .y = weight_});
+  if (kernels.empty() || !has_clusters()) return;  // planned without CUDA; the table is not used
+  for (const DispatchEntry& entry : desc_.dispatch->entries()) {
+    require(entry.stage != stage_ || std::ranges::find(kernels, entry.variant) != kernels.end(),
+            "dispatch", "has variant " + describe(entry.variant) + ", which has no kernel");
+  }
 }
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
@@ -176,15 +189,16 @@ bool LoraLayer::has_workspace(int64_t num_tokens) const {
 }
 
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
-  return choose_variant({.stage = stage_,
-                         .num_tokens = num_tokens(tensors),
-                         .num_in = params_.num_in,
-                         .max_rank = max_rank_,
-                         .num_slices = params_.num_slices,
-                         .one_block = num_rank_tiles_ <= 4,
-                         .has_workspace = has_workspace(num_tokens(tensors)),
-                         .aligned = are_aligned(tensors),
-                         .has_clusters = has_clusters()});
+  const LaunchShape shape{.stage = stage_,
+                          .num_tokens = num_tokens(tensors),
+                          .num_in = params_.num_in,
+                          .max_rank = max_rank_,
+                          .num_slices = params_.num_slices,
+                          .one_block = num_rank_tiles_ <= 4,
+                          .has_workspace = has_workspace(num_tokens(tensors)),
+                          .aligned = are_aligned(tensors),
+                          .has_clusters = has_clusters()};
+  return desc_.dispatch != nullptr ? desc_.dispatch->choose(shape) : choose_variant(shape);
 }
 
 LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {

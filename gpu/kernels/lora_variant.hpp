@@ -37,7 +37,8 @@ struct LaunchShape {
   bool has_clusters = true;   ///< of the GPU: has_clusters()
 };
 
-/// The dispatch table. Depends on nothing else, so a replayed graph would choose the same.
+/// The rules, for a layer without a DispatchTable (dispatch_table.hpp). Depends on nothing else, so
+/// a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
 }  // namespace loratory::gpu

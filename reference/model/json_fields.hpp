@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-// For .cpp files of this folder: it brings in the JSON library.
+// For .cpp files: it brings in the JSON library.
 
 namespace loratory::reference {
 
