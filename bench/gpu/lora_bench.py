@@ -52,13 +52,28 @@ def _command(argv):
     return " ".join(kept)
 
 
+def checked(parser, options, patterns):
+    """Bad input ends here: one line, exit 2."""
+    for name in patterns:
+        try:
+            re.compile(getattr(options, name))
+        except re.error as error:
+            parser.exit(2, f"--{name}: {error}, needs a regular expression\n")
+    if options.lib and not options.lib.is_file():
+        parser.exit(2, f"--lib: {options.lib}: no such file; build the target loratory_c\n")
+    if not options.list and getattr(options, "device", "cuda") == "cuda":
+        if not torch.cuda.is_available():
+            parser.exit(2, "no CUDA device: a GPU and its driver are needed\n")
+    return options
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--lib", type=pathlib.Path, help="libloratory_c.so")
     add("--peers-dir", type=pathlib.Path, help="made by bench/peers/get_gpu_peers.sh")
-    add("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out/lora_bench")))
+    add("--out", type=pathlib.Path, default=pathlib.Path("out/lora_bench"))
     add("--rows", default="", help="a regular expression over the names; searches the sweep too")
     add("--sweep", action="store_true", help="the rows beside the anchors too")
     add("--implementations", default="", help="a regular expression over their names")
@@ -71,7 +86,7 @@ def parse():
     add("--device", default="cuda", help="cpu: check alone, with TRITON_INTERPRET=1")
     add("--deadline", type=float, help=argparse.SUPPRESS)
     add("--child", default="", help=argparse.SUPPRESS)  # measure | compile:I/N
-    return parser.parse_args()
+    return checked(parser, parser.parse_args(), ["rows", "implementations"])
 
 
 def chosen_rows(options):
@@ -313,8 +328,7 @@ def run_parent(options):
         if ended == LOST:
             continue
         if not state.data.get("current"):
-            print(f"the measuring child ended with {ended} before it began", file=sys.stderr)
-            break
+            sys.exit(f"the measuring child ended with {ended} before it began")
         row_name, name = state.data["current"]
         state.data["rows"][row_name]["implementations"][name] = {
             "kind": "crashed", "error": f"the process ended with {ended}"}

@@ -52,7 +52,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--lib", type=pathlib.Path, help="libloratory_c.so")
-    add("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", "out/lora_tune")))
+    add("--out", type=pathlib.Path, default=pathlib.Path("out/lora_tune"))
     add("--rows", default="", help="a regular expression over the names")
     add("--list", action="store_true", help="print the names of the rows and stop")
     add("--replays", type=int, default=60)
@@ -60,7 +60,10 @@ def parse():
     add("--commit", default="", help="of the library, where git is not at hand")
     add("--deadline", type=float, help=argparse.SUPPRESS)
     add("--child", default="", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.lib and not options.list:
+        parser.exit(2, "--lib: is missing; build the target loratory_c\n")
+    return lora_bench.checked(parser, options, ["rows"])
 
 
 def cell_of(row):
@@ -324,8 +327,6 @@ def main():
     options.device = "cuda"
     if options.list:
         print("\n".join(row.name for row in chosen_rows(options)))
-    elif not options.lib:
-        sys.exit("--lib: is missing")
     elif options.child:
         run_child(options)
     else:

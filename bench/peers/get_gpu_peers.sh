@@ -5,6 +5,10 @@
 # for Punica, nvcc.
 #   bench/peers/get_gpu_peers.sh /tmp/gpu-peers
 set -euo pipefail
+if [[ $# -ne 1 ]]; then
+  echo "get_gpu_peers.sh: needs one argument, the folder to fill" >&2
+  exit 2
+fi
 here="$(cd "$(dirname "$0")" && pwd)"
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
 work="$(mktemp -d)"
