@@ -8,6 +8,7 @@
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_buffer.hpp"
+#include "upload.hpp"
 
 namespace loratory::gpu {
 
@@ -26,15 +27,6 @@ class DeviceTensor {
   reference::Extents shape_, strides_;
   size_t num_bytes_;
 };
-
-/// The values in device memory.
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values) {
-  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
-}
 
 /// Whether this process sees a GPU.
 bool has_gpu();

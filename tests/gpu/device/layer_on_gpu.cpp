@@ -14,6 +14,7 @@
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
+#include "upload.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -39,15 +40,6 @@ size_t workspace_size(const LayerData& data) {
 void to_device(void* to, const void* from, size_t num_bytes) {
   LORATORY_CUDA_CHECK(cudaMemcpy(to, from, num_bytes, cudaMemcpyHostToDevice));
 }
-
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values) {
-  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
-  to_device(buffer.get(), values.data(), values.size() * sizeof(T));
-  return buffer;
-}
-
-std::string name(const LoraVariant& v) { return describe(v); }
 
 }  // namespace
 
@@ -105,8 +97,8 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
     tables_.push_back(upload(slice.scalings));
   }
   workspace_ = make_device_buffer(workspace_size(data));
-  to_device(workspace_.get(), std::vector<std::byte>(workspace_size(data), std::byte{0xFF}).data(),
-            workspace_size(data));  // NaN: what no shrink has written is not read
+  // NaN: what no shrink has written is not read.
+  LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(data)));
   layer_ = std::make_unique<LoraLinear>(desc());
 }
 
@@ -142,7 +134,7 @@ std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
 }
 
 KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
-  return {.name = name(v),
+  return {.name = describe(v),
           .segment_size = v.segment_size(),
           .launch = [this, v](const DeviceView& x, const DeviceView& y, const SegmentView& segments,
                               CUstream_st* stream, LaunchOrder order) {
@@ -191,7 +183,7 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
     for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
       if (up.segment_size() != down.segment_size()) continue;
       if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
-      out.push_back({.name = "shrink " + name(down) + ", expand " + name(up),
+      out.push_back({.name = "shrink " + describe(down) + ", expand " + describe(up),
                      .segment_size = up.segment_size(),
                      .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
                                                   const SegmentView& segments, CUstream_st* stream,

@@ -6,6 +6,7 @@
 #include "gpu/runtime/cuda_check.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
+#include "upload.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -92,14 +93,6 @@ LayerCase small_case(uint64_t seed, bool aligned) {
           .max_loras = 4,
           .max_rank = aligned ? 8 : 4,
           .mapping = reference::Mapping::distinct};
-}
-
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values) {
-  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return buffer;
 }
 
 class LoraOffsets : public OnGpu {};
