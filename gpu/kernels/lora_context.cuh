@@ -93,9 +93,10 @@ __device__ inline float4 added(float4 a, float4 b) {
 
 /// Where a piece of 16 bytes lies among rows of 128: eight rows' pieces share no bank.
 __device__ inline int place_of(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
-/// Among rows of 64.
+/// Among rows of kPieces pieces, 2 or 4.
+template <int kPieces>
 __device__ inline int place_in_tile(int row, int piece) {
-  return row * 64 + (piece ^ row / 2 % 4) * 16;
+  return (row * kPieces + (piece ^ row * kPieces / 8 % kPieces)) * 16;
 }
 
 /// Eight numbers to shared memory, of which `valid` exist and the others become 0.

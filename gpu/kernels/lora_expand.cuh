@@ -47,6 +47,7 @@ class Expand {
   using Out = typename C::Out;
   static constexpr bool kFp32 = sizeof(Out) == 4;
   static constexpr int kEach = 8;                              // columns of one thread
+  static constexpr int kPieces = C::kTileRanks / 8;            // of a row of a stage
   static constexpr int kTokenRows = (C::kTokenTiles + 1) / 2;  // fragments of 16 tokens
   static constexpr int kHalves = C::kTokenTiles == 1 ? 1 : 2;  // of them that can exist
   static constexpr int kWords = kFp32 ? 8 : 4;                 // of eight columns
@@ -71,38 +72,42 @@ class Expand {
 
   // --- loads --------------------------------------------------------------------------------
 
-  /// 32 ranks of a tile of B into the ring. A column lies where its fragment is read: eight lanes
-  /// then read neighbouring rows, and banks do not collide.
+  /// kTileRanks ranks of a tile of B into the ring. A column lies where its fragment is read: eight
+  /// lanes then read neighbouring rows, and banks do not collide.
   __device__ void load_stage(const Unit& unit) {
     if (load_tile_ < unit.end_tile) {
       const UnitSlice& s = slice_at(load_tile_, load_slice_);
-      const int rank = load_rank_ + 8 * c.quad;
+      const int piece = c.lane % kPieces, first = c.lane / kPieces;
+      const int rank = load_rank_ + 8 * piece;
       const int valid = min(8, s.rank - rank);
-      const int column = (load_tile_ - s.first_tile) * C::kTileColumns + c.row;
+      const int column = (load_tile_ - s.first_tile) * C::kTileColumns + first;
       const uint32_t row_bytes = s.b_row_bytes;
       const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
       const int left = valid > 0 ? s.num_out - column : 0;
-      // Column i + row of the tile, i = 0, 8, 16, 24: n8 tile row / 2 % 4, column i / 4 + row % 2.
       std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes;
-      const int row = c.row / 2 % 4 * 8 + c.row % 2;
       const bool whole = s.rank % 8 == 0;
 #pragma unroll
-      for (int i = 0; i < C::kTileColumns; i += 8) {
+      for (int i = 0; i < C::kTileColumns; i += 32 / kPieces) {
         const int count = i < left ? valid : 0;
+        std::byte* const place = to + place_in_tile<kPieces>(row_of(first + i), piece);
         if (whole)
-          copy_eight_or_none<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
+          copy_eight_or_none<C::kAligned>(place, from, count);
         else
-          copy_eight<C::kAligned>(to + place_in_tile(row + i / 4, c.quad), from, count);
-        from += 8 * uint64_t(row_bytes);
+          copy_eight<C::kAligned>(place, from, count);
+        from += 32 / kPieces * uint64_t(row_bytes);
       }
       load_slot_ = load_slot_ + 1 == C::kNumTileStages ? 0 : load_slot_ + 1;
-      load_rank_ += 32;
+      load_rank_ += C::kTileRanks;
       if (load_rank_ >= s.rank) {
         load_rank_ = 0;
         load_tile_ += C::kNumWarps;
       }
     }
     close_copy_group();
+  }
+  /// Column 8 (g / 2) + 2 j + g % 2 of a tile is column g of n8 tile j.
+  __device__ static int row_of(int column) {
+    return column / 2 % 4 * 8 + column / 8 * 2 + column % 2;
   }
 
   /// Columns of this thread in a tile, and how many of them exist (all or none where aligned).
@@ -160,10 +165,11 @@ class Expand {
     const UnitSlice& s = slice_at(tile, slice_);
     Acc acc = {};
 #pragma unroll 1
-    for (int rank = 0; rank < s.rank; rank += 32) {
+    for (int rank = 0; rank < s.rank; rank += C::kTileRanks) {
       wait_for_copies<C::kNumTileStages - 1>();
       __syncwarp();
-      multiply(unit, c.warp_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, acc);
+      multiply(unit, c.warp_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, s.rank - rank,
+               acc);
       slot_ = slot_ + 1 == C::kNumTileStages ? 0 : slot_ + 1;
       __syncwarp();
       load_stage(unit);
@@ -175,30 +181,43 @@ class Expand {
     load_base(unit, tile + C::kNumWarps, base_);
   }
 
-  /// 32 ranks. Where only eight tokens can exist the other half of the fragment repeats them.
-  __device__ void multiply(const Unit& unit, const std::byte* b, int h_column, Acc& acc) const {
-    uint4 w[4];
+  /// 16 ranks of four n8 tiles of B.
+  struct Weights {
+    uint32_t low[4], high[4];
+  };
+  __device__ Weights load_weights(const std::byte* b, int first_piece) const {
+    Weights w;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      w[j] = load_matrices(b + place_in_tile(8 * j + c.lane % 8, c.lane / 8));
+    for (int j = 0; j < 4; j += 2) {
+      const int row = 8 * (j + c.lane / 16) + c.lane % 8;
+      const uint4 v =
+          load_matrices(b + place_in_tile<kPieces>(row, first_piece + c.lane / 8 % 2));
+      w.low[j] = v.x, w.high[j] = v.y, w.low[j + 1] = v.z, w.high[j + 1] = v.w;
     }
+    return w;
+  }
+
+  /// A stage in steps of 16 ranks, hi then lo; steps without a rank are left out. Where only eight
+  /// tokens can exist the other half of the fragment repeats them.
+  __device__ void multiply(const Unit& unit, const std::byte* b, int h_column, int left,
+                           Acc& acc) const {
 #pragma unroll
-    for (int m = 0; m < kTokenRows; ++m) {
-      if (16 * m >= unit.num_tokens) continue;
-      const int token = 16 * m + c.lane % (8 * kHalves);
-      const std::byte* const h = c.h_place(token, h_column + c.lane / 16 * 8);
-      multiply_h(h, w, acc[m]);
-      if (p.split_h) multiply_h(h + 16, w, acc[m]);
+    for (int step = 0; step < C::kTileRanks / 16; ++step) {
+      if (step > 0 && left <= 16 * step) return;
+      const Weights w = load_weights(b, 2 * step);
+#pragma unroll
+      for (int m = 0; m < kTokenRows; ++m) {
+        if (16 * m >= unit.num_tokens) continue;
+        const int token = 16 * m + c.lane % (8 * kHalves);
+        const std::byte* const h = c.h_place(token, h_column + 16 * step + c.lane / 16 * 8);
+        multiply_h(load_matrices(h), w, acc[m]);
+        if (p.split_h) multiply_h(load_matrices(h + 16), w, acc[m]);
+      }
     }
   }
-  /// hi, or lo: pieces of eight ranks lie 32 bytes apart.
-  __device__ static void multiply_h(const std::byte* h, const uint4 (&w)[4], float (&acc)[4][4]) {
-    const uint4 h0 = load_matrices(h), h1 = load_matrices(h + 64);
+  __device__ static void multiply_h(const uint4& h, const Weights& w, float (&acc)[4][4]) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      mma<Weight>(acc[j], h0, w[j].x, w[j].y);
-      mma<Weight>(acc[j], h1, w[j].z, w[j].w);
-    }
+    for (int j = 0; j < 4; ++j) mma<Weight>(acc[j], h, w.low[j], w.high[j]);
   }
 
   // --- results ------------------------------------------------------------------------------

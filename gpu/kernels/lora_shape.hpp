@@ -59,7 +59,8 @@ struct Shape {
   static constexpr int kNumStages = kStages;
   static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
   static constexpr int kTileColumns = 32;                                 // of y, for one warp
-  static constexpr int kTileStageBytes = kTileColumns * 64;               // 32 ranks of B
+  static constexpr int kTileRanks = kRankTiles == 1 ? 16 : 32;            // of B, in a stage
+  static constexpr int kTileStageBytes = kTileColumns * kTileRanks * 2;
   static constexpr int kRingBytes =                                       // of a warp
       kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : kStages * kTileStageBytes;
   static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
