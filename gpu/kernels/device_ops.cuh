@@ -97,6 +97,12 @@ template <int kOpen>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
+/// A load that nobody waits for.
+__device__ inline void touch(const void* p) {
+  uint32_t unused;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(unused) : "l"(p));
+  (void)unused;
+}
 __device__ inline void prefetch_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }

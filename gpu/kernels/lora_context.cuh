@@ -8,7 +8,8 @@ namespace loratory::gpu {
 /// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
 template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
           int kStages_, bool kAligned_, LoraStage kStage_>
-struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_> {
+struct Config
+    : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, int(sizeof(Out_))> {
   using Weight = Weight_;
   using Out = Out_;
   static constexpr int kRankTiles = kRankTiles_;
@@ -50,11 +51,20 @@ struct Context {
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][group][token][rank of a block]
   __device__ float* receive() const { return partial() + C::kPartialFloats; }
-  /// Stages of A and x, then of B.
+  /// Stages of A and x.
   __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
   __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
+  /// This warp's stages of B, and then as many tiles of y.
+  __device__ std::byte* tile_ring() const {
+    return ring() + C::kNumWarps * C::kRingBytes + warp * C::kTileRingBytes;
+  }
+  __device__ std::byte* base_ring() const {
+    return tile_ring() + C::kNumTileStages * C::kTileStageBytes;
+  }
   /// [token][rank / 8][hi of eight, lo of eight]
-  __device__ std::byte* h() const { return ring() + C::kNumWarps * C::kRingBytes; }
+  __device__ std::byte* h() const {
+    return ring() + C::kNumWarps * (C::kRingBytes + C::kTileRingBytes);
+  }
 
   /// Slice of the unit that a tile of ranks, or of columns, belongs to.
   __device__ const UnitSlice& slice_of(const Unit& unit, int tile, int UnitSlice::*first) const {

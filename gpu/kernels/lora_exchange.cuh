@@ -12,7 +12,6 @@ struct PreviousKernel {
     if (waited) return;
     waited = true;
     wait_for_previous_kernel();
-    let_next_kernel_start();
   }
 };
 
@@ -49,11 +48,11 @@ class Exchange {
     begin_sending();
     if constexpr (C::kSends) {
       const int cta = int(threadIdx.x);
-      if (cta == 0) expect_bytes(c.barriers() + buffer(block), expected_bytes(unit, block));
+      if (cta == 0) expect_bytes(c.barriers() + buffer(unit, block), expected_bytes(unit, block));
       if constexpr (C::kScatters) {
         if (cta < unit.num_tokens || cta >= C::kCluster) return;
-        float* const to = c.receive() + buffer(block) * C::kReceiveFloats;
-        for (int i = 0; i < C::kGroupsEach; ++i) send(to, c.barriers() + buffer(block), cta, {});
+        float* const to = c.receive() + buffer(unit, block) * C::kReceiveFloats;
+        for (int i = 0; i < C::kGroupsEach; ++i) send(to, c.barriers() + buffer(unit, block), cta, {});
       }
     }
   }
@@ -62,14 +61,15 @@ class Exchange {
   static constexpr uint32_t kCopies = C::kSends && !C::kScatters ? C::kCluster : 1;
 
   /// Four sums of a group, ranks j.. of the block; `cta` < kCopies.
-  __device__ void hand_over(int block, int group, int token, int j, float4 sum, int cta) const {
-    float* const to = c.receive() + buffer(block) * C::kReceiveFloats;
+  __device__ void hand_over(const Unit& unit, int block, int group, int token, int j, float4 sum,
+                            int cta) const {
+    float* const to = c.receive() + buffer(unit, block) * C::kReceiveFloats;
     if constexpr (C::kScatters) {
       const int own_token = token / C::kCluster;
       send(to + group * C::kReceiveTile + own_token * C::kRowFloats + j,
-           c.barriers() + buffer(block), token % C::kCluster, as_bits(sum));
+           c.barriers() + buffer(unit, block), token % C::kCluster, as_bits(sum));
     } else if constexpr (C::kSends) {
-      send(to + group * C::kReceiveTile + token * C::kRowFloats + j, c.barriers() + buffer(block),
+      send(to + group * C::kReceiveTile + token * C::kRowFloats + j, c.barriers() + buffer(unit, block),
            cta, as_bits(sum));
     } else {  // groups come in order: the running sum stays with its thread
       auto* const total = reinterpret_cast<float4*>(to + token * C::kRowFloats + j);
@@ -79,7 +79,7 @@ class Exchange {
 
   /// h of a block: to shared memory, or to p.h. Eight ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
-    if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(block), parity(block));
+    if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(unit, block), parity(unit, block));
     constexpr uint32_t kEights = C::kBlockRank / 8;
     const uint32_t count = uint32_t(own_tokens(unit)) * kEights;
 #pragma unroll 1
@@ -89,14 +89,14 @@ class Exchange {
       const int token = C::kScatters ? own_token * C::kCluster + c.cta : own_token;
       const int rank = block * C::kBlockRank + j;
       if (rank / 16 >= unit.num_rank_tiles) continue;
-      const float4 v0 = add_groups(buffer(block), own_token, j);
-      const float4 v1 = add_groups(buffer(block), own_token, j + 4);
+      const float4 v0 = add_groups(buffer(unit, block), own_token, j);
+      const float4 v1 = add_groups(buffer(unit, block), own_token, j + 4);
       keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w});
     }
   }
 
   /// After the last block.
-  __device__ void end_unit(int num_blocks) { blocks_done_ += num_blocks; }
+  __device__ void end_unit(const Unit& unit) { blocks_done_ += unit.end_block - unit.first_block; }
 
  private:
   const Context<C> c;
@@ -104,8 +104,14 @@ class Exchange {
   bool may_send_ = false;
   int blocks_done_ = 0;
 
-  __device__ int buffer(int block) const { return C::kSends ? (blocks_done_ + block) % 2 : 0; }
-  __device__ int parity(int block) const { return (blocks_done_ + block) / 2 % 2; }
+  /// Blocks before it, of all units.
+  __device__ int index(const Unit& unit, int block) const {
+    return blocks_done_ + block - unit.first_block;
+  }
+  __device__ int buffer(const Unit& unit, int block) const {
+    return C::kSends ? index(unit, block) % 2 : 0;
+  }
+  __device__ int parity(const Unit& unit, int block) const { return index(unit, block) / 2 % 2; }
 
   /// Tokens of this CTA, and what it receives of a block.
   __device__ int own_tokens(const Unit& unit) const {
@@ -160,6 +166,11 @@ class Exchange {
   }
   __device__ void write_h(const UnitSlice& s, int token, int j, const EightSums& v) const {
     float* const h = reinterpret_cast<float*>(c.tokens()[token].y) + s.index * p.h_slice_stride + j;
+    if (p.h_aligned && j + 8 <= s.rank) {
+      reinterpret_cast<float4*>(h)[0] = {v[0], v[1], v[2], v[3]};
+      reinterpret_cast<float4*>(h)[1] = {v[4], v[5], v[6], v[7]};
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (j + i < s.rank) h[i] = v[i];

@@ -12,34 +12,28 @@ class Expand {
  public:
   __device__ explicit Expand(const Context<C>& context) : c(context), p(context.p) {}
 
-  /// Starts the loads that do not need h. This warp's part of the ring is free.
+  /// Starts on B, which may be read before the kernel before this one has ended, and brings what the
+  /// ring has no room for near. This warp's part of the ring is free.
   __device__ void begin(const Unit& unit) {
-    load_tile_ = unit.first_tile + c.warp;
-    load_rank_ = load_slot_ = slot_ = 0;
-    load_slice_ = base_slice_ = slice_ = 0;
+    begin_loads(unit);
+    slot_ = base_slot_ = slice_ = 0;
 #pragma unroll 1
-    for (int i = 0; i < C::kNumTileStages; ++i) load_stage(unit);
+    for (int i = 0; i < C::kNumTileStages; ++i) load_stage<true, false>(unit);
+    prefetch(unit);
   }
-  __device__ void begin_base(const Unit& unit) { load_base(unit, unit.first_tile + c.warp, base_); }
-
-  /// Brings this warp's rows of B near while A streams.
-  __device__ void prefetch(const Unit& unit) const {
+  /// Starts on y.
+  __device__ void begin_base(const Unit& unit) {
+    begin_loads(unit);
 #pragma unroll 1
-    for (int tile = unit.first_tile + c.warp; tile < unit.end_tile; tile += C::kNumWarps) {
-      const UnitSlice& s = c.slice_of(unit, tile, &UnitSlice::first_tile);
-      const int column = min((tile - s.first_tile) * C::kTileColumns + c.lane, s.num_out - 1);
-      const std::byte* const row = s.b + uint64_t(uint32_t(column)) * s.b_row_bytes;
-#pragma unroll 1
-      for (int j = 0; j < s.rank; j += 64) prefetch_l2(row + 2 * j);
-    }
+    for (int i = 0; i < C::kNumTileStages; ++i) load_stage<false, true>(unit);
   }
 
   __device__ void run(const Unit& unit) {
+    wait_for_copies<0>();
 #pragma unroll 1
     for (int tile = unit.first_tile + c.warp; tile < unit.end_tile; tile += C::kNumWarps) {
       make_tile(unit, tile);
     }
-    wait_for_copies<0>();
   }
 
  private:
@@ -54,14 +48,13 @@ class Expand {
   struct Eight {
     uint32_t word[kWords];
   };
-  using Base = Eight[kTokenRows][kHalves];
   using Acc = float[kTokenRows][4][4];
 
   const Context<C> c;
   const LinearParams& p;
-  Base base_;
-  int load_tile_ = 0, load_rank_ = 0, load_slot_ = 0, slot_ = 0;
-  int load_slice_ = 0, base_slice_ = 0, slice_ = 0;
+  // Where the next stage to load is, and the next tile's y; where the next to multiply is.
+  int load_tile_ = 0, load_rank_ = 0, load_slot_ = 0, load_base_slot_ = 0, load_slice_ = 0;
+  int slot_ = 0, base_slot_ = 0, slice_ = 0;
 
   /// Slice of a tile that is not before the one asked for last.
   __device__ const UnitSlice& slice_at(int tile, int& slice) const {
@@ -69,45 +62,98 @@ class Expand {
     while (c.slices()[slice + 1].first_tile <= tile) ++slice;
     return c.slices()[slice];
   }
+  __device__ static void advance(int& slot) {
+    slot = slot + 1 == C::kNumTileStages ? 0 : slot + 1;
+  }
 
   // --- loads --------------------------------------------------------------------------------
 
-  /// kTileRanks ranks of a tile of B into the ring. A column lies where its fragment is read: eight
-  /// lanes then read neighbouring rows, and banks do not collide.
+  __device__ void begin_loads(const Unit& unit) {
+    load_tile_ = unit.first_tile + c.warp;
+    load_rank_ = load_slot_ = load_base_slot_ = load_slice_ = 0;
+  }
+
+  /// The next stage into its slot of the ring, and y with the first of a tile; nothing after the
+  /// last.
+  template <bool kB, bool kBase>
   __device__ void load_stage(const Unit& unit) {
-    if (load_tile_ < unit.end_tile) {
-      const UnitSlice& s = slice_at(load_tile_, load_slice_);
-      const int piece = c.lane % kPieces, first = c.lane / kPieces;
-      const int rank = load_rank_ + 8 * piece;
-      const int valid = min(8, s.rank - rank);
-      const int column = (load_tile_ - s.first_tile) * C::kTileColumns + first;
-      const uint32_t row_bytes = s.b_row_bytes;
-      const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
-      const int left = valid > 0 ? s.num_out - column : 0;
-      std::byte* const to = c.warp_ring() + load_slot_ * C::kTileStageBytes;
-      const bool whole = s.rank % 8 == 0;
-#pragma unroll
-      for (int i = 0; i < C::kTileColumns; i += 32 / kPieces) {
-        const int count = i < left ? valid : 0;
-        std::byte* const place = to + place_in_tile<kPieces>(row_of(first + i), piece);
-        if (whole)
-          copy_eight_or_none<C::kAligned>(place, from, count);
-        else
-          copy_eight<C::kAligned>(place, from, count);
-        from += 32 / kPieces * uint64_t(row_bytes);
-      }
-      load_slot_ = load_slot_ + 1 == C::kNumTileStages ? 0 : load_slot_ + 1;
-      load_rank_ += C::kTileRanks;
-      if (load_rank_ >= s.rank) {
-        load_rank_ = 0;
-        load_tile_ += C::kNumWarps;
-      }
+    if (load_tile_ >= unit.end_tile) return;
+    const UnitSlice& s = slice_at(load_tile_, load_slice_);
+    if constexpr (kB) load_b(s, c.tile_ring() + load_slot_ * C::kTileStageBytes);
+    if (load_rank_ == 0) {
+      if constexpr (kBase) load_base(unit, s, c.base_ring() + load_base_slot_ * C::kBaseBytes);
+      advance(load_base_slot_);
     }
-    close_copy_group();
+    advance(load_slot_);
+    load_rank_ += C::kTileRanks;
+    if (load_rank_ < s.rank) return;
+    load_rank_ = 0;
+    load_tile_ += C::kNumWarps;
+  }
+
+  /// kTileRanks ranks of a tile of B. A column lies where its fragment is read: eight lanes then
+  /// read neighbouring rows, and banks do not collide.
+  __device__ void load_b(const UnitSlice& s, std::byte* to) const {
+    const int piece = c.lane % kPieces, first = c.lane / kPieces;
+    const int rank = load_rank_ + 8 * piece;
+    const int valid = min(8, s.rank - rank);
+    const int column = (load_tile_ - s.first_tile) * C::kTileColumns + first;
+    const uint32_t row_bytes = s.b_row_bytes;
+    const std::byte* from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
+    const int left = valid > 0 ? s.num_out - column : 0;
+    const bool whole = s.rank % 8 == 0;
+#pragma unroll
+    for (int i = 0; i < C::kTileColumns; i += 32 / kPieces) {
+      const int count = i < left ? valid : 0;
+      std::byte* const place = to + place_in_tile<kPieces>(row_of(first + i), piece);
+      if (whole)
+        copy_eight_or_none<C::kAligned>(place, from, count);
+      else
+        copy_eight<C::kAligned>(place, from, count);
+      from += 32 / kPieces * uint64_t(row_bytes);
+    }
   }
   /// Column 8 (g / 2) + 2 j + g % 2 of a tile is column g of n8 tile j.
   __device__ static int row_of(int column) {
     return column / 2 % 4 * 8 + column / 8 * 2 + column % 2;
+  }
+
+  /// Brings rows of B near for which the ring has no room yet.
+  __device__ void prefetch(const Unit& unit) const {
+#pragma unroll 1
+    for (int tile = load_tile_; tile < unit.end_tile; tile += C::kNumWarps) {
+      const UnitSlice& s = c.slice_of(unit, tile, &UnitSlice::first_tile);
+      const int column = min((tile - s.first_tile) * C::kTileColumns + c.lane, s.num_out - 1);
+      const std::byte* const row = s.b + uint64_t(uint32_t(column)) * s.b_row_bytes;
+#pragma unroll 1
+      for (int j = 0; j < s.rank; j += 64) prefetch_l2(row + 2 * j);
+    }
+  }
+
+  /// What a thread will add to, at the place where it alone reads it.
+  __device__ void load_base(const Unit& unit, const UnitSlice& s, std::byte* to) const {
+    if (!p.add_inputs) return;
+    const int column = column_of(s, load_tile_);
+    const int valid = s.num_out - column;
+#pragma unroll
+    for (int token = c.row; token < C::kTokens; token += 8) {
+      if (token < unit.num_tokens && valid > 0)
+        copy_base(base_place(to, token), y_at(s, token, column), valid);
+    }
+  }
+  __device__ std::byte* base_place(std::byte* base, int token) const {
+    return base + token * C::kBaseRowBytes + c.quad * kEach * int(sizeof(Out));
+  }
+  __device__ static void copy_base(std::byte* to, const std::byte* from, int valid) {
+    if constexpr (C::kAligned) {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) copy_async(to + 16 * i, from + 16 * i, true);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i < valid) reinterpret_cast<Out*>(to)[i] = reinterpret_cast<const Out*>(from)[i];
+      }
+    }
   }
 
   /// Columns of this thread in a tile, and how many of them exist (all or none where aligned).
@@ -116,47 +162,6 @@ class Expand {
   }
   __device__ std::byte* y_at(const UnitSlice& s, int token, int column) const {
     return c.tokens()[token].y + int64_t(s.offset + column) * int64_t(sizeof(Out));
-  }
-
-  /// Tokens that do not exist read the last one, columns that do not the last eight: a load behind
-  /// a branch would wait for the one before.
-  __device__ void load_base(const Unit& unit, int tile, Base& base) {
-    if (!p.add_inputs || tile >= unit.end_tile) return;
-    const UnitSlice& s = slice_at(tile, base_slice_);
-    const int column = min(column_of(s, tile), s.num_out - (C::kAligned ? kEach : 1));
-#pragma unroll
-    for (int m = 0; m < kTokenRows; ++m) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const std::byte* const y = y_at(s, 16 * m + 8 * half + c.row, column);
-        base[m][half] = load_eight(y, s.num_out - column);
-      }
-    }
-  }
-
-  __device__ static Eight load_eight(const std::byte* y, int valid) {
-    Eight out;
-    if constexpr (C::kAligned) {
-#pragma unroll
-      for (int i = 0; i < kWords / 4; ++i) {
-        const uint4 v = reinterpret_cast<const uint4*>(y)[i];
-        out.word[4 * i] = v.x, out.word[4 * i + 1] = v.y;
-        out.word[4 * i + 2] = v.z, out.word[4 * i + 3] = v.w;
-      }
-    } else if constexpr (kFp32) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        out.word[i] = reinterpret_cast<const uint32_t*>(y)[min(i, valid - 1)];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto* const numbers = reinterpret_cast<const uint16_t*>(y);
-        out.word[i] = numbers[min(2 * i, valid - 1)] | uint32_t(numbers[min(2 * i + 1, valid - 1)])
-                                                           << 16;
-      }
-    }
-    return out;
   }
 
   // --- products -----------------------------------------------------------------------------
@@ -168,17 +173,14 @@ class Expand {
     for (int rank = 0; rank < s.rank; rank += C::kTileRanks) {
       wait_for_copies<C::kNumTileStages - 1>();
       __syncwarp();
-      multiply(unit, c.warp_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, s.rank - rank,
+      multiply(unit, c.tile_ring() + slot_ * C::kTileStageBytes, s.h_column + rank, s.rank - rank,
                acc);
-      slot_ = slot_ + 1 == C::kNumTileStages ? 0 : slot_ + 1;
+      advance(slot_);
+      if (rank + C::kTileRanks >= s.rank) store_tile(unit, s, tile, acc);
       __syncwarp();
-      load_stage(unit);
+      load_stage<true, true>(unit);
+      close_copy_group();
     }
-    if (p.add_inputs && !p.two_round)
-      store_tile<true>(unit, s, tile, acc, base_);
-    else
-      store_tile<false>(unit, s, tile, acc, base_);
-    load_base(unit, tile + C::kNumWarps, base_);
   }
 
   /// 16 ranks of four n8 tiles of B.
@@ -222,28 +224,47 @@ class Expand {
 
   // --- results ------------------------------------------------------------------------------
 
+  __device__ void store_tile(const Unit& unit, const UnitSlice& s, int tile, const Acc& acc) {
+    if (p.add_inputs && !p.two_round)
+      store_tile<true>(unit, s, tile, acc);
+    else
+      store_tile<false>(unit, s, tile, acc);
+    advance(base_slot_);
+  }
+
   /// kFast: y = round(base + scaling · sum), one rounding.
   template <bool kFast>
-  __device__ void store_tile(const Unit& unit, const UnitSlice& s, int tile, const Acc& acc,
-                             const Base& base) const {
+  __device__ void store_tile(const Unit& unit, const UnitSlice& s, int tile, const Acc& acc) const {
     const int column = column_of(s, tile);
     const int valid = s.num_out - column;
     if (valid <= 0) return;
+    std::byte* const base = c.base_ring() + base_slot_ * C::kBaseBytes;
 #pragma unroll
     for (int m = 0; m < kTokenRows; ++m) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         const int token = 16 * m + 8 * half + c.row;
         if (token >= unit.num_tokens) continue;
+        const Eight before = load_eight(base_place(base, token));
         Eight out;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float2 d{acc[m][j][2 * half], acc[m][j][2 * half + 1]};
-          set_two<kFast>(out, j, base[m][half], s.scaling, d);
+          set_two<kFast>(out, j, before, s.scaling, d);
         }
         store_eight(y_at(s, token, column), valid, out);
       }
     }
+  }
+  __device__ static Eight load_eight(const std::byte* place) {
+    Eight out;
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 v = reinterpret_cast<const uint4*>(place)[i];
+      out.word[4 * i] = v.x, out.word[4 * i + 1] = v.y;
+      out.word[4 * i + 2] = v.z, out.word[4 * i + 3] = v.w;
+    }
+    return out;
   }
 
   /// Columns 2j and 2j + 1 of eight.

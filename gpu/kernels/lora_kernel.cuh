@@ -30,12 +30,16 @@ class LoraCta {
       : p(params), c(params, shared), exchange_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    exchange_.init();
+    let_next_kernel_start();
+    warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
+    const uint32_t cluster = blockIdx.x / C::kCluster;
     const WorkList work(p, num_clusters, C::kNumWarps * C::kCluster, C::kStage);
-    for (uint32_t i = blockIdx.x / C::kCluster; i < work.num_units; i += num_clusters) {
+    if (cluster >= max(1U, work.num_units)) return;  // makes room for the next kernel
+    exchange_.init();
+    for (uint32_t i = cluster; i < work.num_units; i += num_clusters) {
       const Unit unit = begin_unit(work, i);
-      if (unit.num_rank_tiles > 0) run(unit);  // the whole cluster alike
+      if (unit.first_block < unit.end_block) run(unit);  // the whole cluster alike
     }
     previous_.wait();
     exchange_.begin_sending();  // nobody leaves before all have come
@@ -69,8 +73,23 @@ class LoraCta {
     const UnitSlice& totals = c.slices()[u.num_slices];
     u.num_rank_tiles = totals.first_rank_tile;
     u.h_width = totals.h_column;
-    set_tiles(u, totals.first_tile, index - whole * work.num_parts, work.num_parts);
+    const uint32_t part = index - whole * work.num_parts;
+    u.end_block = (u.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
+    if constexpr (C::kExpands) {
+      set_tiles(u, totals.first_tile, part, work.num_parts);
+    } else {
+      u.first_block = int(part);
+      u.end_block = min(u.end_block, u.first_block + 1);
+    }
     return u;
+  }
+
+  /// Where the loads of begin_unit() will wait for each other, all at once before: a thread a line.
+  __device__ void warm_caches() const {
+    constexpr int kEach = 128 / sizeof(Segment);
+    const int segment = kEach * int(threadIdx.x);
+    if (segment < p.max_segments) touch(p.segments + segment);
+    if (c.warp == C::kNumWarps - 1 && c.lane < p.num_slices) touch(p.slices[c.lane].ranks);
   }
 
   __device__ UnitToken token_at(int row) const {
@@ -97,25 +116,16 @@ class LoraCta {
   __device__ static uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
 
   __device__ void run(const Unit& unit) {
-    if constexpr (C::kShrinks) {
-      shrink_.begin(unit);
-      if constexpr (C::kExpands) expand_.prefetch(unit);
-      previous_.wait();
-    }
-    if constexpr (C::kStage == LoraStage::shrink) {
-      shrink_.run(unit, exchange_, [] {});
-    } else if constexpr (C::kStage == LoraStage::linear) {
-      shrink_.run(unit, exchange_, [&] {
-        expand_.begin(unit);
-        expand_.begin_base(unit);
-      });
-      __syncthreads();
-      expand_.run(unit);
-    } else {
-      expand_.begin(unit);
-      previous_.wait();
-      expand_.begin_base(unit);
+    if constexpr (C::kShrinks) shrink_.begin(unit);
+    if constexpr (C::kExpands) expand_.begin(unit);
+    previous_.wait();
+    if constexpr (C::kShrinks) shrink_.begin_x(unit);
+    if constexpr (C::kExpands) expand_.begin_base(unit);
+    if constexpr (C::kShrinks)
+      shrink_.run(unit, exchange_);
+    else
       load_h(unit);
+    if constexpr (C::kExpands) {
       __syncthreads();
       expand_.run(unit);
     }
@@ -131,9 +141,14 @@ class LoraCta {
       const int j = column - s.h_column;
       const float* const h =
           reinterpret_cast<const float*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
-      float v[8];
+      float v[8] = {};
+      if (p.h_aligned && j + 8 <= s.rank) {
+        reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
+        reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+        for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+      }
       auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
       split<typename C::Weight>(v, 8, place[0], place[1]);
     }

@@ -15,6 +15,7 @@ struct LoraKernel {
   LoraVariant variant;
   const void* function;
   int num_threads;
+  int most_ctas_per_sm;
   int (*shared_bytes)(int h_width);
 };
 
@@ -26,6 +27,7 @@ LoraKernel lora_kernel_entry() {
           {kRankTiles, kTokenTiles, kCluster, kStages, kAligned},
           reinterpret_cast<const void*>(&lora_kernel<C>),
           C::kNumThreads,
+          C::kMostCtasPerSm,
           &C::shared_bytes};
 }
 
@@ -47,9 +49,16 @@ template <typename Weight>
 void append_shrink(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::shrink;
   list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 1, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 1, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 1, 8, 1, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 4, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 2, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 8, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});
@@ -58,8 +67,10 @@ void append_shrink(std::vector<LoraKernel>& list) {
 template <typename Weight, typename Out>
 void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, 3, true>(),
+  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 8, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 5, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, 4, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 4, 1, 3, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});
 }
 

@@ -69,7 +69,7 @@ Residency make_resident(const LoraKernel& kernel, int h_width) {
     int ctas = 0;
     LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
-    out.num_clusters = num_sms * std::max(1, ctas);
+    out.num_clusters = num_sms * std::clamp(ctas, 1, kernel.most_ctas_per_sm);
     return out;
   }
   cudaLaunchConfig_t config{};
@@ -140,7 +140,8 @@ std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes
   }
   if (stage != LoraStage::linear) return out;
   for (const LoraVariant& v : lora_variants(LoraStage::shrink, dtypes)) {
-    if (v.is_wide()) out.push_back(v);
+    out.push_back(v);
+    out.back().launches = 2;
   }
   return out;
 }

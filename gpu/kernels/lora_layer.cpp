@@ -17,6 +17,9 @@ using reference::SumMode;
 /// Numbers in one access of the kernel: of x, A and B; of y.
 constexpr int64_t kInColumns = 8;
 constexpr int64_t kOutColumns = 8;
+constexpr int64_t kHBytes = 16;  // of h
+/// Ranks of a row of h in the workspace.
+int64_t h_row_size(int64_t max_rank) { return (max_rank + 3) / 4 * 4; }
 /// Ranks that a segment has shared memory for.
 constexpr int kMostRanks = 512;
 
@@ -28,12 +31,18 @@ std::string list(const DeviceView& view) {
   return out + "]";
 }
 
-bool is_aligned(const DeviceView& view, int64_t elements) {
-  if (view.num_axes < 1 || view.num_axes > int(view.shape.size())) return false;
-  const auto bytes = elements * int64_t(size_bytes(view.dtype));
+/// Every row begins at a multiple of `bytes`.
+bool has_aligned_rows(const DeviceView& view, int64_t bytes) {
+  const int64_t elements = bytes / int64_t(size_bytes(view.dtype));
   bool ok = reinterpret_cast<uintptr_t>(view.data) % uintptr_t(bytes) == 0;
   for (int i = 0; i + 1 < view.num_axes; ++i) ok = ok && view.strides[size_t(i)] % elements == 0;
-  return ok && view.shape[size_t(view.num_axes - 1)] % elements == 0;
+  return ok;
+}
+/// And consists of whole pieces of `elements`.
+bool is_aligned(const DeviceView& view, int64_t elements) {
+  if (view.num_axes < 1 || view.num_axes > int(view.shape.size())) return false;
+  return has_aligned_rows(view, elements * int64_t(size_bytes(view.dtype))) &&
+         view.shape[size_t(view.num_axes - 1)] % elements == 0;
 }
 
 std::string is_a(Dtype dtype) { return "is " + std::string(name(dtype)); }
@@ -180,7 +189,7 @@ int64_t LoraLayer::num_tokens(const LoraTensors& tensors) const {
 }
 
 size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank) {
-  return size_t(num_slices * num_tokens * max_rank) * sizeof(float);
+  return size_t(num_slices * num_tokens * h_row_size(max_rank)) * sizeof(float);
 }
 
 bool LoraLayer::has_workspace(int64_t num_tokens) const {
@@ -194,7 +203,7 @@ LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
                           .num_in = params_.num_in,
                           .max_rank = max_rank_,
                           .num_slices = params_.num_slices,
-                          .one_block = num_rank_tiles_ <= 4,
+                          .num_blocks = (num_rank_tiles_ + 3) / 4,
                           .has_workspace = has_workspace(num_tokens(tensors)),
                           .aligned = are_aligned(tensors),
                           .has_clusters = has_clusters()};
@@ -258,16 +267,18 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.h = static_cast<float*>(tensors.h.data);
   out.h_slice_stride = tensors.h.strides[0];
   out.h_row_stride = tensors.h.strides[1];
+  out.h_aligned = stage_ != LoraStage::linear && has_aligned_rows(tensors.h, kHBytes);
   out.num_segments = segments.num_segments;
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
+  out.max_segments = segments.max_segments;
   return out;
 }
 
 void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
   require(!variant.aligned || are_aligned(tensors), "variant",
           "needs aligned tensors, these are not");
-  require(stage_ != LoraStage::linear || !variant.is_wide() || has_workspace(num_tokens(tensors)),
+  require(stage_ != LoraStage::linear || variant.launches == 1 || has_workspace(num_tokens(tensors)),
           "workspace",
           "has " + std::to_string(desc_.workspace_bytes) + " bytes, the variant needs " +
               std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
@@ -276,7 +287,7 @@ void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors&
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                        const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
   LinearParams filled = params(tensors, segments);
-  filled.one_block = num_rank_tiles_ <= variant.rank_tiles;
+  filled.num_blocks = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
   require(segments.segment_size == variant.segment_size(), "segments",
@@ -291,7 +302,7 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                           .params = filled,
                           .stream = stream,
                           .order = order};
-  if (stage_ == LoraStage::linear && path == LoraPath::tensor_core && variant.is_wide())
+  if (stage_ == LoraStage::linear && path == LoraPath::tensor_core && variant.launches == 2)
     launch_both(launch, num_tokens(tensors));
   else
     launch_lora(launch);
@@ -302,12 +313,16 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
 void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const {
   LinearParams both = launch.params;
   both.h = static_cast<float*>(desc_.workspace);
-  both.h_slice_stride = num_tokens * max_rank_;
-  both.h_row_stride = max_rank_;
-  const LoraVariant second{1, launch.variant.token_tiles, 1, 3, launch.variant.aligned};
+  both.h_row_stride = h_row_size(max_rank_);
+  both.h_slice_stride = num_tokens * both.h_row_stride;
+  both.h_aligned = reinterpret_cast<uintptr_t>(both.h) % kHBytes == 0;
+  const LoraVariant second =
+      expand_variant(max_rank_, launch.variant.token_tiles, launch.variant.aligned);
+  LoraVariant first = launch.variant;
+  first.launches = 1;
   launch_lora({.stage = LoraStage::shrink,
                .path = launch.path,
-               .variant = launch.variant,
+               .variant = first,
                .dtypes = launch.dtypes,
                .mode = launch.mode,
                .params = both,

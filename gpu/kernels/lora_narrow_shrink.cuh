@@ -13,27 +13,34 @@ class NarrowShrink {
 
   /// Starts on A, which may be read before the kernel before this one has ended.
   __device__ void begin(const Unit& unit) {
-    num_blocks_ = (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
     chunk_ = chunk_size(p.num_in);
     num_steps_ = (chunk_ + 63) / 64;
-    load_block_ = load_group_ = load_step_ = load_slot_ = slot_ = 0;
+    load_block_ = unit.first_block;
+    load_group_ = load_step_ = load_slot_ = slot_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumStages; ++i) load_stage<true, false>(unit);
   }
 
-  /// `meanwhile` runs once this warp's ring is free, while sums are under way.
-  template <typename Meanwhile>
-  __device__ void run(const Unit& unit, Exchange<C>& exchange, Meanwhile&& meanwhile) {
-    begin_x(unit);
+  /// Starts on x, stage by stage behind A.
+  __device__ void begin_x(const Unit& unit) {
+    load_block_ = unit.first_block;
+    load_group_ = load_step_ = load_slot_ = 0;
 #pragma unroll 1
-    for (int block = 0; block < num_blocks_; ++block) {
+    for (int i = 0; i < C::kNumStages; ++i) {
+      load_stage<false, true>(unit);
+      close_copy_group();
+    }
+  }
+
+  __device__ void run(const Unit& unit, Exchange<C>& exchange) {
+#pragma unroll 1
+    for (int block = unit.first_block; block < unit.end_block; ++block) {
 #pragma unroll 1
       for (int i = 0; i < C::kGroupsEach; i += kAtOnce) {
         Acc acc[kAtOnce] = {};
 #pragma unroll
         for (int g = 0; g < kAtOnce; ++g) sum_chunk(unit, acc[g]);
-        if (block + 1 == num_blocks_ && i + kAtOnce == C::kGroupsEach) meanwhile();
-        if (C::kSends && i == 0 && block > 0) exchange.finish_block(unit, block - 1);
+        if (C::kSends && i == 0 && block > unit.first_block) exchange.finish_block(unit, block - 1);
         __syncthreads();  // the sums before have been read
 #pragma unroll
         for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);
@@ -46,8 +53,8 @@ class NarrowShrink {
         exchange.finish_block(unit, block);
       }
     }
-    if constexpr (C::kSends) exchange.finish_block(unit, num_blocks_ - 1);
-    exchange.end_unit(num_blocks_);
+    if constexpr (C::kSends) exchange.finish_block(unit, unit.end_block - 1);
+    exchange.end_unit(unit);
   }
 
  private:
@@ -58,7 +65,7 @@ class NarrowShrink {
   const LinearParams& p;
 
   // Where the next stage to load is.
-  int num_blocks_ = 0, chunk_ = 0, num_steps_ = 0;
+  int chunk_ = 0, num_steps_ = 0;
   int load_block_ = 0, load_group_ = 0, load_step_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
@@ -66,19 +73,10 @@ class NarrowShrink {
 
   // --- loads --------------------------------------------------------------------------------
 
-  __device__ void begin_x(const Unit& unit) {
-    load_block_ = load_group_ = load_step_ = load_slot_ = 0;
-#pragma unroll 1
-    for (int i = 0; i < C::kNumStages; ++i) {
-      load_stage<false, true>(unit);
-      close_copy_group();
-    }
-  }
-
   /// The next stage into its slot of the ring; nothing after the last.
   template <bool kA, bool kX>
   __device__ void load_stage(const Unit& unit) {
-    if (load_block_ == num_blocks_) return;
+    if (load_block_ == unit.end_block) return;
     std::byte* const to = c.warp_ring() + load_slot_ * C::kStageBytes;
     const int group = first_group() + load_group_;
     if constexpr (kA) load_a(unit, group, load_step_, to);
@@ -202,7 +200,7 @@ class NarrowShrink {
       for (int w = 1; w < kGroupWarps; ++w) {
         sum = added(sum, *reinterpret_cast<const float4*>(from + w * C::kTileFloats));
       }
-      exchange.hand_over(block, first_group() + first + int(g), int(token), int(j), sum,
+      exchange.hand_over(unit, block, first_group() + first + int(g), int(token), int(j), sum,
                          int(e % kCopies));
     }
   }

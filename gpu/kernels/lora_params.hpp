@@ -29,10 +29,12 @@ struct LinearParams {
   int64_t y_row_stride = 0;
   float* h = nullptr;  ///< [S][T][h_row_stride], shrink and expand alone
   int64_t h_slice_stride = 0, h_row_stride = 0;
+  bool h_aligned = false;  ///< rows of h begin at multiples of 16 bytes
 
   const int32_t* num_segments = nullptr;
   const Segment* segments = nullptr;
   const int32_t* token_indices = nullptr;
+  int32_t max_segments = 0;  ///< that may be read; 0: not known
 
   int32_t num_in = 0;
   int32_t num_slices = 0;
@@ -41,7 +43,7 @@ struct LinearParams {
   int32_t num_tiles = 0;   ///< of all slices
   int32_t h_width = 0;     ///< ranks that shared memory has room for
   bool may_fuse = false;   ///< it has room for all slices at once
-  bool one_block = false;  ///< the ranks of all slices are summed at once
+  int32_t num_blocks = 0;  ///< shrink alone: of ranks that are summed at once, of all slices
   bool add_inputs = true;
   bool split_h = true;     ///< false: h is rounded to the dtype of the weights
   bool two_round = false;  ///< delta is rounded to y's dtype before it is added

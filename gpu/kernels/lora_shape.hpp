@@ -29,7 +29,8 @@ LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 31) / 32 * 32
 /// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
 LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
 
-template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage>
+template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage,
+          int kOutBytes>
 struct Shape {
   static constexpr bool kShrinks = kStage != LoraStage::expand;
   static constexpr bool kExpands = kStage != LoraStage::shrink;
@@ -48,24 +49,33 @@ struct Shape {
   static constexpr int kGroupsAtOnce =
       !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
   /// What shared memory has room for; it bounds the registers.
-  static constexpr int kCtasPerSm = kWide       ? 7 - kStages
+  static constexpr int kCtasPerSm = kWide       ? (kStages > 4 ? 2 : 7 - kStages)
+                                    : !kExpands ? 3
                                     : !kShrinks ? (kTokenTiles == 1 ? 3 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
                                     : kRankTiles == 4                           ? 1
                                                                                 : 2;
 
-  // The ring: what is under way. Stages of 64 columns of A and x, then, each warp its part, of B.
+  /// That a grid is made for: of an expand of few tokens one, so that the kernels before and after
+  /// it find room.
+  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 ? 1 : 32;
+
+  // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;
   static constexpr int kNumStages = kStages;
-  static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;  // of a warp, or of all
-  static constexpr int kTileColumns = 32;                                 // of y, for one warp
-  static constexpr int kTileRanks = kRankTiles == 1 ? 16 : 32;            // of B, in a stage
-  static constexpr int kTileStageBytes = kTileColumns * kTileRanks * 2;
-  static constexpr int kRingBytes =                                       // of a warp
-      kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : kStages * kTileStageBytes;
-  static constexpr int kNumTileStages = kRingBytes / kTileStageBytes;
-  static_assert(!kExpands || kNumTileStages >= 2);
+  static constexpr int kStageBytes = (kBlockRank + kTokens) * kRowBytes;
+  static constexpr int kRingBytes =  // of a warp
+      kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : 0;
   static_assert(kRingBytes % 16 == 0);
+
+  // The second, each warp its own: stages of B, and of what y holds before.
+  static constexpr int kTileColumns = 32;                       // of y
+  static constexpr int kTileRanks = kRankTiles == 1 ? 16 : 32;  // in a stage
+  static constexpr int kTileStageBytes = kTileColumns * kTileRanks * 2;
+  static constexpr int kNumTileStages = !kExpands ? 0 : kShrinks ? 2 : kStages;
+  static constexpr int kBaseRowBytes = kTileColumns * kOutBytes;  // of a token
+  static constexpr int kBaseBytes = kTokens * kBaseRowBytes;
+  static constexpr int kTileRingBytes = kNumTileStages * (kTileStageBytes + kBaseBytes);
 
   // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
   // Otherwise to every CTA, which each add them up.
@@ -82,7 +92,7 @@ struct Shape {
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   static int shared_bytes(int h_width) {
     const int h = kExpands ? kTokens * h_stride(h_width) : 0;
-    return kTableBytes + 4 * kSumFloats + kNumWarps * kRingBytes + h;
+    return kTableBytes + 4 * kSumFloats + kNumWarps * (kRingBytes + kTileRingBytes) + h;
   }
 };
 

@@ -30,10 +30,11 @@ struct UnitToken {
   std::byte* y;        ///< or h, shrink alone
 };
 
-/// A segment, one or all slices, and a part of their columns.
+/// A segment, one or all slices, and a part of their ranks (shrink alone) or columns.
 struct Unit {
   int first_token, num_tokens, num_slices;
   int num_rank_tiles;
+  int first_block, end_block;  ///< of ranks
   int h_width;               ///< padded ranks of all slices
   int first_tile, end_tile;  ///< of this CTA
 };
@@ -49,19 +50,20 @@ struct WorkList {
     const bool fuses = fuses_slices(p, num_segments, num_clusters, stage);
     slices_each = fuses ? p.num_slices : 1;
     const uint32_t whole_units = num_segments * (fuses ? 1 : p.num_slices);
-    num_parts = 1;
-    if (stage != LoraStage::shrink) {
+    if (stage == LoraStage::shrink) {
+      num_parts = p.num_blocks;
+    } else {
       const uint32_t most = max(1U, (fuses ? p.num_tiles : p.max_tiles) / tiles_of_wave);
       num_parts = max(1U, min(most, num_clusters / max(1U, whole_units)));
     }
     num_units = whole_units * num_parts;
   }
 
-  /// Shrink: when x is read once for all slices, and their ranks go together. Expand: always, for
-  /// units of one size. Both in one: not while that leaves clusters idle.
+  /// One stage alone: always, for units of one size. Both in one: not while that leaves clusters
+  /// idle.
   __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_segments,
                                       uint32_t num_clusters, LoraStage stage) {
-    if (stage == LoraStage::shrink) return p.one_block;
+    if (stage == LoraStage::shrink) return true;
     if (stage == LoraStage::expand) return p.may_fuse;
     return p.may_fuse && num_segments * p.num_slices > num_clusters;
   }

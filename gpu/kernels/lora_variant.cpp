@@ -10,9 +10,9 @@ constexpr int64_t kFewTokens = 64;      // that many clusters of 8 the GPU nearl
 /// where that saves a round.
 LoraVariant choose_wide(const LaunchShape& shape) {
   const int64_t segments = (shape.num_tokens + 31) / 32;
-  const int64_t units = segments * (shape.one_block ? 1 : shape.num_slices);
+  const int64_t units = segments * (shape.num_blocks);
   const bool saves_a_round = (units + 61) / 62 < (units + 44) / 45;
-  return {4, 4, 8, saves_a_round ? 3 : 4, true};
+  return {4, 4, 8, saves_a_round ? 3 : 4, true, shape.stage == LoraStage::linear ? 2 : 1};
 }
 
 LoraVariant choose_linear(const LaunchShape& shape) {
@@ -29,9 +29,16 @@ LoraVariant choose_shrink(const LaunchShape& shape) {
 
 }  // namespace
 
+LoraVariant expand_variant(int64_t max_rank, int token_tiles, bool aligned) {
+  if (!aligned) return {1, 1, 1, 3, false};
+  if (token_tiles > 1) return {max_rank > 16 ? 2 : 1, token_tiles, 1, max_rank > 16 ? 3 : 4, true};
+  return max_rank > 16 ? LoraVariant{2, 1, 1, 5, true} : LoraVariant{1, 1, 1, 8, true};
+}
+
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.stage == LoraStage::expand) {  // takes no clusters
-    return {1, shape.aligned && shape.num_tokens > kFewTokens ? 4 : 1, 1, 3, shape.aligned};
+    return expand_variant(shape.max_rank, shape.aligned && shape.num_tokens > kFewTokens ? 4 : 1,
+                          shape.aligned);
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};
   if (!shape.aligned) return {2, 1, 8, 2, false};
@@ -41,7 +48,7 @@ LoraVariant choose_variant(const LaunchShape& shape) {
 std::string describe(const LoraVariant& v) {
   return "r" + std::to_string(16 * v.rank_tiles) + " t" + std::to_string(v.segment_size()) + " c" +
          std::to_string(v.cluster) + " s" + std::to_string(v.stages) +
-         (v.aligned ? "" : " unaligned");
+         (v.launches == 2 ? " x2" : "") + (v.aligned ? "" : " unaligned");
 }
 
 }  // namespace loratory::gpu

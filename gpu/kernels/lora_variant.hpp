@@ -14,9 +14,9 @@ struct LoraVariant {
   int cluster;      ///< CTAs that share a segment; 1: no cluster, which any GPU can launch
   int stages;       ///< of the ring that loads go through
   bool aligned;     ///< every access of x, A, B and y is a whole one of 8 or 16 bytes
+  int launches = 1;  ///< of a linear layer: 2 are a shrink, so cut, and an expand, h in a workspace
 
   int segment_size() const { return 8 * token_tiles; }
-  /// A linear layer by a shrink and an expand, with h in a workspace.
   bool is_wide() const { return token_tiles > 1; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
@@ -31,7 +31,7 @@ struct LaunchShape {
   int64_t num_in = 0;      ///< K; not looked at by expand
   int64_t max_rank = 0;    ///< largest R_i
   int64_t num_slices = 1;
-  bool one_block = false;     ///< 64 ranks are enough for all slices
+  int64_t num_blocks = 1;  ///< of 64 ranks, of all slices
   bool has_workspace = true;  ///< linear: there is room for h
   bool aligned = true;        ///< an aligned variant may be launched
   bool has_clusters = true;   ///< of the GPU: has_clusters()
@@ -40,5 +40,8 @@ struct LaunchShape {
 /// The rules, for a layer without a DispatchTable (dispatch_table.hpp). Depends on nothing else, so
 /// a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
+
+/// Of an expand.
+LoraVariant expand_variant(int64_t max_rank, int token_tiles, bool aligned);
 
 }  // namespace loratory::gpu

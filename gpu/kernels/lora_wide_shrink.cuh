@@ -14,31 +14,33 @@ class WideShrink {
 
   /// Starts on A, which may be read before the kernel before this one has ended.
   __device__ void begin(const Unit& unit) {
-    begin_loads(unit);
+    find_rows(unit);
+    begin_loads();
 #pragma unroll 1
     for (int i = 0; i + 1 < C::kNumStages; ++i) load_stage<true, false>(unit);
   }
 
-  /// `meanwhile` runs once the ring is free, while sums are under way.
-  template <typename Meanwhile>
-  __device__ void run(const Unit& unit, Exchange<C>& exchange, Meanwhile&& meanwhile) {
-    begin_x(unit);
+  /// Starts on x, stage by stage behind A.
+  __device__ void begin_x(const Unit& unit) {
+    begin_loads();
 #pragma unroll 1
-    for (int block = 0; block < num_blocks(unit); ++block) {
-      const bool has_tile = block * C::kRankTiles + rank_tile() < unit.num_rank_tiles;
-#pragma unroll 1
-      for (int i = 0; i < C::kGroupsEach; ++i) {
-        Acc total;
-        sum_group(unit, has_tile, total);
-        if (i == 0 && block > 0) exchange.finish_block(unit, block - 1);
-        __syncthreads();  // the ring is free, and the block before has been read
-        if (block + 1 == num_blocks(unit) && i + 1 == C::kGroupsEach) meanwhile();
-        if (i == 0) exchange.begin_block(unit, block);
-        if (has_tile) hand_over(unit, exchange, block, first_group() + i, total);
-      }
+    for (int i = 0; i + 1 < C::kNumStages; ++i) {
+      load_stage<false, true>(unit);
+      close_copy_group();
     }
-    exchange.finish_block(unit, num_blocks(unit) - 1);
-    exchange.end_unit(num_blocks(unit));
+  }
+
+  __device__ void run(const Unit& unit, Exchange<C>& exchange) {
+    const bool has_tile = unit.first_block * C::kRankTiles + rank_tile() < unit.num_rank_tiles;
+#pragma unroll 1
+    for (int i = 0; i < C::kGroupsEach; ++i) {
+      Acc total;
+      sum_group(unit, has_tile, total);
+      if (i == 0) exchange.begin_block(unit, unit.first_block);
+      if (has_tile) hand_over(unit, exchange, first_group() + i, total);
+    }
+    exchange.finish_block(unit, unit.first_block);
+    exchange.end_unit(unit);
   }
 
  private:
@@ -48,17 +50,14 @@ class WideShrink {
   const LinearParams& p;
 
   // Where the next stage to load is. A thread copies 16 bytes of every 32nd row; where its rows
-  // begin is found once for each block of ranks.
+  // begin is found once.
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRows = C::kBlockRank / kRowsAtOnce;
   static_assert(C::kTokens == kRowsAtOnce);
   const std::byte* a_from_[kRows];  // null: does not exist
-  int load_block_ = 0, load_group_ = 0, load_column_ = 0, load_slot_ = 0;
+  int load_group_ = 0, load_column_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
-  __device__ static int num_blocks(const Unit& unit) {
-    return (unit.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
-  }
   __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
   __device__ int first_group() const { return c.cta * C::kGroupsEach; }
   __device__ int rank_tile() const { return c.warp % 4; }
@@ -67,24 +66,14 @@ class WideShrink {
 
   // --- loads --------------------------------------------------------------------------------
 
-  __device__ void begin_loads(const Unit& unit) {
-    load_block_ = load_group_ = load_column_ = load_slot_ = slot_ = 0;
-    find_rows(unit);
+  __device__ void begin_loads() {
+    load_group_ = load_column_ = load_slot_ = slot_ = 0;
   }
-  __device__ void begin_x(const Unit& unit) {
-    begin_loads(unit);
-#pragma unroll 1
-    for (int i = 0; i + 1 < C::kNumStages; ++i) {
-      load_stage<false, true>(unit);
-      close_copy_group();
-    }
-  }
-
   __device__ void find_rows(const Unit& unit) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int in_block = i * kRowsAtOnce + thread_row();
-      const int tile = load_block_ * C::kRankTiles + in_block / 16;
+      const int tile = unit.first_block * C::kRankTiles + in_block / 16;
       const UnitSlice& s =
           c.slice_of(unit, min(tile, unit.num_rank_tiles - 1), &UnitSlice::first_rank_tile);
       const int rank = 16 * (tile - s.first_rank_tile) + in_block % 16;
@@ -101,7 +90,7 @@ class WideShrink {
   /// The next stage into its slot of the ring; nothing after the last.
   template <bool kA, bool kX>
   __device__ void load_stage(const Unit& unit) {
-    if (load_block_ == num_blocks(unit)) return;
+    if (load_group_ == C::kGroupsEach) return;
     const int piece = int(threadIdx.x) % 8;
     std::byte* const slot = c.ring() + load_slot_ * C::kStageBytes;
     std::byte* const to = slot + place_of(place_of_rank(thread_row()), piece);
@@ -124,9 +113,7 @@ class WideShrink {
     load_column_ += 64;
     if (load_column_ < group_columns()) return;
     load_column_ = 0;
-    if (++load_group_ < C::kGroupsEach) return;
-    load_group_ = 0;
-    if (++load_block_ < num_blocks(unit)) find_rows(unit);
+    ++load_group_;
   }
 
   // --- products -----------------------------------------------------------------------------
@@ -185,14 +172,14 @@ class WideShrink {
     }
   }
 
-  __device__ void hand_over(const Unit& unit, const Exchange<C>& exchange, int block, int group,
+  __device__ void hand_over(const Unit& unit, const Exchange<C>& exchange, int group,
                             const Acc& total) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = first_token() + 8 * half + c.row;
       if (token >= unit.num_tokens) continue;
       exchange.hand_over(
-          block, group, token, 16 * rank_tile() + 4 * c.quad,
+          unit, unit.first_block, group, token, 16 * rank_tile() + 4 * c.quad,
           {total[0][2 * half], total[0][2 * half + 1], total[1][2 * half], total[1][2 * half + 1]},
           0);
     }

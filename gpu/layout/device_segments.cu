@@ -23,10 +23,11 @@ void DeviceSegments::EventFree::operator()(void* event) const {
 }
 
 DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size)
-    : max_tokens_(max_tokens), max_loras_(max_loras) {
+    : max_tokens_(max_tokens),
+      max_loras_(max_loras),
+      max_segments_(int32_t(max_segments(max_tokens, max_loras, segment_size))) {
   list_.segment_size = segment_size;
-  const auto most_segments = size_t(max_segments(max_tokens, max_loras, segment_size));
-  const size_t most = std::max(segment_row_bytes(most_segments), token_row_bytes(max_tokens));
+  const size_t most = std::max(segment_row_bytes(size_t(max_segments_)), token_row_bytes(max_tokens));
   row_bytes_ = (most + 255) / 256 * 256;
   device_ = make_device_buffer(2 * row_bytes_);
   for (HostBuffer& host : host_) {
@@ -73,7 +74,8 @@ SegmentView DeviceSegments::view() const {
   return {.num_segments = reinterpret_cast<const int32_t*>(from),
           .segments = reinterpret_cast<const Segment*>(from + kCountBytes),
           .token_indices = reinterpret_cast<const int32_t*>(from + row_bytes_),
-          .segment_size = list_.segment_size};
+          .segment_size = list_.segment_size,
+          .max_segments = max_segments_};
 }
 
 }  // namespace loratory::gpu

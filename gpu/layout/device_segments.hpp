@@ -44,6 +44,7 @@ class DeviceSegments {
 
   int64_t max_tokens_;
   int32_t max_loras_;
+  int32_t max_segments_;
   SegmentList list_;
   size_t row_bytes_;  // two rows, so that one copy takes the front of both: counts and segments,
                       // token indices
