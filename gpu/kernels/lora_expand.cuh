@@ -24,11 +24,14 @@ class Expand {
   /// Starts on y.
   __device__ void begin_base(const Unit& unit) {
     begin_loads(unit);
+#pragma unroll
+    for (int i = 0; i < C::kTokenTiles; ++i) y_[i] = c.tokens()[8 * i + c.row].y;
 #pragma unroll 1
     for (int i = 0; i < C::kNumTileStages; ++i) load_stage<false, true>(unit);
   }
 
   __device__ void run(const Unit& unit) {
+    close_copy_group();
     wait_for_copies<0>();
 #pragma unroll 1
     for (int tile = unit.first_tile + c.warp; tile < unit.end_tile; tile += C::kNumWarps) {
@@ -55,6 +58,7 @@ class Expand {
   // Where the next stage to load is, and the next tile's y; where the next to multiply is.
   int load_tile_ = 0, load_rank_ = 0, load_slot_ = 0, load_base_slot_ = 0, load_slice_ = 0;
   int slot_ = 0, base_slot_ = 0, slice_ = 0;
+  std::byte* y_[C::kTokenTiles];  // rows of this thread's tokens
 
   /// Slice of a tile that is not before the one asked for last.
   __device__ const UnitSlice& slice_at(int tile, int& slice) const {
@@ -136,9 +140,9 @@ class Expand {
     const int column = column_of(s, load_tile_);
     const int valid = s.num_out - column;
 #pragma unroll
-    for (int token = c.row; token < C::kTokens; token += 8) {
-      if (token < unit.num_tokens && valid > 0)
-        copy_base(base_place(to, token), y_at(s, token, column), valid);
+    for (int i = 0; i < C::kTokenTiles; ++i) {
+      if (8 * i + c.row < unit.num_tokens && valid > 0)
+        copy_base(base_place(to, 8 * i + c.row), y_at(s, i, column), valid);
     }
   }
   __device__ std::byte* base_place(std::byte* base, int token) const {
@@ -160,14 +164,14 @@ class Expand {
   __device__ int column_of(const UnitSlice& s, int tile) const {
     return (tile - s.first_tile) * C::kTileColumns + kEach * c.quad;
   }
-  __device__ std::byte* y_at(const UnitSlice& s, int token, int column) const {
-    return c.tokens()[token].y + int64_t(s.offset + column) * int64_t(sizeof(Out));
+  __device__ std::byte* y_at(const UnitSlice& s, int token_tile, int column) const {
+    return y_[token_tile] + int64_t(s.offset + column) * int64_t(sizeof(Out));
   }
 
   // --- products -----------------------------------------------------------------------------
 
   __device__ void make_tile(const Unit& unit, int tile) {
-    const UnitSlice& s = slice_at(tile, slice_);
+    const UnitSlice s = slice_at(tile, slice_);  // read once, not after each product
     Acc acc = {};
 #pragma unroll 1
     for (int rank = 0; rank < s.rank; rank += C::kTileRanks) {
@@ -252,7 +256,7 @@ class Expand {
           const float2 d{acc[m][j][2 * half], acc[m][j][2 * half + 1]};
           set_two<kFast>(out, j, before, s.scaling, d);
         }
-        store_eight(y_at(s, token, column), valid, out);
+        store_eight(y_at(s, 2 * m + half, column), valid, out);
       }
     }
   }

@@ -119,39 +119,56 @@ class LoraCta {
     if constexpr (C::kShrinks) shrink_.begin(unit);
     if constexpr (C::kExpands) expand_.begin(unit);
     previous_.wait();
-    if constexpr (C::kShrinks) shrink_.begin_x(unit);
-    if constexpr (C::kExpands) expand_.begin_base(unit);
-    if constexpr (C::kShrinks)
+    if constexpr (C::kShrinks) {
+      shrink_.begin_x(unit);
+      if constexpr (C::kExpands) expand_.begin_base(unit);
       shrink_.run(unit, exchange_);
-    else
+    } else {
       load_h(unit);
+    }
     if constexpr (C::kExpands) {
       __syncthreads();
       expand_.run(unit);
     }
   }
 
-  /// Expand alone: h from global memory, eight ranks a thread.
+  // --- expand alone: h from global memory, eight ranks a thread -------------------------------
+
+  using EightRanks = float[8];
+
+  /// h is waited for first, so y is asked for behind it.
   __device__ void load_h(const Unit& unit) {
-    const int eights = unit.h_width / 8;
-    for (int e = int(threadIdx.x); e < unit.num_tokens * eights; e += C::kNumThreads) {
-      const int token = e / eights;
-      const int column = e % eights * 8;
-      const UnitSlice& s = c.slice_of(unit, column, &UnitSlice::h_column);
-      const int j = column - s.h_column;
-      const float* const h =
-          reinterpret_cast<const float*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
-      float v[8] = {};
-      if (p.h_aligned && j + 8 <= s.rank) {
-        reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
-        reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
-      }
-      auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
-      split<typename C::Weight>(v, 8, place[0], place[1]);
+    const int count = unit.num_tokens * (unit.h_width / 8);
+    int e = int(threadIdx.x);
+    EightRanks v = {};
+    if (e < count) read_h(unit, e, v);
+    expand_.begin_base(unit);
+    while (e < count) {
+      store_h(unit, e, v);
+      e += C::kNumThreads;
+      if (e < count) read_h(unit, e, v);
     }
+  }
+  __device__ void read_h(const Unit& unit, int e, EightRanks& v) const {
+    const int eights = unit.h_width / 8;
+    const int token = e / eights;
+    const int column = e % eights * 8;
+    const UnitSlice& s = c.slice_of(unit, column, &UnitSlice::h_column);
+    const int j = column - s.h_column;
+    const auto* const h =
+        reinterpret_cast<const float*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
+    if (p.h_aligned && j + 8 <= s.rank) {
+      reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
+      reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+    }
+  }
+  __device__ void store_h(const Unit& unit, int e, const EightRanks& v) const {
+    const int eights = unit.h_width / 8;
+    auto* const place = reinterpret_cast<uint4*>(c.h_place(e / eights, e % eights * 8));
+    split<typename C::Weight>(v, 8, place[0], place[1]);
   }
 };
 

@@ -58,7 +58,7 @@ void append_shrink(std::vector<LoraKernel>& list) {
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 4, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 8, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 6, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});
@@ -67,10 +67,10 @@ void append_shrink(std::vector<LoraKernel>& list) {
 template <typename Weight, typename Out>
 void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 8, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 5, true>(),
+  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 4, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 4, 1, 4, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 4, 1, 3, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});
 }
 

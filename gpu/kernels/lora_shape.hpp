@@ -50,15 +50,15 @@ struct Shape {
       !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
   /// What shared memory has room for; it bounds the registers.
   static constexpr int kCtasPerSm = kWide       ? (kStages > 4 ? 2 : 7 - kStages)
-                                    : !kExpands ? 3
-                                    : !kShrinks ? (kTokenTiles == 1 ? 3 : 2)
+                                    : !kExpands ? 4
+                                    : !kShrinks ? (kTokenTiles == 1 ? 4 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
                                     : kRankTiles == 4                           ? 1
                                                                                 : 2;
 
-  /// That a grid is made for: of an expand of few tokens one, so that the kernels before and after
+  /// That a grid is made for: of an expand of few tokens two, so that the kernels before and after
   /// it find room.
-  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 ? 1 : 32;
+  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 ? 2 : 32;
 
   // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;

@@ -31,8 +31,8 @@ LoraVariant choose_shrink(const LaunchShape& shape) {
 
 LoraVariant expand_variant(int64_t max_rank, int token_tiles, bool aligned) {
   if (!aligned) return {1, 1, 1, 3, false};
-  if (token_tiles > 1) return {max_rank > 16 ? 2 : 1, token_tiles, 1, max_rank > 16 ? 3 : 4, true};
-  return max_rank > 16 ? LoraVariant{2, 1, 1, 5, true} : LoraVariant{1, 1, 1, 8, true};
+  if (token_tiles > 1) return {max_rank > 16 ? 2 : 1, token_tiles, 1, max_rank > 16 ? 2 : 4, true};
+  return max_rank > 16 ? LoraVariant{2, 1, 1, 4, true} : LoraVariant{1, 1, 1, 4, true};
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {
