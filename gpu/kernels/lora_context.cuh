@@ -43,7 +43,7 @@ struct Context {
   __device__ UnitToken* tokens() const {
     return reinterpret_cast<UnitToken*>(slices() + kMaxSlices + 1);
   }
-  /// [2] of receive's buffers.
+  /// Of receive's buffers.
   __device__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(tokens() + C::kTokens);
   }

@@ -15,9 +15,11 @@ struct PreviousKernel {
   }
 };
 
-/// From the sums of groups to h, across the CTAs of a cluster. Blocks of ranks take turns in two
-/// buffers. A buffer is free when it is sent to again: who sends block i + 2 has received block
-/// i + 1 of everybody, which they sent after they had read block i.
+/// From the sums of groups to h, across the CTAs of a cluster. Of a shrink alone each CTA receives
+/// the sums of its own tokens, and says when it has read a unit's: nobody sends the next before all
+/// have. Otherwise everybody receives all, and blocks of ranks take turns in two buffers. A buffer
+/// is free when it is sent to again: who sends block i + 2 has received block i + 1 of everybody,
+/// which they sent after they had read block i.
 template <typename C>
 class Exchange {
  public:
@@ -28,7 +30,7 @@ class Exchange {
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) init_barrier(c.barriers() + i);
+        for (int i = 0; i < C::kNumBuffers; ++i) init_barrier(c.barriers() + i);
       }
       cluster_arrive();
     }
@@ -41,18 +43,12 @@ class Exchange {
     }
   }
 
-  /// Before the first sum of a block is handed over, by all threads. A CTA without a token of its
-  /// own gets 16 bytes of each group all the same: otherwise it would wait for nobody, and send to
-  /// a buffer that is still read.
+  /// Before the first sum of a block is handed over, by all threads.
   __device__ void begin_block(const Unit& unit, int block) {
     begin_sending();
     if constexpr (C::kSends) {
-      const int cta = int(threadIdx.x);
-      if (cta == 0) expect_bytes(c.barriers() + buffer(unit, block), expected_bytes(unit, block));
-      if constexpr (C::kScatters) {
-        if (cta < unit.num_tokens || cta >= C::kCluster) return;
-        float* const to = c.receive() + buffer(unit, block) * C::kReceiveFloats;
-        for (int i = 0; i < C::kGroupsEach; ++i) send(to, c.barriers() + buffer(unit, block), cta, {});
+      if (threadIdx.x == 0) {
+        expect_bytes(c.barriers() + buffer(unit, block), expected_bytes(unit, block));
       }
     }
   }
@@ -96,7 +92,13 @@ class Exchange {
   }
 
   /// After the last block.
-  __device__ void end_unit(const Unit& unit) { blocks_done_ += unit.end_block - unit.first_block; }
+  __device__ void end_unit(const Unit& unit) {
+    blocks_done_ += unit.end_block - unit.first_block;
+    if constexpr (C::kScatters) {
+      cluster_arrive();  // what was received has been used
+      may_send_ = false;
+    }
+  }
 
  private:
   const Context<C> c;
@@ -109,9 +111,11 @@ class Exchange {
     return blocks_done_ + block - unit.first_block;
   }
   __device__ int buffer(const Unit& unit, int block) const {
-    return C::kSends ? index(unit, block) % 2 : 0;
+    return index(unit, block) % C::kNumBuffers;
   }
-  __device__ int parity(const Unit& unit, int block) const { return index(unit, block) / 2 % 2; }
+  __device__ int parity(const Unit& unit, int block) const {
+    return index(unit, block) / C::kNumBuffers % 2;
+  }
 
   /// Tokens of this CTA, and what it receives of a block.
   __device__ int own_tokens(const Unit& unit) const {
@@ -121,7 +125,7 @@ class Exchange {
   __device__ int expected_bytes(const Unit& unit, int block) const {
     int num_tiles = C::kRankTiles;
     if (C::kWide) num_tiles = min(num_tiles, unit.num_rank_tiles - block * C::kRankTiles);
-    return kNumGroups * max(16, own_tokens(unit) * num_tiles * 64);
+    return kNumGroups * own_tokens(unit) * num_tiles * 64;
   }
 
   __device__ static uint4 as_bits(float4 v) {

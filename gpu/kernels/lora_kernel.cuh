@@ -57,16 +57,21 @@ class LoraCta {
   __device__ Unit begin_unit(const WorkList& work, uint32_t index) {
     const uint32_t whole = quotient(index, work.num_parts);
     const uint32_t num_rest = quotient(p.num_slices, work.slices_each);
-    const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + quotient(whole, num_rest)));
-    Unit u{.first_token = raw.y, .num_tokens = raw.z, .num_slices = int(work.slices_each)};
+    const uint32_t tokens = quotient(whole, num_rest);  // a segment, or a part of one
+    const uint32_t segment = quotient(tokens, p.segment_parts);
+    const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + segment));
+    const int skipped = int(tokens - segment * p.segment_parts) * C::kTokens;
+    Unit u{.first_token = raw.y + skipped,
+           .num_tokens = min(raw.z - skipped, C::kTokens),
+           .num_slices = int(work.slices_each)};
+    if (u.num_tokens <= 0) return u;      // the whole cluster alike
     __syncthreads();                      // the unit before has been read
     if (int(threadIdx.x) < C::kTokens) {  // tokens that do not exist: the last one again
       const int i = min(int(threadIdx.x), u.num_tokens - 1);
       c.tokens()[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice =
-          (whole - quotient(whole, num_rest) * num_rest) * work.slices_each;
+      const uint32_t first_slice = (whole - tokens * num_rest) * work.slices_each;
       describe_slices(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
@@ -89,7 +94,12 @@ class LoraCta {
     constexpr int kEach = 128 / sizeof(Segment);
     const int segment = kEach * int(threadIdx.x);
     if (segment < p.max_segments) touch(p.segments + segment);
-    if (c.warp == C::kNumWarps - 1 && c.lane < p.num_slices) touch(p.slices[c.lane].ranks);
+    const int token = 32 * int(threadIdx.x);
+    if (token < p.max_segments) touch(p.token_indices + token);  // as many tokens, at least
+    if (c.warp == C::kNumWarps - 1 && c.lane < p.num_slices) {
+      touch(p.slices[c.lane].ranks);
+      if constexpr (C::kExpands) touch(p.slices[c.lane].scalings);
+    }
   }
 
   __device__ UnitToken token_at(int row) const {

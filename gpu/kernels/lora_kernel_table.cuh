@@ -59,6 +59,8 @@ void append_shrink(std::vector<LoraKernel>& list) {
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 4, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 6, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 4, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});
@@ -68,6 +70,9 @@ template <typename Weight, typename Out>
 void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
   list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 4, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 1, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 4, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 4, 1, 2, true>(),

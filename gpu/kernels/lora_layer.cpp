@@ -290,7 +290,8 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
   filled.num_blocks = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
-  require(segments.segment_size == variant.segment_size(), "segments",
+  filled.segment_parts = stage_ == LoraStage::expand ? segments.segment_size / variant.segment_size() : 1;
+  require(segments.segment_size == filled.segment_parts * variant.segment_size(), "segments",
           "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
               std::to_string(variant.segment_size()));
   if (num_tokens(tensors) == 0) return;
@@ -317,7 +318,9 @@ void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const 
   both.h_slice_stride = num_tokens * both.h_row_stride;
   both.h_aligned = reinterpret_cast<uintptr_t>(both.h) % kHBytes == 0;
   const LoraVariant second =
-      expand_variant(max_rank_, launch.variant.token_tiles, launch.variant.aligned);
+      expand_variant(max_rank_, std::min(launch.variant.token_tiles, 4), launch.variant.aligned);
+  LinearParams of_second = both;
+  of_second.segment_parts = launch.variant.token_tiles / second.token_tiles;
   LoraVariant first = launch.variant;
   first.launches = 1;
   launch_lora({.stage = LoraStage::shrink,
@@ -333,7 +336,7 @@ void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const 
                .variant = second,
                .dtypes = launch.dtypes,
                .mode = launch.mode,
-               .params = both,
+               .params = of_second,
                .stream = launch.stream,
                .order = LaunchOrder::overlaps_previous});
 }

@@ -43,6 +43,7 @@ struct LinearParams {
   int32_t num_tiles = 0;   ///< of all slices
   int32_t h_width = 0;     ///< ranks that shared memory has room for
   bool may_fuse = false;   ///< it has room for all slices at once
+  int32_t segment_parts = 1;  ///< expand alone: units of tokens of a segment
   int32_t num_blocks = 0;  ///< shrink alone: of ranks that are summed at once, of all slices
   bool add_inputs = true;
   bool split_h = true;     ///< false: h is rounded to the dtype of the weights

@@ -44,21 +44,21 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
-  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles == 4));
+  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles % 4 == 0));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int kGroupsAtOnce =
-      !kWide && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
+      !kWide && kExpands && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
   /// What shared memory has room for; it bounds the registers.
-  static constexpr int kCtasPerSm = kWide       ? (kStages > 4 ? 2 : 7 - kStages)
-                                    : !kExpands ? 4
+  static constexpr int kCtasPerSm = kWide       ? (kTokenTiles > 4 ? 6 - kStages : kStages > 4 ? 2 : 7 - kStages)
+                                    : !kExpands ? (kRankTiles == 1 ? 4 : 3)
                                     : !kShrinks ? (kTokenTiles == 1 ? 4 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
                                     : kRankTiles == 4                           ? 1
                                                                                 : 2;
 
-  /// That a grid is made for: of an expand of few tokens two, so that the kernels before and after
-  /// it find room.
-  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 ? 2 : 32;
+  /// That a grid is made for: of a deep expand of few tokens two, so that the kernels before and
+  /// after it find room.
+  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 && kStages > 2 ? 2 : 32;
 
   // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;
@@ -80,6 +80,7 @@ struct Shape {
   // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
   // Otherwise to every CTA, which each add them up.
   static constexpr bool kScatters = kCluster > 1 && !kExpands;
+  static constexpr int kNumBuffers = kCluster > 1 && kExpands ? 2 : 1;
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
   static constexpr int kPartialFloats =
@@ -87,7 +88,7 @@ struct Shape {
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups* kReceiveTile : kTileFloats;
   static constexpr int kSumFloats =
-      kShrinks ? kPartialFloats + (kCluster > 1 ? 2 : 1) * kReceiveFloats : 0;
+      kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   static int shared_bytes(int h_width) {

@@ -49,7 +49,7 @@ struct WorkList {
     const uint32_t num_segments = *p.num_segments;
     const bool fuses = fuses_slices(p, num_segments, num_clusters, stage);
     slices_each = fuses ? p.num_slices : 1;
-    const uint32_t whole_units = num_segments * (fuses ? 1 : p.num_slices);
+    const uint32_t whole_units = num_segments * p.segment_parts * (fuses ? 1 : p.num_slices);
     if (stage == LoraStage::shrink) {
       num_parts = p.num_blocks;
     } else {

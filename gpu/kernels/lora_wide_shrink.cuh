@@ -44,7 +44,8 @@ class WideShrink {
   }
 
  private:
-  using Acc = float[2][4];  // of 16 tokens and 16 ranks
+  static constexpr int kTokenRows = C::kTokenTiles / 4;  // of a warp, 16 tokens each
+  using Acc = float[kTokenRows][2][4];                   // and 16 ranks
 
   const Context<C> c;
   const LinearParams& p;
@@ -53,7 +54,7 @@ class WideShrink {
   // begin is found once.
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRows = C::kBlockRank / kRowsAtOnce;
-  static_assert(C::kTokens == kRowsAtOnce);
+  static_assert(C::kTokens % kRowsAtOnce == 0);
   const std::byte* a_from_[kRows];  // null: does not exist
   int load_group_ = 0, load_column_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
@@ -61,7 +62,7 @@ class WideShrink {
   __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
   __device__ int first_group() const { return c.cta * C::kGroupsEach; }
   __device__ int rank_tile() const { return c.warp % 4; }
-  __device__ int first_token() const { return c.warp / 4 * 16; }
+  __device__ int first_token() const { return c.warp / 4 * 16 * kTokenRows; }
   __device__ static int thread_row() { return int(threadIdx.x) / 8; }
 
   // --- loads --------------------------------------------------------------------------------
@@ -105,9 +106,12 @@ class WideShrink {
       }
     }
     if constexpr (kX) {
-      copy_eight_or_none<C::kAligned>(slot + place_of(C::kBlockRank + thread_row(), piece),
-                                      c.tokens()[thread_row()].x + 2 * int64_t(column),
-                                      thread_row() < unit.num_tokens ? valid : 0);
+#pragma unroll
+      for (int token = thread_row(); token < C::kTokens; token += kRowsAtOnce) {
+        copy_eight_or_none<C::kAligned>(slot + place_of(C::kBlockRank + token, piece),
+                                        c.tokens()[token].x + 2 * int64_t(column),
+                                        token < unit.num_tokens ? valid : 0);
+      }
     }
     load_slot_ = load_slot_ + 1 == C::kNumStages ? 0 : load_slot_ + 1;
     load_column_ += 64;
@@ -147,41 +151,50 @@ class WideShrink {
     left -= 32;
     if (left > 0) return;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) total[j / 4][j % 4] += acc[j / 4][j % 4];
+    for (int j = 0; j < kTokenRows * 8; ++j) {
+      total[j / 8][j / 4 % 2][j % 4] += acc[j / 8][j / 4 % 2][j % 4];
+    }
     fill(acc, 0.0F);
     left = chunk_size(p.num_in);
   }
 
   __device__ static void fill(Acc& acc, float v) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) acc[j / 4][j % 4] = v;
+    for (int j = 0; j < kTokenRows * 8; ++j) acc[j / 8][j / 4 % 2][j % 4] = v;
   }
 
   /// 32 columns of x, from `piece` on. Tokens are the rows of a fragment.
   __device__ void multiply(const std::byte* a, int piece, Acc& acc) const {
     const std::byte* const x = a + C::kBlockRank * C::kRowBytes;
-    const int token = first_token() + c.lane % 16;
-    const uint4 x0 = load_matrices(x + place_of(token, piece + c.lane / 16));
-    const uint4 x1 = load_matrices(x + place_of(token, piece + 2 + c.lane / 16));
+    uint4 w[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 16 * rank_tile() + 8 * j + c.lane % 8;
-      const uint4 w = load_matrices(a + place_of(row, piece + c.lane / 8));
-      mma<typename C::Weight>(acc[j], x0, w.x, w.y);
-      mma<typename C::Weight>(acc[j], x1, w.z, w.w);
+      w[j] = load_matrices(a + place_of(row, piece + c.lane / 8));
+    }
+#pragma unroll
+    for (int m = 0; m < kTokenRows; ++m) {
+      const int token = first_token() + 16 * m + c.lane % 16;
+      const uint4 x0 = load_matrices(x + place_of(token, piece + c.lane / 16));
+      const uint4 x1 = load_matrices(x + place_of(token, piece + 2 + c.lane / 16));
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        mma<typename C::Weight>(acc[m][j], x0, w[j].x, w[j].y);
+        mma<typename C::Weight>(acc[m][j], x1, w[j].z, w[j].w);
+      }
     }
   }
 
   __device__ void hand_over(const Unit& unit, const Exchange<C>& exchange, int group,
                             const Acc& total) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int token = first_token() + 8 * half + c.row;
+    for (int i = 0; i < 2 * kTokenRows; ++i) {
+      const int token = first_token() + 8 * i + c.row;
       if (token >= unit.num_tokens) continue;
-      exchange.hand_over(
-          unit, unit.first_block, group, token, 16 * rank_tile() + 4 * c.quad,
-          {total[0][2 * half], total[0][2 * half + 1], total[1][2 * half], total[1][2 * half + 1]},
-          0);
+      const auto& sum = total[i / 2];
+      const int j = i % 2 * 2;
+      exchange.hand_over(unit, unit.first_block, group, token, 16 * rank_tile() + 4 * c.quad,
+                         {sum[0][j], sum[0][j + 1], sum[1][j], sum[1][j + 1]}, 0);
     }
   }
 };
