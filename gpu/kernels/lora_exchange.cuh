@@ -6,12 +6,14 @@ namespace loratory::gpu {
 
 /// The kernel before this one in the stream: x, y and h may be read once it has ended.
 struct PreviousKernel {
+  const bool lets_next_start;  ///< only then
   bool waited = false;
 
   __device__ void wait() {
     if (waited) return;
     waited = true;
     wait_for_previous_kernel();
+    if (lets_next_start) let_next_kernel_start();
   }
 };
 
@@ -40,6 +42,15 @@ class Exchange {
     if constexpr (C::kSends) {
       if (!may_send_) cluster_wait();
       may_send_ = true;
+    }
+  }
+
+  /// Before the first sum of a unit.
+  __device__ void begin_unit() {
+    if constexpr (C::kScatters) {
+      if (blocks_done_ == 0) return;
+      cluster_arrive();  // what was received has been used
+      may_send_ = false;
     }
   }
 
@@ -92,13 +103,7 @@ class Exchange {
   }
 
   /// After the last block.
-  __device__ void end_unit(const Unit& unit) {
-    blocks_done_ += unit.end_block - unit.first_block;
-    if constexpr (C::kScatters) {
-      cluster_arrive();  // what was received has been used
-      may_send_ = false;
-    }
-  }
+  __device__ void end_unit(const Unit& unit) { blocks_done_ += unit.end_block - unit.first_block; }
 
  private:
   const Context<C> c;

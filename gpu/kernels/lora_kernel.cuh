@@ -30,7 +30,7 @@ class LoraCta {
       : p(params), c(params, shared), exchange_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    let_next_kernel_start();
+    if constexpr (!C::kWide) let_next_kernel_start();
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
@@ -48,7 +48,7 @@ class LoraCta {
  private:
   const LinearParams& p;
   const Context<C> c;
-  PreviousKernel previous_;
+  PreviousKernel previous_{.lets_next_start = C::kWide};
   Exchange<C> exchange_;
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   Expand<C> expand_;
@@ -126,8 +126,10 @@ class LoraCta {
   __device__ static uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
 
   __device__ void run(const Unit& unit) {
+    exchange_.begin_unit();
     if constexpr (C::kShrinks) shrink_.begin(unit);
     if constexpr (C::kExpands) expand_.begin(unit);
+    if (!C::kShrinks && p.y_settled) expand_.begin_base(unit);
     previous_.wait();
     if constexpr (C::kShrinks) {
       shrink_.begin_x(unit);
@@ -152,7 +154,7 @@ class LoraCta {
     int e = int(threadIdx.x);
     EightRanks v = {};
     if (e < count) read_h(unit, e, v);
-    expand_.begin_base(unit);
+    if (!p.y_settled) expand_.begin_base(unit);
     while (e < count) {
       store_h(unit, e, v);
       e += C::kNumThreads;

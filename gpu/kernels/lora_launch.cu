@@ -100,12 +100,25 @@ Residency residency_of(const LoraKernel& kernel, int h_width) {
   return known.emplace(key, make_resident(kernel, h_width)).first->second;
 }
 
+/// That any step of this launch's shape can have: idle CTAs would keep the next kernel waiting.
+int64_t most_units(const LoraLaunch& launch) {
+  const LinearParams& p = launch.params;
+  if (p.max_segments == 0) return INT32_MAX;  // not known
+  const int64_t segments = int64_t{p.max_segments} * p.segment_parts;
+  if (launch.stage == LoraStage::shrink) return segments * p.num_blocks;
+  const int parts = std::max(1, p.num_tiles / (kGroupWarps * launch.variant.cluster));
+  const bool fuses = launch.stage == LoraStage::expand && p.may_fuse;
+  return segments * parts * (fuses ? 1 : p.num_slices);
+}
+
 void launch_tensor_core(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
   const Residency residency = residency_of(kernel, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(residency.num_clusters * kernel.variant.cluster));
+  const int64_t num_clusters =
+      std::min<int64_t>(residency.num_clusters, most_units(launch));
+  config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(residency.shared_bytes);
   config.stream = launch.stream;

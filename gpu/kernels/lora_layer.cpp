@@ -271,7 +271,11 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.num_segments = segments.num_segments;
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
-  out.max_segments = segments.max_segments;
+  if (segments.max_segments > 0) {
+    const int64_t most =
+        max_segments(num_tokens(tensors), int32_t(num_slots_), segments.segment_size);
+    out.max_segments = int32_t(std::min<int64_t>(segments.max_segments, most));
+  }
   return out;
 }
 
@@ -320,6 +324,7 @@ void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const 
   const LoraVariant second =
       expand_variant(max_rank_, std::min(launch.variant.token_tiles, 4), launch.variant.aligned);
   LinearParams of_second = both;
+  of_second.y_settled = launch.variant.is_wide();  // which waits before it lets the next one start
   of_second.segment_parts = launch.variant.token_tiles / second.token_tiles;
   LoraVariant first = launch.variant;
   first.launches = 1;

@@ -56,9 +56,12 @@ struct Shape {
                                     : kRankTiles == 4                           ? 1
                                                                                 : 2;
 
-  /// That a grid is made for: of a deep expand of few tokens two, so that the kernels before and
+  /// That a grid is made for: of an expand of few tokens not all, so that the kernels before and
   /// after it find room.
-  static constexpr int kMostCtasPerSm = !kShrinks && kTokenTiles == 1 && kStages > 2 ? 2 : 32;
+  static constexpr int kMostCtasPerSm = kShrinks || kTokenTiles > 1 ? 32
+                                        : kStages > 2               ? 2
+                                        : kRankTiles == 1           ? 4
+                                                                    : 3;
 
   // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;
