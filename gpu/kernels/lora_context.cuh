@@ -52,7 +52,7 @@ struct Context {
   /// [buffer][group][token][rank of a block]
   __device__ float* receive() const { return partial() + C::kPartialFloats; }
   /// Stages of A and x.
-  __device__ std::byte* ring() const { return shared + C::kTableBytes + 4 * C::kSumFloats; }
+  __device__ std::byte* ring() const { return shared + C::kRingOffset; }
   __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
   /// This warp's stages of B, and then as many tiles of y.
   __device__ std::byte* tile_ring() const {

@@ -136,13 +136,14 @@ class Expand {
 
   /// What a thread will add to, at the place where it alone reads it.
   __device__ void load_base(const Unit& unit, const UnitSlice& s, std::byte* to) const {
-    if (!p.add_inputs) return;
     const int column = column_of(s, load_tile_);
     const int valid = s.num_out - column;
+    if (!p.add_inputs || valid <= 0) return;
+    std::byte* const place = base_place(to, c.row);
 #pragma unroll
     for (int i = 0; i < C::kTokenTiles; ++i) {
-      if (8 * i + c.row < unit.num_tokens && valid > 0)
-        copy_base(base_place(to, 8 * i + c.row), y_at(s, i, column), valid);
+      if (8 * i + c.row < unit.num_tokens)
+        copy_base(place + 8 * i * C::kBaseRowBytes, y_at(s, i, column), valid);
     }
   }
   __device__ std::byte* base_place(std::byte* base, int token) const {

@@ -188,7 +188,7 @@ template <typename C>
 __global__ void __launch_bounds__(C::kNumThreads,
                                   C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
     lora_kernel(const __grid_constant__ LinearParams params) {
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(1024) std::byte shared[];
   LoraCta<C>(params, shared).run();
 }
 

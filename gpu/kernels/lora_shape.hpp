@@ -51,7 +51,7 @@ struct Shape {
   /// What shared memory has room for; it bounds the registers.
   static constexpr int kCtasPerSm = kWide       ? (kTokenTiles > 4 ? 6 - kStages : kStages > 4 ? 2 : 7 - kStages)
                                     : !kExpands ? (kRankTiles == 1 ? 4 : 3)
-                                    : !kShrinks ? (kTokenTiles == 1 ? 4 : 2)
+                                    : !kShrinks ? (kTokenTiles == 1 ? 4 : kRankTiles == 1 ? 3 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
                                     : kRankTiles == 4                           ? 1
                                                                                 : 2;
@@ -94,9 +94,13 @@ struct Shape {
       kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
+  /// wgmma reads blocks of eight rows that begin at multiples of 1024.
+  static constexpr int kRingAlignment = kWide ? 1024 : 16;
+  static constexpr int kRingOffset =
+      (kTableBytes + 4 * kSumFloats + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
   static int shared_bytes(int h_width) {
     const int h = kExpands ? kTokens * h_stride(h_width) : 0;
-    return kTableBytes + 4 * kSumFloats + kNumWarps * (kRingBytes + kTileRingBytes) + h;
+    return kRingOffset + kNumWarps * (kRingBytes + kTileRingBytes) + h;
   }
 };
 

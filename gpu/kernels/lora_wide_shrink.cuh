@@ -4,6 +4,63 @@
 
 namespace loratory::gpu {
 
+/// Copies that have arrived may be read by wgmma.
+__device__ inline void fence_async_proxy() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+/// Rows of 64 numbers, swizzled as place_of() does, from a multiple of 1024 on.
+__device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
+  const uint64_t address = shared_address(rows);
+  return (address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{64} << 32 | uint64_t{1} << 62;
+}
+__device__ inline void begin_wgmma() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void close_wgmma() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_wgmma(float (&c)[16]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]),
+                 "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+               :
+               : "memory");
+#endif
+}
+/// c = a b^T + c, or without c. 64 rows of a, 32 of b, 16 numbers each.
+template <typename Weight>
+__device__ inline void wgmma(float (&c)[16], uint64_t a, uint64_t b, bool adds) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (std::is_same_v<Weight, __nv_bfloat16>) {
+    asm volatile(
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+          "+f"(c[14]), "+f"(c[15])
+        : "l"(a), "l"(b), "r"(int(adds)));
+  } else {
+    asm volatile(
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+          "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
+          "+f"(c[14]), "+f"(c[15])
+        : "l"(a), "l"(b), "r"(int(adds)));
+  }
+#endif
+}
+
 /// h of a unit of many tokens: the CTA streams 64 ranks of A and all tokens through one ring. A
 /// warp takes 16 ranks and half of the tokens, goes through the chunks in order, and hands over
 /// what its registers hold.
@@ -32,6 +89,10 @@ class WideShrink {
 
   __device__ void run(const Unit& unit, Exchange<C>& exchange) {
     const bool has_tile = unit.first_block * C::kRankTiles + rank_tile() < unit.num_rank_tiles;
+    if constexpr (C::kTokenTiles == 8) {
+      run_wgmma(unit, exchange);
+      return;
+    }
 #pragma unroll 1
     for (int i = 0; i < C::kGroupsEach; ++i) {
       Acc total;
@@ -54,8 +115,9 @@ class WideShrink {
   // begin is found once.
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRows = C::kBlockRank / kRowsAtOnce;
-  static_assert(C::kTokens % kRowsAtOnce == 0);
+  static constexpr int kXRows = C::kTokens / kRowsAtOnce;
   const std::byte* a_from_[kRows];  // null: does not exist
+  const std::byte* x_from_[kXRows];
   int load_group_ = 0, load_column_ = 0, load_slot_ = 0;
   int slot_ = 0;  // of the next stage to multiply
 
@@ -79,6 +141,11 @@ class WideShrink {
           c.slice_of(unit, min(tile, unit.num_rank_tiles - 1), &UnitSlice::first_rank_tile);
       const int rank = 16 * (tile - s.first_rank_tile) + in_block % 16;
       a_from_[i] = rank < s.rank ? s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes : nullptr;
+    }
+#pragma unroll
+    for (int i = 0; i < kXRows; ++i) {
+      const int token = i * kRowsAtOnce + thread_row();
+      x_from_[i] = token < unit.num_tokens ? c.tokens()[token].x : nullptr;
     }
   }
 
@@ -106,11 +173,12 @@ class WideShrink {
       }
     }
     if constexpr (kX) {
+      std::byte* const x = slot + place_of(C::kBlockRank + thread_row(), piece);
 #pragma unroll
-      for (int token = thread_row(); token < C::kTokens; token += kRowsAtOnce) {
-        copy_eight_or_none<C::kAligned>(slot + place_of(C::kBlockRank + token, piece),
-                                        c.tokens()[token].x + 2 * int64_t(column),
-                                        token < unit.num_tokens ? valid : 0);
+      for (int i = 0; i < kXRows; ++i) {
+        copy_eight_or_none<C::kAligned>(x + i * kRowsAtOnce * C::kRowBytes,
+                                        x_from_[i] + 2 * int64_t(column),
+                                        x_from_[i] != nullptr ? valid : 0);
       }
     }
     load_slot_ = load_slot_ + 1 == C::kNumStages ? 0 : load_slot_ + 1;
@@ -143,6 +211,74 @@ class WideShrink {
       }
       load_stage<true, true>(unit);
       close_copy_group();
+    }
+  }
+
+  // --- wgmma
+  using Sums = float[16];
+
+  __device__ void run_wgmma(const Unit& unit, Exchange<C>& exchange) {
+    const int num_tiles = unit.num_rank_tiles - unit.first_block * C::kRankTiles;
+    const int first_tile = c.warp / 4 * 2;
+#pragma unroll 1
+    for (int i = 0; i < C::kGroupsEach; ++i) {
+      Sums total;
+      sum_wgmma(unit, first_tile < num_tiles, total);
+      if (i == 0) exchange.begin_block(unit, unit.first_block);
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        if (first_tile + t >= num_tiles) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int token = c.warp % 4 * 16 + 8 * half + c.row;
+          if (token >= unit.num_tokens) continue;
+          const float* const s = total + 8 * t + 2 * half;
+          exchange.hand_over(unit, unit.first_block, first_group() + i, token,
+                             16 * (first_tile + t) + 4 * c.quad, {s[0], s[1], s[4], s[5]}, 0);
+        }
+      }
+    }
+    exchange.finish_block(unit, unit.first_block);
+    exchange.end_unit(unit);
+  }
+
+  __device__ void sum_wgmma(const Unit& unit, bool works, Sums& total) {
+    Sums acc;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) total[j] = -0.0F, acc[j] = 0;
+    const int chunk = chunk_size(p.num_in);
+    int left = chunk;
+#pragma unroll 1
+    for (int column = 0; column < group_columns(); column += 64) {
+      wait_for_copies<C::kNumStages - 2>();
+      fence_async_proxy();
+      __syncthreads();  // this stage is there, and the one before has been read
+      const std::byte* const a = c.ring() + slot_ * C::kStageBytes;
+      slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
+      const uint64_t x = matrix_descriptor(a + C::kBlockRank * C::kRowBytes);
+      const uint64_t w = matrix_descriptor(a + c.warp / 4 * 32 * C::kRowBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (works) {
+          begin_wgmma();
+          wgmma<typename C::Weight>(acc, x + 4 * half, w + 4 * half, left < chunk);
+          wgmma<typename C::Weight>(acc, x + 4 * half + 2, w + 4 * half + 2, true);
+          close_wgmma();
+        }
+        if (half == 0) {
+          load_stage<true, true>(unit);
+          close_copy_group();
+        }
+        if (works) {
+          wait_for_wgmma(acc);
+          left -= 32;
+          if (left == 0) {
+#pragma unroll
+            for (int j = 0; j < 16; ++j) total[j] += acc[j];
+            left = chunk;
+          }
+        }
+      }
     }
   }
 
