@@ -162,8 +162,8 @@ class Exchange {
       uint4 hi, lo;
       split<typename C::Weight>(v, s.rank - j, hi, lo);
       store_h(token, s.h_column + j, hi, lo);
-      // The expand takes 32 ranks at a time: the other half of the last ones is 0.
-      if (j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
+      // Where the expand takes 32 ranks at a time the other half of the last ones is 0.
+      if (C::kTileRanks == 32 && j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
         store_h(token, s.h_column + j + 16, uint4{}, uint4{});
       }
     }

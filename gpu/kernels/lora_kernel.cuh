@@ -72,7 +72,7 @@ class LoraCta {
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (whole - tokens * num_rest) * work.slices_each;
-      describe_slices(p, raw.x, int(first_slice), u.num_slices, c.slices());
+      describe_slices<C::kTileRanks>(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
     const UnitSlice& totals = c.slices()[u.num_slices];

@@ -46,8 +46,10 @@ struct Shape {
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
   static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles % 4 == 0));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
-  static constexpr int kGroupsAtOnce =
-      !kWide && kExpands && kRankTiles == 1 && kGroupsEach <= 4 ? kGroupsEach : 1;
+  static constexpr int kGroupsAtOnce = kWide || kRankTiles > 1      ? 1
+                                       : !kExpands                   ? (kGroupsEach > 1 ? 2 : 1)
+                                       : kGroupsEach <= 4            ? kGroupsEach
+                                                                     : 1;
   /// What shared memory has room for; it bounds the registers.
   static constexpr int kCtasPerSm = kWide       ? (kTokenTiles > 4 ? 6 - kStages : kStages > 4 ? 2 : 7 - kStages)
                                     : !kExpands ? (kRankTiles == 1 ? 4 : 3)

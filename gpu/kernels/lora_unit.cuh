@@ -20,7 +20,7 @@ struct UnitSlice {
   int index;            ///< in LinearParams
   int first_rank_tile;  ///< 16 ranks each
   int first_tile;       ///< of columns of y
-  int h_column;         ///< ranks, each slice padded to 32
+  int h_column;         ///< ranks, each slice padded to those of a stage of B
 };
 static_assert(sizeof(UnitSlice) == 56);
 
@@ -74,6 +74,7 @@ __device__ inline int column_tiles(int num_out, int rank) {
 }
 
 /// The slices of a unit, by one warp: lane i takes the i-th.
+template <int kTileRanks>
 __device__ inline void describe_slices(const LinearParams& p, int slot, int first_slice,
                                        int num_slices, UnitSlice* table) {
   const int lane = int(threadIdx.x) % 32;
@@ -82,7 +83,8 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
   const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
-  const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank), padded_rank(rank)};
+  const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank),
+                         (rank + kTileRanks - 1) / kTileRanks * kTileRanks};
   int before[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {

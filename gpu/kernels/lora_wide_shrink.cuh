@@ -257,29 +257,40 @@ class WideShrink {
       slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
       const uint64_t x = matrix_descriptor(a + C::kBlockRank * C::kRowBytes);
       const uint64_t w = matrix_descriptor(a + c.warp / 4 * 32 * C::kRowBytes);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (works) {
-          begin_wgmma();
-          wgmma<typename C::Weight>(acc, x + 4 * half, w + 4 * half, left < chunk);
-          wgmma<typename C::Weight>(acc, x + 4 * half + 2, w + 4 * half + 2, true);
+      if (works) {
+        begin_wgmma();
+        multiply_half(acc, x, w, left == chunk);
+        left -= 32;
+        if (left == 0) {  // a chunk of an odd number of halves
           close_wgmma();
-        }
-        if (half == 0) {
-          load_stage<true, true>(unit);
-          close_copy_group();
-        }
-        if (works) {
           wait_for_wgmma(acc);
-          left -= 32;
-          if (left == 0) {
-#pragma unroll
-            for (int j = 0; j < 16; ++j) total[j] += acc[j];
-            left = chunk;
-          }
+          end_chunk(acc, total);
+          left = chunk;
+          begin_wgmma();
+        }
+        multiply_half(acc, x + 4, w + 4, left == chunk);
+        close_wgmma();
+      }
+      load_stage<true, true>(unit);
+      close_copy_group();
+      if (works) {
+        wait_for_wgmma(acc);
+        left -= 32;
+        if (left == 0) {
+          end_chunk(acc, total);
+          left = chunk;
         }
       }
     }
+  }
+  /// 32 columns of x.
+  __device__ static void multiply_half(Sums& acc, uint64_t x, uint64_t w, bool first) {
+    wgmma<typename C::Weight>(acc, x, w, !first);
+    wgmma<typename C::Weight>(acc, x + 2, w + 2, true);
+  }
+  __device__ static void end_chunk(const Sums& acc, Sums& total) {
+#pragma unroll
+    for (int j = 0; j < 16; ++j) total[j] += acc[j];
   }
 
   /// After 32 columns: a chunk may be complete.
