@@ -146,7 +146,8 @@ def tune(row, library, timer, state, options):
             continue
         state.data["current"] = [row.name, str(variant)]
         state.save()
-        cut = {k: getattr(variant, k) for k in ("rank_tiles", "token_tiles", "cluster", "stages")}
+        cut = {k: getattr(variant, k)
+               for k in ("rank_tiles", "token_tiles", "cluster", "stages", "launches")}
         try:
             results[str(variant)] = {"variant": cut} | measured(
                 problem, library, variant, first, timer, options.replays)

@@ -87,7 +87,8 @@ LoraVariant variant(const LoratoryVariant& from) {
           .token_tiles = from.token_tiles,
           .cluster = from.cluster,
           .stages = from.stages,
-          .aligned = from.aligned != 0};
+          .aligned = from.aligned != 0,
+          .launches = from.launches};
 }
 
 LoratoryVariant variant(const LoraVariant& from) {
@@ -95,7 +96,8 @@ LoratoryVariant variant(const LoraVariant& from) {
           .token_tiles = from.token_tiles,
           .cluster = from.cluster,
           .stages = from.stages,
-          .aligned = from.aligned ? 1 : 0};
+          .aligned = from.aligned ? 1 : 0,
+          .launches = from.launches};
 }
 
 LoraStage stage(int32_t value) {

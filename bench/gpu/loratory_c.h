@@ -41,6 +41,7 @@ struct LoratoryVariant {
   int32_t cluster;
   int32_t stages;
   int32_t aligned;
+  int32_t launches;
 };
 
 /// A gpu::LoraLinear, LoraShrink or LoraExpand.

@@ -23,11 +23,13 @@ class _Slice(ctypes.Structure):
 
 class _Variant(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32)
-                for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned")]
+                for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned",
+                                                   "launches")]
 
     def __str__(self):
         """As gpu::describe()."""
         return (f"r{16 * self.rank_tiles} t{8 * self.token_tiles} c{self.cluster} s{self.stages}"
+                + (" x2" if self.launches == 2 else "")
                 + ("" if self.aligned else " unaligned"))
 
 

@@ -34,16 +34,21 @@ void check_one_of(const std::string& place, int value, std::initializer_list<int
 void check_variant(const std::string& place, const DispatchEntry& entry) {
   const LoraVariant& v = entry.variant;
   check_one_of(place + "rank_tiles", v.rank_tiles, {1, 2, 4});
-  check_one_of(place + "token_tiles", v.token_tiles, {1, 4});
+  check_one_of(place + "token_tiles", v.token_tiles, {1, 4, 8});
   check_one_of(place + "cluster", v.cluster, {1, 2, 4, 8});
-  check_one_of(place + "stages", v.stages, {2, 3, 4});
+  check_one_of(place + "stages", v.stages, {1, 2, 3, 4});
+  check_one_of(place + "launches", v.launches, {1, 2});
+  if (entry.stage != LoraStage::linear)
+    require(v.launches == 1, place + "launches", "must be 1 but in a linear");
+  else if (v.is_wide())
+    require(v.launches == 2, place + "launches", "must be 2 where token_tiles is above 1");
   require(v.aligned, place + "aligned", "is false, a table is for aligned tensors");
   if (entry.stage == LoraStage::expand) {
     require(v.cluster == 1, place + "cluster", "must be 1: an expand takes no clusters");
-    require(v.rank_tiles == 1, place + "rank_tiles", "must be 1 in an expand");
+    require(v.rank_tiles <= 2, place + "rank_tiles", "must be 1 or 2 in an expand");
   } else if (v.is_wide()) {
-    require(v.rank_tiles == 4, place + "rank_tiles", "must be 4 where token_tiles is 4");
-    require(v.cluster > 1, place + "cluster", "must be above 1 where token_tiles is 4");
+    require(v.rank_tiles == 4, place + "rank_tiles", "must be 4 where token_tiles is above 1");
+    require(v.cluster > 1, place + "cluster", "must be above 1 where token_tiles is");
   }
 }
 
@@ -84,7 +89,8 @@ LoraVariant DispatchTable::choose(const LaunchShape& shape) const {
   const auto entry =
       std::ranges::find_if(entries_, [&](const DispatchEntry& one) { return one.covers(shape); });
   if (entry == entries_.end()) return choose_variant(shape);
-  const bool needs_workspace = shape.stage == LoraStage::linear && entry->variant.is_wide();
+  if (entry->variant.needs_wgmma() && !shape.has_wgmma) return choose_variant(shape);
+  const bool needs_workspace = shape.stage == LoraStage::linear && entry->variant.launches == 2;
   return needs_workspace && !shape.has_workspace ? choose_variant(shape) : entry->variant;
 }
 

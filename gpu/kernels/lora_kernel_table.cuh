@@ -35,11 +35,9 @@ template <typename Weight, typename Out>
 void append_linear(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::linear;
   list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 8, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 4, 3, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 2, 3, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 1, 8, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 4, 1, 8, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, false>()});
 }
@@ -49,16 +47,12 @@ template <typename Weight>
 void append_shrink(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::shrink;
   list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 2, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 1, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 4, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 1, 1, 2, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 1, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 1, 8, 1, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 4, 2, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 2, 2, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 3, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 4, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 4, 8, 6, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 4, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
@@ -71,10 +65,9 @@ void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
   list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 4, 1, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 4, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 4, 1, 4, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});
 }

@@ -35,6 +35,9 @@ const std::vector<LoraKernel>& kernels_of(LoraStage stage, const LoraDtypes& dty
 }
 
 const LoraKernel& find(const LoraLaunch& launch) {
+  if (launch.variant.needs_wgmma() && !has_wgmma()) {
+    refuse(launch, "has wgmma, this GPU has not: it is no sm_90");
+  }
   if (launch.variant.cluster > 1 && !has_clusters()) {
     refuse(launch, "has clusters, this GPU has not: it is before sm_90");
   }
@@ -148,7 +151,8 @@ void launch_lora(const LoraLaunch& launch) {
 std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes) {
   std::vector<LoraVariant> out;
   for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
-    const bool can_be_launched = kernel.variant.cluster == 1 || has_clusters();
+    const bool can_be_launched = (kernel.variant.cluster == 1 || has_clusters()) &&
+                                 (!kernel.variant.needs_wgmma() || has_wgmma());
     if (kernel.stage == stage && can_be_launched) out.push_back(kernel.variant);
   }
   if (stage != LoraStage::linear) return out;

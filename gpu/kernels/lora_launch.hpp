@@ -13,10 +13,10 @@ namespace loratory::gpu {
 struct LoraLaunch {
   LoraStage stage;
   LoraPath path;
-  const LoraVariant& variant;  ///< of the tensor_core path
+  LoraVariant variant;  ///< of the tensor_core path
   LoraDtypes dtypes;
   reference::NumericMode mode;  ///< of the generic path; the other reads it from params
-  const LinearParams& params;
+  LinearParams params;
   CUstream_st* stream;
   LaunchOrder order;
 };
@@ -27,7 +27,7 @@ struct LoraLaunch {
 void launch_lora(const LoraLaunch& launch);
 
 /// The variants that the tensor_core path has kernels for and this GPU can launch (linear: in one
-/// launch, or wide, in two); none in a build without CUDA.
+/// launch or in two); none in a build without CUDA.
 std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes);
 
 }  // namespace loratory::gpu

@@ -197,16 +197,22 @@ bool LoraLayer::has_workspace(int64_t num_tokens) const {
          desc_.workspace_bytes >= workspace_bytes(num_tokens, params_.num_slices, max_rank_);
 }
 
+LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
+  return {.stage = stage_,
+          .num_tokens = num_tokens(tensors),
+          .num_in = params_.num_in,
+          .max_rank = max_rank_,
+          .num_slices = params_.num_slices,
+          .num_columns = num_columns_ - desc_.offset_start,
+          .num_blocks = (num_rank_tiles_ + 3) / 4,
+          .has_workspace = has_workspace(num_tokens(tensors)),
+          .aligned = are_aligned(tensors),
+          .has_clusters = has_clusters(),
+          .has_wgmma = has_wgmma()};
+}
+
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
-  const LaunchShape shape{.stage = stage_,
-                          .num_tokens = num_tokens(tensors),
-                          .num_in = params_.num_in,
-                          .max_rank = max_rank_,
-                          .num_slices = params_.num_slices,
-                          .num_blocks = (num_rank_tiles_ + 3) / 4,
-                          .has_workspace = has_workspace(num_tokens(tensors)),
-                          .aligned = are_aligned(tensors),
-                          .has_clusters = has_clusters()};
+  const LaunchShape shape = shape_of(tensors);
   return desc_.dispatch != nullptr ? desc_.dispatch->choose(shape) : choose_variant(shape);
 }
 
@@ -308,42 +314,30 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                           .stream = stream,
                           .order = order};
   if (stage_ == LoraStage::linear && path == LoraPath::tensor_core && variant.launches == 2)
-    launch_both(launch, num_tokens(tensors));
+    launch_both(launch, shape_of(tensors));
   else
     launch_lora(launch);
 }
 
 /// Shrink into the workspace, expand from it. The second launch may overlap the first, which writes
-/// neither weights nor segments, whatever came before it.
-void LoraLayer::launch_both(const LoraLaunch& launch, int64_t num_tokens) const {
-  LinearParams both = launch.params;
-  both.h = static_cast<float*>(desc_.workspace);
-  both.h_row_stride = h_row_size(max_rank_);
-  both.h_slice_stride = num_tokens * both.h_row_stride;
-  both.h_aligned = reinterpret_cast<uintptr_t>(both.h) % kHBytes == 0;
-  const LoraVariant second =
-      expand_variant(max_rank_, std::min(launch.variant.token_tiles, 4), launch.variant.aligned);
-  LinearParams of_second = both;
-  of_second.y_settled = launch.variant.is_wide();  // which waits before it lets the next one start
-  of_second.segment_parts = launch.variant.token_tiles / second.token_tiles;
-  LoraVariant first = launch.variant;
-  first.launches = 1;
-  launch_lora({.stage = LoraStage::shrink,
-               .path = launch.path,
-               .variant = first,
-               .dtypes = launch.dtypes,
-               .mode = launch.mode,
-               .params = both,
-               .stream = launch.stream,
-               .order = launch.order});
-  launch_lora({.stage = LoraStage::expand,
-               .path = launch.path,
-               .variant = second,
-               .dtypes = launch.dtypes,
-               .mode = launch.mode,
-               .params = of_second,
-               .stream = launch.stream,
-               .order = LaunchOrder::overlaps_previous});
+/// neither weights nor segments.
+void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) const {
+  LoraLaunch both = launch;
+  both.params.h = static_cast<float*>(desc_.workspace);
+  both.params.h_row_stride = h_row_size(max_rank_);
+  both.params.h_slice_stride = shape.num_tokens * both.params.h_row_stride;
+  both.params.h_aligned = reinterpret_cast<uintptr_t>(desc_.workspace) % kHBytes == 0;
+
+  both.stage = LoraStage::shrink;
+  both.variant.launches = 1;
+  launch_lora(both);
+
+  both.stage = LoraStage::expand;
+  both.variant = expand_variant(shape, std::min(launch.variant.token_tiles, 4));
+  both.params.segment_parts = launch.variant.token_tiles / both.variant.token_tiles;
+  both.params.y_settled = launch.variant.is_wide();  // it waits before it lets the next one start
+  both.order = LaunchOrder::overlaps_previous;
+  launch_lora(both);
 }
 
 }  // namespace loratory::gpu

@@ -45,14 +45,15 @@ class LoraLayer {
   void check_h(const LoraTensors& tensors) const;
   void check_y(const LoraTensors& tensors) const;
   bool has_workspace(int64_t num_tokens) const;
+  LaunchShape shape_of(const LoraTensors& tensors) const;
   void check_dispatch() const;
-  void launch_both(const LoraLaunch& launch, int64_t num_tokens) const;
+  void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
   void check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const;
   LinearParams params(const LoraTensors& tensors, const SegmentView& segments) const;
 
   LoraStage stage_;
   LoraLinearDesc desc_;
-  LinearParams params_;  // all but the tensors, segments and one_block
+  LinearParams params_;  // all but the tensors, segments and num_blocks
   reference::Dtype weight_ = reference::Dtype::bf16;
   int64_t num_slots_ = 0;
   int64_t max_rank_ = 0;

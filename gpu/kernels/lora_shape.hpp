@@ -47,7 +47,7 @@ struct Shape {
   static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles % 4 == 0));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int kGroupsAtOnce = kWide || kRankTiles > 1      ? 1
-                                       : !kExpands                   ? (kGroupsEach > 1 ? 2 : 1)
+                                       : !kExpands                   ? (kCluster == 2 ? 2 : 1)
                                        : kGroupsEach <= 4            ? kGroupsEach
                                                                      : 1;
   /// What shared memory has room for; it bounds the registers.

@@ -1,48 +1,71 @@
 #include "gpu/kernels/lora_variant.hpp"
 
+#include <algorithm>
+
 namespace loratory::gpu {
 namespace {
 
-constexpr int64_t kDecodeTokens = 256;  // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kFewTokens = 64;      // that many clusters of 8 the GPU nearly holds at once
+// Measured on an H200 (docs/kernels.md).
 
-/// Measured on an H200, whose SMs hold 45 clusters of 8 with four stages and 62 with three: three
-/// where that saves a round.
-LoraVariant choose_wide(const LaunchShape& shape) {
-  const int64_t segments = (shape.num_tokens + 31) / 32;
-  const int64_t units = segments * (shape.num_blocks);
-  const bool saves_a_round = (units + 61) / 62 < (units + 44) / 45;
-  return {4, 4, 8, saves_a_round ? 3 : 4, true, shape.stage == LoraStage::linear ? 2 : 1};
+constexpr int64_t kDecodeTokens = 256;     // beyond: more tokens than a segment of 8 is good for
+constexpr int64_t kManyColumns = 16384;    // more than the deep rings of an expand hold
+constexpr int64_t kDeepWideClusters = 30;  // with four stages of 64 tokens, all at once
+
+LoraVariant in_two_launches(LoraVariant variant) {
+  variant.launches = 2;
+  return variant;
 }
 
-LoraVariant choose_linear(const LaunchShape& shape) {
-  if (shape.num_tokens > kDecodeTokens && shape.has_workspace) return choose_wide(shape);
-  if (shape.max_rank > 16) return {shape.num_in > 8192 ? 4 : 2, 1, 8, 2, true};
-  if (shape.num_tokens > kFewTokens) return {1, 1, 2, 3, true};
-  return {1, 1, 8, 2, true};
+/// 32 tokens where they are few, or wgmma is missing. Of 64 three stages where four would take
+/// another round.
+LoraVariant wide_shrink(const LaunchShape& shape) {
+  if (shape.num_tokens <= kDecodeTokens || !shape.has_wgmma) return {4, 4, 8, 4, true};
+  const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
+  return {4, 8, 8, units <= kDeepWideClusters ? 4 : 3, true};
 }
 
-LoraVariant choose_shrink(const LaunchShape& shape) {
-  if (shape.num_tokens > kDecodeTokens) return choose_wide(shape);
-  return {shape.max_rank <= 16 ? 1 : 2, 1, 8, 2, true};
+/// Enough units to fill the GPU, and yet few enough that all of them are there at once.
+LoraVariant shrink_variant(const LaunchShape& shape) {
+  if (shape.num_tokens > kDecodeTokens) return wide_shrink(shape);
+  if (shape.max_rank <= 16) {
+    if (shape.num_tokens > 64) return {1, 1, 2, 2, true};
+    if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
+    return {1, 1, 8, 2, true};
+  }
+  if (shape.num_tokens > 64) return wide_shrink(shape);
+  if (shape.num_tokens > 32) return {1, 1, 4, 2, true};
+  if (shape.num_in > 8192) return {2, 1, 8, 2, true};
+  return {shape.num_blocks > 1 ? 4 : 2, 1, 8, 1, true};
+}
+
+/// One launch. Without a workspace there is no other way; with one it is the faster for few tokens
+/// of small ranks.
+bool takes_one_launch(const LaunchShape& shape) {
+  return !shape.has_workspace || (shape.num_tokens <= 8 && shape.max_rank <= 16);
+}
+LoraVariant one_launch(const LaunchShape& shape) {
+  if (shape.max_rank > 16) return {2, 1, 8, 2, true};
+  return shape.num_tokens > 64 ? LoraVariant{1, 1, 2, 3, true} : LoraVariant{1, 1, 8, 2, true};
 }
 
 }  // namespace
 
-LoraVariant expand_variant(int64_t max_rank, int token_tiles, bool aligned) {
-  if (!aligned) return {1, 1, 1, 3, false};
-  if (token_tiles > 1) return {max_rank > 16 ? 2 : 1, token_tiles, 1, max_rank > 16 ? 2 : 4, true};
-  return max_rank > 16 ? LoraVariant{2, 1, 1, 4, true} : LoraVariant{1, 1, 1, 4, true};
+LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
+  if (!shape.aligned) return {1, 1, 1, 3, false};
+  const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
+  const bool is_deep = token_tiles == 1 && shape.num_columns < kManyColumns &&
+                       (rank_tiles == 2 || shape.num_tokens <= 64);
+  return {rank_tiles, token_tiles, 1, is_deep ? 4 : 2, true};
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.stage == LoraStage::expand) {  // takes no clusters
-    return expand_variant(shape.max_rank, shape.aligned && shape.num_tokens > kFewTokens ? 4 : 1,
-                          shape.aligned);
+    return expand_variant(shape, shape.aligned && shape.num_tokens > 64 ? 4 : 1);
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};
   if (!shape.aligned) return {2, 1, 8, 2, false};
-  return shape.stage == LoraStage::shrink ? choose_shrink(shape) : choose_linear(shape);
+  if (shape.stage == LoraStage::shrink) return shrink_variant(shape);
+  return takes_one_launch(shape) ? one_launch(shape) : in_two_launches(shrink_variant(shape));
 }
 
 std::string describe(const LoraVariant& v) {

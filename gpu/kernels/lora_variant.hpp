@@ -14,14 +14,16 @@ struct LoraVariant {
   int cluster;      ///< CTAs that share a segment; 1: no cluster, which any GPU can launch
   int stages;       ///< of the ring that loads go through
   bool aligned;     ///< every access of x, A, B and y is a whole one of 8 or 16 bytes
-  int launches = 1;  ///< of a linear layer: 2 are a shrink, so cut, and an expand, h in a workspace
+  /// Of a linear layer: 2 are a shrink, so cut, and an expand, with h in a workspace between them.
+  int launches = 1;
 
   int segment_size() const { return 8 * token_tiles; }
   bool is_wide() const { return token_tiles > 1; }
+  bool needs_wgmma() const { return token_tiles == 8; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 
-/// "r16 t8 c8 s2": ranks at a time, tokens of a segment, CTAs of a cluster, stages.
+/// "r16 t8 c8 s2 x2": ranks at a time, tokens of a segment, CTAs of a cluster, stages, launches.
 std::string describe(const LoraVariant& variant);
 
 /// What a captured graph keeps of a launch, and what its GPU is.
@@ -31,17 +33,19 @@ struct LaunchShape {
   int64_t num_in = 0;      ///< K; not looked at by expand
   int64_t max_rank = 0;    ///< largest R_i
   int64_t num_slices = 1;
-  int64_t num_blocks = 1;  ///< of 64 ranks, of all slices
+  int64_t num_columns = 0;    ///< sum of N_i; not looked at by shrink
+  int64_t num_blocks = 1;     ///< of 64 ranks, of all slices
   bool has_workspace = true;  ///< linear: there is room for h
   bool aligned = true;        ///< an aligned variant may be launched
   bool has_clusters = true;   ///< of the GPU: has_clusters()
+  bool has_wgmma = true;      ///< of the GPU: has_wgmma()
 };
 
 /// The rules, for a layer without a DispatchTable (dispatch_table.hpp). Depends on nothing else, so
 /// a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
-/// Of an expand.
-LoraVariant expand_variant(int64_t max_rank, int token_tiles, bool aligned);
+/// Of an expand of up to 8 · token_tiles tokens at once: alone, or the second launch of a linear.
+LoraVariant expand_variant(const LaunchShape& shape, int token_tiles);
 
 }  // namespace loratory::gpu

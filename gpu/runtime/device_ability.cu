@@ -5,21 +5,25 @@
 namespace loratory::gpu {
 namespace {
 
-bool ask() {
-  int device = 0, major = 9;
+constexpr int kHopper = 9;
+
+int ask_major() {
+  int device = 0, major = kHopper;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     cudaGetLastError();  // not an error of what comes next
-    return true;
+    return kHopper;
   }
-  return major >= 9;
+  return major;
+}
+int compute_major() {
+  static const int answer = ask_major();
+  return answer;
 }
 
 }  // namespace
 
-bool has_clusters() {
-  static const bool answer = ask();
-  return answer;
-}
+bool has_clusters() { return compute_major() >= kHopper; }
+bool has_wgmma() { return compute_major() == kHopper; }
 
 }  // namespace loratory::gpu

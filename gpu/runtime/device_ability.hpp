@@ -6,4 +6,7 @@ namespace loratory::gpu {
 /// True where there is no device to ask: plans are for the newest.
 bool has_clusters();
 
+/// Whether it has the matrix instructions of a warpgroup: sm_90 alone.
+bool has_wgmma();
+
 }  // namespace loratory::gpu

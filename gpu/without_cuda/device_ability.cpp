@@ -4,5 +4,6 @@
 namespace loratory::gpu {
 
 bool has_clusters() { return true; }
+bool has_wgmma() { return true; }
 
 }  // namespace loratory::gpu
