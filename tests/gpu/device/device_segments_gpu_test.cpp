@@ -300,6 +300,7 @@ TEST_F(DeviceSegmentsOnGpu, UploadsAheadOfTheGpu) {
 TEST_F(DeviceSegmentsOnGpu, ShowTheLastUpload) {
   constexpr int32_t kLoras = 2000;
   DeviceSegments segments(8192, kLoras, 8);
+  EXPECT_EQ(segments.view().max_segments, max_segments(8192, kLoras, 8));
   sim::Draw draw(5);
   for (uint64_t step = 0; step < 40; ++step) {
     const int64_t num_tokens = draw.one_of<int64_t>({0, 1, 8192, draw(100), draw(8192)});

@@ -23,8 +23,9 @@ using reference::Tensor;
 constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// Segments of 8 and of 32 tokens: all that a variant is for this path.
-const std::vector<LoraVariant> kSegmentSizes{{2, 1, 8, 2, false}, {1, 4, 1, 3, false}};
+/// Segments of 8, 32 and 64 tokens: all that a variant is for this path.
+const std::vector<LoraVariant> kSegmentSizes{
+    {2, 1, 8, 2, false}, {1, 4, 1, 3, false}, {4, 8, 8, 3, false}};
 
 class GenericOnGpu : public testing::Test {
  protected:

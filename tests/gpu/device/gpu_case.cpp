@@ -107,8 +107,8 @@ Tensor GpuCase::shrink(const LoraVariant& variant, const Tensor& h) const {
   return on_gpu.read();
 }
 
-Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h) const {
-  const DeviceSegments list = segments(variant.segment_size());
+Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h, int32_t parts) const {
+  const DeviceSegments list = segments(parts * variant.segment_size());
   const DeviceTensor on_gpu(h);
   y_.write(data_.y);
   expand_.launch(variant, on_gpu.view(), y_.view(), list.view(), nullptr,

@@ -44,8 +44,9 @@ class GpuCase {
   reference::Tensor run(const LoraLinear& layer, const LoraVariant& variant) const;
   /// What is in h after a lora_shrink.
   reference::Tensor shrink(const LoraVariant& variant, const reference::Tensor& h) const;
-  /// y after a lora_expand of h.
-  reference::Tensor expand(const LoraVariant& variant, const reference::Tensor& h) const;
+  /// y after a lora_expand of h, whose segments are of `parts` times the variant's tokens.
+  reference::Tensor expand(const LoraVariant& variant, const reference::Tensor& h,
+                           int32_t parts = 1) const;
 
   const LoraLinearDesc& desc() const { return desc_; }
   const LoraLinear& layer() const { return layer_; }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "gpu/layout/device_segment_builder.hpp"
@@ -178,13 +179,16 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
   const auto stages = std::make_shared<Stages>(desc(), nan_h);
   const LoraDtypes dtypes{.x = x.dtype, .weight = x.dtype, .h = nan_h.dtype(), .y = y.dtype};
   const DeviceView h = stages->h.view();
+  // Expands see the same h of every shrink: the first of a size meets all of them, others one.
+  std::set<int> sizes;
   for (const LoraVariant& down : lora_variants(LoraStage::shrink, dtypes)) {
     if (down.aligned && !stages->shrink->variant_for(x, h).aligned) continue;
+    const bool meets_all = sizes.insert(down.segment_size()).second;
     for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
-      if (up.segment_size() != down.segment_size()) continue;
+      if (down.segment_size() % up.segment_size() != 0) continue;
       if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
       out.push_back({.name = "shrink " + describe(down) + ", expand " + describe(up),
-                     .segment_size = up.segment_size(),
+                     .segment_size = down.segment_size(),
                      .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
                                                   const SegmentView& segments, CUstream_st* stream,
                                                   LaunchOrder order) {
@@ -193,6 +197,7 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
                        stages->shrink->launch(down, from, part, segments, stream, order);
                        stages->expand->launch(up, part, to, segments, stream, order);
                      }});
+      if (!meets_all) break;
     }
   }
   return out;

@@ -180,22 +180,37 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   });
 }
 
-/// Once in `all`: what is chosen for any number of tokens, rank and width.
-void expect_chosen_have_kernels(LoraStage stage, const std::vector<LoraVariant>& all) {
-  for (int64_t num_tokens = 1; num_tokens <= 8192; num_tokens += 1 + num_tokens / 5) {
-    for (const int64_t rank : {1, 8, 16, 17, 32, 64, 128, 512}) {
-      for (const int64_t num_in : {64, 8192, 12288}) {
-        for (const bool aligned : {false, true}) {
-          const LoraVariant chosen = choose_variant({.stage = stage,
-                                                     .num_tokens = num_tokens,
-                                                     .num_in = num_in,
-                                                     .max_rank = rank,
-                                                     .aligned = aligned,
-                                                     .has_clusters = has_clusters()});
-          ASSERT_EQ(std::ranges::count(all, chosen), 1)
-              << num_tokens << " tokens, rank " << rank << ", " << describe(chosen);
-        }
-      }
+LaunchShape random_shape(LoraStage stage, uint64_t seed) {
+  const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 98, stream); };
+  constexpr int64_t kTokens[] = {1, 8, 9, 32, 33, 64, 65, 256, 257, 1920, 1921, 8192};
+  constexpr int64_t kRanks[] = {1, 8, 16, 17, 32, 64, 128, 512};
+  constexpr int64_t kWidths[] = {64, 8192, 12288, 16384, 28672};
+  const int64_t max_rank = kRanks[draw(1) % std::size(kRanks)], num_slices = 1 + draw(2) % 8;
+  return {.stage = stage,
+          .num_tokens = kTokens[draw(0) % std::size(kTokens)],
+          .num_in = kWidths[draw(3) % std::size(kWidths)],
+          .max_rank = max_rank,
+          .num_slices = num_slices,
+          .num_columns = kWidths[draw(4) % std::size(kWidths)],
+          .num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4,
+          .has_workspace = draw(5) % 4 != 0,
+          .aligned = draw(6) % 4 != 0,
+          .has_clusters = has_clusters(),
+          .has_wgmma = has_wgmma()};
+}
+
+/// Once each in what there is: what is chosen for any launch, and for the second of two.
+void expect_chosen_have_kernels(LoraStage stage, const LoraDtypes& dtypes) {
+  const std::vector<LoraVariant> all = lora_variants(stage, dtypes);
+  const std::vector<LoraVariant> expands = lora_variants(LoraStage::expand, dtypes);
+  for (uint64_t i = 0; i < 10'000; ++i) {
+    const LaunchShape shape = random_shape(stage, i);
+    const LoraVariant chosen = choose_variant(shape);
+    ASSERT_EQ(std::ranges::count(all, chosen), 1) << "shape " << i << ", " << describe(chosen);
+    for (const int token_tiles : {1, 4}) {
+      const LoraVariant second = expand_variant(shape, token_tiles);
+      ASSERT_EQ(std::ranges::count(expands, second), 1)
+          << "shape " << i << ", " << describe(second);
     }
   }
 }
@@ -206,8 +221,7 @@ TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
   for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
     for (const reference::Dtype out : {kBf16, kF32}) {
       SCOPED_TRACE(name(stage));
-      expect_chosen_have_kernels(
-          stage, lora_variants(stage, {.x = kBf16, .weight = kBf16, .h = kF32, .y = out}));
+      expect_chosen_have_kernels(stage, {.x = kBf16, .weight = kBf16, .h = kF32, .y = out});
     }
   }
 }

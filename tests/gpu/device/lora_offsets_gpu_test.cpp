@@ -84,14 +84,15 @@ class FarMemory {
   int64_t next_part_ = 0;
 };
 
-/// Four tokens, slots, and rows of B; eight rows of A or four.
+/// Four tokens and slots; eight rows of A and B, or four.
 LayerCase small_case(uint64_t seed, bool aligned) {
+  const int32_t num_rows = aligned ? 8 : 4;
   return {.seed = seed,
           .num_tokens = 4,
           .num_in = aligned ? 4096 : 4097,
-          .num_out = {4, 4},
+          .num_out = {num_rows, num_rows},
           .max_loras = 4,
-          .max_rank = aligned ? 8 : 4,
+          .max_rank = num_rows,
           .mapping = reference::Mapping::distinct};
 }
 
@@ -109,7 +110,9 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     const LayerOnGpu near(data);
     const Tensor expected = near.run(near.kernels(data.batch)[0], data.batch);
     FarMemory memory;
-    LoraLinearDesc desc{.slices = {}};
+    const size_t room = workspace_bytes(c.num_tokens, int64_t(c.num_out.size()), c.max_rank);
+    const DeviceBuffer workspace = make_device_buffer(room);
+    LoraLinearDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = room};
     std::vector<DeviceBuffer> tables;
     for (const auto& slice : data.slices) {
       tables.push_back(upload(slice.ranks)), tables.push_back(upload(slice.scalings));
@@ -121,6 +124,7 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     }
     const LoraLinear layer(desc);
     const DeviceView x = memory.put(data.batch.x, true), y = memory.put(data.batch.y, true);
+    EXPECT_EQ(layer.variant_for(x, y).aligned, aligned);
     for (const LoraVariant& v : variants(x, y)) {
       if (v.aligned && !layer.variant_for(x, y).aligned) continue;
       FarMemory::write(data.batch.y, y);

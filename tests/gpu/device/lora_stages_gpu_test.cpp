@@ -192,7 +192,8 @@ TEST_F(StagesOnGpu, ExpandLiesWithinItsBound) {
   }
 }
 
-// [1.19], P7, P12: every variant gives the same bits, and the halves those of the whole.
+// [1.19], P7, P11, P12: every variant and every list of segments that it takes gives the same bits,
+// and the halves those of the whole.
 TEST_F(StagesOnGpu, ShrinkThenExpandIsLinear) {
   for (uint64_t i = 200; i < 260; ++i) {
     SCOPED_TRACE(testing::Message() << "case " << i);
@@ -206,7 +207,11 @@ TEST_F(StagesOnGpu, ShrinkThenExpandIsLinear) {
       ASSERT_TRUE(same_bits(on_gpu.shrink(v, filled_h(data, 7)), h));
     }
     const Tensor y = on_gpu.run(variants(on_gpu.can_be_aligned())[0]);
-    for (const LoraVariant& v : up) ASSERT_TRUE(same_bits(on_gpu.expand(v, h), y));
+    for (const LoraVariant& v : up) {
+      for (const int32_t parts : {1, 3, 8}) {
+        ASSERT_TRUE(same_bits(on_gpu.expand(v, h, parts), y)) << describe(v) << ", " << parts;
+      }
+    }
   }
 }
 
