@@ -50,7 +50,7 @@ void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& tes
 
 // --- linear -----------------------------------------------------------------------------------
 
-// P12: without a workspace there is no other way; with one few tokens of a small rank alone.
+// Without a workspace there is no other way; with one few tokens of a small rank alone.
 TEST(ChooseVariant, LinearTakesOneLaunchForFewTokensOfSmallRank) {
   EXPECT_EQ(linear(8, 16).launches, 1);
   EXPECT_EQ(linear(9, 16).launches, 2);
@@ -70,7 +70,7 @@ TEST(ChooseVariant, OneLaunchByRankAndTokens) {
   EXPECT_EQ(linear_without_workspace(1, 17), (LoraVariant{2, 1, 8, 2, true}));
 }
 
-// P12: the first of two launches is cut as the shrink alone.
+// The first of two launches is cut as the shrink alone.
 TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
   int num_in_two = 0;
   for_all_shapes(LoraStage::linear, [&](LaunchShape s) {
@@ -154,7 +154,7 @@ TEST(ChooseVariant, ExpandByTokens) {
   EXPECT_EQ(choose_variant(s).token_tiles, 4);  // never more
 }
 
-// P12: of the second launch the tokens are those of the first.
+// Of the second launch the tokens are those of the first.
 TEST(ExpandVariant, IsOfSoManyTokensAtOnce) {
   for_all_shapes(LoraStage::linear, [](const LaunchShape& s) {
     for (const int token_tiles : {1, 4}) {
@@ -220,7 +220,7 @@ TEST(ChooseVariant, WithoutClusters) {
   }
 }
 
-// P12: nor after sm_90; the rules are then those of 32 tokens, and otherwise the same.
+// sm_90 alone has it. The rules are then those of 32 tokens, and otherwise the same.
 TEST(ChooseVariant, WithoutWgmma) {
   int num_others = 0;
   for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
