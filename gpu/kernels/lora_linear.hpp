@@ -23,7 +23,8 @@ class LoraLinear {
   /// y += scaling · (x A^T) B^T for the tokens of `segments`, whose size is that of the variant.
   /// x [T, K], y [T, >= columns], each f32, bf16 or f16.
   /// Never allocates, never waits; may be captured. Grid and arguments follow from the number of
-  /// rows of x alone, so a replayed graph follows the segments that are on the device then.
+  /// rows of x and the room for segments alone, so a replayed graph follows the segments that are
+  /// on the device then.
   /// Errors   InputError for x, y or the segment size; std::runtime_error from CUDA.
   void launch(const DeviceView& x, const DeviceView& y, const SegmentView& segments,
               CUstream_st* stream, LaunchOrder order = LaunchOrder::after_previous) const {
