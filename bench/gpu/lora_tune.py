@@ -261,12 +261,12 @@ def table(data, wanted):
     """(the entries of the dispatch table, the lines of what was gained)"""
     wrong, entries = wrong_variants(data), []
     head = f"{'stage':<7}{'slices':>7}{'K':>7}{'rank':>6}{'tokens':>8}  "
-    lines = [head + f"{'rules':<14}{'chosen':<14}{'gain':>6}{'least':>7}{'most':>7}"]
+    lines = [head + f"{'rules':<18}{'chosen':<18}{'gain':>6}{'least':>7}{'most':>7}"]
     for cell, results in cells_of(data, wanted).items():
         op = list(STAGES)[cell[0]]
         name = choose(results, lambda variant, op=op: (op, variant) in wrong)
         place = f"{STAGES[op]:<7}{cell[1]:>7}{cell[2] or '-':>7}{cell[3]:>6}{cell[4]:>8}  "
-        place += f"{results[0]['rules']:<14}{name or '-':<14}"
+        place += f"{results[0]['rules']:<18}{name or '-':<18}"
         gain = gains(results, name) if name else []
         if gain:
             place += f"{statistics.geometric_mean(gain):6.2f}{min(gain):7.2f}{max(gain):7.2f}"

@@ -24,7 +24,7 @@ class _Slice(ctypes.Structure):
 class _Variant(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32)
                 for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned",
-                                                   "launches")]
+                             "launches")]
 
     def __str__(self):
         """As gpu::describe()."""
@@ -75,7 +75,8 @@ class Library:
         if row.op != "pair":
             return ()
         if getattr(problem, "workspace", None) is None:
-            count = (len(row.offsets) - 1) * len(problem.slots) * row.rank
+            padded_rank = -(-row.rank // 4) * 4  # as workspace_bytes()
+            count = (len(row.offsets) - 1) * len(problem.slots) * padded_rank
             problem.workspace = torch.empty(count, dtype=torch.float32, device=problem.x.device)
         return (ctypes.c_void_p(problem.workspace.data_ptr()),
                 ctypes.c_int64(problem.workspace.nbytes))
