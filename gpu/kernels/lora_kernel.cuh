@@ -2,6 +2,7 @@
 
 #include "gpu/kernels/lora_expand.cuh"
 #include "gpu/kernels/lora_narrow_shrink.cuh"
+#include "gpu/kernels/lora_wgmma_shrink.cuh"
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
 // The delta of a packed linear layer, y += scaling · (x A^T) B^T: both products in one launch, or
@@ -50,7 +51,9 @@ class LoraCta {
   const Context<C> c;
   PreviousKernel previous_{.lets_next_start = C::kWide};
   Exchange<C> exchange_;
-  std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
+  std::conditional_t<!C::kWide, NarrowShrink<C>,
+                     std::conditional_t<C::kWgmma, WgmmaShrink<C>, WideShrink<C>>>
+      shrink_;
   Expand<C> expand_;
 
   /// Tokens and slices of a unit, for all threads to read.

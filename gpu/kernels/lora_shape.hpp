@@ -44,14 +44,15 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
-  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles % 4 == 0));
+  static constexpr bool kWgmma = kWide && kTokenTiles == 8;
+  static_assert(!kWide || (!kExpands && kRankTiles == 4 && (kTokenTiles == 4 || kWgmma)));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int kGroupsAtOnce = kWide || kRankTiles > 1      ? 1
                                        : !kExpands                   ? (kCluster == 2 ? 2 : 1)
                                        : kGroupsEach <= 4            ? kGroupsEach
                                                                      : 1;
   /// What shared memory has room for; it bounds the registers.
-  static constexpr int kCtasPerSm = kWide       ? (kTokenTiles > 4 ? 6 - kStages : kStages > 4 ? 2 : 7 - kStages)
+  static constexpr int kCtasPerSm = kWide       ? (kWgmma ? 6 : 7) - kStages
                                     : !kExpands ? (kRankTiles == 1 ? 4 : 3)
                                     : !kShrinks ? (kTokenTiles == 1 ? 4 : kRankTiles == 1 ? 3 : 2)
                                     : kRankTiles == 1 && kCluster == kNumGroups ? 3
@@ -97,7 +98,7 @@ struct Shape {
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
-  static constexpr int kRingAlignment = kWide ? 1024 : 16;
+  static constexpr int kRingAlignment = kWgmma ? 1024 : 16;
   static constexpr int kRingOffset =
       (kTableBytes + 4 * kSumFloats + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
   static int shared_bytes(int h_width) {
