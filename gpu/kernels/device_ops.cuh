@@ -113,8 +113,7 @@ __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Lets the next one start. After the wait, so that weights and layout, which the next one reads
-/// at once, are settled by whatever came before the previous kernel.
+/// Lets the next one start once every CTA has said so, or ended.
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -37,8 +37,8 @@ struct LoraLinearDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
-  /// Device memory for h, where many tokens take two launches: what workspace_bytes() says for the
-  /// largest step. All layers of a stream may share it. Without it, or with too little, such a step
+  /// Device memory for h between two launches, which most steps take: what workspace_bytes() says
+  /// for the largest. All layers of a stream may share it. Without it, or with too little, a step
   /// takes one launch: the same bits, but up to four times as long.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
@@ -77,8 +77,9 @@ struct LoraExpandDesc {
 enum class LaunchOrder : uint8_t {
   after_previous,  ///< as any kernel in a stream
   /// While the kernel before still runs (programmatic dependent launch): weights are fetched ahead,
-  /// x, h and y only after it has ended. That kernel must not write A, B, ranks, scalings or
-  /// segments.
+  /// x, h and y only after it has ended. Neither that kernel nor those which it may overlap in turn
+  /// may write A, B, ranks, scalings or segments: these kernels let the next one start when they
+  /// do. After such a write the first launch is after_previous.
   overlaps_previous,
 };
 

@@ -288,10 +288,11 @@ LinearParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
 void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const {
   require(!variant.aligned || are_aligned(tensors), "variant",
           "needs aligned tensors, these are not");
-  require(stage_ != LoraStage::linear || variant.launches == 1 || has_workspace(num_tokens(tensors)),
-          "workspace",
-          "has " + std::to_string(desc_.workspace_bytes) + " bytes, the variant needs " +
-              std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
+  require(
+      stage_ != LoraStage::linear || variant.launches == 1 || has_workspace(num_tokens(tensors)),
+      "workspace",
+      "has " + std::to_string(desc_.workspace_bytes) + " bytes, the variant needs " +
+          std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
 }
 
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
@@ -300,7 +301,8 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
   filled.num_blocks = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
-  filled.segment_parts = stage_ == LoraStage::expand ? segments.segment_size / variant.segment_size() : 1;
+  filled.segment_parts =
+      stage_ == LoraStage::expand ? segments.segment_size / variant.segment_size() : 1;
   require(segments.segment_size == filled.segment_parts * variant.segment_size(), "segments",
           "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
               std::to_string(variant.segment_size()));

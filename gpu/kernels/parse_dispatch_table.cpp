@@ -45,10 +45,11 @@ LoraStage stage_of(const JsonFields& fields) {
 /// Bounds that fit the fields; DispatchTable knows the real ones.
 LoraVariant variant_of(const json& object, const std::string& file, const std::string& prefix) {
   const JsonFields fields(object, file, prefix);
-  require_known_keys(object, {"rank_tiles", "token_tiles", "cluster", "stages", "launches"}, fields);
+  require_known_keys(object, {"rank_tiles", "token_tiles", "cluster", "stages", "launches"},
+                     fields);
   const auto number = [&](const char* key) { return int(fields.size(key, INT32_MAX)); };
-  return {number("rank_tiles"), number("token_tiles"), number("cluster"),
-          number("stages"),     true,                  number("launches")};
+  return {number("rank_tiles"), number("token_tiles"), number("cluster"), number("stages"), true,
+          number("launches")};
 }
 
 DispatchEntry entry_of(const json& object, const std::string& file, const std::string& place) {

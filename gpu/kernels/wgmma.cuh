@@ -29,8 +29,8 @@ __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   return (shared_address(rows) & 0x3FFFF) >> 4 | kUnused | kEightRows | kSwizzle128;
 }
 
-/// 64 rows of a times 32 of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4) + i of
-/// the product are numbers 4 j + i; + 2 eight rows below.
+/// 64 rows of a times 32 of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4) + i
+/// of the product are numbers 4 j + i; + 2 eight rows below.
 using WgmmaSums = float[16];
 
 /// Before the first wgmma of a group: registers are as this thread left them.
@@ -40,14 +40,14 @@ __device__ inline void begin_wgmma() {
 #endif
 }
 
-#define LORATORY_WGMMA(dtypes)                                                                    \
-  asm volatile(                                                                                   \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." dtypes                                        \
-      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}"  \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),       \
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),   \
-        "+f"(c[14]), "+f"(c[15])                                                                  \
+#define LORATORY_WGMMA(dtypes)                                                                   \
+  asm volatile(                                                                                  \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"                                         \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." dtypes                                       \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),      \
+        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),  \
+        "+f"(c[14]), "+f"(c[15])                                                                 \
       : "l"(a), "l"(b), "r"(int(adds)))
 
 /// c = a b^T, plus c where it `adds`: 16 numbers of each row. On its way until wait_for_wgmma().
