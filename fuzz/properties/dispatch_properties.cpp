@@ -23,10 +23,20 @@ int64_t any_size(sim::Draw& draw) { return draw.one_of<int64_t>({1, 7, 8, 9, 64,
 LoraStage any_stage(sim::Draw& draw) { return LoraStage(draw(3)); }
 
 LoraVariant any_variant(sim::Draw& draw, LoraStage stage) {
-  const int stages = int(draw.between(2, 4));
-  if (stage == LoraStage::expand) return {1, draw.one_of({1, 4}), 1, stages, true};
-  if (draw.one_in(3)) return {4, 4, draw.one_of({2, 4, 8}), stages, true};
-  return {draw.one_of({1, 2, 4}), 1, draw.one_of({1, 2, 4, 8}), stages, true};
+  const int stages = int(draw.between(1, 4));
+  const bool is_linear = stage == LoraStage::linear;
+  if (stage == LoraStage::expand) {
+    return {draw.one_of({1, 2}), draw.one_of({1, 4}), 1, stages, true};
+  }
+  if (draw.one_in(2)) {
+    return {4, draw.one_of({4, 8}), draw.one_of({2, 4, 8}), stages, true, is_linear ? 2 : 1};
+  }
+  return {draw.one_of({1, 2, 4}),
+          1,
+          draw.one_of({1, 2, 4, 8}),
+          stages,
+          true,
+          is_linear ? draw.one_of({1, 2}) : 1};
 }
 
 /// num_ops - 1 entries, less those that repeat one.
@@ -55,10 +65,12 @@ LaunchShape any_shape(sim::Draw& draw) {
           .num_in = any_size(draw),
           .max_rank = any_size(draw),
           .num_slices = draw.between(1, 8),
-          .one_block = draw.one_in(2),
+          .num_columns = any_size(draw) * 64,
+          .num_blocks = draw.between(1, 64),
           .has_workspace = !draw.one_in(4),
           .aligned = !draw.one_in(8),
-          .has_clusters = !draw.one_in(8)};
+          .has_clusters = !draw.one_in(8),
+          .has_wgmma = !draw.one_in(4)};
 }
 
 bool is_enough(const DispatchEntry& e, const LaunchShape& s) {
@@ -73,10 +85,18 @@ LoraVariant expected(const std::vector<DispatchEntry>& entries, const LaunchShap
   for (const DispatchEntry& e : entries) {
     if (is_enough(e, s) && (!best || key_of(e) < key_of(*best))) best = e;
   }
-  const bool may_be_used =
-      s.aligned && s.has_clusters && best &&
-      (s.has_workspace || s.stage != LoraStage::linear || !best->variant.is_wide());
+  const bool may_be_used = best && s.aligned && s.has_clusters &&
+                           (s.has_wgmma || best->variant.token_tiles < 8) &&
+                           (s.has_workspace || best->variant.launches == 1);
   return may_be_used ? best->variant : choose_variant(s);
+}
+
+bool can_be_launched(const LoraVariant& v, const LaunchShape& s) {
+  const bool is_linear = s.stage == LoraStage::linear;
+  return (s.aligned || !v.aligned) && (s.has_clusters || v.cluster == 1) &&
+         (s.has_wgmma || v.token_tiles < 8) &&
+         (v.launches == 1 || (is_linear && s.has_workspace)) &&
+         (v.launches == 2 || !is_linear || v.token_tiles == 1);
 }
 
 // P12: a total function of the shape, and never a launch that could not be.
@@ -90,9 +110,8 @@ RC_GTEST_PROP(DispatchTableChoice, IsThatOfTheModel, ()) {
     const LaunchShape shape = any_shape(draw);
     const LoraVariant chosen = table.choose(shape);
     RC_ASSERT(chosen == expected(entries, shape));
-    RC_ASSERT(!chosen.aligned || shape.aligned);
-    RC_ASSERT(chosen.cluster == 1 || shape.has_clusters);
-    RC_ASSERT(!chosen.is_wide() || shape.has_workspace || shape.stage != LoraStage::linear);
+    RC_ASSERT(can_be_launched(chosen, shape));
+    RC_ASSERT(can_be_launched(choose_variant(shape), shape));
     num_others += chosen == choose_variant(shape) ? 0 : 1;
   }
   RC_CLASSIFY(num_others > 0, "other than the rules");
@@ -104,9 +123,9 @@ std::string text_of(const DispatchEntry& e) {
       e.stage == LoraStage::expand ? "" : fmt::format(R"("num_in": {}, )", e.num_in);
   return fmt::format(
       R"({{"stage": "{}", "num_slices": {}, {}"max_rank": {}, "num_tokens": {}, "variant": )"
-      R"({{"rank_tiles": {}, "token_tiles": {}, "cluster": {}, "stages": {}}}}})",
+      R"({{"rank_tiles": {}, "token_tiles": {}, "cluster": {}, "stages": {}, "launches": {}}}}})",
       names[size_t(e.stage)], e.num_slices, num_in, e.max_rank, e.num_tokens, e.variant.rank_tiles,
-      e.variant.token_tiles, e.variant.cluster, e.variant.stages);
+      e.variant.token_tiles, e.variant.cluster, e.variant.stages, e.variant.launches);
 }
 
 std::string text_of(const std::vector<DispatchEntry>& entries) {

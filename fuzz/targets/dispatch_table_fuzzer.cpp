@@ -1,5 +1,5 @@
 // parse_dispatch_table: any bytes give a usable table or one InputError, of one line, that names
-// the file.
+// the file. A table chooses nothing that needs what there is not.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -15,16 +15,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const DispatchTable table = parse_dispatch_table(text, "table.json");
     for (const DispatchEntry& e : table.entries()) {
       // Covered: by this entry, or by one before it.
-      const LaunchShape largest{.stage = e.stage,
-                                .num_tokens = e.num_tokens,
-                                .num_in = e.num_in,
-                                .max_rank = e.max_rank,
-                                .num_slices = e.num_slices};
+      LaunchShape largest{.stage = e.stage,
+                          .num_tokens = e.num_tokens,
+                          .num_in = e.num_in,
+                          .max_rank = e.max_rank,
+                          .num_slices = e.num_slices};
       const LoraVariant chosen = table.choose(largest);
       const bool is_of_an_entry = std::ranges::any_of(table.entries(), [&](const auto& one) {
         return one.covers(largest) && one.variant == chosen;
       });
       if (!is_of_an_entry) std::abort();
+      largest.has_workspace = largest.has_wgmma = false;
+      const LoraVariant least = table.choose(largest);
+      if (least.needs_wgmma() || least.launches != 1) std::abort();
     }
   } catch (const loratory::InputError& error) {
     const std::string_view line(error.what());

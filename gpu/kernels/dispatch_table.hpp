@@ -26,8 +26,9 @@ struct DispatchEntry {
 /// Chosen   the first entry that covers the shape. Entries ascend by (stage, num_slices, num_in,
 ///          max_rank, num_tokens), so this is the one of the fewest slices that are enough, of
 ///          those the one of the smallest K, and so on. The rules choose where no entry covers the
-///          shape, where tensors are unaligned or the GPU has no clusters, and where the entry is
-///          wide and a linear layer has no workspace.
+///          shape, where tensors are unaligned or the GPU has no clusters, where the entry needs
+///          wgmma that the GPU has not, and where it takes two launches and a linear layer has no
+///          workspace.
 /// Repeats  depends on the LaunchShape alone, as choose_variant() does. Any choice gives the same
 ///          bits, so a table from another GPU is slow, not wrong.
 /// Cost     one pass over the entries, a comparison each; nothing is allocated.
@@ -48,7 +49,7 @@ class DispatchTable {
 ///   {"gpu": "NVIDIA H200", "driver": "...", "commit": "...", "date": "...", "command": "...",
 ///    "entries": [{"stage": "linear", "num_slices": 1, "num_in": 4096, "max_rank": 16,
 ///                 "num_tokens": 64, "variant": {"rank_tiles": 1, "token_tiles": 1, "cluster": 8,
-///                 "stages": 2}}, ...],
+///                 "stages": 2, "launches": 1}}, ...],
 ///    "times": ...}
 /// An expand has no num_in. Every variant is an aligned one. "times" are for readers.
 /// Errors   InputError "place: key: what is wrong".

@@ -37,8 +37,8 @@ struct LoraLinearDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
-  /// Device memory for h between two launches, which most steps take: what workspace_bytes() says
-  /// for the largest. All layers of a stream may share it. Without it, or with too little, a step
+  /// Device memory for h, where a step takes two launches: what workspace_bytes() says for the
+  /// largest one. All layers of a stream may share it. Without it, or with too little, such a step
   /// takes one launch: the same bits, but up to four times as long.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
@@ -46,7 +46,7 @@ struct LoraLinearDesc {
   std::shared_ptr<const DispatchTable> dispatch = nullptr;
 };
 
-/// S · T · R fp32 numbers.
+/// S · T · R fp32 numbers, R padded to a multiple of 4.
 size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
 
 struct LoraShrinkSliceDesc {

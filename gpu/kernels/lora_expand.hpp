@@ -20,6 +20,7 @@ class LoraExpand {
   /// Errors   InputError naming the argument.
   explicit LoraExpand(const LoraExpandDesc& desc);
 
+  /// For the tokens of `segments`, whose size is a multiple of the variant's.
   /// h [S, T, >= largest R_i], y [T, >= columns], each f32, bf16 or f16; y must not overlap h.
   /// Never allocates, never waits; may be captured, as LoraLinear.
   /// Errors   InputError for h, y or the segment size; std::runtime_error from CUDA.

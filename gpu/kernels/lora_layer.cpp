@@ -108,6 +108,7 @@ void LoraLayer::check_dispatch() const {
       lora_variants(stage_, {.x = weight_, .weight = weight_, .h = Dtype::f32, .y = weight_});
   if (kernels.empty() || !has_clusters()) return;  // planned without CUDA; the table is not used
   for (const DispatchEntry& entry : desc_.dispatch->entries()) {
+    if (entry.variant.needs_wgmma() && !has_wgmma()) continue;  // the rules choose in its place
     require(entry.stage != stage_ || std::ranges::find(kernels, entry.variant) != kernels.end(),
             "dispatch", "has variant " + describe(entry.variant) + ", which has no kernel");
   }
@@ -295,17 +296,24 @@ void LoraLayer::check_tensor_core(const LoraVariant& variant, const LoraTensors&
           std::to_string(workspace_bytes(num_tokens(tensors), params_.num_slices, max_rank_)));
 }
 
+/// Units of tokens of a segment: only an expand alone cuts segments further.
+int32_t LoraLayer::segment_parts(const LoraVariant& variant, const SegmentView& segments) const {
+  const int32_t size = variant.segment_size();
+  const bool may_cut = stage_ == LoraStage::expand;
+  const int32_t parts = may_cut ? std::max(1, segments.segment_size / size) : 1;
+  require(segments.segment_size == parts * size, "segments",
+          "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
+              (may_cut ? "a multiple of " : "") + std::to_string(size));
+  return parts;
+}
+
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                        const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
   LinearParams filled = params(tensors, segments);
   filled.num_blocks = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
-  filled.segment_parts =
-      stage_ == LoraStage::expand ? segments.segment_size / variant.segment_size() : 1;
-  require(segments.segment_size == filled.segment_parts * variant.segment_size(), "segments",
-          "are of " + std::to_string(segments.segment_size) + " tokens, the kernel wants " +
-              std::to_string(variant.segment_size()));
+  filled.segment_parts = segment_parts(variant, segments);
   if (num_tokens(tensors) == 0) return;
   const LoraLaunch launch{.stage = stage_,
                           .path = path,

@@ -19,8 +19,16 @@ using testing::HasSubstr;
 
 constexpr LoraVariant kNarrow{1, 1, 4, 3, true};
 constexpr LoraVariant kPair{1, 1, 2, 3, true};
-constexpr LoraVariant kWide{4, 4, 8, 3, true};
+constexpr LoraVariant kBoth{2, 1, 4, 3, true, 2};
+constexpr LoraVariant kWide{4, 4, 8, 3, true, 2};
+constexpr LoraVariant kWgmma{4, 8, 8, 2, true, 2};
 constexpr LoraVariant kExpand{1, 4, 1, 3, true};
+
+/// As a shrink alone is cut.
+constexpr LoraVariant first_of(LoraVariant variant) {
+  variant.launches = 1;
+  return variant;
+}
 
 DispatchEntry entry(int64_t num_slices, int64_t num_in, int64_t max_rank, int64_t num_tokens,
                     const LoraVariant& variant, LoraStage stage = LoraStage::linear) {
@@ -81,7 +89,7 @@ TEST(DispatchTable, YieldsWhereItsVariantCouldNotBeLaunched) {
   s.has_workspace = false;
   EXPECT_FALSE(table().choose(s).is_wide());
   s = shape(1, 4096, 16, 32);
-  s.has_workspace = false;  // a narrow one needs none
+  s.has_workspace = false;  // one launch needs none
   EXPECT_EQ(table().choose(s), kNarrow);
   s.aligned = false;
   EXPECT_EQ(table().choose(s), choose_variant(s));
@@ -90,13 +98,41 @@ TEST(DispatchTable, YieldsWhereItsVariantCouldNotBeLaunched) {
   EXPECT_EQ(table().choose(s), choose_variant(s));
 }
 
-// P12: the h of a wide shrink is the caller's.
+// P12: two launches of few tokens need it as those of many do.
+TEST(DispatchTable, TwoNarrowLaunchesNeedAWorkspace) {
+  const DispatchTable t({entry(1, 4096, 64, 128, kBoth)});
+  LaunchShape s = shape(1, 4096, 64, 100);
+  EXPECT_EQ(t.choose(s), kBoth);
+  s.has_workspace = false;
+  EXPECT_EQ(t.choose(s), choose_variant(s));
+  EXPECT_EQ(t.choose(s).launches, 1);
+}
+
+// P12: the h of a shrink is the caller's.
 TEST(DispatchTable, WideShrinkNeedsNoWorkspace) {
   LaunchShape s = shape(1, 4096, 64, 100);
   s.stage = LoraStage::shrink;
   s.has_workspace = false;
-  const DispatchTable t({entry(1, 4096, 64, 128, kWide, LoraStage::shrink)});
-  EXPECT_EQ(t.choose(s), kWide);
+  const DispatchTable t({entry(1, 4096, 64, 128, first_of(kWide), LoraStage::shrink)});
+  EXPECT_EQ(t.choose(s), first_of(kWide));
+}
+
+// P12: of a table from an sm_90, the rules choose what another GPU has not.
+TEST(DispatchTable, YieldsWithoutWgmma) {
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink}) {
+    const LoraVariant wgmma = stage == LoraStage::linear ? kWgmma : first_of(kWgmma);
+    const LoraVariant wide = stage == LoraStage::linear ? kWide : first_of(kWide);
+    const DispatchTable t(
+        {entry(1, 4096, 64, 512, wide, stage), entry(1, 4096, 64, 1024, wgmma, stage)});
+    LaunchShape s = shape(1, 4096, 64, 1024);
+    s.stage = stage;
+    EXPECT_EQ(t.choose(s), wgmma);
+    s.has_wgmma = false;
+    EXPECT_EQ(t.choose(s), choose_variant(s));
+    EXPECT_FALSE(t.choose(s).needs_wgmma());
+    s.num_tokens = 512;
+    EXPECT_EQ(t.choose(s), wide);
+  }
 }
 
 template <typename Function>
@@ -145,17 +181,52 @@ std::string error_of_variant(const LoraVariant& variant, LoraStage stage = LoraS
 TEST(DispatchTable, NamesVariantsThatNoKernelCanHave) {
   const std::string at = "entries[0].variant.";
   EXPECT_EQ(error_of_variant({3, 1, 8, 2, true}), at + "rank_tiles: is 3, needs one of 1, 2, 4");
-  EXPECT_EQ(error_of_variant({1, 2, 8, 2, true}), at + "token_tiles: is 2, needs one of 1, 4");
+  EXPECT_EQ(error_of_variant({1, 2, 8, 2, true}), at + "token_tiles: is 2, needs one of 1, 4, 8");
   EXPECT_EQ(error_of_variant({1, 1, 3, 2, true}), at + "cluster: is 3, needs one of 1, 2, 4, 8");
-  EXPECT_EQ(error_of_variant({1, 1, 8, 5, true}), at + "stages: is 5, needs one of 2, 3, 4");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 5, true}), at + "stages: is 5, needs one of 1, 2, 3, 4");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 0, true}), at + "stages: is 0, needs one of 1, 2, 3, 4");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 1, true}), "");
   EXPECT_THAT(error_of_variant({1, 1, 8, 2, false}), HasSubstr(at + "aligned: is false"));
-  EXPECT_THAT(error_of_variant({2, 4, 8, 3, true}), HasSubstr(at + "rank_tiles: must be 4 where"));
-  EXPECT_THAT(error_of_variant({4, 4, 1, 3, true}, LoraStage::shrink),
-              HasSubstr(at + "cluster: must be above 1"));
-  EXPECT_THAT(error_of_variant({1, 1, 8, 3, true}, LoraStage::expand),
-              HasSubstr(at + "cluster: must be 1: an expand takes no clusters"));
-  EXPECT_THAT(error_of_variant({2, 1, 1, 3, true}, LoraStage::expand),
-              HasSubstr(at + "rank_tiles: must be 1 in an expand"));
+}
+
+TEST(DispatchTable, NamesWideVariantsThatNoKernelCanHave) {
+  const std::string at = "entries[0].variant.";
+  for (const int token_tiles : {4, 8}) {
+    EXPECT_EQ(error_of_variant({4, token_tiles, 8, 3, true, 2}), "");
+    EXPECT_EQ(error_of_variant({4, token_tiles, 8, 3, true, 1}, LoraStage::shrink), "");
+    EXPECT_EQ(error_of_variant({2, token_tiles, 8, 3, true, 2}),
+              at + "rank_tiles: must be 4 where token_tiles is above 1");
+    EXPECT_EQ(error_of_variant({4, token_tiles, 1, 3, true}, LoraStage::shrink),
+              at + "cluster: must be above 1 where token_tiles is");
+  }
+}
+
+TEST(DispatchTable, NamesExpandVariantsThatNoKernelCanHave) {
+  const std::string at = "entries[0].variant.";
+  const auto error = [](const LoraVariant& v) { return error_of_variant(v, LoraStage::expand); };
+  EXPECT_EQ(error({2, 4, 1, 3, true}), "");
+  EXPECT_EQ(error({1, 1, 8, 3, true}), at + "cluster: must be 1: an expand takes no clusters");
+  EXPECT_EQ(error({4, 1, 1, 3, true}), at + "rank_tiles: must be 1 or 2 in an expand");
+  EXPECT_EQ(error({1, 8, 1, 3, true}), at + "token_tiles: must be 1 or 4 in an expand");
+}
+
+// One launch or two of a narrow linear, two of a wide one, one of anything else.
+TEST(DispatchTable, NamesLaunchesThatCannotBe) {
+  const std::string at = "entries[0].variant.launches: ";
+  EXPECT_EQ(error_of_variant({1, 1, 8, 2, true, 0}), at + "is 0, needs one of 1, 2");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 2, true, 3}), at + "is 3, needs one of 1, 2");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 2, true, 1}), "");
+  EXPECT_EQ(error_of_variant({1, 1, 8, 2, true, 2}), "");
+  for (const int token_tiles : {4, 8}) {
+    EXPECT_EQ(error_of_variant({4, token_tiles, 8, 3, true, 1}),
+              at + "must be 2 where token_tiles is above 1");
+  }
+  EXPECT_EQ(error_of_variant({1, 1, 8, 2, true, 2}, LoraStage::shrink),
+            at + "must be 1 but in a linear");
+  EXPECT_EQ(error_of_variant({4, 4, 8, 3, true, 2}, LoraStage::shrink),
+            at + "must be 1 but in a linear");
+  EXPECT_EQ(error_of_variant({1, 1, 1, 2, true, 2}, LoraStage::expand),
+            at + "must be 1 but in a linear");
 }
 
 // --- the file ---------------------------------------------------------------------------------
@@ -171,7 +242,8 @@ std::string entry_text(const std::string& stage, const std::string& sizes,
 }
 
 const std::string kSizes = R"("num_slices": 1, "num_in": 4096, "max_rank": 16, "num_tokens": 32)";
-const std::string kCut = R"({"rank_tiles": 1, "token_tiles": 1, "cluster": 4, "stages": 3})";
+const std::string kCut =
+    R"({"rank_tiles": 1, "token_tiles": 1, "cluster": 4, "stages": 3, "launches": 1})";
 
 std::string error_of_text(const std::string& text) {
   return error_of([&] { parse_dispatch_table(text, "t.json"); });
@@ -186,7 +258,7 @@ TEST(ParseDispatchTable, ReadsWhatTheTunerWrites) {
   const std::string path = LORATORY_SOURCE_DIR "/fuzz/corpora/dispatch_table/full.json";
   const DispatchTable t = read_dispatch_table(path);
   ASSERT_EQ(t.entries().size(), 4u);
-  EXPECT_EQ(t.choose(shape(1, 4096, 16, 64)), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(t.choose(shape(1, 4096, 16, 64)), (LoraVariant{1, 1, 8, 2, true, 1}));
   EXPECT_EQ(t.choose(shape(1, 4096, 16, 65)), kWide);
   const DispatchEntry& expand = t.entries().back();
   EXPECT_EQ(expand.stage, LoraStage::expand);
@@ -221,6 +293,9 @@ TEST(ParseDispatchTable, NamesWhatIsWrongWithAnEntry) {
             "t.json: entries[0].variant: must be an object");
   EXPECT_EQ(error_of_entry("\"linear\"", kSizes, R"({"rank_tiles": 1})"),
             "t.json: entries[0].variant.token_tiles: is missing");
+  EXPECT_EQ(error_of_entry("\"linear\"", kSizes,
+                           R"({"rank_tiles": 1, "token_tiles": 1, "cluster": 4, "stages": 3})"),
+            "t.json: entries[0].variant.launches: is missing");
   EXPECT_EQ(error_of_entry("\"linear\"", kSizes, R"({"rank_tiles": 1, "aligned": 1})"),
             "t.json: entries[0].variant.\"aligned\": is not a key here; remove it");
   EXPECT_EQ(error_of_entry("\"expand\"", kSizes, kCut),
@@ -248,8 +323,8 @@ std::shared_ptr<const DispatchTable> for_all_stages(const LoraVariant& variant,
 
 // P12: with kernels that exist and that the rules do not choose here.
 TEST(LayerWithATable, AsksIt) {
-  const LoraVariant variant{2, 1, 8, 2, true};
-  const auto dispatch = for_all_stages(variant, kExpand);
+  const LoraVariant variant{2, 1, 8, 2, true}, of_expand{2, 4, 1, 2, true};
+  const auto dispatch = for_all_stages(variant, of_expand);
   const LoraLinear linear(
       LoraLinearDesc{.slices = {{.a = kA, .b = kB, .ranks = ranks(), .scalings = scalings()}},
                      .dispatch = dispatch});
@@ -258,7 +333,7 @@ TEST(LayerWithATable, AsksIt) {
   EXPECT_EQ(shrink.variant_for(kX, kH), variant);
   const LoraExpand expand(
       {.slices = {{.b = kB, .ranks = ranks(), .scalings = scalings()}}, .dispatch = dispatch});
-  EXPECT_EQ(expand.variant_for(kH, kX), kExpand);
+  EXPECT_EQ(expand.variant_for(kH, kX), of_expand);
 }
 
 TEST(LayerWithATable, NamesAVariantWithoutAKernel) {

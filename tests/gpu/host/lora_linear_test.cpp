@@ -177,28 +177,97 @@ TEST(LoraLinear, TellsWhatIsAligned) {
   EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
 }
 
-// Many tokens: two launches if h has room between them, which does not depend on the batch.
+LoraLinearDesc with_workspace(size_t num_bytes) {
+  LoraLinearDesc d = desc();
+  d.workspace = at(0x50000);
+  d.workspace_bytes = num_bytes;
+  return d;
+}
+
+/// What a launch of `variant` is told, with a workspace of so many bytes.
+std::string error_of(const LoraVariant& variant, const Call& call, size_t num_bytes) {
+  try {
+    LoraLinear(with_workspace(num_bytes))
+        .launch(variant, call.x, call.y, call.segments, nullptr, LaunchOrder::after_previous);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// Rows of h begin at multiples of 16 bytes.
+TEST(WorkspaceBytes, HasRowsOfAMultipleOfFourRanks) {
+  EXPECT_EQ(workspace_bytes(1000, 2, 16), size_t{2 * 1000 * 16 * 4});
+  EXPECT_EQ(workspace_bytes(10, 1, 17), size_t{10 * 20 * 4});
+  EXPECT_EQ(workspace_bytes(10, 1, 20), workspace_bytes(10, 1, 17));
+  EXPECT_EQ(workspace_bytes(10, 1, 21), size_t{10 * 24 * 4});
+  EXPECT_EQ(workspace_bytes(1, 1, 1), 16u);
+  EXPECT_EQ(workspace_bytes(0, 1, 16), 0u);
+}
+
+// Two launches if h has room between them, which does not depend on the batch.
 TEST(LoraLinear, TakesTwoLaunchesWithAWorkspaceOnly) {
   Call call;
   call.x.shape[0] = call.y.shape[0] = 1000;
-  EXPECT_FALSE(LoraLinear(desc()).variant_for(call.x, call.y).is_wide());
-  LoraLinearDesc roomy = desc();
-  roomy.workspace = at(0x50000);
-  roomy.workspace_bytes = workspace_bytes(1000, 2, 16);
-  EXPECT_EQ(roomy.workspace_bytes, size_t{2 * 1000 * 16 * 4});
-  EXPECT_TRUE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
-  --roomy.workspace_bytes;
-  EXPECT_FALSE(LoraLinear(roomy).variant_for(call.x, call.y).is_wide());
+  const size_t enough = workspace_bytes(1000, 2, 16);
+  const auto launches = [&](const LoraLinearDesc& d) {
+    return LoraLinear(d).variant_for(call.x, call.y).launches;
+  };
+  EXPECT_EQ(launches(desc()), 1);
+  EXPECT_EQ(launches(with_workspace(enough)), 2);
+  EXPECT_EQ(launches(with_workspace(enough - 1)), 1);
+  LoraLinearDesc odd = with_workspace(enough);
+  odd.workspace = at(0x50001);
+  EXPECT_THAT(error_of(odd), HasSubstr("workspace: is not aligned to its numbers"));
+}
+
+// Of ranks that no row of h is exactly as wide as.
+TEST(LoraLinear, TheWorkspaceHasRoomForPaddedRanks) {
+  Call call;
+  LoraLinearDesc d = with_workspace(workspace_bytes(8, 2, 17));
+  d.slices = {slice(32, 64, 17), slice(16, 64, 17)};
+  EXPECT_EQ(d.workspace_bytes, size_t{2 * 8 * 20 * 4});
+  const LoraVariant unaligned{2, 1, 8, 2, false, 2};
+  --d.workspace_bytes;
   try {
-    LoraLinear(roomy).launch({4, 4, 8, 4, true}, call.x, call.y, call.segments, nullptr,
-                             LaunchOrder::after_previous);
+    LoraLinear(d).launch(unaligned, call.x, call.y, call.segments, nullptr,
+                         LaunchOrder::after_previous);
     FAIL() << "was launched";
   } catch (const InputError& e) {
-    EXPECT_THAT(e.what(),
-                HasSubstr("workspace: has 127999 bytes, the variant needs 128000"));
+    EXPECT_STREQ(e.what(), "lora_linear: workspace: has 1279 bytes, the variant needs 1280");
   }
-  roomy.workspace = at(0x50001);
-  EXPECT_THAT(error_of(roomy), HasSubstr("workspace: is not aligned to its numbers"));
+}
+
+TEST(LoraLinear, TwoLaunchesWithoutAWorkspaceAreRefused) {
+  Call call;
+  call.x.shape[0] = call.y.shape[0] = 1000;
+  for (const LoraVariant& narrow : {LoraVariant{1, 1, 8, 2, true, 2}, {2, 1, 8, 1, true, 2}}) {
+    EXPECT_EQ(error_of(narrow, call, 127999),
+              "lora_linear: workspace: has 127999 bytes, the variant needs 128000");
+  }
+  for (const LoraVariant& wide : {LoraVariant{4, 4, 8, 4, true, 2}, {4, 8, 8, 3, true, 2}}) {
+    call.segments.segment_size = wide.segment_size();
+    EXPECT_EQ(error_of(wide, call, 0),
+              "lora_linear: workspace: has 0 bytes, the variant needs 128000");
+  }
+}
+
+// Only an expand alone cuts segments further.
+TEST(LoraLinear, TakesSegmentsOfItsVariantOnly) {
+  Call call;
+  call.x = device_view(Dtype::bf16, nullptr, {0, 64});  // nothing is launched
+  call.y = device_view(Dtype::bf16, nullptr, {0, 48});
+  for (const LoraVariant& v : {LoraVariant{1, 1, 8, 2, true, 1},
+                               {1, 1, 8, 2, true, 2},
+                               {4, 4, 8, 4, true, 2},
+                               {4, 8, 8, 3, true, 2}}) {
+    for (const int32_t size : {-8, 0, 8, 12, 32, 64}) {
+      call.segments.segment_size = size;
+      const std::string error = "lora_linear: segments: are of " + std::to_string(size) +
+                                " tokens, the kernel wants " + std::to_string(v.segment_size());
+      EXPECT_EQ(error_of(v, call, 0), size == v.segment_size() ? "" : error) << describe(v);
+    }
+  }
 }
 
 TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {

@@ -102,8 +102,11 @@ TEST(LoraShrink, ChecksEachLaunch) {
   call.h.data = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("h: is null"));
   call = {};
-  call.segments.segment_size = 16;
-  EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
+  for (const int32_t size : {-8, 0, 7, 16}) {  // a multiple is not enough
+    call.segments.segment_size = size;
+    EXPECT_EQ(call.error(), "lora_shrink: segments: are of " + std::to_string(size) +
+                                " tokens, the kernel wants 8");
+  }
   call = {};
   call.segments.token_indices = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("segments: is null"));
@@ -178,6 +181,35 @@ TEST(LoraExpand, ChecksEachLaunch) {
   call = {};
   call.segments.num_segments = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("segments: is null"));
+}
+
+/// Of a launch with lists of such segments and no token to launch anything for.
+std::string error_of_size(const LoraVariant& variant, int32_t segment_size) {
+  ExpandCall call;
+  call.h = device_view(Dtype::f32, nullptr, {2, 0, 16});
+  call.y = device_view(Dtype::bf16, nullptr, {0, 48});
+  call.segments.segment_size = segment_size;
+  return error_of([&] {
+    LoraExpand(expand_desc())
+        .launch(variant, call.h, call.y, call.segments, nullptr, LaunchOrder::after_previous);
+  });
+}
+
+// A shrink's list is good enough for the expand behind it.
+TEST(LoraExpand, TakesSegmentsOfAMultipleOfItsTokens) {
+  const LoraVariant narrow{1, 1, 1, 4, true}, wide{2, 4, 1, 2, true};
+  for (const int32_t size : {8, 16, 32, 64}) EXPECT_EQ(error_of_size(narrow, size), "");
+  for (const int32_t size : {32, 64}) EXPECT_EQ(error_of_size(wide, size), "");
+  const auto error = [](int32_t size, const char* wanted) {
+    return "lora_expand: segments: are of " + std::to_string(size) +
+           " tokens, the kernel wants a multiple of " + wanted;
+  };
+  for (const int32_t size : {-8, 0, 1, 7, 12}) {
+    EXPECT_EQ(error_of_size(narrow, size), error(size, "8"));
+  }
+  for (const int32_t size : {-32, 0, 8, 12, 33, 48}) {
+    EXPECT_EQ(error_of_size(wide, size), error(size, "32"));
+  }
 }
 
 // No tokens: nothing to launch, whatever the strides are.

@@ -1,88 +1,251 @@
-// The dispatch table. What is chosen depends on nothing that a captured graph would not keep.
+// The rules. What is chosen depends on nothing that a captured graph would not keep.
 #include "gpu/kernels/lora_variant.hpp"
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace loratory::gpu {
 namespace {
 
-LoraVariant linear(int64_t num_tokens, int64_t num_in, int64_t max_rank) {
-  return choose_variant({.num_tokens = num_tokens, .num_in = num_in, .max_rank = max_rank});
+LaunchShape shape(LoraStage stage, int64_t num_tokens, int64_t max_rank) {
+  return {.stage = stage,
+          .num_tokens = num_tokens,
+          .num_in = 4096,
+          .max_rank = max_rank,
+          .num_columns = 4096};
 }
 LoraVariant shrink(int64_t num_tokens, int64_t max_rank) {
-  return choose_variant(
-      {.stage = LoraStage::shrink, .num_tokens = num_tokens, .num_in = 4096, .max_rank = max_rank});
+  return choose_variant(shape(LoraStage::shrink, num_tokens, max_rank));
+}
+LoraVariant linear(int64_t num_tokens, int64_t max_rank) {
+  return choose_variant(shape(LoraStage::linear, num_tokens, max_rank));
+}
+LoraVariant linear_without_workspace(int64_t num_tokens, int64_t max_rank) {
+  LaunchShape s = shape(LoraStage::linear, num_tokens, max_rank);
+  s.has_workspace = false;
+  return choose_variant(s);
+}
+LoraVariant in_two_launches(LoraVariant variant) {
+  variant.launches = 2;
+  return variant;
 }
 
-TEST(ChooseVariant, LinearByTokensAndShape) {
-  EXPECT_EQ(linear(1, 4096, 16), (LoraVariant{1, 1, 8, 2, true}));
-  EXPECT_EQ(linear(64, 4096, 16), (LoraVariant{1, 1, 8, 2, true}));
-  EXPECT_EQ(linear(65, 4096, 16), (LoraVariant{1, 1, 2, 3, true}));
-  EXPECT_EQ(linear(32, 4096, 64), (LoraVariant{2, 1, 8, 2, true}));
-  EXPECT_EQ(linear(32, 8192, 17), (LoraVariant{2, 1, 8, 2, true}));
-  EXPECT_EQ(linear(32, 12288, 64), (LoraVariant{4, 1, 8, 2, true}));
-  EXPECT_EQ(linear(256, 4096, 64), (LoraVariant{2, 1, 8, 2, true}));
-  EXPECT_EQ(linear(257, 4096, 64), (LoraVariant{4, 4, 8, 4, true}));
-}
-
-TEST(ChooseVariant, ShrinkByTokensAndRank) {
-  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 8, 2, true}));
-  EXPECT_EQ(shrink(1, 17), (LoraVariant{2, 1, 8, 2, true}));
-  EXPECT_EQ(shrink(257, 16), (LoraVariant{4, 4, 8, 4, true}));
-}
-
-// Three stages where the clusters that then fit save a round: 48 units in 62 places, not in 45.
-TEST(ChooseVariant, WideByRounds) {
-  LaunchShape shape{.num_tokens = 512, .num_in = 4096, .max_rank = 64, .num_slices = 3};
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 3, true}));
-  shape.one_block = true;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 4, true}));
-  shape.num_tokens = 1504;  // 47 segments
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 3, true}));
-  shape.num_tokens = 2048;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{4, 4, 8, 4, true}));
-  shape.has_workspace = false;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, true}));
-}
-
-// Every CTA of an expand has h from memory: nothing is gained by a cluster.
-TEST(ChooseVariant, ExpandByTokens) {
-  LaunchShape shape{.stage = LoraStage::expand, .num_tokens = 64, .max_rank = 512};
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, true}));
-  shape.num_tokens = 65;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 4, 1, 3, true}));
-  shape.aligned = false;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{1, 1, 1, 3, false}));
-}
-
-TEST(ChooseVariant, UnalignedTakesSingleNumbers) {
-  LaunchShape shape{.num_tokens = 4096, .num_in = 4096, .max_rank = 64, .aligned = false};
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, false}));
-  shape.stage = LoraStage::shrink;
-  EXPECT_EQ(choose_variant(shape), (LoraVariant{2, 1, 8, 2, false}));
-}
-
-// Before sm_90 there are none.
-TEST(ChooseVariant, WithoutClusters) {
-  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
-    for (const int64_t num_tokens : {1, 100, 4096}) {
-      for (const bool aligned : {false, true}) {
-        const LoraVariant v = choose_variant({.stage = stage,
-                                              .num_tokens = num_tokens,
-                                              .num_in = 12288,
-                                              .max_rank = 64,
-                                              .aligned = aligned,
-                                              .has_clusters = false});
-        EXPECT_EQ(v.cluster, 1);
-        EXPECT_EQ(v.aligned, aligned);
+/// Aligned shapes of a stage on both sides of every size that a rule looks at.
+void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& test) {
+  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 256, 257, 1920, 1921, 8192}) {
+    for (const int64_t max_rank : {1, 16, 17, 64, 512}) {
+      for (const int64_t num_in : {64, 8192, 8193}) {
+        for (const int64_t num_slices : {1, 3}) {
+          LaunchShape s = shape(stage, num_tokens, max_rank);
+          s.num_in = num_in;
+          s.num_slices = num_slices;
+          s.num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
+          test(s);
+        }
       }
     }
   }
 }
 
-TEST(DescribeVariant, RanksTokensCtasStages) {
+// --- linear -----------------------------------------------------------------------------------
+
+// P12: without a workspace there is no other way; with one few tokens of a small rank alone.
+TEST(ChooseVariant, LinearTakesOneLaunchForFewTokensOfSmallRank) {
+  EXPECT_EQ(linear(8, 16).launches, 1);
+  EXPECT_EQ(linear(9, 16).launches, 2);
+  EXPECT_EQ(linear(8, 17).launches, 2);
+  EXPECT_EQ(linear(8, 16), (LoraVariant{1, 1, 8, 2, true, 1}));
+  for_all_shapes(LoraStage::linear, [](LaunchShape s) {
+    s.has_workspace = false;
+    EXPECT_EQ(choose_variant(s).launches, 1) << s.num_tokens << " tokens, rank " << s.max_rank;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+  });
+}
+
+TEST(ChooseVariant, OneLaunchByRankAndTokens) {
+  EXPECT_EQ(linear_without_workspace(64, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(linear_without_workspace(65, 16), (LoraVariant{1, 1, 2, 3, true}));
+  EXPECT_EQ(linear_without_workspace(65, 17), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(linear_without_workspace(1, 17), (LoraVariant{2, 1, 8, 2, true}));
+}
+
+// P12: the first of two launches is cut as the shrink alone.
+TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
+  int num_in_two = 0;
+  for_all_shapes(LoraStage::linear, [&](LaunchShape s) {
+    const LoraVariant chosen = choose_variant(s);
+    if (chosen.launches == 1) return;
+    ++num_in_two;
+    s.stage = LoraStage::shrink;
+    EXPECT_EQ(chosen, in_two_launches(choose_variant(s)))
+        << s.num_tokens << " tokens, rank " << s.max_rank;
+  });
+  EXPECT_GT(num_in_two, 0);
+}
+
+// --- shrink -----------------------------------------------------------------------------------
+
+// Fewer CTAs of a cluster, the more segments there are.
+TEST(ChooseVariant, ShrinkOfSmallRankByTokens) {
+  EXPECT_EQ(shrink(32, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink(33, 16), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink(64, 16), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink(65, 16), (LoraVariant{1, 1, 2, 2, true}));
+  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 2, 2, true}));
+  EXPECT_TRUE(shrink(257, 16).is_wide());
+  EXPECT_EQ(shrink(32, 17).rank_tiles, 2);
+}
+
+TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
+  LaunchShape s = shape(LoraStage::shrink, 1, 16);
+  EXPECT_EQ(choose_variant(s).cluster, 8);
+  s.num_slices = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 4, 2, true}));
+}
+
+TEST(ChooseVariant, ShrinkOfLargeRankByTokens) {
+  EXPECT_EQ(shrink(32, 64), (LoraVariant{2, 1, 8, 1, true}));
+  EXPECT_EQ(shrink(33, 64), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink(64, 64), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink(65, 64), (LoraVariant{4, 4, 8, 4, true}));
+}
+
+TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
+  LaunchShape s = shape(LoraStage::shrink, 32, 64);
+  s.num_blocks = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 1, 8, 1, true}));
+  s.num_in = 8192;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 1, 8, 1, true}));
+  s.num_in = 8193;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{2, 1, 8, 2, true}));
+}
+
+// 32 tokens at a time where they are few, else 64.
+TEST(ChooseVariant, WideByTokens) {
+  EXPECT_EQ(shrink(256, 64), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_EQ(shrink(257, 64), (LoraVariant{4, 8, 8, 4, true}));
+  EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
+}
+
+// 30 clusters of four stages are there at once; what is more takes three stages, not a round more.
+TEST(ChooseVariant, WideByRounds) {
+  EXPECT_EQ(shrink(30 * 64, 64), (LoraVariant{4, 8, 8, 4, true}));
+  EXPECT_EQ(shrink(30 * 64 + 1, 64), (LoraVariant{4, 8, 8, 3, true}));
+  LaunchShape s = shape(LoraStage::shrink, 10 * 64, 64);
+  s.num_blocks = 3;
+  EXPECT_EQ(choose_variant(s).stages, 4);
+  s.num_blocks = 4;
+  EXPECT_EQ(choose_variant(s).stages, 3);
+}
+
+// --- expand -----------------------------------------------------------------------------------
+
+// Every CTA of an expand has h from memory: nothing is gained by a cluster.
+TEST(ChooseVariant, ExpandByTokens) {
+  LaunchShape s = shape(LoraStage::expand, 64, 16);
+  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 1, 4, true}));
+  s.num_tokens = 65;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 4, 1, 2, true}));
+  s.aligned = false;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 1, 3, false}));
+  s.num_tokens = 8192;
+  s.aligned = true;
+  EXPECT_EQ(choose_variant(s).token_tiles, 4);  // never more
+}
+
+// P12: of the second launch the tokens are those of the first.
+TEST(ExpandVariant, IsOfSoManyTokensAtOnce) {
+  for_all_shapes(LoraStage::linear, [](const LaunchShape& s) {
+    for (const int token_tiles : {1, 4}) {
+      const LoraVariant v = expand_variant(s, token_tiles);
+      EXPECT_EQ(v.token_tiles, token_tiles);
+      EXPECT_EQ(v.cluster, 1);
+      EXPECT_EQ(v.launches, 1);
+    }
+  });
+}
+
+TEST(ExpandVariant, ByRank) {
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 8, 16), 1).rank_tiles, 1);
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 8, 17), 1).rank_tiles, 2);
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 16), 4), (LoraVariant{1, 4, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 17), 4), (LoraVariant{2, 4, 1, 2, true}));
+}
+
+// Four stages where a CTA has few tiles of columns: two where it has many, and so for tokens of a
+// small rank.
+TEST(ExpandVariant, DepthByColumnsAndTokens) {
+  LaunchShape s = shape(LoraStage::expand, 64, 16);
+  s.num_columns = 16383;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 4, true}));
+  EXPECT_EQ(expand_variant(s, 4).stages, 2);
+  s.num_columns = 16384;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 2, true}));
+  s.max_rank = 17;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{2, 1, 1, 2, true}));
+  s.num_columns = 16383;
+  s.num_tokens = 65;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{2, 1, 1, 4, true}));
+  s.max_rank = 16;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 2, true}));
+}
+
+// --- tensors and GPUs that allow less ---------------------------------------------------------
+
+TEST(ChooseVariant, UnalignedTakesSingleNumbers) {
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink}) {
+    LaunchShape s = shape(stage, 4096, 64);
+    s.aligned = false;
+    EXPECT_EQ(choose_variant(s), (LoraVariant{2, 1, 8, 2, false}));
+  }
+  LaunchShape s = shape(LoraStage::linear, 4096, 64);
+  s.aligned = false;
+  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 3, false}));
+}
+
+// Before sm_90 there are none.
+TEST(ChooseVariant, WithoutClusters) {
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
+    for (const bool aligned : {false, true}) {
+      for_all_shapes(stage, [&](LaunchShape s) {
+        s.aligned = aligned;
+        s.has_clusters = s.has_wgmma = false;
+        const LoraVariant v = choose_variant(s);
+        EXPECT_EQ(v.cluster, 1);
+        EXPECT_EQ(v.launches, 1);
+        EXPECT_EQ(v.aligned, aligned);
+      });
+    }
+  }
+}
+
+// P12: nor after sm_90; the rules are then those of 32 tokens, and otherwise the same.
+TEST(ChooseVariant, WithoutWgmma) {
+  int num_others = 0;
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
+    for_all_shapes(stage, [&](LaunchShape s) {
+      const LoraVariant with = choose_variant(s);
+      s.has_wgmma = false;
+      const LoraVariant without = choose_variant(s);
+      EXPECT_FALSE(without.needs_wgmma());
+      EXPECT_EQ(without.is_wide(), with.is_wide());
+      if (with.needs_wgmma())
+        ++num_others;
+      else
+        EXPECT_EQ(without, with);
+    });
+  }
+  EXPECT_GT(num_others, 0);
+}
+
+// --- text -------------------------------------------------------------------------------------
+
+TEST(DescribeVariant, RanksTokensCtasStagesLaunches) {
   EXPECT_EQ(describe({4, 1, 8, 2, true}), "r64 t8 c8 s2");
+  EXPECT_EQ(describe({4, 8, 8, 3, true, 2}), "r64 t64 c8 s3 x2");
   EXPECT_EQ(describe({1, 4, 1, 3, false}), "r16 t32 c1 s3 unaligned");
+  EXPECT_EQ(describe({2, 1, 8, 2, false, 2}), "r32 t8 c8 s2 x2 unaligned");
 }
 
 }  // namespace

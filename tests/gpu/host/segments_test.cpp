@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "reference/base/input_error.hpp"
 
@@ -34,7 +34,7 @@ TEST(Segments, OfBaseTokensAreNone) {
 
 // Every token with an adapter once, and never more segments than there is room for.
 TEST(Segments, CoverEveryToken) {
-  for (const int32_t size : {1, 3, 8, 32}) {
+  for (const int32_t size : {1, 3, 8, 32, 64}) {
     for (const int32_t max_loras : {1, 5, 40}) {
       std::vector<int32_t> slots;
       for (int32_t t = 0; t < 100; ++t) slots.push_back(t * t % (max_loras + 1) - 1);
@@ -54,6 +54,22 @@ TEST(Segments, CoverEveryToken) {
       }
       for (size_t t = 0; t < slots.size(); ++t) EXPECT_EQ(seen[t], slots[t] >= 0 ? 1 : 0);
     }
+  }
+}
+
+// What an expand does to a list of a multiple of its own size gives the list of that size.
+TEST(Segments, OfAMultipleAreThoseOfTheSize) {
+  std::vector<int32_t> slots;
+  for (int32_t t = 0; t < 300; ++t) slots.push_back(t % 7 == 0 ? -1 : t % 7 % 3);
+  const std::vector<Segment> expected = segments_of(slots, 3, 8).segments;
+  for (const int32_t size : {16, 32, 64}) {
+    std::vector<Segment> cut;
+    for (const Segment& s : segments_of(slots, 3, size).segments) {
+      for (int32_t i = 0; i < s.num_tokens; i += 8) {
+        cut.push_back({s.slot, s.first + i, std::min(8, s.num_tokens - i), 0});
+      }
+    }
+    EXPECT_EQ(cut, expected) << size;
   }
 }
 
