@@ -99,9 +99,7 @@ __device__ inline void wait_for_copies() {
 }
 /// A load that nobody waits for.
 __device__ inline void touch(const void* p) {
-  uint32_t unused;
-  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(unused) : "l"(p));
-  (void)unused;
+  asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));
 }
 __device__ inline void prefetch_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -115,8 +113,7 @@ __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Lets the next one start. After the wait, so that weights and layout, which the next one reads
-/// at once, are settled by whatever came before the previous kernel.
+/// Lets the next one start once every CTA has said so, or ended.
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -8,8 +8,7 @@ namespace loratory::gpu {
 /// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
 template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
           int kStages_, bool kAligned_, LoraStage kStage_>
-struct Config
-    : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, int(sizeof(Out_))> {
+struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, int(sizeof(Out_))> {
   using Weight = Weight_;
   using Out = Out_;
   static constexpr int kRankTiles = kRankTiles_;

@@ -77,8 +77,9 @@ struct LoraExpandDesc {
 enum class LaunchOrder : uint8_t {
   after_previous,  ///< as any kernel in a stream
   /// While the kernel before still runs (programmatic dependent launch): weights are fetched ahead,
-  /// x, h and y only after it has ended. That kernel must not write A, B, ranks, scalings or
-  /// segments.
+  /// x, h and y only after it has ended. Neither that kernel nor those which it may overlap in turn
+  /// may write A, B, ranks, scalings or segments: these kernels let the next one start when they
+  /// do. After such a write the first launch is after_previous.
   overlaps_previous,
 };
 

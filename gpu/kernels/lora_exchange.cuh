@@ -76,8 +76,8 @@ class Exchange {
       send(to + group * C::kReceiveTile + own_token * C::kRowFloats + j,
            c.barriers() + buffer(unit, block), token % C::kCluster, as_bits(sum));
     } else if constexpr (C::kSends) {
-      send(to + group * C::kReceiveTile + token * C::kRowFloats + j, c.barriers() + buffer(unit, block),
-           cta, as_bits(sum));
+      send(to + group * C::kReceiveTile + token * C::kRowFloats + j,
+           c.barriers() + buffer(unit, block), cta, as_bits(sum));
     } else {  // groups come in order: the running sum stays with its thread
       auto* const total = reinterpret_cast<float4*>(to + token * C::kRowFloats + j);
       *total = group > 0 ? added(*total, sum) : sum;
@@ -86,7 +86,8 @@ class Exchange {
 
   /// h of a block: to shared memory, or to p.h. Eight ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
-    if constexpr (C::kSends) wait_for_bytes(c.barriers() + buffer(unit, block), parity(unit, block));
+    if constexpr (C::kSends)
+      wait_for_bytes(c.barriers() + buffer(unit, block), parity(unit, block));
     constexpr uint32_t kEights = C::kBlockRank / 8;
     const uint32_t count = uint32_t(own_tokens(unit)) * kEights;
 #pragma unroll 1

@@ -12,8 +12,8 @@ class Expand {
  public:
   __device__ explicit Expand(const Context<C>& context) : c(context), p(context.p) {}
 
-  /// Starts on B, which may be read before the kernel before this one has ended, and brings what the
-  /// ring has no room for near. This warp's part of the ring is free.
+  /// Starts on B, which may be read before the kernel before this one has ended, and brings what
+  /// the ring has no room for near. This warp's part of the ring is free.
   __device__ void begin(const Unit& unit) {
     begin_loads(unit);
     slot_ = base_slot_ = slice_ = 0;
@@ -66,9 +66,7 @@ class Expand {
     while (c.slices()[slice + 1].first_tile <= tile) ++slice;
     return c.slices()[slice];
   }
-  __device__ static void advance(int& slot) {
-    slot = slot + 1 == C::kNumTileStages ? 0 : slot + 1;
-  }
+  __device__ static void advance(int& slot) { slot = slot + 1 == C::kNumTileStages ? 0 : slot + 1; }
 
   // --- loads --------------------------------------------------------------------------------
 
@@ -197,8 +195,7 @@ class Expand {
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
       const int row = 8 * (j + c.lane / 16) + c.lane % 8;
-      const uint4 v =
-          load_matrices(b + place_in_tile<kPieces>(row, first_piece + c.lane / 8 % 2));
+      const uint4 v = load_matrices(b + place_in_tile<kPieces>(row, first_piece + c.lane / 8 % 2));
       w.low[j] = v.x, w.high[j] = v.y, w.low[j + 1] = v.z, w.high[j + 1] = v.w;
     }
     return w;

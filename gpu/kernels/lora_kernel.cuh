@@ -2,23 +2,28 @@
 
 #include "gpu/kernels/lora_expand.cuh"
 #include "gpu/kernels/lora_narrow_shrink.cuh"
+#include "gpu/kernels/lora_wgmma_shrink.cuh"
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
-// The delta of a packed linear layer, y += scaling · (x A^T) B^T: both products in one launch, or
-// each in its own with h between them in global memory. docs/kernels.md explains and measures.
+// The delta of a packed linear layer, y += scaling · (x A^T) B^T: each product in its own launch
+// with h between them in global memory, or both in one. docs/kernels.md explains and measures.
 //
-// Work     A cluster of kCluster CTAs takes one unit: a segment of tokens of one slot, one slice or
-//          all of them, and a part of their columns. It streams A once for all tokens of the
-//          segment, adds up h through distributed shared memory, and streams its columns of B. With
-//          few units several clusters share a segment; each computes all of h again, since A comes
-//          from L2 then.
+// Work     A cluster of kCluster CTAs takes one unit: a segment of tokens of one slot and, of a
+//          shrink, a block of the ranks of all slices; of an expand (one CTA) a part of the
+//          columns. Both in one: one slice or all, and a part of the columns; with few units
+//          several clusters share a segment, and each computes all of h again, since A comes from
+//          L2 then.
 // Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. A chunk
 //          is summed in steps of 16; chunks are added in order, then groups in order. That order is
 //          the same for every stage, cluster size, segment size and column part, so a row's bits
 //          depend on x, the weights and the layer only.
-// Loads    What is multiplied is copied through a ring in shared memory, 16 bytes a lane, several
-//          stages ahead. What does not exist is filled with 0 on the way: no NaN beyond a rank or
-//          beyond K is ever multiplied.
+// Loads    What is multiplied is copied into rings in shared memory, 16 bytes a lane: weights
+// before
+//          the kernel in front has ended, as much as the rings hold, x, h and y after. What does
+//          not exist is filled with 0 on the way: no NaN beyond a rank or beyond K is multiplied.
+// Launches A kernel lets the next one start when it starts itself, so that several wait on the GPU
+//          with their weights in shared memory. A CTA without work ends at once, but for the first
+//          cluster, which waits: so a launch never ends before the one in front of it.
 // Memory   No atomics, no memset, nothing in global memory but x, A, B, y and h between launches.
 
 namespace loratory::gpu {
@@ -30,7 +35,7 @@ class LoraCta {
       : p(params), c(params, shared), exchange_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    if constexpr (!C::kWide) let_next_kernel_start();
+    if constexpr (!C::kWide) let_next_kernel_start();  // a wide one: once y is settled
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
@@ -50,7 +55,9 @@ class LoraCta {
   const Context<C> c;
   PreviousKernel previous_{.lets_next_start = C::kWide};
   Exchange<C> exchange_;
-  std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
+  std::conditional_t<!C::kWide, NarrowShrink<C>,
+                     std::conditional_t<C::kWgmma, WgmmaShrink<C>, WideShrink<C>>>
+      shrink_;
   Expand<C> expand_;
 
   /// Tokens and slices of a unit, for all threads to read.

@@ -119,8 +119,7 @@ void launch_tensor_core(const LoraLaunch& launch) {
   const Residency residency = residency_of(kernel, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  const int64_t num_clusters =
-      std::min<int64_t>(residency.num_clusters, most_units(launch));
+  const int64_t num_clusters = std::min<int64_t>(residency.num_clusters, most_units(launch));
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(residency.shared_bytes);

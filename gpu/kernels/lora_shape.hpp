@@ -44,26 +44,35 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
-  static_assert(!kWide || (!kExpands && kRankTiles == 4 && kTokenTiles % 4 == 0));
+  static constexpr bool kWgmma = kWide && kTokenTiles == 8;
+  static_assert(!kWide || (!kExpands && kRankTiles == 4 && (kTokenTiles == 4 || kWgmma)));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
-  static constexpr int kGroupsAtOnce = kWide || kRankTiles > 1      ? 1
-                                       : !kExpands                   ? (kCluster == 2 ? 2 : 1)
-                                       : kGroupsEach <= 4            ? kGroupsEach
-                                                                     : 1;
-  /// What shared memory has room for; it bounds the registers.
-  static constexpr int kCtasPerSm = kWide       ? (kTokenTiles > 4 ? 6 - kStages : kStages > 4 ? 2 : 7 - kStages)
-                                    : !kExpands ? (kRankTiles == 1 ? 4 : 3)
-                                    : !kShrinks ? (kTokenTiles == 1 ? 4 : kRankTiles == 1 ? 3 : 2)
-                                    : kRankTiles == 1 && kCluster == kNumGroups ? 3
-                                    : kRankTiles == 4                           ? 1
-                                                                                : 2;
+  static constexpr int groups_at_once() {
+    if (kWide || kRankTiles > 1) return 1;
+    if (!kExpands) return kCluster == 2 ? 2 : 1;
+    return kGroupsEach <= 4 ? kGroupsEach : 1;
+  }
+  static constexpr int kGroupsAtOnce = groups_at_once();
 
-  /// That a grid is made for: of an expand of few tokens not all, so that the kernels before and
-  /// after it find room.
-  static constexpr int kMostCtasPerSm = kShrinks || kTokenTiles > 1 ? 32
-                                        : kStages > 2               ? 2
-                                        : kRankTiles == 1           ? 4
-                                                                    : 3;
+  /// What shared memory has room for, or what several launches at once need; it bounds the
+  /// registers.
+  static constexpr int ctas_per_sm() {
+    if (kWide) return (kWgmma ? 6 : 7) - kStages;
+    if (!kExpands) return kRankTiles == 1 ? 4 : 3;
+    if (!kShrinks && kTokenTiles == 1) return 4;
+    if (!kShrinks) return kRankTiles == 1 ? 3 : 2;
+    return kRankTiles == 1 && kCluster == kNumGroups ? 3 : 2;
+  }
+  static constexpr int kCtasPerSm = ctas_per_sm();
+
+  /// What a grid is made for: of an expand of few tokens not all that fit, so that the kernels
+  /// before and after it find room.
+  static constexpr int most_ctas_per_sm() {
+    if (kShrinks || kTokenTiles > 1) return 32;
+    if (kStages > 2) return 2;
+    return kRankTiles == 1 ? 4 : 3;
+  }
+  static constexpr int kMostCtasPerSm = most_ctas_per_sm();
 
   // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;
@@ -92,12 +101,11 @@ struct Shape {
       kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups* kReceiveTile : kTileFloats;
-  static constexpr int kSumFloats =
-      kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
+  static constexpr int kSumFloats = kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
 
   static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
-  static constexpr int kRingAlignment = kWide ? 1024 : 16;
+  static constexpr int kRingAlignment = kWgmma ? 1024 : 16;
   static constexpr int kRingOffset =
       (kTableBytes + 4 * kSumFloats + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
   static int shared_bytes(int h_width) {

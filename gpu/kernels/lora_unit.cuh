@@ -35,8 +35,8 @@ struct Unit {
   int first_token, num_tokens, num_slices;
   int num_rank_tiles;
   int first_block, end_block;  ///< of ranks
-  int h_width;               ///< padded ranks of all slices
-  int first_tile, end_tile;  ///< of this CTA
+  int h_width;                 ///< padded ranks of all slices
+  int first_tile, end_tile;    ///< of this CTA
 };
 
 /// How the work of a launch is cut, the same in every CTA.

@@ -54,9 +54,10 @@ DeviceSegmentBuilder::DeviceSegmentBuilder(int64_t max_tokens, int32_t max_loras
   int64_t num_segments = 0;
   for (const int32_t size : segment_sizes)
     num_segments += max_segments(max_tokens, max_loras, size);
-  device_ = make_device_buffer(
-      size_t(kHeaderBytes + num_segments * int64_t(sizeof(Segment)) + max_tokens * 4));
-  LORATORY_CUDA_CHECK(cudaMemset(device_.get(), 0, kHeaderBytes));
+  const auto num_bytes =
+      size_t(kHeaderBytes + num_segments * int64_t(sizeof(Segment)) + max_tokens * 4);
+  device_ = make_device_buffer(num_bytes);
+  LORATORY_CUDA_CHECK(cudaMemset(device_.get(), 0, num_bytes));
   params_.max_loras = max_loras;
   params_.num_bad_entries = reinterpret_cast<int64_t*>(device_.get());
   auto* const counts = reinterpret_cast<int32_t*>(device_.get() + 8);
@@ -93,7 +94,8 @@ SegmentView DeviceSegmentBuilder::view(int32_t segment_size) const {
     return {.num_segments = list.num_segments,
             .segments = list.segments,
             .token_indices = params_.token_indices,
-            .segment_size = segment_size};
+            .segment_size = segment_size,
+            .max_segments = int32_t(max_segments(max_tokens_, params_.max_loras, segment_size))};
   }
   throw InputError("segment builder: segment_size",
                    std::to_string(segment_size) + " is none of its sizes");

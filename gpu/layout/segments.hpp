@@ -30,7 +30,9 @@ struct SegmentView {
   const Segment* segments = nullptr;       ///< [num_segments]
   const int32_t* token_indices = nullptr;  ///< BatchLayout::token_indices_sorted
   int32_t segment_size = 0;
-  int32_t max_segments = 0;  ///< that there is memory for; 0: not known, which costs time only
+  /// Segments, and token indices, that there is memory for: kernels may read them ahead, and are
+  /// not launched for more. 0: not known, which costs time only.
+  int32_t max_segments = 0;
 };
 
 /// Most segments that num_tokens tokens of max_loras slots can need.

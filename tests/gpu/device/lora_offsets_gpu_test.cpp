@@ -110,9 +110,10 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     const LayerOnGpu near(data);
     const Tensor expected = near.run(near.kernels(data.batch)[0], data.batch);
     FarMemory memory;
-    const size_t room = workspace_bytes(c.num_tokens, int64_t(c.num_out.size()), c.max_rank);
-    const DeviceBuffer workspace = make_device_buffer(room);
-    LoraLinearDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = room};
+    const size_t h_bytes =
+        workspace_bytes(c.num_tokens, int64_t(c.num_out.size()), int64_t(c.max_rank));
+    const DeviceBuffer workspace = make_device_buffer(h_bytes);
+    LoraLinearDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = h_bytes};
     std::vector<DeviceBuffer> tables;
     for (const auto& slice : data.slices) {
       tables.push_back(upload(slice.ranks)), tables.push_back(upload(slice.scalings));

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "gpu/kernels/device_ops.cuh"
+
+// The matrix instructions of a warpgroup, four warps, which read both operands from shared memory.
+// sm_90 alone has them; elsewhere they do nothing and nobody calls them (LoraVariant::needs_wgmma).
+
+namespace loratory::gpu {
+
+/// What this thread's copies have brought, and it has waited for, may be read by wgmma.
+__device__ inline void show_copies_to_wgmma() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/// Rows of 64 numbers, 128 bytes apart and swizzled as place_of() does, from a multiple of 1024 on.
+/// 16 numbers further is 2 more.
+__device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+  constexpr uint64_t kUnused = uint64_t{1} << 16;
+  return (shared_address(rows) & 0x3FFFF) >> 4 | kUnused | kEightRows | kSwizzle128;
+}
+
+/// 64 rows of a times 32 of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4) + i
+/// of the product are numbers 4 j + i; + 2 eight rows below.
+using WgmmaSums = float[16];
+
+/// Before the first wgmma of a group: registers are as this thread left them.
+__device__ inline void begin_wgmma() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+#define LORATORY_WGMMA(dtypes)                                                                   \
+  asm volatile(                                                                                  \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"                                         \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." dtypes                                       \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),      \
+        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),  \
+        "+f"(c[14]), "+f"(c[15])                                                                 \
+      : "l"(a), "l"(b), "r"(int(adds)))
+
+/// c = a b^T, plus c where it `adds`: 16 numbers of each row. On its way until wait_for_wgmma().
+template <typename Weight>
+__device__ inline void wgmma(WgmmaSums& c, uint64_t a, uint64_t b, bool adds) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
+    LORATORY_WGMMA("bf16.bf16");
+  else
+    LORATORY_WGMMA("f16.f16");
+#endif
+}
+#undef LORATORY_WGMMA
+
+__device__ inline void close_wgmma() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+/// c can be read, and what was multiplied overwritten.
+__device__ inline void wait_for_wgmma(WgmmaSums& c) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
+                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]),
+                 "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+               :
+               : "memory");
+#endif
+}
+
+}  // namespace loratory::gpu
