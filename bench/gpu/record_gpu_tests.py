@@ -49,6 +49,7 @@ def arguments():
         parser.error(f"--tools: {', '.join(sorted(unknown))}: not one of {', '.join(TOOLS)}")
     if not args.binary.is_file():
         parser.error(f"{args.binary}: no such file; build the target gpu_test")
+    args.binary = args.binary.resolve()  # a bare name would be looked for on PATH
     return args
 
 
