@@ -123,23 +123,27 @@ def main():
     stem = args.out / f"gpu-tests-{slug}-{date:%Y-%m-%d}-{args.commit}"
 
     result = {"date": f"{date:%Y-%m-%dT%H:%MZ}", "commit": args.commit, "gpu": device}
-    result["cpus"] = os.cpu_count()
-    result["fixed_set"] = tests(args, stem.with_suffix(".fixed.log"), None)
-    if args.tools:
-        result["sanitizer"] = {
-            tool: checked(args, tool, stem.with_suffix(f".{tool}.log")) for tool in args.tools
-        }
+    result |= {"cpus": os.cpu_count(), "sanitizer": {}}
+    passed = True
+
+    def keep(where, name, part):
+        """After each part: a run that is cut short loses only what it was doing."""
+        nonlocal passed
+        where[name] = part
+        stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{name}: {'passed' if part['passed'] else 'FAILED'}, {part.get('seconds', 0)} s",
+              flush=True)
+        passed = passed and part["passed"]
+
+    keep(result, "fixed_set", tests(args, stem.with_suffix(".fixed.log"), None))
+    for tool in args.tools:
+        part = checked(args, tool, stem.with_suffix(f".{tool}.log"))
+        keep(result["sanitizer"], tool, part)
     if args.soak > 0:
         log = stem.with_suffix(".soak.log")
-        result["soak"] = tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak)))
-
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    parts = {"fixed set": result["fixed_set"], **result.get("sanitizer", {})}
-    parts |= {"soak": result["soak"]} if "soak" in result else {}
-    for name, part in parts.items():
-        print(f"{name}: {'passed' if part['passed'] else 'FAILED'}, {part.get('seconds', 0)} s")
+        keep(result, "soak", tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak))))
     print(stem.with_suffix(".json"))
-    return 0 if all(part["passed"] for part in parts.values()) else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
