@@ -41,7 +41,7 @@ struct Shape {
   static constexpr int kTokens = 8 * kTokenTiles;     // of a segment
 
   /// Few tokens: a warp for each chunk, so that as much as possible of A is under way, and their
-  /// sums meet in shared memory. Many: a warp for 16 ranks and half of the tokens, which goes
+  /// sums meet in shared memory. Many: a warp or a warpgroup for some ranks and tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
   static constexpr bool kWgmma = kWide && kTokenTiles == 8;
