@@ -106,7 +106,7 @@ def checked(args, tool, log):
     said = [line.strip("= ") for line in text.splitlines() if line.startswith("=========")]
     first = [line for line in said if re.match("Error|Warning|Invalid|Uninit|Barrier|Diverg", line)]
     return {
-        "passed": code == 0,
+        "passed": code == 0 and len(records(text)) > 0,
         "exit_code": code,
         "seconds": took,
         "command": " ".join(command[1:]),
