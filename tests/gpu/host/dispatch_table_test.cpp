@@ -9,7 +9,7 @@
 #include "gpu/kernels/lora_expand.hpp"
 #include "gpu/kernels/lora_launch.hpp"
 #include "gpu/kernels/lora_shrink.hpp"
-#include "reference/base/input_error.hpp"
+#include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -133,16 +133,6 @@ TEST(DispatchTable, YieldsWithoutWgmma) {
     s.num_tokens = 512;
     EXPECT_EQ(t.choose(s), wide);
   }
-}
-
-template <typename Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 std::string error_of_entries(const std::vector<DispatchEntry>& entries) {

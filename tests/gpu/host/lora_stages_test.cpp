@@ -4,7 +4,7 @@
 
 #include "gpu/kernels/lora_expand.hpp"
 #include "gpu/kernels/lora_shrink.hpp"
-#include "reference/base/input_error.hpp"
+#include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -17,16 +17,6 @@ using testing::StartsWith;
 void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 const int32_t* ranks() { return static_cast<const int32_t*>(at(0x3000)); }
 const float* scalings() { return static_cast<const float*>(at(0x4000)); }
-
-template <typename Function>
-std::string error_of(const Function& function) {
-  try {
-    function();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
-}
 
 const SegmentView kSegments{static_cast<const int32_t*>(at(0x30000)),
                             static_cast<const Segment*>(at(0x30010)),

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
-#include "reference/base/input_error.hpp"
 #include "reference/engines/stacked.hpp"
+#include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -108,13 +108,9 @@ TEST(PeerLayouts, StackedSlicesFollowAtTheTrueRank) {
   }
 }
 
+using gpu::error_of;
 std::string error_of(const StackedDeviceWeights& weights) {
-  try {
-    stacked_linear(weights);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return error_of([&] { stacked_linear(weights); });
 }
 
 TEST(PeerLayouts, StackedNamesWhatDoesNotFit) {
