@@ -65,7 +65,6 @@ LaunchShape any_shape(sim::Draw& draw) {
           .num_in = any_size(draw),
           .max_rank = any_size(draw),
           .num_slices = draw.between(1, 8),
-          .num_columns = any_size(draw) * 64,
           .num_blocks = draw.between(1, 64),
           .has_workspace = !draw.one_in(4),
           .aligned = !draw.one_in(8),

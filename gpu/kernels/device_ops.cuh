@@ -77,12 +77,12 @@ __device__ inline void wait_for_bytes(uint64_t* barrier, int parity) {
 
 // --- copies to shared memory --------------------------------------------------------------------
 
-/// 16 bytes, or 16 zeros and nothing read.
-__device__ inline void copy_async(void* to, const void* from, bool exists) {
+/// 16 bytes, or 16 zeros and nothing read where `exists` is 0.
+__device__ inline void copy_async(void* to, const void* from, uint32_t exists) {
   asm volatile(
       "{\n.reg .pred absent;\nsetp.eq.u32 absent, %2, 0;\n"
       "cp.async.cg.shared.global [%0], [%1], 16, absent;\n}" ::"r"(shared_address(to)),
-      "l"(from), "r"(uint32_t(exists))
+      "l"(from), "r"(exists)
       : "memory");
 }
 /// 16 bytes, of which the first `valid_bytes` are read and the others are 0.
@@ -90,6 +90,14 @@ __device__ inline void copy_async_some(void* to, const void* from, int valid_byt
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(valid_bytes)
                : "memory");
+}
+/// 16 bytes, or nothing at all.
+__device__ inline void copy_async_if(bool exists, void* to, const void* from) {
+  asm volatile(
+      "{\n.reg .pred exists;\nsetp.ne.u32 exists, %2, 0;\n"
+      "@exists cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared_address(to)),
+      "l"(from), "r"(uint32_t(exists))
+      : "memory");
 }
 __device__ inline void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until at most kOpen of this thread's groups are still on their way.
@@ -101,8 +109,16 @@ __device__ inline void wait_for_copies() {
 __device__ inline void touch(const void* p) {
   asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));
 }
-__device__ inline void prefetch_l2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+
+// --- stores to global memory ---------------------------------------------------------------------
+
+/// 16 bytes, or nothing: no branch around what they are computed from.
+__device__ inline void store_if(bool exists, void* to, uint4 v) {
+  asm volatile(
+      "{\n.reg .pred exists;\nsetp.ne.u32 exists, %5, 0;\n"
+      "@exists st.global.v4.b32 [%0], {%1,%2,%3,%4};\n}" ::"l"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(exists))
+      : "memory");
 }
 
 // --- order of launches ------------------------------------------------------------------------

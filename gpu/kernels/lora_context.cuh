@@ -108,6 +108,14 @@ __device__ inline int place_in_tile(int row, int piece) {
   return (row * kPieces + (piece ^ row * kPieces / 8 % kPieces)) * 16;
 }
 
+/// p + count · bytes; the product has 64 bits.
+template <typename Byte>
+__device__ inline Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
+  Byte* out;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(out) : "r"(count), "r"(bytes), "l"(p));
+  return out;
+}
+
 /// Eight numbers to shared memory, of which `valid` exist and the others become 0.
 template <bool kAligned>
 __device__ inline void copy_eight(std::byte* to, const std::byte* from, int valid) {

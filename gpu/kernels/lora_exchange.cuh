@@ -17,11 +17,11 @@ struct PreviousKernel {
   }
 };
 
-/// From the sums of groups to h, across the CTAs of a cluster. Of a shrink alone each CTA receives
-/// the sums of its own tokens, and says when it has read a unit's: nobody sends the next before all
-/// have. Otherwise everybody receives all, and blocks of ranks take turns in two buffers. A buffer
-/// is free when it is sent to again: who sends block i + 2 has received block i + 1 of everybody,
-/// which they sent after they had read block i.
+/// From the sums of groups to h, across the CTAs of a cluster. Blocks of ranks take turns in the
+/// buffers. Of a shrink alone each CTA receives the sums of its own tokens, and says when it has
+/// read a block's: nobody sends into the same buffer before all have. Otherwise everybody receives
+/// all, and a buffer is free when it is sent to again: who sends block i + 2 has received block
+/// i + 1 of everybody, which they sent after they had read block i.
 template <typename C>
 class Exchange {
  public:
@@ -35,28 +35,30 @@ class Exchange {
         for (int i = 0; i < C::kNumBuffers; ++i) init_barrier(c.barriers() + i);
       }
       cluster_arrive();
+      has_arrived_ = true;
     }
   }
-  /// Nobody sends before, and nobody leaves before, all have come.
-  __device__ void begin_sending() {
-    if constexpr (C::kSends) {
-      if (!may_send_) cluster_wait();
-      may_send_ = true;
-    }
-  }
+  /// Nobody leaves before all have come.
+  __device__ void end() { wait_for_others(); }
 
   /// Before the first sum of a unit.
   __device__ void begin_unit() {
+    if (blocks_done_ > 0) release();
+  }
+
+  /// After finish_block(): what was received has been used.
+  __device__ void release() {
     if constexpr (C::kScatters) {
-      if (blocks_done_ == 0) return;
-      cluster_arrive();  // what was received has been used
-      may_send_ = false;
+      wait_for_others();
+      cluster_arrive();
+      has_arrived_ = true;
     }
   }
 
-  /// Before the first sum of a block is handed over, by all threads.
+  /// Before the first sum of a block is handed over, by all threads. The block whose buffer this
+  /// one gets was released kNumBuffers blocks ago; of two, others may be waited for a block later.
   __device__ void begin_block(const Unit& unit, int block) {
-    begin_sending();
+    if (C::kNumBuffers == 1 || index(unit, block) == 0) wait_for_others();
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {
         expect_bytes(c.barriers() + buffer(unit, block), expected_bytes(unit, block));
@@ -109,8 +111,15 @@ class Exchange {
  private:
   const Context<C> c;
   const LinearParams& p;
-  bool may_send_ = false;
+  bool has_arrived_ = false;  // and not waited
   int blocks_done_ = 0;
+
+  __device__ void wait_for_others() {
+    if constexpr (C::kSends) {
+      if (has_arrived_) cluster_wait();
+      has_arrived_ = false;
+    }
+  }
 
   /// Blocks before it, of all units.
   __device__ int index(const Unit& unit, int block) const {
@@ -163,10 +172,6 @@ class Exchange {
       uint4 hi, lo;
       split<typename C::Weight>(v, s.rank - j, hi, lo);
       store_h(token, s.h_column + j, hi, lo);
-      // Where the expand takes 32 ranks at a time the other half of the last ones is 0.
-      if (C::kTileRanks == 32 && j / 16 % 2 == 0 && j / 16 == (s.rank - 1) / 16) {
-        store_h(token, s.h_column + j + 16, uint4{}, uint4{});
-      }
     }
   }
   __device__ void store_h(int token, int column, uint4 hi, uint4 lo) const {

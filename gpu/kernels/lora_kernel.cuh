@@ -1,18 +1,18 @@
 #pragma once
 
-#include "gpu/kernels/lora_expand.cuh"
+#include "gpu/kernels/lora_narrow_expand.cuh"
 #include "gpu/kernels/lora_narrow_shrink.cuh"
-#include "gpu/kernels/lora_wgmma_shrink.cuh"
+#include "gpu/kernels/lora_wide_expand.cuh"
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
 // The delta of a packed linear layer, y += scaling · (x A^T) B^T: each product in its own launch
 // with h between them in global memory, or both in one. docs/kernels.md explains and measures.
 //
-// Work     A cluster of kCluster CTAs takes one unit: a segment of tokens of one slot and, of a
-//          shrink, a block of the ranks of all slices; of an expand (one CTA) a part of the
-//          columns. Both in one: one slice or all, and a part of the columns; with few units
-//          several clusters share a segment, and each computes all of h again, since A comes from
-//          L2 then.
+// Work     A cluster of kCluster CTAs takes an equal share of all items (WorkList) and goes through
+//          it in units: of a segment of tokens of one slot some blocks of the ranks of all slices
+//          (shrink), or some of the columns (expand, one CTA). Both in one: one slice or all, and
+//          some of the columns; clusters that share a segment compute all of its h again, since A
+//          comes from L2 then.
 // Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. A chunk
 //          is summed in steps of 16; chunks are added in order, then groups in order. That order is
 //          the same for every stage, cluster size, segment size and column part, so a row's bits
@@ -39,15 +39,15 @@ class LoraCta {
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList work(p, num_clusters, C::kNumWarps * C::kCluster, C::kStage);
-    if (cluster >= max(1U, work.num_units)) return;  // makes room for the next kernel
+    const WorkList work(p, cluster, num_clusters, C::kStage);
+    if (cluster > 0 && work.first == work.end) return;  // makes room for the next kernel
     exchange_.init();
-    for (uint32_t i = cluster; i < work.num_units; i += num_clusters) {
-      const Unit unit = begin_unit(work, i);
+    for (uint32_t item = work.first; item < work.end;) {
+      const Unit unit = begin_unit(work, item);
       if (unit.first_block < unit.end_block) run(unit);  // the whole cluster alike
     }
     previous_.wait();
-    exchange_.begin_sending();  // nobody leaves before all have come
+    exchange_.end();
   }
 
  private:
@@ -55,14 +55,16 @@ class LoraCta {
   const Context<C> c;
   PreviousKernel previous_{.lets_next_start = C::kWide};
   Exchange<C> exchange_;
-  std::conditional_t<!C::kWide, NarrowShrink<C>,
-                     std::conditional_t<C::kWgmma, WgmmaShrink<C>, WideShrink<C>>>
-      shrink_;
-  Expand<C> expand_;
+  std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
+  std::conditional_t<C::kExpands && (C::kTokenTiles > 1), WideExpand<C>, NarrowExpand<C>> expand_;
 
-  /// Tokens and slices of a unit, for all threads to read.
-  __device__ Unit begin_unit(const WorkList& work, uint32_t index) {
-    const uint32_t whole = quotient(index, work.num_parts);
+  /// Tokens and slices of a unit, for all threads to read. Moves `item` to the next unit.
+  __device__ Unit begin_unit(const WorkList& work, uint32_t& item) {
+    const uint32_t whole = quotient(item, work.items_each);
+    const uint32_t first_item = item - whole * work.items_each;
+    const uint32_t end_item =
+        C::kWide ? first_item + 1 : min(work.items_each, first_item + work.end - item);
+    item += end_item - first_item;
     const uint32_t num_rest = quotient(p.num_slices, work.slices_each);
     const uint32_t tokens = quotient(whole, num_rest);  // a segment, or a part of one
     const uint32_t segment = quotient(tokens, p.segment_parts);
@@ -79,19 +81,20 @@ class LoraCta {
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (whole - tokens * num_rest) * work.slices_each;
-      describe_slices<C::kTileRanks>(p, raw.x, int(first_slice), u.num_slices, c.slices());
+      describe_slices<C::kTileColumns>(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
     const UnitSlice& totals = c.slices()[u.num_slices];
     u.num_rank_tiles = totals.first_rank_tile;
     u.h_width = totals.h_column;
-    const uint32_t part = index - whole * work.num_parts;
     u.end_block = (u.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
     if constexpr (C::kExpands) {
-      set_tiles(u, totals.first_tile, part, work.num_parts);
+      const uint32_t first = share(totals.first_tile, first_item, work.items_each);
+      set_tiles(u, first, share(totals.first_tile, end_item, work.items_each) - first);
     } else {
-      u.first_block = int(part);
-      u.end_block = min(u.end_block, u.first_block + 1);
+      u.first_block = int(first_item);
+      u.end_block = min(u.end_block, int(end_item));
+      if (u.first_block >= u.end_block) item += work.items_each - end_item;  // so are the others
     }
     return u;
   }
@@ -117,20 +120,11 @@ class LoraCta {
     return {C::kStage == LoraStage::expand ? h : x, C::kStage == LoraStage::shrink ? h : y};
   }
 
-  /// The columns of a part, divided among the CTAs of the cluster.
-  __device__ void set_tiles(Unit& u, uint32_t num_tiles, uint32_t part, uint32_t num_parts) const {
-    const uint32_t first = share(num_tiles, part, num_parts);
-    const uint32_t count = share(num_tiles, part + 1, num_parts) - first;
+  /// Divided among the CTAs of the cluster.
+  __device__ void set_tiles(Unit& u, uint32_t first, uint32_t count) const {
     u.first_tile = int(first + share(count, c.cta, C::kCluster));
     u.end_tile = int(first + share(count, c.cta + 1, C::kCluster));
   }
-  /// Where the share of one of `num` begins.
-  __device__ static uint32_t share(uint32_t count, uint32_t one, uint32_t num) {
-    const uint32_t each = quotient(count, num);
-    return one * each + min(one, count - each * num);
-  }
-  /// Mostly by 1: a division takes 40 instructions.
-  __device__ static uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
 
   __device__ void run(const Unit& unit) {
     exchange_.begin_unit();

@@ -15,7 +15,6 @@ struct LoraKernel {
   LoraVariant variant;
   const void* function;
   int num_threads;
-  int most_ctas_per_sm;
   int (*shared_bytes)(int h_width);
 };
 
@@ -27,7 +26,6 @@ LoraKernel lora_kernel_entry() {
           {kRankTiles, kTokenTiles, kCluster, kStages, kAligned},
           reinterpret_cast<const void*>(&lora_kernel<C>),
           C::kNumThreads,
-          C::kMostCtasPerSm,
           &C::shared_bytes};
 }
 
@@ -49,6 +47,8 @@ void append_shrink(std::vector<LoraKernel>& list) {
   list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 1, 1, 8, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 4, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 2, 2, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 2, 1, 4, 1, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 2, 1, 2, 1, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 1, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 1, 8, 1, true>(),
@@ -63,10 +63,11 @@ void append_shrink(std::vector<LoraKernel>& list) {
 template <typename Weight, typename Out>
 void append_expand(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::expand;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 4, true>(),
-                           lora_kernel_entry<Weight, Out, k, 1, 1, 1, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 4, true>(),
+  list.insert(list.end(), {lora_kernel_entry<Weight, Out, k, 1, 1, 1, 1, true>(),
+                           lora_kernel_entry<Weight, Out, k, 2, 1, 1, 1, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 1, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 4, 1, 1, 1, true>(),
+                           lora_kernel_entry<Weight, Out, k, 4, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});

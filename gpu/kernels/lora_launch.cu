@@ -51,13 +51,14 @@ const LoraKernel& find(const LoraLaunch& launch) {
 struct Residency {
   int shared_bytes = 0;
   int num_clusters = 0;
+  int num_sms = 0;
 };
 
 Residency make_resident(const LoraKernel& kernel, int h_width) {
   Residency out{.shared_bytes = kernel.shared_bytes(h_width)};
-  int device = 0, num_sms = 0, most_shared_bytes = 0;
+  int device = 0, most_shared_bytes = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
-  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
+  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&out.num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   if (out.shared_bytes > most_shared_bytes) {
@@ -72,7 +73,7 @@ Residency make_resident(const LoraKernel& kernel, int h_width) {
     int ctas = 0;
     LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
-    out.num_clusters = num_sms * std::clamp(ctas, 1, kernel.most_ctas_per_sm);
+    out.num_clusters = out.num_sms * std::max(1, ctas);
     return out;
   }
   cudaLaunchConfig_t config{};
@@ -104,14 +105,13 @@ Residency residency_of(const LoraKernel& kernel, int h_width) {
 }
 
 /// That any step of this launch's shape can have: idle CTAs would keep the next kernel waiting.
-int64_t most_units(const LoraLaunch& launch) {
-  const LinearParams& p = launch.params;
+int64_t most_items(LoraStage stage, const LinearParams& p) {
   if (p.max_segments == 0) return INT32_MAX;  // not known
-  const int64_t segments = int64_t{p.max_segments} * p.segment_parts;
-  if (launch.stage == LoraStage::shrink) return segments * p.num_blocks;
-  const int parts = std::max(1, p.num_tiles / (kGroupWarps * launch.variant.cluster));
-  const bool fuses = launch.stage == LoraStage::expand && p.may_fuse;
-  return segments * parts * (fuses ? 1 : p.num_slices);
+  const bool fuses = stage == LoraStage::shrink || (stage == LoraStage::expand && p.may_fuse);
+  const int64_t items = int64_t{p.max_segments} * p.segment_parts *
+                        (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
+  if (stage != LoraStage::expand) return items;
+  return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // halves
 }
 
 void launch_tensor_core(const LoraLaunch& launch) {
@@ -119,7 +119,10 @@ void launch_tensor_core(const LoraLaunch& launch) {
   const Residency residency = residency_of(kernel, launch.params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  const int64_t num_clusters = std::min<int64_t>(residency.num_clusters, most_units(launch));
+  LinearParams params = launch.params;
+  params.num_sms = uint32_t(residency.num_sms);
+  const int64_t num_clusters =
+      std::min<int64_t>(residency.num_clusters, most_items(launch.stage, params));
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(residency.shared_bytes);
@@ -133,7 +136,6 @@ void launch_tensor_core(const LoraLaunch& launch) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  LinearParams params = launch.params;
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
 }

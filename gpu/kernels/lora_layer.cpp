@@ -170,9 +170,8 @@ void LoraLayer::add_slice(size_t i) {
                        slice.b.shape[1] % kOutColumns == 0 && num_columns_ % kOutColumns == 0;
     num_columns_ += slice.b.shape[1];
     require(num_columns_ < INT32_MAX, place, "ends at column 2^31 or later");
-    const auto num_tiles = int32_t((slice.b.shape[1] + 31) / 32);
-    params_.max_tiles = std::max(params_.max_tiles, num_tiles);
-    params_.num_tiles += num_tiles;
+    params_.max_columns = std::max(params_.max_columns, out.num_out);
+    params_.num_columns += out.num_out;
   }
   const int64_t rank = shrinks() ? slice.a.shape[1] : slice.b.shape[2];
   max_rank_ = std::max(max_rank_, rank);
@@ -204,7 +203,6 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .num_in = params_.num_in,
           .max_rank = max_rank_,
           .num_slices = params_.num_slices,
-          .num_columns = num_columns_ - desc_.offset_start,
           .num_blocks = (num_rank_tiles_ + 3) / 4,
           .has_workspace = has_workspace(num_tokens(tensors)),
           .aligned = are_aligned(tensors),
@@ -307,10 +305,22 @@ int32_t LoraLayer::segment_parts(const LoraVariant& variant, const SegmentView& 
   return parts;
 }
 
+/// What a segment is cut into: the blocks of its ranks, or what a cluster makes at once of its
+/// columns, of which nothing smaller than the whole is worth a cluster.
+void LoraLayer::set_items(LoraStage stage, const LoraVariant& variant, LinearParams& out) const {
+  if (stage == LoraStage::shrink) {
+    out.num_items = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
+    return;
+  }
+  const int32_t at_once = variant.cluster * kGroupWarps * tile_columns(variant.token_tiles);
+  out.num_items = std::max(1, out.num_columns / at_once);
+  out.max_items = std::max(1, out.max_columns / at_once);
+}
+
 void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                        const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
   LinearParams filled = params(tensors, segments);
-  filled.num_blocks = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
+  set_items(stage_, variant, filled);
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_tensor_core(variant, tensors);
   filled.segment_parts = segment_parts(variant, segments);
@@ -340,11 +350,13 @@ void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) 
 
   both.stage = LoraStage::shrink;
   both.variant.launches = 1;
+  set_items(both.stage, both.variant, both.params);
   launch_lora(both);
 
   both.stage = LoraStage::expand;
   both.variant = expand_variant(shape, std::min(launch.variant.token_tiles, 4));
   both.params.segment_parts = launch.variant.token_tiles / both.variant.token_tiles;
+  set_items(both.stage, both.variant, both.params);
   both.params.y_settled = launch.variant.is_wide();  // it waits before it lets the next one start
   both.order = LaunchOrder::overlaps_previous;
   launch_lora(both);

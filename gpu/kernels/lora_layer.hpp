@@ -50,11 +50,12 @@ class LoraLayer {
   void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
   void check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const;
   LinearParams params(const LoraTensors& tensors, const SegmentView& segments) const;
+  void set_items(LoraStage stage, const LoraVariant& variant, LinearParams& out) const;
   int32_t segment_parts(const LoraVariant& variant, const SegmentView& segments) const;
 
   LoraStage stage_;
   LoraLinearDesc desc_;
-  LinearParams params_;  // all but the tensors, segments and num_blocks
+  LinearParams params_;  // all but the tensors, segments and items
   reference::Dtype weight_ = reference::Dtype::bf16;
   int64_t num_slots_ = 0;
   int64_t max_rank_ = 0;

@@ -40,7 +40,10 @@ class NarrowShrink {
         Acc acc[kAtOnce] = {};
 #pragma unroll
         for (int g = 0; g < kAtOnce; ++g) sum_chunk(unit, acc[g]);
-        if (C::kSends && i == 0 && block > unit.first_block) exchange.finish_block(unit, block - 1);
+        if (C::kSends && i == 0 && block > unit.first_block) {
+          exchange.finish_block(unit, block - 1);
+          exchange.release();
+        }
         __syncthreads();  // the sums before have been read
 #pragma unroll
         for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);

@@ -39,12 +39,14 @@ struct LinearParams {
   int32_t num_in = 0;
   int32_t num_slices = 0;
   int32_t max_rank = 0;       ///< no rank is larger
-  int32_t max_tiles = 0;      ///< tiles of 32 columns of the widest slice
-  int32_t num_tiles = 0;      ///< of all slices
+  int32_t max_columns = 0;    ///< of the widest slice
+  int32_t num_columns = 0;    ///< of all slices
   int32_t h_width = 0;        ///< ranks that shared memory has room for
   bool may_fuse = false;      ///< it has room for all slices at once
   int32_t segment_parts = 1;  ///< expand alone: units of tokens of a segment
-  int32_t num_blocks = 0;     ///< shrink alone: of ranks that are summed at once, of all slices
+  int32_t num_items = 0;      ///< of a segment: what a cluster makes at once (WorkList)
+  int32_t max_items = 0;      ///< of one slice
+  uint32_t num_sms = 0;       ///< of the GPU
   bool y_settled = false;     ///< the kernel before does not touch y, and began after whoever did
   bool add_inputs = true;
   bool split_h = true;     ///< false: h is rounded to the dtype of the weights

@@ -24,10 +24,13 @@ LORATORY_BOTH constexpr int chunk_size(int num_in) {
   return (num_in + kStep - 1) / kStep * 32;
 }
 
-LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 31) / 32 * 32; }
+LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 15) / 16 * 16; }
 
 /// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
 LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
+
+/// Columns of y that a warp makes at a time.
+LORATORY_BOTH constexpr int tile_columns(int token_tiles) { return token_tiles == 1 ? 64 : 32; }
 
 template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage,
           int kOutBytes>
@@ -57,22 +60,13 @@ struct Shape {
   /// What shared memory has room for, or what several launches at once need; it bounds the
   /// registers.
   static constexpr int ctas_per_sm() {
-    if (kWide) return (kWgmma ? 6 : 7) - kStages;
-    if (!kExpands) return kRankTiles == 1 ? 4 : 3;
-    if (!kShrinks && kTokenTiles == 1) return 4;
+    if (kWide) return kWgmma ? 6 - kStages : 2;
+    if (!kExpands) return kRankTiles == 1 && kCluster == kNumGroups ? 4 : 3;
+    if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 ? 3 : 2;
     return kRankTiles == 1 && kCluster == kNumGroups ? 3 : 2;
   }
   static constexpr int kCtasPerSm = ctas_per_sm();
-
-  /// What a grid is made for: of an expand of few tokens not all that fit, so that the kernels
-  /// before and after it find room.
-  static constexpr int most_ctas_per_sm() {
-    if (kShrinks || kTokenTiles > 1) return 32;
-    if (kStages > 2) return 2;
-    return kRankTiles == 1 ? 4 : 3;
-  }
-  static constexpr int kMostCtasPerSm = most_ctas_per_sm();
 
   // The first ring: stages of 64 columns of A and x, each warp its own, or one of all.
   static constexpr int kRowBytes = 128;
@@ -83,18 +77,21 @@ struct Shape {
   static_assert(kRingBytes % 16 == 0);
 
   // The second, each warp its own: stages of B, and of what y holds before.
-  static constexpr int kTileColumns = 32;                       // of y
-  static constexpr int kTileRanks = kRankTiles == 1 ? 16 : 32;  // in a stage
+  static constexpr int kTileColumns = tile_columns(kTokenTiles);
+  static constexpr int kTileRanks = 16 * kRankTiles;  // in a stage
   static constexpr int kTileStageBytes = kTileColumns * kTileRanks * 2;
-  static constexpr int kNumTileStages = !kExpands ? 0 : kShrinks ? 2 : kStages;
+  static constexpr int kNumTileStages = !kExpands ? 0 : kShrinks ? kRankTiles : kStages;
   static constexpr int kBaseRowBytes = kTileColumns * kOutBytes;  // of a token
   static constexpr int kBaseBytes = kTokens * kBaseRowBytes;
-  static constexpr int kTileRingBytes = kNumTileStages * (kTileStageBytes + kBaseBytes);
+  /// Few tokens: y of a tile has a slot of its own, and tiles of many stages need one only.
+  static constexpr int kNumBaseStages = kTokenTiles > 1 || kRankTiles == 1 ? kNumTileStages : 1;
+  static constexpr int kTileRingBytes =
+      kNumTileStages * kTileStageBytes + (kExpands ? kNumBaseStages * kBaseBytes : 0);
 
   // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
   // Otherwise to every CTA, which each add them up.
   static constexpr bool kScatters = kCluster > 1 && !kExpands;
-  static constexpr int kNumBuffers = kCluster > 1 && kExpands ? 2 : 1;
+  static constexpr int kNumBuffers = kCluster > 1 && !kWide ? 2 : 1;
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
   static constexpr int kPartialFloats =

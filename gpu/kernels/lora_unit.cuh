@@ -20,7 +20,7 @@ struct UnitSlice {
   int index;            ///< in LinearParams
   int first_rank_tile;  ///< 16 ranks each
   int first_tile;       ///< of columns of y
-  int h_column;         ///< ranks, each slice padded to those of a stage of B
+  int h_column;         ///< ranks, each slice padded to 16
 };
 static_assert(sizeof(UnitSlice) == 56);
 
@@ -39,42 +39,55 @@ struct Unit {
   int first_tile, end_tile;    ///< of this CTA
 };
 
-/// How the work of a launch is cut, the same in every CTA.
-struct WorkList {
-  uint32_t num_units, slices_each, num_parts;
+/// Mostly by 1: a division takes 40 instructions.
+__device__ inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
 
-  /// tiles_of_wave: tiles of columns that a cluster makes at once.
-  __device__ WorkList(const LinearParams& p, uint32_t num_clusters, uint32_t tiles_of_wave,
+/// Where the share of one of `num` begins.
+__device__ inline uint32_t share(uint32_t count, uint32_t one, uint32_t num) {
+  const uint32_t each = quotient(count, num);
+  return one * each + min(one, count - each * num);
+}
+
+/// The work of a launch in items, and those of this cluster: an equal share of all, in a row, so
+/// that it meets few segments. Item i belongs to segment part i / items_each (and, where slices are
+/// not fused, to one slice): a block of ranks, or as many columns as a cluster makes at once.
+struct WorkList {
+  uint32_t slices_each, items_each;
+  uint32_t first, end;
+
+  __device__ WorkList(const LinearParams& p, uint32_t cluster, uint32_t num_clusters,
                       LoraStage stage) {
-    const uint32_t num_segments = *p.num_segments;
-    const bool fuses = fuses_slices(p, num_segments, num_clusters, stage);
+    const uint32_t num_parts = *p.num_segments * p.segment_parts;  // of segments
+    const bool fuses = fuses_slices(p, num_parts, num_clusters, stage);
     slices_each = fuses ? p.num_slices : 1;
-    const uint32_t whole_units = num_segments * p.segment_parts * (fuses ? 1 : p.num_slices);
-    if (stage == LoraStage::shrink) {
-      num_parts = p.num_blocks;
-    } else {
-      const uint32_t most = max(1U, (fuses ? p.num_tiles : p.max_tiles) / tiles_of_wave);
-      num_parts = max(1U, min(most, num_clusters / max(1U, whole_units)));
+    items_each = fuses ? p.num_items : p.max_items;
+    uint32_t all = num_parts * items_each * (fuses ? 1 : p.num_slices);
+    if (stage == LoraStage::expand && 2 * all <= p.num_sms) {  // halves: an SM takes long for one
+      items_each *= 2;
+      all *= 2;
     }
-    num_units = whole_units * num_parts;
+    first = share(all, cluster, num_clusters);
+    end = share(all, cluster + 1, num_clusters);
   }
 
+ private:
   /// One stage alone: always, for units of one size. Both in one: not while that leaves clusters
   /// idle.
-  __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_segments,
+  __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_parts,
                                       uint32_t num_clusters, LoraStage stage) {
     if (stage == LoraStage::shrink) return true;
     if (stage == LoraStage::expand) return p.may_fuse;
-    return p.may_fuse && num_segments * p.num_slices > num_clusters;
+    return p.may_fuse && num_parts * p.num_slices > num_clusters;
   }
 };
 
+template <int kTileColumns>
 __device__ inline int column_tiles(int num_out, int rank) {
-  return rank == 0 ? 0 : (num_out + 31) / 32;
+  return rank == 0 ? 0 : (num_out + kTileColumns - 1) / kTileColumns;
 }
 
 /// The slices of a unit, by one warp: lane i takes the i-th.
-template <int kTileRanks>
+template <int kTileColumns>
 __device__ inline void describe_slices(const LinearParams& p, int slot, int first_slice,
                                        int num_slices, UnitSlice* table) {
   const int lane = int(threadIdx.x) % 32;
@@ -83,8 +96,8 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
   const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
-  const int counts[3] = {(rank + 15) / 16, column_tiles(s.num_out, rank),
-                         (rank + kTileRanks - 1) / kTileRanks * kTileRanks};
+  const int counts[3] = {(rank + 15) / 16, column_tiles<kTileColumns>(s.num_out, rank),
+                         (rank + 15) / 16 * 16};
   int before[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {

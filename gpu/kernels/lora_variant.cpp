@@ -8,7 +8,6 @@ namespace {
 // Measured on an H200 (docs/kernels.md).
 
 constexpr int64_t kDecodeTokens = 256;     // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kManyColumns = 16384;    // more than the deep rings of an expand hold
 constexpr int64_t kDeepWideClusters = 30;  // with four stages of 64 tokens, all at once
 
 LoraVariant in_two_launches(LoraVariant variant) {
@@ -16,15 +15,15 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
-/// 32 tokens where they are few, or wgmma is missing. Of 64 three stages where four would take
-/// another round.
+/// Three stages where four would take another round.
 LoraVariant wide_shrink(const LaunchShape& shape) {
-  if (shape.num_tokens <= kDecodeTokens || !shape.has_wgmma) return {4, 4, 8, 4, true};
+  if (!shape.has_wgmma) return {4, 4, 8, 4, true};
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
   return {4, 8, 8, units <= kDeepWideClusters ? 4 : 3, true};
 }
 
-/// Enough units to fill the GPU, and yet few enough that all of them are there at once.
+/// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
+/// tokens on there may be as many adapters, and a smaller cluster reads more of one in a row.
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > kDecodeTokens) return wide_shrink(shape);
   if (shape.max_rank <= 16) {
@@ -32,8 +31,8 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
     if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
     return {1, 1, 8, 2, true};
   }
-  if (shape.num_tokens > 64) return wide_shrink(shape);
-  if (shape.num_tokens > 32) return {1, 1, 4, 2, true};
+  if (shape.num_tokens > 128 && shape.max_rank > 64) return {2, 1, 2, 1, true};
+  if (shape.num_tokens > 32) return {2, 1, 4, 1, true};
   if (shape.num_in > 8192) return {2, 1, 8, 2, true};
   return {shape.num_blocks > 1 ? 4 : 2, 1, 8, 1, true};
 }
@@ -53,9 +52,12 @@ LoraVariant one_launch(const LaunchShape& shape) {
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
-  const bool is_deep = token_tiles == 1 && shape.num_columns < kManyColumns &&
-                       (rank_tiles == 2 || shape.num_tokens <= 64);
-  return {rank_tiles, token_tiles, 1, is_deep ? 4 : 2, true};
+  if (token_tiles > 1) return {rank_tiles, token_tiles, 1, 2, true};
+  // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few
+  // CTAs must have all of B under way.
+  if (shape.max_rank <= 32) return {rank_tiles, 1, 1, 1, true};
+  if (shape.num_tokens > 32) return {4, 1, 1, 1, true};
+  return {shape.max_rank > 64 ? 4 : 2, 1, 1, 2, true};
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {

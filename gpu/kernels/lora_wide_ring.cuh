@@ -1,49 +1,59 @@
 #pragma once
 
 #include "gpu/kernels/lora_context.cuh"
+#include "gpu/kernels/wgmma.cuh"
 
 namespace loratory::gpu {
 
-/// The stages of a shrink of many tokens: the CTA streams 64 ranks of A and all tokens of the unit
-/// through one ring, 64 columns a stage. One stage is being read while the others are under way. A
-/// thread copies 16 bytes of every 32nd row; where its rows begin is found once.
+/// The stages of a shrink of many tokens: the CTA streams its group's columns of 64 ranks of A and
+/// of all tokens of the unit through one ring, 64 columns a stage. One stage is being read while
+/// the others are under way. A thread copies 16 bytes of every 32nd row.
 template <typename C>
 class WideRing {
+  static_assert(C::kAligned && C::kGroupsEach == 1);
+
  public:
   __device__ explicit WideRing(const Context<C>& context) : c(context), p(context.p) {}
 
   /// Starts on A, which may be read before the kernel before this one has ended.
   __device__ void begin(const Unit& unit) {
     find_rows(unit);
-    begin_loads();
-#pragma unroll 1
-    for (int i = 0; i + 1 < C::kNumStages; ++i) load_stage<true, false>();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load_a(i * C::kStageBytes, 64 * i);
   }
   /// Starts on x, stage by stage behind A.
   __device__ void begin_x() {
-    begin_loads();
-#pragma unroll 1
-    for (int i = 0; i + 1 < C::kNumStages; ++i) {
-      load_stage<false, true>();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      load_x(i * C::kStageBytes, 64 * i);
       close_copy_group();
     }
+    slot_ = 0;
+    free_slot_ = kAhead * C::kStageBytes;
+    column_ = 64 * kAhead;
   }
 
+  /// A multiple of four: more than are under way at once.
+  __device__ int num_stages() const { return group_columns() / 64; }
+
   /// The next stage to multiply, once this thread's part of it is there.
-  __device__ const std::byte* wait_for_stage() {
-    wait_for_copies<C::kNumStages - 2>();
-    const std::byte* const stage = c.ring() + slot_ * C::kStageBytes;
-    slot_ = slot_ + 1 == C::kNumStages ? 0 : slot_ + 1;
-    return stage;
+  __device__ const std::byte* wait_for_stage() const {
+    wait_for_copies<kAhead - 1>();
+    if constexpr (C::kWgmma) show_copies_to_wgmma();
+    return c.ring() + slot_;
   }
   /// Into the slot of the stage before that one, which everybody has read.
   __device__ void refill() {
-    load_stage<true, true>();
+    if (column_ < group_columns()) {
+      load_a(free_slot_, column_);
+      load_x(free_slot_, column_);
+    }
     close_copy_group();
+    column_ += 64;
+    free_slot_ = slot_;
+    slot_ = slot_ == kAhead * C::kStageBytes ? 0 : slot_ + C::kStageBytes;
   }
 
-  __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
-  __device__ int first_group() const { return c.cta * C::kGroupsEach; }
   __device__ static const std::byte* x_of(const std::byte* stage) {
     return stage + C::kBlockRank * C::kRowBytes;
   }
@@ -52,32 +62,41 @@ class WideRing {
   const Context<C> c;
   const LinearParams& p;
 
+  static constexpr int kAhead = C::kNumStages - 1;  // stages under way
+  static_assert(kAhead <= 4, "every unit has so many stages");
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRanks = C::kBlockRank / kRowsAtOnce;  // of a thread
   static constexpr int kTokens = C::kTokens / kRowsAtOnce;
-  const std::byte* a_from_[kRanks];  // null: does not exist
+  const std::byte* a_from_[kRanks];  // this thread's piece of the first stage
   const std::byte* x_from_[kTokens];
-  int load_group_ = 0, load_column_ = 0, load_slot_ = 0;  // of the next stage to load
-  int slot_ = 0;                                          // of the next stage to multiply
+  uint32_t existing_;     // bit i: the i-th rank, or token behind the ranks
+  int end_;               // of K, from that piece on
+  int column_;            // of the next stage to load, in the group
+  int free_slot_, slot_;  // of the next stage to load, and to multiply: bytes
 
-  __device__ static int thread_row() { return int(threadIdx.x) / 8; }
-
-  __device__ void begin_loads() { load_group_ = load_column_ = load_slot_ = slot_ = 0; }
+  __device__ static int row() { return int(threadIdx.x) / 8; }
+  __device__ static int piece() { return int(threadIdx.x) % 8; }
+  __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
+  __device__ int first_column() const { return c.cta * group_columns() + 8 * piece(); }
 
   __device__ void find_rows(const Unit& unit) {
+    existing_ = 0;
+    end_ = p.num_in - first_column();
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
-      const int in_block = i * kRowsAtOnce + thread_row();
+      const int in_block = i * kRowsAtOnce + row();
       const int tile = unit.first_block * C::kRankTiles + in_block / 16;
       const UnitSlice& s =
           c.slice_of(unit, min(tile, unit.num_rank_tiles - 1), &UnitSlice::first_rank_tile);
       const int rank = 16 * (tile - s.first_rank_tile) + in_block % 16;
-      a_from_[i] = rank < s.rank ? s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes : nullptr;
+      a_from_[i] = s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes + 2 * int64_t(first_column());
+      existing_ |= uint32_t(rank < s.rank) << i;
     }
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      const int token = i * kRowsAtOnce + thread_row();
-      x_from_[i] = token < unit.num_tokens ? c.tokens()[token].x : nullptr;
+      const int token = i * kRowsAtOnce + row();
+      x_from_[i] = c.tokens()[token].x + 2 * int64_t(first_column());
+      existing_ |= uint32_t(token < unit.num_tokens) << (kRanks + i);
     }
   }
 
@@ -87,34 +106,21 @@ class WideRing {
     return rank / 16 * 16 + rank / 2 % 2 * 8 + rank / 4 % 4 * 2 + rank % 2;
   }
 
-  /// The next stage into its slot; nothing after the last.
-  template <bool kA, bool kX>
-  __device__ void load_stage() {
-    if (load_group_ == C::kGroupsEach) return;
-    const int piece = int(threadIdx.x) % 8;
-    std::byte* const slot = c.ring() + load_slot_ * C::kStageBytes;
-    const int column = (first_group() + load_group_) * group_columns() + load_column_ + 8 * piece;
-    const int valid = max(0, min(8, p.num_in - column));
-    if constexpr (kA) {
-      load_rows(slot + place_of(place_of_rank(thread_row()), piece), a_from_, column, valid);
-    }
-    if constexpr (kX) {
-      load_rows(slot + place_of(C::kBlockRank + thread_row(), piece), x_from_, column, valid);
-    }
-    load_slot_ = load_slot_ + 1 == C::kNumStages ? 0 : load_slot_ + 1;
-    load_column_ += 64;
-    if (load_column_ < group_columns()) return;
-    load_column_ = 0;
-    ++load_group_;
+  __device__ void load_a(int slot, int column) const {
+    load_rows<0>(c.ring() + slot + place_of(place_of_rank(row()), piece()), a_from_, column);
   }
-  template <int kRows>
-  __device__ static void load_rows(std::byte* to, const std::byte* const (&from)[kRows], int column,
-                                   int valid) {
+  __device__ void load_x(int slot, int column) const {
+    load_rows<kRanks>(c.ring() + slot + place_of(C::kBlockRank + row(), piece()), x_from_, column);
+  }
+  /// Aligned rows have all eight numbers of a piece or none.
+  template <int kFirst, int kRows>
+  __device__ void load_rows(std::byte* to, const std::byte* const (&from)[kRows],
+                            int column) const {
+    const uint32_t existing = column < end_ ? existing_ : 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      copy_eight_or_none<C::kAligned>(to + i * kRowsAtOnce * C::kRowBytes,
-                                      from[i] + 2 * int64_t(column),
-                                      from[i] != nullptr ? valid : 0);
+      copy_async(to + i * kRowsAtOnce * C::kRowBytes, from[i] + 2 * int64_t(column),
+                 existing & 1U << (kFirst + i));
     }
   }
 };

@@ -25,8 +25,8 @@ __device__ inline void show_copies_to_wgmma() {
 __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
-  constexpr uint64_t kUnused = uint64_t{1} << 16;
-  return (shared_address(rows) & 0x3FFFF) >> 4 | kUnused | kEightRows | kSwizzle128;
+  constexpr uint32_t kInCta = 0x3FFFF;  // the bits above say which CTA of the cluster
+  return (shared_address(rows) & kInCta) / 16 | kEightRows | kSwizzle128;
 }
 
 /// 64 rows of a times 32 of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4) + i

@@ -180,6 +180,34 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   });
 }
 
+// P11, P12, [1.19]: more segments than clusters, so that a cluster goes on from the middle of one
+// to the next; ranks of many blocks, of which some slots have none or few; columns of many waves.
+TEST_F(LoraBits, P11P12SharesOfAClusterCrossSegments) {
+  for_all_seeds(2, [](Trial& trial) {
+    LayerCase c = trial.layer(kSmall);
+    c.num_tokens = c.max_loras = 300;
+    c.mapping = reference::Mapping::distinct;
+    c.num_in = 40;
+    c.num_out = {2080, 40, 8};
+    c.min_rank = 0;
+    c.max_rank = 72;
+    c.offset_start = 0;
+    const LayerData data(c);
+    const LayerOnGpu layer(data);
+    const auto kernels = layer.kernels(data.batch);
+    const Tensor y = layer.run(kernels[0], data.batch);
+    for (const KernelUnderTest& kernel : kernels) {
+      EXPECT_TRUE(have_same_bits(layer.run(kernel, data.batch), y)) << kernel.name;
+      trial.count(num_numbers(y));
+    }
+    for (uint64_t i = 0; i < 5; ++i) {
+      const std::vector<int64_t> alone{trial.pick(i, c.num_tokens)};
+      const auto& kernel = kernels[size_t(trial.pick(100 + i, int64_t(kernels.size())))];
+      expect_rows(layer.run(kernel, rows_of(data.batch, alone)), y, alone);
+    }
+  });
+}
+
 LaunchShape random_shape(LoraStage stage, uint64_t seed) {
   const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 98, stream); };
   constexpr int64_t kTokens[] = {1, 8, 9, 32, 33, 64, 65, 256, 257, 1920, 1921, 8192};
@@ -191,7 +219,6 @@ LaunchShape random_shape(LoraStage stage, uint64_t seed) {
           .num_in = kWidths[draw(3) % std::size(kWidths)],
           .max_rank = max_rank,
           .num_slices = num_slices,
-          .num_columns = kWidths[draw(4) % std::size(kWidths)],
           .num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4,
           .has_workspace = draw(5) % 4 != 0,
           .aligned = draw(6) % 4 != 0,

@@ -9,11 +9,7 @@ namespace loratory::gpu {
 namespace {
 
 LaunchShape shape(LoraStage stage, int64_t num_tokens, int64_t max_rank) {
-  return {.stage = stage,
-          .num_tokens = num_tokens,
-          .num_in = 4096,
-          .max_rank = max_rank,
-          .num_columns = 4096};
+  return {.stage = stage, .num_tokens = num_tokens, .num_in = 4096, .max_rank = max_rank};
 }
 LoraVariant shrink(int64_t num_tokens, int64_t max_rank) {
   return choose_variant(shape(LoraStage::shrink, num_tokens, max_rank));
@@ -33,8 +29,8 @@ LoraVariant in_two_launches(LoraVariant variant) {
 
 /// Aligned shapes of a stage on both sides of every size that a rule looks at.
 void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& test) {
-  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 256, 257, 1920, 1921, 8192}) {
-    for (const int64_t max_rank : {1, 16, 17, 64, 512}) {
+  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 1920, 1921, 8192}) {
+    for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
         for (const int64_t num_slices : {1, 3}) {
           LaunchShape s = shape(stage, num_tokens, max_rank);
@@ -106,9 +102,12 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
 
 TEST(ChooseVariant, ShrinkOfLargeRankByTokens) {
   EXPECT_EQ(shrink(32, 64), (LoraVariant{2, 1, 8, 1, true}));
-  EXPECT_EQ(shrink(33, 64), (LoraVariant{1, 1, 4, 2, true}));
-  EXPECT_EQ(shrink(64, 64), (LoraVariant{1, 1, 4, 2, true}));
-  EXPECT_EQ(shrink(65, 64), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_EQ(shrink(33, 64), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink(33, 17), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink(256, 64), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink(128, 65), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink(129, 65), (LoraVariant{2, 1, 2, 1, true}));
+  EXPECT_EQ(shrink(256, 65), (LoraVariant{2, 1, 2, 1, true}));
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
@@ -121,9 +120,8 @@ TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{2, 1, 8, 2, true}));
 }
 
-// 32 tokens at a time where they are few, else 64.
 TEST(ChooseVariant, WideByTokens) {
-  EXPECT_EQ(shrink(256, 64), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_FALSE(shrink(256, 64).is_wide());
   EXPECT_EQ(shrink(257, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
 }
@@ -144,7 +142,7 @@ TEST(ChooseVariant, WideByRounds) {
 // Every CTA of an expand has h from memory: nothing is gained by a cluster.
 TEST(ChooseVariant, ExpandByTokens) {
   LaunchShape s = shape(LoraStage::expand, 64, 16);
-  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 1, 4, true}));
+  EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 1, 1, true}));
   s.num_tokens = 65;
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 4, 1, 2, true}));
   s.aligned = false;
@@ -173,22 +171,20 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 17), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
-// Four stages where a CTA has few tiles of columns: two where it has many, and so for tokens of a
-// small rank.
-TEST(ExpandVariant, DepthByColumnsAndTokens) {
-  LaunchShape s = shape(LoraStage::expand, 64, 16);
-  s.num_columns = 16383;
-  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 4, true}));
-  EXPECT_EQ(expand_variant(s, 4).stages, 2);
-  s.num_columns = 16384;
-  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 2, true}));
-  s.max_rank = 17;
-  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{2, 1, 1, 2, true}));
-  s.num_columns = 16383;
-  s.num_tokens = 65;
-  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{2, 1, 1, 4, true}));
-  s.max_rank = 16;
-  EXPECT_EQ(expand_variant(s, 1), (LoraVariant{1, 1, 1, 2, true}));
+// A stage holds all ranks where they fit, and two stages are for few tokens.
+TEST(ExpandVariant, StagesByRankAndTokens) {
+  const auto variant = [](int64_t num_tokens, int64_t max_rank) {
+    return expand_variant(shape(LoraStage::expand, num_tokens, max_rank), 1);
+  };
+  EXPECT_EQ(variant(8, 16), (LoraVariant{1, 1, 1, 1, true}));
+  EXPECT_EQ(variant(256, 16), (LoraVariant{1, 1, 1, 1, true}));
+  EXPECT_EQ(variant(32, 32), (LoraVariant{2, 1, 1, 1, true}));
+  EXPECT_EQ(variant(256, 32), (LoraVariant{2, 1, 1, 1, true}));
+  EXPECT_EQ(variant(32, 33), (LoraVariant{2, 1, 1, 2, true}));
+  EXPECT_EQ(variant(32, 64), (LoraVariant{2, 1, 1, 2, true}));
+  EXPECT_EQ(variant(32, 65), (LoraVariant{4, 1, 1, 2, true}));
+  EXPECT_EQ(variant(33, 33), (LoraVariant{4, 1, 1, 1, true}));
+  EXPECT_EQ(variant(33, 512), (LoraVariant{4, 1, 1, 1, true}));
 }
 
 // --- tensors and GPUs that allow less ---------------------------------------------------------

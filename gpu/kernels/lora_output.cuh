@@ -1,0 +1,36 @@
+#pragma once
+
+#include "gpu/kernels/fragments.cuh"
+
+// y = round(base + scaling · sum), one rounding, in words of y: one number of fp32, two of 16 bits.
+// The other NumericModes are this one too: without inputs base is -0, which leaves every delta as
+// it is; a delta that is rounded before it is added has a scaling of 1.
+
+namespace loratory::gpu {
+
+template <typename Out>
+inline constexpr bool kIsFp32 = sizeof(Out) == 4;
+
+template <typename Out>
+inline constexpr uint32_t kMinusZeros = kIsFp32<Out> ? 0x80000000 : 0x80008000;
+
+__device__ inline uint32_t result_of_one(uint32_t base, float scaling, float sum) {
+  return __float_as_uint(__fmaf_rn(scaling, sum, __uint_as_float(base)));
+}
+template <typename Out>
+__device__ inline uint32_t result_of_two(uint32_t base, float scaling, float sum0, float sum1) {
+  const float2 b = unpack<Out>(base);
+  return pack<Out>(__fmaf_rn(scaling, sum0, b.x), __fmaf_rn(scaling, sum1, b.y));
+}
+
+/// scaling · sum, rounded to the type of y.
+template <typename Out>
+__device__ inline float rounded_delta(float scaling, float sum) {
+  const float delta = __fmul_rn(scaling, sum);
+  if constexpr (kIsFp32<Out>)
+    return delta;
+  else
+    return to_float<Out>(to_bits<Out>(delta));
+}
+
+}  // namespace loratory::gpu
