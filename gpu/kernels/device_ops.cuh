@@ -91,11 +91,11 @@ __device__ inline void copy_async_some(void* to, const void* from, int valid_byt
                "r"(valid_bytes)
                : "memory");
 }
-/// 16 bytes, or nothing at all.
+/// 16 bytes, or nothing at all; where L2 has them not, their whole line comes.
 __device__ inline void copy_async_if(bool exists, void* to, const void* from) {
   asm volatile(
       "{\n.reg .pred exists;\nsetp.ne.u32 exists, %2, 0;\n"
-      "@exists cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared_address(to)),
+      "@exists cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(shared_address(to)),
       "l"(from), "r"(uint32_t(exists))
       : "memory");
 }

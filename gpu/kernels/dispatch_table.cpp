@@ -46,7 +46,6 @@ void check_variant(const std::string& place, const DispatchEntry& entry) {
   if (entry.stage == LoraStage::expand) {
     require(v.cluster == 1, place + "cluster", "must be 1: an expand takes no clusters");
     require(v.rank_tiles <= 2, place + "rank_tiles", "must be 1 or 2 in an expand");
-    require(v.token_tiles <= 4, place + "token_tiles", "must be 1 or 4 in an expand");
   } else if (v.is_wide()) {
     require(v.rank_tiles == 4, place + "rank_tiles", "must be 4 where token_tiles is above 1");
     require(v.cluster > 1, place + "cluster", "must be above 1 where token_tiles is");

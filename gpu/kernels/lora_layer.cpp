@@ -354,7 +354,7 @@ void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) 
   launch_lora(both);
 
   both.stage = LoraStage::expand;
-  both.variant = expand_variant(shape, std::min(launch.variant.token_tiles, 4));
+  both.variant = expand_variant(shape, launch.variant.token_tiles);
   both.params.segment_parts = launch.variant.token_tiles / both.variant.token_tiles;
   set_items(both.stage, both.variant, both.params);
   both.params.y_settled = launch.variant.is_wide();  // it waits before it lets the next one start

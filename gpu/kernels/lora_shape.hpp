@@ -63,7 +63,7 @@ struct Shape {
     if (kWide) return kWgmma ? 6 - kStages : 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumGroups ? 4 : 3;
     if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
-    if (!kShrinks) return kRankTiles == 1 ? 3 : 2;
+    if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
     return kRankTiles == 1 && kCluster == kNumGroups ? 3 : 2;
   }
   static constexpr int kCtasPerSm = ctas_per_sm();

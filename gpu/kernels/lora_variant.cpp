@@ -7,8 +7,9 @@ namespace {
 
 // Measured on an H200 (docs/kernels.md).
 
-constexpr int64_t kDecodeTokens = 256;     // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kDeepWideClusters = 30;  // with four stages of 64 tokens, all at once
+constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
+constexpr int64_t kLongPrefillTokens = 4096;  // beyond: L2 gives B too slowly to every 32 tokens
+constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
 
 LoraVariant in_two_launches(LoraVariant variant) {
   variant.launches = 2;
@@ -52,7 +53,9 @@ LoraVariant one_launch(const LaunchShape& shape) {
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
-  if (token_tiles > 1) return {rank_tiles, token_tiles, 1, 2, true};
+  if (token_tiles == 8 && shape.num_tokens > kLongPrefillTokens)
+    return {rank_tiles, 8, 1, rank_tiles == 1 ? 2 : 1, true};
+  if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};
   // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few
   // CTAs must have all of B under way.
   if (shape.max_rank <= 32) return {rank_tiles, 1, 1, 1, true};
@@ -61,8 +64,9 @@ LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {
-  if (shape.stage == LoraStage::expand) {  // takes no clusters
-    return expand_variant(shape, shape.aligned && shape.num_tokens > 64 ? 4 : 1);
+  if (shape.stage == LoraStage::expand) {      // takes no clusters
+    const int wide = shape.has_wgmma ? 8 : 4;  // segments of a shrink of as many tokens
+    return expand_variant(shape, shape.aligned && shape.num_tokens > 64 ? wide : 1);
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};
   if (!shape.aligned) return {2, 1, 8, 2, false};

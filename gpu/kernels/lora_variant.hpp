@@ -19,7 +19,8 @@ struct LoraVariant {
 
   int segment_size() const { return 8 * token_tiles; }
   bool is_wide() const { return token_tiles > 1; }
-  bool needs_wgmma() const { return token_tiles == 8; }
+  /// A shrink of 64 tokens does; an expand has no clusters.
+  bool needs_wgmma() const { return token_tiles == 8 && cluster > 1; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 
@@ -44,7 +45,8 @@ struct LaunchShape {
 /// a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
-/// Of an expand of up to 8 · token_tiles tokens at once: alone, or the second launch of a linear.
+/// Of an expand of segments of 8 · token_tiles tokens, or a part of them at once: alone, or the
+/// second launch of a linear.
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles);
 
 }  // namespace loratory::gpu

@@ -5,10 +5,10 @@
 
 namespace loratory::gpu {
 
-/// y of one unit of up to 32 tokens from h in shared memory. A warp makes 32 columns of all tokens
-/// at a time, every eighth of such tiles. Tokens are the 16 rows of a fragment; column g of n8 tile
-/// j stands for 8 (g / 2) + 2 j + g % 2, so that a thread holds eight neighbouring columns of a
-/// token: one access of y. What loads need of a slice is found once for all its tiles.
+/// y of one unit of up to 32 or 64 tokens from h in shared memory. A warp makes 32 columns of all
+/// tokens at a time, every eighth of such tiles. Tokens are the 16 rows of a fragment; column g of
+/// n8 tile j stands for 8 (g / 2) + 2 j + g % 2, so that a thread holds eight neighbouring columns
+/// of a token: one access of y. What loads need of a slice is found once for all its tiles.
 ///
 /// A warp's ring has slots of a stage of B and a tile of y, which belongs to the last stage of the
 /// tile. A stage is one group of copies; those of the first B are in the first group of y.
@@ -64,7 +64,7 @@ class WideExpand {
  private:
   using Weight = typename C::Weight;
   using Out = typename C::Out;
-  static_assert(C::kTokenTiles == 4 && C::kAligned && !C::kShrinks);
+  static_assert(C::kTokenTiles % 2 == 0 && C::kRankTiles <= 2 && C::kAligned && !C::kShrinks);
   static constexpr int kStep = C::kNumWarps * C::kTileColumns;  // to a warp's next tile
   static constexpr int kEach = 8;                               // columns of one thread
   static constexpr int kPieces = C::kTileRanks / 8;             // of a row of a stage
@@ -178,12 +178,13 @@ class WideExpand {
   }
   /// Where there is nothing to add: -0, which leaves every sum as it is.
   __device__ void fill_base() {
-    constexpr uint32_t k = kMinusZeros<Out>;
+    const uint4 zeros =
+        make_uint4(kMinusZeros<Out>, kMinusZeros<Out>, kMinusZeros<Out>, kMinusZeros<Out>);
 #pragma unroll 1
     for (int i = 0; i < C::kNumTileStages; ++i) {
 #pragma unroll 1
       for (int j = 0; j < C::kTokenTiles * kOutPieces; ++j) {
-        base_places()[32 * j] = {k, k, k, k};
+        base_places()[32 * j] = zeros;
       }
       advance_slot();
     }

@@ -234,7 +234,7 @@ void expect_chosen_have_kernels(LoraStage stage, const LoraDtypes& dtypes) {
     const LaunchShape shape = random_shape(stage, i);
     const LoraVariant chosen = choose_variant(shape);
     ASSERT_EQ(std::ranges::count(all, chosen), 1) << "shape " << i << ", " << describe(chosen);
-    for (const int token_tiles : {1, 4}) {
+    for (const int token_tiles : {1, 4, 8}) {
       const LoraVariant second = expand_variant(shape, token_tiles);
       ASSERT_EQ(std::ranges::count(expands, second), 1)
           << "shape " << i << ", " << describe(second);
