@@ -39,7 +39,7 @@ class LoraCta {
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList work(p, cluster, num_clusters, C::kStage);
+    const WorkList work(p, *p.num_segments, cluster, num_clusters, C::kStage);
     if (cluster > 0 && work.first == work.end) return;  // makes room for the next kernel
     exchange_.init();
     for (uint32_t item = work.first; item < work.end;) {
@@ -60,13 +60,10 @@ class LoraCta {
 
   /// Tokens and slices of a unit, for all threads to read. Moves `item` to the next unit.
   __device__ Unit begin_unit(const WorkList& work, uint32_t& item) {
-    const uint32_t whole = quotient(item, work.items_each);
-    const uint32_t first_item = item - whole * work.items_each;
-    const uint32_t end_item =
-        C::kWide ? first_item + 1 : min(work.items_each, first_item + work.end - item);
-    item += end_item - first_item;
+    const UnitItems items = work.unit_at(item, C::kWide);
+    item += items.end - items.first;
     const uint32_t num_rest = quotient(p.num_slices, work.slices_each);
-    const uint32_t tokens = quotient(whole, num_rest);  // a segment, or a part of one
+    const uint32_t tokens = quotient(items.whole, num_rest);  // a segment, or a part of one
     const uint32_t segment = quotient(tokens, p.segment_parts);
     const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + segment));
     const int skipped = int(tokens - segment * p.segment_parts) * C::kTokens;
@@ -80,7 +77,7 @@ class LoraCta {
       c.tokens()[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice = (whole - tokens * num_rest) * work.slices_each;
+      const uint32_t first_slice = (items.whole - tokens * num_rest) * work.slices_each;
       describe_slices<C::kTileColumns>(p, raw.x, int(first_slice), u.num_slices, c.slices());
     }
     __syncthreads();
@@ -89,12 +86,12 @@ class LoraCta {
     u.h_width = totals.h_column;
     u.end_block = (u.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
     if constexpr (C::kExpands) {
-      const uint32_t first = share(totals.first_tile, first_item, work.items_each);
-      set_tiles(u, first, share(totals.first_tile, end_item, work.items_each) - first);
+      const uint32_t first = share(totals.first_tile, items.first, work.items_each);
+      set_tiles(u, first, share(totals.first_tile, items.end, work.items_each) - first);
     } else {
-      u.first_block = int(first_item);
-      u.end_block = min(u.end_block, int(end_item));
-      if (u.first_block >= u.end_block) item += work.items_each - end_item;  // so are the others
+      u.first_block = int(items.first);
+      u.end_block = min(u.end_block, int(items.end));
+      if (u.first_block >= u.end_block) item += work.items_each - items.end;  // so are the others
     }
     return u;
   }

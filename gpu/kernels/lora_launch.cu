@@ -7,6 +7,7 @@
 #include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/lora_kernel_table.cuh"
 #include "gpu/kernels/lora_launch.hpp"
+#include "gpu/kernels/lora_work.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
@@ -104,16 +105,6 @@ Residency residency_of(const LoraKernel& kernel, int h_width) {
   return known.emplace(key, make_resident(kernel, h_width)).first->second;
 }
 
-/// That any step of this launch's shape can have: idle CTAs would keep the next kernel waiting.
-int64_t most_items(LoraStage stage, const LinearParams& p) {
-  if (p.max_segments == 0) return INT32_MAX;  // not known
-  const bool fuses = stage == LoraStage::shrink || (stage == LoraStage::expand && p.may_fuse);
-  const int64_t items = int64_t{p.max_segments} * p.segment_parts *
-                        (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
-  if (stage != LoraStage::expand) return items;
-  return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // halves
-}
-
 void launch_tensor_core(const LoraLaunch& launch) {
   const LoraKernel& kernel = find(launch);
   const Residency residency = residency_of(kernel, launch.params.h_width);
@@ -122,7 +113,7 @@ void launch_tensor_core(const LoraLaunch& launch) {
   LinearParams params = launch.params;
   params.num_sms = uint32_t(residency.num_sms);
   const int64_t num_clusters =
-      std::min<int64_t>(residency.num_clusters, most_items(launch.stage, params));
+      std::min<int64_t>(residency.num_clusters, most_clusters(launch.stage, params));
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(residency.shared_bytes);

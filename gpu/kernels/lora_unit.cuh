@@ -1,8 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/device_ops.cuh"
-#include "gpu/kernels/lora_params.hpp"
-#include "gpu/kernels/lora_shape.hpp"
+#include "gpu/kernels/lora_work.hpp"
 
 // What one cluster works on at a time.
 
@@ -37,48 +36,6 @@ struct Unit {
   int first_block, end_block;  ///< of ranks
   int h_width;                 ///< padded ranks of all slices
   int first_tile, end_tile;    ///< of this CTA
-};
-
-/// Mostly by 1: a division takes 40 instructions.
-__device__ inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
-
-/// Where the share of one of `num` begins.
-__device__ inline uint32_t share(uint32_t count, uint32_t one, uint32_t num) {
-  const uint32_t each = quotient(count, num);
-  return one * each + min(one, count - each * num);
-}
-
-/// The work of a launch in items, and those of this cluster: an equal share of all, in a row, so
-/// that it meets few segments. Item i belongs to segment part i / items_each (and, where slices are
-/// not fused, to one slice): a block of ranks, or as many columns as a cluster makes at once.
-struct WorkList {
-  uint32_t slices_each, items_each;
-  uint32_t first, end;
-
-  __device__ WorkList(const LinearParams& p, uint32_t cluster, uint32_t num_clusters,
-                      LoraStage stage) {
-    const uint32_t num_parts = *p.num_segments * p.segment_parts;  // of segments
-    const bool fuses = fuses_slices(p, num_parts, num_clusters, stage);
-    slices_each = fuses ? p.num_slices : 1;
-    items_each = fuses ? p.num_items : p.max_items;
-    uint32_t all = num_parts * items_each * (fuses ? 1 : p.num_slices);
-    if (stage == LoraStage::expand && 2 * all <= p.num_sms) {  // halves: an SM takes long for one
-      items_each *= 2;
-      all *= 2;
-    }
-    first = share(all, cluster, num_clusters);
-    end = share(all, cluster + 1, num_clusters);
-  }
-
- private:
-  /// One stage alone: always, for units of one size. Both in one: not while that leaves clusters
-  /// idle.
-  __device__ static bool fuses_slices(const LinearParams& p, uint32_t num_parts,
-                                      uint32_t num_clusters, LoraStage stage) {
-    if (stage == LoraStage::shrink) return true;
-    if (stage == LoraStage::expand) return p.may_fuse;
-    return p.may_fuse && num_parts * p.num_slices > num_clusters;
-  }
 };
 
 template <int kTileColumns>
