@@ -42,7 +42,7 @@ def arguments():
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
     parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or none")
-    parser.add_argument("--tool-seconds", type=float, default=60, help="limit for each tool")
+    parser.add_argument("--tool-seconds", type=float, default=300, help="limit for each tool")
     parser.add_argument("--soak", type=float, default=0, help="also run fresh seeds for so long")
     parser.add_argument("--sanitizer", help="compute-sanitizer, if it is not on PATH")
     args = parser.parse_args()
