@@ -37,14 +37,16 @@ struct Context {
 
   // Shared memory. Places are computed again and again: registers are scarcer than additions.
 
-  /// Slices of the unit, and the totals.
-  __device__ UnitSlice* slices() const { return reinterpret_cast<UnitSlice*>(shared); }
-  __device__ UnitToken* tokens() const {
-    return reinterpret_cast<UnitToken*>(slices() + kMaxSlices + 1);
+  /// Slices of a unit, and the totals.
+  __device__ UnitSlice* slices(int table = 0) const {
+    return reinterpret_cast<UnitSlice*>(shared + (C::kNumTables > 1 ? table * C::kUnitBytes : 0));
+  }
+  __device__ UnitToken* tokens(int table = 0) const {
+    return reinterpret_cast<UnitToken*>(slices(table) + kMaxSlices + 1);
   }
   /// Of receive's buffers.
   __device__ uint64_t* barriers() const {
-    return reinterpret_cast<uint64_t*>(tokens() + C::kTokens);
+    return reinterpret_cast<uint64_t*>(shared + C::kNumTables * C::kUnitBytes);
   }
   /// [warp][token][rank of a block]
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
@@ -70,9 +72,9 @@ struct Context {
     int i = 0;
     if (unit.num_slices > 1) {
 #pragma unroll 1
-      while (slices()[i + 1].*first <= tile) ++i;
+      while (slices(unit.table)[i + 1].*first <= tile) ++i;
     }
-    return slices()[i];
+    return slices(unit.table)[i];
   }
 
   /// h of eight ranks of a token: 16 bytes of hi, 16 of lo.
@@ -81,19 +83,13 @@ struct Context {
   }
 };
 
-/// Eight h as hi + lo, of which the first `valid` exist and the others are 0.
+/// Four h as hi + lo, of which the first `valid` exist and the others are 0.
 template <typename Weight>
-__device__ inline void split(const float (&v)[8], int valid, uint4& hi, uint4& lo) {
-  uint32_t h[4], l[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float v0 = 2 * i < valid ? v[2 * i] : 0, v1 = 2 * i + 1 < valid ? v[2 * i + 1] : 0;
-    h[i] = pack<Weight>(v0, v1);
-    const float2 top = unpack<Weight>(h[i]);
-    l[i] = pack<Weight>(v0 - top.x, v1 - top.y);
-  }
-  hi = {h[0], h[1], h[2], h[3]};
-  lo = {l[0], l[1], l[2], l[3]};
+__device__ inline void split(float4 v, int valid, uint2& hi, uint2& lo) {
+  v = {valid > 0 ? v.x : 0, valid > 1 ? v.y : 0, valid > 2 ? v.z : 0, valid > 3 ? v.w : 0};
+  hi = {pack<Weight>(v.x, v.y), pack<Weight>(v.z, v.w)};
+  const float2 first = unpack<Weight>(hi.x), second = unpack<Weight>(hi.y);
+  lo = {pack<Weight>(v.x - first.x, v.y - first.y), pack<Weight>(v.z - second.x, v.w - second.y)};
 }
 
 __device__ inline float4 added(float4 a, float4 b) {
@@ -102,7 +98,7 @@ __device__ inline float4 added(float4 a, float4 b) {
 
 /// Where a piece of 16 bytes lies among rows of 128: eight rows' pieces share no bank.
 __device__ inline int place_of(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
-/// Among rows of kPieces pieces, 2 or 4.
+/// Among rows of kPieces pieces: 2, 4 or 8.
 template <int kPieces>
 __device__ inline int place_in_tile(int row, int piece) {
   return (row * kPieces + (piece ^ row * kPieces / 8 % kPieces)) * 16;

@@ -80,28 +80,25 @@ class Exchange {
     } else if constexpr (C::kSends) {
       send(to + group * C::kReceiveTile + token * C::kRowFloats + j,
            c.barriers() + buffer(unit, block), cta, as_bits(sum));
-    } else {  // groups come in order: the running sum stays with its thread
-      auto* const total = reinterpret_cast<float4*>(to + token * C::kRowFloats + j);
-      *total = group > 0 ? added(*total, sum) : sum;
+    } else {
+      *reinterpret_cast<float4*>(to + group * C::kReceiveTile + token * C::kRowFloats + j) = sum;
     }
   }
 
-  /// h of a block: to shared memory, or to p.h. Eight ranks a thread.
+  /// h of a block: to shared memory, or to p.h. Four ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
     if constexpr (C::kSends)
       wait_for_bytes(c.barriers() + buffer(unit, block), parity(unit, block));
-    constexpr uint32_t kEights = C::kBlockRank / 8;
-    const uint32_t count = uint32_t(own_tokens(unit)) * kEights;
+    constexpr uint32_t kFours = C::kBlockRank / 4;
+    const uint32_t count = uint32_t(own_tokens(unit)) * kFours;
 #pragma unroll 1
     for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
-      const int own_token = int(e / kEights);
-      const int j = int(e % kEights) * 8;
+      const int own_token = int(e / kFours);
+      const int j = int(e % kFours) * 4;
       const int token = C::kScatters ? own_token * C::kCluster + c.cta : own_token;
       const int rank = block * C::kBlockRank + j;
       if (rank / 16 >= unit.num_rank_tiles) continue;
-      const float4 v0 = add_groups(buffer(unit, block), own_token, j);
-      const float4 v1 = add_groups(buffer(unit, block), own_token, j + 4);
-      keep(unit, token, rank, {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y, v1.z, v1.w});
+      keep(unit, token, rank, add_groups(buffer(unit, block), own_token, j));
     }
   }
 
@@ -147,48 +144,46 @@ class Exchange {
     return {__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)};
   }
 
+  /// Neighbours, then neighbouring pairs, then both halves: a sum of few additions errs little.
   __device__ float4 add_groups(int buffer, int own_token, int j) const {
-    const float* const place =
+    const float* const first =
         c.receive() + buffer * C::kReceiveFloats + own_token * C::kRowFloats + j;
-    float4 sum = *reinterpret_cast<const float4*>(place);
-    if constexpr (C::kSends) {
+    float4 sums[kNumGroups];
 #pragma unroll
-      for (int g = 1; g < kNumGroups; ++g) {
-        sum = added(sum, *reinterpret_cast<const float4*>(place + g * C::kReceiveTile));
-      }
+    for (int g = 0; g < kNumGroups; ++g) {
+      sums[g] = *reinterpret_cast<const float4*>(first + g * C::kReceiveTile);
     }
-    return sum;
+#pragma unroll
+    for (int step = 1; step < kNumGroups; step *= 2) {
+#pragma unroll
+      for (int g = 0; g < kNumGroups; g += 2 * step) sums[g] = added(sums[g], sums[g + step]);
+    }
+    return sums[0];
   }
 
-  using EightSums = float[8];
-
-  /// Eight sums of a token; `rank` counts over the tiles of all slices.
-  __device__ void keep(const Unit& unit, int token, int rank, const EightSums& v) const {
+  /// Four sums of a token; `rank` counts over the tiles of all slices.
+  __device__ void keep(const Unit& unit, int token, int rank, float4 v) const {
     const UnitSlice& s = c.slice_of(unit, rank / 16, &UnitSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
-    if constexpr (!C::kExpands) {
-      write_h(s, token, j, v);
+    if constexpr (C::kExpands) {
+      auto* const place =
+          reinterpret_cast<uint2*>(c.h_place(token, s.h_column + j / 8 * 8)) + j / 4 % 2;
+      split<typename C::Weight>(v, s.rank - j, place[0], place[2]);
     } else {
-      uint4 hi, lo;
-      split<typename C::Weight>(v, s.rank - j, hi, lo);
-      store_h(token, s.h_column + j, hi, lo);
+      write_h(unit, s, token, j, v);
     }
   }
-  __device__ void store_h(int token, int column, uint4 hi, uint4 lo) const {
-    auto* const place = reinterpret_cast<uint4*>(c.h_place(token, column));
-    place[0] = hi;
-    place[1] = lo;
-  }
-  __device__ void write_h(const UnitSlice& s, int token, int j, const EightSums& v) const {
-    float* const h = reinterpret_cast<float*>(c.tokens()[token].y) + s.index * p.h_slice_stride + j;
-    if (p.h_aligned && j + 8 <= s.rank) {
-      reinterpret_cast<float4*>(h)[0] = {v[0], v[1], v[2], v[3]};
-      reinterpret_cast<float4*>(h)[1] = {v[4], v[5], v[6], v[7]};
+  __device__ void write_h(const Unit& unit, const UnitSlice& s, int token, int j, float4 v) const {
+    float* const h =
+        reinterpret_cast<float*>(c.tokens(unit.table)[token].y) + s.index * p.h_slice_stride + j;
+    if (p.h_aligned && j + 4 <= s.rank) {
+      *reinterpret_cast<float4*>(h) = v;
       return;
     }
+    const float of[] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (j + i < s.rank) h[i] = v[i];
+    for (int i = 0; i < 4; ++i) {
+      if (j + i < s.rank) h[i] = of[i];
     }
   }
 };

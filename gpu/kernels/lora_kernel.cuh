@@ -14,13 +14,13 @@
 //          some of the columns; clusters that share a segment compute all of its h again, since A
 //          comes from L2 then.
 // Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. A chunk
-//          is summed in steps of 16; chunks are added in order, then groups in order. That order is
-//          the same for every stage, cluster size, segment size and column part, so a row's bits
-//          depend on x, the weights and the layer only.
+//          is summed in steps of 16; chunks are added in order, then groups as a balanced tree.
+//          That order is the same for every stage, cluster size, segment size and column part, so a
+//          row's bits depend on x, the weights and the layer only.
 // Loads    What is multiplied is copied into rings in shared memory, 16 bytes a lane: weights
-// before
-//          the kernel in front has ended, as much as the rings hold, x, h and y after. What does
-//          not exist is filled with 0 on the way: no NaN beyond a rank or beyond K is multiplied.
+//          before the kernel in front has ended, as much as the rings hold, x, h and y after. What
+//          does not exist is filled with 0 on the way: no NaN beyond a rank or beyond K is
+//          multiplied.
 // Launches A kernel lets the next one start when it starts itself, so that several wait on the GPU
 //          with their weights in shared memory. A CTA without work ends at once, but for the first
 //          cluster, which waits: so a launch never ends before the one in front of it.
@@ -42,9 +42,13 @@ class LoraCta {
     const WorkList work(p, *p.num_segments, cluster, num_clusters, C::kStage);
     if (cluster > 0 && work.first == work.end) return;  // makes room for the next kernel
     exchange_.init();
-    for (uint32_t item = work.first; item < work.end;) {
-      const Unit unit = begin_unit(work, item);
-      if (unit.first_block < unit.end_block) run(unit);  // the whole cluster alike
+    if constexpr (C::kWide) {
+      run_wide(work);
+    } else {
+      for (uint32_t item = work.first; item < work.end;) {
+        const Unit unit = begin_unit(work, item, 0);
+        if (has_work(unit)) run(unit);
+      }
     }
     previous_.wait();
     exchange_.end();
@@ -58,8 +62,35 @@ class LoraCta {
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   std::conditional_t<C::kExpands && (C::kTokenTiles > 1), WideExpand<C>, NarrowExpand<C>> expand_;
 
+  /// The whole cluster alike.
+  __device__ static bool has_work(const Unit& unit) { return unit.first_block < unit.end_block; }
+
+  /// The sums of a unit are added up while the next one's loads are under way.
+  __device__ void run_wide(const WorkList& work) {
+    uint32_t item = work.first;
+    Unit unit = begin_wide_unit(work, item, 0);
+    while (has_work(unit)) {
+      shrink_.run(unit, exchange_);
+      const Unit next = begin_wide_unit(work, item, 1 - unit.table);
+      exchange_.finish_block(unit, unit.first_block);
+      exchange_.end_unit(unit);
+      if (has_work(next)) exchange_.begin_unit();
+      unit = next;
+    }
+  }
+  /// The next unit with work, and its first loads; after the last a unit without.
+  __device__ Unit begin_wide_unit(const WorkList& work, uint32_t& item, int table) {
+    Unit unit{};
+    while (item < work.end && !has_work(unit)) unit = begin_unit(work, item, table);
+    if (!has_work(unit)) return unit;
+    shrink_.begin(unit);
+    previous_.wait();
+    shrink_.begin_x(unit);
+    return unit;
+  }
+
   /// Tokens and slices of a unit, for all threads to read. Moves `item` to the next unit.
-  __device__ Unit begin_unit(const WorkList& work, uint32_t& item) {
+  __device__ Unit begin_unit(const WorkList& work, uint32_t& item, int table) {
     const UnitItems items = work.unit_at(item, C::kWide);
     item += items.end - items.first;
     const uint32_t num_rest = quotient(p.num_slices, work.slices_each);
@@ -69,19 +100,20 @@ class LoraCta {
     const int skipped = int(tokens - segment * p.segment_parts) * C::kTokens;
     Unit u{.first_token = raw.y + skipped,
            .num_tokens = min(raw.z - skipped, C::kTokens),
-           .num_slices = int(work.slices_each)};
+           .num_slices = int(work.slices_each),
+           .table = table};
     if (u.num_tokens <= 0) return u;      // the whole cluster alike
     __syncthreads();                      // the unit before has been read
     if (int(threadIdx.x) < C::kTokens) {  // tokens that do not exist: the last one again
       const int i = min(int(threadIdx.x), u.num_tokens - 1);
-      c.tokens()[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
+      c.tokens(table)[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (items.whole - tokens * num_rest) * work.slices_each;
-      describe_slices<C::kTileColumns>(p, raw.x, int(first_slice), u.num_slices, c.slices());
+      describe_slices<C::kTileColumns>(p, raw.x, int(first_slice), u.num_slices, c.slices(table));
     }
     __syncthreads();
-    const UnitSlice& totals = c.slices()[u.num_slices];
+    const UnitSlice& totals = c.slices(table)[u.num_slices];
     u.num_rank_tiles = totals.first_rank_tile;
     u.h_width = totals.h_column;
     u.end_block = (u.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
@@ -177,8 +209,12 @@ class LoraCta {
   }
   __device__ void store_h(const Unit& unit, int e, const EightRanks& v) const {
     const int eights = unit.h_width / 8;
+    uint2 hi[2], lo[2];
+    split<typename C::Weight>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
+    split<typename C::Weight>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
     auto* const place = reinterpret_cast<uint4*>(c.h_place(e / eights, e % eights * 8));
-    split<typename C::Weight>(v, 8, place[0], place[1]);
+    place[0] = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
+    place[1] = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
   }
 };
 

@@ -70,8 +70,8 @@ void append_expand(std::vector<LoraKernel>& list) {
                            lora_kernel_entry<Weight, Out, k, 4, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 2, 4, 1, 2, true>(),
+                           lora_kernel_entry<Weight, Out, k, 4, 4, 1, 2, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 8, 1, 2, true>(),
-                           lora_kernel_entry<Weight, Out, k, 2, 8, 1, 1, true>(),
                            lora_kernel_entry<Weight, Out, k, 1, 1, 1, 3, false>()});
 }
 

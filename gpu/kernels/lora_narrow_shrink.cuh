@@ -40,13 +40,13 @@ class NarrowShrink {
         Acc acc[kAtOnce] = {};
 #pragma unroll
         for (int g = 0; g < kAtOnce; ++g) sum_chunk(unit, acc[g]);
+        __syncthreads();  // the sums before have been read
+#pragma unroll
+        for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);
         if (C::kSends && i == 0 && block > unit.first_block) {
           exchange.finish_block(unit, block - 1);
           exchange.release();
         }
-        __syncthreads();  // the sums before have been read
-#pragma unroll
-        for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);
         __syncthreads();
         if (i == 0) exchange.begin_block(unit, block);
         add_chunks(unit, exchange, block, i);

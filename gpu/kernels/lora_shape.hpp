@@ -97,10 +97,13 @@ struct Shape {
   static constexpr int kPartialFloats =
       kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
-  static constexpr int kReceiveFloats = kCluster > 1 ? kNumGroups* kReceiveTile : kTileFloats;
+  static constexpr int kReceiveFloats = kNumGroups * kReceiveTile;
   static constexpr int kSumFloats = kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
 
-  static constexpr int kTableBytes = 16 * kTokens + 640;  // slices, tokens, barriers
+  /// Of a unit: slices and tokens. The loads of a wide one begin while the one before is finished.
+  static constexpr int kNumTables = kWide ? 2 : 1;
+  static constexpr int kUnitBytes = 512 + 16 * kTokens;
+  static constexpr int kTableBytes = kNumTables * kUnitBytes + 128;  // and barriers
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
   static constexpr int kRingAlignment = kWgmma ? 1024 : 16;
   static constexpr int kRingOffset =

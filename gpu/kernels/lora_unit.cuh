@@ -36,6 +36,7 @@ struct Unit {
   int first_block, end_block;  ///< of ranks
   int h_width;                 ///< padded ranks of all slices
   int first_tile, end_tile;    ///< of this CTA
+  int table;                   ///< in shared memory
 };
 
 template <int kTileColumns>

@@ -8,7 +8,7 @@ namespace {
 // Measured on an H200 (docs/kernels.md).
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kLongPrefillTokens = 4096;  // beyond: L2 gives B too slowly to every 32 tokens
+constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
 constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
 
 LoraVariant in_two_launches(LoraVariant variant) {
@@ -54,7 +54,7 @@ LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
   if (token_tiles == 8 && shape.num_tokens > kLongPrefillTokens)
-    return {rank_tiles, 8, 1, rank_tiles == 1 ? 2 : 1, true};
+    return shape.max_rank > 32 ? LoraVariant{4, 4, 1, 2, true} : LoraVariant{1, 8, 1, 2, true};
   if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};
   // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few
   // CTAs must have all of B under way.

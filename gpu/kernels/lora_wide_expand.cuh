@@ -64,7 +64,7 @@ class WideExpand {
  private:
   using Weight = typename C::Weight;
   using Out = typename C::Out;
-  static_assert(C::kTokenTiles % 2 == 0 && C::kRankTiles <= 2 && C::kAligned && !C::kShrinks);
+  static_assert(C::kTokenTiles % 2 == 0 && C::kAligned && !C::kShrinks);
   static constexpr int kStep = C::kNumWarps * C::kTileColumns;  // to a warp's next tile
   static constexpr int kEach = 8;                               // columns of one thread
   static constexpr int kPieces = C::kTileRanks / 8;             // of a row of a stage
@@ -145,15 +145,19 @@ class WideExpand {
   /// last one is read: a column's products reach no other column.
   __device__ void load_b() const {
     const int piece = c.lane % kPieces, row = c.lane / kPieces;
-    const int first = row / kNear * 8 + row % kNear;
     const int rank = load_rank_ + 8 * piece;
     const int valid = max(0, min(8, from_.rank - rank));
     const std::byte* const b = from_.b + 2 * uint32_t(rank);
-    std::byte* const to = slot_ + place_in_tile<kPieces>(row_of(first), piece);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int column = min(load_column_ + first + i * kNear, from_.num_out - 1);
-      copy_async_some(to + 512 * i, row_address(b, uint32_t(column), from_.row_bytes), 2 * valid);
+    for (int near = 0; near < 2; near += kNear) {
+      const int first = row / kNear * 8 + row % kNear + near;
+      std::byte* const to = slot_ + place_in_tile<kPieces>(row_of(first), piece);
+#pragma unroll
+      for (int i = 0; i < 8 - near; i += max(2, kNear)) {
+        const int column = min(load_column_ + first + i, from_.num_out - 1);
+        copy_async_some(to + 64 * kPieces * i, row_address(b, uint32_t(column), from_.row_bytes),
+                        2 * valid);
+      }
     }
   }
   /// Column 8 (g / 2) + 2 j + g % 2 of a tile is column g of n8 tile j.

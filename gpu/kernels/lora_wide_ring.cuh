@@ -95,7 +95,7 @@ class WideRing {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
       const int token = i * kRowsAtOnce + row();
-      x_from_[i] = c.tokens()[token].x + 2 * int64_t(first_column());
+      x_from_[i] = c.tokens(unit.table)[token].x + 2 * int64_t(first_column());
       existing_ |= uint32_t(token < unit.num_tokens) << (kRanks + i);
     }
   }

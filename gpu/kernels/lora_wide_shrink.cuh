@@ -17,6 +17,7 @@ class WideShrink {
   __device__ void begin(const Unit& unit) { ring_.begin(unit); }
   __device__ void begin_x(const Unit&) { ring_.begin_x(); }
 
+  /// Sums, and hands them over. The ring is free then, once all threads are through.
   __device__ void run(const Unit& unit, Exchange<C>& exchange) {
     Sums total;
     const bool works = product_.has_work(unit);
@@ -26,8 +27,6 @@ class WideShrink {
       sum_group<32>(works, total);
     exchange.begin_block(unit, unit.first_block);
     if (works) product_.hand_over(unit, exchange, c.cta, total);
-    exchange.finish_block(unit, unit.first_block);
-    exchange.end_unit(unit);
   }
 
  private:

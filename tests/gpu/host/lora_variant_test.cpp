@@ -30,7 +30,7 @@ LoraVariant in_two_launches(LoraVariant variant) {
 /// Aligned shapes of a stage on both sides of every size that a rule looks at.
 void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& test) {
   for (const int64_t num_tokens :
-       {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 1920, 1921, 4096, 4097, 8192}) {
+       {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 1920, 1921, 2048, 2049, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
         for (const int64_t num_slices : {1, 3}) {
@@ -148,10 +148,10 @@ TEST(ChooseVariant, ExpandByTokens) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 4, 1, 2, true}));
   s.aligned = false;
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 1, 3, false}));
-  s.num_tokens = 4096;
+  s.num_tokens = 2048;
   s.aligned = true;
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 4, 1, 2, true}));
-  s.num_tokens = 4097;
+  s.num_tokens = 2049;
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 8, 1, 2, true}));
   s.has_wgmma = false;
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 4, 1, 2, true}));
@@ -162,7 +162,8 @@ TEST(ExpandVariant, IsOfSoManyTokensAtOnce) {
   for_all_shapes(LoraStage::linear, [](const LaunchShape& s) {
     for (const int token_tiles : {1, 4, 8}) {
       const LoraVariant v = expand_variant(s, token_tiles);
-      EXPECT_EQ(v.token_tiles, token_tiles == 8 && s.num_tokens <= 4096 ? 4 : token_tiles);
+      const bool makes_64 = token_tiles == 8 && s.num_tokens > 2048 && s.max_rank <= 32;
+      EXPECT_EQ(v.token_tiles, token_tiles == 8 && !makes_64 ? 4 : token_tiles);
       EXPECT_FALSE(v.needs_wgmma());
       EXPECT_EQ(v.cluster, 1);
       EXPECT_EQ(v.launches, 1);
@@ -176,7 +177,9 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 16), 4), (LoraVariant{1, 4, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 17), 4), (LoraVariant{2, 4, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 16), 8), (LoraVariant{1, 8, 1, 2, true}));
-  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 17), 8), (LoraVariant{2, 8, 1, 1, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 8), (LoraVariant{1, 8, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 8), (LoraVariant{4, 4, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
 // A stage holds all ranks where they fit, and two stages are for few tokens.
