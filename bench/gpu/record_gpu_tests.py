@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the properties of the LoRA kernels on a GPU, then a reduced set of them under each tool of
-compute-sanitizer, and writes what both said into one JSON file.
+"""Runs the properties of the LoRA kernels on a GPU, then a reduced set of them under the tools of
+compute-sanitizer, side by side, and writes what all said into one JSON file.
 
   bench/gpu/record_gpu_tests.py build/cuda/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
 
@@ -8,6 +8,7 @@ Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json and the logs beside it. Exit 0: 
 1: something failed or took too long; 2: bad input. Standard library only.
 """
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -143,9 +144,11 @@ def main():
         passed = passed and part["passed"]
 
     keep(result, "fixed_set", tests(args, stem.with_suffix(".fixed.log"), None))
-    for tool in args.tools:
-        part = checked(args, tool, stem.with_suffix(f".{tool}.log"))
-        keep(result["sanitizer"], tool, part)
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # each keeps one CPU busy, and no GPU
+        parts = {pool.submit(checked, args, tool, stem.with_suffix(f".{tool}.log")): tool
+                 for tool in args.tools}
+        for part in concurrent.futures.as_completed(parts):
+            keep(result["sanitizer"], parts[part], part.result())
     if args.soak > 0:
         log = stem.with_suffix(".soak.log")
         keep(result, "soak", tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak))))
