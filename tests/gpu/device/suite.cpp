@@ -91,6 +91,10 @@ int64_t Trial::pick(uint64_t index, int64_t below) const {
   return int64_t(reference::random_bits(seed_, 5000, index) % uint64_t(below));
 }
 
+int64_t Trial::size(int64_t full, int64_t reduced) {
+  return environment("LORATORY_GPU_WORK").empty() ? full : reduced;
+}
+
 void Trial::classify(bool is, const std::string& kind) const {
   if (is) ++record_.classes[kind];
 }

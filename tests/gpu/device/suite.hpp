@@ -13,9 +13,9 @@
 //   LORATORY_GPU_SEED=S     the case S alone: what a REPRO line says
 //   LORATORY_GPU_SOAK_S=N   fresh seeds for N seconds, shared among the tests that run
 //   LORATORY_GPU_CASES=N    at most N cases of each property
-//   LORATORY_GPU_WORK=N     at most N products a case (and N / 4 bytes of weights):
-//   compute-sanitizer LORATORY_GPU_CANARIES=0 tensors end where their allocations end:
-//   compute-sanitizer
+//   LORATORY_GPU_WORK=N     at most N products a case (and N / 4 bytes of weights), for
+//                           compute-sanitizer
+//   LORATORY_GPU_CANARIES=0 tensors end where their allocations end, for compute-sanitizer
 // Without any of them: a fixed set, the same in every run.
 // Each property prints one line of JSON for machines, and one REPRO line if it fails.
 
@@ -39,6 +39,9 @@ class Trial {
   int64_t pick(uint64_t index, int64_t below) const;
   /// A layer of this seed, cut to the limits and to what the environment allows; classified.
   reference::LayerCase layer(const reference::LayerLimits& limits) const;
+  /// A size of a case that layer() does not draw: the smaller one where the environment limits
+  /// work.
+  static int64_t size(int64_t full, int64_t reduced);
   void classify(bool is, const std::string& kind) const;
   void count(int64_t num_results, double error_over_bound = 0) const;
 
