@@ -53,8 +53,10 @@ LoraVariant one_launch(const LaunchShape& shape) {
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
-  if (token_tiles == 8 && shape.num_tokens > kLongPrefillTokens)
-    return shape.max_rank > 32 ? LoraVariant{4, 4, 1, 2, true} : LoraVariant{1, 8, 1, 2, true};
+  if (token_tiles > 1 && shape.num_tokens > kLongPrefillTokens) {
+    if (shape.max_rank > 32) return {4, 4, 1, 2, true};
+    if (token_tiles == 8) return {1, 8, 1, 2, true};
+  }
   if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};
   // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few
   // CTAs must have all of B under way.

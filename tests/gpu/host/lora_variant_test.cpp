@@ -179,7 +179,8 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 16), 8), (LoraVariant{1, 8, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 8), (LoraVariant{1, 8, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 8), (LoraVariant{4, 4, 1, 2, true}));
-  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 4), (LoraVariant{2, 4, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 4), (LoraVariant{4, 4, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
 // A stage holds all ranks where they fit, and two stages are for few tokens.
