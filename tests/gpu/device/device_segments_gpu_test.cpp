@@ -14,8 +14,8 @@
 #include "fuzz/support/draw.hpp"
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu_case.hpp"
 #include "reference/base/input_error.hpp"
+#include "suite.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -123,12 +123,7 @@ void fill_with_garbage(const DeviceSegmentBuilder& builder, int64_t max_tokens, 
   }
 }
 
-class DeviceSegmentsOnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-};
+class DeviceSegmentsOnGpu : public OnGpu {};
 using SegmentBuilderOnGpu = DeviceSegmentsOnGpu;
 
 // [2.1] [2.2] [2.18] P70: whatever the arrays held before.
@@ -151,7 +146,7 @@ TEST_F(SegmentBuilderOnGpu, BuildsWhatTheHostBuilds) {
       }
     }
   }
-  fmt::print("{{\"test\": \"segment_builder\", \"cases\": {}}}\n", num_cases);
+  record_.num_cases = num_cases;
 }
 
 TEST_F(SegmentBuilderOnGpu, HasRoomFor2000Slots) {

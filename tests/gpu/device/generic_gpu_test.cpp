@@ -6,8 +6,11 @@
 #include <cmath>
 #include <limits>
 
+#include "gpu/runtime/cuda_check.hpp"
 #include "gpu_case.hpp"
 #include "reference/lora/linear.hpp"
+#include "suite.hpp"
+#include "upload.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -27,12 +30,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 const std::vector<LoraVariant> kSegmentSizes{
     {2, 1, 8, 2, false}, {1, 4, 1, 3, false}, {4, 8, 8, 3, false}};
 
-class GenericOnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-};
+class GenericOnGpu : public OnGpu {};
 
 /// Each number rounded to another dtype.
 Tensor converted(const Tensor& from, Dtype dtype) {
@@ -65,21 +63,21 @@ void widen(LoraData& data, uint64_t seed) {
   }
 }
 
-/// Case i of a fixed set; x and y have numbers that only their own dtype can hold.
-LoraData data_of(uint64_t i, Fill fill) {
-  const auto draw = [i](uint64_t stream) { return reference::random_bits(i, 99, stream); };
+/// A case; x and y have numbers that only their own dtype can hold.
+LoraData data_of(uint64_t seed, Fill fill) {
+  const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 99, stream); };
   constexpr int kIns[] = {1, 2, 17, 63, 64, 65, 130, 896};
   constexpr int kRanks[] = {1, 2, 3, 5, 8, 63, 64, 65, 100, 512};
-  LoraData data({.seed = i,
+  LoraData data({.seed = seed,
                  .num_tokens = int(draw(0) % 45),
                  .num_in = kIns[draw(1) % std::size(kIns)],
                  .num_slices = int(1 + draw(2) % 3),
                  .max_loras = int(1 + draw(3) % 5),
                  .max_rank = kRanks[draw(4) % std::size(kRanks)],
                  .dtype = 0,
-                 .mode = int(i % 16)},
+                 .mode = int(draw(9) % 16)},
                 fill);
-  if (draw(8) % 3 == 0) widen(data, i);
+  if (draw(8) % 3 == 0) widen(data, seed);
   const Dtype weight = kDtypes[1 + draw(5) % 2];
   data.x = converted(data.x, kDtypes[draw(6) % 3]);
   data.y = converted(data.y, kDtypes[draw(7) % 3]);
@@ -88,9 +86,22 @@ LoraData data_of(uint64_t i, Fill fill) {
   return data;
 }
 
-Fill fill_of(uint64_t i) {
+/// One whose dtypes and mode the tensor cores have not; h is the tensor between the stages.
+LoraData generic_case(const Trial& trial, LoraStage stage, Dtype h = Dtype::f32) {
   constexpr Fill kFills[] = {Fill::reals, Fill::cancellation, Fill::tiny};
-  return kFills[i / 16 % 3];
+  for (uint64_t i = 0;; ++i) {
+    const uint64_t seed = reference::random_bits(trial.seed(), 98, i);
+    LoraData data = data_of(seed, kFills[seed % 3]);
+    const Dtype x = data.x.dtype(), weight = data.a[0].dtype(), y = data.y.dtype();
+    if (choose_path(stage, {x, weight, h, y}, data.mode) != LoraPath::generic) continue;
+    trial.classify(x == Dtype::f32, "x of f32");
+    trial.classify(x != Dtype::f32 && x != weight, "x and weights of two 16-bit dtypes");
+    trial.classify(y == Dtype::f32, "y of f32");
+    trial.classify(data.mode.scale == reference::ScaleMode::folded_b, "scaling folded into B");
+    trial.classify(data.slots.empty(), "no tokens");
+    trial.classify(data.a[0].shape()[1] > 64, "ranks above 64");
+    return data;
+  }
 }
 
 /// h of the case's sizes; NaN where nothing will be written.
@@ -148,88 +159,72 @@ testing::AssertionResult same_numbers(const Tensor& got, const Tensor& expected)
   return testing::AssertionSuccess();
 }
 
-/// How many of `cases` took the generic path.
-struct Share {
-  int64_t generic = 0, cases = 0;
-  ~Share() { EXPECT_GE(2 * generic, cases) << "hardly a case reached the generic path"; }
-};
-
 // [1.1]-[1.6], [1.13], [1.16], [1.17], P5, P9, P11, P16, P17: dtypes and modes that the tensor
 // cores have not.
 TEST_F(GenericOnGpu, LinearHasTheBitsOfTheReference) {
-  Share share;
-  for (uint64_t i = 0; i < 192; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, fill_of(i));
+  for_all_seeds(120, [](Trial& trial) {
+    const LoraData data = generic_case(trial, LoraStage::linear);
     const GpuCase on_gpu(data);
-    ++share.cases;
-    if (on_gpu.layer().path_for(on_gpu.x(), on_gpu.y()) != LoraPath::generic) continue;
-    ++share.generic;
+    ASSERT_EQ(on_gpu.layer().path_for(on_gpu.x(), on_gpu.y()), LoraPath::generic);
     const Tensor expected = linear(data);
     for (const LoraVariant& v : kSegmentSizes) {
       ASSERT_TRUE(same_numbers(on_gpu.run(v), expected)) << v.segment_size();
+      trial.count(num_numbers(expected));
     }
-  }
+  });
 }
 
 // [1.7], [1.8]: covered rows up to their rank; NaN stays everywhere else.
 TEST_F(GenericOnGpu, ShrinkHasTheBitsOfTheReference) {
-  Share share;
-  for (uint64_t i = 200; i < 300; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, fill_of(i));
+  for_all_seeds(70, [](Trial& trial) {
+    const Dtype dtype = kDtypes[trial.seed() % 3];
+    const LoraData data = generic_case(trial, LoraStage::shrink, dtype);
     const GpuCase on_gpu(data);
-    const Tensor h = poisoned_h(data, kDtypes[i % 3]);
-    ++share.cases;
-    const DeviceTensor h_on_gpu(h);
-    if (on_gpu.shrink_layer().path_for(on_gpu.x(), h_on_gpu.view()) != LoraPath::generic) continue;
-    ++share.generic;
+    const Tensor h = poisoned_h(data, dtype);
     const Tensor expected = shrunk(data, h);
     for (const LoraVariant& v : kSegmentSizes) {
       ASSERT_TRUE(same_numbers(on_gpu.shrink(v, h), expected)) << v.segment_size();
+      trial.count(num_numbers(expected));
     }
-  }
+  });
 }
 
 // [1.7], [1.17]: h of any dtype, NaN in rows of base tokens and beyond the ranks.
 TEST_F(GenericOnGpu, ExpandHasTheBitsOfTheReference) {
-  Share share;
-  for (uint64_t i = 300; i < 400; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, fill_of(i));
+  for_all_seeds(70, [](Trial& trial) {
+    const Dtype dtype = kDtypes[trial.seed() % 3];
+    const LoraData data = generic_case(trial, LoraStage::expand, dtype);
     const GpuCase on_gpu(data);
-    const Tensor h = shrunk(data, poisoned_h(data, kDtypes[i % 3]));
-    ++share.cases;
-    const DeviceTensor h_on_gpu(h);
-    if (on_gpu.expand_layer().path_for(h_on_gpu.view(), on_gpu.y()) != LoraPath::generic) continue;
-    ++share.generic;
+    const Tensor h = shrunk(data, poisoned_h(data, dtype));
     const Tensor expected = expanded(data, h);
     for (const LoraVariant& v : kSegmentSizes) {
       ASSERT_TRUE(same_numbers(on_gpu.expand(v, h), expected)) << v.segment_size();
+      trial.count(num_numbers(expected));
     }
-  }
+  });
 }
 
 // [1.21], P13: NaN in a token's x, then in an adapter's weights.
 TEST_F(GenericOnGpu, NanStaysInItsRowOrSlot) {
-  for (uint64_t i = 400; i < 420; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    LoraData data = data_of(i, Fill::reals);
+  for_all_seeds(20, [](Trial& trial) {
+    LoraData data = data_of(trial.seed(), Fill::reals);
     data.mode.scale = reference::ScaleMode::folded_b;
-    if (data.slots.empty()) continue;
+    trial.classify(data.slots.empty(), "no tokens");
+    if (data.slots.empty()) return;
     for (int64_t c = 0; c < data.x.shape()[1]; ++c) data.x.set(kNan, 0, c);
     ASSERT_TRUE(same_numbers(GpuCase(data).run(kSegmentSizes[0]), linear(data)));
     for (int64_t j = 0; j < data.a[0].shape()[1]; ++j) data.a[0].set(kNan, 0, j, 0);
     ASSERT_TRUE(same_numbers(GpuCase(data).run(kSegmentSizes[1]), linear(data)));
-  }
+    trial.count(2 * num_numbers(data.y));
+  });
 }
 
 // [1.6], P24, [1.5]: a first column, add_inputs = false over a poisoned y, and strides with gaps.
 TEST_F(GenericOnGpu, StridesOffsetAndAddInputs) {
-  for (uint64_t i = 420; i < 440; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    LoraData data = data_of(i, Fill::reals);
+  for_all_seeds(20, [](Trial& trial) {
+    LoraData data = data_of(trial.seed(), Fill::reals);
     data.mode.scale = reference::ScaleMode::folded_b;
+    trial.classify(data.slots.empty(), "no tokens");
     const int64_t num_tokens = data.y.shape()[0], columns = data.y.shape()[1] + 3;
     Tensor y(data.y.dtype(), {num_tokens, columns}, {columns + 5, 1});
     for (int64_t n = 0; n < num_numbers(y); ++n) set_number(y, n, kNan);
@@ -240,7 +235,8 @@ TEST_F(GenericOnGpu, StridesOffsetAndAddInputs) {
     desc.add_inputs = false;
     const Tensor expected = expanded(data, shrunk(data, buffer(data)), 2, false);
     ASSERT_TRUE(same_numbers(on_gpu.run(LoraLinear(desc), kSegmentSizes[0]), expected));
-  }
+    trial.count(num_numbers(expected));
+  });
 }
 
 /// One buffer with room for tensors whose outermost strides exceed 2^31 elements of 16 bits.

@@ -1,57 +1,21 @@
 #include "gpu_case.hpp"
 
+#include <gtest/gtest.h>
+
+#include "gpu/runtime/cuda_check.hpp"
+#include "layer_on_gpu.hpp"
+#include "upload.hpp"
+
 namespace loratory::gpu {
 
 using reference::Tensor;
 
-DeviceTensor::DeviceTensor(const Tensor& host)
-    : buffer_(make_device_buffer(host.bytes().size())),
-      shape_(host.shape()),
-      strides_(host.strides()),
-      num_bytes_(host.bytes().size()) {
-  view_ = {.dtype = host.dtype(), .data = buffer_.get(), .num_axes = int(shape_.size())};
-  for (size_t i = 0; i < shape_.size(); ++i) {
-    view_.shape[i] = shape_[i];
-    view_.strides[i] = strides_[i];
-  }
-  write(host);
-}
-
-void DeviceTensor::write(const Tensor& host) {
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(buffer_.get(), host.bytes().data(), num_bytes_, cudaMemcpyHostToDevice));
-}
-
-Tensor DeviceTensor::read() const {
-  Tensor host(view_.dtype, shape_, strides_);
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(host.bytes().data(), buffer_.get(), num_bytes_, cudaMemcpyDeviceToHost));
-  return host;
-}
-
-bool has_gpu() {
-  int count = 0;
-  const bool ok = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  cudaGetLastError();
-  return ok;
-}
-
 namespace {
 
-LoraShrinkDesc shrink_desc(const LoraLinearDesc& linear) {
-  LoraShrinkDesc out;
-  for (const LoraSliceDesc& slice : linear.slices) {
-    out.slices.push_back({.a = slice.a, .ranks = slice.ranks});
-  }
-  return out;
-}
-
-LoraExpandDesc expand_desc(const LoraLinearDesc& linear) {
-  LoraExpandDesc out{.slices = {}, .mode = linear.mode};
-  for (const LoraSliceDesc& slice : linear.slices) {
-    out.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
-  }
-  return out;
+Tensor read(const GuardedTensor& written) {
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  EXPECT_TRUE(written.guards_are_intact()) << "written around a result";
+  return written.read();
 }
 
 }  // namespace
@@ -62,8 +26,8 @@ GpuCase::GpuCase(const reference::LoraData& data)
       y_(data.y),
       desc_(make_desc()),
       layer_(desc_),
-      shrink_(shrink_desc(desc_)),
-      expand_(expand_desc(desc_)) {}
+      shrink_(shrink_of(desc_)),
+      expand_(expand_of(desc_)) {}
 
 LoraLinearDesc GpuCase::make_desc() {
   LoraLinearDesc out{.slices = {}, .mode = data_.mode};
@@ -94,27 +58,24 @@ Tensor GpuCase::run(const LoraLinear& layer, const LoraVariant& variant) const {
   const DeviceSegments list = segments(variant.segment_size());
   y_.write(data_.y);
   layer.launch(variant, x_.view(), y_.view(), list.view(), nullptr, LaunchOrder::after_previous);
-  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-  return y_.read();
+  return read(y_);
 }
 
 Tensor GpuCase::shrink(const LoraVariant& variant, const Tensor& h) const {
   const DeviceSegments list = segments(variant.segment_size());
-  const DeviceTensor on_gpu(h);
+  const GuardedTensor on_gpu(h);
   shrink_.launch(variant, x_.view(), on_gpu.view(), list.view(), nullptr,
                  LaunchOrder::after_previous);
-  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-  return on_gpu.read();
+  return read(on_gpu);
 }
 
 Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h, int32_t parts) const {
   const DeviceSegments list = segments(parts * variant.segment_size());
-  const DeviceTensor on_gpu(h);
+  const GuardedTensor on_gpu(h);
   y_.write(data_.y);
   expand_.launch(variant, on_gpu.view(), y_.view(), list.view(), nullptr,
                  LaunchOrder::after_previous);
-  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-  return y_.read();
+  return read(y_);
 }
 
 std::vector<LoraVariant> variants(bool aligned) {

@@ -6,30 +6,10 @@
 #include "gpu/kernels/lora_expand.hpp"
 #include "gpu/kernels/lora_shrink.hpp"
 #include "gpu/layout/device_segments.hpp"
-#include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_buffer.hpp"
-#include "upload.hpp"
+#include "guarded_tensor.hpp"
 
 namespace loratory::gpu {
-
-/// A tensor of the host in device memory, same strides.
-class DeviceTensor {
- public:
-  explicit DeviceTensor(const reference::Tensor& host);
-  DeviceView view() const { return view_; }
-  /// What is there now; waits for the device.
-  reference::Tensor read() const;
-  void write(const reference::Tensor& host);
-
- private:
-  DeviceBuffer buffer_;
-  DeviceView view_;
-  reference::Extents shape_, strides_;
-  size_t num_bytes_;
-};
-
-/// Whether this process sees a GPU.
-bool has_gpu();
 
 /// The tensors of a random case on the GPU. Weights, ranks and scalings stay; y is written anew for
 /// each run.
@@ -58,10 +38,10 @@ class GpuCase {
 
  private:
   const reference::LoraData& data_;
-  DeviceTensor x_;
-  mutable DeviceTensor y_;
-  std::vector<DeviceTensor> weights_;  // a0, b0, a1, b1, ...
-  std::vector<DeviceBuffer> tables_;   // ranks0, scalings0, ...
+  GuardedTensor x_;
+  mutable GuardedTensor y_;
+  std::vector<GuardedTensor> weights_;  // a0, b0, a1, b1, ...
+  std::vector<DeviceBuffer> tables_;    // ranks0, scalings0, ...
   DeviceBuffer workspace_;
   LoraLinearDesc desc_;
   LoraLinear layer_;

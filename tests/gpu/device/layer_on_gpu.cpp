@@ -5,12 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <set>
-#include <string_view>
 
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
@@ -24,15 +21,6 @@ using reference::LayerBatch;
 using reference::LayerData;
 using reference::Tensor;
 
-/// One band. compute-sanitizer wants none: it watches the ends of allocations itself.
-const std::vector<uint16_t>& canaries() {
-  static const char* const text = std::getenv("LORATORY_GPU_CANARIES");
-  static const size_t count = text == nullptr || std::string_view(text) != "0" ? 2048 : 0;
-  static const std::vector<uint16_t> band(count, 0x7FC1);
-  return band;
-}
-size_t guard_bytes() { return 2 * canaries().size(); }
-
 /// For batches of up to 8,192 tokens.
 size_t workspace_size(const LayerData& data) {
   return workspace_bytes(8192, int64_t(data.slices.size()), data.shape.max_rank);
@@ -43,52 +31,6 @@ void to_device(void* to, const void* from, size_t num_bytes) {
 }
 
 }  // namespace
-
-GpuName gpu_name() {
-  cudaDeviceProp device{};
-  int driver = 0;
-  LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
-  LORATORY_CUDA_CHECK(cudaDriverGetVersion(&driver));
-  return {device.name, fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10)};
-}
-
-GuardedTensor::GuardedTensor(const Tensor& host, int64_t shift)
-    : shape_(host.shape()),
-      strides_(host.strides()),
-      num_bytes_(host.bytes().size()),
-      shift_bytes_(size_t(shift) * size_bytes(host.dtype())) {
-  const size_t front = guard_bytes() + shift_bytes_;
-  buffer_ = make_device_buffer(front + num_bytes_ + guard_bytes());
-  to_device(buffer_.get() + shift_bytes_, canaries().data(), guard_bytes());
-  to_device(buffer_.get() + front + num_bytes_, canaries().data(), guard_bytes());
-  view_ = {.dtype = host.dtype(), .data = buffer_.get() + front, .num_axes = int(shape_.size())};
-  for (size_t i = 0; i < shape_.size(); ++i) {
-    view_.shape[i] = shape_[i];
-    view_.strides[i] = strides_[i];
-  }
-  write(host);
-}
-
-void GuardedTensor::write(const Tensor& host) {
-  to_device(view_.data, host.bytes().data(), num_bytes_);
-}
-
-Tensor GuardedTensor::read() const {
-  Tensor host(view_.dtype, shape_, strides_);
-  LORATORY_CUDA_CHECK(
-      cudaMemcpy(host.bytes().data(), view_.data, num_bytes_, cudaMemcpyDeviceToHost));
-  return host;
-}
-
-bool GuardedTensor::guards_are_intact() const {
-  std::vector<uint16_t> band(canaries().size());
-  for (const size_t begin : {shift_bytes_, shift_bytes_ + guard_bytes() + num_bytes_}) {
-    LORATORY_CUDA_CHECK(
-        cudaMemcpy(band.data(), buffer_.get() + begin, guard_bytes(), cudaMemcpyDeviceToHost));
-    if (band != canaries()) return false;
-  }
-  return true;
-}
 
 LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
   for (const reference::LayerSlice& slice : data.slices) {
@@ -130,6 +72,24 @@ void LayerOnGpu::write(const LayerData& data) {
   }
 }
 
+LoraShrinkDesc shrink_of(const LoraLinearDesc& linear) {
+  LoraShrinkDesc out;
+  for (const LoraSliceDesc& slice : linear.slices) {
+    out.slices.push_back({.a = slice.a, .ranks = slice.ranks});
+  }
+  return out;
+}
+LoraExpandDesc expand_of(const LoraLinearDesc& linear) {
+  LoraExpandDesc out{.slices = {},
+                     .offset_start = linear.offset_start,
+                     .add_inputs = linear.add_inputs,
+                     .mode = linear.mode};
+  for (const LoraSliceDesc& slice : linear.slices) {
+    out.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
+  }
+  return out;
+}
+
 std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
   return lora_variants(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
 }
@@ -147,22 +107,12 @@ namespace {
 
 /// A shrink and an expand through an fp32 h; NaN where no shrink has written.
 struct Stages {
-  Stages(const LoraLinearDesc& desc, const Tensor& nan_h) : h(nan_h) {
-    LoraShrinkDesc down;
-    LoraExpandDesc up{.slices = {},
-                      .offset_start = desc.offset_start,
-                      .add_inputs = desc.add_inputs,
-                      .mode = desc.mode};
-    for (const LoraSliceDesc& slice : desc.slices) {
-      down.slices.push_back({.a = slice.a, .ranks = slice.ranks});
-      up.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
-    }
-    shrink.emplace(down), expand.emplace(up);
-  }
+  Stages(const LoraLinearDesc& desc, const Tensor& nan_h)
+      : h(nan_h), shrink(shrink_of(desc)), expand(expand_of(desc)) {}
 
   GuardedTensor h;
-  std::optional<LoraShrink> shrink;
-  std::optional<LoraExpand> expand;
+  LoraShrink shrink;
+  LoraExpand expand;
 };
 
 }  // namespace
@@ -182,11 +132,11 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
   // Expands see the same h of every shrink: the first of a size meets all of them, others one.
   std::set<int> sizes;
   for (const LoraVariant& down : lora_variants(LoraStage::shrink, dtypes)) {
-    if (down.aligned && !stages->shrink->variant_for(x, h).aligned) continue;
+    if (down.aligned && !stages->shrink.variant_for(x, h).aligned) continue;
     const bool meets_all = sizes.insert(down.segment_size()).second;
     for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
       if (down.segment_size() % up.segment_size() != 0) continue;
-      if (up.aligned && !stages->expand->variant_for(h, y).aligned) continue;
+      if (up.aligned && !stages->expand.variant_for(h, y).aligned) continue;
       out.push_back({.name = "shrink " + describe(down) + ", expand " + describe(up),
                      .segment_size = down.segment_size(),
                      .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
@@ -194,8 +144,8 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
                                                   LaunchOrder order) {
                        DeviceView part = stages->h.view();
                        part.shape[1] = from.shape[0];
-                       stages->shrink->launch(down, from, part, segments, stream, order);
-                       stages->expand->launch(up, part, to, segments, stream, order);
+                       stages->shrink.launch(down, from, part, segments, stream, order);
+                       stages->expand.launch(up, part, to, segments, stream, order);
                      }});
       if (!meets_all) break;
     }

@@ -12,33 +12,13 @@
 #include "gpu/kernels/lora_shrink.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/device_buffer.hpp"
+#include "guarded_tensor.hpp"
 
 namespace loratory::gpu {
 
-struct GpuName {
-  std::string name, driver;
-};
-GpuName gpu_name();
-
-/// A tensor of the host in device memory, same strides, between two bands of canaries: NaN that no
-/// arithmetic makes.
-class GuardedTensor {
- public:
-  /// Its first number lies `shift` numbers behind a multiple of 256 bytes.
-  explicit GuardedTensor(const reference::Tensor& host, int64_t shift = 0);
-  DeviceView view() const { return view_; }
-  /// What is there now; waits for the device.
-  reference::Tensor read() const;
-  void write(const reference::Tensor& host);
-  bool guards_are_intact() const;
-  size_t num_bytes() const { return num_bytes_; }
-
- private:
-  DeviceBuffer buffer_;
-  DeviceView view_;
-  reference::Extents shape_, strides_;
-  size_t num_bytes_, shift_bytes_;
-};
+/// The halves of a linear layer.
+LoraShrinkDesc shrink_of(const LoraLinearDesc& linear);
+LoraExpandDesc expand_of(const LoraLinearDesc& linear);
 
 /// Every variant of the kernel that there is for tensors of these dtypes.
 std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y);

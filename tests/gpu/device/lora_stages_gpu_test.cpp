@@ -8,6 +8,7 @@
 
 #include "gpu_case.hpp"
 #include "reference/numerics/error_bound.hpp"
+#include "suite.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -23,18 +24,14 @@ using reference::Tensor;
 
 constexpr double kUnit = 0x1p-22;  // of tensor cores
 
-class StagesOnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-};
+class StagesOnGpu : public OnGpu {};
 
-LoraData data_of(uint64_t i, Fill fill) {
-  const auto draw = [i](uint64_t stream) { return reference::random_bits(i, 55, stream); };
+LoraData data_of(const Trial& trial, Fill fill) {
+  const uint64_t seed = trial.seed();
+  const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 55, stream); };
   constexpr int kIns[] = {1, 8, 17, 64, 100, 512, 896, 2368, 4097};
   constexpr int kRanks[] = {1, 3, 8, 12, 16, 24, 40, 48, 64, 100, 128};
-  LoraData data({.seed = i,
+  LoraData data({.seed = seed,
                  .num_tokens = int(draw(0) % 70),
                  .num_in = kIns[draw(1) % std::size(kIns)],
                  .num_slices = int(1 + draw(2) % 3),
@@ -43,8 +40,14 @@ LoraData data_of(uint64_t i, Fill fill) {
                  .dtype = int(1 + draw(5) % 2),
                  .mode = 0},
                 fill);
-  data.mode.h = i % 3 == 0 ? IntermediateMode::cast_to_weight : IntermediateMode::fp32;
-  data.mode.sum = i / 3 % 2 == 0 ? SumMode::one_round : SumMode::two_round;
+  data.mode.h = seed % 3 == 0 ? IntermediateMode::cast_to_weight : IntermediateMode::fp32;
+  data.mode.sum = seed / 3 % 2 == 0 ? SumMode::one_round : SumMode::two_round;
+  trial.classify(data.slots.empty(), "no tokens");
+  trial.classify(data.a.size() > 1, "packed");
+  trial.classify(data.a[0].shape()[1] > 64, "ranks above 64");
+  trial.classify(fill == Fill::cancellation, "cancellation");
+  trial.classify(data.mode.h == IntermediateMode::cast_to_weight, "h cast to weight");
+  trial.classify(data.mode.sum == SumMode::two_round, "two roundings");
   return data;
 }
 
@@ -67,20 +70,20 @@ std::vector<LoraVariant> usable(LoraStage stage, const LoraDtypes& dtypes, bool 
 }
 
 std::vector<LoraVariant> shrink_variants(const LoraData& data, const GpuCase& on_gpu) {
-  const DeviceTensor h(filled_h(data, 0));
+  const GuardedTensor h(filled_h(data, 0));
   return usable(LoraStage::shrink,
                 {.x = data.x.dtype(), .weight = data.x.dtype(), .h = Dtype::f32, .y = {}},
                 on_gpu.shrink_layer().variant_for(on_gpu.x(), h.view()).aligned);
 }
 
 std::vector<LoraVariant> expand_variants(const LoraData& data, const GpuCase& on_gpu) {
-  const DeviceTensor h(filled_h(data, 0));
+  const GuardedTensor h(filled_h(data, 0));
   return usable(LoraStage::expand,
                 {.x = {}, .weight = data.x.dtype(), .h = Dtype::f32, .y = data.y.dtype()},
                 on_gpu.expand_layer().variant_for(h.view(), on_gpu.y()).aligned);
 }
 
-void judge_h(const LoraData& data, const Tensor& h) {
+void judge_h(const LoraData& data, const Tensor& h, const Trial& trial) {
   for (size_t i = 0; i < data.a.size(); ++i) {
     for (int64_t t = 0; t < h.shape()[1]; ++t) {
       for (int64_t j = 0; j < h.shape()[2]; ++j) {
@@ -96,8 +99,10 @@ void judge_h(const LoraData& data, const Tensor& h) {
         }
         const double bound =
             reference::shrink_error_bound(exact, sum_xa, data.x.shape()[1], Dtype::f32, kUnit);
-        ASSERT_LE(reference::error_over(got, exact, bound, Dtype::f32), 1)
-            << "slice " << i << " row " << t << " rank " << j << ": " << got << " for " << exact;
+        const double error = reference::error_over(got, exact, bound, Dtype::f32);
+        trial.count(1, error);
+        ASSERT_LE(error, 1) << "slice " << i << " row " << t << " rank " << j << ": " << got
+                            << " for " << exact;
       }
     }
   }
@@ -105,18 +110,17 @@ void judge_h(const LoraData& data, const Tensor& h) {
 
 // [1.7], [1.8], P5, P13: covered rows up to their rank; NaN stays everywhere else.
 TEST_F(StagesOnGpu, ShrinkLiesWithinItsBound) {
-  for (uint64_t i = 0; i < 60; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, i % 5 == 4 ? Fill::cancellation : Fill::reals);
+  for_all_seeds(60, [](Trial& trial) {
+    const LoraData data = data_of(trial, trial.seed() % 5 == 4 ? Fill::cancellation : Fill::reals);
     const GpuCase on_gpu(data);
     const std::vector<LoraVariant> all = shrink_variants(data, on_gpu);
     ASSERT_FALSE(all.empty());
     const Tensor empty = filled_h(data, std::numeric_limits<double>::quiet_NaN());
     const Tensor h = on_gpu.shrink(all[0], empty);
-    judge_h(data, h);
-    if (HasFatalFailure()) return;
+    judge_h(data, h, trial);
+    if (testing::Test::HasFatalFailure()) return;
     for (const LoraVariant& v : all) ASSERT_TRUE(same_bits(on_gpu.shrink(v, empty), h));
-  }
+  });
 }
 
 /// One element of an expand of h, nothing for an element that is not covered.
@@ -138,7 +142,7 @@ DeltaFacts facts_of(const LoraData& data, const Tensor& h, size_t slice, int64_t
   return f;
 }
 
-void judge_y(const LoraData& data, const Tensor& h, const Tensor& y) {
+void judge_y(const LoraData& data, const Tensor& h, const Tensor& y, const Trial& trial) {
   Arithmetic arithmetic{.mode = data.mode,
                         .h = Dtype::f32,
                         .weight = data.b[0].dtype(),
@@ -155,8 +159,10 @@ void judge_y(const LoraData& data, const Tensor& h, const Tensor& y) {
           continue;
         }
         const DeltaFacts facts = facts_of(data, h, i, t, n, base);
-        ASSERT_LE(reference::error_over_bound(got, facts, arithmetic), 1)
-            << "row " << t << " column " << first + n << ": " << got << " for " << facts.result();
+        const double error = reference::error_over_bound(got, facts, arithmetic);
+        trial.count(1, error);
+        ASSERT_LE(error, 1) << "row " << t << " column " << first + n << ": " << got << " for "
+                            << facts.result();
       }
     }
     first += data.num_out[i];
@@ -179,26 +185,24 @@ Tensor random_h(const LoraData& data, uint64_t seed) {
 
 // [1.1]-[1.8], P5, P13: NaN in rows of base tokens and beyond the ranks of h.
 TEST_F(StagesOnGpu, ExpandLiesWithinItsBound) {
-  for (uint64_t i = 100; i < 160; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, Fill::reals);
+  for_all_seeds(60, [](Trial& trial) {
+    const LoraData data = data_of(trial, Fill::reals);
     const GpuCase on_gpu(data);
-    const Tensor h = random_h(data, i);
+    const Tensor h = random_h(data, trial.seed());
     const std::vector<LoraVariant> all = expand_variants(data, on_gpu);
     ASSERT_FALSE(all.empty());
     for (const LoraVariant& v : all) {
-      judge_y(data, h, on_gpu.expand(v, h));
-      if (HasFatalFailure()) return;
+      judge_y(data, h, on_gpu.expand(v, h), trial);
+      if (testing::Test::HasFatalFailure()) return;
     }
-  }
+  });
 }
 
 // [1.19], P7, P11, P12: every variant and every list of segments that it takes gives the same bits,
 // and the halves those of the whole.
 TEST_F(StagesOnGpu, ShrinkThenExpandIsLinear) {
-  for (uint64_t i = 200; i < 260; ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    const LoraData data = data_of(i, Fill::reals);
+  for_all_seeds(60, [](Trial& trial) {
+    const LoraData data = data_of(trial, Fill::reals);
     const GpuCase on_gpu(data);
     const std::vector<LoraVariant> down = shrink_variants(data, on_gpu);
     const std::vector<LoraVariant> up = expand_variants(data, on_gpu);
@@ -211,9 +215,10 @@ TEST_F(StagesOnGpu, ShrinkThenExpandIsLinear) {
     for (const LoraVariant& v : up) {
       for (const int32_t parts : {1, 3, 8}) {
         ASSERT_TRUE(same_bits(on_gpu.expand(v, h, parts), y)) << describe(v) << ", " << parts;
+        trial.count(num_numbers(y));
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -3,9 +3,14 @@
 
 #include <limits>
 
+#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/layout/device_segments.hpp"
 #include "gpu/layout/peer_layouts.hpp"
-#include "gpu_case.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "guarded_tensor.hpp"
 #include "reference/engines/chunked_sgmv.hpp"
+#include "suite.hpp"
+#include "upload.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -15,12 +20,7 @@ using reference::NumericMode;
 using reference::RequestTokens;
 using reference::Tensor;
 
-class PeerLayoutsOnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  }
-};
+class PeerLayoutsOnGpu : public OnGpu {};
 
 void fill(Tensor& t, uint64_t stream) {
   for (int64_t i = 0; i < num_numbers(t); ++i) {
@@ -65,8 +65,8 @@ Tensor by_reference(const Qkv& qkv, const NumericMode& mode) {
   return y;
 }
 
-Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const DeviceTensor& x,
-                const DeviceTensor& y) {
+Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const GuardedTensor& x,
+                const GuardedTensor& y) {
   const LoraLinear layer(desc);
   const std::vector<int32_t> slots = reference::token_slots(qkv.requests);
   DeviceSegments segments(int64_t(slots.size()), Qkv::kSlots,
@@ -78,7 +78,7 @@ Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const DeviceTensor& 
 }
 
 Tensor by_gpu(const Qkv& qkv, const NumericMode& mode) {
-  const DeviceTensor a(qkv.a), b(qkv.b), x(qkv.x), y(qkv.y);
+  const GuardedTensor a(qkv.a), b(qkv.b), x(qkv.x), y(qkv.y);
   const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
   LoraLinearDesc desc =
       stacked_linear({.a = a.view(),
@@ -101,9 +101,9 @@ TEST_F(PeerLayoutsOnGpu, StackedSlicesAreThoseOfSglang) {
 
 /// The same slices, each in a tensor of its own.
 Tensor by_gpu_unstacked(const Qkv& qkv, const NumericMode& mode) {
-  const DeviceTensor x(qkv.x), y(qkv.y);
+  const GuardedTensor x(qkv.x), y(qkv.y);
   const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
-  std::vector<DeviceTensor> weights;
+  std::vector<GuardedTensor> weights;
   LoraLinearDesc desc{.slices = {}, .mode = mode};
   for (size_t i = 0; i < 3; ++i) {
     const int64_t first = qkv.output_offset[i], end = qkv.output_offset[i + 1];

@@ -1,13 +1,13 @@
 #include "suite.hpp"
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <random>
 
-#include "gpu_case.hpp"
-#include "layer_on_gpu.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -45,6 +45,26 @@ void print_repro(uint64_t seed) {
              work.empty() ? "" : "LORATORY_GPU_WORK=" + work + " ", seed, test_name());
 }
 
+struct GpuName {
+  std::string name, driver;
+};
+GpuName gpu_name() {
+  cudaDeviceProp device{};
+  int driver = 0;
+  LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
+  LORATORY_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  return {device.name, fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10)};
+}
+
+bool has_gpu() {
+  int count = 0;
+  const bool ok = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  cudaGetLastError();
+  return ok;
+}
+
+bool has_printed = false;  // the line of the test that runs
+
 void print_record(const Record& record, uint64_t first_seed, double seconds) {
   std::string classes;
   for (const auto& [kind, count] : record.classes) {
@@ -59,6 +79,7 @@ void print_record(const Record& record, uint64_t first_seed, double seconds) {
       record.num_cases, record.num_results, record.worst_error_over_bound, seconds,
       !testing::Test::HasFailure(), classes);
   std::fflush(stdout);
+  has_printed = true;
 }
 
 /// True if the case passed.
@@ -145,7 +166,12 @@ void for_all_seeds(int64_t num_cases, const std::function<void(Trial&)>& propert
 }
 
 void OnGpu::SetUp() {
+  begin_ = Clock::now();
+  has_printed = false;
   if (!has_gpu()) GTEST_SKIP() << "no GPU";
+}
+void OnGpu::TearDown() {
+  if (!IsSkipped() && !has_printed) print_record(record_, 0, seconds_since(begin_));
 }
 
 }  // namespace loratory::gpu

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,7 +18,7 @@
 //                           compute-sanitizer
 //   LORATORY_GPU_CANARIES=0 tensors end where their allocations end, for compute-sanitizer
 // Without any of them: a fixed set, the same in every run.
-// Each property prints one line of JSON for machines, and one REPRO line if it fails.
+// Each test prints one line of JSON for machines, a property one REPRO line if it fails.
 
 namespace loratory::gpu {
 
@@ -26,7 +27,7 @@ struct Record {
   int64_t num_cases = 0;
   int64_t num_results = 0;  ///< elements compared with something
   double worst_error_over_bound = 0;
-  std::map<std::string, int64_t> classes;  ///< how many cases were of a kind
+  std::map<std::string, int64_t> classes = {};  ///< how many cases were of a kind
 };
 
 /// One case of a property.
@@ -54,10 +55,17 @@ class Trial {
 /// stops at the first that fails.
 void for_all_seeds(int64_t num_cases, const std::function<void(Trial&)>& property);
 
-/// Skipped where there is no GPU.
+/// Skipped where there is no GPU. A test that has no seeds prints its line too, of one case unless
+/// it says more.
 class OnGpu : public testing::Test {
  protected:
   void SetUp() override;
+  void TearDown() override;
+
+  Record record_{.num_cases = 1};
+
+ private:
+  std::chrono::steady_clock::time_point begin_;
 };
 
 }  // namespace loratory::gpu
