@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""bench/gpu/record_gpu_tests.py with programs that stand in for a GPU and for its tests."""
+import json
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RECORDER = pathlib.Path(__file__).parents[2] / "bench" / "gpu" / "record_gpu_tests.py"
+NVIDIA_SMI = 'echo "Some GPU, 1.2, 80 MiB, 1980 MHz, 9.0"'
+GPU_TEST = 'echo \'{"test": "A.B", "seed": 7}\'; echo "commit $LORATORY_COMMIT" >&2'
+SANITIZER = "shift $(($# - 2)); \"$@\"; echo '========= ERROR SUMMARY: 0 errors'"
+
+
+class RecordGpuTests(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.program("nvidia-smi", NVIDIA_SMI)
+        self.program("compute-sanitizer", SANITIZER)
+        self.program("gpu_test", GPU_TEST)
+
+    def program(self, name, script):
+        path = self.folder / name
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        path.chmod(0o755)
+
+    def record(self, *options):
+        """What it exits with, and the record if there is one."""
+        command = [sys.executable, RECORDER, self.folder / "gpu_test", "--out", self.folder,
+                   "--commit", "abc", *options]
+        env = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        self.done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        found = list(self.folder.glob("gpu-tests-some-gpu-*-abc.json"))
+        return self.done.returncode, json.loads(found[0].read_text()) if found else None
+
+    def test_keeps_what_the_tests_and_every_tool_said(self):
+        code, record = self.record("--soak", "1")
+        self.assertEqual(code, 0, self.done.stderr)
+        self.assertEqual(record["gpu"]["name"], "Some GPU")
+        self.assertEqual(record["fixed_set"]["tests"], [{"test": "A.B", "seed": 7}])
+        self.assertEqual(sorted(record["sanitizer"]),
+                         ["initcheck", "memcheck", "racecheck", "synccheck"])
+        for tool in record["sanitizer"].values():
+            self.assertEqual((tool["passed"], tool["num_tests"]), (True, 1))
+            self.assertEqual(tool["summary"], ["ERROR SUMMARY: 0 errors"])
+            self.assertNotIn(str(self.folder), tool["command"])
+        self.assertTrue(record["soak"]["passed"])
+
+    def test_a_failed_test_fails_it_and_keeps_its_repro(self):
+        self.program("gpu_test", f'{GPU_TEST}; echo "REPRO: LORATORY_GPU_SEED=7"; exit 1')
+        code, record = self.record("--tools", "")
+        self.assertEqual(code, 1)
+        self.assertEqual(record["fixed_set"]["repro"], ["REPRO: LORATORY_GPU_SEED=7"])
+
+    def test_a_report_of_a_tool_fails_it(self):
+        self.program("compute-sanitizer", 'echo "{\\"test\\": \\"A.B\\"}"; '
+                     'echo "========= Error: race reported"; exit 9')
+        code, record = self.record("--tools", "racecheck")
+        self.assertEqual(code, 1)
+        self.assertEqual(record["sanitizer"]["racecheck"]["reports"], {"Error: race reported": 1})
+
+    def test_a_tool_that_ran_no_test_has_not_passed(self):
+        self.program("compute-sanitizer", "true")
+        code, record = self.record("--tools", "memcheck")
+        self.assertEqual((code, record["sanitizer"]["memcheck"]["passed"]), (1, False))
+
+    def test_a_tool_that_never_ends_is_ended_with_its_children(self):
+        child = self.folder / "child"
+        self.program("compute-sanitizer", f"tail -f /dev/null & echo $! > {child}; wait")
+        code, record = self.record("--tools", "memcheck", "--tool-seconds", "1")
+        self.assertEqual((code, record["sanitizer"]["memcheck"]["exit_code"]), (1, None))
+        try:
+            ended = select.poll()
+            ended.register(os.pidfd_open(int(child.read_text())), select.POLLIN)
+            self.assertTrue(ended.poll(10_000), "it lives on")
+        except ProcessLookupError:
+            pass  # long gone
+
+    def test_bad_input_is_one_line_and_no_record(self):
+        for options in (["--tools", "lint"], ["--soak", "long"]):
+            code, record = self.record(*options)
+            self.assertEqual((code, record), (2, None))
+            self.assertIn(options[0], self.done.stderr.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
