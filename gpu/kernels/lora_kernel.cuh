@@ -6,7 +6,7 @@
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
 // The delta of a packed linear layer, y += scaling · (x A^T) B^T: each product in its own launch
-// with h between them in global memory, or both in one. docs/kernels.md explains and measures.
+// with h between them in global memory, or both in one. docs/kernels.md explains it.
 //
 // Work     A cluster of kCluster CTAs takes an equal share of all items (WorkList) and goes through
 //          it in units: of a segment of tokens of one slot some blocks of the ranks of all slices

@@ -5,7 +5,7 @@
 namespace loratory::gpu {
 namespace {
 
-// Measured on an H200 (docs/kernels.md).
+// Measured on an H200 (docs/kernel_measurements.md).
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
