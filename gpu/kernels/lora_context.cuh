@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/lora_places.hpp"
 #include "gpu/kernels/lora_unit.cuh"
 
 namespace loratory::gpu {
@@ -94,14 +95,6 @@ __device__ inline void split(float4 v, int valid, uint2& hi, uint2& lo) {
 
 __device__ inline float4 added(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-
-/// Where a piece of 16 bytes lies among rows of 128: eight rows' pieces share no bank.
-__device__ inline int place_of(int row, int piece) { return row * 128 + (piece ^ row % 8) * 16; }
-/// Among rows of kPieces pieces: 2, 4 or 8.
-template <int kPieces>
-__device__ inline int place_in_tile(int row, int piece) {
-  return (row * kPieces + (piece ^ row * kPieces / 8 % kPieces)) * 16;
 }
 
 /// p + count · bytes; the product has 64 bits.

@@ -84,12 +84,6 @@ class NarrowExpand {
     load_tile_ += C::kNumWarps;
   }
 
-  /// Neighbouring columns share a line of 128 bytes, and the fragments' rows of eight lines no
-  /// bank.
-  __device__ static int place_of_column(int column, int piece) {
-    return (column * kPieces + piece ^ column / 8) * 16;
-  }
-
   /// kTileRanks ranks of a tile of B.
   __device__ void load_b(const UnitSlice& s, std::byte* to) const {
     const int piece = c.lane % kPieces, first = c.lane / kPieces;
@@ -111,7 +105,8 @@ class NarrowExpand {
     constexpr int kAtOnce = 32 / kPieces;
 #pragma unroll
     for (int i = 0; i < C::kTileColumns; i += kAtOnce) {
-      std::byte* const place = to + place_of_column(i + c.lane / kPieces, c.lane % kPieces);
+      std::byte* const place =
+          to + place_of_column<kPieces>(i + c.lane / kPieces, c.lane % kPieces);
       if constexpr (kWhole)
         copy_eight_or_none<C::kAligned>(place, from, i < left ? valid : 0);
       else
@@ -200,7 +195,7 @@ class NarrowExpand {
       uint4 w[kFragments];
 #pragma unroll
       for (int t = 0; t < kFragments; ++t) {
-        w[t] = load_matrices(b + place_of_column(column + 2 * t, 2 * step + c.lane / 16));
+        w[t] = load_matrices(b + place_of_column<kPieces>(column + 2 * t, 2 * step + c.lane / 16));
       }
 #pragma unroll
       for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.x, h.y);

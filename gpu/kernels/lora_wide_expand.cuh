@@ -151,7 +151,7 @@ class WideExpand {
 #pragma unroll
     for (int near = 0; near < 2; near += kNear) {
       const int first = row / kNear * 8 + row % kNear + near;
-      std::byte* const to = slot_ + place_in_tile<kPieces>(row_of(first), piece);
+      std::byte* const to = slot_ + place_in_tile<kPieces>(row_of_column(first), piece);
 #pragma unroll
       for (int i = 0; i < 8 - near; i += max(2, kNear)) {
         const int column = min(load_column_ + first + i, from_.num_out - 1);
@@ -159,10 +159,6 @@ class WideExpand {
                         2 * valid);
       }
     }
-  }
-  /// Column 8 (g / 2) + 2 j + g % 2 of a tile is column g of n8 tile j.
-  __device__ static int row_of(int column) {
-    return column / 2 % 4 * 8 + column / 8 * 2 + column % 2;
   }
 
   /// What a thread will add to, at the place where it alone reads it.

@@ -100,14 +100,8 @@ class WideRing {
     }
   }
 
-  /// Rank 4 (g / 2) + 2 j + g % 2 of a tile lies in row 8 j + g, where its fragment is read: a
-  /// thread then holds four neighbouring ranks of a token.
-  __device__ static int place_of_rank(int rank) {
-    return rank / 16 * 16 + rank / 2 % 2 * 8 + rank / 4 % 4 * 2 + rank % 2;
-  }
-
   __device__ void load_a(int slot, int column) const {
-    load_rows<0>(c.ring() + slot + place_of(place_of_rank(row()), piece()), a_from_, column);
+    load_rows<0>(c.ring() + slot + place_of(row_of_rank(row()), piece()), a_from_, column);
   }
   __device__ void load_x(int slot, int column) const {
     load_rows<kRanks>(c.ring() + slot + place_of(C::kBlockRank + row(), piece()), x_from_, column);
