@@ -30,7 +30,7 @@ KERNELS_FILTER = "LoraBits.*:LoraNumbers.*:StagesOnGpu.*:LoraGraph.Overlapping*"
 # racecheck sees addresses and no values, and takes minutes of the GPU itself: each kernel and each
 # source of segments once, and clusters of many units.
 RACES_FILTER = ("LoraBits.P11P12*:StagesOnGpu.*:LoraGraph.Overlapping*:"
-                "SegmentBuilderOnGpu.Builds*:GenericOnGpu.Strides*")
+                "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*")
 TOOLS = {
     "memcheck": (REDUCED_FILTER, ["--padding", "256"]),
     "racecheck": (RACES_FILTER, ["--racecheck-report", "analysis"]),

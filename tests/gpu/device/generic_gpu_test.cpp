@@ -68,12 +68,13 @@ LoraData data_of(uint64_t seed, Fill fill) {
   const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 99, stream); };
   constexpr int kIns[] = {1, 2, 17, 63, 64, 65, 130, 896};
   constexpr int kRanks[] = {1, 2, 3, 5, 8, 63, 64, 65, 100, 512};
+  const auto most_ranks = int(Trial::size(512, 65));
   LoraData data({.seed = seed,
                  .num_tokens = int(draw(0) % 45),
                  .num_in = kIns[draw(1) % std::size(kIns)],
                  .num_slices = int(1 + draw(2) % 3),
                  .max_loras = int(1 + draw(3) % 5),
-                 .max_rank = kRanks[draw(4) % std::size(kRanks)],
+                 .max_rank = std::min(kRanks[draw(4) % std::size(kRanks)], most_ranks),
                  .dtype = 0,
                  .mode = int(draw(9) % 16)},
                 fill);
