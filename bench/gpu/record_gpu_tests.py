@@ -20,22 +20,22 @@ import subprocess
 import sys
 import time
 
-# The reduced set: one small case of each property; no allocation of many GiB, no hundred repeats.
+# The reduced set: few small cases of each property; no allocation of many GiB, no hundred repeats.
 # Canaries are off so that each tensor ends where its allocation ends, and memcheck sees every step
 # beyond it.
-REDUCED = {"LORATORY_GPU_CASES": "1", "LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
+REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = "LoraBits.*:LoraNumbers.*:StagesOnGpu.*:LoraGraph.Overlapping*" + REDUCED_FILTER
-# racecheck sees addresses and no values, and takes minutes of the GPU itself: each kernel and each
-# source of segments once, and clusters of many units.
+# racecheck sees addresses and no values, and takes minutes of the GPU itself: each kernel of a pair
+# of dtypes and each source of segments once, and clusters of many units.
 RACES_FILTER = ("LoraBits.P11P12*:StagesOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*")
-TOOLS = {
-    "memcheck": (REDUCED_FILTER, ["--padding", "256"]),
-    "racecheck": (RACES_FILTER, ["--racecheck-report", "analysis"]),
-    "initcheck": (KERNELS_FILTER, []),
-    "synccheck": (KERNELS_FILTER, []),
+TOOLS = {  # cases of a property, tests, options
+    "memcheck": (6, REDUCED_FILTER, ["--padding", "256"]),
+    "racecheck": (1, RACES_FILTER, ["--racecheck-report", "analysis"]),
+    "initcheck": (6, KERNELS_FILTER, []),
+    "synccheck": (6, KERNELS_FILTER, []),
 }
 SANITIZER_FAILED = 9
 
@@ -108,10 +108,11 @@ def checked(args, tool, log):
     sanitizer = args.sanitizer or shutil.which("compute-sanitizer")
     if sanitizer is None:
         return {"passed": False, "reports": ["compute-sanitizer is not on PATH"]}
-    gtest_filter, options = TOOLS[tool]
+    num_cases, gtest_filter, options = TOOLS[tool]
+    reduced = REDUCED | {"LORATORY_GPU_CASES": str(num_cases)}
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_FAILED), *options]
     command += [str(args.binary), f"--gtest_filter={gtest_filter}"]
-    code, text, took = run(command, log, args.tool_seconds, **REDUCED)
+    code, text, took = run(command, log, args.tool_seconds, **reduced)
     said = [line.strip("= ") for line in text.splitlines() if line.startswith("=========")]
     first = [line for line in said if re.match("Error|Warning|Invalid|Uninit|Barrier|Diverg", line)]
     return {
@@ -119,7 +120,7 @@ def checked(args, tool, log):
         "exit_code": code,
         "seconds": took,
         "command": " ".join(command[1:]).replace(str(args.binary), args.binary.name),
-        "environment": REDUCED,
+        "environment": reduced,
         "summary": [line for line in said if "SUMMARY" in line],
         "reports": {line: first.count(line) for line in dict.fromkeys(first)},
         "num_tests": len(records(text)),
@@ -148,7 +149,7 @@ def main():
         passed = passed and part["passed"]
 
     keep(result, "fixed_set", tests(args, stem.with_suffix(".fixed.log"), None))
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # all but racecheck wait for a CPU
+    with concurrent.futures.ThreadPoolExecutor() as pool:
         parts = {pool.submit(checked, args, tool, stem.with_suffix(f".{tool}.log")): tool
                  for tool in args.tools}
         for part in concurrent.futures.as_completed(parts):

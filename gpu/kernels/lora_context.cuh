@@ -38,6 +38,8 @@ struct Context {
 
   // Shared memory. Places are computed again and again: registers are scarcer than additions.
 
+  static_assert((kMaxSlices + 1) * sizeof(UnitSlice) + C::kTokens * sizeof(UnitToken) <=
+                C::kUnitBytes);
   /// Slices of a unit, and the totals.
   __device__ UnitSlice* slices(int table = 0) const {
     return reinterpret_cast<UnitSlice*>(shared + (C::kNumTables > 1 ? table * C::kUnitBytes : 0));

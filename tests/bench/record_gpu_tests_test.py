@@ -11,7 +11,7 @@ import unittest
 
 RECORDER = pathlib.Path(__file__).parents[2] / "bench" / "gpu" / "record_gpu_tests.py"
 NVIDIA_SMI = 'echo "Some GPU, 1.2, 80 MiB, 1980 MHz, 9.0"'
-GPU_TEST = 'echo \'{"test": "A.B", "seed": 7}\'; echo "commit $LORATORY_COMMIT" >&2'
+GPU_TEST = """echo '{"test": "A.B", "most": "'$LORATORY_GPU_CASES'"}'"""
 SANITIZER = "shift $(($# - 2)); \"$@\"; echo '========= ERROR SUMMARY: 0 errors'"
 
 
@@ -42,13 +42,16 @@ class RecordGpuTests(unittest.TestCase):
         code, record = self.record("--soak", "1")
         self.assertEqual(code, 0, self.done.stderr)
         self.assertEqual(record["gpu"]["name"], "Some GPU")
-        self.assertEqual(record["fixed_set"]["tests"], [{"test": "A.B", "seed": 7}])
+        self.assertEqual(record["fixed_set"]["tests"], [{"test": "A.B", "most": ""}])
         self.assertEqual(sorted(record["sanitizer"]),
                          ["initcheck", "memcheck", "racecheck", "synccheck"])
-        for tool in record["sanitizer"].values():
+        for name, tool in record["sanitizer"].items():
             self.assertEqual((tool["passed"], tool["num_tests"]), (True, 1))
             self.assertEqual(tool["summary"], ["ERROR SUMMARY: 0 errors"])
             self.assertNotIn(str(self.folder), tool["command"])
+            log, = self.folder.glob(f"*.{name}.log")
+            most = tool["environment"]["LORATORY_GPU_CASES"]
+            self.assertIn(f'"most": "{most}"', log.read_text())
         self.assertTrue(record["soak"]["passed"])
 
     def test_a_failed_test_fails_it_and_keeps_its_repro(self):

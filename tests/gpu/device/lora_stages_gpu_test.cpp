@@ -44,6 +44,7 @@ LoraData data_of(const Trial& trial, Fill fill) {
   data.mode.sum = seed / 3 % 2 == 0 ? SumMode::one_round : SumMode::two_round;
   trial.classify(data.slots.empty(), "no tokens");
   trial.classify(data.a.size() > 1, "packed");
+  trial.classify(data.x.shape()[1] % 8 == 0, "aligned K");
   trial.classify(data.a[0].shape()[1] > 64, "ranks above 64");
   trial.classify(fill == Fill::cancellation, "cancellation");
   trial.classify(data.mode.h == IntermediateMode::cast_to_weight, "h cast to weight");
