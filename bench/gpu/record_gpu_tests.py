@@ -42,6 +42,7 @@ SANITIZER_FAILED = 9
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message}\n")  # one line
     parser.add_argument("binary", type=pathlib.Path, help="gpu_test")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))

@@ -88,7 +88,8 @@ class RecordGpuTests(unittest.TestCase):
         for options in (["--tools", "lint"], ["--soak", "long"]):
             code, record = self.record(*options)
             self.assertEqual((code, record), (2, None))
-            self.assertIn(options[0], self.done.stderr.splitlines()[-1])
+            line, = self.done.stderr.splitlines()
+            self.assertIn(options[0], line)
 
 
 if __name__ == "__main__":
