@@ -9,6 +9,7 @@ Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json and the logs beside it. Exit 0: 
 """
 import argparse
 import concurrent.futures
+import dataclasses
 import datetime
 import json
 import os
@@ -27,15 +28,28 @@ REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = "LoraBits.*:LoraNumbers.*:StagesOnGpu.*:LoraGraph.Overlapping*" + REDUCED_FILTER
-# racecheck sees addresses and no values, and takes minutes of the GPU itself: each kernel of a pair
+# racecheck sees addresses and no values, and takes seconds for each launch: every kernel of a pair
 # of dtypes and each source of segments once, and clusters of many units.
 RACES_FILTER = ("LoraBits.P11P12*:StagesOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*")
-TOOLS = {  # cases of a property, tests, options
-    "memcheck": (6, REDUCED_FILTER, ["--padding", "256"]),
-    "racecheck": (1, RACES_FILTER, ["--racecheck-report", "analysis"]),
-    "initcheck": (6, KERNELS_FILTER, []),
-    "synccheck": (6, KERNELS_FILTER, []),
+
+
+@dataclasses.dataclass(frozen=True)
+class Tool:
+    num_cases: int  # of a property
+    num_shards: int  # processes that share its tests
+    filter: str
+    options: tuple = ()
+
+
+# racecheck has threads of the CPU that check what the GPU did: two for each process, where as many
+# as there are CPUs only wait for each other.
+TOOLS = {
+    "memcheck": Tool(6, 3, REDUCED_FILTER, ("--padding", "256")),
+    "racecheck": Tool(1, 8, RACES_FILTER,
+                      ("--racecheck-report", "analysis", "--racecheck-num-workers", "2")),
+    "initcheck": Tool(6, 2, KERNELS_FILTER),
+    "synccheck": Tool(6, 2, KERNELS_FILTER),
 }
 SANITIZER_FAILED = 9
 
@@ -105,26 +119,45 @@ def tests(args, log, seconds, **environment):
     }
 
 
-def checked(args, tool, log):
-    sanitizer = args.sanitizer or shutil.which("compute-sanitizer")
-    if sanitizer is None:
-        return {"passed": False, "reports": ["compute-sanitizer is not on PATH"]}
-    num_cases, gtest_filter, options = TOOLS[tool]
-    reduced = REDUCED | {"LORATORY_GPU_CASES": str(num_cases)}
-    command = [sanitizer, "--tool", tool, "--error-exitcode", str(SANITIZER_FAILED), *options]
-    command += [str(args.binary), f"--gtest_filter={gtest_filter}"]
-    code, text, took = run(command, log, args.tool_seconds, **reduced)
+def shard(command, log, seconds, environment):
+    """Of a tool: whether it passed, how it ended, and what it said."""
+    code, text, took = run(command, log, seconds, **environment)
     said = [line.strip("= ") for line in text.splitlines() if line.startswith("=========")]
     first = [line for line in said if re.match("Error|Warning|Invalid|Uninit|Barrier|Diverg", line)]
     return {
-        "passed": code == 0 and len(records(text)) > 0,
         "exit_code": code,
         "seconds": took,
-        "command": " ".join(command[1:]).replace(str(args.binary), args.binary.name),
-        "environment": reduced,
         "summary": [line for line in said if "SUMMARY" in line],
         "reports": {line: first.count(line) for line in dict.fromkeys(first)},
         "num_tests": len(records(text)),
+    }
+
+
+def checked(args, name, stem):
+    """A tool, its shards side by side."""
+    sanitizer = args.sanitizer or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return {"passed": False, "reports": ["compute-sanitizer is not on PATH"]}
+    tool = TOOLS[name]
+    reduced = REDUCED | {"LORATORY_GPU_CASES": str(tool.num_cases)}
+    command = [sanitizer, "--tool", name, "--error-exitcode", str(SANITIZER_FAILED), *tool.options]
+    command += [str(args.binary), f"--gtest_filter={tool.filter}"]
+
+    def one(index):
+        shards = {"GTEST_TOTAL_SHARDS": str(tool.num_shards), "GTEST_SHARD_INDEX": str(index)}
+        return shard(command, stem.with_suffix(f".{name}.{index}.log"), args.tool_seconds,
+                     reduced | shards)
+
+    with concurrent.futures.ThreadPoolExecutor(tool.num_shards) as pool:
+        shards = list(pool.map(one, range(tool.num_shards)))
+    return {
+        "passed": (all(part["exit_code"] == 0 for part in shards)
+                   and any(part["num_tests"] > 0 for part in shards)),
+        "seconds": max(part["seconds"] for part in shards),
+        "command": " ".join(command[1:]).replace(str(args.binary), args.binary.name),
+        "environment": reduced,
+        "num_tests": sum(part["num_tests"] for part in shards),
+        "shards": shards,
     }
 
 
@@ -151,7 +184,7 @@ def main():
 
     keep(result, "fixed_set", tests(args, stem.with_suffix(".fixed.log"), None))
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        parts = {pool.submit(checked, args, tool, stem.with_suffix(f".{tool}.log")): tool
+        parts = {pool.submit(checked, args, tool, stem): tool
                  for tool in args.tools}
         for part in concurrent.futures.as_completed(parts):
             keep(result["sanitizer"], parts[part], part.result())

@@ -11,7 +11,9 @@ import unittest
 
 RECORDER = pathlib.Path(__file__).parents[2] / "bench" / "gpu" / "record_gpu_tests.py"
 NVIDIA_SMI = 'echo "Some GPU, 1.2, 80 MiB, 1980 MHz, 9.0"'
-GPU_TEST = """echo '{"test": "A.B", "most": "'$LORATORY_GPU_CASES'"}'"""
+# Two tests: what two or more shards run is one each, and none.
+GPU_TEST = """[ ${GTEST_SHARD_INDEX:-0} -ge 2 ] ||
+echo '{"test": "A.B", "most": "'$LORATORY_GPU_CASES'"}'"""
 SANITIZER = "shift $(($# - 2)); \"$@\"; echo '========= ERROR SUMMARY: 0 errors'"
 
 
@@ -46,11 +48,12 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(sorted(record["sanitizer"]),
                          ["initcheck", "memcheck", "racecheck", "synccheck"])
         for name, tool in record["sanitizer"].items():
-            self.assertEqual((tool["passed"], tool["num_tests"]), (True, 1))
-            self.assertEqual(tool["summary"], ["ERROR SUMMARY: 0 errors"])
+            self.assertEqual((tool["passed"], tool["num_tests"]), (True, 2))
+            for shard in tool["shards"]:
+                self.assertEqual(shard["summary"], ["ERROR SUMMARY: 0 errors"])
             self.assertNotIn(str(self.folder), tool["command"])
-            log, = self.folder.glob(f"*.{name}.log")
             most = tool["environment"]["LORATORY_GPU_CASES"]
+            log, = self.folder.glob(f"*.{name}.1.log")
             self.assertIn(f'"most": "{most}"', log.read_text())
         self.assertTrue(record["soak"]["passed"])
 
@@ -65,7 +68,14 @@ class RecordGpuTests(unittest.TestCase):
                      'echo "========= Error: race reported"; exit 9')
         code, record = self.record("--tools", "racecheck")
         self.assertEqual(code, 1)
-        self.assertEqual(record["sanitizer"]["racecheck"]["reports"], {"Error: race reported": 1})
+        for shard in record["sanitizer"]["racecheck"]["shards"]:
+            self.assertEqual(shard["reports"], {"Error: race reported": 1})
+
+    def test_one_shard_that_fails_fails_its_tool(self):
+        self.program("compute-sanitizer", f"{SANITIZER}; exit $((GTEST_SHARD_INDEX == 1))")
+        code, record = self.record("--tools", "memcheck")
+        codes = [shard["exit_code"] for shard in record["sanitizer"]["memcheck"]["shards"]]
+        self.assertEqual((code, codes), (1, [0, 1, 0]))
 
     def test_a_tool_that_ran_no_test_has_not_passed(self):
         self.program("compute-sanitizer", "true")
@@ -74,9 +84,11 @@ class RecordGpuTests(unittest.TestCase):
 
     def test_a_tool_that_never_ends_is_ended_with_its_children(self):
         child = self.folder / "child"
-        self.program("compute-sanitizer", f"tail -f /dev/null & echo $! > {child}; wait")
+        self.program("compute-sanitizer", '[ "$GTEST_SHARD_INDEX" = 1 ] || exit 0; '
+                     f"tail -f /dev/null & echo $! > {child}; wait")
         code, record = self.record("--tools", "memcheck", "--tool-seconds", "1")
-        self.assertEqual((code, record["sanitizer"]["memcheck"]["exit_code"]), (1, None))
+        codes = [shard["exit_code"] for shard in record["sanitizer"]["memcheck"]["shards"]]
+        self.assertEqual((code, codes), (1, [0, None, 0]))
         try:
             ended = select.poll()
             ended.register(os.pidfd_open(int(child.read_text())), select.POLLIN)

@@ -185,10 +185,10 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
 TEST_F(LoraBits, P11P12SharesOfAClusterCrossSegments) {
   for_all_seeds(2, [](Trial& trial) {
     LayerCase c = trial.layer(kSmall);
-    c.num_tokens = c.max_loras = int32_t(Trial::size(100, 16));
+    c.num_tokens = c.max_loras = int32_t(Trial::size(100, 4));
     c.mapping = reference::Mapping::distinct;
     c.num_in = 40;
-    c.num_out = {Trial::size(4160, 416), 40, 8};
+    c.num_out = {Trial::size(4160, 96), 40, 8};
     c.min_rank = 0;
     c.max_rank = 72;
     c.offset_start = 0;
