@@ -28,11 +28,16 @@ int64_t columns_of(const LayerCase& c) {
   return std::accumulate(c.num_out.begin(), c.num_out.end(), int64_t(0));
 }
 
-int64_t products_per_token(const LayerCase& c) {
-  return c.max_rank * (int64_t(c.num_out.size()) * c.num_in + columns_of(c));
+int64_t weights_per_rank(const LayerCase& c) {
+  return int64_t(c.num_out.size()) * c.num_in + columns_of(c);
 }
 
-int64_t weight_bytes_per_slot(const LayerCase& c) { return 2 * products_per_token(c); }
+/// Of few ranks x and y cost more than the products do.
+int64_t products_per_token(const LayerCase& c) {
+  return std::max(16, c.max_rank) * weights_per_rank(c);
+}
+
+int64_t weight_bytes_per_slot(const LayerCase& c) { return 2 * c.max_rank * weights_per_rank(c); }
 
 void draw_sizes(sim::Draw& draw, LayerCase& c) {
   c.num_in =
@@ -76,9 +81,9 @@ void draw_form(sim::Draw& draw, LayerCase& c) {
 
 void cut_to(const LayerLimits& limits, LayerCase& c) {
   while (weight_bytes_per_slot(c) > limits.weight_bytes && c.max_rank > 8) c.max_rank /= 2;
-  const int64_t most_slots = limits.weight_bytes / std::max<int64_t>(1, weight_bytes_per_slot(c));
+  const int64_t most_slots = limits.weight_bytes / weight_bytes_per_slot(c);
   c.max_loras = int32_t(std::clamp<int64_t>(c.max_loras, 1, std::max<int64_t>(1, most_slots)));
-  const int64_t most_tokens = limits.num_products / std::max<int64_t>(1, products_per_token(c));
+  const int64_t most_tokens = limits.num_products / products_per_token(c);
   c.num_tokens = std::min(c.num_tokens, std::max<int64_t>(1, most_tokens));
 }
 

@@ -18,7 +18,7 @@ std::string_view name(Mapping mapping);
 
 /// What a case may cost; sizes are drawn first and cut to this.
 struct LayerLimits {
-  int64_t num_products = int64_t(1) << 28;  ///< T·S·R·(K + N)
+  int64_t num_products = int64_t(1) << 28;  ///< T·max(R, 16)·(S·K + N)
   int64_t weight_bytes = int64_t(1) << 26;  ///< of A and B, all slots
 };
 
