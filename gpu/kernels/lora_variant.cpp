@@ -10,17 +10,21 @@ namespace {
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
 constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
+constexpr int64_t kDeepTokens = 8192;         // from here on four stages pay for their rounds
 
 LoraVariant in_two_launches(LoraVariant variant) {
   variant.launches = 2;
   return variant;
 }
 
-/// Three stages where four would take another round.
+/// Three stages where four would take another round, but for an x that is larger than L2 and read
+/// once, before an expand of 32 tokens at a time.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
-  return {4, 8, 8, units <= kDeepWideClusters ? 4 : 3, true};
+  const bool streams = shape.num_tokens >= kDeepTokens && shape.num_blocks == 1;
+  const bool is_deep = units <= kDeepWideClusters || (streams && shape.max_rank > 32);
+  return {4, 8, 8, is_deep ? 4 : 3, true};
 }
 
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33

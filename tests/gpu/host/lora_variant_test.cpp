@@ -138,6 +138,17 @@ TEST(ChooseVariant, WideByRounds) {
   EXPECT_EQ(choose_variant(s).stages, 3);
 }
 
+// An x larger than L2 that is read once, of ranks whose expand takes 32 tokens at a time.
+TEST(ChooseVariant, WideOfOneBlockInLongPrefill) {
+  EXPECT_EQ(shrink(8191, 64), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink(8192, 64), (LoraVariant{4, 8, 8, 4, true}));
+  EXPECT_EQ(linear(8192, 33), (LoraVariant{4, 8, 8, 4, true, 2}));
+  EXPECT_EQ(linear(8192, 32), (LoraVariant{4, 8, 8, 3, true, 2}));
+  LaunchShape s = shape(LoraStage::shrink, 8192, 64);
+  s.num_blocks = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 3, true}));
+}
+
 // --- expand -----------------------------------------------------------------------------------
 
 // Every CTA of an expand has h from memory: nothing is gained by a cluster.
