@@ -20,6 +20,8 @@ target_compile_options(loratory_private_flags INTERFACE
   # GCC 12 sees overlaps in std::string that are not there (GCC bug 105651).
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  # Lines in backtraces, no variables: less to compile. To step through code: the Debug build type.
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-g1>
   $<$<AND:$<BOOL:${LORATORY_WARNINGS_AS_ERRORS}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
 if(LORATORY_SANITIZE)
   target_compile_options(loratory_private_flags INTERFACE
@@ -47,12 +49,6 @@ function(loratory_add_room room)
   set_property(GLOBAL APPEND PROPERTY LORATORY_ROOMS ${room})
 endfunction()
 
-# Lines in backtraces, no variables: a third less to compile for a test, which nobody steps through
-# until it fails (then: the Debug build type).
-function(loratory_debug_lines target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
-endfunction()
-
 # loratory_add_test(name LABEL unit SOURCES ... LINK ...): one GoogleTest binary; each of its tests
 # is a CTest test with the label (unit, property, golden, gpu, fuzz-smoke, long).
 function(loratory_add_test name)
@@ -62,7 +58,8 @@ function(loratory_add_test name)
   target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK}
                                         GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  loratory_debug_lines(${name})
+  # What is tested is optimised, its test need not be: a third less to compile.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   set(environment "")
   if(ARG_LABEL STREQUAL "property")
     set(environment ENVIRONMENT "RC_PARAMS=max_success=${LORATORY_PROPERTY_CASES}")
