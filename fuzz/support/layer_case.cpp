@@ -80,7 +80,9 @@ void draw_form(sim::Draw& draw, LayerCase& c) {
 }
 
 void cut_to(const LayerLimits& limits, LayerCase& c) {
-  while (weight_bytes_per_slot(c) > limits.weight_bytes && c.max_rank > 8) c.max_rank /= 2;
+  while (weight_bytes_per_slot(c) > limits.weight_bytes && c.max_rank > 8) {
+    c.max_rank = c.aligned ? int32_t(up_to_8(c.max_rank / 2)) : c.max_rank / 2;
+  }
   const int64_t most_slots = limits.weight_bytes / weight_bytes_per_slot(c);
   c.max_loras = int32_t(std::clamp<int64_t>(c.max_loras, 1, std::max<int64_t>(1, most_slots)));
   const int64_t most_tokens = limits.num_products / products_per_token(c);
@@ -253,8 +255,8 @@ LayerCase layer_case(uint64_t seed, const LayerLimits& limits) {
   LayerCase c{.seed = seed, .num_out = {}};
   draw_sizes(draw, c);
   draw_form(draw, c);
-  cut_to(limits, c);
   if (c.aligned) align(c);
+  cut_to(limits, c);
   return c;
 }
 
