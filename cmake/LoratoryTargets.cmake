@@ -58,7 +58,7 @@ function(loratory_add_test name)
   target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK}
                                         GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  # What is tested is optimised, its test need not be: a third less to compile.
+  # What is tested is optimised, its test need not be: 30 % less to compile.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   set(environment "")
   if(ARG_LABEL STREQUAL "property")

@@ -10,20 +10,20 @@ namespace {
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
 constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
-constexpr int64_t kDeepTokens = 8192;         // from here on four stages pay for their rounds
+constexpr int64_t kDeepTokens = 8192;         // from here on four stages pay for their round
 
 LoraVariant in_two_launches(LoraVariant variant) {
   variant.launches = 2;
   return variant;
 }
 
-/// Three stages where four would take another round, but for an x that is larger than L2 and read
-/// once, before an expand of 32 tokens at a time.
+/// Three stages where four would take another round; four again from kDeepTokens on where all ranks
+/// are one block and the expand takes 32 tokens at a time. Measured with K 4096, N 4096.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
-  const bool streams = shape.num_tokens >= kDeepTokens && shape.num_blocks == 1;
-  const bool is_deep = units <= kDeepWideClusters || (streams && shape.max_rank > 32);
+  const bool is_long = shape.num_tokens >= kDeepTokens && shape.num_blocks == 1;
+  const bool is_deep = units <= kDeepWideClusters || (is_long && shape.max_rank > 32);
   return {4, 8, 8, is_deep ? 4 : 3, true};
 }
 

@@ -97,7 +97,7 @@ class RecordGpuTests(unittest.TestCase):
             pass  # long gone
 
     def test_bad_input_is_one_line_and_no_record(self):
-        for options in (["--tools", "lint"], ["--soak", "long"]):
+        for options in (["--tools", "lint"], ["--soak", "long"], ["--sanitizer", "/no/such"]):
             code, record = self.record(*options)
             self.assertEqual((code, record), (2, None))
             line, = self.done.stderr.splitlines()

@@ -181,7 +181,8 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
 }
 
 // P11, P12, [1.19]: more segments than clusters, so that a cluster goes on from the middle of one
-// to the next; ranks of many blocks, of which some slots have none or few; columns of many waves.
+// to the next (not so in the reduced set); ranks of many blocks, of which some slots have none or
+// few; columns of many waves.
 TEST_F(LoraBits, P11P12SharesOfAClusterCrossSegments) {
   for_all_seeds(2, [](Trial& trial) {
     LayerCase c = trial.layer(kSmall);

@@ -138,7 +138,7 @@ TEST(ChooseVariant, WideByRounds) {
   EXPECT_EQ(choose_variant(s).stages, 3);
 }
 
-// An x larger than L2 that is read once, of ranks whose expand takes 32 tokens at a time.
+// Ranks whose expand takes 32 tokens at a time.
 TEST(ChooseVariant, WideOfOneBlockInLongPrefill) {
   EXPECT_EQ(shrink(8191, 64), (LoraVariant{4, 8, 8, 3, true}));
   EXPECT_EQ(shrink(8192, 64), (LoraVariant{4, 8, 8, 4, true}));
