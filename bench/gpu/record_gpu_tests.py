@@ -27,10 +27,11 @@ import time
 REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
-KERNELS_FILTER = "LoraBits.*:LoraNumbers.*:StagesOnGpu.*:LoraGraph.Overlapping*" + REDUCED_FILTER
-# racecheck sees addresses and no values, and takes seconds for each launch: every kernel of a pair
-# of dtypes and each source of segments once, of so few tokens that a cluster has one item of work.
-RACES_FILTER = ("LoraBits.P11P12*:StagesOnGpu.*:LoraGraph.Overlapping*:"
+KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:StagesOnGpu.*:LoraGraph.Overlapping*" +
+                  REDUCED_FILTER)
+# racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
+# of few clusters, which each go through five segments.
+RACES_FILTER = ("*P11P12OneCluster*:StagesOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*")
 
 
@@ -46,7 +47,7 @@ class Tool:
 # as there are CPUs only wait for each other.
 TOOLS = {
     "memcheck": Tool(6, 3, REDUCED_FILTER, ("--padding", "256")),
-    "racecheck": Tool(1, 8, RACES_FILTER,
+    "racecheck": Tool(1, 6, RACES_FILTER,
                       ("--racecheck-report", "analysis", "--racecheck-num-workers", "2")),
     "initcheck": Tool(6, 2, KERNELS_FILTER),
     "synccheck": Tool(6, 2, KERNELS_FILTER),

@@ -98,6 +98,9 @@ ANCHORS = [
     Row("P", "shrink", 4096, (4096,) * 3, 64, 512, 4),
 ]
 
+PREFILLS = [("P", 512, 4), ("P", 2048, 4), ("P", 8192, 4),
+            ("Pz", 512, 8), ("Pz", 2048, 8), ("Pz", 8192, 8)]
+
 # What the anchors leave out: ranks, counts, the layers of 8B and 70B models, long prefill.
 SWEEP = (
     [_pair("D", 4096, [4096], r, n, u)
@@ -110,8 +113,11 @@ SWEEP = (
        for n, u in [(1, 1), (32, 4), (32, 32)]]
     + [_pair(kind, 4096, widths, r, n, u)
        for widths in ([4096], QKV) for r in (16, 64)
-       for kind, n, u in [("P", 512, 4), ("P", 2048, 4), ("P", 8192, 4),
-                          ("Pz", 512, 8), ("Pz", 2048, 8), ("Pz", 8192, 8)]])
+       for kind, n, u in PREFILLS]
+    + [_pair(kind, k, widths, r, n, u)
+       for k, widths, r in [(4096, [4096], 128), (4096, QKV, 128), (4096, (14336, 14336), 64),
+                            (14336, [4096], 64)]
+       for kind, n, u in PREFILLS])
 
 ROWS = {row.name: row for row in ANCHORS + SWEEP}
 ANCHOR_NAMES = [row.name for row in ANCHORS]

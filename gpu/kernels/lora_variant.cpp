@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
+constexpr int64_t kBlockStageRanks = 80;      // there, of one slice: beyond, 32 ranks at a time
 constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
 constexpr int64_t kDeepTokens = 8192;         // from here on four stages pay for their round
 
@@ -58,7 +59,8 @@ LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
   if (token_tiles > 1 && shape.num_tokens > kLongPrefillTokens) {
-    if (shape.max_rank > 32) return {4, 4, 1, 2, true};
+    const bool in_halves = shape.num_slices == 1 && shape.max_rank > kBlockStageRanks;
+    if (shape.max_rank > 32) return {in_halves ? 2 : 4, 4, 1, 2, true};
     if (token_tiles == 8) return {1, 8, 1, 2, true};
   }
   if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};

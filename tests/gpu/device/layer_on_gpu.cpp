@@ -201,6 +201,15 @@ Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch,
   return launch(kernel, batch, segments.view());
 }
 
+Tensor LayerOnGpu::run_on_few_clusters(const KernelUnderTest& kernel,
+                                       const LayerBatch& batch) const {
+  DeviceSegments segments(batch.num_tokens(), data_->shape.max_loras, kernel.segment_size);
+  segments.upload(reference::make_batch_layout(batch.slots, data_->shape.max_loras), nullptr);
+  SegmentView view = segments.view();
+  view.max_segments = 1;  // what the grid is cut for; the count on the GPU says how many there are
+  return launch(kernel, batch, view);
+}
+
 Tensor LayerOnGpu::run(const KernelUnderTest& kernel, const LayerBatch& batch,
                        const Cut& cut) const {
   const DeviceBuffer segments = upload(cut.segments), tokens = upload(cut.token_indices);

@@ -57,6 +57,9 @@ class LayerOnGpu {
                         SegmentsFrom from = SegmentsFrom::host) const;
   reference::Tensor run(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
                         const Cut& cut) const;
+  /// By no more clusters than one segment has work for, however many segments there are.
+  reference::Tensor run_on_few_clusters(const KernelUnderTest& kernel,
+                                        const reference::LayerBatch& batch) const;
 
   /// Other weights, ranks and scalings, in place, as loading an adapter does.
   void write(const reference::LayerData& data);

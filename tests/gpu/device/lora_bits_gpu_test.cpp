@@ -180,20 +180,30 @@ TEST_F(LoraBits, P11P12EveryKernelAndEverySegmentGiveTheSameBits) {
   });
 }
 
+/// A segment for each token, of ranks of many blocks, of which some slots have none or few; every
+/// kernel of the dtypes can compute it.
+LayerData one_token_a_slot(const Trial& trial, int64_t num_tokens, int64_t max_rank, int64_t num_in,
+                           int64_t num_columns) {
+  LayerCase c = trial.layer(kSmall);
+  c.num_tokens = c.max_loras = int32_t(num_tokens);
+  c.mapping = reference::Mapping::distinct;
+  c.num_in = num_in;
+  c.num_out = {num_columns, 40, 8};
+  c.min_rank = 0;
+  c.max_rank = int32_t(max_rank);
+  c.offset_start = 0;
+  c.aligned = true;
+  c.mode.h = reference::IntermediateMode::split2;
+  c.out = trial.pick(1, 4) == 0 ? reference::Dtype::f32 : c.weight;
+  return LayerData(c);
+}
+
 // P11, P12, [1.19]: more segments than clusters, so that a cluster goes on from the middle of one
-// to the next (not so in the reduced set); ranks of many blocks, of which some slots have none or
-// few; columns of many waves.
+// to the next (not so in the reduced set); columns of many waves.
 TEST_F(LoraBits, P11P12SharesOfAClusterCrossSegments) {
   for_all_seeds(2, [](Trial& trial) {
-    LayerCase c = trial.layer(kSmall);
-    c.num_tokens = c.max_loras = int32_t(Trial::size(100, 4));
-    c.mapping = reference::Mapping::distinct;
-    c.num_in = 40;
-    c.num_out = {Trial::size(4160, 96), 40, 8};
-    c.min_rank = 0;
-    c.max_rank = 72;
-    c.offset_start = 0;
-    const LayerData data(c);
+    const auto num_tokens = Trial::size(100, 4);
+    const auto data = one_token_a_slot(trial, num_tokens, 72, 40, Trial::size(4160, 96));
     const LayerOnGpu layer(data);
     const auto kernels = layer.kernels(data.batch);
     const Tensor y = layer.run(kernels[0], data.batch);
@@ -202,9 +212,44 @@ TEST_F(LoraBits, P11P12SharesOfAClusterCrossSegments) {
       trial.count(num_numbers(y));
     }
     for (uint64_t i = 0; i < 5; ++i) {
-      const std::vector<int64_t> alone{trial.pick(i, c.num_tokens)};
+      const std::vector<int64_t> alone{trial.pick(i, num_tokens)};
       const auto& kernel = kernels[size_t(trial.pick(100 + i, int64_t(kernels.size())))];
       expect_rows(layer.run(kernel, rows_of(data.batch, alone)), y, alone);
+    }
+  });
+}
+
+/// The kernels without the pairs of a shrink and an expand that both stand before: all that there
+/// is, once or a few times each.
+std::vector<KernelUnderTest> few_of(const std::vector<KernelUnderTest>& kernels) {
+  std::vector<KernelUnderTest> out;
+  std::set<std::string> halves;
+  for (const KernelUnderTest& kernel : kernels) {
+    const size_t comma = kernel.name.find(", expand ");
+    const bool is_pair = comma != std::string::npos;
+    const bool is_new = !is_pair || halves.insert(kernel.name.substr(comma)).second;
+    if (is_new) out.push_back(kernel);
+  }
+  return out;
+}
+
+/// Every fourth kernel, so that processes share what takes long under racecheck.
+class LoraBitsOfAQuarter : public LoraBits, public testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, LoraBitsOfAQuarter, testing::Range(size_t(0), size_t(4)));
+
+// P11, P12, [1.19]: of a grid that is cut for one segment every cluster goes through all of them,
+// and its rings and buffers go round: what races would be in, small enough for racecheck.
+TEST_P(LoraBitsOfAQuarter, P11P12OneClusterGoesThroughManySegments) {
+  for_all_seeds(4, [](Trial& trial) {
+    const auto data = one_token_a_slot(trial, Trial::size(40, 5), Trial::size(72, 40), 2408,
+                                       Trial::size(520, 96));
+    const LayerOnGpu layer(data);
+    const auto kernels = few_of(layer.kernels(data.batch));
+    const Tensor y = layer.run(kernels[0], data.batch);
+    for (size_t i = GetParam(); i < kernels.size(); i += 4) {
+      const Tensor got = layer.run_on_few_clusters(kernels[i], data.batch);
+      EXPECT_TRUE(have_same_bits(got, y)) << kernels[i].name;
+      trial.count(num_numbers(y));
     }
   });
 }

@@ -194,6 +194,21 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
+// Long prefill of one slice: beyond 80 ranks a stage of 64 is slower than two of 32.
+TEST(ExpandVariant, ManyRanksOfOneSlice) {
+  LaunchShape s = shape(LoraStage::expand, 9999, 80);
+  s.num_slices = 1;
+  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{4, 4, 1, 2, true}));
+  s.max_rank = 81;
+  for (const int token_tiles : {4, 8}) {
+    EXPECT_EQ(expand_variant(s, token_tiles), (LoraVariant{2, 4, 1, 2, true}));
+  }
+  s.num_slices = 2;
+  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{4, 4, 1, 2, true}));
+  s.num_slices = 1, s.num_tokens = 2048;
+  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{2, 4, 1, 2, true}));
+}
+
 // A stage holds all ranks where they fit, and two stages are for few tokens.
 TEST(ExpandVariant, StagesByRankAndTokens) {
   const auto variant = [](int64_t num_tokens, int64_t max_rank) {
