@@ -33,7 +33,7 @@ void check_one_of(const std::string& place, int value, std::initializer_list<int
 /// The cuts that Shape (lora_shape.hpp) allows; which of them have a kernel, a layer asks.
 void check_variant(const std::string& place, const DispatchEntry& entry) {
   const LoraVariant& v = entry.variant;
-  check_one_of(place + "rank_tiles", v.rank_tiles, {1, 2, 4});
+  check_one_of(place + "rank_tiles", v.rank_tiles, {1, 2, 4, 8});
   check_one_of(place + "token_tiles", v.token_tiles, {1, 4, 8});
   check_one_of(place + "cluster", v.cluster, {1, 2, 4, 8});
   check_one_of(place + "stages", v.stages, {1, 2, 3, 4});
@@ -45,10 +45,13 @@ void check_variant(const std::string& place, const DispatchEntry& entry) {
   require(v.aligned, place + "aligned", "is false, a table is for aligned tensors");
   if (entry.stage == LoraStage::expand) {
     require(v.cluster == 1, place + "cluster", "must be 1: an expand takes no clusters");
-    require(v.rank_tiles <= 2, place + "rank_tiles", "must be 1 or 2 in an expand");
+    require(v.rank_tiles <= 4, place + "rank_tiles", "must be 1, 2 or 4 in an expand");
   } else if (v.is_wide()) {
-    require(v.rank_tiles == 4, place + "rank_tiles", "must be 4 where token_tiles is above 1");
+    require(v.rank_tiles == 4 || (v.rank_tiles == 8 && v.token_tiles == 8), place + "rank_tiles",
+            "must be 4 where token_tiles is above 1, or 8 where it is 8");
     require(v.cluster > 1, place + "cluster", "must be above 1 where token_tiles is");
+  } else {
+    require(v.rank_tiles <= 4, place + "rank_tiles", "is 8, needs a token_tiles of 8");
   }
 }
 

@@ -38,7 +38,8 @@ struct Context {
 
   // Shared memory. Places are computed again and again: registers are scarcer than additions.
 
-  static_assert((kMaxSlices + 1) * sizeof(UnitSlice) + C::kTokens * sizeof(UnitToken) <=
+  static_assert((kMaxSlices + 1) * sizeof(UnitSlice) +
+                    C::kTokens * (C::kTileWarps > 1 ? sizeof(int) : sizeof(UnitToken)) <=
                 C::kUnitBytes);
   /// Slices of a unit, and the totals.
   __device__ UnitSlice* slices(int table = 0) const {
@@ -47,6 +48,8 @@ struct Context {
   __device__ UnitToken* tokens(int table = 0) const {
     return reinterpret_cast<UnitToken*>(slices(table) + kMaxSlices + 1);
   }
+  /// In their place, where shared memory is scarce: rows of h and y.
+  __device__ int* rows() const { return reinterpret_cast<int*>(slices() + kMaxSlices + 1); }
   /// Of receive's buffers.
   __device__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(shared + C::kNumTables * C::kUnitBytes);
@@ -58,17 +61,15 @@ struct Context {
   /// Stages of A and x.
   __device__ std::byte* ring() const { return shared + C::kRingOffset; }
   __device__ std::byte* warp_ring() const { return ring() + warp * C::kRingBytes; }
-  /// This warp's stages of B, and then as many tiles of y.
+  /// Stages of B of this warp, or warpgroup, and then tiles of y.
   __device__ std::byte* tile_ring() const {
-    return ring() + C::kNumWarps * C::kRingBytes + warp * C::kTileRingBytes;
+    return ring() + C::kNumWarps * C::kRingBytes + warp / C::kTileWarps * C::kTileRingBytes;
   }
   __device__ std::byte* base_ring() const {
     return tile_ring() + C::kNumTileStages * C::kTileStageBytes;
   }
-  /// [token][rank / 8][hi of eight, lo of eight]
-  __device__ std::byte* h() const {
-    return ring() + C::kNumWarps * (C::kRingBytes + C::kTileRingBytes);
-  }
+  /// [token][rank / 8][hi of eight, lo of eight], or [panel][hi, lo][token][rank / 8]
+  __device__ std::byte* h() const { return ring() + C::kRingsBytes; }
 
   /// Slice of the unit that a tile of ranks, or of columns, belongs to.
   __device__ const UnitSlice& slice_of(const Unit& unit, int tile, int UnitSlice::*first) const {
@@ -80,9 +81,18 @@ struct Context {
     return slices(unit.table)[i];
   }
 
-  /// h of eight ranks of a token: 16 bytes of hi, 16 of lo.
+  /// Slice of a tile of columns that is not before the one asked for last.
+  __device__ const UnitSlice& next_slice_of(int tile, int& slice) const {
+#pragma unroll 1
+    while (slices()[slice + 1].first_tile <= tile) ++slice;
+    return slices()[slice];
+  }
+
+  /// h of eight ranks of a token: 16 bytes of hi; of lo, kLowBytes further.
   __device__ std::byte* h_place(int token, int column) const {
-    return h() + token * h_stride(p.h_width) + 4 * column;
+    if constexpr (C::kTileWarps == 1) return h() + token * h_stride(p.h_width) + 4 * column;
+    return h() + column / kPanelRanks * 2 * C::kLowBytes +
+           place_of(token, column % kPanelRanks / 8);
   }
 };
 

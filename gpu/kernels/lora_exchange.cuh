@@ -137,7 +137,7 @@ class Exchange {
   __device__ int expected_bytes(const Unit& unit, int block) const {
     int num_tiles = C::kRankTiles;
     if (C::kWide) num_tiles = min(num_tiles, unit.num_rank_tiles - block * C::kRankTiles);
-    return kNumGroups * own_tokens(unit) * num_tiles * 64;
+    return C::kSenders * own_tokens(unit) * num_tiles * 64;
   }
 
   __device__ static uint4 as_bits(float4 v) {
@@ -148,15 +148,15 @@ class Exchange {
   __device__ float4 add_groups(int buffer, int own_token, int j) const {
     const float* const first =
         c.receive() + buffer * C::kReceiveFloats + own_token * C::kRowFloats + j;
-    float4 sums[kNumGroups];
+    float4 sums[C::kSenders];
 #pragma unroll
-    for (int g = 0; g < kNumGroups; ++g) {
+    for (int g = 0; g < C::kSenders; ++g) {
       sums[g] = *reinterpret_cast<const float4*>(first + g * C::kReceiveTile);
     }
 #pragma unroll
-    for (int step = 1; step < kNumGroups; step *= 2) {
+    for (int step = 1; step < C::kSenders; step *= 2) {
 #pragma unroll
-      for (int g = 0; g < kNumGroups; g += 2 * step) sums[g] = added(sums[g], sums[g + step]);
+      for (int g = 0; g < C::kSenders; g += 2 * step) sums[g] = added(sums[g], sums[g + step]);
     }
     return sums[0];
   }

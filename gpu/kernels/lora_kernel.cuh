@@ -2,6 +2,7 @@
 
 #include "gpu/kernels/lora_narrow_expand.cuh"
 #include "gpu/kernels/lora_narrow_shrink.cuh"
+#include "gpu/kernels/lora_wgmma_expand.cuh"
 #include "gpu/kernels/lora_wide_expand.cuh"
 #include "gpu/kernels/lora_wide_shrink.cuh"
 
@@ -60,7 +61,8 @@ class LoraCta {
   PreviousKernel previous_{.lets_next_start = C::kWide};
   Exchange<C> exchange_;
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
-  std::conditional_t<C::kExpands && (C::kTokenTiles > 1), WideExpand<C>, NarrowExpand<C>> expand_;
+  using ManyTokens = std::conditional_t<(C::kTileWarps > 1), WgmmaExpand<C>, WideExpand<C>>;
+  std::conditional_t<C::kExpands && (C::kTokenTiles > 1), ManyTokens, NarrowExpand<C>> expand_;
 
   /// The whole cluster alike.
   __device__ static bool has_work(const Unit& unit) { return unit.first_block < unit.end_block; }
@@ -106,11 +108,16 @@ class LoraCta {
     __syncthreads();                      // the unit before has been read
     if (int(threadIdx.x) < C::kTokens) {  // tokens that do not exist: the last one again
       const int i = min(int(threadIdx.x), u.num_tokens - 1);
-      c.tokens(table)[threadIdx.x] = token_at(__ldg(p.token_indices + u.first_token + i));
+      const int row = __ldg(p.token_indices + u.first_token + i);
+      if constexpr (C::kTileWarps > 1)
+        c.rows()[threadIdx.x] = row;
+      else
+        c.tokens(table)[threadIdx.x] = token_at(row);
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (items.whole - tokens * num_rest) * work.slices_each;
-      describe_slices<C::kTileColumns>(p, raw.x, int(first_slice), u.num_slices, c.slices(table));
+      describe_slices<C::kTileColumns, C::kHPadding>(p, raw.x, int(first_slice), u.num_slices,
+                                                     c.slices(table));
     }
     __syncthreads();
     const UnitSlice& totals = c.slices(table)[u.num_slices];
@@ -167,6 +174,7 @@ class LoraCta {
       shrink_.run(unit, exchange_);
     } else {
       load_h(unit);
+      if constexpr (C::kWgmma) show_copies_to_wgmma();
     }
     if constexpr (C::kExpands) {
       __syncthreads();
@@ -197,8 +205,7 @@ class LoraCta {
     const int column = e % eights * 8;
     const UnitSlice& s = c.slice_of(unit, column, &UnitSlice::h_column);
     const int j = column - s.h_column;
-    const auto* const h =
-        reinterpret_cast<const float*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
+    const float* const h = h_row(token) + s.index * p.h_slice_stride + j;
     if (p.h_aligned && j + 8 <= s.rank) {
       reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
       reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
@@ -207,14 +214,18 @@ class LoraCta {
       for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
     }
   }
+  __device__ const float* h_row(int token) const {
+    if constexpr (C::kTileWarps > 1) return p.h + c.rows()[token] * p.h_row_stride;
+    return reinterpret_cast<const float*>(c.tokens()[token].x);
+  }
   __device__ void store_h(const Unit& unit, int e, const EightRanks& v) const {
     const int eights = unit.h_width / 8;
     uint2 hi[2], lo[2];
     split<typename C::Weight>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
     split<typename C::Weight>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
-    auto* const place = reinterpret_cast<uint4*>(c.h_place(e / eights, e % eights * 8));
-    place[0] = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
-    place[1] = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
+    std::byte* const place = c.h_place(e / eights, e % eights * 8);
+    *reinterpret_cast<uint4*>(place) = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
+    *reinterpret_cast<uint4*>(place + C::kLowBytes) = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
   }
 };
 

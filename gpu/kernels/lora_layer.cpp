@@ -89,8 +89,6 @@ LoraLayer::LoraLayer(LoraStage stage, LoraLinearDesc desc) : stage_(stage), desc
   params_.num_in = shrinks() ? int32_t(first.shape[2]) : 0;
   params_.num_slices = int32_t(num_slices);
   params_.max_rank = int32_t(max_rank_);
-  params_.may_fuse = params_.h_width <= kMostRanks;
-  if (!params_.may_fuse) params_.h_width = padded_rank(int(max_rank_));
   params_.add_inputs = desc_.add_inputs;
   const IntermediateMode h = desc_.mode.h;
   // An expand takes h as the buffer has it: only a linear rounds it as a buffer would.
@@ -176,7 +174,6 @@ void LoraLayer::add_slice(size_t i) {
   const int64_t rank = shrinks() ? slice.a.shape[1] : slice.b.shape[2];
   max_rank_ = std::max(max_rank_, rank);
   num_rank_tiles_ += (rank + 15) / 16;
-  params_.h_width += padded_rank(int(rank));
 }
 
 bool LoraLayer::are_aligned(const LoraTensors& tensors) const {
@@ -305,6 +302,17 @@ int32_t LoraLayer::segment_parts(const LoraVariant& variant, const SegmentView& 
   return parts;
 }
 
+/// What a unit has shared memory for: h of all slices, or of one at a time.
+void LoraLayer::set_h(const LoraVariant& variant, LinearParams& out) const {
+  const int padding = variant.needs_wgmma() ? kPanelRanks : 16;
+  out.h_width = 0;
+  for (const LoraSliceDesc& slice : desc_.slices) {
+    out.h_width += padded_rank(int(slice.b.shape[2]), padding);
+  }
+  out.may_fuse = out.h_width <= kMostRanks;
+  if (!out.may_fuse) out.h_width = padded_rank(int(max_rank_), padding);
+}
+
 /// What a segment is cut into: the blocks of its ranks, or what a cluster makes at once of its
 /// columns, of which nothing smaller than the whole is worth a cluster.
 void LoraLayer::set_items(LoraStage stage, const LoraVariant& variant, LinearParams& out) const {
@@ -312,6 +320,7 @@ void LoraLayer::set_items(LoraStage stage, const LoraVariant& variant, LinearPar
     out.num_items = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
     return;
   }
+  set_h(variant, out);
   const int32_t at_once = variant.cluster * kGroupWarps * tile_columns(variant.token_tiles);
   out.num_items = std::max(1, out.num_columns / at_once);
   out.max_items = std::max(1, out.max_columns / at_once);

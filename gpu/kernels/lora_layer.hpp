@@ -50,6 +50,7 @@ class LoraLayer {
   void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
   void check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const;
   LinearParams params(const LoraTensors& tensors, const SegmentView& segments) const;
+  void set_h(const LoraVariant& variant, LinearParams& out) const;
   void set_items(LoraStage stage, const LoraVariant& variant, LinearParams& out) const;
   int32_t segment_parts(const LoraVariant& variant, const SegmentView& segments) const;
 

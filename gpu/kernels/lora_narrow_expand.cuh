@@ -59,12 +59,6 @@ class NarrowExpand {
   int base_tile_ = 0, base_slot_ = 0, base_slice_ = 0;
   int slot_ = 0, slice_ = 0;
 
-  /// Slice of a tile that is not before the one asked for last.
-  __device__ const UnitSlice& slice_at(int tile, int& slice) const {
-#pragma unroll 1
-    while (c.slices()[slice + 1].first_tile <= tile) ++slice;
-    return c.slices()[slice];
-  }
   template <int kNum>
   __device__ static void advance(int& slot) {
     slot = slot + 1 == kNum ? 0 : slot + 1;
@@ -75,7 +69,7 @@ class NarrowExpand {
   /// The next stage into its slot of the ring; nothing after the last.
   __device__ void load_stage(const Unit& unit) {
     if (load_tile_ >= unit.end_tile) return;
-    const UnitSlice& s = slice_at(load_tile_, load_slice_);
+    const UnitSlice& s = c.next_slice_of(load_tile_, load_slice_);
     load_b(s, c.tile_ring() + load_slot_ * C::kTileStageBytes);
     advance<C::kNumTileStages>(load_slot_);
     load_rank_ += C::kTileRanks;
@@ -119,7 +113,7 @@ class NarrowExpand {
   /// nothing after the last.
   __device__ void load_base(const Unit& unit) {
     if (!p.add_inputs || base_tile_ >= unit.end_tile) return;
-    const UnitSlice& s = slice_at(base_tile_, base_slice_);
+    const UnitSlice& s = c.next_slice_of(base_tile_, base_slice_);
     const int column = column_of(s, base_tile_);
     base_tile_ += C::kNumWarps;
     const int valid = s.num_out - column;
@@ -168,7 +162,7 @@ class NarrowExpand {
   // --- products -----------------------------------------------------------------------------
 
   __device__ void make_tile(const Unit& unit, int tile) {
-    const UnitSlice& s = slice_at(tile, slice_);
+    const UnitSlice& s = c.next_slice_of(tile, slice_);
     const int num_ranks = s.rank, h_column = s.h_column;  // read once, not after each product
     Acc acc = {};
 #pragma unroll 1

@@ -23,6 +23,21 @@ __device__ inline uint32_t result_of_two(uint32_t base, float scaling, float sum
   return pack<Out>(__fmaf_rn(scaling, sum0, b.x), __fmaf_rn(scaling, sum1, b.y));
 }
 
+/// Four words of a token from neighbouring n8 tiles, two numbers of each: those of the next tile
+/// lie four further.
+template <typename Out>
+__device__ inline uint4 results_of_tiles(const uint4& base, float scaling, const float* sums) {
+  if constexpr (kIsFp32<Out>) {
+    return {result_of_one(base.x, scaling, sums[0]), result_of_one(base.y, scaling, sums[1]),
+            result_of_one(base.z, scaling, sums[4]), result_of_one(base.w, scaling, sums[5])};
+  } else {
+    return {result_of_two<Out>(base.x, scaling, sums[0], sums[1]),
+            result_of_two<Out>(base.y, scaling, sums[4], sums[5]),
+            result_of_two<Out>(base.z, scaling, sums[8], sums[9]),
+            result_of_two<Out>(base.w, scaling, sums[12], sums[13])};
+  }
+}
+
 /// scaling · sum, rounded to the type of y.
 template <typename Out>
 __device__ inline float rounded_delta(float scaling, float sum) {

@@ -24,13 +24,16 @@ LORATORY_BOTH constexpr int chunk_size(int num_in) {
   return (num_in + kStep - 1) / kStep * 32;
 }
 
-LORATORY_BOTH constexpr int padded_rank(int rank) { return (rank + 15) / 16 * 16; }
+LORATORY_BOTH constexpr int padded_rank(int rank, int to = 16) { return (rank + to - 1) / to * to; }
 
 /// Bytes between the rows of h in shared memory, 4 a rank: an odd multiple of 16 keeps banks apart.
 LORATORY_BOTH constexpr int h_stride(int h_width) { return 4 * h_width + 16; }
 
 /// Columns of y that a warp makes at a time.
 LORATORY_BOTH constexpr int tile_columns(int token_tiles) { return token_tiles == 1 ? 64 : 32; }
+
+/// h as wgmma reads it: panels of 64 ranks of all tokens, hi and then lo.
+inline constexpr int kPanelRanks = 64;
 
 template <int kRankTiles, int kTokenTiles, int kCluster, int kStages, LoraStage kStage,
           int kOutBytes>
@@ -47,8 +50,8 @@ struct Shape {
   /// sums meet in shared memory. Many: a warp or a warpgroup for some ranks and tokens, which goes
   /// through all chunks and meets no other.
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
-  static constexpr bool kWgmma = kWide && kTokenTiles == 8;
-  static_assert(!kWide || (!kExpands && kRankTiles == 4 && (kTokenTiles == 4 || kWgmma)));
+  static constexpr bool kWgmma = kTokenTiles == 8 && kRankTiles >= 4;
+  static_assert(!kWide || (!kExpands && (kWgmma || (kTokenTiles == 4 && kRankTiles == 4))));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int groups_at_once() {
     if (kWide || kRankTiles > 1) return 1;
@@ -60,7 +63,7 @@ struct Shape {
   /// What shared memory has room for, or what several launches at once need; it bounds the
   /// registers.
   static constexpr int ctas_per_sm() {
-    if (kWide) return kWgmma ? 6 - kStages : 2;
+    if (kWide) return kWgmma && kRankTiles == 4 ? 6 - kStages : 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumGroups ? 4 : 3;
     if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
@@ -76,15 +79,21 @@ struct Shape {
       kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : 0;
   static_assert(kRingBytes % 16 == 0);
 
-  // The second, each warp its own: stages of B, and of what y holds before.
-  static constexpr int kTileColumns = tile_columns(kTokenTiles);
+  // The second, each warp its own, or each warpgroup: stages of B, and of what y holds before.
+  static constexpr int kTileWarps = !kShrinks && kWgmma ? 4 : 1;
+  static constexpr int kTileRings = kNumWarps / kTileWarps;
+  static constexpr int kTileColumns = kTileWarps > 1 ? 64 : tile_columns(kTokenTiles);
   static constexpr int kTileRanks = 16 * kRankTiles;  // in a stage
   static constexpr int kTileStageBytes = kTileColumns * kTileRanks * 2;
   static constexpr int kNumTileStages = !kExpands ? 0 : kShrinks ? kRankTiles : kStages;
   static constexpr int kBaseRowBytes = kTileColumns * kOutBytes;  // of a token
   static constexpr int kBaseBytes = kTokens * kBaseRowBytes;
   /// Few tokens: y of a tile has a slot of its own, and tiles of many stages need one only.
-  static constexpr int kNumBaseStages = kTokenTiles > 1 || kRankTiles == 1 ? kNumTileStages : 1;
+  static constexpr int num_base_stages() {
+    if (kTileWarps > 1) return 2;
+    return kTokenTiles > 1 || kRankTiles == 1 ? kNumTileStages : 1;
+  }
+  static constexpr int kNumBaseStages = num_base_stages();
   static constexpr int kTileRingBytes =
       kNumTileStages * kTileStageBytes + (kExpands ? kNumBaseStages * kBaseBytes : 0);
 
@@ -97,20 +106,26 @@ struct Shape {
   static constexpr int kPartialFloats =
       kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
-  static constexpr int kReceiveFloats = kNumGroups * kReceiveTile;
+  static constexpr int kSenders = kWide ? kCluster : kNumGroups;  // of sums of a token
+  static constexpr int kReceiveFloats = kSenders * kReceiveTile;
   static constexpr int kSumFloats = kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
 
   /// Of a unit: slices and tokens. The loads of a wide one begin while the one before is finished.
   static constexpr int kNumTables = kWide ? 2 : 1;
-  static constexpr int kUnitBytes = 512 + 16 * kTokens;
+  static constexpr int kUnitBytes = 512 + (kTileWarps > 1 ? 4 : 16) * kTokens;
   static constexpr int kTableBytes = kNumTables * kUnitBytes + 128;  // and barriers
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
   static constexpr int kRingAlignment = kWgmma ? 1024 : 16;
   static constexpr int kRingOffset =
       (kTableBytes + 4 * kSumFloats + kRingAlignment - 1) / kRingAlignment * kRingAlignment;
+  static constexpr int kRingsBytes = kNumWarps * kRingBytes + kTileRings * kTileRingBytes;
+
+  /// Of h in shared memory: where the ranks of a slice may begin, and how far lo lies behind hi.
+  static constexpr int kHPadding = kTileWarps > 1 ? kPanelRanks : 16;
+  static constexpr int kLowBytes = kTileWarps > 1 ? kTokens * 2 * kPanelRanks : 16;
   static int shared_bytes(int h_width) {
-    const int h = kExpands ? kTokens * h_stride(h_width) : 0;
-    return kRingOffset + kNumWarps * (kRingBytes + kTileRingBytes) + h;
+    const int row = kTileWarps > 1 ? 4 * h_width : h_stride(h_width);
+    return kRingOffset + kRingsBytes + (kExpands ? kTokens * row : 0);
   }
 };
 

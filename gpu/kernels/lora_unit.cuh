@@ -19,7 +19,7 @@ struct UnitSlice {
   int index;            ///< in LinearParams
   int first_rank_tile;  ///< 16 ranks each
   int first_tile;       ///< of columns of y
-  int h_column;         ///< ranks, each slice padded to 16
+  int h_column;         ///< ranks, each slice padded
 };
 static_assert(sizeof(UnitSlice) == 56);
 
@@ -45,7 +45,7 @@ __device__ inline int column_tiles(int num_out, int rank) {
 }
 
 /// The slices of a unit, by one warp: lane i takes the i-th.
-template <int kTileColumns>
+template <int kTileColumns, int kHPadding>
 __device__ inline void describe_slices(const LinearParams& p, int slot, int first_slice,
                                        int num_slices, UnitSlice* table) {
   const int lane = int(threadIdx.x) % 32;
@@ -55,7 +55,7 @@ __device__ inline void describe_slices(const LinearParams& p, int slot, int firs
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
   const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // a shrink has none
   const int counts[3] = {(rank + 15) / 16, column_tiles<kTileColumns>(s.num_out, rank),
-                         (rank + 15) / 16 * 16};
+                         padded_rank(rank, kHPadding)};
   int before[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {

@@ -8,24 +8,25 @@ namespace {
 // Measured on an H200 (docs/kernel_measurements.md).
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kLongPrefillTokens = 2048;  // beyond: all of 64 ranks of B, or B for 64 tokens
-constexpr int64_t kBlockStageRanks = 80;      // there, of one slice: beyond, 32 ranks at a time
-constexpr int64_t kDeepWideClusters = 30;     // with four stages of 64 tokens, all at once
-constexpr int64_t kDeepTokens = 8192;         // from here on four stages pay for their round
+constexpr int64_t kShortPrefillTokens = 512;  // beyond: 64 tokens of B at a time, of large ranks
+constexpr int64_t kLongPrefillTokens = 2048;  // beyond: of all ranks
+constexpr int64_t kDeepWideClusters = 30;  // of 8 CTAs with four stages of 64 tokens, all at once
 
 LoraVariant in_two_launches(LoraVariant variant) {
   variant.launches = 2;
   return variant;
 }
 
-/// Three stages where four would take another round; four again from kDeepTokens on where all ranks
-/// are one block and the expand takes 32 tokens at a time. Measured with K 4096, N 4096.
+/// Four stages where all units are there at once. Otherwise fewer units that begin, of clusters of
+/// four; in long prefill, where x of a unit comes again for each block, blocks of 128 ranks.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
-  const bool is_long = shape.num_tokens >= kDeepTokens && shape.num_blocks == 1;
-  const bool is_deep = units <= kDeepWideClusters || (is_long && shape.max_rank > 32);
-  return {4, 8, 8, is_deep ? 4 : 3, true};
+  if (units <= kDeepWideClusters) return {4, 8, 8, 4, true};
+  const bool is_long = shape.num_tokens > kLongPrefillTokens;
+  if (is_long && shape.num_blocks > 1) return {8, 8, 8, 3, true};
+  if (shape.max_rank > 32 && is_long == (shape.num_blocks == 1)) return {4, 8, 4, 3, true};
+  return {4, 8, 8, 3, true};
 }
 
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
@@ -53,15 +54,20 @@ LoraVariant one_launch(const LaunchShape& shape) {
   return shape.num_tokens > 64 ? LoraVariant{1, 1, 2, 3, true} : LoraVariant{1, 1, 8, 2, true};
 }
 
+/// Three stages where shared memory has room for them whatever the dtype of y is.
+LoraVariant wgmma_expand(const LaunchShape& shape) {
+  const int64_t panels = shape.num_slices * ((shape.max_rank + 63) / 64);
+  return {4, 8, 1, shape.num_tokens > kLongPrefillTokens && panels < 8 ? 3 : 2, true};
+}
+
 }  // namespace
 
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
-  if (token_tiles > 1 && shape.num_tokens > kLongPrefillTokens) {
-    const bool in_halves = shape.num_slices == 1 && shape.max_rank > kBlockStageRanks;
-    if (shape.max_rank > 32) return {in_halves ? 2 : 4, 4, 1, 2, true};
-    if (token_tiles == 8) return {1, 8, 1, 2, true};
+  if (token_tiles == 8 && shape.num_tokens > kShortPrefillTokens) {
+    if (shape.max_rank > 32 && shape.has_wgmma) return wgmma_expand(shape);
+    if (shape.max_rank <= 32 && shape.num_tokens > kLongPrefillTokens) return {1, 8, 1, 2, true};
   }
   if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};
   // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few

@@ -19,8 +19,7 @@ struct LoraVariant {
 
   int segment_size() const { return 8 * token_tiles; }
   bool is_wide() const { return token_tiles > 1; }
-  /// A shrink of 64 tokens does; an expand has no clusters.
-  bool needs_wgmma() const { return token_tiles == 8 && cluster > 1; }
+  bool needs_wgmma() const { return token_tiles == 8 && rank_tiles >= 4; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 

@@ -5,12 +5,12 @@
 
 namespace loratory::gpu {
 
-/// Of up to 64 tokens and 64 ranks in shared memory: a warpgroup takes 32 ranks and all tokens.
-/// Tokens are the rows of a product.
+/// Of up to 64 tokens and a block of ranks in shared memory: a warpgroup takes half of the ranks
+/// and all tokens. Tokens are the rows of a product.
 template <typename C>
 class WgmmaProduct {
  public:
-  using Sums = WgmmaSums;
+  using Sums = WgmmaSums<C::kBlockRank / 2>;
 
   __device__ explicit WgmmaProduct(const Context<C>& context) : c(context) {}
 
@@ -51,7 +51,7 @@ class WgmmaProduct {
   }
 
  private:
-  static constexpr int kTiles = 2;  // of 16 ranks, of a warpgroup
+  static constexpr int kTiles = C::kRankTiles / 2;  // of 16 ranks, of a warpgroup
 
   const Context<C> c;
 

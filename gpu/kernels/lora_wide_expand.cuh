@@ -320,7 +320,7 @@ class WideExpand {
       for (int j = 0; j < kOutPieces; ++j) {
         const auto before = base[32 * (kOutPieces * i + j)];
         store_if(i < num, reinterpret_cast<uint4*>(to) + j,
-                 results(before, scaling, acc + 2 * j, i % 2));
+                 results_of_tiles<Out>(before, scaling, &acc[2 * j][2 * (i % 2)]));
       }
     }
   }
@@ -329,23 +329,6 @@ class WideExpand {
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[j][i] = rounded_delta<Out>(scaling, acc[j][i]);
-    }
-  }
-
-  /// Neighbouring columns of a token, four or eight: of n8 tiles 0, 1, ...; token 8 · half + row.
-  __device__ static uint4 results(const uint4& base, float scaling, const float (*sums)[4],
-                                  int half) {
-    const int i = 2 * half;
-    if constexpr (kIsFp32<Out>) {
-      return {result_of_one(base.x, scaling, sums[0][i]),
-              result_of_one(base.y, scaling, sums[0][i + 1]),
-              result_of_one(base.z, scaling, sums[1][i]),
-              result_of_one(base.w, scaling, sums[1][i + 1])};
-    } else {
-      return {result_of_two<Out>(base.x, scaling, sums[0][i], sums[0][i + 1]),
-              result_of_two<Out>(base.y, scaling, sums[1][i], sums[1][i + 1]),
-              result_of_two<Out>(base.z, scaling, sums[2][i], sums[2][i + 1]),
-              result_of_two<Out>(base.w, scaling, sums[3][i], sums[3][i + 1])};
     }
   }
 };

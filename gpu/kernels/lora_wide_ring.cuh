@@ -5,12 +5,12 @@
 
 namespace loratory::gpu {
 
-/// The stages of a shrink of many tokens: the CTA streams its group's columns of 64 ranks of A and
-/// of all tokens of the unit through one ring, 64 columns a stage. One stage is being read while
-/// the others are under way. A thread copies 16 bytes of every 32nd row.
+/// The stages of a shrink of many tokens: the CTA streams its groups' columns of a block of ranks
+/// of A and of all tokens of the unit through one ring, 64 columns a stage. One stage is being read
+/// while the others are under way. A thread copies 16 bytes of every 32nd row.
 template <typename C>
 class WideRing {
-  static_assert(C::kAligned && C::kGroupsEach == 1);
+  static_assert(C::kAligned);
 
  public:
   __device__ explicit WideRing(const Context<C>& context) : c(context), p(context.p) {}
@@ -33,7 +33,7 @@ class WideRing {
     column_ = 64 * kAhead;
   }
 
-  /// A multiple of four: more than are under way at once.
+  /// Of a group. A multiple of four: more than are under way at once.
   __device__ int num_stages() const { return group_columns() / 64; }
 
   /// The next stage to multiply, once this thread's part of it is there.
@@ -44,7 +44,7 @@ class WideRing {
   }
   /// Into the slot of the stage before that one, which everybody has read.
   __device__ void refill() {
-    if (column_ < group_columns()) {
+    if (column_ < C::kGroupsEach * group_columns()) {
       load_a(free_slot_, column_);
       load_x(free_slot_, column_);
     }
@@ -71,13 +71,15 @@ class WideRing {
   const std::byte* x_from_[kTokens];
   uint32_t existing_;     // bit i: the i-th rank, or token behind the ranks
   int end_;               // of K, from that piece on
-  int column_;            // of the next stage to load, in the group
+  int column_;            // of the next stage to load, of the CTA's
   int free_slot_, slot_;  // of the next stage to load, and to multiply: bytes
 
   __device__ static int row() { return int(threadIdx.x) / 8; }
   __device__ static int piece() { return int(threadIdx.x) % 8; }
   __device__ int group_columns() const { return kGroupWarps * chunk_size(p.num_in); }
-  __device__ int first_column() const { return c.cta * group_columns() + 8 * piece(); }
+  __device__ int first_column() const {
+    return c.cta * C::kGroupsEach * group_columns() + 8 * piece();
+  }
 
   __device__ void find_rows(const Unit& unit) {
     existing_ = 0;

@@ -6,8 +6,8 @@
 
 namespace loratory::gpu {
 
-/// h of a unit of many tokens: a CTA of the cluster takes a group, goes through its chunks in
-/// order, and hands over what its registers hold.
+/// h of a unit of many tokens: a CTA of the cluster takes a group or two, goes through their chunks
+/// in order, and hands over what its registers hold.
 template <typename C>
 class WideShrink {
  public:
@@ -21,10 +21,10 @@ class WideShrink {
   __device__ void run(const Unit& unit, Exchange<C>& exchange) {
     Sums total;
     const bool works = product_.has_work(unit);
-    if (chunk_size(p.num_in) % 64 == 0)
-      sum_group<64>(works, total);
+    if constexpr (C::kGroupsEach == 1)
+      sum_group(works, total);
     else
-      sum_group<32>(works, total);
+      sum_two_groups(works, total);
     exchange.begin_block(unit, unit.first_block);
     if (works) product_.hand_over(unit, exchange, c.cta, total);
   }
@@ -38,6 +38,26 @@ class WideShrink {
   const LinearParams& p;
   WideRing<C> ring_;
   Product product_;
+
+  /// Neighbours, which the balanced tree adds first: to -0, which changes no bit.
+  __device__ void sum_two_groups(bool works, Sums& total) {
+    static_assert(C::kGroupsEach <= 2);
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) total[j] = -0.0F;
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      Sums group;
+      sum_group(works, group);
+#pragma unroll
+      for (int j = 0; j < kSums; ++j) total[j] += group[j];
+    }
+  }
+  __device__ void sum_group(bool works, Sums& total) {
+    if (chunk_size(p.num_in) % 64 == 0)
+      sum_group<64>(works, total);
+    else
+      sum_group<32>(works, total);
+  }
 
   /// The chunks of the group, each summed from 0, added in order: to -0, which changes no bit. A
   /// step is of one chunk: a whole stage, or half of one where chunks end in the middle. Its

@@ -29,9 +29,10 @@ __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   return (shared_address(rows) & kInCta) / 16 | kEightRows | kSwizzle128;
 }
 
-/// 64 rows of a times 32 of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4) + i
-/// of the product are numbers 4 j + i; + 2 eight rows below.
-using WgmmaSums = float[16];
+/// 64 rows of a times kColumns of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4)
+/// + i of the product are numbers 4 j + i; + 2 eight rows below.
+template <int kColumns>
+using WgmmaSums = float[kColumns / 2];
 
 /// Before the first wgmma of a group: registers are as this thread left them.
 __device__ inline void begin_wgmma() {
@@ -40,27 +41,47 @@ __device__ inline void begin_wgmma() {
 #endif
 }
 
-#define LORATORY_WGMMA(dtypes)                                                                   \
+#define LORATORY_SUMS_16(c, i)                                                                \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+      "+f"(c[i + 6]), "+f"(c[i + 7]), "+f"(c[i + 8]), "+f"(c[i + 9]), "+f"(c[i + 10]),        \
+      "+f"(c[i + 11]), "+f"(c[i + 12]), "+f"(c[i + 13]), "+f"(c[i + 14]), "+f"(c[i + 15])
+#define LORATORY_WGMMA_32(dtypes)                                                                \
   asm volatile(                                                                                  \
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, %18, 0;\n"                                         \
       "wgmma.mma_async.sync.aligned.m64n32k16.f32." dtypes                                       \
       " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, adds, 1, 1, 0, 0;\n}" \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),      \
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),  \
-        "+f"(c[14]), "+f"(c[15])                                                                 \
+      : LORATORY_SUMS_16(c, 0)                                                                   \
+      : "l"(a), "l"(b), "r"(int(adds)))
+#define LORATORY_WGMMA_64(dtypes)                                                            \
+  asm volatile(                                                                              \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                                     \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." dtypes                                   \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
+      "%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, adds, 1, 1, 0, 0;\n}"                 \
+      : LORATORY_SUMS_16(c, 0), LORATORY_SUMS_16(c, 16)                                      \
       : "l"(a), "l"(b), "r"(int(adds)))
 
 /// c = a b^T, plus c where it `adds`: 16 numbers of each row. On its way until wait_for_wgmma().
 template <typename Weight>
-__device__ inline void wgmma(WgmmaSums& c, uint64_t a, uint64_t b, bool adds) {
+__device__ inline void wgmma(WgmmaSums<32>& c, uint64_t a, uint64_t b, bool adds) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
-    LORATORY_WGMMA("bf16.bf16");
+    LORATORY_WGMMA_32("bf16.bf16");
   else
-    LORATORY_WGMMA("f16.f16");
+    LORATORY_WGMMA_32("f16.f16");
 #endif
 }
-#undef LORATORY_WGMMA
+template <typename Weight>
+__device__ inline void wgmma(WgmmaSums<64>& c, uint64_t a, uint64_t b, bool adds) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
+    LORATORY_WGMMA_64("bf16.bf16");
+  else
+    LORATORY_WGMMA_64("f16.f16");
+#endif
+}
+#undef LORATORY_WGMMA_32
+#undef LORATORY_WGMMA_64
 
 __device__ inline void close_wgmma() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -68,15 +89,19 @@ __device__ inline void close_wgmma() {
 #endif
 }
 /// c can be read, and what was multiplied overwritten.
-__device__ inline void wait_for_wgmma(WgmmaSums& c) {
+__device__ inline void wait_for_wgmma(WgmmaSums<32>& c) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : LORATORY_SUMS_16(c, 0) : : "memory");
+#endif
+}
+__device__ inline void wait_for_wgmma(WgmmaSums<64>& c) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]),
-                 "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+               : LORATORY_SUMS_16(c, 0), LORATORY_SUMS_16(c, 16)
                :
                : "memory");
 #endif
 }
+#undef LORATORY_SUMS_16
 
 }  // namespace loratory::gpu

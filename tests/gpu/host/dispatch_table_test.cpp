@@ -170,7 +170,7 @@ std::string error_of_variant(const LoraVariant& variant, LoraStage stage = LoraS
 
 TEST(DispatchTable, NamesVariantsThatNoKernelCanHave) {
   const std::string at = "entries[0].variant.";
-  EXPECT_EQ(error_of_variant({3, 1, 8, 2, true}), at + "rank_tiles: is 3, needs one of 1, 2, 4");
+  EXPECT_EQ(error_of_variant({3, 1, 8, 2, true}), at + "rank_tiles: is 3, needs one of 1, 2, 4, 8");
   EXPECT_EQ(error_of_variant({1, 2, 8, 2, true}), at + "token_tiles: is 2, needs one of 1, 4, 8");
   EXPECT_EQ(error_of_variant({1, 1, 3, 2, true}), at + "cluster: is 3, needs one of 1, 2, 4, 8");
   EXPECT_EQ(error_of_variant({1, 1, 8, 5, true}), at + "stages: is 5, needs one of 1, 2, 3, 4");
@@ -185,10 +185,15 @@ TEST(DispatchTable, NamesWideVariantsThatNoKernelCanHave) {
     EXPECT_EQ(error_of_variant({4, token_tiles, 8, 3, true, 2}), "");
     EXPECT_EQ(error_of_variant({4, token_tiles, 8, 3, true, 1}, LoraStage::shrink), "");
     EXPECT_EQ(error_of_variant({2, token_tiles, 8, 3, true, 2}),
-              at + "rank_tiles: must be 4 where token_tiles is above 1");
+              at + "rank_tiles: must be 4 where token_tiles is above 1, or 8 where it is 8");
     EXPECT_EQ(error_of_variant({4, token_tiles, 1, 3, true}, LoraStage::shrink),
               at + "cluster: must be above 1 where token_tiles is");
   }
+  EXPECT_EQ(error_of_variant({8, 8, 8, 3, true, 2}), "");
+  EXPECT_EQ(error_of_variant({8, 4, 8, 3, true, 2}),
+            at + "rank_tiles: must be 4 where token_tiles is above 1, or 8 where it is 8");
+  EXPECT_EQ(error_of_variant({8, 1, 8, 3, true}),
+            at + "rank_tiles: is 8, needs a token_tiles of 8");
 }
 
 TEST(DispatchTable, NamesExpandVariantsThatNoKernelCanHave) {
@@ -196,7 +201,9 @@ TEST(DispatchTable, NamesExpandVariantsThatNoKernelCanHave) {
   const auto error = [](const LoraVariant& v) { return error_of_variant(v, LoraStage::expand); };
   EXPECT_EQ(error({2, 4, 1, 3, true}), "");
   EXPECT_EQ(error({1, 1, 8, 3, true}), at + "cluster: must be 1: an expand takes no clusters");
-  EXPECT_EQ(error({4, 1, 1, 3, true}), at + "rank_tiles: must be 1 or 2 in an expand");
+  EXPECT_EQ(error({4, 1, 1, 2, true}), "");
+  EXPECT_EQ(error({4, 8, 1, 3, true}), "");
+  EXPECT_EQ(error({8, 8, 1, 3, true}), at + "rank_tiles: must be 1, 2 or 4 in an expand");
   EXPECT_EQ(error({1, 8, 1, 3, true}), "");
 }
 

@@ -30,7 +30,7 @@ LoraVariant in_two_launches(LoraVariant variant) {
 /// Aligned shapes of a stage on both sides of every size that a rule looks at.
 void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& test) {
   for (const int64_t num_tokens :
-       {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 1920, 1921, 2048, 2049, 8192}) {
+       {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920, 1921, 2048, 2049, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
         for (const int64_t num_slices : {1, 3}) {
@@ -127,7 +127,7 @@ TEST(ChooseVariant, WideByTokens) {
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
 }
 
-// 30 clusters of four stages are there at once; what is more takes three stages, not a round more.
+// 30 clusters of four stages are there at once; what is more is not worth a round more.
 TEST(ChooseVariant, WideByRounds) {
   EXPECT_EQ(shrink(30 * 64, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(shrink(30 * 64 + 1, 64), (LoraVariant{4, 8, 8, 3, true}));
@@ -135,17 +135,20 @@ TEST(ChooseVariant, WideByRounds) {
   s.num_blocks = 3;
   EXPECT_EQ(choose_variant(s).stages, 4);
   s.num_blocks = 4;
-  EXPECT_EQ(choose_variant(s).stages, 3);
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
 }
 
-// Ranks whose expand takes 32 tokens at a time.
-TEST(ChooseVariant, WideOfOneBlockInLongPrefill) {
-  EXPECT_EQ(shrink(8191, 64), (LoraVariant{4, 8, 8, 3, true}));
-  EXPECT_EQ(shrink(8192, 64), (LoraVariant{4, 8, 8, 4, true}));
-  EXPECT_EQ(linear(8192, 33), (LoraVariant{4, 8, 8, 4, true, 2}));
+TEST(ChooseVariant, WideInLongPrefill) {
+  EXPECT_EQ(shrink(2048, 64), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink(2049, 64), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(linear(8192, 33), (LoraVariant{4, 8, 4, 3, true, 2}));
   EXPECT_EQ(linear(8192, 32), (LoraVariant{4, 8, 8, 3, true, 2}));
   LaunchShape s = shape(LoraStage::shrink, 8192, 64);
   s.num_blocks = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{8, 8, 8, 3, true}));
+  s.num_tokens = 2048;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
+  s.max_rank = 32;
   EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 3, true}));
 }
 
@@ -173,9 +176,9 @@ TEST(ExpandVariant, IsOfSoManyTokensAtOnce) {
   for_all_shapes(LoraStage::linear, [](const LaunchShape& s) {
     for (const int token_tiles : {1, 4, 8}) {
       const LoraVariant v = expand_variant(s, token_tiles);
-      const bool makes_64 = token_tiles == 8 && s.num_tokens > 2048 && s.max_rank <= 32;
+      const bool makes_64 = token_tiles == 8 && s.num_tokens > (s.max_rank > 32 ? 512 : 2048);
       EXPECT_EQ(v.token_tiles, token_tiles == 8 && !makes_64 ? 4 : token_tiles);
-      EXPECT_FALSE(v.needs_wgmma());
+      EXPECT_EQ(v.needs_wgmma(), makes_64 && s.max_rank > 32);
       EXPECT_EQ(v.cluster, 1);
       EXPECT_EQ(v.launches, 1);
     }
@@ -189,24 +192,27 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 999, 17), 4), (LoraVariant{2, 4, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 16), 8), (LoraVariant{1, 8, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 8), (LoraVariant{1, 8, 1, 2, true}));
-  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 8), (LoraVariant{4, 4, 1, 2, true}));
-  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 4), (LoraVariant{4, 4, 1, 2, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 8), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 33), 4), (LoraVariant{2, 4, 1, 2, true}));
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
-// Long prefill of one slice: beyond 80 ranks a stage of 64 is slower than two of 32.
-TEST(ExpandVariant, ManyRanksOfOneSlice) {
-  LaunchShape s = shape(LoraStage::expand, 9999, 80);
-  s.num_slices = 1;
-  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{4, 4, 1, 2, true}));
-  s.max_rank = 81;
-  for (const int token_tiles : {4, 8}) {
-    EXPECT_EQ(expand_variant(s, token_tiles), (LoraVariant{2, 4, 1, 2, true}));
-  }
-  s.num_slices = 2;
-  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{4, 4, 1, 2, true}));
-  s.num_slices = 1, s.num_tokens = 2048;
-  EXPECT_EQ(expand_variant(s, 4), (LoraVariant{2, 4, 1, 2, true}));
+// On wgmma beyond 512 tokens; a third stage in long prefill, where fp32 y leaves room for it.
+TEST(ExpandVariant, OfWgmma) {
+  LaunchShape s = shape(LoraStage::expand, 512, 33);
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
+  s.num_tokens = 513;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
+  s.num_tokens = 2049;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 3, true}));
+  s.num_slices = 7;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 3, true}));
+  s.max_rank = 65;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
+  s.num_slices = 1, s.max_rank = 512;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
+  s.has_wgmma = false;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
 }
 
 // A stage holds all ranks where they fit, and two stages are for few tokens.
