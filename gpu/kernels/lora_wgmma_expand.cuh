@@ -172,26 +172,33 @@ class WgmmaExpand {
       wait_for_wgmma(acc);
     }
   }
-  /// In steps of 16 ranks, hi then lo; steps without a rank are left out. All four in straight
-  /// line: between branches each waits for the one before.
+  /// In steps of 16 ranks, hi then lo; steps without a rank are left out. All four are in straight
+  /// line, and on their way when this returns; between branches each waits for the one before.
   __device__ void start(const UnitSlice& s, int rank, const std::byte* stage, Sums& acc) const {
     const uint64_t h = matrix_descriptor(c.h_place(0, s.h_column + rank));
     const uint64_t b = matrix_descriptor(stage);
-    begin_wgmma();
     if (p.split_h && s.rank - rank > kPanelRanks - 16) {
+      begin_wgmma();
 #pragma unroll
       for (int i = 0; i < kPanelRanks / 8; i += 2) {
         wgmma<Weight>(acc, h + i, b + i, i > 0 || rank > 0);
         wgmma<Weight>(acc, h + i + C::kLowBytes / 16, b + i, true);
       }
+      close_wgmma();
     } else {
 #pragma unroll 1
       for (int i = 0; i < kPanelRanks / 8 && rank + 8 * i < s.rank; i += 2) {
+        begin_wgmma();
         wgmma<Weight>(acc, h + i, b + i, i > 0 || rank > 0);
-        if (p.split_h) wgmma<Weight>(acc, h + i + C::kLowBytes / 16, b + i, true);
+        close_wgmma();
+        wait_for_wgmma(acc);
+        if (!p.split_h) continue;
+        begin_wgmma();
+        wgmma<Weight>(acc, h + i + C::kLowBytes / 16, b + i, true);
+        close_wgmma();
+        wait_for_wgmma(acc);
       }
     }
-    close_wgmma();
   }
 
   // --- results ------------------------------------------------------------------------------
