@@ -138,6 +138,7 @@ std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
       if (down.segment_size() % up.segment_size() != 0) continue;
       if (up.aligned && !stages->expand.variant_for(h, y).aligned) continue;
       out.push_back({.name = "shrink " + describe(down) + ", expand " + describe(up),
+                     .expand = describe(up),
                      .segment_size = down.segment_size(),
                      .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
                                                   const SegmentView& segments, CUstream_st* stream,

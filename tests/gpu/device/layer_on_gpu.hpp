@@ -26,6 +26,7 @@ std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y);
 /// One way to compute a layer. Every one of them gives the same bits.
 struct KernelUnderTest {
   std::string name;
+  std::string expand = "";  ///< of a pair of two operations: the second
   int32_t segment_size = 0;
   std::function<void(const DeviceView& x, const DeviceView& y, const SegmentView& segments,
                      CUstream_st* stream, LaunchOrder order)>
