@@ -200,6 +200,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .num_in = params_.num_in,
           .max_rank = max_rank_,
           .num_slices = params_.num_slices,
+          .num_slots = num_slots_,
           .num_blocks = (num_rank_tiles_ + 3) / 4,
           .has_workspace = has_workspace(num_tokens(tensors)),
           .aligned = are_aligned(tensors),

@@ -8,9 +8,16 @@ namespace {
 // Measured on an H200 (docs/kernel_measurements.md).
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
+constexpr int64_t kMostDecodeTokens = 1024;   // up to there, where each may have its own adapter
 constexpr int64_t kShortPrefillTokens = 512;  // beyond: 64 tokens of B at a time, of large ranks
 constexpr int64_t kLongPrefillTokens = 2048;  // beyond: of all ranks
 constexpr int64_t kDeepWideClusters = 30;  // of 8 CTAs with four stages of 64 tokens, all at once
+
+/// A graph does not know whether a step has one adapter or as many as tokens. Where slots allow the
+/// latter, segments of 64 tokens could be one token each.
+bool may_be_distinct(const LaunchShape& shape) {
+  return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= 2 * shape.num_slots;
+}
 
 LoraVariant in_two_launches(LoraVariant variant) {
   variant.launches = 2;
@@ -32,7 +39,7 @@ LoraVariant wide_shrink(const LaunchShape& shape) {
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
 /// tokens on there may be as many adapters, and a smaller cluster reads more of one in a row.
 LoraVariant shrink_variant(const LaunchShape& shape) {
-  if (shape.num_tokens > kDecodeTokens) return wide_shrink(shape);
+  if (shape.num_tokens > kDecodeTokens && !may_be_distinct(shape)) return wide_shrink(shape);
   if (shape.max_rank <= 16) {
     if (shape.num_tokens > 64) return {1, 1, 2, 2, true};
     if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
@@ -80,7 +87,8 @@ LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.stage == LoraStage::expand) {      // takes no clusters
     const int wide = shape.has_wgmma ? 8 : 4;  // segments of a shrink of as many tokens
-    return expand_variant(shape, shape.aligned && shape.num_tokens > 64 ? wide : 1);
+    const bool is_wide = shape.aligned && shape.num_tokens > 64 && !may_be_distinct(shape);
+    return expand_variant(shape, is_wide ? wide : 1);
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};
   if (!shape.aligned) return {2, 1, 8, 2, false};

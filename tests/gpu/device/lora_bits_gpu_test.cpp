@@ -253,7 +253,7 @@ TEST_P(LoraBitsOfAQuarter, P11P12OneClusterGoesThroughManySegments) {
 
 LaunchShape random_shape(LoraStage stage, uint64_t seed) {
   const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 98, stream); };
-  constexpr int64_t kTokens[] = {1, 8, 9, 32, 33, 64, 65, 256, 257, 1920, 1921, 8192};
+  constexpr int64_t kTokens[] = {1, 8, 9, 32, 33, 64, 65, 256, 257, 512, 513, 2048, 2049, 8192};
   constexpr int64_t kRanks[] = {1, 8, 16, 17, 32, 64, 128, 512};
   constexpr int64_t kWidths[] = {64, 8192, 12288, 16384, 28672};
   const int64_t max_rank = kRanks[draw(1) % std::size(kRanks)], num_slices = 1 + draw(2) % 8;
@@ -262,6 +262,7 @@ LaunchShape random_shape(LoraStage stage, uint64_t seed) {
           .num_in = kWidths[draw(3) % std::size(kWidths)],
           .max_rank = max_rank,
           .num_slices = num_slices,
+          .num_slots = int64_t(1) << draw(7) % 11,
           .num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4,
           .has_workspace = draw(5) % 4 != 0,
           .aligned = draw(6) % 4 != 0,

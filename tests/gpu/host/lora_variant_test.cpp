@@ -39,6 +39,8 @@ void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& tes
           s.num_slices = num_slices;
           s.num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
           test(s);
+          s.num_slots = 2000;
+          test(s);
         }
       }
     }
@@ -125,6 +127,24 @@ TEST(ChooseVariant, WideByTokens) {
   EXPECT_FALSE(shrink(256, 64).is_wide());
   EXPECT_EQ(shrink(257, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
+}
+
+// Where there are slots for an adapter for each second token, up to 1,024 tokens are narrow.
+TEST(ChooseVariant, NarrowWhereStepsMayBeDistinct) {
+  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
+    LaunchShape s = shape(stage, 1024, 64);
+    s.num_slots = 512;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+    s.num_slots = 511;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+    s.num_slots = 2000, s.num_tokens = 1025;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+  }
+  LaunchShape s = shape(LoraStage::expand, 65, 64);
+  s.num_slots = 32;
+  EXPECT_TRUE(choose_variant(s).is_wide());
+  s.num_slots = 33;
+  EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
 // 30 clusters of four stages are there at once; what is more is not worth a round more.
