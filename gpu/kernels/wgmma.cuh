@@ -29,8 +29,8 @@ __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   return (shared_address(rows) & kInCta) / 16 | kEightRows | kSwizzle128;
 }
 
-/// 64 rows of a times kColumns of b. Row 16 · (warp of four) + lane / 4, columns 8 j + 2 (lane % 4)
-/// + i of the product are numbers 4 j + i; + 2 eight rows below.
+/// 64 rows of a times kColumns, 32 or 64, of b. Row 16 · (warp of four) + lane / 4, columns 8 j +
+/// 2 (lane % 4) + i of the product are numbers 4 j + i; + 2 eight rows below.
 template <int kColumns>
 using WgmmaSums = float[kColumns / 2];
 
@@ -62,19 +62,16 @@ __device__ inline void begin_wgmma() {
       : "l"(a), "l"(b), "r"(int(adds)))
 
 /// c = a b^T, plus c where it `adds`: 16 numbers of each row. On its way until wait_for_wgmma().
-template <typename Weight>
-__device__ inline void wgmma(WgmmaSums<32>& c, uint64_t a, uint64_t b, bool adds) {
+template <typename Weight, int kCount>
+__device__ inline void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool adds) {
+  static_assert(kCount == 16 || kCount == 32);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
+  constexpr bool kIsBf16 = std::is_same_v<Weight, __nv_bfloat16>;
+  if constexpr (kCount == 16 && kIsBf16)
     LORATORY_WGMMA_32("bf16.bf16");
-  else
+  else if constexpr (kCount == 16)
     LORATORY_WGMMA_32("f16.f16");
-#endif
-}
-template <typename Weight>
-__device__ inline void wgmma(WgmmaSums<64>& c, uint64_t a, uint64_t b, bool adds) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
+  else if constexpr (kIsBf16)
     LORATORY_WGMMA_64("bf16.bf16");
   else
     LORATORY_WGMMA_64("f16.f16");
@@ -89,17 +86,16 @@ __device__ inline void close_wgmma() {
 #endif
 }
 /// c can be read, and what was multiplied overwritten.
-__device__ inline void wait_for_wgmma(WgmmaSums<32>& c) {
+template <int kCount>
+__device__ inline void wait_for_wgmma(float (&c)[kCount]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : LORATORY_SUMS_16(c, 0) : : "memory");
-#endif
-}
-__device__ inline void wait_for_wgmma(WgmmaSums<64>& c) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : LORATORY_SUMS_16(c, 0), LORATORY_SUMS_16(c, 16)
-               :
-               : "memory");
+  if constexpr (kCount == 16)
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : LORATORY_SUMS_16(c, 0) : : "memory");
+  else
+    asm volatile("wgmma.wait_group.sync.aligned 0;"
+                 : LORATORY_SUMS_16(c, 0), LORATORY_SUMS_16(c, 16)
+                 :
+                 : "memory");
 #endif
 }
 #undef LORATORY_SUMS_16
