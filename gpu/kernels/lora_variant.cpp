@@ -5,7 +5,8 @@
 namespace loratory::gpu {
 namespace {
 
-// Measured on an H200 (docs/kernel_measurements.md).
+// Measured on an H200 (docs/kernel_measurements.md). Of prefill beyond 512 tokens a few points of
+// prototypes alone; kMostDecodeTokens not at all.
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kMostDecodeTokens = 1024;   // up to there, where each may have its own adapter
@@ -31,9 +32,9 @@ LoraVariant wide_shrink(const LaunchShape& shape) {
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
   if (units <= kDeepWideClusters) return {4, 8, 8, 4, true};
   const bool is_long = shape.num_tokens > kLongPrefillTokens;
-  if (is_long && shape.num_blocks > 1) return {8, 8, 8, 3, true};
-  if (shape.max_rank > 32 && is_long == (shape.num_blocks == 1)) return {4, 8, 4, 3, true};
-  return {4, 8, 8, 3, true};
+  const bool has_many_blocks = shape.num_blocks > 1;
+  if (is_long && has_many_blocks) return {8, 8, 8, 3, true};
+  return {4, 8, shape.max_rank > 32 && (is_long || has_many_blocks) ? 4 : 8, 3, true};
 }
 
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33

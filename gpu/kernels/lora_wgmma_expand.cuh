@@ -150,10 +150,6 @@ class WgmmaExpand {
 
   // --- products -----------------------------------------------------------------------------
 
-  __device__ void wait_for_group() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group()), "n"(kNumThreads) : "memory");
-  }
-
   /// A tile, 64 ranks at a time. Products run while the slot of the stage before is filled again,
   /// which the whole warpgroup has read by then.
   __device__ void multiply(const Unit& unit, const UnitSlice& s, Sums& acc) {
@@ -163,7 +159,7 @@ class WgmmaExpand {
     for (int rank = 0; rank < s.rank; rank += kPanelRanks) {
       wait_for_copies<kAhead - 1>();
       show_copies_to_wgmma();
-      wait_for_group();
+      sync_warpgroup(group());
       start(s, rank, stage(slot_), acc);
       load_b(unit, free_slot_);
       close_copy_group();

@@ -13,6 +13,11 @@
 
 namespace loratory::gpu {
 
+/// As __syncthreads(), for the threads of one warpgroup of the CTA, of which there are up to 15.
+__device__ inline void sync_warpgroup(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
 /// What this thread's copies have brought, and it has waited for, may be read by wgmma.
 __device__ inline void show_copies_to_wgmma() {
 #if __CUDA_ARCH__ >= 900
