@@ -5,19 +5,24 @@
 namespace loratory::gpu {
 namespace {
 
-// Measured on an H200 (docs/kernel_measurements.md). Of prefill beyond 512 tokens a few points of
-// prototypes alone; kMostDecodeTokens not at all.
+// Measured on an H200 (docs/kernel_measurements.md).
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
-constexpr int64_t kMostDecodeTokens = 1024;   // up to there, where each may have its own adapter
-constexpr int64_t kShortPrefillTokens = 512;  // beyond: 64 tokens of B at a time, of large ranks
-constexpr int64_t kLongPrefillTokens = 2048;  // beyond: of all ranks
-constexpr int64_t kDeepWideClusters = 30;  // of 8 CTAs with four stages of 64 tokens, all at once
+constexpr int64_t kShortPrefillTokens = 512;  // beyond: wgmma for h of any width
+constexpr int64_t kMostDecodeTokens = 1024;  // up to there, where there are slots for many adapters
+constexpr int64_t kPrefillTokens = 2048;     // beyond: B for 64 tokens at a time, of small ranks
+constexpr int64_t kLongPrefillTokens = 4096;  // beyond: one more stage of B in any case
 
-/// A graph does not know whether a step has one adapter or as many as tokens. Where slots allow the
-/// latter, segments of 64 tokens could be one token each.
+// Units of a wide shrink that are there at once, of 8 CTAs and of 4; deep: with four stages in
+// place of three.
+constexpr int64_t kUnitsOf8Deep = 30, kUnitsOf8 = 45, kUnitsOf4Deep = 60, kUnitsOf4 = 92;
+constexpr int64_t kManyUnits = 192;  // beyond: two rounds at least of them all
+
+/// A graph does not know whether a step has one adapter or as many as slots. Where that leaves few
+/// tokens each, segments of 64 would be mostly empty.
 bool may_be_distinct(const LaunchShape& shape) {
-  return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= 2 * shape.num_slots;
+  const int64_t few = shape.num_tokens > kShortPrefillTokens ? 4 : 8;
+  return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
 }
 
 LoraVariant in_two_launches(LoraVariant variant) {
@@ -25,16 +30,16 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
-/// Four stages where all units are there at once. Otherwise fewer units that begin, of clusters of
-/// four; in long prefill, where x of a unit comes again for each block, blocks of 128 ranks.
+/// The largest cluster, and then the deepest ring, with which all units are there at once, or half
+/// of them. Of many units x comes from DRAM again for each block of ranks: 128 at a time.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
   const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
-  if (units <= kDeepWideClusters) return {4, 8, 8, 4, true};
-  const bool is_long = shape.num_tokens > kLongPrefillTokens;
-  const bool has_many_blocks = shape.num_blocks > 1;
-  if (is_long && has_many_blocks) return {8, 8, 8, 3, true};
-  return {4, 8, shape.max_rank > 32 && (is_long || has_many_blocks) ? 4 : 8, 3, true};
+  if (units <= kUnitsOf8Deep) return {4, 8, 8, 4, true};
+  if (units <= kUnitsOf8) return {4, 8, 8, 3, true};
+  if (units > kManyUnits && shape.num_blocks > 1) return {8, 8, 8, 3, true};
+  const bool is_deep = units <= kUnitsOf4Deep || (units > kUnitsOf4 && units <= 2 * kUnitsOf4Deep);
+  return {4, 8, 4, is_deep ? 4 : 3, true};
 }
 
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
@@ -46,7 +51,7 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
     if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
     return {1, 1, 8, 2, true};
   }
-  if (shape.num_tokens > 128 && shape.max_rank > 64) return {2, 1, 2, 1, true};
+  if (shape.num_tokens > (shape.max_rank > 64 ? 128 : kDecodeTokens)) return {2, 1, 2, 1, true};
   if (shape.num_tokens > 32) return {2, 1, 4, 1, true};
   if (shape.num_in > 8192) return {2, 1, 8, 2, true};
   return {shape.num_blocks > 1 ? 4 : 2, 1, 8, 1, true};
@@ -62,10 +67,26 @@ LoraVariant one_launch(const LaunchShape& shape) {
   return shape.num_tokens > 64 ? LoraVariant{1, 1, 2, 3, true} : LoraVariant{1, 1, 8, 2, true};
 }
 
-/// Three stages where shared memory has room for them whatever the dtype of y is.
+int64_t num_panels(const LaunchShape& shape) {
+  return shape.num_slices * ((shape.max_rank + 63) / 64);
+}
+
+/// In short prefill of many panels of h its beginning, which fetches all of them, takes too long.
+bool takes_wgmma_expand(const LaunchShape& shape) {
+  if (!shape.has_wgmma || shape.max_rank <= 32) return false;
+  if (shape.num_tokens <= kShortPrefillTokens)
+    return shape.num_tokens > kDecodeTokens && num_panels(shape) <= 2;
+  return true;
+}
+
+/// In middling prefill a third stage only where an SM has room for as many CTAs with it, and for
+/// the next kernel. Of eight panels of h, fp32 y leaves no room for one.
 LoraVariant wgmma_expand(const LaunchShape& shape) {
-  const int64_t panels = shape.num_slices * ((shape.max_rank + 63) / 64);
-  return {4, 8, 1, shape.num_tokens > kLongPrefillTokens && panels < 8 ? 3 : 2, true};
+  const int64_t panels = num_panels(shape);
+  const bool is_middling =
+      shape.num_tokens > kShortPrefillTokens && shape.num_tokens <= kLongPrefillTokens;
+  const bool is_deep = panels == 2 || panels > 3 || !is_middling;
+  return {4, 8, 1, is_deep && panels < 8 ? 3 : 2, true};
 }
 
 }  // namespace
@@ -73,10 +94,9 @@ LoraVariant wgmma_expand(const LaunchShape& shape) {
 LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {1, 1, 1, 3, false};
   const int rank_tiles = shape.max_rank > 16 ? 2 : 1;
-  if (token_tiles == 8 && shape.num_tokens > kShortPrefillTokens) {
-    if (shape.max_rank > 32 && shape.has_wgmma) return wgmma_expand(shape);
-    if (shape.max_rank <= 32 && shape.num_tokens > kLongPrefillTokens) return {1, 8, 1, 2, true};
-  }
+  if (token_tiles == 8 && takes_wgmma_expand(shape)) return wgmma_expand(shape);
+  if (token_tiles == 8 && shape.max_rank <= 32 && shape.num_tokens > kPrefillTokens)
+    return {1, 8, 1, 2, true};
   if (token_tiles > 1) return {rank_tiles, 4, 1, 2, true};
   // A stage of all ranks: neighbouring columns are then one run of B. Many stages only where few
   // CTAs must have all of B under way.

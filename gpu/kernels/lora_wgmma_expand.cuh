@@ -19,8 +19,8 @@ class WgmmaExpand {
 
   /// Starts on B, which may be read before the kernel before this one has ended. The ring is free.
   __device__ void begin(const Unit& unit) {
-    load_tile_ = unit.first_tile + group();
-    load_rank_ = load_slice_ = slot_ = 0;
+    load_ = {.tile = unit.first_tile + group()};
+    load_rank_ = slot_ = 0;
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) load_b(unit, i);
     free_slot_ = kAhead;
@@ -33,8 +33,8 @@ class WgmmaExpand {
       y_[i] = static_cast<Out*>(p.y) + c.rows()[token] * p.y_row_stride;
       exists_[i] = token < unit.num_tokens;
     }
-    base_tile_ = unit.first_tile + group();
-    base_slice_ = base_slot_ = 0;
+    base_ = {.tile = unit.first_tile + group()};
+    base_slot_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumBaseStages; ++i) {
       if (!p.add_inputs) fill_base(i);
@@ -45,16 +45,16 @@ class WgmmaExpand {
 
   __device__ void run(const Unit& unit) {
     wait_for_copies<0>();
-    int slice = 0;
+    Walk walk{.tile = unit.first_tile + group()};
 #pragma unroll 1
-    for (int tile = unit.first_tile + group(); tile < unit.end_tile; tile += C::kTileRings) {
-      const UnitSlice& s = c.next_slice_of(tile, slice);
+    for (; enter_tile(unit, walk); walk.tile += C::kTileRings) {
+      const UnitSlice& s = walk.slice;
       Sums acc;
       multiply(unit, s, acc);
       // y of this tile was asked for with the stage after the tile kNumBaseStages before it.
       if constexpr (kAhead >= C::kNumBaseStages) wait_for_copies<C::kNumBaseStages - 1>();
       if (p.two_round) round_deltas(s.scaling, acc);
-      store(p.two_round ? 1 : s.scaling, s, tile, acc);
+      store(p.two_round ? 1 : s.scaling, walk, acc);
       load_base(unit, base_slot_);
       base_slot_ = 1 - base_slot_;
     }
@@ -71,13 +71,23 @@ class WgmmaExpand {
   static constexpr int kEach = 8;                          // neighbouring columns of one thread
   static constexpr int kOutPieces = kIsFp32<Out> ? 2 : 1;  // of 16 bytes, of eight columns
 
+  /// Through a warpgroup's tiles. What it needs of a tile's slice stays in registers: each stage
+  /// would wait for shared memory.
+  struct Walk {
+    int tile;
+    int end = 0;    // of the slice's tiles in the unit
+    int index = 0;  // of the slice
+    UnitSlice slice;
+  };
+
   const Context<C> c;
   const LinearParams& p;
-  int load_tile_ = 0, load_rank_ = 0, load_slice_ = 0;  // of the next stage
-  int free_slot_ = 0, slot_ = 0;                        // of that one, and of the one to multiply
-  int base_tile_ = 0, base_slice_ = 0, base_slot_ = 0;  // of the next tile of y
-  Out* y_[2];                                           // rows of this thread's tokens
-  bool exists_[2];                                      // whether these are tokens of the unit
+  Walk load_, base_;              // to the next stage of B, and the next tile of y
+  int load_rank_ = 0;             // of that stage
+  int free_slot_ = 0, slot_ = 0;  // of that stage, and of the one to multiply
+  int base_slot_ = 0;             // of that tile
+  Out* y_[2];                     // rows of this thread's tokens
+  bool exists_[2];                // whether these are tokens of the unit
 
   __device__ int group() const { return c.warp / C::kTileWarps; }
   __device__ int thread() const { return int(threadIdx.x) % kNumThreads; }
@@ -87,18 +97,27 @@ class WgmmaExpand {
     return reinterpret_cast<uint4*>(c.base_ring() + slot * C::kBaseBytes) + thread();
   }
 
+  /// False: the walk has ended.
+  __device__ bool enter_tile(const Unit& unit, Walk& walk) const {
+    if (walk.tile < walk.end) return true;
+    if (walk.tile >= unit.end_tile) return false;
+    walk.slice = c.next_slice_of(walk.tile, walk.index);
+    walk.end = min(unit.end_tile, c.slices()[walk.index + 1].first_tile);
+    return true;
+  }
+
   // --- loads --------------------------------------------------------------------------------
 
   /// The next stage of B; nothing after the last. A column lies where its n8 tile is read. In place
   /// of columns beyond the slice its last one is read: a column's products reach no other column.
   __device__ void load_b(const Unit& unit, int slot) {
-    if (load_tile_ >= unit.end_tile) return;
-    const UnitSlice& s = c.next_slice_of(load_tile_, load_slice_);
+    if (load_rank_ == 0 && !enter_tile(unit, load_)) return;
+    const UnitSlice& s = load_.slice;
     constexpr int kPieces = kPanelRanks / 8, kAtOnce = kNumThreads / kPieces;
     const int piece = thread() % kPieces, row = thread() / kPieces;
     const int rank = load_rank_ + 8 * piece;
     const int valid = max(0, min(8, s.rank - rank));
-    const int first = (load_tile_ - s.first_tile) * C::kTileColumns;
+    const int first = (load_.tile - s.first_tile) * C::kTileColumns;
 #pragma unroll
     for (int i = row; i < row + C::kTileColumns; i += kAtOnce) {
       const int column = min(first + i, s.num_out - 1);
@@ -109,17 +128,16 @@ class WgmmaExpand {
     load_rank_ += kPanelRanks;
     if (load_rank_ < s.rank) return;
     load_rank_ = 0;
-    load_tile_ += C::kTileRings;
+    load_.tile += C::kTileRings;
   }
 
   /// What a thread will add to in the next tile.
   __device__ void load_base(const Unit& unit, int slot) {
-    if (base_tile_ >= unit.end_tile) return;
-    const UnitSlice& s = c.next_slice_of(base_tile_, base_slice_);
-    for_pieces(s, base_tile_, [&](int, bool exists, Out* at, int piece) {
+    if (!enter_tile(unit, base_)) return;
+    for_pieces(base_, [&](int, bool exists, Out* at, int piece) {
       copy_async_if(exists && p.add_inputs, base(slot) + kNumThreads * piece, at);
     });
-    base_tile_ += C::kTileRings;
+    base_.tile += C::kTileRings;
   }
   /// Where there is nothing to add: -0, which leaves every sum as it is.
   __device__ void fill_base(int slot) const {
@@ -132,10 +150,11 @@ class WgmmaExpand {
   /// This thread's accesses of 16 bytes to a tile of y: of both its tokens, in both halves of the
   /// columns. Each has the number of its first sum, and its own.
   template <typename Access>
-  __device__ void for_pieces(const UnitSlice& s, int tile, Access access) const {
+  __device__ void for_pieces(const Walk& walk, Access access) const {
+    const UnitSlice& s = walk.slice;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int column = (tile - s.first_tile) * C::kTileColumns + 32 * half + kEach * c.quad;
+      const int column = (walk.tile - s.first_tile) * C::kTileColumns + 32 * half + kEach * c.quad;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         Out* const at = y_[i] + (s.offset + column);
@@ -204,8 +223,8 @@ class WgmmaExpand {
 #pragma unroll
     for (float& sum : acc) sum = rounded_delta<Out>(scaling, sum);
   }
-  __device__ void store(float scaling, const UnitSlice& s, int tile, const Sums& acc) const {
-    for_pieces(s, tile, [&](int sum, bool exists, Out* at, int piece) {
+  __device__ void store(float scaling, const Walk& walk, const Sums& acc) const {
+    for_pieces(walk, [&](int sum, bool exists, Out* at, int piece) {
       const uint4 before = base(base_slot_)[kNumThreads * piece];
       store_if(exists, at, results_of_tiles<Out>(before, scaling, acc + sum));
     });

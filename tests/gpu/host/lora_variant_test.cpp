@@ -29,8 +29,8 @@ LoraVariant in_two_launches(LoraVariant variant) {
 
 /// Aligned shapes of a stage on both sides of every size that a rule looks at.
 void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& test) {
-  for (const int64_t num_tokens :
-       {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920, 1921, 2048, 2049, 8192}) {
+  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
+                                   1921, 2048, 2049, 4096, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
         for (const int64_t num_slices : {1, 3}) {
@@ -110,6 +110,9 @@ TEST(ChooseVariant, ShrinkOfLargeRankByTokens) {
   EXPECT_EQ(shrink(256, 64), (LoraVariant{2, 1, 4, 1, true}));
   EXPECT_EQ(shrink(128, 65), (LoraVariant{2, 1, 4, 1, true}));
   EXPECT_EQ(shrink(129, 65), (LoraVariant{2, 1, 2, 1, true}));
+  LaunchShape s = shape(LoraStage::shrink, 257, 64);
+  s.num_slots = 257;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{2, 1, 2, 1, true}));
   EXPECT_EQ(shrink(256, 65), (LoraVariant{2, 1, 2, 1, true}));
 }
 
@@ -129,47 +132,59 @@ TEST(ChooseVariant, WideByTokens) {
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
 }
 
-// Where there are slots for an adapter for each second token, up to 1,024 tokens are narrow.
+// Where there are slots for an adapter for each eight tokens, up to 512 are narrow; up to 1,024
+// with one for each four.
 TEST(ChooseVariant, NarrowWhereStepsMayBeDistinct) {
   for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
-    LaunchShape s = shape(stage, 1024, 64);
-    s.num_slots = 512;
+    LaunchShape s = shape(stage, 512, 64);
+    s.num_slots = 64;
     EXPECT_FALSE(choose_variant(s).is_wide());
-    s.num_slots = 511;
+    s.num_slots = 63;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+    s.num_slots = 256, s.num_tokens = 1024;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+    s.num_slots = 255;
     EXPECT_TRUE(choose_variant(s).is_wide());
     s.num_slots = 2000, s.num_tokens = 1025;
     EXPECT_TRUE(choose_variant(s).is_wide());
   }
   LaunchShape s = shape(LoraStage::expand, 65, 64);
-  s.num_slots = 32;
+  s.num_slots = 8;
   EXPECT_TRUE(choose_variant(s).is_wide());
-  s.num_slots = 33;
+  s.num_slots = 9;
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
-// 30 clusters of four stages are there at once; what is more is not worth a round more.
-TEST(ChooseVariant, WideByRounds) {
+// What is there at once with the largest clusters and the deepest ring, and then half of it.
+TEST(ChooseVariant, WideByUnits) {
   EXPECT_EQ(shrink(30 * 64, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(shrink(30 * 64 + 1, 64), (LoraVariant{4, 8, 8, 3, true}));
-  LaunchShape s = shape(LoraStage::shrink, 10 * 64, 64);
+  EXPECT_EQ(shrink(45 * 64, 64), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink(46 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink(60 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink(61 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(shrink(92 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(shrink(93 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink(120 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink(121 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(linear(9999, 16), (LoraVariant{4, 8, 4, 3, true, 2}));
+  LaunchShape s = shape(LoraStage::shrink, 15 * 64, 64);
+  s.num_blocks = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 4, true}));
   s.num_blocks = 3;
-  EXPECT_EQ(choose_variant(s).stages, 4);
-  s.num_blocks = 4;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 3, true}));
 }
 
-TEST(ChooseVariant, WideInLongPrefill) {
-  EXPECT_EQ(shrink(2048, 64), (LoraVariant{4, 8, 8, 3, true}));
-  EXPECT_EQ(shrink(2049, 64), (LoraVariant{4, 8, 4, 3, true}));
-  EXPECT_EQ(linear(8192, 33), (LoraVariant{4, 8, 4, 3, true, 2}));
-  EXPECT_EQ(linear(8192, 32), (LoraVariant{4, 8, 8, 3, true, 2}));
-  LaunchShape s = shape(LoraStage::shrink, 8192, 64);
-  s.num_blocks = 2;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{8, 8, 8, 3, true}));
-  s.num_tokens = 2048;
+// x would be read for each block of 64 ranks.
+TEST(ChooseVariant, WideOfManyUnitsTakes128Ranks) {
+  LaunchShape s = shape(LoraStage::shrink, 64 * 64, 64);
+  s.num_blocks = 3;
   EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
-  s.max_rank = 32;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 3, true}));
+  s.num_blocks = 4;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{8, 8, 8, 3, true}));
+  s.num_blocks = 1;
+  s.num_tokens = 193 * 64;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
 }
 
 // --- expand -----------------------------------------------------------------------------------
@@ -196,7 +211,9 @@ TEST(ExpandVariant, IsOfSoManyTokensAtOnce) {
   for_all_shapes(LoraStage::linear, [](const LaunchShape& s) {
     for (const int token_tiles : {1, 4, 8}) {
       const LoraVariant v = expand_variant(s, token_tiles);
-      const bool makes_64 = token_tiles == 8 && s.num_tokens > (s.max_rank > 32 ? 512 : 2048);
+      const bool is_narrow_h = s.num_slices * ((s.max_rank + 63) / 64) <= 2;
+      const int64_t most_by_32 = s.max_rank <= 32 ? 2048 : is_narrow_h ? 256 : 512;
+      const bool makes_64 = token_tiles == 8 && s.num_tokens > most_by_32;
       EXPECT_EQ(v.token_tiles, token_tiles == 8 && !makes_64 ? 4 : token_tiles);
       EXPECT_EQ(v.needs_wgmma(), makes_64 && s.max_rank > 32);
       EXPECT_EQ(v.cluster, 1);
@@ -217,22 +234,43 @@ TEST(ExpandVariant, ByRank) {
   EXPECT_EQ(expand_variant(shape(LoraStage::expand, 9999, 32), 4), (LoraVariant{2, 4, 1, 2, true}));
 }
 
-// On wgmma beyond 512 tokens; a third stage in long prefill, where fp32 y leaves room for it.
+// On wgmma beyond 512 tokens, of one or two panels of 64 ranks beyond 256.
 TEST(ExpandVariant, OfWgmma) {
-  LaunchShape s = shape(LoraStage::expand, 512, 33);
+  LaunchShape s = shape(LoraStage::expand, 512, 65);
+  s.num_slices = 2;
   EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
   s.num_tokens = 513;
-  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
-  s.num_tokens = 2049;
   EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 3, true}));
-  s.num_slices = 7;
+  s.num_slices = 1;
+  s.num_tokens = 257;
   EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 3, true}));
-  s.max_rank = 65;
-  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
-  s.num_slices = 1, s.max_rank = 512;
-  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{4, 8, 1, 2, true}));
-  s.has_wgmma = false;
+  s.num_tokens = 256;
   EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
+  s.num_tokens = 513, s.max_rank = 32;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
+  s.max_rank = 64, s.has_wgmma = false;
+  EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
+}
+
+// One or three panels leave no room for a third stage beside as many CTAs; eight none at all.
+TEST(ExpandVariant, StagesOfWgmma) {
+  const auto stages = [](int64_t num_tokens, int64_t max_rank, int64_t num_slices) {
+    LaunchShape s = shape(LoraStage::expand, num_tokens, max_rank);
+    s.num_slices = num_slices;
+    return expand_variant(s, 8).stages;
+  };
+  EXPECT_EQ(stages(512, 64, 1), 3);
+  EXPECT_EQ(stages(513, 64, 1), 2);
+  EXPECT_EQ(stages(4096, 64, 1), 2);
+  EXPECT_EQ(stages(4097, 64, 1), 3);
+  EXPECT_EQ(stages(4096, 64, 2), 3);
+  EXPECT_EQ(stages(4096, 128, 1), 3);
+  EXPECT_EQ(stages(4096, 64, 3), 2);
+  EXPECT_EQ(stages(4097, 64, 3), 3);
+  EXPECT_EQ(stages(4096, 64, 4), 3);
+  EXPECT_EQ(stages(4097, 64, 7), 3);
+  EXPECT_EQ(stages(4097, 64, 8), 2);
+  EXPECT_EQ(stages(4097, 512, 1), 2);
 }
 
 // A stage holds all ranks where they fit, and two stages are for few tokens.
