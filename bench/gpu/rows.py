@@ -98,7 +98,7 @@ ANCHORS = [
     Row("P", "shrink", 4096, (4096,) * 3, 64, 512, 4),
 ]
 
-PREFILLS = [("P", 512, 4), ("P", 2048, 4), ("P", 8192, 4),
+PREFILLS = [("P", 512, 4), ("P", 2048, 4), ("P", 4096, 4), ("P", 8192, 4),
             ("Pz", 512, 8), ("Pz", 2048, 8), ("Pz", 8192, 8)]
 
 # What the anchors leave out: ranks, counts, the layers of 8B and 70B models, long prefill.
