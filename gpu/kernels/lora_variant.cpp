@@ -9,18 +9,18 @@ namespace {
 
 constexpr int64_t kDecodeTokens = 256;        // beyond: more tokens than a segment of 8 is good for
 constexpr int64_t kShortPrefillTokens = 512;  // beyond: wgmma for h of any width
-constexpr int64_t kMostDecodeTokens = 1024;  // up to there, where there are slots for many adapters
-constexpr int64_t kPrefillTokens = 2048;     // beyond: B for 64 tokens at a time, of small ranks
+constexpr int64_t kMostDecodeTokens = 1024;   // up to there, where slots allow many adapters
+constexpr int64_t kPrefillTokens = 2048;      // beyond: B for 64 tokens at a time, of small ranks
 constexpr int64_t kLongPrefillTokens = 4096;  // beyond: one more stage of B in any case
 
 // Units of a wide shrink that are there at once, of 8 CTAs and of 4; deep: with four stages in
 // place of three.
 constexpr int64_t kUnitsOf8Deep = 30, kUnitsOf8 = 45, kUnitsOf4Deep = 60, kUnitsOf4 = 92;
-constexpr int64_t kManyUnits = 192;  // beyond: two rounds at least of them all
+constexpr int64_t kManyUnits = 192;  // beyond: more than two rounds of the most of them
 
 /// A graph does not know whether a step has one adapter or as many as slots. Where that leaves few
 /// tokens each, segments of 64 would be mostly empty.
-bool may_be_distinct(const LaunchShape& shape) {
+bool may_have_many_adapters(const LaunchShape& shape) {
   const int64_t few = shape.num_tokens > kShortPrefillTokens ? 4 : 8;
   return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
 }
@@ -45,7 +45,7 @@ LoraVariant wide_shrink(const LaunchShape& shape) {
 /// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
 /// tokens on there may be as many adapters, and a smaller cluster reads more of one in a row.
 LoraVariant shrink_variant(const LaunchShape& shape) {
-  if (shape.num_tokens > kDecodeTokens && !may_be_distinct(shape)) return wide_shrink(shape);
+  if (shape.num_tokens > kDecodeTokens && !may_have_many_adapters(shape)) return wide_shrink(shape);
   if (shape.max_rank <= 16) {
     if (shape.num_tokens > 64) return {1, 1, 2, 2, true};
     if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
@@ -79,8 +79,8 @@ bool takes_wgmma_expand(const LaunchShape& shape) {
   return true;
 }
 
-/// In middling prefill a third stage only where an SM has room for as many CTAs with it, and for
-/// the next kernel. Of eight panels of h, fp32 y leaves no room for one.
+/// Two stages where they were the faster: in middling prefill of one panel of h, and of three, with
+/// which an SM then has room for two CTAs. Of eight, fp32 y leaves no room for a third.
 LoraVariant wgmma_expand(const LaunchShape& shape) {
   const int64_t panels = num_panels(shape);
   const bool is_middling =
@@ -108,7 +108,7 @@ LoraVariant expand_variant(const LaunchShape& shape, int token_tiles) {
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.stage == LoraStage::expand) {      // takes no clusters
     const int wide = shape.has_wgmma ? 8 : 4;  // segments of a shrink of as many tokens
-    const bool is_wide = shape.aligned && shape.num_tokens > 64 && !may_be_distinct(shape);
+    const bool is_wide = shape.aligned && shape.num_tokens > 64 && !may_have_many_adapters(shape);
     return expand_variant(shape, is_wide ? wide : 1);
   }
   if (!shape.has_clusters) return {1, 1, 1, 2, shape.aligned};

@@ -126,9 +126,7 @@ class WideExpand {
   __device__ bool enter_slice(const Unit& unit) {
     const int tile = from_.first_tile + load_column_ / C::kTileColumns;
     if (tile >= unit.end_tile) return false;
-#pragma unroll 1
-    while (c.slices()[load_slice_ + 1].first_tile <= tile) ++load_slice_;
-    const UnitSlice& s = c.slices()[load_slice_];
+    const UnitSlice& s = c.next_slice_of(tile, load_slice_);
     from_ = {.b = s.b,
              .row_bytes = s.b_row_bytes,
              .rank = s.rank,

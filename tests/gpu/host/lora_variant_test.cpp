@@ -134,7 +134,7 @@ TEST(ChooseVariant, WideByTokens) {
 
 // Where there are slots for an adapter for each eight tokens, up to 512 are narrow; up to 1,024
 // with one for each four.
-TEST(ChooseVariant, NarrowWhereStepsMayBeDistinct) {
+TEST(ChooseVariant, NarrowWhereStepsMayHaveManyAdapters) {
   for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
     LaunchShape s = shape(stage, 512, 64);
     s.num_slots = 64;
@@ -252,7 +252,7 @@ TEST(ExpandVariant, OfWgmma) {
   EXPECT_EQ(expand_variant(s, 8), (LoraVariant{2, 4, 1, 2, true}));
 }
 
-// One or three panels leave no room for a third stage beside as many CTAs; eight none at all.
+// In middling prefill of one panel or three it is the slower; of eight fp32 y leaves it no room.
 TEST(ExpandVariant, StagesOfWgmma) {
   const auto stages = [](int64_t num_tokens, int64_t max_rank, int64_t num_slices) {
     LaunchShape s = shape(LoraStage::expand, num_tokens, max_rank);
