@@ -43,7 +43,7 @@ class Exchange {
 
   /// Before the first sum of a unit.
   __device__ void begin_unit() {
-    if (blocks_done_ > 0) release();
+    if (!C::kSetsAside && blocks_done_ > 0) release();
   }
 
   /// After finish_block(): what was received has been used.
@@ -58,6 +58,7 @@ class Exchange {
   /// Before the first sum of a block is handed over, by all threads. The block whose buffer this
   /// one gets was released kNumBuffers blocks ago; of two, others may be waited for a block later.
   __device__ void begin_block(const Unit& unit, int block) {
+    if constexpr (C::kSetsAside) release();  // until now this CTA has used the buffer itself
     if (C::kNumBuffers == 1 || index(unit, block) == 0) wait_for_others();
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {
@@ -69,9 +70,13 @@ class Exchange {
   /// To how many CTAs a sum goes.
   static constexpr uint32_t kCopies = C::kSends && !C::kScatters ? C::kCluster : 1;
 
-  /// Four sums of a group, ranks j.. of the block; `cta` < kCopies.
+  /// Four sums of a group, or of what a CTA sums at once, ranks j.. of the block; `cta` < kCopies.
   __device__ void hand_over(const Unit& unit, int block, int group, int token, int j, float4 sum,
                             int cta) const {
+    if constexpr (!C::kHandsOver) {
+      keep(unit, token, block * C::kBlockRank + j, sum, group > 0);
+      return;
+    }
     float* const to = c.receive() + buffer(unit, block) * C::kReceiveFloats;
     if constexpr (C::kScatters) {
       const int own_token = token / C::kCluster;
@@ -87,6 +92,7 @@ class Exchange {
 
   /// h of a block: to shared memory, or to p.h. Four ranks a thread.
   __device__ void finish_block(const Unit& unit, int block) {
+    if constexpr (!C::kHandsOver) return;
     if constexpr (C::kSends)
       wait_for_bytes(c.barriers() + buffer(unit, block), parity(unit, block));
     constexpr uint32_t kFours = C::kBlockRank / 4;
@@ -161,8 +167,9 @@ class Exchange {
     return sums[0];
   }
 
-  /// Four sums of a token; `rank` counts over the tiles of all slices.
-  __device__ void keep(const Unit& unit, int token, int rank, float4 v) const {
+  /// Four sums of a token; `rank` counts over the tiles of all slices. adds: to what this thread
+  /// has written.
+  __device__ void keep(const Unit& unit, int token, int rank, float4 v, bool adds = false) const {
     const UnitSlice& s = c.slice_of(unit, rank / 16, &UnitSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
     if constexpr (C::kExpands) {
@@ -170,20 +177,22 @@ class Exchange {
           reinterpret_cast<uint2*>(c.h_place(token, s.h_column + j / 8 * 8)) + j / 4 % 2;
       split<typename C::Weight>(v, s.rank - j, place[0], place[2]);
     } else {
-      write_h(unit, s, token, j, v);
+      write_h(unit, s, token, j, v, adds);
     }
   }
-  __device__ void write_h(const Unit& unit, const UnitSlice& s, int token, int j, float4 v) const {
+  __device__ void write_h(const Unit& unit, const UnitSlice& s, int token, int j, float4 v,
+                          bool adds) const {
     float* const h =
         reinterpret_cast<float*>(c.tokens(unit.table)[token].y) + s.index * p.h_slice_stride + j;
     if (p.h_aligned && j + 4 <= s.rank) {
-      *reinterpret_cast<float4*>(h) = v;
+      auto& four = *reinterpret_cast<float4*>(h);
+      four = adds ? added(four, v) : v;
       return;
     }
     const float of[] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (j + i < s.rank) h[i] = of[i];
+      if (j + i < s.rank) h[i] = adds ? h[i] + of[i] : of[i];
     }
   }
 };

@@ -122,11 +122,12 @@ class LoraCta {
     __syncthreads();
     const UnitSlice& totals = c.slices(table)[u.num_slices];
     u.num_rank_tiles = totals.first_rank_tile;
-    u.h_width = totals.h_column;
     u.end_block = (u.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
     if constexpr (C::kExpands) {
       const uint32_t first = share(totals.first_tile, items.first, work.items_each);
       set_tiles(u, first, share(totals.first_tile, items.end, work.items_each) - first);
+      u.end_h = totals.h_column;
+      if (!C::kShrinks && C::kTokenTiles > 1 && u.num_slices > 1) set_h(u);
     } else {
       u.first_block = int(items.first);
       u.end_block = min(u.end_block, int(items.end));
@@ -162,6 +163,13 @@ class LoraCta {
     u.end_tile = int(first + share(count, c.cta + 1, C::kCluster));
   }
 
+  /// h of the slices that the tiles belong to. A unit of few tokens has mostly all.
+  __device__ void set_h(Unit& u) const {
+    if (u.first_tile == u.end_tile) return;
+    u.first_h = c.slice_of(u, u.first_tile, &UnitSlice::first_tile).h_column;
+    u.end_h = (&c.slice_of(u, u.end_tile - 1, &UnitSlice::first_tile) + 1)->h_column;
+  }
+
   __device__ void run(const Unit& unit) {
     exchange_.begin_unit();
     if constexpr (C::kShrinks) shrink_.begin(unit);
@@ -188,7 +196,7 @@ class LoraCta {
 
   /// h is waited for first, so y is asked for behind it.
   __device__ void load_h(const Unit& unit) {
-    const int count = unit.num_tokens * (unit.h_width / 8);
+    const int count = unit.num_tokens * h_pieces(unit);
     int e = int(threadIdx.x);
     EightRanks v = {};
     if (e < count) read_h(unit, e, v);
@@ -199,10 +207,13 @@ class LoraCta {
       if (e < count) read_h(unit, e, v);
     }
   }
+  __device__ static int h_pieces(const Unit& unit) { return (unit.end_h - unit.first_h) / 8; }
+  __device__ static int h_column(const Unit& unit, int e) {
+    return unit.first_h + e % h_pieces(unit) * 8;
+  }
   __device__ void read_h(const Unit& unit, int e, EightRanks& v) const {
-    const int eights = unit.h_width / 8;
-    const int token = e / eights;
-    const int column = e % eights * 8;
+    const int token = e / h_pieces(unit);
+    const int column = h_column(unit, e);
     const UnitSlice& s = c.slice_of(unit, column, &UnitSlice::h_column);
     const int j = column - s.h_column;
     const float* const h = h_row(token) + s.index * p.h_slice_stride + j;
@@ -219,11 +230,10 @@ class LoraCta {
     return reinterpret_cast<const float*>(c.tokens()[token].x);
   }
   __device__ void store_h(const Unit& unit, int e, const EightRanks& v) const {
-    const int eights = unit.h_width / 8;
     uint2 hi[2], lo[2];
     split<typename C::Weight>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
     split<typename C::Weight>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
-    std::byte* const place = c.h_place(e / eights, e % eights * 8);
+    std::byte* const place = c.h_place(e / h_pieces(unit), h_column(unit, e));
     *reinterpret_cast<uint4*>(place) = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
     *reinterpret_cast<uint4*>(place + C::kLowBytes) = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
   }

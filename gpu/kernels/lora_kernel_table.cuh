@@ -57,7 +57,12 @@ void append_shrink(std::vector<LoraKernel>& list) {
                            lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 4, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 4, true>(),
-                           lora_kernel_entry<Weight, Weight, k, 8, 8, 8, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 1, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 4, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 2, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 1, 3, true>(),
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});

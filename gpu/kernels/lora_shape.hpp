@@ -54,8 +54,8 @@ struct Shape {
   static_assert(!kWide || (!kExpands && (kWgmma || (kTokenTiles == 4 && kRankTiles == 4))));
   /// What a CTA's warps sum before they meet: several groups where registers hold them.
   static constexpr int groups_at_once() {
-    if (kWide || kRankTiles > 1) return 1;
-    if (!kExpands) return kCluster == 2 ? 2 : 1;
+    if (kWide || kRankTiles > (kExpands ? 1 : 2)) return 1;
+    if (!kExpands) return std::min(kGroupsEach, kRankTiles == 1 || kCluster == 2 ? 2 : 1);
     return kGroupsEach <= 4 ? kGroupsEach : 1;
   }
   static constexpr int kGroupsAtOnce = groups_at_once();
@@ -99,7 +99,10 @@ struct Shape {
 
   // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
   // Otherwise to every CTA, which each add them up.
+  // A wide shrink without a cluster writes the first half of the groups to h, and adds the second.
   static constexpr bool kScatters = kCluster > 1 && !kExpands;
+  static constexpr bool kHandsOver = kCluster > 1 || !kWide;
+  static constexpr int kParts = kHandsOver ? 1 : 2;
   static constexpr int kNumBuffers = kCluster > 1 && !kWide ? 2 : 1;
   static constexpr int kRowFloats = kBlockRank + 4;  // + 4 keeps banks apart
   static constexpr int kTileFloats = kTokens * kRowFloats;
@@ -107,8 +110,12 @@ struct Shape {
       kShrinks && !kWide ? kGroupsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kSenders = kWide ? kCluster : kNumGroups;  // of sums of a token
-  static constexpr int kReceiveFloats = kSenders * kReceiveTile;
-  static constexpr int kSumFloats = kShrinks ? kPartialFloats + kNumBuffers * kReceiveFloats : 0;
+  static constexpr int kReceiveFloats = kHandsOver ? kSenders * kReceiveTile : 0;
+  /// A pair of groups waits for the next pair where sums of others come later, if any do.
+  static constexpr bool kSetsAside = kWide && kGroupsEach / kParts > 2;
+  static constexpr int kAsideFloats = kSetsAside ? kTokens * kBlockRank : 0;
+  static constexpr int kSumFloats =
+      kShrinks ? kPartialFloats + std::max(kNumBuffers * kReceiveFloats, kAsideFloats) : 0;
 
   /// Of a unit: slices and tokens. The loads of a wide one begin while the one before is finished.
   static constexpr int kNumTables = kWide ? 2 : 1;

@@ -34,8 +34,8 @@ struct Unit {
   int first_token, num_tokens, num_slices;
   int num_rank_tiles;
   int first_block, end_block;  ///< of ranks
-  int h_width;                 ///< padded ranks of all slices
   int first_tile, end_tile;    ///< of this CTA
+  int first_h, end_h;          ///< padded ranks of the slices that they belong to
   int table;                   ///< in shared memory
 };
 

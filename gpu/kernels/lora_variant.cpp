@@ -13,10 +13,11 @@ constexpr int64_t kMostDecodeTokens = 1024;   // up to there, where slots allow 
 constexpr int64_t kPrefillTokens = 2048;      // beyond: B for 64 tokens at a time, of small ranks
 constexpr int64_t kLongPrefillTokens = 4096;  // beyond: one more stage of B in any case
 
-// Units of a wide shrink that are there at once, of 8 CTAs and of 4; deep: with four stages in
-// place of three.
+// Units of a wide shrink that are there at once: of 64 ranks in clusters of 8, 4, 2 and 1, and of
+// 128 ranks; deep: with four stages in place of three.
 constexpr int64_t kUnitsOf8Deep = 30, kUnitsOf8 = 45, kUnitsOf4Deep = 60, kUnitsOf4 = 92;
-constexpr int64_t kManyUnits = 192;  // beyond: more than two rounds of the most of them
+constexpr int64_t kUnitsOf2Deep = 132, kUnitsOf2 = 198, kUnitsOf1 = 396;
+constexpr int64_t kUnitsOf4By128 = 60, kUnitsOf2By128 = 132, kUnitsOf1By128 = 264;
 
 /// A graph does not know whether a step has one adapter or as many as slots. Where that leaves few
 /// tokens each, segments of 64 would be mostly empty.
@@ -30,29 +31,55 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
-/// The largest cluster, and then the deepest ring, with which all units are there at once, or half
-/// of them. Of many units x comes from DRAM again for each block of ranks: 128 at a time.
+/// The largest cluster, and then the deepest ring, with which all units are there at once. More
+/// than one block goes 128 ranks at a time where those are, for x comes half as often.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
-  const int64_t units = (shape.num_tokens + 63) / 64 * shape.num_blocks;
+  const int64_t segments = (shape.num_tokens + 63) / 64;
+  const int64_t units = segments * shape.num_blocks;
+  const int64_t units_by_128 = segments * ((shape.num_blocks + 1) / 2);
   if (units <= kUnitsOf8Deep) return {4, 8, 8, 4, true};
   if (units <= kUnitsOf8) return {4, 8, 8, 3, true};
-  if (units > kManyUnits && shape.num_blocks > 1) return {8, 8, 8, 3, true};
-  const bool is_deep = units <= kUnitsOf4Deep || (units > kUnitsOf4 && units <= 2 * kUnitsOf4Deep);
-  return {4, 8, 4, is_deep ? 4 : 3, true};
+  if (units <= kUnitsOf4Deep) return {4, 8, 4, 4, true};
+  if (shape.num_blocks == 2 && units_by_128 <= kUnitsOf4By128) return {8, 8, 4, 3, true};
+  if (units <= kUnitsOf4) return {4, 8, 4, 3, true};
+  if (units <= kUnitsOf2Deep) return {4, 8, 2, 4, true};
+  if (units <= kUnitsOf2 || shape.num_blocks == 1) return {4, 8, 2, 3, true};
+  if (units_by_128 <= kUnitsOf2By128) return {8, 8, 2, 3, true};
+  if (units <= kUnitsOf1) return {4, 8, 1, 3, true};
+  return {8, 8, units_by_128 <= kUnitsOf1By128 ? 1 : 2, 3, true};
 }
 
-/// Enough units to fill the GPU, and yet few enough that all of them are there at once: from 33
-/// tokens on there may be as many adapters, and a smaller cluster reads more of one in a row.
+/// Slots allow no more adapters than leave each so many tokens.
+bool has_tokens_each(const LaunchShape& shape, int64_t tokens) {
+  return shape.num_tokens >= tokens * shape.num_slots;
+}
+
+/// More than 32 tokens, 8 at a time. Few adapters: as for fewer tokens, while their units are there
+/// at once. Many: small clusters, which read more of one in a row.
+LoraVariant narrow_shrink(const LaunchShape& shape) {
+  const bool few = has_tokens_each(shape, 4) && shape.num_tokens <= kDecodeTokens;
+  if (shape.max_rank <= 16) {
+    const bool is_small = shape.num_tokens * shape.num_slices <= 64;
+    if (few) return {1, 1, shape.num_slices == 1 || shape.num_tokens <= 64 ? 8 : 4, 2, true};
+    return {1, 1, is_small ? 4 : 2, 2, true};
+  }
+  const bool is_small = shape.num_tokens * shape.num_blocks <= 128;
+  if (few && is_small && shape.max_rank <= 32) return {2, 1, 8, 2, true};
+  if (few && is_small) return {4, 1, 8, 1, true};
+  return {2, 1, few || is_small ? 4 : 2, 1, true};
+}
+
+/// Of few tokens as many CTAs as there are chunks of K. From 65 tokens on segments of 32 are full
+/// where slots allow few adapters, and a graph of 257 has segments of 64.
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > kDecodeTokens && !may_have_many_adapters(shape)) return wide_shrink(shape);
-  if (shape.max_rank <= 16) {
-    if (shape.num_tokens > 64) return {1, 1, 2, 2, true};
-    if (shape.num_tokens > 32 || shape.num_slices > 1) return {1, 1, 4, 2, true};
-    return {1, 1, 8, 2, true};
+  if (shape.num_tokens > 32) {
+    const bool has_wide_slots = has_tokens_each(shape, 32) && shape.num_tokens > 64;
+    const bool is_narrow = shape.max_rank <= 16 && shape.num_slices == 1;
+    return has_wide_slots && !is_narrow ? LoraVariant{4, 4, 8, 4, true} : narrow_shrink(shape);
   }
-  if (shape.num_tokens > (shape.max_rank > 64 ? 128 : kDecodeTokens)) return {2, 1, 2, 1, true};
-  if (shape.num_tokens > 32) return {2, 1, 4, 1, true};
+  if (shape.max_rank <= 16) return {1, 1, shape.num_slices > 1 ? 4 : 8, 2, true};
   if (shape.num_in > 8192) return {2, 1, 8, 2, true};
   return {shape.num_blocks > 1 ? 4 : 2, 1, 8, 1, true};
 }

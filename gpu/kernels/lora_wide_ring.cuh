@@ -70,7 +70,6 @@ class WideRing {
   const std::byte* a_from_[kRanks];  // this thread's piece of the first stage
   const std::byte* x_from_[kTokens];
   uint32_t existing_;     // bit i: the i-th rank, or token behind the ranks
-  int end_;               // of K, from that piece on
   int column_;            // of the next stage to load, of the CTA's
   int free_slot_, slot_;  // of the next stage to load, and to multiply: bytes
 
@@ -83,7 +82,6 @@ class WideRing {
 
   __device__ void find_rows(const Unit& unit) {
     existing_ = 0;
-    end_ = p.num_in - first_column();
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
       const int in_block = i * kRowsAtOnce + row();
@@ -112,7 +110,7 @@ class WideRing {
   template <int kFirst, int kRows>
   __device__ void load_rows(std::byte* to, const std::byte* const (&from)[kRows],
                             int column) const {
-    const uint32_t existing = column < end_ ? existing_ : 0;
+    const uint32_t existing = column + first_column() < p.num_in ? existing_ : 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       copy_async(to + i * kRowsAtOnce * C::kRowBytes, from[i] + 2 * int64_t(column),

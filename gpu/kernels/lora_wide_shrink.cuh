@@ -19,14 +19,14 @@ class WideShrink {
 
   /// Sums, and hands them over. The ring is free then, once all threads are through.
   __device__ void run(const Unit& unit, Exchange<C>& exchange) {
-    Sums total;
     const bool works = product_.has_work(unit);
-    if constexpr (C::kGroupsEach == 1)
-      sum_group(works, total);
-    else
-      sum_two_groups(works, total);
-    exchange.begin_block(unit, unit.first_block);
-    if (works) product_.hand_over(unit, exchange, c.cta, total);
+#pragma unroll
+    for (int part = 0; part < C::kParts; ++part) {
+      Sums total;
+      sum_part(works, total);
+      exchange.begin_block(unit, unit.first_block);
+      if (works) product_.hand_over(unit, exchange, c.cta + part, total);
+    }
   }
 
  private:
@@ -39,18 +39,26 @@ class WideShrink {
   WideRing<C> ring_;
   Product product_;
 
-  /// Neighbours, which the balanced tree adds first: to -0, which changes no bit.
-  __device__ void sum_two_groups(bool works, Sums& total) {
-    static_assert(C::kGroupsEach <= 2);
+  /// One, two or four groups as the balanced tree adds them. A group is added to the one before,
+  /// and a pair to the pair before, which waits in shared memory.
+  __device__ void sum_part(bool works, Sums& total) {
+    constexpr int kGroups = C::kGroupsEach / C::kParts;
+    static_assert(kGroups <= 4);
+    if constexpr (kGroups == 1) {
+      sum_group(works, total);
+    } else {
 #pragma unroll
-    for (int j = 0; j < kSums; ++j) total[j] = -0.0F;
+      for (int j = 0; j < kSums; ++j) total[j] = -0.0F;
 #pragma unroll 1
-    for (int i = 0; i < 2; ++i) {
-      Sums group;
-      sum_group(works, group);
+      for (int i = 0; i < kGroups; ++i) {
+        if (i == 2) set_aside(total);
+        Sums group;
+        sum_group(works, group);
 #pragma unroll
-      for (int j = 0; j < kSums; ++j) total[j] += group[j];
+        for (int j = 0; j < kSums; ++j) total[j] += group[j];
+      }
     }
+    if constexpr (kGroups == 4) add_pair(total);
   }
   __device__ void sum_group(bool works, Sums& total) {
     if (chunk_size(p.num_in) % 64 == 0)
@@ -75,16 +83,23 @@ class WideShrink {
       const std::byte* const stage = ring_.wait_for_stage();
       __syncthreads();  // all of it is there, and the one before has been read
       if (works) {
-#pragma unroll
-        for (int column = 0; column < 64; column += kStep) {
-          if (column > 0) end_step(chunk, left, acc, total);
-          product_.template start<kStep>(ring_.x_of(stage), stage, column, left < chunk, acc);
-          left -= kStep;
+        if (kStep == 64 || left >= 64) {
+          start<64>(stage, 0, chunk, left, acc);
+        } else {
+          start<32>(stage, 0, chunk, left, acc);
+          end_step(chunk, left, acc, total);
+          start<32>(stage, 32, chunk, left, acc);
         }
       }
       ring_.refill();
     }
     end_step(chunk, left, acc, total);
+  }
+
+  template <int kColumns>
+  __device__ void start(const std::byte* stage, int column, int chunk, int& left, Sums& acc) const {
+    product_.template start<kColumns>(ring_.x_of(stage), stage, column, left < chunk, acc);
+    left -= kColumns;
   }
 
   /// What was started is there, and may complete a chunk.
@@ -94,6 +109,23 @@ class WideShrink {
 #pragma unroll
     for (int j = 0; j < kSums; ++j) total[j] += acc[j];
     left = chunk;
+  }
+
+  /// A thread's own sums, four at a time.
+  __device__ float4* aside() const { return c.aside() + threadIdx.x; }
+  __device__ void set_aside(Sums& total) const {
+#pragma unroll
+    for (int j = 0; j < kSums; j += 4) {
+      aside()[j / 4 * C::kNumThreads] = {total[j], total[j + 1], total[j + 2], total[j + 3]};
+      total[j] = total[j + 1] = total[j + 2] = total[j + 3] = -0.0F;
+    }
+  }
+  __device__ void add_pair(Sums& total) const {
+#pragma unroll
+    for (int j = 0; j < kSums; j += 4) {
+      const float4 pair = aside()[j / 4 * C::kNumThreads];
+      total[j] += pair.x, total[j + 1] += pair.y, total[j + 2] += pair.z, total[j + 3] += pair.w;
+    }
   }
 };
 

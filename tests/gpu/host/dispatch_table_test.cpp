@@ -189,7 +189,7 @@ TEST(DispatchTable, NamesWideVariantsThatNoKernelCanHave) {
     EXPECT_EQ(error_of_variant({4, token_tiles, 1, 3, true}, LoraStage::shrink),
               at + "cluster: must be above 1 where token_tiles is");
   }
-  EXPECT_EQ(error_of_variant({8, 8, 8, 3, true, 2}), "");
+  EXPECT_EQ(error_of_variant({8, 8, 4, 3, true, 2}), "");
   EXPECT_EQ(error_of_variant({8, 4, 8, 3, true, 2}),
             at + "rank_tiles: must be 4 where token_tiles is above 1, or 8 where it is 8");
   EXPECT_EQ(error_of_variant({8, 1, 8, 3, true}),

@@ -38,9 +38,10 @@ void for_all_shapes(LoraStage stage, const std::function<void(LaunchShape)>& tes
           s.num_in = num_in;
           s.num_slices = num_slices;
           s.num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
-          test(s);
-          s.num_slots = 2000;
-          test(s);
+          for (const int64_t num_slots : {1, 16, 2000}) {
+            s.num_slots = num_slots;
+            test(s);
+          }
         }
       }
     }
@@ -85,15 +86,33 @@ TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
 
 // --- shrink -----------------------------------------------------------------------------------
 
-// Fewer CTAs of a cluster, the more segments there are.
+/// Of few adapters, and where each token may have its own.
+LoraVariant shrink_of(int64_t num_tokens, int64_t max_rank, int64_t num_slots,
+                      int64_t num_slices = 1) {
+  LaunchShape s = shape(LoraStage::shrink, num_tokens, max_rank);
+  s.num_slots = num_slots, s.num_slices = num_slices;
+  s.num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
+  return choose_variant(s);
+}
+
 TEST(ChooseVariant, ShrinkOfSmallRankByTokens) {
   EXPECT_EQ(shrink(32, 16), (LoraVariant{1, 1, 8, 2, true}));
-  EXPECT_EQ(shrink(33, 16), (LoraVariant{1, 1, 4, 2, true}));
-  EXPECT_EQ(shrink(64, 16), (LoraVariant{1, 1, 4, 2, true}));
-  EXPECT_EQ(shrink(65, 16), (LoraVariant{1, 1, 2, 2, true}));
-  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 2, 2, true}));
+  EXPECT_EQ(shrink(256, 16), (LoraVariant{1, 1, 8, 2, true}));
   EXPECT_TRUE(shrink(257, 16).is_wide());
   EXPECT_EQ(shrink(32, 17).rank_tiles, 2);
+}
+
+// Fewer CTAs of a cluster, the more segments there are and the more adapters there may be.
+TEST(ChooseVariant, ShrinkOfSmallRankBySlots) {
+  EXPECT_EQ(shrink_of(32, 16, 32), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink_of(64, 16, 16), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink_of(64, 16, 17), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink_of(65, 16, 17), (LoraVariant{1, 1, 2, 2, true}));
+  EXPECT_EQ(shrink_of(256, 16, 64), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink_of(257, 16, 64), (LoraVariant{1, 1, 2, 2, true}));
+  EXPECT_EQ(shrink_of(64, 16, 16, 3), (LoraVariant{1, 1, 8, 2, true}));
+  EXPECT_EQ(shrink_of(65, 16, 16, 3), (LoraVariant{1, 1, 4, 2, true}));
+  EXPECT_EQ(shrink_of(64, 16, 64, 3), (LoraVariant{1, 1, 2, 2, true}));
 }
 
 TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
@@ -103,17 +122,32 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{1, 1, 4, 2, true}));
 }
 
-TEST(ChooseVariant, ShrinkOfLargeRankByTokens) {
+TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
   EXPECT_EQ(shrink(32, 64), (LoraVariant{2, 1, 8, 1, true}));
-  EXPECT_EQ(shrink(33, 64), (LoraVariant{2, 1, 4, 1, true}));
-  EXPECT_EQ(shrink(33, 17), (LoraVariant{2, 1, 4, 1, true}));
-  EXPECT_EQ(shrink(256, 64), (LoraVariant{2, 1, 4, 1, true}));
-  EXPECT_EQ(shrink(128, 65), (LoraVariant{2, 1, 4, 1, true}));
-  EXPECT_EQ(shrink(129, 65), (LoraVariant{2, 1, 2, 1, true}));
-  LaunchShape s = shape(LoraStage::shrink, 257, 64);
-  s.num_slots = 257;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{2, 1, 2, 1, true}));
-  EXPECT_EQ(shrink(256, 65), (LoraVariant{2, 1, 2, 1, true}));
+  EXPECT_EQ(shrink_of(33, 64, 8), (LoraVariant{4, 1, 8, 1, true}));
+  EXPECT_EQ(shrink_of(33, 64, 9), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(128, 64, 32), (LoraVariant{4, 1, 8, 1, true}));
+  EXPECT_EQ(shrink_of(129, 64, 32), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(128, 33, 32), (LoraVariant{4, 1, 8, 1, true}));
+  EXPECT_EQ(shrink_of(128, 32, 32), (LoraVariant{2, 1, 8, 2, true}));
+  EXPECT_EQ(shrink_of(64, 65, 16), (LoraVariant{4, 1, 8, 1, true}));
+  EXPECT_EQ(shrink_of(65, 65, 16), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(128, 64, 128), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(129, 64, 128), (LoraVariant{2, 1, 2, 1, true}));
+  EXPECT_EQ(shrink_of(64, 65, 64), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(65, 65, 64), (LoraVariant{2, 1, 2, 1, true}));
+  EXPECT_EQ(shrink_of(512, 64, 64), (LoraVariant{2, 1, 2, 1, true}));
+}
+
+// Where segments of 32 are full; of one slice of a small rank nothing is gained.
+TEST(ChooseVariant, ShrinkOfFewAdaptersTakes32Tokens) {
+  EXPECT_FALSE(shrink_of(64, 64, 2).is_wide());
+  EXPECT_EQ(shrink_of(65, 64, 2), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_EQ(shrink_of(256, 64, 8), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_FALSE(shrink_of(256, 64, 9).is_wide());
+  EXPECT_EQ(shrink_of(128, 17, 4), (LoraVariant{4, 4, 8, 4, true}));
+  EXPECT_FALSE(shrink_of(128, 16, 4).is_wide());
+  EXPECT_EQ(shrink_of(128, 16, 4, 2), (LoraVariant{4, 4, 8, 4, true}));
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
@@ -127,7 +161,7 @@ TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
 }
 
 TEST(ChooseVariant, WideByTokens) {
-  EXPECT_FALSE(shrink(256, 64).is_wide());
+  EXPECT_EQ(shrink(256, 64), (LoraVariant{4, 4, 8, 4, true}));
   EXPECT_EQ(shrink(257, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
 }
@@ -155,36 +189,48 @@ TEST(ChooseVariant, NarrowWhereStepsMayHaveManyAdapters) {
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
-// What is there at once with the largest clusters and the deepest ring, and then half of it.
+/// So many units of 64 ranks and 64 tokens.
+LoraVariant shrink_of_units(int64_t units, int64_t num_blocks) {
+  LaunchShape s = shape(LoraStage::shrink, units / num_blocks * 64, 64 * num_blocks);
+  s.num_blocks = num_blocks;
+  return choose_variant(s);
+}
+
+// The largest cluster, and then the deepest ring, with which all are there at once.
 TEST(ChooseVariant, WideByUnits) {
   EXPECT_EQ(shrink(30 * 64, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(shrink(30 * 64 + 1, 64), (LoraVariant{4, 8, 8, 3, true}));
-  EXPECT_EQ(shrink(45 * 64, 64), (LoraVariant{4, 8, 8, 3, true}));
-  EXPECT_EQ(shrink(46 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
-  EXPECT_EQ(shrink(60 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
-  EXPECT_EQ(shrink(61 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
-  EXPECT_EQ(shrink(92 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
-  EXPECT_EQ(shrink(93 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
-  EXPECT_EQ(shrink(120 * 64, 64), (LoraVariant{4, 8, 4, 4, true}));
-  EXPECT_EQ(shrink(121 * 64, 64), (LoraVariant{4, 8, 4, 3, true}));
-  EXPECT_EQ(linear(9999, 16), (LoraVariant{4, 8, 4, 3, true, 2}));
-  LaunchShape s = shape(LoraStage::shrink, 15 * 64, 64);
-  s.num_blocks = 2;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 4, true}));
-  s.num_blocks = 3;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink_of_units(45, 1), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink_of_units(46, 1), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink_of_units(60, 1), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink_of_units(61, 1), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(shrink_of_units(92, 1), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(shrink_of_units(93, 1), (LoraVariant{4, 8, 2, 4, true}));
+  EXPECT_EQ(shrink_of_units(132, 1), (LoraVariant{4, 8, 2, 4, true}));
+  EXPECT_EQ(shrink_of_units(133, 1), (LoraVariant{4, 8, 2, 3, true}));
+  EXPECT_EQ(shrink_of_units(9999, 1), (LoraVariant{4, 8, 2, 3, true}));
+  EXPECT_EQ(linear(9999, 16), (LoraVariant{4, 8, 2, 3, true, 2}));
+  EXPECT_EQ(shrink_of_units(30, 2), (LoraVariant{4, 8, 8, 4, true}));
+  EXPECT_EQ(shrink_of_units(45, 3), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(shrink_of_units(198, 3), (LoraVariant{4, 8, 2, 3, true}));
 }
 
-// x would be read for each block of 64 ranks.
-TEST(ChooseVariant, WideOfManyUnitsTakes128Ranks) {
-  LaunchShape s = shape(LoraStage::shrink, 64 * 64, 64);
-  s.num_blocks = 3;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
-  s.num_blocks = 4;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{8, 8, 8, 3, true}));
-  s.num_blocks = 1;
-  s.num_tokens = 193 * 64;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 8, 4, 3, true}));
+// Where units of 128 ranks are there at once: x comes half as often.
+TEST(ChooseVariant, WideOfSeveralBlocks) {
+  EXPECT_EQ(shrink_of_units(60, 2), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(shrink_of_units(62, 2), (LoraVariant{8, 8, 4, 3, true}));
+  EXPECT_EQ(shrink_of_units(63, 3), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(shrink_of_units(120, 2), (LoraVariant{8, 8, 4, 3, true}));
+  EXPECT_EQ(shrink_of_units(122, 2), (LoraVariant{4, 8, 2, 4, true}));
+  EXPECT_EQ(shrink_of_units(200, 2), (LoraVariant{8, 8, 2, 3, true}));
+  EXPECT_EQ(shrink_of_units(264, 2), (LoraVariant{8, 8, 2, 3, true}));
+  EXPECT_EQ(shrink_of_units(266, 2), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(201, 3), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(396, 2), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(398, 2), (LoraVariant{8, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(528, 2), (LoraVariant{8, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(530, 2), (LoraVariant{8, 8, 2, 3, true}));
+  EXPECT_EQ(shrink_of_units(399, 3), (LoraVariant{8, 8, 2, 3, true}));
 }
 
 // --- expand -----------------------------------------------------------------------------------
