@@ -30,6 +30,7 @@ using loratory::gpu::LoraShrink;
 using loratory::gpu::LoraShrinkDesc;
 using loratory::gpu::LoraStage;
 using loratory::gpu::LoraVariant;
+using loratory::gpu::SumOrder;
 using loratory::reference::Dtype;
 
 struct LoratoryLayer {
@@ -100,6 +101,13 @@ LoratoryVariant variant(const LoraVariant& from) {
           .launches = from.launches};
 }
 
+SumOrder order(int32_t value) {
+  if (value < LORATORY_FIXED_SUMS || value > LORATORY_FAST_SUMS) {
+    throw InputError("sums", "is " + std::to_string(value) + ", needs 0 or 1");
+  }
+  return SumOrder(value);
+}
+
 LoraStage stage(int32_t value) {
   if (value < LORATORY_LINEAR || value > LORATORY_EXPAND) {
     throw InputError("stage", "is " + std::to_string(value) + ", needs 0, 1 or 2");
@@ -111,7 +119,7 @@ LoraStage stage(int32_t value) {
 
 const char* loratory_error() { return last_error().c_str(); }
 
-LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices,
+LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices, int32_t sums,
                                       void* workspace, int64_t workspace_bytes) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraLinearDesc desc;
@@ -121,15 +129,18 @@ LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_s
                              .ranks = slice.ranks,
                              .scalings = slice.scalings});
     }
+    desc.sums = order(sums);
     desc.workspace = workspace;
     desc.workspace_bytes = size_t(workspace_bytes);
     return new LoratoryLayer{LoraLinear(std::move(desc))};
   });
 }
 
-LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_slices) {
+LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_slices,
+                                      int32_t sums) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraShrinkDesc desc;
+    desc.sums = order(sums);
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
       desc.slices.push_back({.a = view(slice.a), .ranks = slice.ranks});
     }

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
+enum LoratorySums { LORATORY_FIXED_SUMS = 0, LORATORY_FAST_SUMS = 1 };
 enum LoratoryStage { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
 
 /// Strides in elements, outermost axis first.
@@ -51,13 +52,15 @@ struct LoratorySegments;
 LORATORY_EXPORT const char* loratory_error(void);
 
 /// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode. The workspace
-/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank.
+/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank. `sums`: a
+/// gpu::SumOrder.
 LORATORY_EXPORT struct LoratoryLayer* loratory_linear_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices, void* workspace,
+                                                             int32_t num_slices, int32_t sums,
+                                                             void* workspace,
                                                              int64_t workspace_bytes);
 /// h = x A^T, h [S, T, >= R].
 LORATORY_EXPORT struct LoratoryLayer* loratory_shrink_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices);
+                                                             int32_t num_slices, int32_t sums);
 /// y += scaling · h B^T, h [S, T, >= R].
 LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct LoratorySlice* slices,
                                                              int32_t num_slices);

@@ -7,6 +7,7 @@ import torch
 from implementation import Implementation, Op
 
 _STAGES = {"pair": "linear", "shrink": "shrink", "expand": "expand"}
+_SUMS = ("fixed", "fast")
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -54,7 +55,7 @@ class Library:
         if not ok:
             raise RuntimeError(self._c.loratory_error().decode())
 
-    def layer(self, problem, copy):
+    def layer(self, problem, copy, sums):
         """The row's operation over one copy of the weights, as one pointer."""
         row, slices = problem.row, []
         for i, (begin, end) in enumerate(zip(row.offsets, row.offsets[1:])):
@@ -65,7 +66,9 @@ class Library:
                 one.b = _tensor(problem.b[copy, :, begin:end])
             slices.append(one)
         create = getattr(self._c, f"loratory_{_STAGES[row.op]}_create")
-        layer = create((_Slice * len(slices))(*slices), len(slices), *self._workspace(problem))
+        order = () if row.op == "expand" else (_SUMS.index(sums),)
+        layer = create((_Slice * len(slices))(*slices), len(slices), *order,
+                       *self._workspace(problem))
         self._check(layer)
         return ctypes.c_void_p(layer)
 
@@ -132,11 +135,11 @@ def _tensors(problem):
     return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
 
 
-def prepare(library, problem, variant=None, overlaps=True):
+def prepare(library, problem, variant=None, overlaps=True, sums="fixed"):
     """The row's operation with `variant`, or with what the rules choose."""
     source, target = _tensors(problem)
     x, y = _tensor(source), _tensor(target)
-    layers = [library.layer(problem, copy) for copy in range(problem.copies)]
+    layers = [library.layer(problem, copy, sums) for copy in range(problem.copies)]
     variant = variant or library.variant(layers[0], x, y)
     segments = library.segments(problem.slots, problem.row.adapters, variant)
     return Op(
@@ -146,14 +149,15 @@ def prepare(library, problem, variant=None, overlaps=True):
 
 
 def implementations(library):
-    """The floor; ours with and without programmatic dependent launch."""
+    """The floor; ours, without programmatic dependent launch, and with the other order of sums."""
 
-    def make(overlaps):
-        return lambda problem: prepare(library, problem, overlaps=overlaps)
+    def make(**options):
+        return lambda problem: prepare(library, problem, **options)
 
     def read_node(problem):
         return Op(launch=library.read_node(problem), output=lambda: None)
 
     return [Implementation("read_node", read_node, kind="floor"),
-            Implementation("loratory", make(True), kind="ours"),
-            Implementation("loratory_serial", make(False), kind="ours")]
+            Implementation("loratory", make(), kind="ours"),
+            Implementation("loratory_serial", make(overlaps=False), kind="ours"),
+            Implementation("loratory_fast", make(sums="fast"), kind="ours")]

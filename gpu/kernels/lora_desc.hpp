@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpu/kernels/lora_stage.hpp"
 #include "gpu/runtime/device_view.hpp"
 #include "reference/numerics/numeric_mode.hpp"
 
@@ -37,6 +38,7 @@ struct LoraLinearDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
+  SumOrder sums = SumOrder::fixed;
   /// Device memory for h, where a step takes two launches: what workspace_bytes() says for the
   /// largest one. All layers of a stream may share it. Without it, or with too little, such a step
   /// takes one launch: the same bits, but up to four times as long.
@@ -55,7 +57,8 @@ struct LoraShrinkSliceDesc {
 };
 
 struct LoraShrinkDesc {
-  std::vector<LoraShrinkSliceDesc> slices;                  ///< S
+  std::vector<LoraShrinkSliceDesc> slices;  ///< S
+  SumOrder sums = SumOrder::fixed;
   std::shared_ptr<const DispatchTable> dispatch = nullptr;  ///< null: the rules
 };
 

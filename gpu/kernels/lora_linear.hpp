@@ -8,7 +8,7 @@
 // Covered  as there: nothing else is read or written.
 // Repeats  bitwise: row t depends on x[t], its slot's weights and the layer alone. Not on the
 //          batch, its segments, the variant of the kernel, the stream, or whether a graph replays
-//          it.
+//          it. Of SumOrder::fast: on the number of tokens and slots too.
 // Bound    tensor_core path: Arithmetic{mode with h = split2 in place of fp32, unit = 2^-22} of
 //          error_bound.hpp. generic path: generic_lora.hpp.
 

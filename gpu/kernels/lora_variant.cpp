@@ -16,7 +16,7 @@ constexpr int64_t kLongPrefillTokens = 4096;  // beyond: one more stage of B in 
 // Units of a wide shrink that are there at once: of 64 ranks in clusters of 8, 4, 2 and 1, and of
 // 128 ranks; deep: with four stages in place of three.
 constexpr int64_t kUnitsOf8Deep = 30, kUnitsOf8 = 45, kUnitsOf4Deep = 60, kUnitsOf4 = 92;
-constexpr int64_t kUnitsOf2Deep = 132, kUnitsOf2 = 198, kUnitsOf1 = 396;
+constexpr int64_t kUnitsOf2Deep = 132, kUnitsOf2 = 198, kUnitsOf1Deep = 264, kUnitsOf1 = 396;
 constexpr int64_t kUnitsOf4By128 = 60, kUnitsOf2By128 = 132, kUnitsOf1By128 = 264;
 
 /// A graph does not know whether a step has one adapter or as many as slots. Where that leaves few
@@ -31,11 +31,17 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
+/// The last of an adapter is half full, more or less.
+int64_t segments_of_64(const LaunchShape& shape) {
+  const int64_t full = (shape.num_tokens + 63) / 64;
+  return full + std::min(full, shape.num_slots) / 2;
+}
+
 /// The largest cluster, and then the deepest ring, with which all units are there at once. More
 /// than one block goes 128 ranks at a time where those are, for x comes half as often.
 LoraVariant wide_shrink(const LaunchShape& shape) {
   if (!shape.has_wgmma) return {4, 4, 8, 4, true};
-  const int64_t segments = (shape.num_tokens + 63) / 64;
+  const int64_t segments = segments_of_64(shape);
   const int64_t units = segments * shape.num_blocks;
   const int64_t units_by_128 = segments * ((shape.num_blocks + 1) / 2);
   if (units <= kUnitsOf8Deep) return {4, 8, 8, 4, true};
@@ -46,6 +52,7 @@ LoraVariant wide_shrink(const LaunchShape& shape) {
   if (units <= kUnitsOf2Deep) return {4, 8, 2, 4, true};
   if (units <= kUnitsOf2 || shape.num_blocks == 1) return {4, 8, 2, 3, true};
   if (units_by_128 <= kUnitsOf2By128) return {8, 8, 2, 3, true};
+  if (units <= kUnitsOf1Deep) return {4, 8, 1, 4, true};
   if (units <= kUnitsOf1) return {4, 8, 1, 3, true};
   return {8, 8, units_by_128 <= kUnitsOf1By128 ? 1 : 2, 3, true};
 }

@@ -61,11 +61,13 @@ Tensor GpuCase::run(const LoraLinear& layer, const LoraVariant& variant) const {
   return read(y_);
 }
 
-Tensor GpuCase::shrink(const LoraVariant& variant, const Tensor& h) const {
+Tensor GpuCase::shrink(const LoraShrink& layer, const LoraVariant& variant, const Tensor& h,
+                       int32_t max_segments) const {
   const DeviceSegments list = segments(variant.segment_size());
+  SegmentView view = list.view();
+  if (max_segments > 0) view.max_segments = max_segments;
   const GuardedTensor on_gpu(h);
-  shrink_.launch(variant, x_.view(), on_gpu.view(), list.view(), nullptr,
-                 LaunchOrder::after_previous);
+  layer.launch(variant, x_.view(), on_gpu.view(), view, nullptr, LaunchOrder::after_previous);
   return read(on_gpu);
 }
 

@@ -23,7 +23,12 @@ class GpuCase {
   /// The same by another layer on these tensors.
   reference::Tensor run(const LoraLinear& layer, const LoraVariant& variant) const;
   /// What is in h after a lora_shrink.
-  reference::Tensor shrink(const LoraVariant& variant, const reference::Tensor& h) const;
+  reference::Tensor shrink(const LoraVariant& variant, const reference::Tensor& h) const {
+    return shrink(shrink_, variant, h);
+  }
+  /// The same by another layer; on a grid that is cut for `max_segments`, if that is not 0.
+  reference::Tensor shrink(const LoraShrink& layer, const LoraVariant& variant,
+                           const reference::Tensor& h, int32_t max_segments = 0) const;
   /// y after a lora_expand of h, whose segments are of `parts` times the variant's tokens.
   reference::Tensor expand(const LoraVariant& variant, const reference::Tensor& h,
                            int32_t parts = 1) const;

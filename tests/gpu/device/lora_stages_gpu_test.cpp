@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gpu_case.hpp"
+#include "layer_on_gpu.hpp"
 #include "reference/numerics/error_bound.hpp"
 #include "suite.hpp"
 
@@ -121,6 +122,58 @@ TEST_F(StagesOnGpu, ShrinkLiesWithinItsBound) {
     judge_h(data, h, trial);
     if (testing::Test::HasFatalFailure()) return;
     for (const LoraVariant& v : all) ASSERT_TRUE(same_bits(on_gpu.shrink(v, empty), h));
+  });
+}
+
+LoraShrink fast_shrink(const GpuCase& on_gpu) {
+  LoraShrinkDesc desc = shrink_of(on_gpu.desc());
+  desc.sums = SumOrder::fast;
+  return LoraShrink(desc);
+}
+LoraLinear fast_linear(const GpuCase& on_gpu) {
+  LoraLinearDesc desc = on_gpu.desc();
+  desc.sums = SumOrder::fast;
+  return LoraLinear(desc);
+}
+
+// [1.7], [1.8], [1.18]: any order lies within the bound, which knows none; and it repeats, on a
+// grid of few clusters too.
+TEST_F(StagesOnGpu, FastSumsLieWithinTheSameBound) {
+  for_all_seeds(60, [](Trial& trial) {
+    const LoraData data = data_of(trial, trial.seed() % 5 == 4 ? Fill::cancellation : Fill::reals);
+    const GpuCase on_gpu(data);
+    const LoraShrink fast = fast_shrink(on_gpu);
+    const Tensor empty = filled_h(data, std::numeric_limits<double>::quiet_NaN());
+    for (const LoraVariant& v : shrink_variants(data, on_gpu)) {
+      const Tensor h = on_gpu.shrink(fast, v, empty);
+      if (!v.needs_wgmma()) {
+        ASSERT_TRUE(same_bits(h, on_gpu.shrink(v, empty))) << describe(v);
+        continue;
+      }
+      judge_h(data, h, trial);
+      if (testing::Test::HasFatalFailure()) return;
+      ASSERT_TRUE(same_bits(h, on_gpu.shrink(fast, v, empty))) << describe(v);
+      ASSERT_TRUE(same_bits(h, on_gpu.shrink(fast, v, empty, 1))) << describe(v);
+    }
+  });
+}
+
+// [1.17]: where nothing is rounded there is no order; and a linear layer has that of its shrink.
+TEST_F(StagesOnGpu, FastSumsOfIntegersAreThoseOfAnyOrder) {
+  for_all_seeds(60, [](Trial& trial) {
+    const LoraData data = data_of(trial, Fill::small_integers);
+    const GpuCase on_gpu(data);
+    const LoraShrink shrink = fast_shrink(on_gpu);
+    const LoraLinear linear = fast_linear(on_gpu);
+    const std::vector<LoraVariant> all = shrink_variants(data, on_gpu);
+    const Tensor h = on_gpu.shrink(all[0], filled_h(data, 7));
+    const Tensor y = on_gpu.run(variants(on_gpu.can_be_aligned())[0]);
+    for (LoraVariant v : all) {
+      ASSERT_TRUE(same_bits(on_gpu.shrink(shrink, v, filled_h(data, 7)), h)) << describe(v);
+      v.launches = 2;
+      ASSERT_TRUE(same_bits(on_gpu.run(linear, v), y)) << describe(v);
+      trial.count(num_numbers(h) + num_numbers(y));
+    }
   });
 }
 

@@ -215,6 +215,16 @@ TEST(ChooseVariant, WideByUnits) {
   EXPECT_EQ(shrink_of_units(198, 3), (LoraVariant{4, 8, 2, 3, true}));
 }
 
+// Each adapter's last segment counts half, up to as many as there are full ones.
+TEST(ChooseVariant, WideCountsSegmentsOfAdapters) {
+  const auto variant = [](int64_t num_slots) { return shrink_of(44 * 64, 64, num_slots); };
+  EXPECT_EQ(variant(3), (LoraVariant{4, 8, 8, 3, true}));
+  EXPECT_EQ(variant(4), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(variant(32), (LoraVariant{4, 8, 4, 4, true}));
+  EXPECT_EQ(variant(34), (LoraVariant{4, 8, 4, 3, true}));
+  EXPECT_EQ(variant(2000), (LoraVariant{4, 8, 4, 3, true}));
+}
+
 // Where units of 128 ranks are there at once: x comes half as often.
 TEST(ChooseVariant, WideOfSeveralBlocks) {
   EXPECT_EQ(shrink_of_units(60, 2), (LoraVariant{4, 8, 4, 4, true}));
@@ -225,7 +235,9 @@ TEST(ChooseVariant, WideOfSeveralBlocks) {
   EXPECT_EQ(shrink_of_units(200, 2), (LoraVariant{8, 8, 2, 3, true}));
   EXPECT_EQ(shrink_of_units(264, 2), (LoraVariant{8, 8, 2, 3, true}));
   EXPECT_EQ(shrink_of_units(266, 2), (LoraVariant{4, 8, 1, 3, true}));
-  EXPECT_EQ(shrink_of_units(201, 3), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(201, 3), (LoraVariant{4, 8, 1, 4, true}));
+  EXPECT_EQ(shrink_of_units(264, 3), (LoraVariant{4, 8, 1, 4, true}));
+  EXPECT_EQ(shrink_of_units(267, 3), (LoraVariant{4, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(396, 2), (LoraVariant{4, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(398, 2), (LoraVariant{8, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(528, 2), (LoraVariant{8, 8, 1, 3, true}));
