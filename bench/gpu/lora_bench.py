@@ -52,6 +52,11 @@ def _command(argv):
     return " ".join(kept)
 
 
+def last_line(text):
+    """Of a traceback: what is above it names files of this machine."""
+    return text.strip().splitlines()[-1]
+
+
 def checked(parser, options, patterns):
     """Bad input ends here: one line, exit 2."""
     for name in patterns:
@@ -178,7 +183,7 @@ def attempt(problem, implementation, timer, options):
     except Exception:
         text = traceback.format_exc()
         print(f"--- {implementation.name}, {problem.row.name}\n{text}", file=sys.stderr, flush=True)
-        return {"kind": implementation.kind, "error": text}
+        return {"kind": implementation.kind, "error": last_line(text)}
 
 
 def context_is_lost():
@@ -207,7 +212,7 @@ def run_measure(options):
 
     state, timer = State(options.out / "lora_bench.json"), timing.Timer()
     implementations, failed = chosen_implementations(options)
-    state.data["not_loaded"] = failed
+    state.data["not_loaded"] = {name: last_line(text) for name, text in failed.items()}
     for name, text in failed.items():
         print(f"--- {name} could not be loaded\n{text}", file=sys.stderr, flush=True)
     timing.spin(0.5)

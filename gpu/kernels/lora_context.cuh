@@ -60,7 +60,7 @@ struct Context {
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][group][token][rank of a block]
   __device__ float* receive() const { return partial() + C::kPartialFloats; }
-  /// In the same place: [four sums][thread]
+  /// In the same place, before: [four sums][thread]
   __device__ float4* aside() const { return reinterpret_cast<float4*>(receive()); }
   /// Stages of A and x.
   __device__ std::byte* ring() const { return shared + C::kRingOffset; }

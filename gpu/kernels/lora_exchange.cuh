@@ -58,7 +58,7 @@ class Exchange {
   /// Before the first sum of a block is handed over, by all threads. The block whose buffer this
   /// one gets was released kNumBuffers blocks ago; of two, others may be waited for a block later.
   __device__ void begin_block(const Unit& unit, int block) {
-    if constexpr (C::kSetsAside) release();  // until now this CTA has used the buffer itself
+    if constexpr (C::kSetsAside) release();  // until now this CTA kept its own sums there
     if (C::kNumBuffers == 1 || index(unit, block) == 0) wait_for_others();
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {

@@ -98,8 +98,8 @@ struct Shape {
       kNumTileStages * kTileStageBytes + (kExpands ? kNumBaseStages * kBaseBytes : 0);
 
   // The exchange. Of a shrink alone a token's sums go to the CTA of the cluster that writes its h.
-  // Otherwise to every CTA, which each add them up.
-  // A wide shrink without a cluster writes the first half of the groups to h, and adds the second.
+  // Otherwise to every CTA, which each add them up. A wide shrink of one CTA has nobody to hand
+  // them to: it writes those of half of the groups to h, and adds the other half there.
   static constexpr bool kScatters = kCluster > 1 && !kExpands;
   static constexpr bool kHandsOver = kCluster > 1 || !kWide;
   static constexpr int kParts = kHandsOver ? 1 : 2;
@@ -111,7 +111,7 @@ struct Shape {
   static constexpr int kReceiveTile = kScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kSenders = kWide ? kCluster : kNumGroups;  // of sums of a token
   static constexpr int kReceiveFloats = kHandsOver ? kSenders * kReceiveTile : 0;
-  /// A pair of groups waits for the next pair where sums of others come later, if any do.
+  /// Of four groups the first two wait for the others, where sums are received later, if any are.
   static constexpr bool kSetsAside = kWide && kGroupsEach / kParts > 2;
   static constexpr int kAsideFloats = kSetsAside ? kTokens * kBlockRank : 0;
   static constexpr int kSumFloats =

@@ -6,8 +6,8 @@
 
 namespace loratory::gpu {
 
-/// h of a unit of many tokens: a CTA of the cluster takes a group or two, goes through their chunks
-/// in order, and hands over what its registers hold.
+/// h of a unit of many tokens: a CTA of the cluster takes as many groups as there are for each,
+/// goes through their chunks in order, and hands over what its registers hold.
 template <typename C>
 class WideShrink {
  public:
@@ -42,7 +42,7 @@ class WideShrink {
   WideRing<C> ring_;
   Product product_;
 
-  /// No chunks, no groups.
+  /// Without chunks and groups.
   __device__ void sum_in_a_row(bool works, Sums& total) {
 #pragma unroll
     for (int j = 0; j < kSums; ++j) total[j] = 0;
@@ -80,15 +80,15 @@ class WideShrink {
   }
   __device__ void sum_group(bool works, Sums& total) {
     if (chunk_size(p.num_in) % 64 == 0)
-      sum_group<64>(works, total);
+      sum_group<false>(works, total);
     else
-      sum_group<32>(works, total);
+      sum_group<true>(works, total);
   }
 
-  /// The chunks of the group, each summed from 0, added in order: to -0, which changes no bit. A
-  /// step is of one chunk: a whole stage, or half of one where chunks end in the middle. Its
-  /// products run while the ring is refilled and the next stage comes.
-  template <int kStep>
+  /// The chunks of the group, each summed from 0, added in order: to -0, which changes no bit. The
+  /// products of a stage run while the ring is refilled and the next stage comes. Where a chunk
+  /// ends in the middle of it, its halves go one after the other.
+  template <bool kHasHalves>
   __device__ void sum_group(bool works, Sums& total) {
     Sums acc;
 #pragma unroll
@@ -101,7 +101,7 @@ class WideShrink {
       const std::byte* const stage = ring_.wait_for_stage();
       __syncthreads();  // all of it is there, and the one before has been read
       if (works) {
-        if (kStep == 64 || left >= 64) {
+        if (!kHasHalves || left >= 64) {
           start<64>(stage, 0, chunk, left, acc);
         } else {
           start<32>(stage, 0, chunk, left, acc);

@@ -170,9 +170,11 @@ TEST_F(StagesOnGpu, FastSumsOfIntegersAreThoseOfAnyOrder) {
     const Tensor y = on_gpu.run(variants(on_gpu.can_be_aligned())[0]);
     for (LoraVariant v : all) {
       ASSERT_TRUE(same_bits(on_gpu.shrink(shrink, v, filled_h(data, 7)), h)) << describe(v);
+      trial.count(num_numbers(h));
+      if (v.aligned && !on_gpu.can_be_aligned()) continue;  // a linear looks at y too
       v.launches = 2;
       ASSERT_TRUE(same_bits(on_gpu.run(linear, v), y)) << describe(v);
-      trial.count(num_numbers(h) + num_numbers(y));
+      trial.count(num_numbers(y));
     }
   });
 }
