@@ -158,7 +158,30 @@ TEST_F(StagesOnGpu, FastSumsLieWithinTheSameBound) {
   });
 }
 
-// [1.17]: where nothing is rounded there is no order; and a linear layer has that of its shrink.
+// [1.19]: else a layer that asks for them would get the fixed order, and no other test would
+// notice.
+TEST_F(StagesOnGpu, FastSumsHaveBitsOfTheirOwn) {
+  const LoraData data({.seed = 1,
+                       .num_tokens = 40,
+                       .num_in = 4096,
+                       .num_slices = 1,
+                       .max_loras = 1,
+                       .max_rank = 64,
+                       .dtype = 1,
+                       .mode = 0},
+                      Fill::reals);
+  ASSERT_GT(std::ranges::count(data.slots, 0), 0);
+  ASSERT_GT(data.ranks[0][0], 0);
+  const GpuCase on_gpu(data);
+  const LoraShrink fast = fast_shrink(on_gpu);
+  for (const LoraVariant& v : shrink_variants(data, on_gpu)) {
+    if (!v.needs_wgmma()) continue;
+    const Tensor h = on_gpu.shrink(v, filled_h(data, 7));
+    EXPECT_FALSE(same_bits(on_gpu.shrink(fast, v, filled_h(data, 7)), h)) << describe(v);
+  }
+}
+
+// [1.19]: where nothing is rounded there is no order; and a linear layer has that of its shrink.
 TEST_F(StagesOnGpu, FastSumsOfIntegersAreThoseOfAnyOrder) {
   for_all_seeds(60, [](Trial& trial) {
     const LoraData data = data_of(trial, Fill::small_integers);

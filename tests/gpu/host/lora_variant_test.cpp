@@ -126,6 +126,7 @@ TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
   EXPECT_EQ(shrink(32, 64), (LoraVariant{2, 1, 8, 1, true}));
   EXPECT_EQ(shrink_of(33, 64, 8), (LoraVariant{4, 1, 8, 1, true}));
   EXPECT_EQ(shrink_of(33, 64, 9), (LoraVariant{2, 1, 4, 1, true}));
+  EXPECT_EQ(shrink_of(33, 17, 9), (LoraVariant{2, 1, 4, 1, true}));
   EXPECT_EQ(shrink_of(128, 64, 32), (LoraVariant{4, 1, 8, 1, true}));
   EXPECT_EQ(shrink_of(129, 64, 32), (LoraVariant{2, 1, 4, 1, true}));
   EXPECT_EQ(shrink_of(128, 33, 32), (LoraVariant{4, 1, 8, 1, true}));
@@ -144,7 +145,7 @@ TEST(ChooseVariant, ShrinkOfFewAdaptersTakes32Tokens) {
   EXPECT_FALSE(shrink_of(64, 64, 2).is_wide());
   EXPECT_EQ(shrink_of(65, 64, 2), (LoraVariant{4, 4, 8, 4, true}));
   EXPECT_EQ(shrink_of(256, 64, 8), (LoraVariant{4, 4, 8, 4, true}));
-  EXPECT_FALSE(shrink_of(256, 64, 9).is_wide());
+  EXPECT_FALSE(shrink_of(255, 64, 8).is_wide());
   EXPECT_EQ(shrink_of(128, 17, 4), (LoraVariant{4, 4, 8, 4, true}));
   EXPECT_FALSE(shrink_of(128, 16, 4).is_wide());
   EXPECT_EQ(shrink_of(128, 16, 4, 2), (LoraVariant{4, 4, 8, 4, true}));
@@ -164,6 +165,9 @@ TEST(ChooseVariant, WideByTokens) {
   EXPECT_EQ(shrink(256, 64), (LoraVariant{4, 4, 8, 4, true}));
   EXPECT_EQ(shrink(257, 64), (LoraVariant{4, 8, 8, 4, true}));
   EXPECT_EQ(linear(257, 16), (LoraVariant{4, 8, 8, 4, true, 2}));
+  LaunchShape s = shape(LoraStage::shrink, 8192, 512);
+  s.has_wgmma = false;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{4, 4, 8, 4, true}));
 }
 
 // Where there are slots for an adapter for each eight tokens, up to 512 are narrow; up to 1,024
@@ -237,7 +241,7 @@ TEST(ChooseVariant, WideOfSeveralBlocks) {
   EXPECT_EQ(shrink_of_units(266, 2), (LoraVariant{4, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(201, 3), (LoraVariant{4, 8, 1, 4, true}));
   EXPECT_EQ(shrink_of_units(264, 3), (LoraVariant{4, 8, 1, 4, true}));
-  EXPECT_EQ(shrink_of_units(267, 3), (LoraVariant{4, 8, 1, 3, true}));
+  EXPECT_EQ(shrink_of_units(265, 5), (LoraVariant{4, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(396, 2), (LoraVariant{4, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(398, 2), (LoraVariant{8, 8, 1, 3, true}));
   EXPECT_EQ(shrink_of_units(528, 2), (LoraVariant{8, 8, 1, 3, true}));
