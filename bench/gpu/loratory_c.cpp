@@ -101,7 +101,7 @@ LoratoryVariant variant(const LoraVariant& from) {
           .launches = from.launches};
 }
 
-SumOrder order(int32_t value) {
+SumOrder sum_order(int32_t value) {
   if (value < LORATORY_FIXED_SUMS || value > LORATORY_FAST_SUMS) {
     throw InputError("sums", "is " + std::to_string(value) + ", needs 0 or 1");
   }
@@ -129,7 +129,7 @@ LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_s
                              .ranks = slice.ranks,
                              .scalings = slice.scalings});
     }
-    desc.sums = order(sums);
+    desc.sums = sum_order(sums);
     desc.workspace = workspace;
     desc.workspace_bytes = size_t(workspace_bytes);
     return new LoratoryLayer{LoraLinear(std::move(desc))};
@@ -140,7 +140,7 @@ LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_s
                                       int32_t sums) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraShrinkDesc desc;
-    desc.sums = order(sums);
+    desc.sums = sum_order(sums);
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
       desc.slices.push_back({.a = view(slice.a), .ranks = slice.ranks});
     }

@@ -62,7 +62,7 @@ def header():
 
 
 def line(name, row):
-    notes = [f"    {other}: {(result.get('error') or '').strip().splitlines()[-1]}"
+    notes = [f"    {other}: {result['error']}"
              for other, result in row["implementations"].items() if "error" in result]
     return "\n".join([_aligned(name, _cells(row))] + notes)
 
@@ -115,7 +115,7 @@ def _told(value):
 def markdown(data):
     about = data["about"]
     told = [f"- {key}: {_told(value)}" for key, value in about.items() if value]
-    failures = [f"- {row_name}, {name}: `{result['error'].strip().splitlines()[-1]}`"
+    failures = [f"- {row_name}, {name}: `{result['error']}`"
                 for row_name, row in data["rows"].items()
                 for name, result in row["implementations"].items() if "error" in result]
     parts = ["# LoRA kernels against their peers", "\n".join(told),

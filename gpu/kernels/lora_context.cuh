@@ -18,7 +18,7 @@ struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, i
   static constexpr bool kAligned = kAligned_;
   static constexpr LoraStage kStage = kStage_;
   static constexpr SumOrder kSums = kSums_;
-  static constexpr bool kSetsAside = Config::Shape::kSetsAside && kSums == SumOrder::fixed;
+  static constexpr bool kSetsAside = Config::Shape::kHasPairs && kSums == SumOrder::fixed;
   static constexpr bool kSends = kCluster > 1 && kStage != LoraStage::expand;
 };
 

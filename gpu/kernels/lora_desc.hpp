@@ -41,7 +41,7 @@ struct LoraLinearDesc {
   SumOrder sums = SumOrder::fixed;
   /// Device memory for h, where a step takes two launches: what workspace_bytes() says for the
   /// largest one. All layers of a stream may share it. Without it, or with too little, such a step
-  /// takes one launch: the same bits, but up to four times as long.
+  /// takes one launch: the same bits (sums fixed), but up to four times as long.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   /// Which variant for which launch (dispatch_table.hpp); null: the rules of choose_variant().

@@ -112,8 +112,8 @@ struct Shape {
   static constexpr int kSenders = kWide ? kCluster : kNumGroups;  // of sums of a token
   static constexpr int kReceiveFloats = kHandsOver ? kSenders * kReceiveTile : 0;
   /// Of four groups the first two wait for the others, where sums are received later, if any are.
-  static constexpr bool kSetsAside = kWide && kGroupsEach / kParts > 2;
-  static constexpr int kAsideFloats = kSetsAside ? kTokens * kBlockRank : 0;
+  static constexpr bool kHasPairs = kWide && kGroupsEach / kParts > 2;
+  static constexpr int kAsideFloats = kHasPairs ? kTokens * kBlockRank : 0;
   static constexpr int kSumFloats =
       kShrinks ? kPartialFloats + std::max(kNumBuffers * kReceiveFloats, kAsideFloats) : 0;
 

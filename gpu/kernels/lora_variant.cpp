@@ -77,14 +77,14 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
   return {2, 1, few || is_small ? 4 : 2, 1, true};
 }
 
-/// Of few tokens as many CTAs as there are chunks of K. From 65 tokens on segments of 32 are full
-/// where slots allow few adapters, and a graph of 257 has segments of 64.
+/// Up to 32 tokens there are few units, and each has a cluster of 8. From 65 tokens on segments of
+/// 32 are full where slots allow few adapters; of one slice of a small rank nothing is gained.
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > kDecodeTokens && !may_have_many_adapters(shape)) return wide_shrink(shape);
   if (shape.num_tokens > 32) {
-    const bool has_wide_slots = has_tokens_each(shape, 32) && shape.num_tokens > 64;
-    const bool is_narrow = shape.max_rank <= 16 && shape.num_slices == 1;
-    return has_wide_slots && !is_narrow ? LoraVariant{4, 4, 8, 4, true} : narrow_shrink(shape);
+    const bool fills_32 = shape.num_tokens > 64 && has_tokens_each(shape, 32);
+    const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
+    return fills_32 && !is_small ? LoraVariant{4, 4, 8, 4, true} : narrow_shrink(shape);
   }
   if (shape.max_rank <= 16) return {1, 1, shape.num_slices > 1 ? 4 : 8, 2, true};
   if (shape.num_in > 8192) return {2, 1, 8, 2, true};

@@ -58,7 +58,8 @@ class WideShrink {
   }
 
   /// One, two or four groups as the balanced tree adds them. A group is added to the one before,
-  /// and a pair to the pair before, which waits in shared memory.
+  /// and a pair to the pair before, which waits in shared memory; the first to -0, which changes no
+  /// bit.
   __device__ void sum_part(bool works, Sums& total) {
     constexpr int kGroups = C::kGroupsEach / C::kParts;
     static_assert(kGroups <= 4);
