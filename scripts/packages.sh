@@ -9,7 +9,7 @@ packages=(
   libeigen3-dev libfmt-dev libcli11-dev               # arithmetic, text, flags
   libsimdjson-dev nlohmann-json3-dev                  # JSON: reading fast, writing
   zlib1g-dev libzstd-dev                              # .gz and .zst traces
-  libssl-dev libxxhash-dev librandom123-dev           # SHA-256, XXH3, counter-based random numbers
+  libxxhash-dev librandom123-dev                      # XXH3, counter-based random numbers
   libgtest-dev libgmock-dev librapidcheck-dev         # tests and properties
   libbenchmark-dev                                    # bench/
 )

@@ -1,36 +1,11 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 namespace loratory::sim {
-
-/// SHA-256 digest that names one full block: its tokens, everything before it, and its namespace.
-using BlockDigest = std::array<uint8_t, 32>;
-
-/// A tagged extra that is part of the key: a multimodal hash, a cache salt.
-struct KeyExtra {
-  uint32_t tag;
-  std::string_view bytes;
-};
-
-/// The key that crosses a process border (KV events, host tiers, routers).
-///
-///   SHA-256( "LKV1" | 00 or 01 parent[32] | 00 or 01 uid u64 | u32 n (u32 tag, u32 len, bytes)*n |
-///            u32 num_tokens, i32 tokens )      all integers little-endian
-///
-/// Every part is tagged or length-framed, so different inputs never serialise equally; the uid is
-/// in every block, so a chain entered in the middle is isolated too. uid 0 is the base model.
-BlockDigest block_digest(const BlockDigest* parent, uint64_t uid, std::span<const KeyExtra> extras,
-                         std::span<const int32_t> tokens);
-/// The bytes that block_digest hashes (for injectivity tests).
-std::vector<uint8_t> block_key_bytes(const BlockDigest* parent, uint64_t uid,
-                                     std::span<const KeyExtra> extras,
-                                     std::span<const int32_t> tokens);
 
 /// Identity of a full block inside one process: equal keys if and only if equal (parent, namespace,
 /// content). Interned, never hashed away, so two different blocks can not collide.

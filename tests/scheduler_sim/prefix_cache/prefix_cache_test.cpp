@@ -12,27 +12,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-std::string hex(const BlockDigest& digest) {
-  std::string out;
-  for (const uint8_t byte : digest) out += fmt::format("{:02x}", byte);
-  return out;
-}
-
-TEST(BlockDigest, KnownVectors) {  // [6.15]
-  const std::vector<int32_t> one_two{1, 2}, three_four{3, 4};
-  const BlockDigest base = block_digest(nullptr, 0, {}, one_two);
-  EXPECT_EQ(hex(base), "2895caf029f34fd461ab4e7de77711c12bdbdb67c02ef282541367ad42bd6bdd");
-  EXPECT_EQ(hex(block_digest(&base, 0, {}, three_four)),
-            "a9a9da31172ea5b8405f80c941e23a3fddd16c99c3ae66cfc13a15752257b452");
-  const BlockDigest seven = block_digest(nullptr, 7, {}, one_two);
-  EXPECT_EQ(hex(seven), "1378c513056f69a719eafbba6730ce113754878867a98e0201de73bf2c750c2a");
-  EXPECT_EQ(hex(block_digest(&seven, 7, {}, three_four)),
-            "724d5a93fc749e35d7f9d5a886ec2a208d2f688b22ca8aa1e39b65930d11fa4b");
-  const std::vector<KeyExtra> salt{{2, "x"}};
-  EXPECT_EQ(hex(block_digest(nullptr, 0, salt, one_two)),
-            "5e9c820f628c9eabdc8cc67fa2e6ba0a7a65279eb648fc9cf07b13d8ed01e936");
-}
-
 TEST(BlockKeyInterner, BlockIdsAndTokensNeverMeet) {
   BlockKeyInterner keys;
   const std::vector<int32_t> tokens{5, 6};
