@@ -109,7 +109,8 @@ void Simulator::arrive() {
   metrics_.sample(scheduler_, now_ns_);
 }
 
-// Blocks of the trace, cut into KV blocks; only full ones can be shared.
+// Blocks of the trace, cut into KV blocks; only full ones can be shared. The parts of one go by its
+// id: what is before a block is part of its identity, so they can not be mistaken for each other.
 RequestSpec Simulator::spec_of(size_t request) {
   const TraceRequest& r = trace_.requests[request];
   RequestSpec spec;
@@ -121,16 +122,9 @@ RequestSpec Simulator::spec_of(size_t request) {
   spec.tokens = trace_.tokens_of(r);
   contents_.clear();
   const uint64_t per_block = trace_.block_tokens / config_.scheduler.block_size;
-  const size_t num_full = r.prompt_tokens / config_.scheduler.block_size;
+  const uint64_t num_full = r.prompt_tokens / config_.scheduler.block_size;
   for (const uint64_t block : trace_.blocks_of(r)) {
-    // Numbered first, so that the product can not overflow whatever the trace's ids are.
-    const uint64_t first =
-        per_block == 1
-            ? block
-            : per_block * block_numbers_.try_emplace(block, block_numbers_.size()).first->second;
-    for (uint64_t i = 0; i < per_block && contents_.size() < num_full; ++i) {
-      contents_.push_back(first + i);
-    }
+    contents_.insert(contents_.end(), std::min(per_block, num_full - contents_.size()), block);
   }
   spec.block_contents = contents_;
   return spec;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "scheduler_sim/cost/step_time.hpp"
@@ -100,8 +99,7 @@ class Simulator {
   BatchShape shape_;                // of the last step
   int64_t step_start_ns_ = -1;      // -1 = waits for its adapters
   int64_t step_end_ns_ = kNever;
-  std::unordered_map<uint64_t, uint64_t> block_numbers_;  // of trace blocks that are cut up
-  std::vector<uint64_t> contents_;                        // scratch of spec_of
+  std::vector<uint64_t> contents_;  // scratch of spec_of
 };
 
 }  // namespace loratory::sim
