@@ -7,9 +7,7 @@
 namespace loratory::sim {
 namespace {
 
-double between(double low, double high, double fraction) {
-  return fraction == 0 ? low : low + (high - low) * fraction;
-}
+double between(double low, double high, double fraction) { return low + (high - low) * fraction; }
 
 }  // namespace
 

@@ -112,7 +112,7 @@ void BlockPool::release(std::span<const BlockId> blocks, std::span<const BlockKe
 void BlockPool::release_one(BlockId id, BlockKey key, uint64_t uid) {
   Block& block = blocks_[id];
   LORATORY_ASSERT(block.ref_count > 0, "release of a free block");
-  if (block.ref_count == 1 && block.key == kNoKey && key != kNoKey) {
+  if (block.key == kNoKey && key != kNoKey) {
     const BlockId twin = find(key);
     if (twin == kNullBlock) {
       publish(id, key, uid);

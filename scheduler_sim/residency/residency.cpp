@@ -70,7 +70,6 @@ void Residency::finish_unload_if_idle(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   if (!a.retiring || a.num_inflight > 0) return;
   if (a.state == AdapterState::loading || a.state == AdapterState::copying) return;
-  cancel_job_if_idle(ref);
   if (on_cpu_or_better(a)) evict_from_cpu(ref);
   unloaded_.push_back(a.uid);
   by_uid_.erase(a.uid);
@@ -374,7 +373,6 @@ void Residency::copy_done(AdapterRef ref) {
   a.state = AdapterState::on_gpu;
   changed_ = true;
   if (a.num_running > 0) drop_hold(ref);  // blocking mode: its request was admitted before the copy
-  leave_h_if_unneeded(ref);
   finish_unload_if_idle(ref);
 }
 
