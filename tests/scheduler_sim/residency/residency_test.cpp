@@ -235,5 +235,52 @@ TEST(Residency, AbortOfAnotherRequestKeepsThePromiseToAStep) {
   EXPECT_FALSE(tiers.held(a));
 }
 
+// ... of which another one waits on: the step has its adapter, the waiting one no promise yet.
+TEST(Residency, ThePromiseToAStepEndsWithItsCopy) {  // [5.23]
+  Residency tiers({.max_loras = 1, .max_cpu_loras = 1});
+  const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
+  tiers.submitted(a), tiers.submitted(a);
+  tiers.admitted(a), tiers.assign_slot_now(a);
+  tiers.start_transfers();
+  tiers.load_done(a, true), tiers.start_transfers();
+  EXPECT_TRUE(tiers.held(a));
+  tiers.copy_done(a);
+  EXPECT_FALSE(tiers.held(a));
+  tiers.left_running(a);
+  EXPECT_EQ(tiers.g_size(), 0);
+}
+
+// The load for a step has failed; until the step commits its request runs without the adapter. A
+// pin in between must bring the adapter to the GPU.
+TEST(Residency, APinAfterAFailedLoadIsHeld) {  // [5.19] [5.21]
+  Residency tiers({.max_loras = 2, .max_cpu_loras = 2});
+  const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
+  tiers.submitted(a), tiers.admitted(a), tiers.assign_slot_now(a);
+  tiers.start_transfers();
+  tiers.load_done(a, false), tiers.start_transfers();
+  ASSERT_EQ(tiers.load_done(a, false), LoadOutcome::failed);
+  ASSERT_FALSE(tiers.held(a));
+  ASSERT_EQ(tiers.pin(a), PinStatus::ok);
+  EXPECT_TRUE(tiers.held(a));
+  tiers.left_running(a);
+  tiers.start_transfers();
+  tiers.load_done(a, true), tiers.start_transfers();
+  tiers.copy_done(a);
+  EXPECT_TRUE(tiers.ready(a));
+}
+
+// A load failed once and waits for its second try when the last request goes: it is cancelled, and
+// what comes later has two tries of its own.
+TEST(Residency, ACancelledLoadForgetsItsFailures) {  // [5.21] [5.22]
+  Residency tiers({});
+  const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
+  tiers.submitted(a), tiers.start_transfers();
+  ASSERT_EQ(tiers.load_done(a, false), LoadOutcome::retried);
+  tiers.left_waiting(a);
+  ASSERT_EQ(tiers.num_queued_jobs(), 0U);
+  tiers.submitted(a), tiers.start_transfers();
+  EXPECT_EQ(tiers.load_done(a, false), LoadOutcome::retried);
+}
+
 }  // namespace
 }  // namespace loratory::sim

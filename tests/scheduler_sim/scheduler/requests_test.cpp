@@ -8,6 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::Pair;
+using testing::UnorderedElementsAre;
 
 constexpr int kStop = int(FinishReason::stop), kLength = int(FinishReason::length),
               kAbort = int(FinishReason::abort), kError = int(FinishReason::error);
@@ -44,6 +45,20 @@ TEST(Submit, RefusesWhatCanNeverRun) {  // [7.3]
   spec.id = 'b', spec.adapter = 0;  // its name is gone, its handle with it
   EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
   EXPECT_EQ(e.scheduler.num_live(), 1);
+}
+
+// Its handle is good until its last request ends, but for new requests it is gone.
+TEST(Submit, RefusesARetiringAdapter) {  // [5.4] [7.3]
+  Engine e(Engine::config(1));
+  e.submit('a', 1, 2, 2);
+  RequestSpec spec;
+  spec.id = 'b', spec.adapter = e.ref(1), spec.num_prompt_tokens = 2, spec.max_new_tokens = 2;
+  ASSERT_TRUE(e.scheduler.unload_adapter("1", false, 0));
+  EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
+  while (e.is_live('a')) e.step();
+  EXPECT_EQ(e.end_of('a'), kLength);
+  spec.adapter = 1000;  // nobody has this handle
+  EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
 }
 
 TEST(Submit, ABatchIsAcceptedAsAWhole) {
@@ -136,6 +151,36 @@ TEST(Requests, PromptLogprobsRecoverWhatWasComputed) {
   EXPECT_EQ(e.request('b').state, RequestState::preempted);
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 4)));
   EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 4);  // and finds its own
+  EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
+  EXPECT_EQ(e.end_of('b'), kLength);
+}
+
+// b wants the logits of its 13 prompt tokens. It had computed 12 when it first lost its blocks and
+// 6 the second time, when others had evicted what it published. z computes the same prompt
+// meanwhile, and b may use of that what it had seen once: all 12.
+TEST(Requests, PromptLogprobsRecoverTheMostThatWasComputed) {  // [6.4]
+  SchedulerConfig c = Engine::config(1);
+  c.num_blocks = 5;  // 16 tokens
+  c.max_num_batched_tokens = c.max_num_seqs = 5;
+  Engine e(c);
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+  e.submit('x', 0, 1, 5), e.step();
+  RequestSpec spec = tokens_spec('b', kBaseRef, prompt, 1);
+  spec.priority = 1;
+  spec.prompt_logprobs = true;
+  e.submit(spec);
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(e.step(), ElementsAre(Pair('x', 1), Pair('b', 4)));
+  EXPECT_THAT(e.step(), ElementsAre(Pair('x', 1)));  // x needs a second block
+  e.submit('y', 0, 16, 1);                           // and y every block
+  while (e.is_live('y')) e.step();
+  EXPECT_EQ(e.request('b').state, RequestState::preempted);
+  e.submit('w', 0, 3, 3);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('w', 3), Pair('b', 2)));  // nothing of b is left
+  EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1), Pair('b', 4)));
+  EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1)));
+  EXPECT_EQ(e.decisions(DecisionKind::preemption).size(), 2U);
+  e.submit(tokens_spec('z', kBaseRef, prompt, 1));
+  while (e.is_live('z')) e.step();
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
   EXPECT_EQ(e.end_of('b'), kLength);
 }
@@ -310,6 +355,26 @@ TEST(Blocking, AbortOfAWaitingRequestDoesNotHang) {
   ASSERT_TRUE(e.scheduler.step_can_start());
   e.commit();
   EXPECT_EQ(e.end_of('a'), kLength);
+}
+
+// A copy that nobody wants any more has one of the two slots when a step needs both: 3 gets its
+// slot when its own copy starts, and its row learns of it.
+TEST(Blocking, ARowGetsTheSlotOfALateCopy) {  // [5.25]
+  Engine e(Engine::config(2));
+  e.preload(3);
+  ASSERT_EQ(e.scheduler.pin(e.ref(1), e.now_ns), PinStatus::ok);
+  e.submit('p', 1, 1, 1), e.scheduler.abort('p', e.now_ns);  // takes the copy to be started
+  ASSERT_EQ(e.copies.size(), 1U);
+  e.scheduler.unpin(e.ref(1), e.now_ns);
+  e.submit('b', 2, 3, 1), e.submit('c', 3, 3, 1);
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('b', 3), Pair('c', 3)));
+  EXPECT_NE(e.rows[0].slot, kNoSlot);
+  EXPECT_EQ(e.rows[1].slot, kNoSlot);
+  e.finish_transfers();
+  EXPECT_THAT(e.slots(), UnorderedElementsAre(2, 3));
+  e.commit();
+  EXPECT_EQ(e.end_of('b'), kLength);
+  EXPECT_EQ(e.end_of('c'), kLength);
 }
 
 TEST(Residue, NothingIsLeft) {  // P65

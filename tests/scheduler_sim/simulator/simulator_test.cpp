@@ -1,52 +1,15 @@
 // The event loop by hand: when steps start and end, and what happens at the same nanosecond.
-#include "scheduler_sim/simulator/simulator.hpp"
-
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <string>
+
+#include "tests/scheduler_sim/simulator/tiny_replay.hpp"
 
 namespace loratory::sim {
 namespace {
 
 using testing::ElementsAre;
-
-/// Every step takes as long.
-struct FixedTime : StepTimeModel {
-  explicit FixedTime(int64_t ns) : ns_(ns) {}
-  int64_t step_ns(const BatchShape&) const override { return ns_; }
-  int64_t ns_;
-};
-
-Trace one_adapter(std::vector<TraceRequest> requests) {
-  Trace t;
-  t.adapters = {{"a", 8}, {"b", 8}};
-  t.requests = std::move(requests);
-  return t;
-}
-
-TraceRequest at(int64_t arrival_ns, AdapterIndex adapter, uint32_t prompt, uint32_t output) {
-  TraceRequest r;
-  r.arrival_ns = arrival_ns;
-  r.adapter = adapter;
-  r.prompt_tokens = prompt;
-  r.output_tokens = output;
-  return r;
-}
-
-/// A load takes 100 ns and a copy 10.
-SimulationConfig config(LoadMode mode) {
-  SimulationConfig c;
-  c.keep_log = true;
-  c.scheduler.residency = {.max_loras = 1, .max_cpu_loras = 2};
-  c.scheduler.load_mode = mode;
-  c.scheduler.block_size = 4;
-  c.scheduler.num_blocks = 100;
-  c.loads.disk_latency_ns = 100;
-  c.loads.h2d_latency_ns = 10;
-  c.adapter_bytes = {0, 0};
-  c.adapter_ranks = {8, 8};
-  return c;
-}
 
 std::vector<std::string> events(const Simulator& simulator) {
   std::vector<std::string> out;
@@ -57,9 +20,9 @@ std::vector<std::string> events(const Simulator& simulator) {
 }
 
 TEST(Simulator, OverlapLoadsBesideTheSteps) {
-  const Trace trace = one_adapter({at(5, 0, 3, 2), at(5, kBaseModel, 3, 1)});
+  const Trace trace = two_adapters({at(5, 0, 3, 2), at(5, kBaseModel, 3, 1)});
   const FixedTime times(50);
-  Simulator s(trace, config(LoadMode::overlap), times);
+  Simulator s(trace, tiny_config(LoadMode::overlap), times);
   s.run();
   EXPECT_THAT(events(s),
               ElementsAre("5 arrival", "5 load", "5 arrival", "5 admission", "55 first_token",
@@ -68,9 +31,9 @@ TEST(Simulator, OverlapLoadsBesideTheSteps) {
 }
 
 TEST(Simulator, BlockingStepWaitsForItsAdapter) {
-  const Trace trace = one_adapter({at(5, 0, 3, 1), at(5, kBaseModel, 3, 1)});
+  const Trace trace = two_adapters({at(5, 0, 3, 1), at(5, kBaseModel, 3, 1)});
   const FixedTime times(50);
-  Simulator s(trace, config(LoadMode::blocking), times);
+  Simulator s(trace, tiny_config(LoadMode::blocking), times);
   s.run();
   EXPECT_THAT(events(s),
               ElementsAre("5 arrival", "5 load", "5 arrival", "5 admission", "5 admission",
@@ -85,9 +48,9 @@ TEST(Simulator, EventsOfOneTimeRunInTheirOrder) {
   std::vector<TraceRequest> requests{at(5, kBaseModel, 3, 2), at(5, kBaseModel, 3, 3),
                                      at(55, kBaseModel, 3, 1)};
   requests[1].cancel_ns = 55;
-  const Trace trace = one_adapter(requests);
+  const Trace trace = two_adapters(requests);
   const FixedTime times(50);
-  Simulator s(trace, config(LoadMode::overlap), times);
+  Simulator s(trace, tiny_config(LoadMode::overlap), times);
   s.run();
   EXPECT_THAT(events(s),
               ElementsAre("5 arrival", "5 arrival", "5 admission", "5 admission", "55 arrival",
@@ -96,16 +59,15 @@ TEST(Simulator, EventsOfOneTimeRunInTheirOrder) {
 }
 
 TEST(Simulator, PinnedAdapterStaysAndAnUnloadedOneIsRefused) {
-  const Trace trace = one_adapter({at(1000, 0, 3, 1), at(2000, 1, 3, 1), at(3000, 0, 3, 1)});
-  SimulationConfig c = config(LoadMode::overlap);
+  const Trace trace = two_adapters({at(1000, 0, 3, 1), at(2000, 1, 3, 1), at(3000, 0, 3, 1)});
+  SimulationConfig c = tiny_config(LoadMode::overlap);
   c.scheduler.residency.max_loras = 2;
   const FixedTime times(50);
   Simulator s(trace, c, times);
   s.schedule({2500, ScheduledOp::Kind::unload, 0});
   s.schedule({0, ScheduledOp::Kind::pin, 0});
   s.run();
-  ConfigResult result;
-  s.metrics().fill(result, {}, 4, /*keep_details=*/true);
+  const ConfigResult result = result_of(s);
   EXPECT_EQ(result.requests[0].tier_at_arrival, ArrivalTier::gpu);  // loaded by the pin
   EXPECT_EQ(result.requests[0].first_token_ns, 1050);
   EXPECT_EQ(result.requests[1].tier_at_arrival, ArrivalTier::disk);
@@ -117,20 +79,19 @@ TEST(Simulator, PinnedAdapterStaysAndAnUnloadedOneIsRefused) {
 TEST(Simulator, DroppedTokenOfAnAbortedRequestIsNoGap) {
   std::vector<TraceRequest> requests{at(0, kBaseModel, 3, 9)};
   requests[0].cancel_ns = 25;  // its second step is in flight
-  const Trace trace = one_adapter(requests);
+  const Trace trace = two_adapters(requests);
   const FixedTime times(20);
-  Simulator s(trace, config(LoadMode::overlap), times);
+  Simulator s(trace, tiny_config(LoadMode::overlap), times);
   s.run();
-  ConfigResult result;
-  s.metrics().fill(result, {}, 4, true);
+  const ConfigResult result = result_of(s);
   EXPECT_EQ(result.requests[0].output_tokens, 1U);
   EXPECT_EQ(result.itl.mean_ms, 0);
 }
 
 TEST(Simulator, JumpsOverDecodeStepsWithoutATrace) {
-  const Trace trace = one_adapter({at(0, kBaseModel, 3, 1000), at(0, kBaseModel, 5, 700)});
+  const Trace trace = two_adapters({at(0, kBaseModel, 3, 1000), at(0, kBaseModel, 5, 700)});
   for (const bool fast : {true, false}) {
-    SimulationConfig c = config(LoadMode::overlap);
+    SimulationConfig c = tiny_config(LoadMode::overlap);
     c.scheduler.num_blocks = 1000;
     c.fast = fast;
     const FixedTime times(10);
@@ -139,36 +100,61 @@ TEST(Simulator, JumpsOverDecodeStepsWithoutATrace) {
     EXPECT_THAT(events(s),
                 ElementsAre("0 arrival", "0 arrival", "0 admission", "0 admission",
                             "10 first_token", "10 first_token", "7000 finish", "10000 finish"));
-    ConfigResult result;
-    s.metrics().fill(result, {}, 4, false);
+    const ConfigResult result = result_of(s);
     EXPECT_EQ(result.num_steps, 1000);
     EXPECT_DOUBLE_EQ(result.itl.mean_ms, 10e-6);
     EXPECT_DOUBLE_EQ(result.gpu_busy_fraction, 1);
   }
 }
 
-// Blocks of 8 tokens in KV blocks of 4: ids 2^63 and 0 differ, although twice the one is twice the
-// other in 64 bits.
+// Blocks of 8 tokens in KV blocks of 4: all ids differ, also those that become equal when they are
+// doubled in 64 bits (2^63 and 0), and neighbours, whose parts must not be taken for each other.
 TEST(Simulator, CutsTraceBlocksWhateverTheirIds) {
-  Trace trace;
-  trace.block_tokens = 8;
-  trace.block_ids = {uint64_t{1} << 63, 0, uint64_t{1} << 63};
-  for (uint64_t i = 0; i < 3; ++i) {
-    TraceRequest r = at(int64_t(i) * 1'000, kBaseModel, 8, 1);
-    r.content_begin = i;
-    r.content_count = 1;
-    trace.requests.push_back(r);
-  }
-  SimulationConfig c = config(LoadMode::overlap);
-  c.adapter_bytes.clear();
-  c.adapter_ranks.clear();
+  constexpr uint64_t kHigh = uint64_t{1} << 63;
+  Trace trace = two_adapters({});
+  for (int64_t i = 0; i < 5; ++i) trace.requests.push_back(at(i * 1'000, kBaseModel, 16, 1));
+  add_contents(trace, 8, {{kHigh, 0}, {0, 0}, {kHigh + 1, 0}, {kHigh, kHigh}, {kHigh, 0}});
   const FixedTime ten(10);
-  Simulator simulator(trace, c, ten);
+  Simulator simulator(trace, tiny_config(LoadMode::overlap), ten);
   simulator.run();
-  ConfigResult result;
-  simulator.metrics().fill(result, {}, 4, true);
-  EXPECT_EQ(result.requests[1].cached_tokens, 0u);
-  EXPECT_EQ(result.requests[2].cached_tokens, 4u);  // the last block is computed again
+  const ConfigResult result = result_of(simulator);
+  std::vector<uint32_t> cached;
+  for (const RequestRecord& r : result.requests) cached.push_back(r.cached_tokens);
+  EXPECT_THAT(cached, ElementsAre(0, 0, 0, 8, 12));  // the last block is computed again
+}
+
+TEST(Simulator, TierAtArrivalCountsACopyAsInHostMemory) {
+  const Trace trace = two_adapters({at(0, 0, 3, 1), at(50, 0, 3, 1), at(105, 0, 3, 1),
+                                    at(200, 0, 3, 1), at(300, kBaseModel, 3, 1)});
+  const FixedTime times(5);
+  Simulator s(trace, tiny_config(LoadMode::overlap), times);
+  s.run();
+  std::vector<ArrivalTier> tiers;
+  for (const RequestRecord& r : result_of(s).requests) tiers.push_back(r.tier_at_arrival);
+  EXPECT_THAT(tiers, ElementsAre(ArrivalTier::disk, ArrivalTier::disk, ArrivalTier::cpu,
+                                 ArrivalTier::gpu, ArrivalTier::base_model));
+}
+
+// abort, unload, pin, unpin ([5.39]), in whatever order they were given.
+TEST(Simulator, OperationsOfOneTimeRunInTheirOrder) {
+  using Kind = ScheduledOp::Kind;
+  const Trace trace = two_adapters({at(0, 0, 3, 9)});
+  SimulationConfig c = tiny_config(LoadMode::overlap);
+  c.scheduler.residency.max_loras = 2;
+  const FixedTime times(50);
+  for (const bool reversed : {false, true}) {
+    std::vector<ScheduledOp> ops{
+        {150, Kind::abort, 0}, {150, Kind::unload, 0}, {150, Kind::pin, 1}, {150, Kind::unpin, 1}};
+    if (reversed) std::ranges::reverse(ops);
+    Simulator s(trace, c, times);
+    for (const ScheduledOp& op : ops) s.schedule(op);
+    s.run();
+    EXPECT_EQ(s.scheduler().residency().num_pinned(), 0);  // the unpin came last
+    EXPECT_THAT(events(s),
+                ElementsAre("0 arrival", "0 load", "100 load_done", "100 copy", "110 copy_done",
+                            "110 admission", "150 abort", "150 load", "160 finish", "160 eviction",
+                            "160 unload", "250 load_done"));
+  }
 }
 
 /// Remembers what it was asked.
@@ -181,8 +167,8 @@ struct RecordedShapes : StepTimeModel {
 };
 
 std::vector<BatchShape> shapes_of(std::vector<TraceRequest> requests) {
-  const Trace trace = one_adapter(std::move(requests));
-  SimulationConfig c = config(LoadMode::overlap);
+  const Trace trace = two_adapters(std::move(requests));
+  SimulationConfig c = tiny_config(LoadMode::overlap);
   c.adapter_ranks = {64, 8};
   c.fast = false;
   const RecordedShapes model;
