@@ -28,9 +28,7 @@ using loratory::gpu::LoraLinear;
 using loratory::gpu::LoraLinearDesc;
 using loratory::gpu::LoraShrink;
 using loratory::gpu::LoraShrinkDesc;
-using loratory::gpu::LoraStage;
 using loratory::gpu::LoraVariant;
-using loratory::gpu::SumOrder;
 using loratory::reference::Dtype;
 
 struct LoratoryLayer {
@@ -101,25 +99,11 @@ LoratoryVariant variant(const LoraVariant& from) {
           .launches = from.launches};
 }
 
-SumOrder sum_order(int32_t value) {
-  if (value < LORATORY_FIXED_SUMS || value > LORATORY_FAST_SUMS) {
-    throw InputError("sums", "is " + std::to_string(value) + ", needs 0 or 1");
-  }
-  return SumOrder(value);
-}
-
-LoraStage stage(int32_t value) {
-  if (value < LORATORY_LINEAR || value > LORATORY_EXPAND) {
-    throw InputError("stage", "is " + std::to_string(value) + ", needs 0, 1 or 2");
-  }
-  return LoraStage(value);
-}
-
 }  // namespace
 
 const char* loratory_error() { return last_error().c_str(); }
 
-LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices, int32_t sums,
+LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices,
                                       void* workspace, int64_t workspace_bytes) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraLinearDesc desc;
@@ -129,18 +113,15 @@ LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_s
                              .ranks = slice.ranks,
                              .scalings = slice.scalings});
     }
-    desc.sums = sum_order(sums);
     desc.workspace = workspace;
     desc.workspace_bytes = size_t(workspace_bytes);
     return new LoratoryLayer{LoraLinear(std::move(desc))};
   });
 }
 
-LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_slices,
-                                      int32_t sums) {
+LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_slices) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
     LoraShrinkDesc desc;
-    desc.sums = sum_order(sums);
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
       desc.slices.push_back({.a = view(slice.a), .ranks = slice.ranks});
     }
@@ -165,19 +146,6 @@ int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* fro
   return guarded(1, [&] {
     *out = variant(std::visit(
         [&](const auto& one) { return one.variant_for(view(*from), view(*to)); }, layer->layer));
-    return 0;
-  });
-}
-
-int loratory_variants(int32_t of_stage, int32_t of_dtype, LoratoryVariant* variants,
-                      int32_t* num_variants) {
-  return guarded(1, [&] {
-    const Dtype all = dtype(of_dtype);
-    const auto found = loratory::gpu::lora_variants(
-        stage(of_stage), {.x = all, .weight = all, .h = Dtype::f32, .y = all});
-    const size_t room = std::min(found.size(), size_t(std::max(0, *num_variants)));
-    for (size_t i = 0; i < room; ++i) variants[i] = variant(found[i]);
-    *num_variants = int32_t(found.size());
     return 0;
   });
 }

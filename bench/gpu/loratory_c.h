@@ -16,8 +16,6 @@ extern "C" {
 #endif
 
 enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
-enum LoratorySums { LORATORY_FIXED_SUMS = 0, LORATORY_FAST_SUMS = 1 };
-enum LoratoryStage { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
 
 /// Strides in elements, outermost axis first.
 struct LoratoryTensor {
@@ -52,15 +50,13 @@ struct LoratorySegments;
 LORATORY_EXPORT const char* loratory_error(void);
 
 /// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode. The workspace
-/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank. `sums`: a
-/// gpu::SumOrder.
+/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank.
 LORATORY_EXPORT struct LoratoryLayer* loratory_linear_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices, int32_t sums,
-                                                             void* workspace,
+                                                             int32_t num_slices, void* workspace,
                                                              int64_t workspace_bytes);
 /// h = x A^T, h [S, T, >= R].
 LORATORY_EXPORT struct LoratoryLayer* loratory_shrink_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices, int32_t sums);
+                                                             int32_t num_slices);
 /// y += scaling · h B^T, h [S, T, >= R].
 LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct LoratorySlice* slices,
                                                              int32_t num_slices);
@@ -72,11 +68,6 @@ LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
                                            const struct LoratoryTensor* from,
                                            const struct LoratoryTensor* to,
                                            struct LoratoryVariant* variant);
-
-/// All that this GPU can launch, where x, A, B and y are of `dtype` and h is fp32. `variants` has
-/// room for *num_variants, which becomes how many there are; what has no room is left out.
-LORATORY_EXPORT int loratory_variants(int32_t stage, int32_t dtype,
-                                      struct LoratoryVariant* variants, int32_t* num_variants);
 
 /// `overlaps_previous` 1: programmatic dependent launch. May be captured into a graph.
 LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryLayer* layer,

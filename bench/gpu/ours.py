@@ -4,10 +4,9 @@ import ctypes
 
 import torch
 
-from implementation import Implementation, Op, Unsupported
+from implementation import Implementation, Op
 
 _STAGES = {"pair": "linear", "shrink": "shrink", "expand": "expand"}
-_SUMS = ("fixed", "fast")
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -55,7 +54,7 @@ class Library:
         if not ok:
             raise RuntimeError(self._c.loratory_error().decode())
 
-    def layer(self, problem, copy, sums):
+    def layer(self, problem, copy):
         """The row's operation over one copy of the weights, as one pointer."""
         row, slices = problem.row, []
         for i, (begin, end) in enumerate(zip(row.offsets, row.offsets[1:])):
@@ -66,9 +65,7 @@ class Library:
                 one.b = _tensor(problem.b[copy, :, begin:end])
             slices.append(one)
         create = getattr(self._c, f"loratory_{_STAGES[row.op]}_create")
-        order = () if row.op == "expand" else (_SUMS.index(sums),)
-        layer = create((_Slice * len(slices))(*slices), len(slices), *order,
-                       *self._workspace(problem))
+        layer = create((_Slice * len(slices))(*slices), len(slices), *self._workspace(problem))
         self._check(layer)
         return ctypes.c_void_p(layer)
 
@@ -89,13 +86,6 @@ class Library:
         self._check(self._c.loratory_layer_variant(
             layer, ctypes.byref(source), ctypes.byref(target), ctypes.byref(variant)) == 0)
         return variant
-
-    def variants(self, op, dtype=torch.bfloat16):
-        """All that this GPU can launch of a row's operation, aligned ones first."""
-        found, count = (_Variant * 64)(), ctypes.c_int32(64)
-        self._check(self._c.loratory_variants(list(_STAGES).index(op), _DTYPES[dtype], found,
-                                              ctypes.byref(count)) == 0)
-        return sorted(found[:count.value], key=lambda variant: -variant.aligned)
 
     def segments(self, slots, num_slots, variant):
         segments = self._c.loratory_segments_create(
@@ -135,12 +125,12 @@ def _tensors(problem):
     return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
 
 
-def prepare(library, problem, variant=None, overlaps=True, sums="fixed"):
-    """The row's operation with `variant`, or with what the rules choose."""
+def prepare(library, problem, overlaps=True):
+    """The row's operation."""
     source, target = _tensors(problem)
     x, y = _tensor(source), _tensor(target)
-    layers = [library.layer(problem, copy, sums) for copy in range(problem.copies)]
-    variant = variant or library.variant(layers[0], x, y)
+    layers = [library.layer(problem, copy) for copy in range(problem.copies)]
+    variant = library.variant(layers[0], x, y)
     segments = library.segments(problem.slots, problem.row.adapters, variant)
     return Op(
         launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps),
@@ -149,20 +139,14 @@ def prepare(library, problem, variant=None, overlaps=True, sums="fixed"):
 
 
 def implementations(library):
-    """The floor; ours, without programmatic dependent launch, and with the other order of sums."""
+    """The floor; ours, with and without programmatic dependent launch."""
 
     def make(**options):
         return lambda problem: prepare(library, problem, **options)
-
-    def fast(problem):
-        if problem.row.op == "expand":
-            raise Unsupported("an expand has one order of sums")
-        return prepare(library, problem, sums="fast")
 
     def read_node(problem):
         return Op(launch=library.read_node(problem), output=lambda: None)
 
     return [Implementation("read_node", read_node, kind="floor"),
             Implementation("loratory", make(), kind="ours"),
-            Implementation("loratory_serial", make(overlaps=False), kind="ours"),
-            Implementation("loratory_fast", fast, kind="ours")]
+            Implementation("loratory_serial", make(overlaps=False), kind="ours")]

@@ -8,7 +8,7 @@ namespace loratory::gpu {
 
 /// Everything that a kernel's code depends on at compile time. Out: the type of y, Weight or float.
 template <typename Weight_, typename Out_, int kRankTiles_, int kTokenTiles_, int kCluster_,
-          int kStages_, bool kAligned_, LoraStage kStage_, SumOrder kSums_ = SumOrder::fixed>
+          int kStages_, bool kAligned_, LoraStage kStage_>
 struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, int(sizeof(Out_))> {
   using Weight = Weight_;
   using Out = Out_;
@@ -17,8 +17,6 @@ struct Config : Shape<kRankTiles_, kTokenTiles_, kCluster_, kStages_, kStage_, i
   static constexpr int kCluster = kCluster_;
   static constexpr bool kAligned = kAligned_;
   static constexpr LoraStage kStage = kStage_;
-  static constexpr SumOrder kSums = kSums_;
-  static constexpr bool kSetsAside = Config::Shape::kHasPairs && kSums == SumOrder::fixed;
   static constexpr bool kSends = kCluster > 1 && kStage != LoraStage::expand;
 };
 

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "gpu/kernels/lora_stage.hpp"
@@ -20,8 +19,6 @@
 
 namespace loratory::gpu {
 
-class DispatchTable;
-
 /// One slice of a packed layer, for all slots.
 struct LoraSliceDesc {
   DeviceView a;                     ///< [L, R_i, K]
@@ -38,14 +35,11 @@ struct LoraLinearDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
-  SumOrder sums = SumOrder::fixed;
   /// Device memory for h, where a step takes two launches: what workspace_bytes() says for the
   /// largest one. All layers of a stream may share it. Without it, or with too little, such a step
-  /// takes one launch: the same bits (sums fixed), but up to four times as long.
+  /// takes one launch: the same bits, but up to four times as long.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  /// Which variant for which launch (dispatch_table.hpp); null: the rules of choose_variant().
-  std::shared_ptr<const DispatchTable> dispatch = nullptr;
 };
 
 /// S · T · R fp32 numbers, R padded to a multiple of 4.
@@ -58,8 +52,6 @@ struct LoraShrinkSliceDesc {
 
 struct LoraShrinkDesc {
   std::vector<LoraShrinkSliceDesc> slices;  ///< S
-  SumOrder sums = SumOrder::fixed;
-  std::shared_ptr<const DispatchTable> dispatch = nullptr;  ///< null: the rules
 };
 
 struct LoraExpandSliceDesc {
@@ -73,7 +65,6 @@ struct LoraExpandDesc {
   int64_t offset_start = 0;                 ///< first column of slice 0 in y
   bool add_inputs = true;                   ///< false: y = delta, the old y is not read
   reference::NumericMode mode{};
-  std::shared_ptr<const DispatchTable> dispatch = nullptr;  ///< null: the rules
 };
 
 /// When a launch may start.

@@ -43,7 +43,7 @@ class Exchange {
 
   /// Before the first sum of a unit.
   __device__ void begin_unit() {
-    if (!C::kSetsAside && blocks_done_ > 0) release();
+    if (!C::kHasPairs && blocks_done_ > 0) release();
   }
 
   /// After finish_block(): what was received has been used.
@@ -58,7 +58,7 @@ class Exchange {
   /// Before the first sum of a block is handed over, by all threads. The block whose buffer this
   /// one gets was released kNumBuffers blocks ago; of two, others may be waited for a block later.
   __device__ void begin_block(const Unit& unit, int block) {
-    if constexpr (C::kSetsAside) release();  // until now this CTA kept its own sums there
+    if constexpr (C::kHasPairs) release();  // until now this CTA kept its own sums there
     if (C::kNumBuffers == 1 || index(unit, block) == 0) wait_for_others();
     if constexpr (C::kSends) {
       if (threadIdx.x == 0) {

@@ -7,8 +7,7 @@ LoraLinearDesc as_linear(const LoraExpandDesc& desc) {
   LoraLinearDesc out{.slices = {},
                      .offset_start = desc.offset_start,
                      .add_inputs = desc.add_inputs,
-                     .mode = desc.mode,
-                     .dispatch = desc.dispatch};
+                     .mode = desc.mode};
   for (const LoraExpandSliceDesc& slice : desc.slices) {
     out.slices.push_back({.a = {}, .b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
   }

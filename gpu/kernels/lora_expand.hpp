@@ -29,7 +29,7 @@ class LoraExpand {
     launch(variant_for(h, y), h, y, segments, stream, order);
   }
 
-  /// With another variant than the dispatch table's, for tests and tuners.
+  /// With another variant than the rules choose, for tests.
   void launch(const LoraVariant& variant, const DeviceView& h, const DeviceView& y,
               const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
     layer_.launch(variant, {.x = {}, .h = h, .y = y}, segments, stream, order);

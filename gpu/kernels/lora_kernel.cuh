@@ -17,8 +17,7 @@
 // Order    K is cut into 8 groups of 8 chunks; the length of a chunk follows from K alone. A chunk
 //          is summed in steps of 16; chunks are added in order, then groups as a balanced tree.
 //          That order is the same for every stage, cluster size, segment size and column part, so a
-//          row's bits depend on x, the weights and the layer only. SumOrder::fast does without
-//          chunks and groups in steps of many tokens.
+//          row's bits depend on x, the weights and the layer only.
 // Loads    What is multiplied is copied into rings in shared memory, 16 bytes a lane: weights
 //          before the kernel in front has ended, as much as the rings hold, x, h and y after. What
 //          does not exist is filled with 0 on the way: no NaN beyond a rank or beyond K is

@@ -13,20 +13,20 @@ namespace loratory::gpu {
 struct LoraKernel {
   LoraStage stage;
   LoraVariant variant;
-  SumOrder sums;
   const void* function;
   int num_threads;
   int (*shared_bytes)(int h_width);
 };
 
 template <typename Weight, typename Out, LoraStage kStage, int kRankTiles, int kTokenTiles,
-          int kCluster, int kStages, bool kAligned, SumOrder kSums = SumOrder::fixed>
+          int kCluster, int kStages, bool kAligned>
 LoraKernel lora_kernel_entry() {
-  using C =
-      Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kStages, kAligned, kStage, kSums>;
-  return {kStage,         {kRankTiles, kTokenTiles, kCluster, kStages, kAligned},
-          kSums,          reinterpret_cast<const void*>(&lora_kernel<C>),
-          C::kNumThreads, &C::shared_bytes};
+  using C = Config<Weight, Out, kRankTiles, kTokenTiles, kCluster, kStages, kAligned, kStage>;
+  return {kStage,
+          {kRankTiles, kTokenTiles, kCluster, kStages, kAligned},
+          reinterpret_cast<const void*>(&lora_kernel<C>),
+          C::kNumThreads,
+          &C::shared_bytes};
 }
 
 template <typename Weight, typename Out>
@@ -41,20 +41,20 @@ void append_linear(std::vector<LoraKernel>& list) {
 }
 
 /// Of many tokens, by wgmma.
-template <typename Weight, SumOrder kSums>
+template <typename Weight>
 void append_wgmma_shrink(std::vector<LoraKernel>& list) {
   constexpr LoraStage k = LoraStage::shrink;
-  list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 4, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 4, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 4, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 1, 4, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 4, 8, 1, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 8, 8, 4, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 8, 8, 2, 3, true, kSums>(),
-                           lora_kernel_entry<Weight, Weight, k, 8, 8, 1, 3, true, kSums>()});
+  list.insert(list.end(), {lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 8, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 4, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 2, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 1, 4, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 4, 8, 1, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 4, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 2, 3, true>(),
+                           lora_kernel_entry<Weight, Weight, k, 8, 8, 1, 3, true>()});
 }
 
 /// Writes fp32 h, whatever the dtype of y would be: it stands in one of a weight's tables.
@@ -73,8 +73,7 @@ void append_shrink(std::vector<LoraKernel>& list) {
                            lora_kernel_entry<Weight, Weight, k, 2, 1, 8, 2, false>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, true>(),
                            lora_kernel_entry<Weight, Weight, k, 1, 1, 1, 2, false>()});
-  append_wgmma_shrink<Weight, SumOrder::fixed>(list);
-  append_wgmma_shrink<Weight, SumOrder::fast>(list);
+  append_wgmma_shrink<Weight>(list);
 }
 
 template <typename Weight, typename Out>

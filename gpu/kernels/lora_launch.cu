@@ -42,13 +42,10 @@ const LoraKernel& find(const LoraLaunch& launch) {
   if (launch.variant.cluster > 1 && !has_clusters()) {
     refuse(launch, "has clusters, this GPU has not: it is before sm_90");
   }
-  const LoraKernel* found = nullptr;
   for (const LoraKernel& kernel : kernels_of(launch.stage, launch.dtypes)) {
-    if (kernel.stage != launch.stage || kernel.variant != launch.variant) continue;
-    if (found == nullptr || kernel.sums == launch.sums) found = &kernel;
+    if (kernel.stage == launch.stage && kernel.variant == launch.variant) return kernel;
   }
-  if (found == nullptr) refuse(launch, "has no kernel");
-  return *found;
+  refuse(launch, "has no kernel");
 }
 
 /// As many clusters as the GPU holds at once: a kernel's loop takes what is more.
@@ -148,8 +145,7 @@ std::vector<LoraVariant> lora_variants(LoraStage stage, const LoraDtypes& dtypes
   for (const LoraKernel& kernel : kernels_of(stage, dtypes)) {
     const bool can_be_launched = (kernel.variant.cluster == 1 || has_clusters()) &&
                                  (!kernel.variant.needs_wgmma() || has_wgmma());
-    if (kernel.stage != stage || kernel.sums != SumOrder::fixed) continue;
-    if (can_be_launched) out.push_back(kernel.variant);
+    if (kernel.stage == stage && can_be_launched) out.push_back(kernel.variant);
   }
   if (stage != LoraStage::linear) return out;
   for (const LoraVariant& v : lora_variants(LoraStage::shrink, dtypes)) {

@@ -15,7 +15,6 @@ struct LoraLaunch {
   LoraPath path;
   LoraVariant variant;  ///< of the tensor_core path
   LoraDtypes dtypes;
-  SumOrder sums;                ///< fast: where there is such a kernel
   reference::NumericMode mode;  ///< of the generic path; the other reads it from params
   LinearParams params;
   CUstream_st* stream;

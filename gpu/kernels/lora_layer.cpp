@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "gpu/kernels/dispatch_table.hpp"
 #include "gpu/kernels/lora_shape.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
@@ -97,19 +96,6 @@ LoraLayer::LoraLayer(LoraStage stage, LoraLinearDesc desc) : stage_(stage), desc
   params_.two_round = desc_.mode.sum == SumMode::two_round;
   require(reinterpret_cast<uintptr_t>(desc_.workspace) % alignof(float) == 0, "workspace",
           "is not aligned to its numbers");
-  if (desc_.dispatch != nullptr) check_dispatch();
-}
-
-/// A table may be older than the kernels: better told here than at some launch.
-void LoraLayer::check_dispatch() const {
-  const auto kernels =
-      lora_variants(stage_, {.x = weight_, .weight = weight_, .h = Dtype::f32, .y = weight_});
-  if (kernels.empty() || !has_clusters()) return;  // planned without CUDA; the table is not used
-  for (const DispatchEntry& entry : desc_.dispatch->entries()) {
-    if (entry.variant.needs_wgmma() && !has_wgmma()) continue;  // the rules choose in its place
-    require(entry.stage != stage_ || std::ranges::find(kernels, entry.variant) != kernels.end(),
-            "dispatch", "has variant " + describe(entry.variant) + ", which has no kernel");
-  }
 }
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
@@ -209,8 +195,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
 }
 
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
-  const LaunchShape shape = shape_of(tensors);
-  return desc_.dispatch != nullptr ? desc_.dispatch->choose(shape) : choose_variant(shape);
+  return choose_variant(shape_of(tensors));
 }
 
 LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
@@ -339,7 +324,6 @@ void LoraLayer::launch(const LoraVariant& variant, const LoraTensors& tensors,
                           .path = path,
                           .variant = variant,
                           .dtypes = dtypes(tensors),
-                          .sums = desc_.sums,
                           .mode = desc_.mode,
                           .params = filled,
                           .stream = stream,

@@ -46,7 +46,6 @@ class LoraLayer {
   void check_y(const LoraTensors& tensors) const;
   bool has_workspace(int64_t num_tokens) const;
   LaunchShape shape_of(const LoraTensors& tensors) const;
-  void check_dispatch() const;
   void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
   void check_tensor_core(const LoraVariant& variant, const LoraTensors& tensors) const;
   LinearParams params(const LoraTensors& tensors, const SegmentView& segments) const;

@@ -8,7 +8,7 @@
 // Covered  as there: nothing else is read or written.
 // Repeats  bitwise: row t depends on x[t], its slot's weights and the layer alone. Not on the
 //          batch, its segments, the variant of the kernel, the stream, or whether a graph replays
-//          it. Of SumOrder::fast: on the number of tokens and slots too.
+//          it.
 // Bound    tensor_core path: Arithmetic{mode with h = split2 in place of fp32, unit = 2^-22} of
 //          error_bound.hpp. generic path: generic_lora.hpp.
 
@@ -31,7 +31,7 @@ class LoraLinear {
     launch(variant_for(x, y), x, y, segments, stream, order);
   }
 
-  /// With another variant than the dispatch table's, for tests and tuners.
+  /// With another variant than the rules choose, for tests.
   void launch(const LoraVariant& variant, const DeviceView& x, const DeviceView& y,
               const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
     layer_.launch(variant, {.x = x, .h = {}, .y = y}, segments, stream, order);

@@ -4,7 +4,7 @@ namespace loratory::gpu {
 namespace {
 
 LoraLinearDesc as_linear(const LoraShrinkDesc& desc) {
-  LoraLinearDesc out{.slices = {}, .sums = desc.sums, .dispatch = desc.dispatch};
+  LoraLinearDesc out{};
   for (const LoraShrinkSliceDesc& slice : desc.slices) {
     out.slices.push_back({.a = slice.a, .b = {}, .ranks = slice.ranks});
   }

@@ -27,7 +27,7 @@ class LoraShrink {
     launch(variant_for(x, h), x, h, segments, stream, order);
   }
 
-  /// With another variant than the dispatch table's, for tests and tuners.
+  /// With another variant than the rules choose, for tests.
   void launch(const LoraVariant& variant, const DeviceView& x, const DeviceView& h,
               const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const {
     layer_.launch(variant, {.x = x, .h = h, .y = {}}, segments, stream, order);

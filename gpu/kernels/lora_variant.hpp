@@ -41,8 +41,7 @@ struct LaunchShape {
   bool has_wgmma = true;      ///< of the GPU: has_wgmma()
 };
 
-/// The rules, for a layer without a DispatchTable (dispatch_table.hpp). Depends on nothing else, so
-/// a replayed graph would choose the same.
+/// The rules. They depend on nothing else, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
 /// Of an expand of segments of 8 · token_tiles tokens, or a part of them at once: alone, or the

@@ -23,10 +23,7 @@ class WideShrink {
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) {
       Sums total;
-      if constexpr (C::kSums == SumOrder::fast)
-        sum_in_a_row(works, total);
-      else
-        sum_part(works, total);
+      sum_part(works, total);
       exchange.begin_block(unit, unit.first_block);
       if (works) product_.hand_over(unit, exchange, c.cta + part, total);
     }
@@ -41,21 +38,6 @@ class WideShrink {
   const LinearParams& p;
   WideRing<C> ring_;
   Product product_;
-
-  /// Without chunks and groups.
-  __device__ void sum_in_a_row(bool works, Sums& total) {
-#pragma unroll
-    for (int j = 0; j < kSums; ++j) total[j] = 0;
-#pragma unroll 1
-    for (int i = C::kGroupsEach / C::kParts * ring_.num_stages(); i > 0; --i) {
-      Product::wait(total);
-      const std::byte* const stage = ring_.wait_for_stage();
-      __syncthreads();  // all of it is there, and the one before has been read
-      if (works) product_.template start<64>(ring_.x_of(stage), stage, 0, true, total);
-      ring_.refill();
-    }
-    Product::wait(total);
-  }
 
   /// One, two or four groups as the balanced tree adds them. A group is added to the one before,
   /// and a pair to the pair before, which waits in shared memory; the first to -0, which changes no

@@ -48,7 +48,7 @@ class LayerOnGpu {
  public:
   explicit LayerOnGpu(const reference::LayerData& data);
 
-  /// What the dispatch table picks, then every kernel that there is for this layer and tensors of
+  /// What the rules choose, then every kernel that there is for this layer and tensors of
   /// these strides.
   std::vector<KernelUnderTest> kernels(const reference::LayerBatch& batch) const;
 

@@ -286,8 +286,8 @@ void expect_chosen_have_kernels(LoraStage stage, const LoraDtypes& dtypes) {
   }
 }
 
-// P12: what the dispatch table picks has a kernel, for every stage, number of tokens and rank.
-TEST_F(LoraBits, P12TheDispatchTableHasItsKernels) {
+// P12: what the rules choose has a kernel, for every stage, number of tokens and rank.
+TEST_F(LoraBits, P12TheRulesHaveTheirKernels) {
   constexpr auto kBf16 = reference::Dtype::bf16, kF32 = reference::Dtype::f32;
   for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
     for (const reference::Dtype out : {kBf16, kF32}) {
