@@ -8,7 +8,8 @@
 #include "reference/numerics/numeric_mode.hpp"
 #include "reference/numerics/tensor.hpp"
 
-// LoRA on linear layers. Letters: T tokens, K in-features, L = max_loras, S slices, R = rows of a
+// LoRA on linear layers, fast: definition.hpp says the same as plain loops, bit for bit, and judges
+// what is here. Letters: T tokens, K in-features, L = max_loras, S slices, R = rows of a
 // slot's buffer for one slice (the largest rank), N_i columns of slice i, s(t) slot of token t,
 // r(s,i) rank of slot s in slice i (0: the adapter has no such slice, or the slot is empty).
 //
