@@ -453,25 +453,29 @@ RC_GTEST_PROP(Parallel, P26EmbeddingIsThatOfOneProcess, ()) {
   for (const Tensor& got : run(c.parallel)) RC_ASSERT(same_bits(got, y));
 }
 
-// [3.15] [1.30] P26, logits: by shard and after the gather, padded or not, any P: the same bits.
+// [3.15] [1.30] P26, logits: by shard and after the gather, padded or not, with a bias of
+// the base layer or without, any P: the same bits.
 RC_GTEST_PROP(Parallel, P26LogitsAreThoseOfOneProcess, ()) {
   VocabCase c(sim::any_seeded_case(kMaxTokens));
   const VocabAdapters adapters(c.draw, c.num_slots, 8, c.hidden, c.vocab, c.dtype);
   Tensor x(c.dtype, {int64_t(c.slots.size()), c.hidden});
   VocabAdapters::fill(x, c.draw);
+  Tensor numbers(c.dtype, {c.vocab});
+  VocabAdapters::fill(numbers, c.draw);
+  const auto bias = c.draw.one_in(2) ? std::optional(std::as_const(numbers).view()) : std::nullopt;
   const auto run = [&](LogitsForm form, const ParallelConfig& parallel) {
     const LogitsLayer layer(form, parallel, c.hidden, c.vocab, c.padded);
     const auto buffers = make_buffers(layer.shards, adapters.pairs(), c.dtype);
     return layer.run({.x = std::vector<Tensor>(size_t(parallel.tp_size), x),
                       .slots = c.slots,
                       .weight = c.weight.view(),
-                      .bias = std::nullopt,
+                      .bias = bias,
                       .buffers = buffers,
                       .mode = c.mode,
                       .out = c.dtype,
                       .h_before = kNan});
   };
-  Tensor y = base_linear(x, c.weight.view(), std::nullopt, c.dtype);
+  Tensor y = base_linear(x, c.weight.view(), bias, c.dtype);
   const LayerShards whole = replicated_shards({.max_lora_rank = 8}, c.hidden, c.vocab);
   const LocalBuffers buffers = make_buffers(whole, adapters.pairs(), c.dtype)[0];
   const LocalSlice& slice = buffers.slices[0];

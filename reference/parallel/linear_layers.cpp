@@ -16,15 +16,6 @@ ConstTensorView columns_of(ConstTensorView matrix, const Range& columns) {
   return matrix;
 }
 
-/// The base layer's part: rows `rows` of W (and bias), columns `columns`.
-Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
-                  const Range& columns, bool with_bias) {
-  const Tensor weight = take_rows(columns_of(in.weight, columns), rows);
-  if (!in.bias || !with_bias) return base_linear(x, weight.view(), std::nullopt, in.out);
-  const Tensor bias = take_rows(*in.bias, rows);
-  return base_linear(x, weight.view(), bias.view(), in.out);
-}
-
 }  // namespace
 
 void check_layer_input(const LayerShards& layer, const LayerInput& in) {
@@ -51,6 +42,14 @@ Tensor base_linear(const Tensor& x, const ConstTensorView& weight,
     }
   }
   return y;
+}
+
+Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
+                  const Range& columns, bool with_bias) {
+  const Tensor weight = take_rows(columns_of(in.weight, columns), rows);
+  if (!in.bias || !with_bias) return base_linear(x, weight.view(), std::nullopt, in.out);
+  const Tensor bias = take_rows(*in.bias, rows);
+  return base_linear(x, weight.view(), bias.view(), in.out);
 }
 
 Tensor local_shrink(const Tensor& x, const LocalBuffers& buffers, const LayerInput& in) {

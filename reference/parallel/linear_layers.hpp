@@ -40,6 +40,11 @@ struct LayerInput {
 Tensor base_linear(const Tensor& x, const ConstTensorView& weight,
                    const std::optional<ConstTensorView>& bias, Dtype out);
 
+/// The base layer's part on one tp_rank: rows `rows` of the weight, and of the bias if
+/// `with_bias`, columns `columns`. Rows past the last are 0.
+Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
+                  const Range& columns, bool with_bias);
+
 /// Column-parallel: plain, merged, variable, qkv, fused; as its shards say.
 ///
 ///   local    y_p = W_p x + bias_p ; h_p = x A_p^T  [S, T, R], fully sharded [S, T, Rs]

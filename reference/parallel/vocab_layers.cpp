@@ -81,9 +81,7 @@ std::vector<Tensor> LogitsLayer::run(const LayerInput& in) const {
   check_layer_input(base, in);
   std::vector<Tensor> y;
   for (size_t p = 0; p < in.x.size(); ++p) {
-    const std::vector<Range>& rows = base.shards[p][0].b_rows;
-    const Tensor weight = take_rows(in.weight, rows);
-    y.push_back(base_linear(in.x[p], weight.view(), std::nullopt, in.out));
+    y.push_back(local_base(in.x[p], in, base.shards[p][0].b_rows, {0, base.num_in}, true));
     if (form == LogitsForm::by_shard) {
       local_expand(local_shrink(in.x[p], in.buffers[p], in), in.buffers[p], in, 0, y[p]);
     }

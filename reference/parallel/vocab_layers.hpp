@@ -49,8 +49,9 @@ enum class LogitsForm : uint8_t {
 /// Hidden states to logits. Rows are rows of logits; LayerInput.slots their slots, from the
 /// sampler mapping and not from the tokens [1.30].
 ///
-///   by_shard      local  y_p = W_p x + scaling · h B_p^T ; gather ; cut off the padding
-///   after_gather  local  y_p = W_p x ; gather ; y += scaling · h B^T ; cut off the padding
+///   by_shard      local  y_p = W_p x + bias_p + scaling · h B_p^T ; gather ; cut off the padding
+///   after_gather  local  y_p = W_p x + bias_p ; gather ; y += scaling · h B^T ; cut off the
+///   padding
 ///
 /// Both give the same bits: each logit meets its own row of B either way.
 /// Source    statements [1.30], [3.15]; vLLM after the gather, TokenSpeed by shard.

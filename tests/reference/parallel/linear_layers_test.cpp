@@ -277,23 +277,30 @@ TEST(EmbeddingLayer, DeltaAfterTheReduce) {
   }
 }
 
-// [3.15] [1.30] Both forms, with a padded vocabulary.
+// [3.15] [1.30] Both forms, with a padded vocabulary and a bias of the base layer or without.
 TEST(LogitsLayer, BothFormsAreEqual) {
   const VocabExample e;
   const std::vector<int32_t> slots{0, -1};
   const Tensor x = tensor(Dtype::f32, {2, 2}, {1, 1, 1, 1});
+  const Tensor bias = tensor(Dtype::f32, {3}, {100, 200, 300});
   for (const LogitsForm form : {LogitsForm::by_shard, LogitsForm::after_gather}) {
     for (const bool fully_sharded : {false, true}) {
       const LogitsLayer layer(form, config(2, fully_sharded), 2, 3, 4);
       const auto buffers =
           buffers_of(layer.shards, {{LoraPair{e.a.view(), e.b.view(), 0.5F}}}, Dtype::f32);
-      const auto y = layer.run({.x = {x, x},
-                                .slots = slots,
-                                .weight = e.weight.view(),
-                                .bias = std::nullopt,
-                                .buffers = buffers,
-                                .h_before = NAN});
-      for (const Tensor& t : y) EXPECT_THAT(values(t), ElementsAre(4, 7, 10, 3, 7, 11));
+      LayerInput in{.x = {x, x},
+                    .slots = slots,
+                    .weight = e.weight.view(),
+                    .bias = std::nullopt,
+                    .buffers = buffers,
+                    .h_before = NAN};
+      for (const Tensor& y : layer.run(in)) {
+        EXPECT_THAT(values(y), ElementsAre(4, 7, 10, 3, 7, 11));
+      }
+      in.bias = bias.view();
+      for (const Tensor& y : layer.run(in)) {
+        EXPECT_THAT(values(y), ElementsAre(104, 207, 310, 103, 207, 311));
+      }
       const Extents b_of_a_slot{1, form == LogitsForm::by_shard ? 2 : 3, 2};
       EXPECT_EQ(buffer_shapes(layer.shards, 1, 1)[0].b, b_of_a_slot);
     }
