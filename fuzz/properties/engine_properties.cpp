@@ -221,8 +221,9 @@ RC_GTEST_PROP(Engines, P12EveryFormIsLoraLinear, ()) {
   RC_ASSERT(same_bits(out, expected));
 }
 
-// [1.5] [1.6] [1.7] [1.9]: vLLM's operations one by one: offset, both ways of add_inputs, biases
-// of some slices, rows of h that belong to base tokens NaN.
+// [1.4] [1.5] [1.6] [1.7] [1.9] [1.26]: vLLM's operations one by one: a rank and a scaling for each
+// slice, absent slices, offset, both ways of add_inputs, biases of some slices, rows of h that
+// belong to base tokens NaN.
 RC_GTEST_PROP(Engines, PunicaOperationsAreThoseOfTheReference, ()) {
   Step step(sim::any_seeded_case(12));
   const bool add_inputs = !step.draw.one_in(3);
@@ -232,7 +233,14 @@ RC_GTEST_PROP(Engines, PunicaOperationsAreThoseOfTheReference, ()) {
   PunicaWrapper::Biases biases;
   std::vector<ShrinkSlice> down;
   std::vector<ExpandSlice> up;
-  for (const LoraSlice& s : args.slices) {
+  std::vector<std::vector<int32_t>> ranks(args.slices.size(), step.ranks);
+  std::vector<std::vector<float>> scalings(args.slices.size(), step.scalings);
+  for (size_t i = 0; i < args.slices.size(); ++i) {
+    LoraSlice& s = args.slices[i];
+    for (int32_t& rank : ranks[i]) rank = int32_t(step.draw.between(0, rank));
+    for (float& scaling : scalings[i]) scaling *= float(step.draw.between(1, 3));
+    s.ranks = std::span(ranks[i]).first(s.ranks.size());
+    s.scalings = std::span(scalings[i]).first(s.ranks.size());
     down.push_back({s.a, s.ranks}), up.push_back({s.b, s.ranks, s.scalings});
     bias_tensors.push_back(step.random({step.max_loras, s.b.size(1)}));
   }
@@ -480,13 +488,23 @@ RC_GTEST_PROP(Engines, PunicaEmbeddingIsLoraEmbedding, ()) {
   for (int64_t t = 0; t < step.num_tokens; ++t) ids.push_back(step.draw(vocab));
   Tensor expected = step.random({step.num_tokens, step.output_offset[1]}), out = expected;
   const LoraSlice slice = step.slices()[0];
-  lora_embedding({ids, step.slots, slice, step.mode, expected.view()});
+  const bool add_inputs = !step.draw.one_in(3);
+  Tensor one_hot(step.dtype, {step.num_tokens, vocab}), looked_up = expected;
+  for (int64_t t = 0; t < step.num_tokens; ++t) one_hot.set(1, t, ids[size_t(t)]);
+  lora_linear({.x = one_hot.view(),
+               .slots = step.slots,
+               .slices = {slice},
+               .add_inputs = add_inputs,
+               .mode = step.mode,
+               .y = expected.view()});
+  lora_embedding({ids, step.slots, slice, step.mode, looked_up.view()});
+  if (add_inputs) RC_ASSERT(same_bits(looked_up, expected));
   PunicaWrapper wrapper(step.max_loras);
   wrapper.update_metadata(step.punica_requests(), step.punica_slots(), int32_t(step.num_tokens),
                           vocab, extra);
   const ExpandSlice up{slice.b, slice.ranks, slice.scalings};
   const auto run = [&] {
-    wrapper.add_lora_embedding(ids, transposed.view(), up, true, step.mode, out.view());
+    wrapper.add_lora_embedding(ids, transposed.view(), up, add_inputs, step.mode, out.view());
   };
   run();
   RC_ASSERT(same_bits(out, expected));
@@ -503,6 +521,7 @@ RC_GTEST_PROP(Engines, P23RowsOfLogitsFollowTheirRequests, ()) {
   Step step(sim::any_seeded_case(12));
   auto requests = step.punica_requests();
   for (PunicaRequest& r : requests) r.samples = step.draw.one_in(2);
+  const Tensor base = step.random({step.num_tokens, step.output_offset[1]});
   PunicaWrapper wrapper(step.max_loras);
   const auto logits_of = [&] {
     wrapper.update_metadata(requests, step.punica_slots(), int32_t(step.num_tokens), 10, 0);
@@ -512,6 +531,9 @@ RC_GTEST_PROP(Engines, P23RowsOfLogitsFollowTheirRequests, ()) {
     for (size_t row = 0; row < tokens.size(); ++row) {
       for (int64_t c = 0; c < step.num_in; ++c) {
         hidden.set(step.x.get(tokens[row], c), int64_t(row), c);
+      }
+      for (int64_t n = 0; n < logits.shape()[1]; ++n) {
+        logits.set(base.get(tokens[row], n), int64_t(row), n);
       }
     }
     wrapper.add_lora_logits(hidden.view(), step.slices()[0], step.mode, logits.view());
@@ -528,6 +550,7 @@ RC_GTEST_PROP(Engines, P23RowsOfLogitsFollowTheirRequests, ()) {
     RC_ASSERT(wrapper.sampler_indices()[row] == slot);
     Tensor alone(step.dtype, {1, step.output_offset[1]});
     const auto t = int64_t(first - 1);
+    for (int64_t n = 0; n < alone.shape()[1]; ++n) alone.set(base.get(t, n), 0, n);
     lora_logits(step.x.view().part(0, t, t + 1), std::span(&slot, 1), step.slices()[0], step.mode,
                 alone.view());
     for (int64_t n = 0; n < alone.shape()[1]; ++n) {

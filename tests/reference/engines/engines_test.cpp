@@ -17,6 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsNan;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Tensor tensor(Extents shape, const std::vector<double>& values) {
@@ -168,6 +169,56 @@ TEST(PunicaWrapper, BiasComesFirstAndNeedsAddInputs) {
   EXPECT_THAT(error_of([&] { run(false); }), HasSubstr("needs add_inputs"));
   run(true);
   EXPECT_THAT(values(e.y), ElementsAre(12.5, 25, 3, 4, 31, 37));
+}
+
+// [1.3] [1.4] [1.26]: slot 0 has rank 2 in slice 0 and no slice 1, slot 1 no slice 0 and rank 1 in
+// slice 1. What is absent may be NaN, and its columns stay as they were.
+TEST(PunicaWrapper, RanksAreThoseOfEachSlice) {
+  const Tensor x = tensor({2, 1}, {1, 1});
+  const Tensor a0 = tensor({2, 2, 1}, {1, 2, kNan, kNan}),
+               a1 = tensor({2, 2, 1}, {kNan, kNan, 3, kNan});
+  const Tensor b0 = tensor({2, 1, 2}, {10, 100, kNan, kNan});
+  const Tensor b1 = tensor({2, 2, 2}, {kNan, kNan, kNan, kNan, 1, kNan, 2, kNan});
+  const std::vector<int32_t> ranks0{2, 0}, ranks1{0, 1};
+  const std::vector<float> scalings0{1, 7}, scalings1{7, 2};
+  const std::vector<LoraSlice> slices{{a0.view(), b0.view(), ranks0, scalings0, std::nullopt},
+                                      {a1.view(), b1.view(), ranks1, scalings1, std::nullopt}};
+  PunicaWrapper wrapper(2);
+  const PunicaSlot slots[] = {{7, 1}, {9, 1}};
+  const PunicaRequest requests[] = {{7, 1}, {9, 1}};
+  wrapper.update_metadata(requests, slots, 2, 1, 0);
+  Tensor y = tensor({2, 3}, {1, kNan, kNan, kNan, 5, 6});
+  wrapper.add_lora_linear(x.view(), slices, 0, true, {}, y.view());
+  EXPECT_THAT(values(y), ElementsAre(211, IsNan(), IsNan(), IsNan(), 11, 18));
+}
+
+// [1.6] [1.28]: y = delta where covered; the row of the base token is not touched, and no old y
+// read.
+TEST(PunicaWrapper, EmbeddingsWithoutAddInputsAreDeltaAlone) {
+  const Tensor a = tensor({2, 3, 1}, {1, 10, 100, kNan, kNan, kNan});  // [L, V, R]
+  const Tensor b = tensor({2, 2, 1}, {1, -1, kNan, kNan});
+  const std::vector<int32_t> ranks{1, 0};
+  const std::vector<float> scalings{2, 1};
+  PunicaWrapper wrapper(2);
+  const PunicaSlot slots[] = {{7, 1}, {9, 1}};
+  const PunicaRequest requests[] = {{7, 1}, {std::nullopt, 1}, {9, 1}};
+  wrapper.update_metadata(requests, slots, 3, 3, 0);
+  const std::vector<int64_t> ids{2, 1, 0};
+  Tensor y = tensor({3, 2}, {kNan, kNan, 5, kNan, kNan, 6});
+  wrapper.add_lora_embedding(ids, a.view(), {b.view(), ranks, scalings}, false, {}, y.view());
+  EXPECT_THAT(values(y), ElementsAre(200, -200, 5, IsNan(), IsNan(), 6));
+}
+
+// [1.30]: delta is added to the logits that are there.
+TEST(PunicaWrapper, LogitsKeepTheirBase) {
+  WorkedExample e;
+  PunicaWrapper wrapper(2);
+  const PunicaSlot slots[] = {{7, 1}, {9, 1}};
+  const PunicaRequest requests[] = {{7, 1}, {std::nullopt, 1}, {9, 1}};
+  wrapper.update_metadata(requests, slots, 3, 1, 0);
+  Tensor logits = tensor({3, 2}, {100, 200, 300, 400, 500, 600});
+  wrapper.add_lora_logits(e.x.view(), e.slice(), {}, logits.view());
+  EXPECT_THAT(values(logits), ElementsAre(101.5, 203, 300, 400, 502, 596));
 }
 
 // [1.1] [2.20]

@@ -75,6 +75,35 @@ TEST(Submit, ABatchIsAcceptedAsAWhole) {
   EXPECT_EQ(e.scheduler.num_live(), 3);
 }
 
+// [7.3]: one refused adapter, and nobody of the batch waits, loads or is seen; without it the batch
+// is its requests one after the other.
+TEST(Submit, ABatchMayNameSeveralAdapters) {
+  Engine batch(Engine::config(2)), one_by_one(Engine::config(2));
+  std::vector<RequestSpec> specs(4);
+  for (size_t i = 0; i < 4; ++i) specs[i].id = 'a' + i, specs[i].num_prompt_tokens = 3;
+  specs[0].adapter = batch.ref(2), specs[1].adapter = kBaseRef;
+  specs[2].adapter = batch.ref(1), specs[3].adapter = batch.ref(3);
+  batch.scheduler.unload_adapter("3", false, 0);
+  batch.log.all.clear();
+  size_t failed = 0;
+  EXPECT_EQ(batch.scheduler.submit(specs, 0, failed), SubmitStatus::unknown_adapter);
+  EXPECT_EQ(failed, 3U);
+  EXPECT_EQ(batch.scheduler.num_live(), 0);
+  EXPECT_TRUE(batch.log.all.empty());
+  EXPECT_TRUE(batch.scheduler.starts().loads.empty());
+
+  specs[3].adapter = specs[0].adapter;
+  EXPECT_EQ(batch.scheduler.submit(specs, 0, failed), SubmitStatus::ok);
+  const std::vector<LoadStart>& loads = batch.scheduler.starts().loads;
+  ASSERT_EQ(loads.size(), 2U);
+  EXPECT_EQ(loads[0].adapter, specs[0].adapter);
+  EXPECT_EQ(loads[1].adapter, specs[2].adapter);
+  for (const RequestSpec& spec : specs) EXPECT_EQ(one_by_one.submit(spec), SubmitStatus::ok);
+  EXPECT_EQ(batch.step(), one_by_one.step());
+  EXPECT_EQ(batch.slots(), (std::vector<int>{2, 1}));
+  EXPECT_EQ(batch.slots(), one_by_one.slots());
+}
+
 TEST(Requests, APoolThatFitsExactlyIsEnough) {  // [7.3]: 8 + 5 - 1 = 12 tokens = 3 blocks
   SchedulerConfig c = Engine::config(1);
   c.num_blocks = 4;
