@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::cli {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::cli {
 

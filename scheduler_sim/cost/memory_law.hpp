@@ -5,8 +5,8 @@
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
+#include "scheduler_sim/cost/memory_split.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
-#include "scheduler_sim/metrics/results.hpp"
 
 namespace loratory::sim {
 

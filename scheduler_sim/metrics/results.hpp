@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "scheduler_sim/cost/memory_split.hpp"
+
 namespace loratory::sim {
 
 /// Milliseconds. Percentiles by linear interpolation between order statistics.
@@ -30,18 +32,6 @@ struct RequestRecord {
   uint16_t num_preemptions = 0;
   ArrivalTier tier_at_arrival = ArrivalTier::base_model;
   RequestOutcome outcome = RequestOutcome::unfinished;
-};
-
-/// Where the memory of the GPU and the host goes, in bytes.
-struct MemorySplit {
-  int64_t hbm_bytes = 0;  ///< what the engine may use: card x utilization
-  int64_t weights_bytes = 0;
-  int64_t slot_bytes = 0;  ///< all max_loras slots
-  int64_t kv_bytes = 0;
-  int64_t reserve_bytes = 0;  ///< activations, graphs, fragmentation
-  int64_t kv_blocks = 0;      ///< usable blocks; 0 = does not fit
-  int64_t block_bytes = 0;
-  int64_t host_bytes = 0;  ///< adapters in the CPU tier when it is full
 };
 
 /// One point of the sampled timeline (for charts).
@@ -112,61 +102,11 @@ struct ConfigResult {
   std::vector<RequestRecord> requests;
 };
 
-/// One curve of miss ratios: entry i belongs to max_loras = sizes[i].
-struct MissRatioCurve {
-  std::string policy;  ///< "lru", "opt", "top-k"
-  std::vector<int32_t> sizes;
-  std::vector<double> miss_ratios;
-};
-
-/// Who ran what: printed in every output.
-struct Provenance {
-  std::string command;
-  std::string commit;
-  std::string version;
-  uint64_t seed = 0;
-  struct Input {
-    std::string path, checksum, format;
-  };
-  std::vector<Input> inputs;
-};
-
 /// Service-level objectives; a limit <= 0 is not set. Judged on the stated percentile.
 struct Slo {
   double ttft_ms = 0;
   double tpot_ms = 0;
   double percentile = 99;
-};
-
-/// The workload and the system, as shown in the header of every output.
-struct WorkloadSummary {
-  int64_t num_requests = 0;
-  double duration_s = 0;
-  double request_rate = 0;  ///< requests / s
-  double mean_prompt_tokens = 0, mean_output_tokens = 0;
-  int64_t num_adapters = 0;
-  std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
-  std::string model, gpu, cost_model;
-  int64_t kv_block_tokens = 0;  ///< tokens per KV block
-  uint64_t num_rows_skipped = 0;
-  std::vector<double> popularity;  ///< share of requests per adapter, descending
-  std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)
-};
-
-/// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
-/// `goodput_min/max[i]` is the band over all seeds of configs[i].
-struct SizeResult {
-  Provenance provenance;
-  WorkloadSummary workload;
-  Slo slo;
-  std::vector<ConfigResult> configs;
-  std::vector<double> goodput_min, goodput_max;
-  std::vector<double> ttft_min_ms, ttft_max_ms;  ///< of the SLO percentile
-  int32_t num_seeds = 1;
-  int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
-  std::string reason;        ///< one sentence: why this one
-  std::string next_limit;    ///< one sentence: what limits next
-  std::vector<MissRatioCurve> miss_ratio_curves;
 };
 
 }  // namespace loratory::sim

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::sim {
 

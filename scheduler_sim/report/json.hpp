@@ -2,7 +2,7 @@
 
 #include <iosfwd>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::sim {
 

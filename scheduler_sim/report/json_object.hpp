@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::sim::report {
 

@@ -3,7 +3,7 @@
 #include <iosfwd>
 #include <span>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::sim {

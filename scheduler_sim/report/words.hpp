@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 /// Sentences that the console and the page share, so that they never disagree.
 namespace loratory::sim::report {

@@ -9,8 +9,8 @@
 #include "scheduler_sim/cost/model_spec.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
-#include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::sim {

@@ -2,13 +2,20 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::sim {
+
+/// One curve of miss ratios: entry i belongs to max_loras = sizes[i].
+struct MissRatioCurve {
+  std::string policy;  ///< "lru", "opt", "top-k"
+  std::vector<int32_t> sizes;
+  std::vector<double> miss_ratios;
+};
 
 /// Miss ratios of the adapter stream: the requests of a trace, one after the other, each asking for
 /// its adapter to be in one of `size` slots. A miss loads it, and evicts one if all slots are

@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::sim {

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 /// The charts of the page by family. Each returns the figures that the result has data for.

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 /// The parts of the page that are not charts, as HTML markup.
 namespace loratory::sim::report {

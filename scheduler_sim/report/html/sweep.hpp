@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::sim::report {
 

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/sizing/miss_ratio_curve.hpp"
+
+namespace loratory::sim {
+
+/// Who ran what: printed in every output.
+struct Provenance {
+  std::string command;
+  std::string commit;
+  std::string version;
+  uint64_t seed = 0;
+  struct Input {
+    std::string path, checksum, format;
+  };
+  std::vector<Input> inputs;
+};
+
+/// The workload and the system, as shown in the header of every output.
+struct WorkloadSummary {
+  int64_t num_requests = 0;
+  double duration_s = 0;
+  double request_rate = 0;  ///< requests / s
+  double mean_prompt_tokens = 0, mean_output_tokens = 0;
+  int64_t num_adapters = 0;
+  std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
+  std::string model, gpu, cost_model;
+  int64_t kv_block_tokens = 0;  ///< tokens per KV block
+  uint64_t num_rows_skipped = 0;
+  std::vector<double> popularity;  ///< share of requests per adapter, descending
+  std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)
+};
+
+/// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
+/// `goodput_min/max[i]` is the band over all seeds of configs[i].
+struct SizeResult {
+  Provenance provenance;
+  WorkloadSummary workload;
+  Slo slo;
+  std::vector<ConfigResult> configs;
+  std::vector<double> goodput_min, goodput_max;
+  std::vector<double> ttft_min_ms, ttft_max_ms;  ///< of the SLO percentile
+  int32_t num_seeds = 1;
+  int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
+  std::string reason;        ///< one sentence: why this one
+  std::string next_limit;    ///< one sentence: what limits next
+  std::vector<MissRatioCurve> miss_ratio_curves;
+};
+
+}  // namespace loratory::sim
