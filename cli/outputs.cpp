@@ -3,8 +3,8 @@
 #include <functional>
 #include <ostream>
 
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/check.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/html.hpp"
 #include "scheduler_sim/report/json.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 void write_if_asked(const std::string& path, const std::function<void(std::ostream&)>& write) {
   if (path.empty()) return;
-  sim::AtomicFile file(path);
+  AtomicFile file(path);
   write(file.stream());
   file.commit();
 }

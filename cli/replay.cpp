@@ -7,8 +7,8 @@
 #include "cli/provenance.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
@@ -29,7 +29,7 @@ struct Options {
 };
 
 void write_event_log(const std::string& path, const std::vector<sim::Decision>& decisions) {
-  sim::AtomicFile file(path);
+  AtomicFile file(path);
   sim::EventLog::write_text(file.stream(), decisions);
   file.commit();
 }

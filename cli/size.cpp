@@ -6,12 +6,12 @@
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
 #include "cli/outputs.hpp"
+#include "cli/progress.hpp"
 #include "cli/provenance.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
 #include "scheduler_sim/report/console.hpp"
-#include "scheduler_sim/report/progress.hpp"
 #include "scheduler_sim/sizing/sweep.hpp"
 
 namespace loratory::cli {
@@ -53,7 +53,7 @@ void run(const Options& options) {
   sweep.num_threads = options.num_threads;
   sim::SizeResult result;
   {
-    sim::Progress progress("replaying");
+    Progress progress("replaying");
     sweep.on_progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
     result = sim::sweep(traces, engine, sweep);
   }

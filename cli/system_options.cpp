@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
 #include "scheduler_sim/cost/step_profile.hpp"
 
@@ -16,7 +17,6 @@ namespace loratory::cli {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 31;
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kMostGib = 1 << 20;
 constexpr double kMostGbps = 10000;
 
@@ -152,21 +152,21 @@ class SubcommandConfig : public CLI::ConfigTOML {
   const CLI::App& program_;
 };
 
-int64_t to_bytes_per_s(double gbps) { return static_cast<int64_t>(gbps * 1e9); }
+int64_t to_bytes_per_s(double gbps) { return int64_t(gbps * 1e9); }
 
 sim::MemoryOptions memory_options(const SystemOptions& o, int64_t max_lora_rank) {
   sim::MemoryOptions memory;
   memory.tp = o.tp;
   memory.gpu_memory_utilization = o.gpu_memory_utilization;
-  if (o.reserve_gib >= 0) memory.reserve_bytes = static_cast<int64_t>(o.reserve_gib * kGiB);
+  if (o.reserve_gib >= 0) memory.reserve_bytes = int64_t(o.reserve_gib * double(kGiB));
   if (o.block_size > 0) memory.block_size = o.block_size;
   memory.max_num_seqs = o.max_num_seqs;
   memory.max_num_batched_tokens = o.max_num_batched_tokens;
   memory.max_model_len = o.max_model_len;
   memory.max_lora_rank = max_lora_rank;
   memory.targets = sim::LoraTargets(o.target_modules);
-  memory.slot_overhead_bytes = static_cast<int64_t>(o.slot_overhead_mib * 1024 * 1024);
-  memory.host_memory_bytes = static_cast<int64_t>(o.host_memory_gib * kGiB);
+  memory.slot_overhead_bytes = int64_t(o.slot_overhead_mib * double(kMiB));
+  memory.host_memory_bytes = int64_t(o.host_memory_gib * double(kGiB));
   return memory;
 }
 
@@ -175,9 +175,8 @@ sim::LoadCosts load_costs(const SystemOptions& o, const sim::GpuSpec& gpu) {
   loads.num_workers = o.disk_workers;
   loads.share_disk = o.disk_sharing == "shared";
   if (o.disk_gbps > 0) loads.disk_bytes_per_s = to_bytes_per_s(o.disk_gbps);
-  loads.h2d_bytes_per_s = o.h2d_gbps > 0
-                              ? to_bytes_per_s(o.h2d_gbps)
-                              : static_cast<int64_t>(gpu.host_bytes_per_s * gpu.link_fraction);
+  loads.h2d_bytes_per_s = o.h2d_gbps > 0 ? to_bytes_per_s(o.h2d_gbps)
+                                         : int64_t(gpu.host_bytes_per_s * gpu.link_fraction);
   return loads;
 }
 

@@ -4,7 +4,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/read_options.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 
@@ -18,7 +18,7 @@ struct Options {
 
 void run(const Options& options) {
   const sim::Trace trace = sim::read_trace(options.in, options.read);
-  sim::AtomicFile file(options.out);
+  AtomicFile file(options.out);
   sim::write_native(file.stream(), trace);
   file.commit();
   std::fprintf(stderr, "%s: %zu requests written, %llu bad rows skipped\n", options.out.c_str(),

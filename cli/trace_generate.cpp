@@ -9,8 +9,8 @@
 
 #include "cli/commands.hpp"
 #include "cli/workload_options.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 #include "scheduler_sim/workload/generate.hpp"
@@ -122,7 +122,7 @@ void set_arrivals(const GenerateFlags& flags, Generation& generation) {
   options.rate_scale = flags.rate_scale;
   if (flags.num_requests != 0) options.limit.num_requests = flags.num_requests;
   if (flags.duration_s > 0) {
-    options.limit.duration_ns = static_cast<int64_t>(std::min(flags.duration_s, 3e9) * 1e9);
+    options.limit.duration_ns = int64_t(std::min(flags.duration_s, 3e9) * 1e9);
   }
 }
 
@@ -180,7 +180,7 @@ void run_generate(const GenerateFlags& flags) {
   set_lengths(flags, generation);
 
   const sim::Trace trace = sim::generate(options);
-  sim::AtomicFile file(flags.out);
+  AtomicFile file(flags.out);
   sim::write_native(file.stream(), trace);
   file.commit();
   fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(), trace.adapters.size(),

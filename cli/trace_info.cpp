@@ -5,8 +5,8 @@
 
 #include "cli/commands.hpp"
 #include "cli/read_options.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
 #include "scheduler_sim/trace/info.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
 #include "scheduler_sim/trace/reader.hpp"
@@ -28,7 +28,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
     if (text == "inf") {
       blocks.push_back(sim::kUnboundedBlocks);
     } else if (sim::parse_integer(text, value) == sim::Parse::kGood && value >= 0) {
-      blocks.push_back(static_cast<uint64_t>(value));
+      blocks.push_back(uint64_t(value));
     } else {
       throw InputError("--reuse", "'" + text + "' is no number of blocks",
                        "list capacities, for example 1000,5859,inf");
@@ -48,7 +48,7 @@ void run(const Options& options) {
   const std::vector<sim::PrefixReuse> reuse = sim::prefix_reuse(trace, blocks);
   std::fputs(sim::info_table(trace, summary, reuse).c_str(), stdout);
   if (options.json.empty()) return;
-  sim::AtomicFile file(options.json);
+  AtomicFile file(options.json);
   file.stream() << sim::info_json(trace, summary, reuse);
   file.commit();
 }

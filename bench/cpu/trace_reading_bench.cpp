@@ -13,7 +13,7 @@
 #include <iterator>
 #include <string>
 
-#include "scheduler_sim/report/atomic_file.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/reuse.hpp"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/text.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -70,23 +71,11 @@ void reject_features(std::string_view key) {
   unknown_key(key, "is no tensor of a LoRA adapter");
 }
 
-std::vector<std::string_view> split(std::string_view path) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t dot = path.find('.');
-    parts.push_back(path.substr(0, dot));
-    if (dot == std::string_view::npos) return parts;
-    path.remove_prefix(dot + 1);
-  }
-}
-
 /// "7", without sign, blanks or leading zeros.
 std::optional<int64_t> index_of(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool canonical = error == std::errc() && end == text.data() + text.size() && value >= 0 &&
-                         (text.size() == 1 || text[0] != '0');
-  return canonical ? std::optional(value) : std::nullopt;
+  const auto value = to_number<int64_t>(text);
+  const bool canonical = value && *value >= 0 && (text.size() == 1 || text[0] != '0');
+  return canonical ? value : std::nullopt;
 }
 
 struct Named {
@@ -181,7 +170,7 @@ class LayerParser {
 
 ModuleRef parse_decoder_path(std::string_view path, std::string_view key,
                              const BaseModelShapes& shapes) {
-  auto parts = split(path);
+  auto parts = split(path, '.');
   const auto layer = parts.size() > 2 && parts[0] == "layers" ? index_of(parts[1]) : std::nullopt;
   if (!layer) unknown_key(key, "names no module of the model");
   if (*layer >= shapes.num_layers) {

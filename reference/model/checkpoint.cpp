@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
-#include "reference/model/json_fields.hpp"
+#include "reference/base/json_fields.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -17,15 +16,10 @@ constexpr size_t kLargestIndex = size_t{64} << 20;
 constexpr const char* kOneFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InputError(path, "cannot be read");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// name -> file, as the index says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
-  const nlohmann::json root = parse_json_object(read_text(path), path, kLargestIndex);
+  const nlohmann::json root =
+      parse_json_object(read_file(path, kLargestIndex), path, kLargestIndex);
   const JsonFields fields(root, path);
   const nlohmann::json* const weight_map = fields.find("weight_map");
   if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {

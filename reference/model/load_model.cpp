@@ -1,14 +1,14 @@
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
-
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/model/checkpoint.hpp"
 #include "reference/model/model.hpp"
 
 namespace loratory::reference {
 namespace {
+
+constexpr size_t kLargestConfig = size_t{4} << 20;
 
 /// How the names of one MoE layer's tensors are built.
 struct ExpertNames {
@@ -133,17 +133,12 @@ class Loader {
   Checkpoint& checkpoint_;
 };
 
-std::string read_config(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InputError(path, "cannot be read", "a model is a folder with a config.json");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 }  // namespace
 
 Model load_model(const std::string& directory) {
   const std::string path = directory + "/config.json";
-  const ModelConfig config = parse_model_config(read_config(path), path);
+  const ModelConfig config = parse_model_config(
+      read_file(path, kLargestConfig, "a model is a folder with a config.json"), path);
   Checkpoint checkpoint(directory);
   return Loader(config, checkpoint).load();
 }

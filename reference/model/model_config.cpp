@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "reference/base/input_error.hpp"
-#include "reference/model/json_fields.hpp"
+#include "reference/base/json_fields.hpp"
 
 namespace loratory::reference {
 namespace {

@@ -7,13 +7,13 @@
 #include <array>
 
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/cost/quantity.hpp"
+#include "reference/base/text.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
 
 constexpr std::string_view kPlace = "--gpu";
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kPcie4 = 32e9;  // x16, one direction
 constexpr double kPcie5 = 64e9;
 constexpr double kLargestMemoryBytes = 1e15;
@@ -43,7 +43,7 @@ GpuSpec from_preset(const Preset& preset) {
   GpuSpec gpu;
   gpu.name = preset.name;
   gpu.source = preset.source;
-  gpu.memory_bytes = static_cast<int64_t>(preset.memory_gib * kGiB);
+  gpu.memory_bytes = int64_t(preset.memory_gib * double(kGiB));
   gpu.bandwidth_bytes_per_s = preset.bandwidth;
   gpu.flops = preset.flops;
   gpu.host_bytes_per_s = preset.host;
@@ -65,7 +65,7 @@ int64_t parse_memory(std::string_view value) {
   if (bytes > kLargestMemoryBytes) {
     throw InputError(kPlace, fmt::format("mem={} is more than any GPU has", value));
   }
-  return static_cast<int64_t>(bytes);
+  return int64_t(bytes);
 }
 
 double parse_bandwidth(std::string_view value) {
@@ -103,18 +103,15 @@ std::vector<std::string> gpu_preset_names() {
 
 GpuSpec parse_gpu_spec(std::string_view text) {
   GpuSpec gpu;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
+  for (const std::string_view item : split(text, ',')) {
     const size_t equals = item.find('=');
     if (equals != std::string_view::npos) {
       set_number(gpu, item.substr(0, equals), item.substr(equals + 1));
-    } else if (begin == 0) {
+    } else if (item.data() == text.data()) {
       gpu = preset_named(item);
     } else {
       throw InputError(kPlace, fmt::format("'{}' is not key=value", item));
     }
-    begin = end + 1;
   }
   if (gpu.memory_bytes == 0 || gpu.bandwidth_bytes_per_s == 0 || gpu.flops == 0) {
     throw InputError(kPlace, fmt::format("'{}' does not give mem, bw and flops", text));

@@ -7,6 +7,8 @@
 #include <array>
 
 #include "reference/base/input_error.hpp"
+#include "reference/base/integers.hpp"
+#include "reference/base/text.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -31,21 +33,11 @@ bool item_selects(std::string_view item, const Module& module) {
          (item == "all-linear" && module.linear);
 }
 
-std::vector<std::string_view> split(std::string_view list) {
-  std::vector<std::string_view> items;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    items.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
-}
-
 ModuleShape cut_shape(ModuleShape shape, const ModelSpec& model, int tp) {
   if (shape.name == "k_proj" || shape.name == "v_proj") {
     shape.out = model.kv_size(tp);  // replicated heads when tp exceeds them
   } else if (shape.cut == TpCut::kColumn) {
-    shape.out = (shape.out + tp - 1) / tp;
+    shape.out = ceil_div<int64_t>(shape.out, tp);
   } else if (shape.cut == TpCut::kRow) {
     shape.in /= tp;
   }
@@ -70,7 +62,7 @@ std::vector<ModuleShape> module_shapes(const ModelSpec& model) {
 }
 
 LoraTargets::LoraTargets(std::string_view list) {
-  const std::vector<std::string_view> items = split(list);
+  const std::vector<std::string_view> items = split(list, ',');
   for (std::string_view item : items) {
     const bool known = std::ranges::any_of(
         kModules, [item](const Module& module) { return item_selects(item, module); });

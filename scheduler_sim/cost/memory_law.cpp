@@ -6,23 +6,22 @@
 #include <limits>
 
 #include "reference/base/check.hpp"
+#include "reference/base/integers.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
 constexpr int64_t kLogitBytes = 2 + 4 + 8;  // bf16 and fp32 logits, int64 indices of the sort
 
 /// a * b, at most a quarter of the 64-bit range: four such terms still add up without overflow.
 int64_t saturating_product(int64_t a, int64_t b) {
   constexpr __int128 kMost = std::numeric_limits<int64_t>::max() / 4;
-  return static_cast<int64_t>(std::min(static_cast<__int128>(a) * b, kMost));
+  return int64_t(std::min(__int128(a) * b, kMost));
 }
 
-std::string gib(int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / static_cast<double>(kGiB));
-}
+std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", double(bytes) / double(kGiB)); }
 
 std::string hbm_problem(const MemorySplit& split, int64_t max_loras, int64_t needed_blocks) {
   const int64_t needed = split.weights_bytes + split.slot_bytes + split.reserve_bytes +
@@ -63,8 +62,7 @@ MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryO
   model.require_divisible(options.tp);
   MemoryPlan plan;
   MemorySplit& split = plan.split;
-  split.hbm_bytes =
-      static_cast<int64_t>(static_cast<double>(gpu.memory_bytes) * options.gpu_memory_utilization);
+  split.hbm_bytes = int64_t(double(gpu.memory_bytes) * options.gpu_memory_utilization);
   split.weights_bytes = model.weight_bytes(options.tp);
   split.slot_bytes = saturating_product(max_loras, slot_bytes(model, options));
   split.reserve_bytes =
@@ -77,7 +75,7 @@ MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryO
   const int64_t left =
       split.hbm_bytes - split.weights_bytes - split.slot_bytes - split.reserve_bytes;
   const int64_t blocks = std::max<int64_t>(left, 0) / split.block_bytes;
-  const int64_t longest = (options.max_model_len + options.block_size - 1) / options.block_size;
+  const int64_t longest = ceil_div(options.max_model_len, options.block_size);
   const int64_t needed = std::max<int64_t>(longest, 1);
   if (blocks < needed) {
     plan.problem = hbm_problem(split, max_loras, needed);

@@ -37,7 +37,7 @@ class Config {
     if (!has(key)) fail(key, "is missing", "this field of a Hugging Face config.json is needed");
     const json& value = object_[key];
     const bool in_range = value.is_number_integer() && value.get<double>() >= 1 &&
-                          value.get<double>() <= static_cast<double>(largest);
+                          value.get<double>() <= double(largest);
     if (!in_range) fail(key, fmt::format("must be an integer from 1 to {}", largest));
     return value.get<int64_t>();
   }
@@ -137,13 +137,11 @@ void read_attention(const Config& config, ModelSpec& spec) {
 
 /// Products of sizes as doubles first: a hostile file must not overflow the integers.
 void require_plausible(const Config& config, const ModelSpec& spec) {
-  const double experts = static_cast<double>(std::max<int64_t>(spec.num_experts, 1));
-  const double width = static_cast<double>(spec.num_heads) * static_cast<double>(spec.head_dim) +
-                       experts * static_cast<double>(spec.intermediate) +
-                       static_cast<double>(spec.vocab);
-  const double parameters =
-      4 * static_cast<double>(spec.num_layers) * static_cast<double>(spec.hidden) * width;
-  if (parameters > static_cast<double>(kMostParameters)) {
+  const double experts = double(std::max<int64_t>(spec.num_experts, 1));
+  const double width = double(spec.num_heads) * double(spec.head_dim) +
+                       experts * double(spec.intermediate) + double(spec.vocab);
+  const double parameters = 4 * double(spec.num_layers) * double(spec.hidden) * width;
+  if (parameters > double(kMostParameters)) {
     config.fail("hidden_size", "the sizes together give more than 2^50 parameters");
   }
 }

@@ -5,18 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "reference/base/check.hpp"
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/integers.hpp"
+#include "reference/base/text.hpp"
 
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr size_t kLargestConfig = size_t{4} << 20;
 
 struct Preset {
   const char* name;
@@ -66,22 +65,13 @@ ModelSpec from_preset(const Preset& preset) {
   return spec;
 }
 
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::ranges::equal(
-      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
-}
-
 bool looks_like_path(std::string_view name) {
   return name.ends_with(".json") || name.find('/') != std::string_view::npos;
 }
 
 ModelSpec read_config(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path)) {
-    throw InputError(path, "cannot be read", "give the config.json of the model");
-  }
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  ModelSpec spec = parse_model_config(text, path);
+  ModelSpec spec = parse_model_config(
+      read_file(path, kLargestConfig, "give the config.json of the model"), path);
   spec.source = path;
   return spec;
 }
@@ -98,7 +88,9 @@ int64_t ModelSpec::attention_parameters(int tp) const {
 
 int64_t ModelSpec::expert_parameters(int tp) const { return 3 * hidden * (intermediate / tp); }
 
-int64_t ModelSpec::lm_head_parameters(int tp) const { return ceil_div(vocab, tp) * hidden; }
+int64_t ModelSpec::lm_head_parameters(int tp) const {
+  return ceil_div<int64_t>(vocab, tp) * hidden;
+}
 
 int64_t ModelSpec::num_parameters(int tp) const {
   const int64_t num_mlps = std::max<int64_t>(num_experts, 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
 
 namespace loratory::sim {
@@ -15,9 +16,7 @@ constexpr double kLogitPassBytes = 8;  // per logit: bf16 from the GEMM, fp32 in
 constexpr int64_t kShrinkRows = 32, kExpandRows = 64, kExpandColumns = 128;
 constexpr int64_t kSplitK = 8, kSplitKSmall = 64, kSmallBatch = 128;
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-double as_double(int64_t value) { return static_cast<double>(value); }
+double as_double(int64_t value) { return double(value); }
 
 }  // namespace
 

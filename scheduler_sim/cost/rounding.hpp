@@ -9,7 +9,7 @@ namespace loratory::sim {
 inline int64_t round_step_ns(double ns) {
   constexpr double kLongest = 1e15;
   if (!(ns > 1.0)) return 1;
-  return static_cast<int64_t>((ns < kLongest ? ns : kLongest) + 0.5);
+  return int64_t((ns < kLongest ? ns : kLongest) + 0.5);
 }
 
 }  // namespace loratory::sim

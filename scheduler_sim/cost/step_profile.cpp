@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
 
@@ -19,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 constexpr std::string_view kSchema = "loratory.step_profile/1";
+constexpr size_t kLargestProfile = size_t{1} << 20;
 constexpr double kLargestCoefficient = 1e15;
 
 [[noreturn]] void fail(std::string_view place, std::string_view key, std::string_view rule,
@@ -61,7 +60,7 @@ void read_terms(const json& terms, StepProfile& profile, std::string_view place)
       fail(place, "ns_per." + key, "is not a term of a step profile",
            "the terms are the fields of BatchShape, lora_step and prefill_step");
     }
-    const auto index = static_cast<size_t>(term - kStepTerms.begin());
+    const auto index = size_t(term - kStepTerms.begin());
     profile.ns_per[index] = coefficient(value, "ns_per." + key, place);
   }
 }
@@ -85,7 +84,7 @@ ProfileModel::ProfileModel(StepProfile profile) : profile_(std::move(profile)) {
 int64_t ProfileModel::step_ns(const BatchShape& shape) const {
   double ns = profile_.constant_ns;
   for (size_t i = 0; i < kStepTerms.size(); ++i) {
-    ns += profile_.ns_per[i] * static_cast<double>(kStepTerms[i].value(shape));
+    ns += profile_.ns_per[i] * double(kStepTerms[i].value(shape));
   }
   return round_step_ns(ns);
 }
@@ -111,12 +110,8 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
 }
 
 StepProfile read_step_profile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path)) {
-    throw InputError(path, "cannot be read", "give a step profile (loratory.step_profile/1)");
-  }
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  return parse_step_profile(text, path);
+  return parse_step_profile(
+      read_file(path, kLargestProfile, "give a step profile (loratory.step_profile/1)"), path);
 }
 
 std::string format_step_profile(const StepProfile& profile) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reference/base/check.hpp"
+#include "reference/base/integers.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -15,8 +16,6 @@ constexpr int64_t kMostBytes = int64_t{1} << 44;
 constexpr int64_t kLeastBytesPerSecond = 1'000'000;
 constexpr int64_t kMostBytesPerSecond = int64_t{1} << 44;
 constexpr int kMostWorkers = 32;
-
-int64_t ceil_div(__int128 a, __int128 b) { return static_cast<int64_t>((a + b - 1) / b); }
 
 void require_job(int64_t bytes) {
   LORATORY_ASSERT(bytes >= 0 && bytes <= kMostBytes, "a transfer has 0 to 2^44 bytes");
@@ -31,7 +30,7 @@ void require_channel(int64_t latency_ns, int64_t bytes_per_s) {
 }  // namespace
 
 DiskChannel::DiskChannel(const LoadCosts& costs)
-    : num_workers_(static_cast<size_t>(costs.num_workers)),
+    : num_workers_(size_t(costs.num_workers)),
       share_(costs.share_disk),
       latency_ns_(costs.disk_latency_ns) {
   LORATORY_ASSERT(costs.num_workers >= 1 && costs.num_workers <= kMostWorkers, "1 to 32 workers");
@@ -122,7 +121,7 @@ TransferDone DiskChannel::find_next() const {
         change_ns = std::min(change_ns, read.ready_ns);
         continue;
       }
-      const int64_t end_ns = now_ns + ceil_div(read.left * sharing, work_per_ns_);
+      const int64_t end_ns = now_ns + int64_t(ceil_div(read.left * sharing, work_per_ns_));
       if (end_ns < next.time_ns) next = {end_ns, read.job};
     }
     // All latencies are equal: a read that becomes ready in that nanosecond was started later.
@@ -141,7 +140,7 @@ CopyChannel::CopyChannel(const LoadCosts& costs)
 void CopyChannel::start(uint64_t job, int64_t bytes, int64_t now_ns) {
   require_job(bytes);
   LORATORY_ASSERT(is_idle(), "copies run one at a time");
-  const auto flow_ns = ceil_div(static_cast<__int128>(bytes) * kNsPerSecond, bytes_per_s_);
+  const auto flow_ns = int64_t(ceil_div(__int128{bytes} * kNsPerSecond, __int128{bytes_per_s_}));
   next_ = {now_ns + latency_ns_ + flow_ns, job};
 }
 

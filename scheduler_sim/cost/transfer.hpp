@@ -39,7 +39,7 @@ class DiskChannel {
   explicit DiskChannel(const LoadCosts& costs);
 
   bool has_free_worker() const { return reads_.size() < num_workers_; }
-  int num_active() const { return static_cast<int>(reads_.size()); }
+  int num_active() const { return int(reads_.size()); }
 
   /// Needs a free worker, a job that no read under way has, `now_ns` not before the last call, and
   /// no completion before `now_ns`.

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "reference/base/check.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/words.hpp"
@@ -65,16 +66,16 @@ void add_adapters(Banner& banner, const ConfigResult& c) {
   banner.line("GPU hit ratio (%):", 100 * c.adapter_gpu_hit_ratio);
   banner.line("CPU hit ratio (%):", 100 * c.adapter_cpu_hit_ratio);
   banner.line("Loads, disk to CPU:", c.adapter_loads);
-  banner.line("Bytes loaded:", report::format_bytes(static_cast<double>(c.adapter_load_bytes)));
+  banner.line("Bytes loaded:", format_bytes(double(c.adapter_load_bytes)));
   banner.line("Copies, CPU to GPU:", c.adapter_copies);
-  banner.line("Bytes copied:", report::format_bytes(static_cast<double>(c.adapter_copy_bytes)));
+  banner.line("Bytes copied:", format_bytes(double(c.adapter_copy_bytes)));
 }
 
 void add_engine(Banner& banner, const ConfigResult& c) {
   banner.section("Engine", '-');
   banner.line("KV blocks:", c.memory.kv_blocks);
-  banner.line("HBM for slots:", report::format_bytes(static_cast<double>(c.memory.slot_bytes)));
-  banner.line("HBM for KV:", report::format_bytes(static_cast<double>(c.memory.kv_bytes)));
+  banner.line("HBM for slots:", format_bytes(double(c.memory.slot_bytes)));
+  banner.line("HBM for KV:", format_bytes(double(c.memory.kv_bytes)));
   banner.line("Prefix hit ratio, tokens (%):", 100 * c.prefix_hit_ratio_tokens);
   banner.line("Prefix hit ratio, blocks (%):", 100 * c.prefix_hit_ratio_blocks);
   banner.line("Preemptions:", c.num_preemptions);

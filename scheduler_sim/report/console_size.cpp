@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/words.hpp"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr size_t kMaxWidth = 100;
 constexpr size_t kMaxVerdictWidth = 24;
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kGreen = "\x1b[32m";
@@ -39,7 +39,7 @@ std::string ms(double value_ms) {
 }
 std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
 double per_second(int64_t count, const ConfigResult& c) {
-  return c.duration_s > 0 ? static_cast<double>(count) / c.duration_s : 0;
+  return c.duration_s > 0 ? double(count) / c.duration_s : 0;
 }
 
 constexpr int kAlways = 100;
@@ -50,10 +50,10 @@ const auto kColumns = std::to_array<Column>({
      [](const ConfigResult& c) { return fmt::format("{}", c.max_cpu_loras); }},
     {"slots", "GiB", 7, 5, true,
      [](const ConfigResult& c) {
-       return fmt::format("{:.1f}", static_cast<double>(c.memory.slot_bytes) / kGiB);
+       return fmt::format("{:.1f}", double(c.memory.slot_bytes) / double(kGiB));
      }},
     {"KV", "blocks", 8, kAlways, true,
-     [](const ConfigResult& c) { return report::format_count(c.memory.kv_blocks); }},
+     [](const ConfigResult& c) { return format_count(c.memory.kv_blocks); }},
     {"GPU", "hit %", 7, kAlways, false,
      [](const ConfigResult& c) { return percent(c.adapter_gpu_hit_ratio); }},
     {"CPU", "hit %", 7, 3, false,
@@ -127,7 +127,7 @@ std::string table(const SizeResult& result, bool colour) {
   text += rule + "\n";
   for (size_t i = 0; i < result.configs.size(); ++i) {
     const ConfigResult& config = result.configs[i];
-    const bool recommended = static_cast<int32_t>(i) == result.recommended;
+    const bool recommended = int32_t(i) == result.recommended;
     const char* style = recommended ? kGreen : config.feasible ? "" : kDim;
     const std::string line = row(config, recommended, columns);
     text += colour && *style != 0 ? style + line + kReset : line;

@@ -87,7 +87,7 @@ void add_requests(Snapshot& s, const ConfigResult& c) {
   s.gauge("output_throughput", c.output_throughput, "Output tokens per second.");
   s.gauge("request_goodput", c.request_goodput, "Requests per second that meet every SLO.");
   s.gauge("slo_attainment_ratio", c.slo_attainment, "Share of requests that meet every SLO.");
-  s.gauge("num_requests_waiting_max", static_cast<double>(c.max_waiting), "Longest queue.");
+  s.gauge("num_requests_waiting_max", double(c.max_waiting), "Longest queue.");
   s.gauge("gpu_busy_ratio", c.gpu_busy_fraction, "Step time over duration.");
 }
 
@@ -113,7 +113,7 @@ void add_adapters(Snapshot& s, const ConfigResult& c) {
 
 void add_memory(Snapshot& s, const ConfigResult& c) {
   s.gauge("prefix_cache_hit_ratio", c.prefix_hit_ratio_tokens, "Prompt tokens from the cache.");
-  s.gauge("kv_blocks", static_cast<double>(c.memory.kv_blocks), "Usable KV blocks.");
+  s.gauge("kv_blocks", double(c.memory.kv_blocks), "Usable KV blocks.");
   s.head("hbm_bytes", "gauge", "GPU memory by use.");
   const auto part = [&](std::string_view use, int64_t bytes) {
     s.sample("hbm_bytes", fmt::format("{}", bytes), fmt::format("use=\"{}\"", use));

@@ -22,8 +22,7 @@ std::string load_sentence(const WorkloadSummary& w) {
                                  format_number(w.request_rate), format_number(w.mean_prompt_tokens),
                                  format_number(w.mean_output_tokens));
   if (w.num_rows_skipped > 0) {
-    text += fmt::format("; {} bad rows skipped",
-                        format_count(static_cast<int64_t>(w.num_rows_skipped)));
+    text += fmt::format("; {} bad rows skipped", format_count(int64_t(w.num_rows_skipped)));
   }
   return text;
 }
@@ -58,7 +57,7 @@ std::vector<Fact> workload_facts(const SizeResult& result) {
 
 std::string headline(const SizeResult& result) {
   if (result.recommended < 0) return "No configuration meets the SLOs.";
-  const ConfigResult& config = result.configs[static_cast<size_t>(result.recommended)];
+  const ConfigResult& config = result.configs[size_t(result.recommended)];
   return fmt::format("Set --max-loras {} --max-cpu-loras {}", config.max_loras,
                      config.max_cpu_loras);
 }

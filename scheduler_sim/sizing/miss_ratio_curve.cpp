@@ -24,7 +24,7 @@ struct DenseStream {
     ids.reserve(references.size());
     for (const AdapterIndex adapter : references) {
       const auto it = std::lower_bound(sorted.begin(), sorted.end(), adapter);
-      uint32_t& id = id_of[static_cast<size_t>(it - sorted.begin())];
+      uint32_t& id = id_of[size_t(it - sorted.begin())];
       if (id == UINT32_MAX) id = num_ids++;
       ids.push_back(id);
     }
@@ -64,7 +64,7 @@ std::vector<uint64_t> count_reuse_distances(const DenseStream& stream) {
       ++num_used;
     } else {
       // Adapters used since: those whose last use is not before this one's.
-      ++counts[static_cast<size_t>(num_used - last_uses.count_below(last))];
+      ++counts[size_t(num_used - last_uses.count_below(last))];
       last_uses.erase(last);
     }
     last = now;
@@ -144,8 +144,8 @@ MissRatioCurve make_curve(const char* policy, const DenseStream& stream,
   MissRatioCurve curve{policy, {sizes.begin(), sizes.end()}, {}};
   for (const int32_t size : sizes) {
     LORATORY_ASSERT(size >= 1, "a miss ratio needs at least one slot");
-    const double misses = static_cast<double>(count_misses(static_cast<size_t>(size)));
-    const auto n = static_cast<double>(stream.ids.size());
+    const double misses = double(count_misses(size_t(size)));
+    const auto n = double(stream.ids.size());
     curve.miss_ratios.push_back(stream.ids.empty() ? 0 : misses / n);
   }
   return curve;
@@ -209,7 +209,7 @@ std::vector<std::pair<double, double>> reuse_distance_cdf(
   for (size_t d = 1; d < counts.size(); ++d) {
     if (counts[d] == 0) continue;
     sum += counts[d];
-    cdf.emplace_back(d, static_cast<double>(sum) / static_cast<double>(references.size()));
+    cdf.emplace_back(d, double(sum) / double(references.size()));
   }
   return cdf;
 }

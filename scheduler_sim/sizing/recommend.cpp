@@ -4,12 +4,10 @@
 
 #include <algorithm>
 
-#include "scheduler_sim/report/format.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
-
-using report::format_ms;
 
 constexpr double kCloseEnough = 0.99;  // goodput within 1 % of the best: take the smaller one
 

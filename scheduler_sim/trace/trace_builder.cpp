@@ -2,14 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "reference/base/integers.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
 
 namespace loratory::sim {
-namespace {
-
-uint32_t ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
-}  // namespace
+namespace {}  // namespace
 
 TraceBuilder::TraceBuilder(const Schema& schema, uint32_t block_tokens, Trace& trace)
     : schema_(schema),

@@ -11,6 +11,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/random.hpp"
 #include "scheduler_sim/workload/text_table.hpp"

@@ -9,6 +9,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
 #include "scheduler_sim/workload/adapter_assignment.hpp"
 #include "scheduler_sim/workload/random.hpp"
 #include "scheduler_sim/workload/text_table.hpp"

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "reference/base/check.hpp"
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
 
@@ -40,7 +42,7 @@ LengthLaw parse_lognormal(std::string_view values, std::string_view place) {
 }
 
 LengthLaw read_histogram(const std::string& path) {
-  const std::string text = read_text_file(path);
+  const std::string text = read_file(path);
   std::vector<LengthLaw::Bin> bins;
   double sum = 0;
   for (const auto& row : parse_table(text, path)) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "reference/base/check.hpp"
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
@@ -54,7 +55,7 @@ struct WeightedAdapters {
 };
 
 WeightedAdapters read_weights(const std::string& path) {
-  const std::string text = read_text_file(path);
+  const std::string text = read_file(path);
   WeightedAdapters result;
   std::set<std::string_view> names;
   double sum = 0;

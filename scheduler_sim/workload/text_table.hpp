@@ -25,13 +25,7 @@ struct TableField {
 /// lines are left out, CR LF ends a line too. The fields point into `text` and `file`.
 std::vector<std::vector<TableField>> parse_table(std::string_view text, std::string_view file);
 
-/// The whole file. Throws InputError if it cannot be read.
-std::string read_text_file(const std::string& path);
-
 /// A finite number >= 0 written out in full, e.g. in a flag; throws InputError at `place`.
 double parse_number(std::string_view text, std::string_view what, std::string_view place);
-
-/// The parts of `text` between `separator`s; at least one, which may be empty.
-std::vector<std::string_view> split(std::string_view text, char separator);
 
 }  // namespace loratory::sim

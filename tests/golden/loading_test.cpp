@@ -11,22 +11,16 @@
 
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/files.hpp"
 #include "reference/model/model_config.hpp"
 #include "tests/golden/fixture.hpp"
 
 namespace loratory::reference {
 namespace {
 
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 BaseModelShapes shapes_of(const std::string& model) {
   const std::string path = kFixtures + model + "/config.json";
-  return base_model_shapes(parse_model_config(read_text(path), path));
+  return base_model_shapes(parse_model_config(read_file(path), path));
 }
 
 /// "E_KEY", "E_UNSUPPORTED(dora)", or "accepted".
@@ -180,7 +174,7 @@ TEST(RejectedAdapter, RealTensorsUnderWrongNames) {
   };
   const std::string directory = Fixture("llama_gqa").adapter_directory("qv_r4");
   const auto file = SafetensorsFile::open(directory + "/adapter_model.safetensors");
-  const AdapterConfig config = parse_adapter_config(read_text(directory + "/adapter_config.json"));
+  const AdapterConfig config = parse_adapter_config(read_file(directory + "/adapter_config.json"));
   for (const auto& [from, to, code] : std::initializer_list<Row>{
            {"", "", "accepted"},
            {"base_model.model.", "", "E_KEY"},
@@ -210,7 +204,7 @@ TEST(RejectedAdapter, RealTensorsUnderWrongNames) {
 TEST(RejectedAdapter, LenientModeStillWantsOneModule) {
   const std::string directory = Fixture("llama_gqa").adapter_directory("qv_r4");
   const auto file = SafetensorsFile::open(directory + "/adapter_model.safetensors");
-  const AdapterConfig config = parse_adapter_config(read_text(directory + "/adapter_config.json"));
+  const AdapterConfig config = parse_adapter_config(read_file(directory + "/adapter_config.json"));
   LoadOptions lenient;
   lenient.strict = false;
   const std::string some = renamed(file, "layers.1.", "layers.2.");

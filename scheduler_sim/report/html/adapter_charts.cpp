@@ -19,7 +19,7 @@ std::string fine_percent(double fraction) { return format_number(100 * fraction)
 
 void mark_recommended(LineChart& chart, const SizeResult& result) {
   if (result.recommended < 0) return;
-  const double size = result.configs[static_cast<size_t>(result.recommended)].max_loras;
+  const double size = result.configs[size_t(result.recommended)].max_loras;
   chart.x_rules.push_back({size, fmt::format("recommended: {}", size)});
 }
 
@@ -99,7 +99,7 @@ std::vector<Figure> popularity_figure(const SizeResult& result) {
     if (shares[i] > 0) curve.points.push_back({double(i + 1), shares[i]});
   }
   for (const size_t i : kept_indices(shares.size(), kTableRows)) {
-    table.rows.push_back({format_count(static_cast<int64_t>(i) + 1), fine_percent(shares[i])});
+    table.rows.push_back({format_count(int64_t(i) + 1), fine_percent(shares[i])});
     chart.tips.push_back(
         {double(i + 1), fmt::format("rank {}\n{}", i + 1, fine_percent(shares[i]))});
   }

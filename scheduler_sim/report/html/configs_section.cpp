@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
 #include "scheduler_sim/report/html/sections.hpp"
@@ -22,10 +23,10 @@ struct Column {
 
 std::string whole(double value) { return format_count(std::llround(value)); }
 std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
-std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / (1024.0 * 1024.0 * 1024.0)); }
+std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / double(kGiB)); }
 
 double copy_rate(const ConfigResult& c) {
-  return c.duration_s > 0 ? static_cast<double>(c.adapter_copies) / c.duration_s : 0;
+  return c.duration_s > 0 ? double(c.adapter_copies) / c.duration_s : 0;
 }
 
 const auto kColumns = std::to_array<Column>({
@@ -95,7 +96,7 @@ std::string configs_section(const SizeResult& result) {
       "<div class=\"scroll\"><table class=\"configs\">" +
       header() + "<tbody>\n";
   for (size_t i = 0; i < result.configs.size(); ++i) {
-    html += row(result.configs[i], static_cast<int32_t>(i) == result.recommended);
+    html += row(result.configs[i], int32_t(i) == result.recommended);
   }
   return html + "</tbody></table></div>\n" + notes(result) + "</section>\n";
 }

@@ -23,15 +23,15 @@ Line curve_of(const SizeResult& result, size_t i, Quantiles quantiles, int style
   const std::vector<double>& values = result.configs[i].*quantiles;
   Line curve{size_label(result, i), style, {}, false};
   for (size_t q = 0; q < values.size(); ++q) {
-    curve.points.push_back({std::max(values[q], kSmallestMs),
-                            static_cast<double>(q) / static_cast<double>(values.size() - 1)});
+    curve.points.push_back(
+        {std::max(values[q], kSmallestMs), double(q) / double(values.size() - 1)});
   }
   return curve;
 }
 
 /// The focus is drawn in the same style in every chart, its neighbours below and above around it.
 int style_of(const SizeResult& result, size_t i) {
-  const auto focus = static_cast<size_t>(focus_of(result));
+  const auto focus = size_t(focus_of(result));
   if (i == focus) return 1;
   return result.configs[i].max_loras < result.configs[focus].max_loras ? 2 : 3;
 }

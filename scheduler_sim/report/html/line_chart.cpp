@@ -82,7 +82,7 @@ std::vector<double> labelled_ticks(const LineChart& chart, const Plot& plot) {
   std::vector<double> ticks = chart.x.ticks.empty() ? round_ticks(plot.x, 6) : chart.x.ticks;
   std::stable_partition(ticks.begin(), ticks.end(), [&](double v) { return is_choice(chart, v); });
   const auto half_width = [&](double tick) {
-    return kCharWidth / 2 * static_cast<double>(chart.x.format(tick).size() + 1);
+    return kCharWidth / 2 * double(chart.x.format(tick).size() + 1);
   };
   std::vector<double> placed;
   for (const double tick : ticks) {
@@ -184,7 +184,7 @@ std::string draw_end_labels(const LineChart& chart, const Plot& plot) {
 
 /// For curves whose right ends coincide: a CDF ends at 100 %, a miss ratio at 0.
 std::string draw_inner_legend(const LineChart& chart, const Plot& plot) {
-  const double height = kLabelGap * static_cast<double>(chart.lines.size() - 1);
+  const double height = kLabelGap * double(chart.lines.size() - 1);
   double y =
       chart.labels == Labels::upper_right ? plot.box.top + 16 : plot.box.bottom - 12 - height;
   std::string svg;

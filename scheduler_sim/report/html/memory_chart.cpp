@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/charts.hpp"
 #include "scheduler_sim/report/html/line_chart.hpp"
@@ -25,10 +26,9 @@ constexpr std::array kParts = {Part{"weights", "weights", &MemorySplit::weights_
 
 constexpr Box kPlot{58, 34, kChartWidth - 84, kChartHeight - 46};
 constexpr double kMaxBarWidth = 40;
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kLabelGap = 15;
 
-double gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+double gib(int64_t bytes) { return double(bytes) / double(kGiB); }
 
 double total_gib(const MemorySplit& memory) {
   double total = 0;
@@ -40,8 +40,7 @@ std::string tip_of(const SizeResult& result, size_t i) {
   const MemorySplit& memory = result.configs[i].memory;
   std::string tip = "max_loras " + size_label(result, i);
   for (auto part = kParts.rbegin(); part != kParts.rend(); ++part) {
-    tip +=
-        fmt::format("\n{}  {}", part->name, format_bytes(static_cast<double>(memory.*part->bytes)));
+    tip += fmt::format("\n{}  {}", part->name, format_bytes(double(memory.*part->bytes)));
   }
   return tip + fmt::format("\nKV blocks  {}", format_count(memory.kv_blocks));
 }
@@ -66,8 +65,8 @@ class Bars {
     }
     return round_up(most);
   }
-  double pitch() const { return kPlot.width() / static_cast<double>(sweep_.size()); }
-  double centre(size_t k) const { return kPlot.left + pitch() * (static_cast<double>(k) + 0.5); }
+  double pitch() const { return kPlot.width() / double(sweep_.size()); }
+  double centre(size_t k) const { return kPlot.left + pitch() * (double(k) + 0.5); }
 
   std::string axes() const {
     std::string svg = text({0, 14}, "name", "GiB");
@@ -79,7 +78,7 @@ class Bars {
     for (size_t k = 0; k < sweep_.size(); ++k) {
       if (centre(k) - last < 26) continue;
       last = centre(k);
-      const bool chosen = static_cast<int32_t>(sweep_[k]) == result_.recommended;
+      const bool chosen = int32_t(sweep_[k]) == result_.recommended;
       svg += text({last, kPlot.bottom + 18}, chosen ? "tick mid chosen" : "tick mid",
                   fmt::format("{}", result_.configs[sweep_[k]].max_loras));
     }
@@ -104,9 +103,10 @@ class Bars {
   std::string capacity() const {
     const double y = y_(gib(result_.configs[sweep_.front()].memory.hbm_bytes));
     return line({kPlot.left, y}, {kPlot.right, y}, "limit") +
-           text({kPlot.left + 6, y - 5}, "limit-name",
-                fmt::format("usable {}", format_bytes(static_cast<double>(
-                                             result_.configs[sweep_.front()].memory.hbm_bytes))));
+           text(
+               {kPlot.left + 6, y - 5}, "limit-name",
+               fmt::format("usable {}",
+                           format_bytes(double(result_.configs[sweep_.front()].memory.hbm_bytes))));
   }
 
   /// Names beside the last bar, each at the middle of its part.
@@ -148,8 +148,7 @@ DataTable table_of(const SizeResult& result, const std::vector<size_t>& sweep) {
   for (const size_t i : sweep) {
     std::vector<std::string> row{size_label(result, i)};
     const MemorySplit& memory = result.configs[i].memory;
-    for (const Part& part : kParts)
-      row.push_back(format_bytes(static_cast<double>(memory.*part.bytes)));
+    for (const Part& part : kParts) row.push_back(format_bytes(double(memory.*part.bytes)));
     row.push_back(format_count(memory.kv_blocks));
     table.rows.push_back(std::move(row));
   }

@@ -8,7 +8,7 @@ namespace loratory::sim::report {
 namespace {
 
 double power_of_ten(int exponent) { return std::pow(10.0, exponent); }
-int decade_of(double value) { return static_cast<int>(std::floor(std::log10(value) + 1e-9)); }
+int decade_of(double value) { return int(std::floor(std::log10(value) + 1e-9)); }
 
 double round_step(double rough) {
   const double unit = power_of_ten(decade_of(rough));
@@ -21,9 +21,9 @@ double round_step(double rough) {
 std::vector<double> linear_ticks(double lo, double hi, int count) {
   const double step = round_step((hi - lo) / count);
   std::vector<double> ticks;
-  const auto first = static_cast<int64_t>(std::ceil(lo / step - 1e-9));
-  for (int64_t i = first; static_cast<double>(i) * step <= hi + step * 1e-9; ++i) {
-    ticks.push_back(static_cast<double>(i) * step);
+  const auto first = int64_t(std::ceil(lo / step - 1e-9));
+  for (int64_t i = first; double(i) * step <= hi + step * 1e-9; ++i) {
+    ticks.push_back(double(i) * step);
   }
   return ticks;
 }

@@ -11,12 +11,10 @@ struct Cell {
 };
 
 void paint(std::vector<Cell>& row, const SlotSpan& span, double columns_per_ns) {
-  const double begin = static_cast<double>(span.begin_ns) * columns_per_ns;
-  const double end =
-      std::min(static_cast<double>(span.end_ns) * columns_per_ns, static_cast<double>(row.size()));
-  for (auto c = static_cast<size_t>(begin); c < row.size() && static_cast<double>(c) < end; ++c) {
-    const double overlap =
-        std::min(end, static_cast<double>(c + 1)) - std::max(begin, static_cast<double>(c));
+  const double begin = double(span.begin_ns) * columns_per_ns;
+  const double end = std::min(double(span.end_ns) * columns_per_ns, double(row.size()));
+  for (auto c = size_t(begin); c < row.size() && double(c) < end; ++c) {
+    const double overlap = std::min(end, double(c + 1)) - std::max(begin, double(c));
     if (overlap > row[c].overlap) row[c] = {span.adapter, overlap};
   }
 }
@@ -39,13 +37,13 @@ void append_runs(std::vector<SlotRun>& runs, const std::vector<Cell>& row, uint1
 std::vector<SlotRun> runs_of(std::span<const SlotSpan> spans, uint32_t num_slots,
                              uint32_t num_columns, int64_t end_ns) {
   std::vector<std::vector<Cell>> rows(num_slots, std::vector<Cell>(num_columns));
-  const double columns_per_ns = num_columns / static_cast<double>(std::max<int64_t>(end_ns, 1));
+  const double columns_per_ns = num_columns / double(std::max<int64_t>(end_ns, 1));
   for (const SlotSpan& span : spans) {
     if (span.slot < num_slots) paint(rows[span.slot], span, columns_per_ns);
   }
   std::vector<SlotRun> runs;
   for (uint32_t slot = 0; slot < num_slots; ++slot) {
-    append_runs(runs, rows[slot], static_cast<uint16_t>(slot));
+    append_runs(runs, rows[slot], uint16_t(slot));
   }
   return runs;
 }

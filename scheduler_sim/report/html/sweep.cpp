@@ -22,9 +22,8 @@ int32_t focus_of(const SizeResult& result) {
   for (size_t i = 0; i < result.configs.size(); ++i) {
     const ConfigResult& config = result.configs[i];
     if (!config.feasible) continue;
-    if (best < 0 ||
-        config.request_goodput > result.configs[static_cast<size_t>(best)].request_goodput) {
-      best = static_cast<int32_t>(i);
+    if (best < 0 || config.request_goodput > result.configs[size_t(best)].request_goodput) {
+      best = int32_t(i);
     }
   }
   return best;
@@ -32,8 +31,7 @@ int32_t focus_of(const SizeResult& result) {
 
 std::vector<size_t> sweep_of(const SizeResult& result) {
   const int32_t focus = focus_of(result);
-  const int32_t host_size =
-      focus < 0 ? -1 : result.configs[static_cast<size_t>(focus)].max_cpu_loras;
+  const int32_t host_size = focus < 0 ? -1 : result.configs[size_t(focus)].max_cpu_loras;
   const auto better = [&](const ConfigResult& a, const ConfigResult& b) {
     const bool a_matches = a.max_cpu_loras == host_size;
     const bool b_matches = b.max_cpu_loras == host_size;
@@ -51,7 +49,7 @@ std::vector<size_t> sweep_of(const SizeResult& result) {
 
 std::vector<size_t> neighbours_of_focus(const SizeResult& result) {
   const std::vector<size_t> sweep = sweep_of(result);
-  const auto at = std::find(sweep.begin(), sweep.end(), static_cast<size_t>(focus_of(result)));
+  const auto at = std::find(sweep.begin(), sweep.end(), size_t(focus_of(result)));
   if (at == sweep.end()) return {};
   const auto first = at == sweep.begin() ? at : at - 1;
   const auto last = at + 1 == sweep.end() ? at + 1 : at + 2;
@@ -69,7 +67,7 @@ int32_t knee_of(const SizeResult& result) {
 }
 
 std::string size_label(const SizeResult& result, size_t config_index) {
-  const bool recommended = static_cast<int32_t>(config_index) == result.recommended;
+  const bool recommended = int32_t(config_index) == result.recommended;
   return fmt::format("{}{}", result.configs[config_index].max_loras,
                      recommended ? " (recommended)" : "");
 }

@@ -41,7 +41,7 @@ LineChart chart_of_sizes(const SizeResult& result) {
   chart.x.log = chart.x.ticks.front() > 0 &&
                 chart.x.ticks.back() >= kLogSizesFromRatio * chart.x.ticks.front();
   if (result.recommended >= 0) {
-    const auto recommended = static_cast<size_t>(result.recommended);
+    const auto recommended = size_t(result.recommended);
     chart.x_rules.push_back({size_of(result, recommended),
                              fmt::format("recommended: {}", size_of(result, recommended))});
   }
@@ -97,7 +97,7 @@ std::string slice_note(const SizeResult& result) {
   const int32_t focus = focus_of(result);
   if (!sliced || focus < 0) return "";
   return fmt::format(" At max_cpu_loras {} where tried; the table above has all.",
-                     result.configs[static_cast<size_t>(focus)].max_cpu_loras);
+                     result.configs[size_t(focus)].max_cpu_loras);
 }
 
 void add_band(LineChart& chart, const SizeResult& result, const std::vector<double>& lo,

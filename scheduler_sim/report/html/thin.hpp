@@ -14,10 +14,9 @@ inline constexpr size_t kMaxCurvePoints = 240;
 inline std::vector<size_t> kept_indices(size_t size, size_t limit = kMaxCurvePoints) {
   std::vector<size_t> kept;
   for (size_t i = 0; i < std::min(size, limit); ++i) {
-    const double share = static_cast<double>(i) / static_cast<double>(limit - 1);
-    const double rank =
-        size <= limit ? static_cast<double>(i + 1) : std::pow(static_cast<double>(size), share);
-    const auto index = static_cast<size_t>(std::llround(rank)) - 1;
+    const double share = double(i) / double(limit - 1);
+    const double rank = size <= limit ? double(i + 1) : std::pow(double(size), share);
+    const auto index = size_t(std::llround(rank)) - 1;
     if (kept.empty() || index > kept.back()) kept.push_back(index);
   }
   return kept;

@@ -47,8 +47,8 @@ int64_t end_of(const ConfigResult& config) {
 }
 
 size_t bin_of(int64_t time_ns, int64_t end_ns) {
-  const double share = static_cast<double>(time_ns) / static_cast<double>(end_ns);
-  return std::min(kNumBins - 1, static_cast<size_t>(share * kNumBins));
+  const double share = double(time_ns) / double(end_ns);
+  return std::min(kNumBins - 1, size_t(share * kNumBins));
 }
 
 /// Keeps the peak of every bin: what hurts is the peak. A bin without a sample repeats the last
@@ -82,8 +82,8 @@ std::vector<Share> leaders_of(const ConfigResult& config) {
   std::map<uint32_t, double> held_ns;
   double total_ns = 0;
   for (const SlotSpan& span : config.slot_spans) {
-    held_ns[span.adapter] += static_cast<double>(span.end_ns - span.begin_ns);
-    total_ns += static_cast<double>(span.end_ns - span.begin_ns);
+    held_ns[span.adapter] += double(span.end_ns - span.begin_ns);
+    total_ns += double(span.end_ns - span.begin_ns);
   }
   std::vector<Share> shares;
   for (const auto& [adapter, ns] : held_ns)
@@ -102,8 +102,7 @@ class Timeline {
         end_ns_(end_of(config)),
         bins_(bins_of(config, end_ns_)),
         leaders_(leaders_of(config)),
-        num_slots_(
-            std::min<uint32_t>(kMaxSlots, static_cast<uint32_t>(std::max(config.max_loras, 1)))),
+        num_slots_(std::min<uint32_t>(kMaxSlots, uint32_t(std::max(config.max_loras, 1)))),
         row_height_(std::min(kMaxRowHeight, kMaxSlotsHeight / num_slots_)) {}
 
   Figure figure() const {
@@ -131,7 +130,7 @@ class Timeline {
 
   std::string subtitle() const {
     std::string words = "Each row is a slot; a change of colour is an eviction and a load.";
-    if (static_cast<uint32_t>(config_.max_loras) > num_slots_) {
+    if (uint32_t(config_.max_loras) > num_slots_) {
       words += fmt::format(" The first {} of {} slots.", num_slots_, config_.max_loras);
     }
     return words;
@@ -162,7 +161,7 @@ class Timeline {
           fmt::format("M{} {}h{}v{}h-{}z", coordinate(x), coordinate(y), coordinate(width),
                       coordinate(height), coordinate(width));
       if (width >= kMinNamedWidth && row_height_ >= kMinNamedRow) {
-        const auto room = static_cast<size_t>(width / 6.5);
+        const auto room = size_t(width / 6.5);
         names += text({x + 4, y + height / 2 + 3.5}, "run-name " + colour_of(run.adapter) + "n",
                       clip(name_of(run.adapter), room));
       }
@@ -176,7 +175,7 @@ class Timeline {
 
   std::string slot_numbers() const {
     std::string svg;
-    const auto stride = static_cast<uint32_t>(std::max(1.0, std::ceil(14 / row_height_)));
+    const auto stride = uint32_t(std::max(1.0, std::ceil(14 / row_height_)));
     for (uint32_t slot = 0; slot < num_slots_; slot += stride) {
       svg += text({kLeft - 8, kTop + row_height_ * (slot + 0.5) + 3}, "tick end",
                   fmt::format("{}", slot));
@@ -189,7 +188,7 @@ class Timeline {
     const Scale y(0, most, strip_top(strip) + kStripHeight, strip_top(strip), false);
     std::vector<Point> outline{{kLeft, y(0)}};
     for (size_t i = 0; i < kNumBins; ++i) {
-      const double level = y(static_cast<double>(value(bins_[i])));
+      const double level = y(double(value(bins_[i])));
       outline.push_back({time_x(double(i) / kNumBins), level});
       outline.push_back({time_x(double(i + 1) / kNumBins), level});
     }
@@ -209,7 +208,7 @@ class Timeline {
   template <class Value>
   double most_of(Value value) const {
     double most = 0;
-    for (const Bin& bin : bins_) most = std::max(most, static_cast<double>(value(bin)));
+    for (const Bin& bin : bins_) most = std::max(most, double(value(bin)));
     return round_up(most);
   }
 
@@ -218,10 +217,10 @@ class Timeline {
     const auto waiting = [](const Bin& b) { return b.num_waiting; };
     const auto running = [](const Bin& b) { return b.num_running; };
     const auto used = [](const Bin& b) { return b.kv_blocks_used; };
-    const double bin_s = static_cast<double>(end_ns_) / 1e9 / kNumBins;
+    const double bin_s = double(end_ns_) / 1e9 / kNumBins;
     const double most_copies = most_of(copies);
     const double most_requests = std::max(most_of(running), most_of(waiting));
-    const auto kv_blocks = static_cast<double>(std::max<int64_t>(config_.memory.kv_blocks, 1));
+    const auto kv_blocks = double(std::max<int64_t>(config_.memory.kv_blocks, 1));
     return strip_frame(0, fmt::format("adapters copied to the GPU, per {}", format_ms(bin_s * 1e3)),
                        most_copies, format_number(most_copies)) +
            area(0, most_copies, "area f4", copies) +
@@ -236,7 +235,7 @@ class Timeline {
   }
 
   std::string time_axis() const {
-    const double end_s = static_cast<double>(end_ns_) / 1e9;
+    const double end_s = double(end_ns_) / 1e9;
     const bool minutes = end_s > 300;
     const Scale scale(0, minutes ? end_s / 60 : end_s, kLeft, kRight, false);
     const double bottom = strip_top(2) + kStripHeight;
@@ -251,7 +250,7 @@ class Timeline {
   }
 
   std::string time_label(size_t bin) const {
-    return format_ms(static_cast<double>(end_ns_) / 1e6 * double(bin) / kNumBins);
+    return format_ms(double(end_ns_) / 1e6 * double(bin) / kNumBins);
   }
 
   std::string hover_areas() const {
@@ -308,7 +307,7 @@ std::vector<Figure> timeline_figures(const SizeResult& result,
                                      std::span<const TraceAdapter> adapters) {
   const int32_t focus = focus_of(result);
   if (focus < 0) return {};
-  const ConfigResult& config = result.configs[static_cast<size_t>(focus)];
+  const ConfigResult& config = result.configs[size_t(focus)];
   if (config.slot_spans.empty() && config.timeline.empty()) return {};
   return {Timeline(config, adapters).figure()};
 }

@@ -18,13 +18,13 @@ std::string heading(const SizeResult& result) {
   }
   if (result.recommended < 0) return "No configuration meets the SLOs";
   return fmt::format("Set max_loras to <em>{}</em>",
-                     result.configs[static_cast<size_t>(result.recommended)].max_loras);
+                     result.configs[size_t(result.recommended)].max_loras);
 }
 
 std::string flags(const SizeResult& result) {
   const int32_t focus = focus_of(result);
   if (focus < 0) return "";
-  const ConfigResult& config = result.configs[static_cast<size_t>(focus)];
+  const ConfigResult& config = result.configs[size_t(focus)];
   const char* prefix = is_replay(result) || result.recommended >= 0 ? "" : "closest: ";
   return fmt::format("<p class=\"flags\">{}<code>--max-loras {} --max-cpu-loras {}</code></p>\n",
                      prefix, config.max_loras, config.max_cpu_loras);
@@ -55,7 +55,7 @@ std::optional<double> at_percentile(const LatencySummary& latency,
   if (percentile == 90) return latency.p90_ms;
   if (percentile == 99) return latency.p99_ms;
   const bool held = cdf_ms.size() == 101 && percentile == std::floor(percentile);
-  return held ? std::optional(cdf_ms[static_cast<size_t>(percentile)]) : std::nullopt;
+  return held ? std::optional(cdf_ms[size_t(percentile)]) : std::nullopt;
 }
 
 std::string latency_tile(const std::string& name, const LatencySummary& latency,
@@ -73,7 +73,7 @@ std::string latency_tile(const std::string& name, const LatencySummary& latency,
 std::string tiles(const SizeResult& result) {
   const int32_t focus = focus_of(result);
   if (focus < 0) return "";
-  const ConfigResult& c = result.configs[static_cast<size_t>(focus)];
+  const ConfigResult& c = result.configs[size_t(focus)];
   const Slo& slo = result.slo;
   return "<dl class=\"tiles\">\n" +
          tile("Goodput", format_number(c.request_goodput) + " req/s",
@@ -82,8 +82,8 @@ std::string tiles(const SizeResult& result) {
               fmt::format("CPU: {} of the rest", format_percent(c.adapter_cpu_hit_ratio))) +
          latency_tile("TTFT", c.ttft, c.ttft_cdf_ms, slo.ttft_ms, slo.percentile) +
          latency_tile("TPOT", c.tpot, c.tpot_cdf_ms, slo.tpot_ms, slo.percentile) +
-         tile("Memory of the slots", format_bytes(static_cast<double>(c.memory.slot_bytes)),
-              fmt::format("of {} usable", format_bytes(static_cast<double>(c.memory.hbm_bytes)))) +
+         tile("Memory of the slots", format_bytes(double(c.memory.slot_bytes)),
+              fmt::format("of {} usable", format_bytes(double(c.memory.hbm_bytes)))) +
          tile("KV blocks left", format_count(c.memory.kv_blocks),
               fmt::format("{} preemptions", format_count(c.num_preemptions))) +
          "</dl>\n";

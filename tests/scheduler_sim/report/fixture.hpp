@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler_sim/metrics/results.hpp"
+#include "reference/base/units.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 /// Results made by hand: small_result() for the golden files, big_result() for the page. Nothing in
@@ -13,7 +14,6 @@ namespace loratory::sim::test {
 
 inline constexpr int64_t kMs = 1'000'000;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
-inline constexpr int64_t kGiB = int64_t{1} << 30;
 
 inline LatencySummary latency(double mean, double p50, double p90, double p99) {
   return {mean, p50, p90, p99};

@@ -18,7 +18,6 @@
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/json.hpp"
 #include "scheduler_sim/report/perfetto.hpp"
-#include "scheduler_sim/report/progress.hpp"
 #include "scheduler_sim/report/prometheus.hpp"
 
 namespace loratory::sim {
@@ -230,45 +229,9 @@ TEST(Prometheus, HelpAndTypeOnceBeforeTheSamples) {
   }
 }
 
-TEST(Format, NumbersForPeople) {
-  using namespace report;
-  EXPECT_EQ(format_count(1234567), "1,234,567");
-  EXPECT_EQ(format_count(-123), "-123");
-  EXPECT_EQ(format_number(0.0421), "0.042");
-  EXPECT_EQ(format_number(12.34), "12.3");
-  EXPECT_EQ(format_number(1234.4), "1,234");
-  EXPECT_EQ(format_number(NAN), "-");
-  EXPECT_EQ(format_ms(31.52), "31.5 ms");
-  EXPECT_EQ(format_ms(3210), "3.21 s");
-  EXPECT_EQ(format_ms(999.7), "1.00 s");
-  EXPECT_EQ(format_ms(3'600'000), "1 h");
-  EXPECT_EQ(format_ms(750'000), "12 min 30 s");
-  EXPECT_EQ(format_bytes(1023), "1,023 B");
-  EXPECT_EQ(format_bytes(15.14 * 1024 * 1024 * 1024), "15.1 GiB");
-  EXPECT_EQ(format_percentile(99), "p99");
-  EXPECT_EQ(clip("abcdef", 4), "ab..");
-}
-
-TEST(Progress, LineShowsWhatIsLeft) {
-  EXPECT_EQ(progress_line("size", 5, 10, 12),
-            "size  [###############...............]  5/10  12 s, 12 s left");
-  EXPECT_EQ(progress_line("size", 10, 10, 24),
-            "size  [##############################]  10/10  24 s");
-}
-
-TEST(Progress, SilentWhenNotATerminal) {
-  std::FILE* const file = std::tmpfile();
-  ASSERT_NE(file, nullptr);
-  {
-    Progress progress("size", file);
-    std::thread other([&] {
-      for (int i = 0; i < 50; ++i) progress.show(i, 100);
-    });
-    for (int i = 50; i < 100; ++i) progress.show(i, 100);
-    other.join();
-  }
-  EXPECT_EQ(std::ftell(file), 0);
-  std::fclose(file);
+TEST(Format, PercentilesAndClippedText) {
+  EXPECT_EQ(report::format_percentile(99), "p99");
+  EXPECT_EQ(report::clip("abcdef", 4), "ab..");
 }
 
 }  // namespace

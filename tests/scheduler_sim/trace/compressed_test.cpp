@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/report/atomic_file.hpp"
 #include "scheduler_sim/trace/byte_source.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/reader.hpp"

@@ -133,7 +133,7 @@ TEST(WeightsFile, MustAgreeWithTheNumberOfAdapters) {
 
 TEST(WeightsFile, MissingFileIsAnError) {
   EXPECT_EQ(error_of([] { (void)make_adapter_mix(parse_popularity("weights:/nowhere/w"), 0, {}); }),
-            "/nowhere/w: the file cannot be read; check the path and its permissions");
+            "/nowhere/w: cannot be read; check the path and its permissions");
 }
 
 ClientLoad two_windows() {

@@ -1,6 +1,7 @@
-#include "scheduler_sim/report/atomic_file.hpp"
+#include "reference/base/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -16,7 +17,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 
-namespace loratory::sim {
+namespace loratory {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
@@ -24,7 +25,7 @@ constexpr int kGzipLevel = 6;
 constexpr int kZstdLevel = 3;
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
-  throw InputError(path, std::string(what) + ": " + std::strerror(errno),
+  throw InputError(path, fmt::format("{}: {}", what, std::strerror(errno)),
                    "name a folder that exists, is writable and has room");
 }
 
@@ -60,7 +61,7 @@ class HiddenFile {
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) fail(path_, "cannot be written");
       data += written;
-      count -= static_cast<size_t>(written);
+      count -= size_t(written);
     }
   }
 
@@ -95,14 +96,14 @@ class HiddenFile {
   void link_anonymous() {
     const std::string name = temporary_name();
     ::unlink(name.c_str());
-    const std::string self = "/proc/self/fd/" + std::to_string(fd_);
+    const std::string self = fmt::format("/proc/self/fd/{}", fd_);
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       fail(path_, "cannot be created");
     }
     temporary_ = name;
   }
 
-  std::string temporary_name() const { return final_ + "." + std::to_string(::getpid()) + ".tmp"; }
+  std::string temporary_name() const { return fmt::format("{}.{}.tmp", final_, ::getpid()); }
 
   std::string path_;  // as the user wrote it, for messages
   std::string final_;
@@ -135,7 +136,7 @@ class GzipEncoder final : public Encoder {
   ~GzipEncoder() override { deflateEnd(&deflate_); }
   void write(const char* data, size_t count) override {
     deflate_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data));
-    deflate_.avail_in = static_cast<uInt>(count);
+    deflate_.avail_in = uInt(count);
     drain(Z_NO_FLUSH);
   }
   void finish() override { drain(Z_FINISH); }
@@ -144,7 +145,7 @@ class GzipEncoder final : public Encoder {
   void drain(int flush) {
     do {
       deflate_.next_out = reinterpret_cast<Bytef*>(out_.data());
-      deflate_.avail_out = static_cast<uInt>(out_.size());
+      deflate_.avail_out = uInt(out_.size());
       ::deflate(&deflate_, flush);
       file_.write(out_.data(), out_.size() - deflate_.avail_out);
     } while (deflate_.avail_out == 0);
@@ -213,7 +214,7 @@ class AtomicFile::Buffer final : public std::streambuf {
 
  private:
   void flush() {
-    encoder_->write(pbase(), static_cast<size_t>(pptr() - pbase()));
+    encoder_->write(pbase(), size_t(pptr() - pbase()));
     setp(buffer_.data(), buffer_.data() + buffer_.size());
   }
   HiddenFile file_;
@@ -232,4 +233,4 @@ AtomicFile::~AtomicFile() = default;
 
 void AtomicFile::commit() { buffer_->commit(); }
 
-}  // namespace loratory::sim
+}  // namespace loratory

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-namespace loratory::sim {
+namespace loratory::cli {
 
 /// A progress bar, redrawn in place ten times a second at most and wiped at the end. Silent when
 /// `out` is not a terminal, so that logs and pipes stay clean. show() may be called by any thread.
@@ -33,4 +33,4 @@ class Progress {
 /// "size  [#####.....]  5/10  12 s, 12 s left"
 std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s);
 
-}  // namespace loratory::sim
+}  // namespace loratory::cli

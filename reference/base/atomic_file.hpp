@@ -4,7 +4,7 @@
 #include <ostream>
 #include <string>
 
-namespace loratory::sim {
+namespace loratory {
 
 /// A file that appears whole or not at all: it is written beside its final name and renamed by
 /// commit(). Without commit() (an exception, Ctrl-C) nothing is left under the final name; what
@@ -30,4 +30,4 @@ class AtomicFile {
   std::unique_ptr<std::ostream> stream_;
 };
 
-}  // namespace loratory::sim
+}  // namespace loratory

@@ -1,4 +1,4 @@
-#include "scheduler_sim/report/atomic_file.hpp"
+#include "reference/base/atomic_file.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 
-namespace loratory::sim {
+namespace loratory {
 namespace {
 
 namespace fs = std::filesystem;
@@ -24,10 +25,6 @@ class AtomicFileTest : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string path(const char* name) const { return (folder_ / name).string(); }
-  static std::string content(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   long num_files() const { return std::distance(fs::directory_iterator(folder_), {}); }
 
   fs::path folder_;
@@ -38,14 +35,14 @@ TEST_F(AtomicFileTest, AppearsOnlyWhenCommitted) {
   file.stream() << "hello " << 42 << std::flush;
   EXPECT_FALSE(fs::exists(path("a.txt")));
   file.commit();
-  EXPECT_EQ(content(path("a.txt")), "hello 42");
+  EXPECT_EQ(read_file(path("a.txt")), "hello 42");
   EXPECT_EQ(num_files(), 1);
 }
 
 TEST_F(AtomicFileTest, WithoutCommitTheOldFileStaysAndNothingElse) {
   std::ofstream(path("a.txt")) << "old";
   { AtomicFile(path("a.txt")).stream() << std::string(1 << 20, 'x'); }
-  EXPECT_EQ(content(path("a.txt")), "old");
+  EXPECT_EQ(read_file(path("a.txt")), "old");
   EXPECT_EQ(num_files(), 1);
 }
 
@@ -56,7 +53,7 @@ TEST_F(AtomicFileTest, ReplacesTheFileBehindALink) {
   file.stream() << "new";
   file.commit();
   EXPECT_TRUE(fs::is_symlink(path("link")));
-  EXPECT_EQ(content(path("target")), "new");
+  EXPECT_EQ(read_file(path("target")), "new");
 }
 
 TEST_F(AtomicFileTest, LeavesADeviceADevice) {
@@ -84,9 +81,9 @@ TEST_F(AtomicFileTest, CompressesByName) {
     file.commit();
     EXPECT_LT(fs::file_size(path(name)), 10000u) << name;
   }
-  EXPECT_EQ(content(path("a.gz")).substr(0, 2), "\x1f\x8b");
-  EXPECT_EQ(content(path("a.zst")).substr(0, 4), "\x28\xb5\x2f\xfd");
+  EXPECT_EQ(read_file(path("a.gz")).substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(read_file(path("a.zst")).substr(0, 4), "\x28\xb5\x2f\xfd");
 }
 
 }  // namespace
-}  // namespace loratory::sim
+}  // namespace loratory

@@ -8,7 +8,7 @@
 
 // For .cpp files: it brings in the JSON library.
 
-namespace loratory::reference {
+namespace loratory {
 
 /// `text` as a JSON object. Errors: InputError naming `file`: not JSON, more than `largest` bytes,
 /// nested more than 32 deep, a number that no double holds.
@@ -45,4 +45,4 @@ class JsonFields {
   std::string file_, prefix_;
 };
 
-}  // namespace loratory::reference
+}  // namespace loratory

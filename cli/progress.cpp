@@ -1,11 +1,11 @@
-#include "scheduler_sim/report/progress.hpp"
+#include "cli/progress.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-namespace loratory::sim {
+namespace loratory::cli {
 namespace {
 
 constexpr int64_t kBarWidth = 30;
@@ -20,7 +20,7 @@ std::string progress_line(const std::string& label, int64_t done, int64_t total,
   std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}  {:.0f} s", label, "", filled, "",
                                  kBarWidth - filled, done, total, elapsed_s);
   if (done > 0 && done < total) {
-    const double left_s = elapsed_s * static_cast<double>(total - done) / static_cast<double>(done);
+    const double left_s = elapsed_s * double(total - done) / double(done);
     line += fmt::format(", {:.0f} s left", left_s);
   }
   return line;
@@ -49,4 +49,4 @@ void Progress::show(int64_t done, int64_t total) {
   std::fflush(out_);
 }
 
-}  // namespace loratory::sim
+}  // namespace loratory::cli

@@ -1,10 +1,10 @@
-#include "reference/model/json_fields.hpp"
+#include "reference/base/json_fields.hpp"
 
 #include <fmt/format.h>
 
 #include "reference/base/input_error.hpp"
 
-namespace loratory::reference {
+namespace loratory {
 
 using nlohmann::json;
 
@@ -86,4 +86,4 @@ void JsonFields::fail(std::string_view key, std::string_view rule, std::string_v
   throw InputError(fmt::format("{}: {}{}", file_, prefix_, key), rule, remedy);
 }
 
-}  // namespace loratory::reference
+}  // namespace loratory

@@ -1,0 +1,45 @@
+#include "reference/base/files.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "reference/base/input_error.hpp"
+
+namespace loratory {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ThrowsMessage;
+
+class ReadFile : public testing::Test {
+ protected:
+  void SetUp() override { std::ofstream(path_, std::ios::binary) << bytes_; }
+  void TearDown() override { fs::remove(path_); }
+
+  const std::string path_ = testing::TempDir() + "/read_file";
+  const std::string bytes_{"a\r\n\0b", 5};
+};
+
+TEST_F(ReadFile, GivesEveryByte) {
+  EXPECT_EQ(read_file(path_), bytes_);
+  EXPECT_EQ(read_file(path_, 5), bytes_);
+}
+
+TEST_F(ReadFile, RefusesMoreThanTheLimit) {
+  EXPECT_THAT([&] { read_file(path_, 4, "cut it"); },
+              ThrowsMessage<InputError>(path_ + ": has more than 4 bytes; cut it"));
+}
+
+TEST_F(ReadFile, NamesWhatCannotBeRead) {
+  const std::string none = path_ + "/none", folder = testing::TempDir();
+  EXPECT_THAT([&] { read_file(none, 4, "look"); },
+              ThrowsMessage<InputError>(none + ": cannot be read; look"));
+  EXPECT_THAT([&] { read_file(folder, 4, "look"); },
+              ThrowsMessage<InputError>(folder + ": cannot be read; look"));
+}
+
+}  // namespace
+}  // namespace loratory
