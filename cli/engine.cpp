@@ -81,8 +81,8 @@ sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trac
       engine.scheduler.max_num_batched_tokens < engine.scheduler.max_model_len) {
     throw InputError(
         "--no-chunked-prefill",
-        fmt::format("the longest request has {} tokens, a step {}", engine.scheduler.max_model_len,
-                    engine.scheduler.max_num_batched_tokens),
+        fmt::format("the longest request has {} tokens, but a step only {}",
+                    engine.scheduler.max_model_len, engine.scheduler.max_num_batched_tokens),
         "raise --max-num-batched-tokens");
   }
   make_step_model(options, system, 1);  // a bad profile is an error before the first replay

@@ -19,7 +19,8 @@ int fail(std::string line) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Sizes multi-LoRA serving: replays request traces against max_loras", "loratory");
+  CLI::App app("Size multi-LoRA serving: replay request traces with different max_loras",
+               "loratory");
   app.set_version_flag("--version", loratory::cli::version_text());
   app.require_subcommand(1);
   loratory::cli::add_replay(app);

@@ -9,9 +9,9 @@ void add_read_options(CLI::App& command, sim::ReadOptions& options) {
       "--format", [&options](const std::string& name) { options.format = sim::trace_format(name); },
       "Format of the trace: auto, " + sim::trace_format_names());
   command.add_flag("--skip-bad-rows", options.skip_bad_rows,
-                   "Leave bad rows out and count them, instead of stopping at the first");
+                   "Skip and count bad rows instead of stopping at the first");
   command.add_option("--block-tokens", options.block_tokens,
-                     "Tokens of one entry of hash_ids, where it is not the format's own number");
+                     "Tokens per entry of hash_ids, if not the format's own number");
 }
 
 }  // namespace loratory::cli

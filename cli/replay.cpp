@@ -79,9 +79,9 @@ void add_replay(CLI::App& app) {
                   "Adapters in host memory, 0 = 4 x max-loras")
       ->check(CLI::NonNegativeNumber);
   command.add_option("--kv-blocks", options->kv_blocks,
-                     "KV blocks, whatever memory allows; 0 = what memory leaves");
+                     "Number of KV blocks, regardless of memory; 0 = what memory leaves");
   command.add_flag("--stepwise", options->stepwise,
-                   "Run every step on its own (same event log, slower)");
+                   "Run every step one by one (same event log, slower)");
   command.add_option("--event-log", options->event_log, "Write every decision as a line of text");
   add_slo_options(command, options->slo);
   add_system_options(command, options->system);

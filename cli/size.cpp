@@ -78,14 +78,16 @@ void add_size(CLI::App& app) {
       .add_option("--max-loras", options->max_loras,
                   "GPU slots to try: a list 4,8,16, a range 4:64:4, or auto")
       ->capture_default_str();
-  command.add_option("--max-cpu-loras", options->max_cpu_loras,
-                     "Host places to try with each, a list or range; default 4 x max-loras");
+  command.add_option(
+      "--max-cpu-loras", options->max_cpu_loras,
+      "Adapters in host memory to try with each: a list or range (default: 4 x max-loras)");
   command
-      .add_option("--seeds", options->num_seeds,
-                  "How often adapters are dealt anew, for the band over seeds")
+      .add_option(
+          "--seeds", options->num_seeds,
+          "Number of seeds, each with its own assignment of adapters; the report shows their range")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  command.add_option("--threads", options->num_threads, "Replays at once, 0 = all cores")
+  command.add_option("--threads", options->num_threads, "Parallel replays, 0 = all cores")
       ->check(CLI::Range(0, 1024));
   add_slo_options(command, options->slo);
   add_system_options(command, options->system);

@@ -32,7 +32,8 @@ std::vector<int32_t> parse_sizes(const std::string& flag, const std::string& tex
     const int32_t last = bounds.size() > 1 ? parse_size(flag, bounds[1]) : first;
     const int32_t step = bounds.size() > 2 ? parse_size(flag, bounds[2]) : 1;
     if (last < first) {
-      throw InputError(flag, fmt::format("'{}' runs backwards", item), "write first:last:step");
+      throw InputError(flag, fmt::format("'{}' has its last size below its first", item),
+                       "write first:last:step");
     }
     for (int32_t size = first; size <= last; size += step) sizes.push_back(size);
   }

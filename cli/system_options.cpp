@@ -55,9 +55,9 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
                  "Modules that adapters target, e.g. q,k,v,o or all-linear,lm_head")
       ->capture_default_str();
   app.add_flag("--lora-padded-ranks", o.lora_padded_ranks,
-               "Adapters cost as if all had the maximum rank");
+               "Cost every adapter as if it had the maximum rank");
   app.add_flag("--lora-max-grid", o.lora_max_grid,
-               "Kernels launch blocks for every slot, idle or not (vLLM 0.8)");
+               "Cost kernels that launch blocks for idle slots too (vLLM 0.8)");
 }
 
 void add_memory_options(CLI::App& app, SystemOptions& o) {
@@ -66,7 +66,7 @@ void add_memory_options(CLI::App& app, SystemOptions& o) {
       ->capture_default_str()
       ->check(CLI::Range(0.01, 1.0));
   app.add_option("--reserve-gib", o.reserve_gib,
-                 "GPU memory for activations and runtime (default: estimated)")
+                 "GPU memory for activations and runtime (default: an estimate)")
       ->check(CLI::Range(0.0, kMostGib));
   app.add_option("--host-memory-gib", o.host_memory_gib,
                  "Host memory for adapters (default: no limit)")
@@ -78,22 +78,22 @@ void add_memory_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--block-size", o.block_size,
                  "Tokens per KV block (default: 16, or the trace's own blocks)")
       ->check(CLI::Range(1, 65536));
-  app.add_option("--max-model-len", o.max_model_len, "Longest request, prompt and output tokens")
+  app.add_option("--max-model-len", o.max_model_len, "Longest request: prompt and output tokens")
       ->check(CLI::Range(int64_t{1}, kMostTokens));
 }
 
 void add_scheduler_options(CLI::App& app, SystemOptions& o) {
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Requests in a step")
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Most requests in a step")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
-  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Tokens in a step")
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most tokens in a step")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, kMostTokens));
   app.add_option("--long-prefill-threshold", o.long_prefill_threshold,
                  "Most prompt tokens of one request in a step; 0 = no such limit")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, kMostTokens));
-  app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Prompts are never split over steps");
+  app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Never split a prompt over steps");
   app.add_option("--prefix-cache", o.prefix_cache, "hash or off")
       ->capture_default_str()
       ->check(CLI::IsMember({"hash", "off"}));
@@ -117,7 +117,7 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
       ->capture_default_str()
       ->check(CLI::IsMember({"overlap", "blocking"}));
-  app.add_option("--disk-workers", o.disk_workers, "Adapter reads at once")
+  app.add_option("--disk-workers", o.disk_workers, "Parallel adapter reads from disk")
       ->capture_default_str()
       ->check(CLI::Range(1, 32));
   app.add_option("--disk-sharing", o.disk_sharing,

@@ -3,7 +3,7 @@
 namespace loratory::cli {
 
 void add_trace(CLI::App& app) {
-  CLI::App& trace = *app.add_subcommand("trace", "Look at, convert and make request traces");
+  CLI::App& trace = *app.add_subcommand("trace", "Inspect, convert and generate request traces");
   trace.require_subcommand(1);
   add_trace_info(trace);
   add_trace_convert(trace);

@@ -48,27 +48,29 @@ void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
       ->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--duration", flags.duration_s, "Stop after so many seconds");
   app.add_option("--arrivals", flags.arrivals,
-                 "poisson:RATE | gamma:RATE:CV | trace:FILE, in requests per second. Left out with "
-                 "--popularity servegen:FILE: the rates and gaps of its clients");
+                 "poisson:RATE | gamma:RATE:CV | trace:FILE, in requests per second. Not with "
+                 "--popularity servegen:FILE, whose clients have rates and gaps");
   app.add_flag("--per-adapter", flags.per_adapter,
-               "Each adapter is a stream of its own, with its share of the rate");
-  app.add_option(
-      "--adapter-rates", flags.adapter_rates,
-      "RATE:COUNT,... instead: so many adapters with a Poisson stream of that rate each");
+               "Give each adapter an arrival stream of its own, with its share of the rate");
+  app.add_option("--adapter-rates", flags.adapter_rates,
+                 "Instead of --arrivals: RATE:COUNT,... for COUNT adapters, each with a Poisson "
+                 "stream of RATE");
   app.add_option("--rate-scale", flags.rate_scale, "Multiplies every rate")->capture_default_str();
   app.add_option("--seed", flags.seed, "Seed of all random numbers")->capture_default_str();
 }
 
 void add_length_flags(CLI::App& app, GenerateFlags& flags) {
   constexpr const char* kLaws = "constant:N | lognormal:MEAN:P50[:MAX] | histogram:FILE";
-  app.add_option("--prompt-tokens", flags.prompt_tokens,
-                 fmt::format("Law of the prompts, or of one message with --turns: {}", kLaws))
+  app.add_option(
+         "--prompt-tokens", flags.prompt_tokens,
+         fmt::format("Law of prompt lengths, or of message lengths with --turns: {}", kLaws))
       ->capture_default_str();
-  app.add_option("--output-tokens", flags.output_tokens, "Law of the outputs, written likewise")
+  app.add_option("--output-tokens", flags.output_tokens, "Law of output lengths, in the same form")
       ->capture_default_str();
   app.add_option("--lengths-from", flags.lengths_from,
                  "Take (prompt, output) pairs from the rows of this trace, at random");
-  app.add_flag("--lengths-in-order", flags.lengths_in_order, "... or one row after the other");
+  app.add_flag("--lengths-in-order", flags.lengths_in_order,
+               "With --lengths-from: take its rows in order");
 }
 
 void add_session_flags(CLI::App& app, GenerateFlags& flags) {
@@ -79,17 +81,17 @@ void add_session_flags(CLI::App& app, GenerateFlags& flags) {
       ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   app.add_option("--block-tokens", flags.block_tokens,
-                 "Write block ids of the prompts, one for so many tokens; 0 = none")
+                 "Write block ids of the prompts, one per this many tokens; 0 = none")
       ->check(CLI::Range(0, 65'536))
       ->capture_default_str();
   app.add_option("--system-prompts", flags.num_system_prompts,
-                 "Adapters share so many system prompts; 0 = none")
+                 "Number of system prompts that the adapters share; 0 = none")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--system-tokens", flags.system_tokens, "Law of the system prompts' lengths")
+  app.add_option("--system-tokens", flags.system_tokens, "Law of system prompt lengths")
       ->capture_default_str();
   app.add_option("--max-prompt-tokens", flags.max_prompt_tokens,
-                 "A session that would grow past it ends; a longer first prompt is cut")
+                 "End a session before it grows past this; cut a longer first prompt")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
 }
@@ -155,13 +157,13 @@ void check_flags(const GenerateFlags& flags) {
          "--adapter-rates", "it names the adapters and their rates itself",
          "leave out --arrivals, --adapters and --popularity");
   refuse(popularity_is_given && !flags.adapters.are_given(), "--popularity",
-         "there is no number of adapters to spread requests over", "add --adapters N");
+         "the number of adapters is missing", "add --adapters N");
   refuse(flags.per_adapter && !flags.adapters.are_given(), "--per-adapter", "there are no adapters",
          "add --adapters N");
   refuse(flags.per_adapter && flags.arrivals.starts_with(kTracePrefix), "--per-adapter",
-         "a trace has its times already", "leave one of the two out");
+         "a trace already has its arrival times", "leave one of the two out");
   refuse(flags.lengths_in_order && flags.lengths_from.empty(), "--lengths-in-order",
-         "there is no trace to take lengths from", "add --lengths-from FILE");
+         "the trace to take lengths from is missing", "add --lengths-from FILE");
   if (!(flags.duration_s >= 0)) {
     throw InputError("--duration", fmt::format("{} is not a number of seconds", flags.duration_s),
                      "give one > 0");
@@ -190,9 +192,9 @@ void run_generate(const GenerateFlags& flags) {
 }  // namespace
 
 void add_trace_generate(CLI::App& trace) {
-  CLI::App* app = trace.add_subcommand("generate",
-                                       "Make a trace from laws of arrivals, adapters "
-                                       "and lengths; same flags, same bytes");
+  CLI::App* app = trace.add_subcommand(
+      "generate",
+      "Generate a trace from laws of arrivals, adapters and lengths; same flags, same bytes");
   const auto flags = std::make_shared<GenerateFlags>();
   app->add_option("--out", flags->out, "Native JSON lines; .gz and .zst compress, - is stdout")
       ->capture_default_str();

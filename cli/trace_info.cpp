@@ -30,7 +30,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
     } else if (sim::parse_integer(text, value) == sim::Parse::kGood && value >= 0) {
       blocks.push_back(uint64_t(value));
     } else {
-      throw InputError("--reuse", "'" + text + "' is no number of blocks",
+      throw InputError("--reuse", "'" + text + "' is not a number of blocks",
                        "list capacities, for example 1000,5859,inf");
     }
   }

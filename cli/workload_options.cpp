@@ -30,7 +30,7 @@ void add_adapter_options(CLI::App& app, AdapterOptions& options) {
       ->capture_default_str()
       ->group("Workload");
   app.add_option("--ranks", options.ranks,
-                 "Ranks, dealt to the adapters in turn: 8,16 (default: 16)")
+                 "Ranks, assigned to the adapters in turn: 8,16 (default: 16)")
       ->delimiter(',')
       ->allow_extra_args(false)  // or it would take the words after it
       ->check(CLI::Range(1, 65'536))
@@ -45,7 +45,7 @@ void require_ranks_apply(const sim::Trace& trace, const AdapterOptions& adapters
   if (adapters.ranks.empty() || adapters.are_given() || trace.adapters.empty()) return;
   if (!std::ranges::all_of(trace.adapters, has_rank)) return;
   throw InputError("--ranks", "every adapter of the trace has a rank",
-                   "leave it out, or deal other adapters with --adapters N --replace-adapters");
+                   "leave it out, or assign other adapters with --adapters N --replace-adapters");
 }
 
 }  // namespace
@@ -80,8 +80,7 @@ void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t 
     sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity), adapters.num_adapters,
                                  ranks, seed, options.replace_adapters});
   } else if (adapters.popularity != "uniform") {
-    throw InputError("--popularity", "there is no number of adapters to spread requests over",
-                     "add --adapters N");
+    throw InputError("--popularity", "the number of adapters is missing", "add --adapters N");
   }
   sim::deal_missing_ranks(trace, ranks);
 }

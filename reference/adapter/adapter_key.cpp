@@ -61,14 +61,14 @@ void reject_features(std::string_view key) {
 [[noreturn]] void reject_rest(std::string_view key) {
   for (const char* part : {".lora_A.", ".lora_B.", ".lora_embedding_A.", ".lora_embedding_B."}) {
     if (contains(key, part)) {
-      unknown_key(key, "has an adapter name behind lora_A or lora_B",
+      unknown_key(key, "has an adapter name after lora_A or lora_B",
                   "save it with PEFT's save_pretrained, which strips the name");
     }
   }
   if (key.ends_with(".weight")) {
     unsupported("modules_to_save", key, "a whole module saved with the adapter");
   }
-  unknown_key(key, "is no tensor of a LoRA adapter");
+  unknown_key(key, "is not a tensor of a LoRA adapter");
 }
 
 /// "7", without sign, blanks or leading zeros.
@@ -124,14 +124,14 @@ class LayerParser {
       if (shapes_.intermediate == 0) unknown_key(key_, "the model has no dense MLP");
       return named(find_name(kMlp, at(1)));
     }
-    unknown_key(key_, "names no module of a decoder layer");
+    unknown_key(key_, "does not name a module of a decoder layer");
   }
 
  private:
   std::string_view at(size_t i) const { return i < parts_.size() ? parts_[i] : ""; }
 
   ModuleRef named(const Named* name) const {
-    if (name == nullptr) unknown_key(key_, "names no module of a decoder layer");
+    if (name == nullptr) unknown_key(key_, "does not name a module of a decoder layer");
     return {layer_, name->projection, -1, name->packing};
   }
 
@@ -153,7 +153,7 @@ class LayerParser {
       return all;
     }
     const auto index = index_of(at(2));
-    if (parts_.size() != 4 || !index) unknown_key(key_, "names no expert");
+    if (parts_.size() != 4 || !index) unknown_key(key_, "does not name an expert");
     if (*index >= shapes_.num_experts) {
       unknown_key(key_, fmt::format("the model has {} experts", shapes_.num_experts));
     }
@@ -172,7 +172,7 @@ ModuleRef parse_decoder_path(std::string_view path, std::string_view key,
                              const BaseModelShapes& shapes) {
   auto parts = split(path, '.');
   const auto layer = parts.size() > 2 && parts[0] == "layers" ? index_of(parts[1]) : std::nullopt;
-  if (!layer) unknown_key(key, "names no module of the model");
+  if (!layer) unknown_key(key, "does not name a module of the model");
   if (*layer >= shapes.num_layers) {
     unknown_key(key, fmt::format("the model has {} layers", shapes.num_layers));
   }

@@ -64,7 +64,8 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
   const bool has_gate_up = targets_parameter(config, gate_up);
   const bool has_down = targets_parameter(config, down);
   if (!has_gate_up && !has_down) {
-    throw AdapterError(Code::kTarget, module.key(), "target_parameters names no parameter here");
+    throw AdapterError(Code::kTarget, module.key(),
+                       "target_parameters does not name a parameter here");
   }
   if (is_inner && !(has_gate_up && has_down)) {
     throw AdapterError(Code::kConfig, "target_parameters", module.key(),

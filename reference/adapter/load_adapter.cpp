@@ -99,7 +99,8 @@ class Loader {
       for (LoraModule& piece : expand_module(module, config_, shapes_))
         add(std::move(piece), module);
     }
-    if (modules_.empty()) throw AdapterError(Code::kEmpty, "", "no module of the model is adapted");
+    if (modules_.empty())
+      throw AdapterError(Code::kEmpty, "", "the adapter adapts no module of the model");
     return finish();
   }
 
@@ -224,9 +225,10 @@ class Loader {
   static void require_dtype(const StoredTensor& tensor, const StoredTensor* scale) {
     const auto dtype = weight_dtype(tensor.dtype);
     if (!dtype) {
-      throw AdapterError(Code::kDtype, tensor.name,
-                         fmt::format("{} is no type for weights", dtype_name(tensor.dtype)),
-                         "F32, F16, BF16, F8_E4M3 and F8_E5M2 are");
+      throw AdapterError(
+          Code::kDtype, tensor.name,
+          fmt::format("{} is not a supported type of weights", dtype_name(tensor.dtype)),
+          "F32, F16, BF16, F8_E4M3 and F8_E5M2 are");
     }
     if (is_f8(*dtype) && scale == nullptr) {
       throw AdapterError(Code::kDtype, tensor.name, "is fp8 without a weight_scale tensor");

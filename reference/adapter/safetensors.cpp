@@ -32,9 +32,10 @@ uint64_t header_size(std::span<const std::byte> bytes, std::string_view place) {
   }
   const uint64_t size = little_endian(bytes.first(kSizeBytes));
   if (size > kLargestHeader) {
-    throw AdapterError(Code::kIo, place,
-                       fmt::format("a header of {} bytes, {} are allowed", size, kLargestHeader),
-                       "the file is damaged or no safetensors file");
+    throw AdapterError(
+        Code::kIo, place,
+        fmt::format("a header of {} bytes, but at most {} are allowed", size, kLargestHeader),
+        "the file is damaged or not a safetensors file");
   }
   if (size > bytes.size() - kSizeBytes) {
     throw AdapterError(Code::kIo, place, fmt::format("ends within its header of {} bytes", size),

@@ -76,7 +76,9 @@ class HeaderHandler {
   bool null() { return refuse("null"); }
   bool boolean(bool) { return refuse("a boolean"); }
   bool number_integer(int64_t) { return refuse("a negative number"); }
-  bool number_float(double, const std::string&) { return refuse("a number that is no integer"); }
+  bool number_float(double, const std::string&) {
+    return refuse("a number that is not an integer");
+  }
   bool binary(json::binary_t&) { return refuse("binary data"); }
 
   bool number_unsigned(uint64_t value) {
@@ -141,7 +143,7 @@ class HeaderHandler {
       throw AdapterError(Code::kIo, place_, "a name or value in the header is longer than 1 MiB");
     }
     throw AdapterError(Code::kIo, place_, fmt::format("the header is not JSON (byte {})", position),
-                       "the file is damaged or no safetensors file");
+                       "the file is damaged or not a safetensors file");
   }
 
  private:

@@ -10,7 +10,7 @@ namespace {
 void check(const ChunkedLayout& l) {
   const size_t num_segments = l.weight_indices.size();
   if (l.seg_indptr.size() != num_segments + 1) {
-    throw InputError("seg_indptr", "has not one element more than weight_indices");
+    throw InputError("seg_indptr", "must have one element more than weight_indices");
   }
   if (l.seg_indptr.front() < 0 || l.seg_indptr.back() > int32_t(l.permutation.size()) ||
       !std::is_sorted(l.seg_indptr.begin(), l.seg_indptr.end())) {
@@ -73,7 +73,7 @@ void ChunkedSgmv::run_stacked(const ConstTensorView& x, const StackedWeights& we
 
 void ChunkedSgmv::run_qkv_lora(const ConstTensorView& x, const StackedWeights& qkv,
                                const TensorView& y) const {
-  if (qkv.num_slices() != 3) throw InputError("qkv", "has not three slices");
+  if (qkv.num_slices() != 3) throw InputError("qkv", "must have three slices");
   run_stacked(x, qkv, y);
 }
 
@@ -81,7 +81,7 @@ void ChunkedSgmv::run_gate_up_lora(const ConstTensorView& x, const StackedWeight
                                    const TensorView& y) const {
   const std::vector<int64_t>& at = gate_up.output_offset;
   if (at.size() != 3 || at[1] - at[0] != at[2] - at[1]) {
-    throw InputError("gate_up", "has not two slices of one size");
+    throw InputError("gate_up", "must have two slices of one size");
   }
   run_stacked(x, gate_up, y);
 }

@@ -125,7 +125,7 @@ void PunicaWrapper::add_expand(const ConstTensorView& h, std::span<const ExpandS
                                int64_t offset_start, bool add_inputs, const NumericMode& mode,
                                const TensorView& y, const Biases& biases) const {
   if (!biases.empty() && biases.size() != slices.size()) {
-    throw InputError("biases", "are not one for each slice");
+    throw InputError("biases", "must be one per slice");
   }
   for (size_t i = 0; i < biases.size(); ++i) {
     if (!biases[i]) continue;
@@ -192,12 +192,12 @@ void PunicaWrapper::add_lora_embedding(std::span<const int64_t> token_ids,
                                        const ConstTensorView& a_transposed,
                                        const ExpandSlice& slice, bool add_inputs,
                                        const NumericMode& mode, const TensorView& y) const {
-  if (!key_) throw InputError("add_lora_embedding", "there is no step yet");
+  if (!key_) throw InputError("add_lora_embedding", "needs a step first");
   const int64_t num_rows = key_->vocab_size + key_->extra_vocab_size;
   check_shape("a_transposed", a_transposed, {max_loras_, num_rows, kAnySize});
   check_wide_dtype("a_transposed", a_transposed.dtype);
   if (token_ids.size() != tokens_.token_lora_mapping.size()) {
-    throw InputError("token_ids", "are not one for each token");
+    throw InputError("token_ids", "must be one per token");
   }
   Tensor h(a_transposed.dtype, {1, int64_t(token_ids.size()), a_transposed.size(2)});
   for (size_t t = 0; t < token_ids.size(); ++t) {

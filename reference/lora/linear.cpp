@@ -85,7 +85,7 @@ void lora_embedding(const EmbeddingArgs& args) {
   const LoraSlice& slice = args.slice;
   const auto num_tokens = int64_t(args.slots.size());
   if (args.token_ids.size() != args.slots.size()) {
-    throw InputError("lora_embedding: token_ids", "is not one for each slot");
+    throw InputError("lora_embedding: token_ids", "must be one per slot");
   }
   if (slice.bias) throw InputError("lora_embedding: slice.bias", "embeddings have none");
   const auto max_loras = int64_t(slice.ranks.size());

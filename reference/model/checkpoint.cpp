@@ -78,7 +78,7 @@ void Checkpoint::open_shards(const std::string& index_path) {
     for (const StoredTensor& tensor : files_[place].tensors()) {
       const auto it = file_of.find(tensor.name);
       if (it == file_of.end() || it->second != file) {
-        fail(tensor.name, fmt::format("is in {}, which the index does not say", file));
+        fail(tensor.name, fmt::format("is in {}, but the index does not say so", file));
       }
     }
   }

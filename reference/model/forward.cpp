@@ -14,7 +14,7 @@ namespace {
 void check(const Model& model, const TokenBatch& batch) {
   const size_t num_tokens = batch.ids.size();
   if (batch.positions.size() != num_tokens || batch.sequences.size() != num_tokens) {
-    throw InputError("forward: batch", "ids, positions and sequences differ in length");
+    throw InputError("forward: batch", "ids, positions and sequences must have one length");
   }
   for (size_t t = 0; t < num_tokens; ++t) {
     if (batch.ids[t] < 0 || batch.ids[t] >= model.config.vocab) {

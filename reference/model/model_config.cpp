@@ -95,8 +95,7 @@ void read_attention(const JsonFields& fields, const Family& family, ModelConfig&
   config.head_dim = fields.size_or("head_dim", family.head_dim, kLargestSize);
   if (config.head_dim == 0) config.head_dim = config.hidden / config.num_heads;
   if (!fields.has("head_dim") && family.head_dim == 0 && config.hidden % config.num_heads != 0) {
-    fields.fail("hidden_size",
-                "is not a multiple of num_attention_heads, and there is no head_dim");
+    fields.fail("hidden_size", "is not a multiple of num_attention_heads, and head_dim is missing");
   }
   if (config.head_dim % 2 != 0) {
     fields.fail("head_dim", fmt::format("{} is odd, RoPE needs pairs", config.head_dim));
@@ -159,7 +158,7 @@ void read_experts(const JsonFields& fields, const Family& family, ModelConfig& c
     const json* const shared = fields.find("shared_expert_intermediate_size");
     if (shared == nullptr || *shared != 0) {
       fields.fail("shared_expert_intermediate_size", "shared experts are not supported",
-                  "only a model that says 0 has none");
+                  "set it to 0 in a model without them");
     }
   }
   config.expert_intermediate = fields.size("moe_intermediate_size", kLargestSize);

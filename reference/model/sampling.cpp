@@ -14,7 +14,7 @@ namespace loratory::reference {
 namespace {
 
 void check(const Vector<float>& logits, const SamplingParams& params) {
-  if (logits.size() == 0) throw InputError("sample: logits", "there are none");
+  if (logits.size() == 0) throw InputError("sample: logits", "are empty");
   if (!(params.temperature >= 0) || std::isinf(params.temperature)) {
     throw InputError("sample: temperature",
                      std::to_string(params.temperature) + " is not a finite number >= 0");

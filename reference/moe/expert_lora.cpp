@@ -108,7 +108,7 @@ void check_expert_expand(const ExpertExpandArgs& args) {
   check_shape("expert_expand: y", args.y, {num_rows, kAnySize});
   check_wide_dtype("expert_expand: y", args.y.dtype);
   if (!args.router_weights.empty() && int64_t(args.router_weights.size()) != num_rows) {
-    throw InputError("expert_expand: router_weights", "are not one for each row");
+    throw InputError("expert_expand: router_weights", "must be one per row");
   }
   if (args.offset_start < 0) throw InputError("expert_expand: offset_start", "is negative");
   int64_t end = args.offset_start;

@@ -22,12 +22,12 @@ void check_moe(const MoeArgs& args) {
   }
   check_wide_dtype("moe_layer: out", args.out);
   if (int64_t(args.router_weights.size()) != args.rows.num_rows()) {
-    throw InputError("moe_layer: router_weights", "are not one for each expert of each token");
+    throw InputError("moe_layer: router_weights", "must be one per expert of each token");
   }
   if (args.router_weight_on_input && args.rows.experts_per_token != 1) {
     throw InputError(
         "moe_layer: router_weight_on_input",
-        "needs one expert a token, there are " + std::to_string(args.rows.experts_per_token));
+        "needs one expert per token, but there are " + std::to_string(args.rows.experts_per_token));
   }
   if (args.activation == Activation::gpt_oss && !args.gated) {
     throw InputError("moe_layer: activation", "gpt_oss needs a gate");

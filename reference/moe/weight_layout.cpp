@@ -45,7 +45,7 @@ ConstTensorView narrow(const ConstTensorView& view, size_t axis, int64_t begin, 
 
 ConstTensorView share_experts(const ConstTensorView& one, size_t axis, int64_t num_experts) {
   if (axis >= one.num_axes() || one.size(axis) != 1) {
-    throw InputError("share_experts", "the axis of experts has not size 1");
+    throw InputError("share_experts", "the axis of experts must have size 1");
   }
   ConstTensorView all = one;
   all.shape[axis] = num_experts;

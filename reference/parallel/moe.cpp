@@ -22,11 +22,12 @@ void check(const MoeArgs& args, const MoeLora* lora, const MoeParallel& how) {
   if (how.tp_size < 1) throw InputError("parallel_moe: tp_size", "is below 1");
   if (how.expert_parallel) {
     if (how.fully_sharded) {
-      throw InputError("parallel_moe: fully_sharded", "does not go with expert_parallel",
+      throw InputError("parallel_moe: fully_sharded", "cannot be combined with expert_parallel",
                        "use one of them");
     }
     if (!args.rows.expert_map.empty()) {
-      throw InputError("parallel_moe: expert_map", "is made by expert_parallel itself");
+      throw InputError("parallel_moe: expert_map",
+                       "is made by expert_parallel, so it cannot be given");
     }
     return require_divisible("experts", args.w2.size(0), how.tp_size);
   }

@@ -49,16 +49,18 @@ void write_html(std::ostream& out, const SizeResult& result,
   write_head(out, result);
   out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
   out << report::configs_section(result);
-  write_figures(out, "trade-off", "The trade-off",
-                "Too few slots wait for adapters; too many leave too little KV cache.",
-                joined(report::sweep_figures(result),
-                       joined(report::miss_ratio_figures(result), report::memory_figures(result))));
+  write_figures(
+      out, "trade-off", "The trade-off",
+      "With too few slots, requests wait for adapters; with too many, the KV cache is too small.",
+      joined(report::sweep_figures(result),
+             joined(report::miss_ratio_figures(result), report::memory_figures(result))));
   write_figures(out, "requests", "Every request, not only percentiles",
-                "The chosen size beside the next smaller and larger one.",
+                "The chosen size beside the next smaller and the next larger one.",
                 report::latency_cdf_figures(result));
   write_figures(out, "over-time", "Over time", "What the slots, the queue and the KV cache did.",
                 report::timeline_figures(result, adapters));
-  write_figures(out, "adapters", "The adapters", "The stream of adapters, whatever the engine.",
+  write_figures(out, "adapters", "The adapters",
+                "The stream of adapters, independent of the engine.",
                 report::adapter_figures(result));
   out << report::definitions_section() << "</main>\n"
       << report::provenance_footer(result) << "<div id=\"tip\" hidden></div>\n"

@@ -53,17 +53,18 @@ std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
 // What keeps the chosen engine from serving more.
 std::string bottleneck(const ConfigResult& c) {
   if (c.num_preemptions > 0) {
-    return fmt::format("KV memory limits next: {} preemptions already", c.num_preemptions);
+    return fmt::format("the next limit is KV memory: {} preemptions already", c.num_preemptions);
   }
   int64_t most_blocks = 0;
   for (const TimelineSample& s : c.timeline) most_blocks = std::max(most_blocks, s.kv_blocks_used);
   const double kv = 100.0 * double(most_blocks) / double(std::max<int64_t>(1, c.memory.kv_blocks));
   if (kv > 80) {
-    return fmt::format("KV memory limits next: {:.0f} % of the blocks in use at the peak", kv);
+    return fmt::format("the next limit is KV memory: {:.0f} % of the blocks are in use at the peak",
+                       kv);
   }
   return fmt::format(
-      "the GPU's speed limits next: a step holds {:.0f} requests on average, and the "
-      "KV blocks in use peak at {:.0f} %",
+      "the next limit is the GPU's speed: a step holds {:.0f} requests on average, and KV "
+      "use peaks at {:.0f} %",
       c.mean_batch_seqs, kv);
 }
 
@@ -77,7 +78,7 @@ std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   if (i < 0) return "no larger size was tried; " + bottleneck(chosen);
   const ConfigResult& more = result.configs[size_t(i)];
   if (!more.feasible) {
-    return fmt::format("memory limits next: {} slots do not fit ({})", more.max_loras,
+    return fmt::format("the next limit is memory: {} slots do not fit ({})", more.max_loras,
                        more.verdict);
   }
   const double kv_share = 100.0 * double(chosen.memory.kv_blocks - more.memory.kv_blocks) /
@@ -119,7 +120,7 @@ void explain(SizeResult& result) {
     const std::string seeds =
         result.num_seeds > 1 ? fmt::format(" with all {} seeds", result.num_seeds) : "";
     result.reason =
-        fmt::format("{} is the smallest that meets {}{} within 1 % of the best goodput{}",
+        fmt::format("{} is the smallest that meets {}{} and comes within 1 % of the best goodput{}",
                     name_of(chosen), limits_text(result.slo), seeds, about_fewer(result, chosen));
     result.next_limit = about_more(result, chosen);
     return;

@@ -85,7 +85,7 @@ double parameter_of(GapLaw law, const Cell& cell) {
 }
 
 ClientWindow parse_window(const Line& line) {
-  if (line.is_too_long) bad_row(1, "a line without end", "this is no table of client windows");
+  if (line.is_too_long) bad_row(1, "a line without end", "not a table of client windows");
   check_no_nul(line.text);
   check_utf8(line.text);
   if (!line.is_terminated) {
@@ -111,7 +111,7 @@ std::vector<ClientWindow> read_windows(ByteSource& raw, const std::string& file)
   LineReader lines(*plain);
   Line line;
   if (!lines.next(line) || line.text != kHeader) {
-    throw InputError(file + ":1:1", "this is no table of client windows",
+    throw InputError(file + ":1:1", "not a table of client windows",
                      fmt::format("its header is {}", kHeader));
   }
   std::vector<ClientWindow> windows;

@@ -59,7 +59,7 @@ class CsvParser final : public RowParser {
               "remove it, or name another format with --format");
     }
     if (std::ranges::count(specs_, &*spec) > 0) {
-      bad_row(column, fmt::format("column {} is there twice", excerpt(name)), "remove one");
+      bad_row(column, fmt::format("column {} appears twice", excerpt(name)), "remove one");
     }
     return *spec;
   }

@@ -75,7 +75,7 @@ class JsonlParser final : public RowParser {
       const size_t index = (next_ + i) % columns.size();
       if (columns[index].name != key) continue;
       if ((seen_ >> index & 1) != 0) {
-        bad_row(column_at(key.data()) - 1, fmt::format("{} is there twice", excerpt(key)),
+        bad_row(column_at(key.data()) - 1, fmt::format("{} appears twice", excerpt(key)),
                 "remove one");
       }
       seen_ |= 1u << index;
@@ -146,7 +146,7 @@ class JsonlParser final : public RowParser {
   }
 
   [[noreturn]] static void fail(simdjson::error_code error, uint32_t column) {
-    bad_row(column, fmt::format("no valid JSON here ({})", reason(error)), kObjectRemedy);
+    bad_row(column, fmt::format("invalid JSON ({})", reason(error)), kObjectRemedy);
   }
 
   static std::string_view reason(simdjson::error_code error) {
@@ -158,7 +158,7 @@ class JsonlParser final : public RowParser {
       case simdjson::NUMBER_OUT_OF_RANGE:
         return "a number out of range";
       case simdjson::UNCLOSED_STRING:
-        return "a string is not closed";
+        return "an unterminated string";
       case simdjson::UNESCAPED_CHARS:
         return "a control character in a string";
       case simdjson::INCOMPLETE_ARRAY_OR_OBJECT:

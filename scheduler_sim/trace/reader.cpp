@@ -111,7 +111,7 @@ class TraceReading {
     if (!trace_.requests.empty()) return;
     throw InputError(
         fmt::format("{}:{}:1", trace_.source, next_line),
-        trace_.num_rows_skipped > 0 ? "no row of the trace is good" : "the trace has no rows",
+        trace_.num_rows_skipped > 0 ? "every row of the trace is bad" : "the trace has no rows",
         "give a trace with at least one request");
   }
 

@@ -116,7 +116,7 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
     case Field::kNumFields:
       break;
   }
-  LORATORY_ASSERT(false, "strings and lists are no scalars");
+  LORATORY_ASSERT(false, "a scalar is neither a string nor a list");
 }
 
 void check_no_nul(std::string_view line) {
@@ -133,7 +133,7 @@ void check_utf8(std::string_view line) {
     if (!simdjson::validate_utf8(line.data() + at, bytes)) break;
     at += bytes;
   }
-  bad_row(at + 1, "text that is no UTF-8", "convert the file to UTF-8");
+  bad_row(at + 1, "text that is not UTF-8", "convert the file to UTF-8");
 }
 
 std::string excerpt(std::string_view text) {

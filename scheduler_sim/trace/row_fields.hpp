@@ -17,7 +17,7 @@ inline constexpr int64_t kMaxTimeNs = int64_t{100} * 365 * 86'400 * 1'000'000'00
 void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
                uint32_t column);
 
-/// NUL bytes and text that is no UTF-8 are BadRows.
+/// NUL bytes and text that is not UTF-8 are BadRows.
 void check_no_nul(std::string_view line);
 void check_utf8(std::string_view line);
 

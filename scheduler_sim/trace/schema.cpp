@@ -136,7 +136,7 @@ const Schema& detect_schema(std::string_view first_line, std::string_view file) 
     const bool is_vllm = schema.format == TraceFormat::kMooncake && looks_like_vllm(first_line);
     return is_vllm ? schema_of(TraceFormat::kVllm) : schema;
   }
-  throw InputError(std::string(file) + ":1:1", "this is no known trace format",
+  throw InputError(std::string(file) + ":1:1", "not a known trace format",
                    "name one with --format: " + trace_format_names());
 }
 
@@ -153,7 +153,7 @@ TraceFormat trace_format(std::string_view name) {
   for (const Schema& schema : kSchemas) {
     if (schema.name == name) return schema.format;
   }
-  throw InputError("--format", "there is no trace format '" + std::string(name) + "'",
+  throw InputError("--format", "unknown trace format '" + std::string(name) + "'",
                    "use auto or one of " + trace_format_names());
 }
 

@@ -25,7 +25,7 @@ void assign_adapters(Trace& trace, const AdapterAssignment& assignment) {
 }
 
 void deal_missing_ranks(Trace& trace, const std::vector<uint32_t>& ranks) {
-  LORATORY_ASSERT(!ranks.empty(), "there must be a rank to deal");
+  LORATORY_ASSERT(!ranks.empty(), "there must be a rank to assign");
   for (size_t i = 0; i < trace.adapters.size(); ++i) {
     if (trace.adapters[i].rank == 0) trace.adapters[i].rank = ranks[i % ranks.size()];
   }

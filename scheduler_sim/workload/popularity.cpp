@@ -66,7 +66,7 @@ WeightedAdapters read_weights(const std::string& path) {
                        "write `name weight` or `name weight rank`");
     }
     if (!names.insert(row[0].text).second) {
-      throw InputError(row[0].place(), fmt::format("adapter '{}' comes twice", row[0].text),
+      throw InputError(row[0].place(), fmt::format("adapter '{}' appears twice", row[0].text),
                        "name every adapter once");
     }
     const uint32_t rank = row.size() == 3 ? row[2].integer("rank", 1, kMaxRank) : 0;
@@ -84,8 +84,8 @@ AdapterMix mix_from_weights(const Popularity& popularity, uint32_t num_adapters,
   WeightedAdapters weighted = read_weights(popularity.path);
   if (num_adapters != 0 && num_adapters != weighted.adapters.size()) {
     throw InputError("--adapters",
-                     fmt::format("{} adapters asked for, {} has {}", num_adapters, popularity.path,
-                                 weighted.adapters.size()),
+                     fmt::format("{} adapters requested, but {} has {}", num_adapters,
+                                 popularity.path, weighted.adapters.size()),
                      "leave out --adapters to take all of the file");
   }
   deal_ranks(weighted.adapters, ranks);

@@ -135,7 +135,8 @@ std::vector<Figure> reuse_figure(const SizeResult& result) {
   mark_recommended(chart, result);
   Figure figure{.id = "reuse", .title = "Reuse distance"};
   figure.subtitle = "How many other adapters come between two uses of one; further left is easier.";
-  figure.description = "Share of requests whose adapter was used within so many distinct adapters.";
+  figure.description =
+      "Share of requests whose adapter was used again within this many distinct adapters.";
   figure.drawing = draw(chart);
   figure.table = std::move(table);
   return {figure};

@@ -98,7 +98,7 @@ TEST_F(ReplayAndSize, BadInputIsOneLine) {
                    "--max-cpu-loras: must be at least --max-loras; an adapter on the GPU is on the "
                    "CPU too");
   expect_bad_input("replay " + sample_ + "--ranks 8",
-                   "--ranks: every adapter of the trace has a rank; leave it out, or deal other "
+                   "--ranks: every adapter of the trace has a rank; leave it out, or assign other "
                    "adapters with --adapters N --replace-adapters");
   expect_bad_input("replay " + sample_ + "--block-size 48",
                    "--block-size: 48 does not divide the trace's blocks of 64 tokens; use 64 or a "

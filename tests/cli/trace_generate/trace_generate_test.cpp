@@ -72,7 +72,7 @@ TEST_F(TraceGenerate, BadInputIsOneLine) {
   expect_error("--arrivals poisson:1",
                "--requests: the workload has no end; give --requests N or --duration S");
   expect_error("--requests 5 --arrivals poisson:1 --popularity zipf:1",
-               "--popularity: there is no number of adapters to spread requests over; "
+               "--popularity: the number of adapters is missing; "
                "add --adapters N");
   expect_error("--requests 5 --arrivals poisson:1 --duration -1",
                "--duration: -1 is not a number of seconds; give one > 0");
@@ -82,7 +82,7 @@ TEST_F(TraceGenerate, BadInputIsOneLine) {
                "--adapter-rates: it names the adapters and their rates itself; "
                "leave out --arrivals, --adapters and --popularity");
   expect_error("--requests 5 --arrivals poisson:1 --lengths-in-order",
-               "--lengths-in-order: there is no trace to take lengths from; "
+               "--lengths-in-order: the trace to take lengths from is missing; "
                "add --lengths-from FILE");
 }
 

@@ -47,10 +47,10 @@ INSTANTIATE_TEST_SUITE_P(
     Jsonl, BadRows,
     testing::Values(
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"input_length\": 600, \"output_len",
-                "t:2:50: no valid JSON here (a string is not closed)" + kJsonRemedy},
+                "t:2:50: invalid JSON (an unterminated string)" + kJsonRemedy},
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, "
                                "\"hash_ids\": [7, 8]",
-                "t:2:77: no valid JSON here (the line is cut off)" + kJsonRemedy},
+                "t:2:77: invalid JSON (the line is cut off)" + kJsonRemedy},
         BadCase{kMooncakeRow + "{\"timestamp\": -6, \"input_length\": 600, \"output_length\": 5, "
                                "\"hash_ids\": [7, 8]}",
                 "t:2:15: timestamp is negative: '-6'; times count from the start of the trace"},
@@ -85,27 +85,27 @@ INSTANTIATE_TEST_SUITE_P(
                 "t:2:75: hash_ids holds no whole number >= 0 here; write ids in decimal digits"},
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, "
                                "\"hash_ids\": 7}",
-                "t:2:71: no valid JSON here (a value of another type)" + kJsonRemedy},
+                "t:2:71: invalid JSON (a value of another type)" + kJsonRemedy},
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"input_length\": 600, \"output_length\": 5, "
                                "\"hash_ids\": [7, 8], \"tenant\": 1}",
                 "t:2:79: unknown key 'tenant' in a mooncake trace; remove it, or name another "
                 "format with --format"},
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"timestamp\": 7, \"input_length\": 600, "
                                "\"output_length\": 5, \"hash_ids\": [7, 8]}",
-                "t:2:18: 'timestamp' is there twice; remove one"},
+                "t:2:18: 'timestamp' appears twice; remove one"},
         BadCase{kMooncakeRow + "{\"timestamp\": 6, \"input_length\": 600, \"hash_ids\": [7, 8]}",
                 "t:2:1: output_length is missing; a row of a mooncake trace has it"},
         BadCase{kMooncakeRow + "\n" + kMooncakeRow,
-                "t:2:1: no valid JSON here (an empty line)" + kJsonRemedy},
+                "t:2:1: invalid JSON (an empty line)" + kJsonRemedy},
         BadCase{kMooncakeRow + "[1, 2]\n",
-                "t:2:1: no valid JSON here (a value of another type)" + kJsonRemedy},
+                "t:2:1: invalid JSON (a value of another type)" + kJsonRemedy},
         BadCase{kMooncakeRow + kMooncakeRow.substr(0, kMooncakeRow.size() - 1) + " {}\n",
                 "t:2:79: something follows the object" + kJsonRemedy},
         BadCase{kMooncakeRow + std::string("{\"timestamp\": 6,\0}\n", 19),
                 "t:2:17: a NUL byte; the file is damaged"},
         BadCase{kNativeRow + "{\"arrival_ms\":6,\"prompt_tokens\":40,\"output_tokens\":1,"
                              "\"adapter\":\"a\xff\"}\n",
-                "t:2:66: text that is no UTF-8; convert the file to UTF-8"}));
+                "t:2:66: text that is not UTF-8; convert the file to UTF-8"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Native, BadRows,
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{kVidurHeader + "1.5,0,44\n",
                 "t:2:5: a prompt of 0 tokens; a request has at least 1 prompt token"},
         BadCase{kVidurHeader + "1.5,1\xc3\x28,44\n",
-                "t:2:6: text that is no UTF-8; convert the file to UTF-8"},
+                "t:2:6: text that is not UTF-8; convert the file to UTF-8"},
         BadCase{"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
                 "5,ChatGPT,472,0,472,Conversation log\n",
                 "t:2:15: a failed request (0 response tokens); use the file without_fails, or "
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "t:1:49: unknown column 'pd_ratio' in a vidur trace; remove it, or name another "
                 "format with --format"},
         BadCase{"arrived_at,num_prefill_tokens,arrived_at\n1,2,3\n",
-                "t:1:31: column 'arrived_at' is there twice; remove one"},
+                "t:1:31: column 'arrived_at' appears twice; remove one"},
         BadCase{"arrived_at,num_prefill_tokens\n1,2\n",
                 "t:1:30: column 'num_decode_tokens' of a vidur trace is missing; add it, or name "
                 "another format with --format"}));
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadCase{kVidurHeader,
                             "t:2:1: the trace has no rows; give a trace with at least one request"},
                     BadCase{"a,b,c\n1,2,3\n",
-                            "t:1:1: this is no known trace format; name one with --format: native, "
+                            "t:1:1: not a known trace format; name one with --format: native, "
                             "qwen-bailian, mooncake, vllm, azure, burstgpt, vidur, splitwise"}));
 
 TEST(SkipBadRows, CountsThemAndKeepsTheRest) {
@@ -224,7 +224,7 @@ TEST(SkipBadRows, DoesNotHelpWhenNothingIsGood) {
   ReadOptions options;
   options.skip_bad_rows = true;
   EXPECT_EQ(error_of(kVidurHeader + "1,2\n", options),
-            "t:3:1: no row of the trace is good; give a trace with at least one request");
+            "t:3:1: every row of the trace is bad; give a trace with at least one request");
   EXPECT_EQ(error_of("arrived_at,x\n1,2\n", options).substr(0, 6), "t:1:12");
 }
 

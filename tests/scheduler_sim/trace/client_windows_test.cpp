@@ -37,7 +37,7 @@ TEST(ClientWindows, AreReadInFileOrder) {
 TEST(ClientWindows, BadRowsAreErrors) {
   const auto row = [](const std::string& cells) { return kHeader + cells; };
   EXPECT_EQ(error_of("a,b\n"),
-            "w:1:1: this is no table of client windows; its header is category,model,client_id,"
+            "w:1:1: not a table of client windows; its header is category,model,client_id,"
             "window_start_s,rate_rps,cv,pattern,shape,scale");
   EXPECT_EQ(error_of(row("l,m,0,0,1,1,Gamma,1\n")),
             "w:2:20: 8 cells; a window has 9, without quotes");

@@ -116,7 +116,7 @@ TEST(WeightsFile, ErrorsNameLineAndColumn) {
             "F:2:3: weight 'two' is not a number >= 0; write it like 12 or 0.25");
   EXPECT_EQ(error("a,-1"), "F:1:3: weight '-1' is not a number >= 0; write it like 12 or 0.25");
   EXPECT_EQ(error("a,inf"), "F:1:3: weight 'inf' is not a number >= 0; write it like 12 or 0.25");
-  EXPECT_EQ(error("a 1\nb 1\na 2"), "F:3:1: adapter 'a' comes twice; name every adapter once");
+  EXPECT_EQ(error("a 1\nb 1\na 2"), "F:3:1: adapter 'a' appears twice; name every adapter once");
   EXPECT_EQ(error("a 1 0"), "F:1:5: rank '0' is not an integer; it must lie in 1 .. 65536");
   EXPECT_EQ(error("a 0\n"), "F: no weight is above 0; write rows `name weight`");
   EXPECT_EQ(error("a 1e308\nb 1e308"), "F: the weights add up to infinity; scale them");
@@ -127,7 +127,7 @@ TEST(WeightsFile, MustAgreeWithTheNumberOfAdapters) {
   const TempFile file("a 1\nb 1\n");
   const std::string error =
       error_of([&] { (void)make_adapter_mix(parse_popularity("weights:" + file.path()), 3, {}); });
-  EXPECT_EQ(error, "--adapters: 3 adapters asked for, " + file.path() +
+  EXPECT_EQ(error, "--adapters: 3 adapters requested, but " + file.path() +
                        " has 2; leave out --adapters to take all of the file");
 }
 
