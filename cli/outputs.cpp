@@ -59,11 +59,9 @@ const sim::ConfigResult& detailed_row(const sim::SizeResult& result) {
 }
 
 void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
-                   const sim::Trace& trace, bool is_size) {
+                   const sim::Trace& trace) {
   const sim::ConfigResult& row = detailed_row(result);
-  write_if_asked(options.json, [&](std::ostream& out) {
-    is_size ? sim::write_size_json(out, result) : sim::write_replay_json(out, result);
-  });
+  write_if_asked(options.json, [&](std::ostream& out) { sim::write_results_json(out, result); });
   write_if_asked(options.csv,
                  [&](std::ostream& out) { sim::write_results_csv(out, result.configs); });
   write_if_asked(options.requests_csv, [&](std::ostream& out) {

@@ -22,8 +22,8 @@ void add_slo_options(CLI::App& command, sim::Slo& slo);
 /// The row that per-request outputs show: the recommended one, else the one with details.
 const sim::ConfigResult& detailed_row(const sim::SizeResult& result);
 
-/// Writes what was asked for; every file is whole or absent. `is_size`: a sweep, not one replay.
+/// Writes what was asked for; every file is whole or absent.
 void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
-                   const sim::Trace& trace, bool is_size);
+                   const sim::Trace& trace);
 
 }  // namespace loratory::cli

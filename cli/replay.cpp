@@ -51,6 +51,7 @@ void run(const Options& options) {
   output.result.seed = options.workload.seed;
 
   sim::SizeResult result;
+  result.is_replay = true;
   result.provenance = provenance();
   result.provenance.seed = options.workload.seed;
   result.provenance.inputs = {{trace.source, trace.checksum, trace.format}};
@@ -60,7 +61,7 @@ void run(const Options& options) {
   result.slo = options.slo;
   result.configs.push_back(std::move(output.result));
   std::fputs(sim::replay_console(result).c_str(), stdout);
-  write_outputs(options.outputs, result, trace, /*is_size=*/false);
+  write_outputs(options.outputs, result, trace);
   if (!options.event_log.empty()) write_event_log(options.event_log, output.decisions);
 }
 

@@ -64,7 +64,7 @@ void run(const Options& options) {
   result.workload.adapters = describe_adapters(trace, options.workload);
   result.workload.cost_model = describe_cost_model(options.system);
   std::fputs(sim::size_console(result, isatty(STDOUT_FILENO) == 1).c_str(), stdout);
-  write_outputs(options.outputs, result, trace, /*is_size=*/true);
+  write_outputs(options.outputs, result, trace);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 # `cmake --install`: libraries, headers (include/loratory/<room>/...), the program and a package
-# config, so that `find_package(loratory)` gives loratory::reference and loratory::scheduler_sim.
+# config, so that `find_package(loratory)` gives loratory::reference, loratory::scheduler_sim
+# and loratory::report.
 include(CMakePackageConfigHelpers)
 
 get_property(rooms GLOBAL PROPERTY LORATORY_ROOMS)
 foreach(room IN LISTS rooms)
   install(TARGETS loratory_${room} EXPORT loratoryTargets
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/${room}")
+    continue()  # report: its headers are among those of scheduler_sim
+  endif()
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/loratory
           FILES_MATCHING PATTERN "*.hpp")
 endforeach()

@@ -56,7 +56,7 @@ class BenchTrace {
   BenchTrace(const char* name, const char* header, AppendRow append_row)
       : path_(std::filesystem::temp_directory_path() /
               (std::to_string(::getpid()) + "_loratory_bench_" + name)) {
-    AtomicFile file(path_.string());
+    loratory::AtomicFile file(path_.string());
     file.stream() << header;
     uint64_t state = 1, time_ms = 0;
     std::string row;

@@ -10,8 +10,7 @@ namespace loratory::sim {
 
 /// report.html: one page that needs no network. The verdict first, then the table of
 /// configurations, the charts (inline SVG, each with a text alternative and a table) and the
-/// definitions. A result with one configuration is shown as a replay, without the charts of a
-/// sweep.
+/// definitions. A replay has no charts of a sweep.
 ///
 /// `adapters` gives the names in the slot timeline. Every string of the trace is escaped. Long
 /// series are thinned by fixed rules, so the page stays below 1.5 MB. Same result, same bytes.

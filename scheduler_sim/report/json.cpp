@@ -81,22 +81,18 @@ Json curves_array(const std::vector<MissRatioCurve>& curves) {
   return array;
 }
 
-/// Bytes that are not UTF-8 (a trace may hold any) become U+FFFD instead of an exception.
-void write_document(std::ostream& out, const Json& json) {
-  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-}
-
-}  // namespace
-
+/// Of a replay: all that a configuration has.
 Json replay_object(const SizeResult& result) {
   Json json = document(result);
   json["configs"] = Json::array();
-  for (const ConfigResult& config : result.configs)
+  for (const ConfigResult& config : result.configs) {
     json["configs"].push_back(config_object(config));
+  }
   return json;
 }
 
-Json size_object(const SizeResult& result) {
+/// Of a sweep: what was chosen, and the band over seeds.
+Json sweep_object(const SizeResult& result) {
   Json json = document(result);
   json["num_seeds"] = result.num_seeds;
   json["recommended"] = result.recommended < 0 ? Json(nullptr) : Json(result.recommended);
@@ -115,14 +111,18 @@ Json size_object(const SizeResult& result) {
   return json;
 }
 
-}  // namespace report
+}  // namespace
 
-void write_size_json(std::ostream& out, const SizeResult& result) {
-  report::write_document(out, report::size_object(result));
+Json results_object(const SizeResult& result) {
+  return result.is_replay ? replay_object(result) : sweep_object(result);
 }
 
-void write_replay_json(std::ostream& out, const SizeResult& result) {
-  report::write_document(out, report::replay_object(result));
+}  // namespace report
+
+/// Bytes that are not UTF-8 (a trace may hold any) become U+FFFD instead of an exception.
+void write_results_json(std::ostream& out, const SizeResult& result) {
+  const nlohmann::ordered_json json = report::results_object(result);
+  out << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
 }  // namespace loratory::sim

@@ -10,12 +10,9 @@ namespace loratory::sim {
 /// Keys are listed in docs/results.md. Doubles are printed short and read back to the same value;
 /// values that are not finite are null. Same result, same bytes.
 ///
-/// `size` adds recommended (index into configs, null when none meets the SLOs), reason, next_limit,
-/// num_seeds, miss_ratio_curves and, in each config, goodput_min/max and ttft_min/max_ms over
-/// seeds.
-void write_size_json(std::ostream& out, const SizeResult& result);
-
-/// The same schema for one configuration: configs[] has one entry.
-void write_replay_json(std::ostream& out, const SizeResult& result);
+/// A sweep adds recommended (index into configs, null when none meets the SLOs), reason,
+/// next_limit, num_seeds, miss_ratio_curves and, in each config, goodput_min/max and
+/// ttft_min/max_ms over seeds.
+void write_results_json(std::ostream& out, const SizeResult& result);
 
 }  // namespace loratory::sim

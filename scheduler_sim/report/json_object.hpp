@@ -7,7 +7,6 @@
 namespace loratory::sim::report {
 
 /// The document behind results.json. For .cpp files only: the header is heavy.
-nlohmann::ordered_json size_object(const SizeResult& result);
-nlohmann::ordered_json replay_object(const SizeResult& result);
+nlohmann::ordered_json results_object(const SizeResult& result);
 
 }  // namespace loratory::sim::report

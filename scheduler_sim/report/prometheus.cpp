@@ -102,9 +102,9 @@ void add_latencies(Snapshot& s, const ConfigResult& c) {
 
 void add_adapters(Snapshot& s, const ConfigResult& c) {
   s.gauge("adapter_gpu_hit_ratio", c.adapter_gpu_hit_ratio,
-          "Of admissions with an adapter: resident on the GPU.");
+          "Of arrivals with an adapter: it was on the GPU.");
   s.gauge("adapter_cpu_hit_ratio", c.adapter_cpu_hit_ratio,
-          "Of those not on the GPU: resident on the CPU.");
+          "Of those not on the GPU: it was on the CPU.");
   s.counter("adapter_loads_total", c.adapter_loads, "Adapter loads, disk to CPU.");
   s.counter("adapter_load_bytes_total", c.adapter_load_bytes, "Bytes loaded, disk to CPU.");
   s.counter("adapter_copies_total", c.adapter_copies, "Adapter copies, CPU to GPU.");

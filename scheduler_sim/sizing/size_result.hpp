@@ -40,6 +40,7 @@ struct WorkloadSummary {
 /// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
 /// `goodput_min/max[i]` is the band over all seeds of configs[i].
 struct SizeResult {
+  bool is_replay = false;  ///< one configuration, replayed by itself: no sweep, nothing to choose
   Provenance provenance;
   WorkloadSummary workload;
   Slo slo;

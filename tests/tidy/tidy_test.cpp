@@ -218,14 +218,17 @@ TEST(Tidy, EveryHeaderHasPragmaOnce) {
 
 struct Arrow {
   std::string_view room;
-  std::string forbidden;  // what its includes must not begin with
+  std::string forbidden;       // what its includes must not begin with
+  std::string_view but = "-";  // a part of the room that may
 };
 
-// reference <- scheduler_sim <- gpu <- cli, and no CUDA before gpu.
+// reference <- scheduler_sim <- gpu <- cli, and no CUDA before gpu. Reports are a library of their
+// own: only they and the program know them.
 const std::vector<Arrow> kArrows = {
     {"reference/", "scheduler_sim/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
     {"scheduler_sim/", "gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
-    {"gpu/", "cli/"},
+    {"scheduler_sim/", "scheduler_sim/report/", "scheduler_sim/report/"},
+    {"gpu/", "cli/|scheduler_sim/report/"},
 };
 
 TEST(Tidy, RoomsUseEachOtherOneWay) {
@@ -233,7 +236,7 @@ TEST(Tidy, RoomsUseEachOtherOneWay) {
   for (const Arrow& arrow : kArrows) {
     const std::regex include("^\\s*#\\s*include\\s*[<\"](" + arrow.forbidden + ").*");
     for (const File& file : tree()) {
-      if (!file.is_in(arrow.room)) continue;
+      if (!file.is_in(arrow.room) || file.is_in(arrow.but)) continue;
       for (size_t i = 0; i < file.lines.size(); ++i) {
         if (std::regex_match(file.lines[i], include)) violations.add(file, i, file.lines[i]);
       }

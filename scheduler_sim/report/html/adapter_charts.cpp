@@ -79,7 +79,7 @@ std::vector<Figure> miss_ratio_figures(const SizeResult& result) {
   figure.subtitle = "Each request looks up its adapter once; lower is better. No policy beats opt.";
   figure.description =
       "Miss ratio against the number of slots for each replacement policy, and the "
-      "share of admissions the replay did not find on the GPU.";
+      "share of arrivals the replay did not find on the GPU.";
   figure.drawing = draw(chart);
   figure.table = std::move(table);
   return {figure};

@@ -88,7 +88,7 @@ std::string provenance_footer(const SizeResult& result) {
 }
 
 std::string data_island(const SizeResult& result) {
-  Json json = is_replay(result) ? replay_object(result) : size_object(result);
+  Json json = results_object(result);
   thin(json);
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   return "<script type=\"application/json\" id=\"results\">" + safe_in_script(text) + "</script>\n";

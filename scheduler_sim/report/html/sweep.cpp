@@ -12,10 +12,6 @@ constexpr double kKneeShare = 0.95;
 
 }  // namespace
 
-bool is_replay(const SizeResult& result) {
-  return result.configs.size() == 1 && result.recommended < 0;
-}
-
 int32_t focus_of(const SizeResult& result) {
   if (result.recommended >= 0) return result.recommended;
   int32_t best = -1;

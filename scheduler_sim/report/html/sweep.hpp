@@ -7,9 +7,6 @@
 
 namespace loratory::sim::report {
 
-/// One configuration that nothing recommends: the page of a replay.
-bool is_replay(const SizeResult& result);
-
 /// The configurations that the charts draw: one for each max_loras, by ascending max_loras. Where
 /// several host sizes were tried, the one of the focus, else the one of best goodput.
 std::vector<size_t> sweep_of(const SizeResult& result);

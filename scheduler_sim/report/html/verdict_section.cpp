@@ -13,7 +13,7 @@ namespace loratory::sim::report {
 namespace {
 
 std::string heading(const SizeResult& result) {
-  if (is_replay(result)) {
+  if (result.is_replay) {
     return fmt::format("Replay at max_loras <em>{}</em>", result.configs[0].max_loras);
   }
   if (result.recommended < 0) return "No configuration meets the SLOs";
@@ -25,7 +25,7 @@ std::string flags(const SizeResult& result) {
   const int32_t focus = focus_of(result);
   if (focus < 0) return "";
   const ConfigResult& config = result.configs[size_t(focus)];
-  const char* prefix = is_replay(result) || result.recommended >= 0 ? "" : "closest: ";
+  const char* prefix = result.is_replay || result.recommended >= 0 ? "" : "closest: ";
   return fmt::format("<p class=\"flags\">{}<code>--max-loras {} --max-cpu-loras {}</code></p>\n",
                      prefix, config.max_loras, config.max_cpu_loras);
 }
@@ -35,8 +35,8 @@ std::string sentences(const SizeResult& result) {
   const auto say = [&](const char* label, const std::string& words) {
     if (!words.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, escape(words));
   };
-  say(is_replay(result) ? "Verdict" : "Why",
-      is_replay(result) ? result.configs[0].verdict : result.reason);
+  say(result.is_replay ? "Verdict" : "Why",
+      result.is_replay ? result.configs[0].verdict : result.reason);
   say("Next limit", result.next_limit);
   return html + "</dl>\n";
 }
@@ -62,10 +62,11 @@ std::string latency_tile(const std::string& name, const LatencySummary& latency,
                          const std::vector<double>& cdf_ms, double limit_ms, double percentile) {
   const auto judged_ms = at_percentile(latency, cdf_ms, percentile);
   if (limit_ms <= 0 || !judged_ms) {
-    return tile(name + " p99", format_ms(latency.p99_ms), "median " + format_ms(latency.p50_ms));
+    return tile(fmt::format("{} p99", name), format_ms(latency.p99_ms),
+                fmt::format("median {}", format_ms(latency.p50_ms)));
   }
   const bool good = *judged_ms <= limit_ms;
-  return tile(name + " " + format_percentile(percentile), format_ms(*judged_ms),
+  return tile(fmt::format("{} {}", name, format_percentile(percentile)), format_ms(*judged_ms),
               fmt::format("SLO {}: {}", format_ms(limit_ms), good ? "met" : "missed"),
               good ? "good" : "bad");
 }
@@ -76,8 +77,8 @@ std::string tiles(const SizeResult& result) {
   const ConfigResult& c = result.configs[size_t(focus)];
   const Slo& slo = result.slo;
   return "<dl class=\"tiles\">\n" +
-         tile("Goodput", format_number(c.request_goodput) + " req/s",
-              format_percent(c.slo_attainment) + " meet the SLOs") +
+         tile("Goodput", fmt::format("{} req/s", format_number(c.request_goodput)),
+              fmt::format("{} meet the SLOs", format_percent(c.slo_attainment))) +
          tile("GPU hit ratio", format_percent(c.adapter_gpu_hit_ratio),
               fmt::format("CPU: {} of the rest", format_percent(c.adapter_cpu_hit_ratio))) +
          latency_tile("TTFT", c.ttft, c.ttft_cdf_ms, slo.ttft_ms, slo.percentile) +
@@ -92,15 +93,16 @@ std::string tiles(const SizeResult& result) {
 }  // namespace
 
 std::string page_title(const SizeResult& result) {
-  if (is_replay(result))
+  if (result.is_replay) {
     return fmt::format("loratory replay, max_loras {}", result.configs[0].max_loras);
-  return "loratory size: " + headline(result);
+  }
+  return fmt::format("loratory size: {}", headline(result));
 }
 
 std::string verdict_section(const SizeResult& result) {
   const WorkloadSummary& w = result.workload;
   return fmt::format("<p class=\"eyebrow\">loratory {} &middot; {} on {} &middot; {}</p>\n",
-                     is_replay(result) ? "replay" : "size", escape(w.model), escape(w.gpu),
+                     result.is_replay ? "replay" : "size", escape(w.model), escape(w.gpu),
                      escape(w.adapters)) +
          "<div class=\"verdict\">\n<div>\n<h1>" + heading(result) + "</h1>\n" + flags(result) +
          sentences(result) + "</div>\n" + tiles(result) + "</div>\n";

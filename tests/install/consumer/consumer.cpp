@@ -1,8 +1,10 @@
 // The smallest use of the installed libraries: three requests with two adapters, replayed on one
 // slot with a step time of our own. Exit status 0 if the replay went as expected.
 #include <cstdio>
+#include <sstream>
 
 #include "reference/base/check.hpp"
+#include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/simulator/simulator.hpp"
 
 using namespace loratory;
@@ -45,5 +47,8 @@ int main() {
               int(result.num_requests), int(result.adapter_copies), simulator.log().hash().c_str());
   LORATORY_ASSERT(result.completed == 3, "every request ends");
   LORATORY_ASSERT(result.adapter_copies == 2, "two adapters take turns in one slot");
+  std::ostringstream csv;
+  sim::write_results_csv(csv, {&result, 1});
+  LORATORY_ASSERT(csv.str().find("request_goodput") != std::string::npos, "a row of results.csv");
   return 0;
 }

@@ -153,12 +153,25 @@ TEST(Html, ManyAdaptersAndSpansStaySmall) {
 
 TEST(Html, ReplayPageHasNoSweep) {
   SizeResult result = test::small_result();
+  result.is_replay = true;
   result.configs = {test::kept_config()};
   result.recommended = -1;
   const std::string page = page_of(result, test::small_adapters());
   EXPECT_TRUE(holds(page, "Replay at max_loras"));
   EXPECT_TRUE(holds(page, "<figure id=\"timeline\""));
   EXPECT_FALSE(holds(page, "<figure id=\"goodput\""));
+}
+
+TEST(Html, SweepOfOneConfigurationThatFailsIsNoReplay) {
+  SizeResult result = test::small_result();
+  result.recommended = -1;
+  for (const ConfigResult& failed : {test::kept_config(), test::infeasible_config()}) {
+    result.configs = {failed};
+    const std::string page = page_of(result, test::small_adapters());
+    EXPECT_TRUE(holds(page, "No configuration meets the SLOs"));
+    EXPECT_FALSE(holds(page, "Replay at max_loras"));
+    EXPECT_TRUE(holds(page, "\"recommended\":null"));
+  }
 }
 
 TEST(Html, SaysWhenNothingMeetsTheSlos) {

@@ -45,6 +45,7 @@ std::string written(Writer writer) {
 
 SizeResult replay_result() {
   SizeResult result = test::small_result();
+  result.is_replay = true;
   result.configs = {test::kept_config()};
   return result;
 }
@@ -62,11 +63,12 @@ TEST(Golden, ReplayConsole) { expect_golden("replay.txt", replay_console(replay_
 
 TEST(Golden, SizeJson) {
   expect_golden("size.json",
-                written([](auto& out) { write_size_json(out, test::small_result()); }));
+                written([](auto& out) { write_results_json(out, test::small_result()); }));
 }
 
 TEST(Golden, ReplayJson) {
-  expect_golden("replay.json", written([](auto& out) { write_replay_json(out, replay_result()); }));
+  expect_golden("replay.json",
+                written([](auto& out) { write_results_json(out, replay_result()); }));
 }
 
 TEST(Golden, ResultsCsv) {
@@ -123,8 +125,8 @@ TEST(Console, SaysWhenNothingMeetsTheSlos) {
 }
 
 TEST(Json, HasEveryKeyOfTheSchema) {
-  const auto json =
-      nlohmann::json::parse(written([](auto& out) { write_size_json(out, test::small_result()); }));
+  const auto json = nlohmann::json::parse(
+      written([](auto& out) { write_results_json(out, test::small_result()); }));
   const auto& config = json["configs"][1];
   for (const char* name : {"ttft", "tpot", "itl", "e2el", "queue"}) {
     for (const char* statistic : {"mean", "p50", "p90", "p99"}) {
@@ -166,7 +168,7 @@ TEST(Json, ValuesThatAreNotFiniteAreNull) {
   result.configs[0].ttft.p99_ms = INFINITY;
   result.configs[0].tpot.mean_ms = NAN;
   const auto json =
-      nlohmann::json::parse(written([&](auto& out) { write_size_json(out, result); }));
+      nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
   EXPECT_TRUE(json["configs"][0]["p99_ttft_ms"].is_null());
   EXPECT_TRUE(json["configs"][0]["mean_tpot_ms"].is_null());
 }
@@ -175,14 +177,14 @@ TEST(Json, DoublesReadBackToTheSameValue) {
   SizeResult result = test::small_result();
   result.configs[0].duration_s = 0.1 + 0.2;
   const auto json =
-      nlohmann::json::parse(written([&](auto& out) { write_size_json(out, result); }));
+      nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
   EXPECT_EQ(json["configs"][0]["duration_s"].get<double>(), 0.1 + 0.2);
 }
 
 TEST(Json, BytesThatAreNotUtf8DoNotThrow) {
   SizeResult result = test::small_result();
   result.provenance.inputs[0].path = "caf\xe9.jsonl";
-  EXPECT_NO_THROW(written([&](auto& out) { write_size_json(out, result); }));
+  EXPECT_NO_THROW(written([&](auto& out) { write_results_json(out, result); }));
 }
 
 TEST(Csv, QuotesByRfc4180) {
