@@ -42,7 +42,8 @@ std::string NaiveScheduler::key(const Request& r, uint32_t block) const {
 
 // --- requests and adapters ------------------------------------------------------------------
 
-void NaiveScheduler::submit(const RequestSpec& spec, Uid uid, int64_t now_ns) {
+void NaiveScheduler::submit(const RequestSpec& spec, int64_t now_ns) {
+  const Uid uid = spec.adapter;
   Request r{.id = spec.id,
             .uid = uid,
             .priority = config_.use_priorities ? spec.priority : 0,

@@ -45,7 +45,7 @@ class NaiveScheduler {
     bool operator==(const Row&) const = default;
   };
 
-  void submit(const RequestSpec& spec, Uid uid, int64_t now_ns);
+  void submit(const RequestSpec& spec, int64_t now_ns);
   void abort(uint64_t id, int64_t now_ns);
   void unload(const std::string& name, bool abort_requests, int64_t now_ns);
   bool pin(Uid uid, int64_t now_ns);

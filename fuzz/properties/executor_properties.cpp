@@ -110,7 +110,7 @@ class Workload {
     c.num_blocks += uint32_t(draw.one_of({0, 1, 3, 5, 60}));
     return c;
   }
-  static ReferenceExecutorConfig executor_config(Draw& draw) {
+  static ModelRunnerConfig executor_config(Draw& draw) {
     return {.max_lora_rank = draw.one_of<int64_t>({4, 4, 7}),
             .token_multiple = draw.one_of<int64_t>({1, 1, 4})};
   }
@@ -337,23 +337,23 @@ RC_GTEST_PROP(Executor, ASlotFilledUnderAStepIsCaught, ()) {
   }
   const StepPlan& plan = engine.plan();
   RC_PRE(!plan.empty());
-  RC_ASSERT(engine.executor.problem(plan, engine.scheduler) == "");
+  RC_ASSERT(engine.runner.problem(plan, engine.scheduler) == "");
   const auto damage = Damage(draw(4));
   const auto slot = int32_t(draw(config.residency.max_loras));
-  const SlotContent before = engine.executor.slot(slot);
+  const SlotContent before = engine.runner.slot(slot);
   if (damage == Damage::none || before.uid == kBaseUid) return;
-  engine.executor.begin_copy(slot);
+  engine.runner.begin_copy(slot);
   if (damage != Damage::half_filled) {
     const bool same = damage == Damage::same_adapter_again;
     const Uid uid = same ? before.uid : before.uid % 5 + 1;
-    if (!engine.executor.is_on_cpu(uid)) engine.executor.load(uid);
-    engine.executor.end_copy(uid, slot, before.generation + 1);
+    if (!engine.runner.is_on_cpu(uid)) engine.runner.load(uid);
+    engine.runner.end_copy(uid, slot, before.generation + 1);
   }
   bool reads = false;
   for (const StepRow& row : plan.rows) reads = reads || row.slot == slot;
   RC_CLASSIFY(reads, "the step reads the slot");
   RC_CLASSIFY(damage == Damage::same_adapter_again, "only the generation tells");
-  RC_ASSERT((engine.executor.problem(plan, engine.scheduler) != "") == reads);
+  RC_ASSERT((engine.runner.problem(plan, engine.scheduler) != "") == reads);
 }
 
 }  // namespace

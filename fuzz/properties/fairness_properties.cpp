@@ -20,7 +20,7 @@ class Stream {
  public:
   explicit Stream(Draw& draw) : draw_(draw), scheduler_(config(draw), &log_) {
     for (int i = 0; i < 8; ++i) scheduler_.register_adapter(fmt::format("a{}", i), 8, 1, false, 0);
-    for (AdapterRef adapter = 0; adapter < 8; ++adapter) {
+    for (Uid adapter = 1; adapter <= 8; ++adapter) {
       submit(adapter, 1, 1);
       finish_transfers();
       scheduler_.abort(next_id_ - 1, 0);
@@ -42,7 +42,7 @@ class Stream {
     return c;
   }
 
-  uint64_t submit(AdapterRef adapter, uint32_t prompt, uint32_t max_new) {
+  uint64_t submit(Uid adapter, uint32_t prompt, uint32_t max_new) {
     RequestSpec spec;
     spec.id = next_id_++;
     spec.adapter = adapter;
@@ -65,8 +65,8 @@ class Stream {
     while (!scheduler_.starts().loads.empty() || !scheduler_.starts().copies.empty()) {
       const ResidencyActions now = scheduler_.starts();
       scheduler_.starts().clear();
-      for (const LoadStart& load : now.loads) scheduler_.load_done(load.adapter, true, now_);
-      for (const CopyStart& copy : now.copies) scheduler_.copy_done(copy.adapter, now_);
+      for (const LoadStart& load : now.loads) scheduler_.load_done(load.uid, true, now_);
+      for (const CopyStart& copy : now.copies) scheduler_.copy_done(copy.uid, now_);
     }
   }
 
@@ -101,13 +101,13 @@ RC_GTEST_PROP(Fairness, NobodyWaitsLongerThanTheBound, ()) {
   const auto bound = int64_t(num_late * (std::floor(config.drain_factor * max_new) + longest + 2)) +
                      (num_older + 1) * 2 * longest;
   for (int64_t step = 0; step < 100 + bound + config.n_starve; ++step) {
-    for (AdapterRef adapter = 0; adapter < AdapterRef(config.residency.max_loras); ++adapter) {
+    for (Uid adapter = 1; adapter <= Uid(config.residency.max_loras); ++adapter) {
       for (int64_t i = draw(3); i > 0; --i) {
         engine.submit(adapter, uint32_t(draw.between(1, 4)), uint32_t(draw.between(1, max_new)));
       }
     }
     while (step >= 20 && late.size() < size_t(num_late)) {
-      late.push_back(engine.submit(AdapterRef(4 + late.size()), 1, 1));
+      late.push_back(engine.submit(5 + late.size(), 1, 1));
     }
     engine.step();
     for (size_t i = 0; i < late.size(); ++i) {
@@ -130,12 +130,12 @@ RC_GTEST_PROP(Fairness, WhoNeedsNoPlaceDoesNotWait, ()) {
   const SeededCase c = any_seeded_case(40);
   Draw draw(c.seed);
   Stream engine(draw);
-  const auto num_places = AdapterRef(engine.scheduler_.config().residency.max_loras);
-  for (AdapterRef adapter = 0; adapter < num_places; ++adapter) engine.submit(adapter, 1, 1000);
+  const int64_t num_places = engine.scheduler_.config().residency.max_loras;
+  for (int64_t i = 0; i < num_places; ++i) engine.submit(Uid(1 + i), 1, 1000);
   engine.step(), engine.step();
-  for (int i = 0; i < c.num_ops; ++i) engine.submit(AdapterRef(4 + draw(4)), 1, 1);
-  const uint64_t base = engine.submit(kBaseRef, 3, 2);
-  const uint64_t resident = engine.submit(AdapterRef(draw(num_places)), 3, 2);
+  for (int i = 0; i < c.num_ops; ++i) engine.submit(Uid(5 + draw(4)), 1, 1);
+  const uint64_t base = engine.submit(kBaseUid, 3, 2);
+  const uint64_t resident = engine.submit(Uid(1 + draw(num_places)), 3, 2);
   const AdapterRef its_adapter =
       engine.scheduler_.request(engine.scheduler_.find_request(resident)).adapter;
   engine.step();
@@ -150,7 +150,7 @@ RC_GTEST_PROP(Fairness, FirstComeFirstServedWithinAnAdapter, ()) {
   Draw draw(c.seed);
   Stream engine(draw);
   for (int i = 0; i < c.num_ops; ++i) {
-    engine.submit(AdapterRef(draw(8)), uint32_t(draw.between(1, 4)), uint32_t(draw.between(1, 6)));
+    engine.submit(Uid(1 + draw(8)), uint32_t(draw.between(1, 4)), uint32_t(draw.between(1, 6)));
     if (draw.one_in(2)) engine.step();
   }
   while (engine.scheduler_.num_live() > 0) engine.step();

@@ -213,10 +213,10 @@ class TierPair {
       evicted = true;
     }
     for (const LoadStart& load : sut_.actions().loads) {
-      events.push_back({TierEvent::Kind::load, sut_.uid(load.adapter)});
+      events.push_back({TierEvent::Kind::load, load.uid});
     }
     for (const CopyStart& copy : sut_.actions().copies) {
-      events.push_back({TierEvent::Kind::copy, sut_.uid(copy.adapter), copy.slot});
+      events.push_back({TierEvent::Kind::copy, copy.uid, copy.slot});
     }
     sut_.actions().clear();
     for (const Uid u : sut_.take_unloaded()) events.push_back({TierEvent::Kind::unloaded, u});

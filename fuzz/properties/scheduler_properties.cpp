@@ -104,7 +104,7 @@ class Pair {
   void unload_everything() {
     if (sut_.step_in_flight()) commit();
     for (int i = 0; i < 6; ++i) unload(fmt::format("a{}", i), false);
-    while (!loads_.empty() || copying_ != kBaseRef) finish_a_transfer(false);
+    while (!loads_.empty() || copying_ != kBaseUid) finish_a_transfer(false);
     check();
     const Residency& tiers = sut_.residency();
     RC_ASSERT(tiers.num_registered() == 0);
@@ -128,10 +128,10 @@ class Pair {
     r.spec.stop_tokens = r.stops;
     r.spec.block_contents = r.block_contents;
     const Uid uid = draw_.one_in(5) ? kBaseUid : model_.tiers.find(random_name());
-    r.spec.adapter = uid == kBaseUid ? kBaseRef : sut_.residency().find_uid(uid);
+    r.spec.adapter = uid;
     const SubmitStatus status = sut_.submit(r.spec, now_);
     RC_ASSERT(status == SubmitStatus::ok);
-    model_.submit(r.spec, uid, now_);
+    model_.submit(r.spec, now_);
   }
 
   void abort() {
@@ -146,11 +146,10 @@ class Pair {
   void pin_or_unpin() {
     const Uid uid = model_.tiers.find(random_name());
     if (uid == 0) return;
-    const AdapterRef adapter = sut_.residency().find_uid(uid);
     if (draw_.one_in(2)) {
-      RC_ASSERT((sut_.pin(adapter, now_) == PinStatus::ok) == model_.pin(uid, now_));
+      RC_ASSERT((sut_.pin(uid, now_) == PinStatus::ok) == model_.pin(uid, now_));
     } else {
-      sut_.unpin(adapter, now_);
+      sut_.unpin(uid, now_);
       model_.unpin(uid, now_);
     }
   }
@@ -160,7 +159,7 @@ class Pair {
     const Uid uid = model_.add_adapter(name, replace, now_);
     RC_ASSERT((added.status == RegisterStatus::ok) == (uid != 0));
     if (uid == 0) return;
-    RC_ASSERT(sut_.residency().uid(added.adapter) == uid);
+    RC_ASSERT(added.uid == uid);
     RC_ASSERT(seen_uids_.insert(uid).second);  // [5.1] never reused
   }
 
@@ -179,29 +178,27 @@ class Pair {
 
   void finish_a_transfer(bool fails) {
     take_starts();
-    const bool copies = copying_ != kBaseRef && (loads_.empty() || draw_.one_in(2));
+    const bool copies = copying_ != kBaseUid && (loads_.empty() || draw_.one_in(2));
     if (copies) {
-      RC_ASSERT(model_.tiers.copying == sut_.residency().uid(copying_));
-      const AdapterRef adapter = std::exchange(copying_, kBaseRef);
-      sut_.copy_done(adapter, now_);
+      RC_ASSERT(model_.tiers.copying == copying_);
+      sut_.copy_done(std::exchange(copying_, kBaseUid), now_);
       model_.copy_done(now_);
     } else if (!loads_.empty()) {
       const auto load = loads_.begin() + draw_(int64_t(loads_.size()));
-      const AdapterRef adapter = *load;
+      const Uid uid = *load;
       loads_.erase(load);
       coverage_.failures += fails;
-      const Uid uid = sut_.residency().uid(adapter);
-      sut_.load_done(adapter, !fails, now_);
+      sut_.load_done(uid, !fails, now_);
       model_.load_done(uid, !fails, now_);
     }
     take_starts();
   }
 
   void take_starts() {
-    for (const LoadStart& load : sut_.starts().loads) loads_.push_back(load.adapter);
+    for (const LoadStart& load : sut_.starts().loads) loads_.push_back(load.uid);
     for (const CopyStart& copy : sut_.starts().copies) {
-      RC_ASSERT(copying_ == kBaseRef);  // one at a time
-      copying_ = copy.adapter;
+      RC_ASSERT(copying_ == kBaseUid);  // one at a time
+      copying_ = copy.uid;
     }
     sut_.starts().clear();
     RC_ASSERT(int32_t(loads_.size()) <= config_.residency.num_load_workers);
@@ -399,8 +396,8 @@ class Pair {
   Scheduler sut_;
   NaiveScheduler model_;
   const StepPlan* step_ = nullptr;  // the last one; copy_done fills in its slots
-  std::vector<AdapterRef> loads_;
-  AdapterRef copying_ = kBaseRef;
+  std::vector<Uid> loads_;
+  Uid copying_ = kBaseUid;
   std::set<Uid> seen_uids_;
   std::map<BlockKey, std::string> text_of_key_;
   std::map<std::string, BlockKey> key_of_text_;

@@ -58,12 +58,12 @@ bool same_generation(const EngineOutput& got, const reference::Generation& expec
 
 StepByHand::StepByHand(const reference::Model& model, const SchedulerConfig& config,
                        int64_t max_lora_rank)
-    : scheduler(config), executor(model, config, {.max_lora_rank = max_lora_rank}) {}
+    : scheduler(config), runner(model, config, {.max_lora_rank = max_lora_rank}) {}
 
 void StepByHand::add_adapter(const RandomAdapter& adapter) {
   const auto added = scheduler.register_adapter(std::to_string(++num_adapters_),
                                                 uint32_t(adapter.adapter.rank), 1, false, now_ns_);
-  executor.add_adapter(scheduler.residency().uid(added.adapter), source_of(adapter));
+  runner.add_adapter(added.uid, source_of(adapter));
 }
 
 SubmitStatus StepByHand::submit(const EngineRequest& request) {
@@ -72,9 +72,9 @@ SubmitStatus StepByHand::submit(const EngineRequest& request) {
   spec.num_prompt_tokens = uint32_t(request.prompt.size());
   spec.max_new_tokens = uint32_t(request.params.max_new_tokens);
   spec.tokens = request.prompt;
-  if (!request.adapter.empty()) spec.adapter = scheduler.residency().find(request.adapter);
+  if (!request.adapter.empty()) spec.adapter = scheduler.residency().find_name(request.adapter);
   const SubmitStatus status = scheduler.submit(spec, now_ns_);
-  executor.set_sampling(request.id, request.params.sampling);
+  runner.set_sampling(request.id, request.params.sampling);
   finish_transfers();
   return status;
 }
@@ -85,13 +85,13 @@ void StepByHand::finish_transfers() {
     const ResidencyActions now = starts;
     starts.clear();
     for (const LoadStart& load : now.loads) {
-      executor.load(scheduler.residency().uid(load.adapter));
-      scheduler.load_done(load.adapter, true, now_ns_);
+      runner.load(load.uid);
+      scheduler.load_done(load.uid, true, now_ns_);
     }
     for (const CopyStart& copy : now.copies) {
-      executor.begin_copy(copy.slot);
-      executor.end_copy(scheduler.residency().uid(copy.adapter), copy.slot, copy.generation);
-      scheduler.copy_done(copy.adapter, now_ns_);
+      runner.begin_copy(copy.slot);
+      runner.end_copy(copy.uid, copy.slot, copy.generation);
+      scheduler.copy_done(copy.uid, now_ns_);
     }
   }
 }
@@ -108,7 +108,7 @@ const StepPlan& StepByHand::plan() {
 bool StepByHand::step() {
   const StepPlan& next = plan();
   if (next.empty()) return false;
-  const std::vector<int32_t> sampled = executor.run(next, scheduler);
+  const std::vector<int32_t> sampled = runner.run(next, scheduler);
   scheduler.commit({sampled}, now_ns_);
   return true;
 }

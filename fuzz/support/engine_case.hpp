@@ -19,7 +19,7 @@ EngineRequest random_engine_request(Draw& draw, uint64_t id, const reference::Mo
 /// (abort, error) must be a beginning of `expected`.
 bool same_generation(const EngineOutput& got, const reference::Generation& expected);
 
-/// Scheduler and executor driven by hand: transfers take no time, steps run when asked to.
+/// Scheduler and model runner driven by hand: transfers take no time, steps run when asked to.
 /// Adapters are "1", "2", ... (uid = that number).
 class StepByHand {
  public:
@@ -33,7 +33,7 @@ class StepByHand {
   bool step();
 
   Scheduler scheduler;
-  ReferenceExecutor executor;
+  ModelRunner runner;
 
  private:
   void finish_transfers();

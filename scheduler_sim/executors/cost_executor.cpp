@@ -4,10 +4,39 @@
 
 namespace loratory::sim {
 
-BatchShape CostExecutor::shape_of(const StepPlan& plan) {
+void CostExecutor::begin_load(const LoadStart& load, int64_t now_ns) {
+  disk_.start(load.uid, load.bytes, now_ns);
+}
+
+void CostExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
+  copies_.start(copy.uid, copy.bytes, now_ns);
+}
+
+void CostExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) {
+  shape_ = shape_of(plan, scheduler.residency());
+  step_end_ns_ = now_ns + model_.step_ns(shape_);
+}
+
+Completion CostExecutor::next(int64_t until_ns) {
+  Completion first;
+  const auto offer = [&](int64_t time_ns, Completion::Kind kind) {
+    if (time_ns <= until_ns && time_ns < first.time_ns) first = {time_ns, kind};
+  };
+  offer(disk_.next_completion().time_ns, Completion::Kind::load);
+  offer(copies_.next_completion().time_ns, Completion::Kind::copy);
+  offer(step_end_ns_, Completion::Kind::step);
+  return first;
+}
+
+StepResult CostExecutor::end_step(const StepPlan&, const Scheduler&) {
+  step_end_ns_ = Completion::kNever;
+  return {};
+}
+
+BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residency) {
   BatchShape shape;
   ++call_;
-  seen_.resize(residency_.ref_limit(), 0);
+  seen_.resize(residency.ref_limit(), 0);
   shape.num_seqs = int64_t(plan.rows.size());
   shape.num_tokens = plan.num_tokens;
   for (const StepRow& row : plan.rows) {
@@ -21,7 +50,7 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan) {
       shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
     }
     if (row.adapter == kBaseRef) continue;
-    const int64_t rank = residency_.rank(row.adapter);
+    const int64_t rank = residency.rank(row.adapter);
     shape.num_lora_tokens += tokens;
     shape.lora_rank_tokens += tokens * rank;
     if (seen_[row.adapter] == call_) continue;

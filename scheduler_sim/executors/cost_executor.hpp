@@ -1,26 +1,47 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "scheduler_sim/cost/step_time.hpp"
-#include "scheduler_sim/residency/residency.hpp"
-#include "scheduler_sim/scheduler/step_plan.hpp"
+#include "scheduler_sim/cost/transfer.hpp"
+#include "scheduler_sim/engine/executor.hpp"
 
 namespace loratory::sim {
 
-/// The executor of the simulator: computes no tensor, only how long the step would take.
-class CostExecutor {
+/// The executor of the simulator: virtual time and no tensors. A step takes what a StepTimeModel
+/// says of its batch; loads and copies go through a DiskChannel and a CopyChannel. No load fails,
+/// no token is sampled.
+class CostExecutor final : public Executor {
  public:
-  CostExecutor(const StepTimeModel& model, const Residency& residency)
-      : model_(model), residency_(residency) {}
+  /// `model` outlives this object.
+  CostExecutor(const StepTimeModel& model, const LoadCosts& costs)
+      : model_(model), disk_(costs), copies_(costs) {}
 
-  /// Sums over the rows of a plan. Cost: O(rows).
-  BatchShape shape_of(const StepPlan& plan);
+  void begin_load(const LoadStart& load, int64_t now_ns) override;
+  void begin_copy(const CopyStart& copy, int64_t now_ns) override;
+  /// Cost  O(rows).
+  void begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) override;
+  Completion next(int64_t until_ns) override;
+  LoadEnd end_load(int64_t now_ns) override { return {.uid = disk_.complete(now_ns)}; }
+  Uid end_copy(int64_t now_ns) override { return copies_.complete(now_ns); }
+  StepResult end_step(const StepPlan& plan, const Scheduler& scheduler) override;
+
+  // --- for fast mode ------------------------------------------------------------------------
+  /// Of the last step that began.
+  const BatchShape& shape() const { return shape_; }
   int64_t step_ns(const BatchShape& shape) const { return model_.step_ns(shape); }
   /// The same rows one decode step later: every one of them reads one KV entry more.
   static void move_one_step(BatchShape& shape) { shape.decode_context_tokens += shape.num_seqs; }
 
  private:
+  BatchShape shape_of(const StepPlan& plan, const Residency& residency);
+
   const StepTimeModel& model_;
-  const Residency& residency_;
+  DiskChannel disk_;
+  CopyChannel copies_;
+  int64_t step_end_ns_ = Completion::kNever;
+  BatchShape shape_;
   std::vector<int64_t> seen_;  // by AdapterRef: the last shape_of call that met it
   int64_t call_ = 0;
 };

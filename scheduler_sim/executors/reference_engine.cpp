@@ -24,40 +24,49 @@ void check_vocabulary(const EngineRequest& request, int64_t vocab) {
   }
 }
 
+std::vector<DecisionSink*> sinks_of(DecisionSink* engine, DecisionSink* sink) {
+  return sink == nullptr ? std::vector{engine} : std::vector{engine, sink};
+}
+
 }  // namespace
 
 ReferenceEngine::ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
-                                 const ReferenceExecutorConfig& executor, uint64_t seed,
-                                 DecisionSink* sink)
+                                 const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink)
     : model_(model),
-      sink_(sink),
-      scheduler_(config, this),
-      executor_(model, config, executor),
-      delays_(seed, kDelayStream) {}
+      delays_(seed, kDelayStream),
+      executor_(model, config, runner, [this] { return random_delay_ns(); }),
+      loop_(config, executor_, sinks_of(this, sink), this) {}
+
+int64_t ReferenceEngine::random_delay_ns() {
+  const uint64_t index = num_delays_++;
+  const bool is_slow = delays_.below(8, 2 * index) == 0;
+  const uint64_t delay = 1 + delays_.below(kMaxDelayNs, 2 * index + 1);
+  return int64_t(is_slow ? kSlowFactor * delay : delay);
+}
 
 // --- calls from outside ---------------------------------------------------------------------
 
 RegisterStatus ReferenceEngine::register_adapter(std::string_view name, uint32_t rank,
                                                  AdapterSource source, bool replace) {
-  const auto added = scheduler_.register_adapter(name, rank, /*bytes=*/1, replace, now_ns_);
-  if (added.status != RegisterStatus::ok) return added.status;
-  executor_.add_adapter(scheduler_.residency().uid(added.adapter), std::move(source));
-  start_transfers();
-  return added.status;
+  return call([&](Scheduler& scheduler, int64_t now_ns) {
+    const auto added = scheduler.register_adapter(name, rank, /*bytes=*/1, replace, now_ns);
+    if (added.status == RegisterStatus::ok) {
+      executor_.runner().add_adapter(added.uid, std::move(source));
+    }
+    return added.status;
+  });
 }
 
 bool ReferenceEngine::unload_adapter(std::string_view name, bool abort_requests) {
-  const bool known = scheduler_.unload_adapter(name, abort_requests, now_ns_);
-  start_transfers();
-  return known;
+  return call([&](Scheduler& scheduler, int64_t now_ns) {
+    return scheduler.unload_adapter(name, abort_requests, now_ns);
+  });
 }
 
 PinStatus ReferenceEngine::pin(std::string_view name) {
-  const AdapterRef adapter = scheduler_.residency().find(name);
-  if (adapter == kBaseRef) return PinStatus::unknown;
-  const PinStatus status = scheduler_.pin(adapter, now_ns_);
-  start_transfers();
-  return status;
+  return call([&](Scheduler& scheduler, int64_t now_ns) {
+    return scheduler.pin(scheduler.residency().find_name(name), now_ns);
+  });
 }
 
 SubmitStatus ReferenceEngine::submit(const EngineRequest& request) {
@@ -72,131 +81,44 @@ SubmitStatus ReferenceEngine::submit(const EngineRequest& request) {
   spec.prompt_logprobs = request.params.prompt_logprobs;
   spec.disable_prefix_cache = request.disable_prefix_cache;
   if (!request.adapter.empty()) {
-    spec.adapter = scheduler_.residency().find(request.adapter);
-    if (spec.adapter == kBaseRef) return SubmitStatus::unknown_adapter;
+    spec.adapter = scheduler().residency().find_name(request.adapter);
+    if (spec.adapter == kBaseUid) return SubmitStatus::unknown_adapter;
   }
-  const SubmitStatus status = scheduler_.submit(spec, now_ns_);
-  if (status == SubmitStatus::ok) executor_.set_sampling(spec.id, request.params.sampling);
-  start_transfers();
+  const SubmitStatus status =
+      call([&](Scheduler& scheduler, int64_t now_ns) { return scheduler.submit(spec, now_ns); });
+  if (status == SubmitStatus::ok) {
+    executor_.runner().set_sampling(spec.id, request.params.sampling);
+  }
   return status;
 }
 
-// --- events ---------------------------------------------------------------------------------
-
-bool ReferenceEngine::advance() {
-  if (step_ == nullptr && plan_step()) return true;
-  const auto next = std::ranges::min_element(events_, {}, &Event::time_ns);
-  if (next == events_.end()) {
-    LORATORY_ASSERT(scheduler_.num_live() == 0, "requests wait and nothing is on its way");
-    return false;
-  }
-  const Event event = *next;
-  events_.erase(next);
-  now_ns_ = event.time_ns;
-  switch (event.kind) {
-    case EventKind::load_done:
-      finish_load(event);
-      break;
-    case EventKind::copy_done:
-      finish_copy(event);
-      break;
-    case EventKind::step_done:
-      finish_step();
-      break;
-  }
-  start_transfers();
-  start_step_if_ready();
-  return true;
+void ReferenceEngine::cancel(uint64_t id) {
+  call([id](Scheduler& scheduler, int64_t now_ns) { scheduler.abort(id, now_ns); });
 }
 
-void ReferenceEngine::start(Event event) {
-  const uint64_t index = num_delays_++;
-  const bool is_slow = delays_.below(8, 2 * index) == 0;
-  const uint64_t delay = 1 + delays_.below(kMaxDelayNs, 2 * index + 1);
-  event.time_ns = now_ns_ + int64_t(is_slow ? kSlowFactor * delay : delay);
-  events_.push_back(event);
-}
+// --- what comes out -------------------------------------------------------------------------
 
-void ReferenceEngine::start_transfers() {
-  ResidencyActions& starts = scheduler_.starts();
-  for (const LoadStart& load : starts.loads) {
-    start({0, EventKind::load_done, load.adapter, scheduler_.residency().uid(load.adapter)});
-  }
-  for (const CopyStart& copy : starts.copies) {
-    executor_.begin_copy(copy.slot);
-    start({0, EventKind::copy_done, copy.adapter, scheduler_.residency().uid(copy.adapter),
-           copy.slot, copy.generation});
-  }
-  starts.clear();
-}
-
-bool ReferenceEngine::plan_step() {
-  const StepPlan& plan = scheduler_.plan(now_ns_);
-  start_transfers();
-  if (plan.empty()) return false;
-  step_ = &plan;
-  step_runs_ = false;
-  start_step_if_ready();
-  return true;
-}
-
-void ReferenceEngine::start_step_if_ready() {
-  if (step_ == nullptr || step_runs_ || !scheduler_.step_can_start()) return;
-  const std::string problem = executor_.problem(*step_, scheduler_);
-  LORATORY_ASSERT(problem.empty(), problem.c_str());
-  step_runs_ = true;
-  start({0, EventKind::step_done});
-}
-
-void ReferenceEngine::finish_load(const Event& event) {
-  bool ok = true;
-  try {
-    executor_.load(event.uid);
-  } catch (const InputError& error) {
-    load_errors_.emplace_back(error.what());
-    ok = false;
-  }
-  scheduler_.load_done(event.adapter, ok, now_ns_);
-}
-
-void ReferenceEngine::finish_copy(const Event& event) {
-  executor_.end_copy(event.uid, event.slot, event.generation);
-  scheduler_.copy_done(event.adapter, now_ns_);
-}
-
-void ReferenceEngine::finish_step() {
-  const std::vector<int32_t> sampled = executor_.run(*step_, scheduler_);
+void ReferenceEngine::on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t,
+                                  int64_t) {
   Eigen::Index column = 0;
-  for (const StepRow& row : step_->rows) {
+  for (const StepRow& row : plan.rows) {
     if (!row.samples) continue;
-    const Request& r = scheduler_.request(row.request);
-    if (!r.end_at_commit) logits_[r.id].emplace_back(executor_.logits().col(column));
+    const Request& r = scheduler.request(row.request);
+    if (!r.end_at_commit) logits_[r.id].emplace_back(executor_.runner().logits().col(column));
     ++column;
   }
-  step_ = nullptr;
-  scheduler_.commit({sampled}, now_ns_);
 }
 
-// --- what the scheduler decides -------------------------------------------------------------
-
+// A request is alive while the scheduler says that it ends, and gone right after.
 void ReferenceEngine::on_decision(const Decision& decision) {
-  if (decision.kind == DecisionKind::finish) keep_output(decision);
-  if (decision.kind == DecisionKind::unload) executor_.remove_adapter(decision.uid);
-  if (decision.kind == DecisionKind::eviction && decision.b == 1) {
-    executor_.drop_from_cpu(decision.uid);
-  }
-  if (sink_ != nullptr) sink_->on_decision(decision);
-}
-
-// The request is alive while the scheduler says this, and gone right after.
-void ReferenceEngine::keep_output(const Decision& finish) {
-  const Request& r = scheduler_.request(scheduler_.find_request(finish.request));
+  if (decision.kind != DecisionKind::finish) return;
+  const Request& r = scheduler().request(scheduler().find_request(decision.request));
   EngineOutput& output = outputs_[r.id];
-  output.reason = FinishReason(finish.a);
+  output.reason = FinishReason(decision.a);
   output.tokens.assign(r.tokens.begin() + r.num_prompt, r.tokens.end());
   output.logits = std::move(logits_[r.id]);
   logits_.erase(r.id);
-  executor_.forget_request(r.id);
+  executor_.runner().forget_request(r.id);
 }
 
 }  // namespace loratory::sim

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/model/oracle.hpp"
+#include "scheduler_sim/engine/engine_loop.hpp"
 #include "scheduler_sim/executors/reference_executor.hpp"
 #include "scheduler_sim/workload/random.hpp"
 
@@ -27,18 +28,16 @@ struct EngineOutput {
   std::vector<reference::Vector<float>> logits;  ///< of each of `tokens`, before sampling
 };
 
-/// Scheduler and ReferenceExecutor as one offline engine, in virtual time.
+/// An offline engine on the CPU: EngineLoop over a ReferenceExecutor, requests in and tokens out.
 ///
 /// Loads, copies and steps take random times (a seed decides, a few of them very long), so that
-/// they end in many orders; a step computes when it ends, with all transfers that overlapped it in
-/// place. Outputs depend on nothing of this: that is what the engine is for.
+/// they end in many orders. Outputs do not depend on that: to show it is what the engine is for.
 /// Repeats  same calls, same seed: same everything.
-class ReferenceEngine : private DecisionSink {
+class ReferenceEngine : private DecisionSink, private StepObserver {
  public:
   /// `model` outlives this object. `sink` hears every decision too.
   ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
-                  const ReferenceExecutorConfig& executor, uint64_t seed,
-                  DecisionSink* sink = nullptr);
+                  const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink = nullptr);
 
   // --- any time between two events ----------------------------------------------------------
   /// `replace`: a name that is taken gets new weights for new requests; old ones keep theirs.
@@ -47,12 +46,11 @@ class ReferenceEngine : private DecisionSink {
   bool unload_adapter(std::string_view name, bool abort_requests = false);
   /// Errors   InputError: a token outside the vocabulary; all else is in the status.
   SubmitStatus submit(const EngineRequest& request);
-  void cancel(uint64_t id) { scheduler_.abort(id, now_ns_); }
+  void cancel(uint64_t id);
   PinStatus pin(std::string_view name);
 
-  /// Lets one thing happen: a step is planned, if none is in flight and there is something to run;
-  /// else a load, a copy or the step ends. False: nothing is left to do.
-  bool advance();
+  /// Lets one thing happen: EngineLoop::advance. False: nothing is left to do.
+  bool advance() { return loop_.advance(); }
   void run() {
     while (advance()) {
     }
@@ -62,46 +60,30 @@ class ReferenceEngine : private DecisionSink {
   const std::map<uint64_t, EngineOutput>& outputs() const { return outputs_; }
   const EngineOutput& output(uint64_t id) const { return outputs_.at(id); }
   /// Why adapters failed to load, one line each.
-  const std::vector<std::string>& load_errors() const { return load_errors_; }
+  const std::vector<std::string>& load_errors() const { return executor_.load_errors(); }
   /// The step in flight, nullptr if there is none.
-  const StepPlan* step() const { return step_; }
-  const Scheduler& scheduler() const { return scheduler_; }
-  const ReferenceExecutor& executor() const { return executor_; }
+  const StepPlan* step() const { return loop_.step(); }
+  const Scheduler& scheduler() const { return loop_.scheduler(); }
+  const ModelRunner& runner() const { return executor_.runner(); }
 
  private:
-  enum class EventKind : uint8_t { load_done, copy_done, step_done };
-  struct Event {
-    int64_t time_ns;
-    EventKind kind;
-    AdapterRef adapter = kBaseRef;
-    Uid uid = kBaseUid;
-    int32_t slot = kNoSlot;
-    uint64_t generation = 0;
-  };
-
+  template <typename Call>
+  auto call(Call&& make) {
+    return loop_.call(loop_.now_ns(), std::forward<Call>(make));
+  }
+  int64_t random_delay_ns();
   void on_decision(const Decision& decision) override;
-  void start(Event event);
-  void start_transfers();
-  bool plan_step();
-  void start_step_if_ready();
-  void finish_load(const Event& event);
-  void finish_copy(const Event& event);
-  void finish_step();
-  void keep_output(const Decision& finish);
+  void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
+                   int64_t now_ns) override;
+  void on_commit(const Scheduler&, int64_t) override {}
 
   const reference::Model& model_;
-  DecisionSink* sink_;
-  Scheduler scheduler_;
-  ReferenceExecutor executor_;
   RandomStream delays_;
   uint64_t num_delays_ = 0;
-  int64_t now_ns_ = 0;
-  std::vector<Event> events_;  // pending, in order of creation
-  const StepPlan* step_ = nullptr;
-  bool step_runs_ = false;
   std::map<uint64_t, std::vector<reference::Vector<float>>> logits_;  // of live requests
   std::map<uint64_t, EngineOutput> outputs_;
-  std::vector<std::string> load_errors_;
+  ReferenceExecutor executor_;
+  EngineLoop loop_;
 };
 
 }  // namespace loratory::sim

@@ -3,88 +3,58 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "reference/model/model.hpp"
-#include "reference/model/sampling.hpp"
-#include "scheduler_sim/executors/paged_kv.hpp"
-#include "scheduler_sim/executors/slot_weights.hpp"
-#include "scheduler_sim/scheduler/scheduler.hpp"
+#include "scheduler_sim/engine/executor.hpp"
+#include "scheduler_sim/executors/model_runner.hpp"
 
 namespace loratory::sim {
 
-/// Where an adapter comes from. Called for each load; throws InputError if it can not be had.
-using AdapterSource = std::function<reference::Adapter()>;
-
-/// A PEFT directory.
-AdapterSource peft_directory(std::string directory, const reference::BaseModelShapes& shapes,
-                             const reference::LoadOptions& options = {});
-
-struct ReferenceExecutorConfig {
-  int64_t max_lora_rank = 64;  ///< room of a slot
-  /// A step is padded with base tokens to a multiple of this, as an engine does whose graphs exist
-  /// for some batch sizes only [2.16].
-  int64_t token_multiple = 1;
-};
-
-/// Runs the scheduler's steps on a real model: the tensors behind StepPlan, on the CPU.
-///
-/// Keys and values lie in the scheduler's blocks (paged_kv.hpp), adapters in its slots
-/// (slot_weights.hpp), and both stay there between steps. What a step computes is a function of
-/// the plan, these two, and the tokens of the requests; docs/executor.md.
-///
-/// Errors   asserted: calls out of order, a plan that problem() finds fault with.
-/// Repeats  bitwise, for any number of threads: a token's logits are a function of the model, the
-///          tokens before it and its adapter alone.
-class ReferenceExecutor {
+/// Runs a model on the CPU in virtual time: ModelRunner computes, `duration_ns` says how long each
+/// load, copy and step takes (at least 1 ns). Work computes when it ends, with all that overlapped
+/// it in place: a copy over weights that a step in flight reads is found, not missed.
+/// Repeats  as ModelRunner and `duration_ns` do.
+class ReferenceExecutor final : public Executor {
  public:
-  /// `model` outlives this object. `config` is that of the scheduler whose plans will be run.
+  using Duration = std::function<int64_t()>;
+
+  /// `model` outlives this object; `config` is that of the scheduler.
   ReferenceExecutor(const reference::Model& model, const SchedulerConfig& config,
-                    const ReferenceExecutorConfig& own = {});
+                    const ModelRunnerConfig& runner, Duration duration_ns)
+      : runner_(model, config, runner), duration_ns_(std::move(duration_ns)) {}
 
-  // --- adapters: disk > CPU > slot. Named by uid: an AdapterRef may be reused after an unload ---
-  void add_adapter(Uid uid, AdapterSource source);
-  /// Forgets it everywhere but in its slot, which the next fill overwrites.
-  void remove_adapter(Uid uid);
-  /// Disk to CPU. Throws InputError: what the source throws, or the adapter does not fit the slots.
-  void load(Uid uid);
-  void drop_from_cpu(Uid uid) { on_cpu_.erase(uid); }
-  /// CPU to slot, in two halves: in between the slot holds nothing that could be read.
-  void begin_copy(int32_t slot) { slots_.begin_fill(slot); }
-  void end_copy(Uid uid, int32_t slot, uint64_t generation);
-  bool is_on_cpu(Uid uid) const { return on_cpu_.contains(uid); }
-  const SlotContent& slot(int32_t index) const { return slots_.content(index); }
+  void begin_load(const LoadStart& load, int64_t now_ns) override;
+  void begin_copy(const CopyStart& copy, int64_t now_ns) override;
+  /// Asserts that ModelRunner::problem has none.
+  void begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) override;
+  Completion next(int64_t until_ns) override;
+  LoadEnd end_load(int64_t now_ns) override;
+  Uid end_copy(int64_t now_ns) override;
+  StepResult end_step(const StepPlan& plan, const Scheduler& scheduler) override;
+  void evicted_from_cpu(Uid uid) override { runner_.drop_from_cpu(uid); }
+  void unloaded(Uid uid) override { runner_.remove_adapter(uid); }
 
-  // --- requests -----------------------------------------------------------------------------
-  /// How its tokens are sampled; greedy if nothing is said. `id` as in RequestSpec.
-  void set_sampling(uint64_t id, const reference::SamplingParams& params);
-  void forget_request(uint64_t id) { sampling_.erase(id); }
-
-  // --- steps --------------------------------------------------------------------------------
-  /// Why the plan can not be launched now, in one sentence; empty if it can. Every row's adapter
-  /// must be in its slot, with the generation that the plan carries [2.10] [2.12].
-  std::string problem(const StepPlan& plan, const Scheduler& scheduler) const;
-
-  /// One token for each row with `samples`, in row order: what StepResult wants. Rows whose adapter
-  /// failed to load are left out of the pass; their token is -1, which commit drops.
-  std::vector<int32_t> run(const StepPlan& plan, const Scheduler& scheduler);
-  /// Of the last step, [vocab, rows that sampled]; a column of a row that was left out is NaN.
-  const reference::Matrix<float>& logits() const { return logits_; }
+  ModelRunner& runner() { return runner_; }
+  const ModelRunner& runner() const { return runner_; }
+  /// Why adapters failed to load, one line each.
+  const std::vector<std::string>& load_errors() const { return load_errors_; }
 
  private:
-  struct Batch;
-  Batch make_batch(const StepPlan& plan, const Scheduler& scheduler) const;
-  void add_padding(Batch& batch) const;
+  struct Work {
+    Completion end{};
+    Uid uid = kBaseUid;
+    int32_t slot = kNoSlot;
+    uint64_t generation = 0;
+  };
+  void begin(Completion::Kind kind, int64_t now_ns, Work work);
+  Work take(Completion::Kind kind);
 
-  const reference::Model& model_;
-  ReferenceExecutorConfig config_;
-  SlotWeights slots_;
-  PagedKv kv_;
-  std::unordered_map<Uid, AdapterSource> sources_;
-  std::unordered_map<Uid, reference::Adapter> on_cpu_;
-  std::unordered_map<uint64_t, reference::SamplingParams> sampling_;
-  reference::Matrix<float> logits_;
+  ModelRunner runner_;
+  Duration duration_ns_;
+  std::vector<Work> under_way_;  // in order of beginning
+  std::vector<int32_t> sampled_;
+  std::vector<std::string> load_errors_;
 };
 
 }  // namespace loratory::sim

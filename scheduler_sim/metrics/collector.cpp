@@ -96,7 +96,7 @@ void MetricsCollector::on_decision(const Decision& d) {
     case DecisionKind::copy_done:
       open_slots_.resize(std::max(open_slots_.size(), size_t(d.a) + 1),
                          SlotSpan{.adapter = kBaseModel});
-      open_slots_[size_t(d.a)] = {d.time_ns, 0, uint32_t(d.uid - 1), uint16_t(d.a)};
+      open_slots_[size_t(d.a)] = {d.time_ns, 0, index_of_.at(d.uid), uint16_t(d.a)};
       break;
     case DecisionKind::eviction:
       if (d.a >= 0) close_slot(uint32_t(d.a), d.time_ns);

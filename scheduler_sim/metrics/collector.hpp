@@ -1,32 +1,34 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
+#include "scheduler_sim/engine/step_observer.hpp"
 #include "scheduler_sim/metrics/latency_histogram.hpp"
 #include "scheduler_sim/metrics/results.hpp"
-#include "scheduler_sim/scheduler/scheduler.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
 namespace loratory::sim {
 
-/// Turns decisions and steps into request records and sums. Request ids are trace indices, adapter
-/// refs are trace adapter indices, uids are those + 1 (the simulator registers them in order).
+/// Turns decisions and steps into request records and sums. Request ids are trace indices.
 ///
 /// Definitions (docs/results.md): TTFT = first token - arrival; TPOT = (last - first token) /
 /// (tokens - 1), for requests with two tokens or more; ITL = every gap between two tokens of a
 /// request; E2EL = last token - arrival; queue = first admission - arrival.
-class MetricsCollector : public DecisionSink {
+class MetricsCollector final : public DecisionSink, public StepObserver {
  public:
   explicit MetricsCollector(const Trace& trace);
 
+  /// Before any decision about the adapter.
+  void on_registered(AdapterIndex adapter, Uid uid) { index_of_.emplace(uid, adapter); }
   void on_decision(const Decision& decision) override;
   /// Where the adapter was when the request arrived (before its submission starts a prefetch).
   void on_arrival(size_t request, ArrivalTier tier) { records_[request].tier_at_arrival = tier; }
   void on_rejected(size_t request) { records_[request].outcome = RequestOutcome::rejected; }
   /// A step that started at `start_ns` and ends now; called before its commit.
   void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
-                   int64_t now_ns);
+                   int64_t now_ns) override;
   /// `num_seqs` rows decoded once more in each of the steps of a stretch.
   void on_regular_step(int64_t num_seqs, int64_t step_ns) {
     itl_.add(step_ns, num_seqs);
@@ -38,7 +40,7 @@ class MetricsCollector : public DecisionSink {
   /// Samples the timeline after an arrival, and after a commit that finished a request: moments
   /// that do not depend on how regular steps are run.
   void sample(const Scheduler& scheduler, int64_t now_ns);
-  void on_commit(const Scheduler& scheduler, int64_t now_ns);
+  void on_commit(const Scheduler& scheduler, int64_t now_ns) override;
 
   /// Fills the metrics of `result` from what was collected. `keep_details` also fills the CDFs,
   /// the timeline, the slot spans and the request records.
@@ -52,6 +54,7 @@ class MetricsCollector : public DecisionSink {
   void fill_adapters(ConfigResult& result) const;
   void fill_prefix(ConfigResult& result, uint32_t block_size) const;
 
+  std::unordered_map<Uid, AdapterIndex> index_of_;
   std::vector<RequestRecord> records_;
   std::vector<int64_t> last_token_ns_;  // of preempted requests, by request; empty until needed
   int64_t num_irregular_ = 0;  // live requests preempted since their last token, or aborted

@@ -218,7 +218,7 @@ bool Residency::start_one_load() {
     a.state = AdapterState::loading;
     cpu_members_.push_back(ref);
     ++num_on_cpu_, ++num_loading_;
-    actions_.loads.push_back({ref, a.bytes});
+    actions_.loads.push_back({a.uid, a.bytes});
     return true;
   }
   return false;
@@ -242,7 +242,7 @@ AdapterRef Residency::cpu_victim(bool demand) const {
 
 void Residency::evict_from_cpu(AdapterRef ref) {
   Adapter& a = adapters_[ref];
-  actions_.evictions.push_back({ref, a.uid, a.slot, /*from_cpu=*/true});
+  actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/true});
   free_slot_of(a);
   a.state = AdapterState::on_disk;
   std::erase(cpu_members_, ref);
@@ -298,7 +298,7 @@ bool Residency::start_one_copy() {
   a.state = AdapterState::copying;
   a.cpu_clock = a.gpu_clock = a.slot_loaded_clock = ++clock_;
   copying_ = ref;
-  actions_.copies.push_back({ref, a.slot, slots_[a.slot].generation, a.bytes});
+  actions_.copies.push_back({a.uid, a.slot, slots_[a.slot].generation, a.bytes});
   return true;
 }
 
@@ -347,7 +347,7 @@ bool Residency::older_on_gpu(const Adapter& a, const Adapter& b) const {
 
 void Residency::evict_from_gpu(AdapterRef ref) {
   Adapter& a = adapters_[ref];
-  actions_.evictions.push_back({ref, a.uid, a.slot, /*from_cpu=*/false});
+  actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/false});
   free_slot_of(a);
   a.state = AdapterState::on_cpu;
   changed_ = true;

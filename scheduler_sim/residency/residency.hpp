@@ -12,7 +12,8 @@ namespace loratory::sim {
 using Uid = uint64_t;
 inline constexpr Uid kBaseUid = 0;
 
-/// Handle of a registered adapter inside one Residency. Valid until its unload completes.
+/// Place of a registered adapter inside one Residency, for questions to it. Valid until its unload
+/// completes, and then reused: whoever keeps an adapter over time keeps its uid.
 using AdapterRef = uint32_t;
 inline constexpr AdapterRef kBaseRef = UINT32_MAX;
 
@@ -32,11 +33,11 @@ struct ResidencyConfig {
 
 /// A transfer the caller must start now and report back (load_done / copy_done).
 struct LoadStart {
-  AdapterRef adapter;
+  Uid uid;
   int64_t bytes;
 };
 struct CopyStart {
-  AdapterRef adapter;
+  Uid uid;
   int32_t slot;
   uint64_t generation;  ///< of the slot with this adapter in it
   int64_t bytes;
@@ -44,7 +45,6 @@ struct CopyStart {
 
 /// An adapter that lost its place: its slot, and `from_cpu` the weights in host memory too.
 struct Eviction {
-  AdapterRef adapter;
   Uid uid;
   int32_t slot;  ///< the slot it held, kNoSlot if none
   bool from_cpu;
@@ -84,6 +84,11 @@ class Residency {
   /// kBaseRef if no such active name.
   AdapterRef find(std::string_view name) const;
   AdapterRef find_uid(Uid uid) const;
+  /// The uid that an active name stands for now; kBaseUid if there is none.
+  Uid find_name(std::string_view name) const {
+    const AdapterRef ref = find(name);
+    return ref == kBaseRef ? kBaseUid : adapters_[ref].uid;
+  }
   /// Takes the name away at once; weights go when the last request of it is done. Returns false for
   /// an unknown name.
   bool unload(std::string_view name);

@@ -20,16 +20,16 @@ enum class FinishReason : uint8_t { stop, length, abort, error };
 /// What a client asks for.
 struct RequestSpec {
   uint64_t id = 0;                 ///< unique among live requests
-  AdapterRef adapter = kBaseRef;   ///< resolved once, at submission
+  Uid adapter = kBaseUid;          ///< its name was resolved once, by the caller
   int32_t priority = 0;            ///< lower runs first
   uint32_t num_prompt_tokens = 0;  ///< >= 1
   uint32_t max_new_tokens = 0;     ///< 0 = prefill only
   /// What is in the prompt, for the prefix cache; at most one of the two, empty = content unknown.
-  std::span<const int32_t> tokens;           ///< the prompt itself, num_prompt_tokens entries
-  std::span<const uint64_t> block_contents;  ///< one id per full block of the prompt
-  std::span<const int32_t> stop_tokens;      ///< end the request when sampled (EOS is one of them)
-  bool prompt_logprobs = false;              ///< needs logits of every prompt row: matches nothing
-  bool disable_prefix_cache = false;         ///< neither matches nor publishes
+  std::span<const int32_t> tokens{};           ///< the prompt itself, num_prompt_tokens entries
+  std::span<const uint64_t> block_contents{};  ///< one id per full block of the prompt
+  std::span<const int32_t> stop_tokens{};  ///< end the request when sampled (EOS is one of them)
+  bool prompt_logprobs = false;            ///< needs logits of every prompt row: matches nothing
+  bool disable_prefix_cache = false;       ///< neither matches nor publishes
 };
 
 enum class SubmitStatus : uint8_t {

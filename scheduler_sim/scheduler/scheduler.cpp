@@ -106,12 +106,10 @@ SubmitStatus Scheduler::validate(const RequestSpec& spec) const {
     return SubmitStatus::never_fits;
   }
   if (by_id_.contains(spec.id)) return SubmitStatus::duplicate_id;
-  if (spec.adapter != kBaseRef &&
-      (spec.adapter >= residency_.ref_limit() || residency_.uid(spec.adapter) == kBaseUid ||
-       residency_.retiring(spec.adapter))) {
-    return SubmitStatus::unknown_adapter;
-  }
-  return SubmitStatus::ok;
+  if (spec.adapter == kBaseUid) return SubmitStatus::ok;
+  const AdapterRef adapter = residency_.find_uid(spec.adapter);
+  const bool is_served = adapter != kBaseRef && !residency_.retiring(adapter);
+  return is_served ? SubmitStatus::ok : SubmitStatus::unknown_adapter;
 }
 
 SubmitStatus Scheduler::submit(const RequestSpec& spec, int64_t now_ns) {
@@ -145,7 +143,7 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
   Request& r = requests_[ref];
   r.id = spec.id;
   r.arrival_seq = next_arrival_seq_++;
-  r.adapter = spec.adapter;
+  r.adapter = spec.adapter == kBaseUid ? kBaseRef : residency_.find_uid(spec.adapter);
   r.priority = config_.use_priorities ? spec.priority : 0;
   r.num_prompt = spec.num_prompt_tokens;
   r.max_new_tokens = spec.max_new_tokens;
@@ -191,12 +189,12 @@ BlockKey Scheduler::key_of(Request& r, uint32_t block_index) {
 
 // --- adapters -------------------------------------------------------------------------------
 
-Residency::Registered Scheduler::register_adapter(std::string_view name, uint32_t rank,
+Scheduler::Registered Scheduler::register_adapter(std::string_view name, uint32_t rank,
                                                   int64_t bytes, bool replace, int64_t now_ns) {
   steady_ = false;
-  const auto result = residency_.register_adapter(name, rank, bytes, replace);
+  const auto [status, adapter] = residency_.register_adapter(name, rank, bytes, replace);
   settle_transfers(now_ns);
-  return result;
+  return {status, uid_of(adapter)};
 }
 
 bool Scheduler::unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns) {
@@ -216,22 +214,26 @@ bool Scheduler::unload_adapter(std::string_view name, bool abort_requests, int64
   return true;
 }
 
-PinStatus Scheduler::pin(AdapterRef adapter, int64_t now_ns) {
+PinStatus Scheduler::pin(Uid uid, int64_t now_ns) {
+  const AdapterRef adapter = residency_.find_uid(uid);
+  if (adapter == kBaseRef) return PinStatus::unknown;
   steady_ = false;
   const PinStatus status = residency_.pin(adapter);
   settle_transfers(now_ns);
   return status;
 }
 
-void Scheduler::unpin(AdapterRef adapter, int64_t now_ns) {
+void Scheduler::unpin(Uid uid, int64_t now_ns) {
+  const AdapterRef adapter = residency_.find_uid(uid);
+  if (adapter == kBaseRef) return;
   steady_ = false;
   residency_.unpin(adapter);
   settle_transfers(now_ns);
 }
 
-void Scheduler::load_done(AdapterRef adapter, bool ok, int64_t now_ns) {
+void Scheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
   steady_ = false;
-  const Uid uid = uid_of(adapter);
+  const AdapterRef adapter = residency_.find_uid(uid);
   const LoadOutcome outcome = residency_.load_done(adapter, ok);
   if (ok) {
     note(now_ns, DecisionKind::load_done, nullptr, uid);
@@ -258,10 +260,11 @@ void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
   }
 }
 
-void Scheduler::copy_done(AdapterRef adapter, int64_t now_ns) {
+void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   steady_ = false;
+  const AdapterRef adapter = residency_.find_uid(uid);
   const int32_t slot = residency_.slot(adapter);
-  note(now_ns, DecisionKind::copy_done, nullptr, uid_of(adapter), slot);
+  note(now_ns, DecisionKind::copy_done, nullptr, uid, slot);
   const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;
   if (is_awaited) bind_slots_of(adapter);
   residency_.copy_done(adapter);
@@ -291,11 +294,11 @@ void Scheduler::settle_transfers(int64_t now_ns) {
     note(now_ns, DecisionKind::eviction, nullptr, e.uid, e.slot, e.from_cpu);
   }
   for (const LoadStart& load : actions.loads) {
-    note(now_ns, DecisionKind::load, nullptr, uid_of(load.adapter), load.bytes);
+    note(now_ns, DecisionKind::load, nullptr, load.uid, load.bytes);
     starts_.loads.push_back(load);
   }
   for (const CopyStart& copy : actions.copies) {
-    note(now_ns, DecisionKind::copy, nullptr, uid_of(copy.adapter), copy.slot, copy.bytes);
+    note(now_ns, DecisionKind::copy, nullptr, copy.uid, copy.slot, copy.bytes);
     starts_.copies.push_back(copy);
   }
   actions.clear();

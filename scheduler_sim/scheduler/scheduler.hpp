@@ -72,15 +72,19 @@ class Scheduler {
   void abort(uint64_t id, int64_t now_ns);
 
   // --- adapters -----------------------------------------------------------------------------
-  Residency::Registered register_adapter(std::string_view name, uint32_t rank, int64_t bytes,
-                                         bool replace, int64_t now_ns);
+  struct Registered {
+    RegisterStatus status;
+    Uid uid;  ///< valid if status is ok
+  };
+  Registered register_adapter(std::string_view name, uint32_t rank, int64_t bytes, bool replace,
+                              int64_t now_ns);
   /// New submissions fail at once; running and waiting requests of it go on. `abort_requests` ends
   /// them first. Returns false for an unknown name.
   bool unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns);
-  PinStatus pin(AdapterRef adapter, int64_t now_ns);
-  void unpin(AdapterRef adapter, int64_t now_ns);
-  void load_done(AdapterRef adapter, bool ok, int64_t now_ns);
-  void copy_done(AdapterRef adapter, int64_t now_ns);
+  PinStatus pin(Uid uid, int64_t now_ns);
+  void unpin(Uid uid, int64_t now_ns);
+  void load_done(Uid uid, bool ok, int64_t now_ns);
+  void copy_done(Uid uid, int64_t now_ns);
   /// Frees what the prefix cache holds for this adapter, and stops it from publishing more. Returns
   /// the number of blocks freed; unknown uids and the base model: nothing happens.
   uint32_t evict_lora_namespace(Uid uid) {

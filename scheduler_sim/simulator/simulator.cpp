@@ -12,10 +12,8 @@ Simulator::Simulator(const Trace& trace, const SimulationConfig& config,
       config_(config),
       log_(config.keep_log),
       metrics_(trace),
-      scheduler_(config.scheduler, &tee_),
-      executor_(step_time, scheduler_.residency()),
-      disk_(config.loads),
-      copies_(config.loads) {
+      executor_(step_time, config.loads),
+      loop_(config.scheduler, executor_, {&log_, &metrics_}, &metrics_) {
   LORATORY_ASSERT(config.adapter_bytes.size() == trace.adapters.size() &&
                       config.adapter_ranks.size() == trace.adapters.size(),
                   "one size and one rank for every adapter of the trace");
@@ -31,82 +29,51 @@ Simulator::Simulator(const Trace& trace, const SimulationConfig& config,
   }
 }
 
-// In trace order, so that an AdapterRef is an AdapterIndex.
 void Simulator::register_adapters() {
-  for (size_t i = 0; i < trace_.adapters.size(); ++i) {
-    const auto added = scheduler_.register_adapter(
-        trace_.adapters[i].name, config_.adapter_ranks[i], config_.adapter_bytes[i], false, 0);
-    LORATORY_ASSERT(added.status == RegisterStatus::ok && added.adapter == i,
-                    "names of a trace's adapters are unique");
-  }
+  loop_.call(0, [this](Scheduler& scheduler, int64_t now_ns) {
+    for (AdapterIndex i = 0; i < trace_.adapters.size(); ++i) {
+      const auto added =
+          scheduler.register_adapter(trace_.adapters[i].name, config_.adapter_ranks[i],
+                                     config_.adapter_bytes[i], /*replace=*/false, now_ns);
+      LORATORY_ASSERT(added.status == RegisterStatus::ok, "names of a trace's adapters are unique");
+      uids_.push_back(added.uid);
+      metrics_.on_registered(i, uids_.back());
+    }
+  });
 }
 
 void Simulator::run() {
   std::ranges::stable_sort(ops_, {},
                            [](const ScheduledOp& op) { return std::pair(op.time_ns, op.kind); });
   for (;;) {
-    NextEvent event = next_event();
-    if (event.kind == EventKind::none) break;
-    now_ns_ = event.time_ns;
-    for (; event.kind != EventKind::none && event.time_ns == now_ns_; event = next_event()) {
-      run_event(event.kind);
-    }
-    if (step_ == nullptr) plan_next_step();
-    LORATORY_ASSERT(step_ != nullptr || scheduler_.waiting().empty() ||
-                        scheduler_.residency().transfer_in_flight(),
-                    "requests wait, nothing runs and nothing is on its way");
+    const Moment next = next_call();
+    do {
+      if (config_.fast && loop_.plans_next(next)) skip_regular_steps(next.time_ns);
+    } while (loop_.advance(next));
+    if (next == kEndOfTime) break;
+    next.phase == Moment::Phase::arrivals ? arrive() : run_op(ops_[next_op_++]);
   }
-  LORATORY_ASSERT(scheduler_.num_live() == 0, "the replay ended with live requests");
+  LORATORY_ASSERT(scheduler().num_live() == 0, "the replay ended with live requests");
 }
 
-// The first of its time in the order of EventKind.
-Simulator::NextEvent Simulator::next_event() const {
-  NextEvent best{kNever, EventKind::none};
-  const auto offer = [&best](int64_t time_ns, EventKind kind) {
-    if (time_ns < best.time_ns) best = {time_ns, kind};
-  };
-  if (next_arrival_ < trace_.requests.size()) {
-    offer(trace_.requests[next_arrival_].arrival_ns, EventKind::arrival);
-  }
-  offer(disk_.next_completion().time_ns, EventKind::load_done);
-  offer(copies_.next_completion().time_ns, EventKind::copy_done);
-  offer(step_end_ns_, EventKind::step_done);
-  if (next_op_ < ops_.size()) offer(ops_[next_op_].time_ns, EventKind::op);
-  return best;
-}
+// --- calls ----------------------------------------------------------------------------------
 
-void Simulator::run_event(EventKind kind) {
-  switch (kind) {
-    case EventKind::arrival:
-      arrive();
-      break;
-    case EventKind::load_done:
-      finish_load();
-      break;
-    case EventKind::copy_done:
-      finish_copy();
-      break;
-    case EventKind::step_done:
-      finish_step();
-      break;
-    case EventKind::op:
-      run_op(ops_[next_op_++]);
-      break;
-    case EventKind::none:
-      return;
-  }
-  start_transfers();
-  start_step_if_ready();
+Moment Simulator::next_call() const {
+  Moment next = kEndOfTime;
+  if (next_op_ < ops_.size()) next = {ops_[next_op_].time_ns, Moment::Phase::operations};
+  if (next_arrival_ == trace_.requests.size()) return next;
+  return std::min(next, {trace_.requests[next_arrival_].arrival_ns, Moment::Phase::arrivals});
 }
-
-// --- events ---------------------------------------------------------------------------------
 
 void Simulator::arrive() {
   const size_t request = next_arrival_++;
-  metrics_.on_arrival(request, tier_of(trace_.requests[request].adapter));
-  const SubmitStatus status = scheduler_.submit(spec_of(request), now_ns_);
-  if (status != SubmitStatus::ok) metrics_.on_rejected(request);
-  metrics_.sample(scheduler_, now_ns_);
+  const TraceRequest& r = trace_.requests[request];
+  loop_.call(r.arrival_ns, [&](Scheduler& scheduler, int64_t now_ns) {
+    metrics_.on_arrival(request, tier_of(r.adapter));
+    const SubmitStatus status = scheduler.submit(spec_of(request), now_ns);
+    if (status != SubmitStatus::ok) metrics_.on_rejected(request);
+    metrics_.sample(scheduler, now_ns);
+  });
 }
 
 // Blocks of the trace, cut into KV blocks; only full ones can be shared. The parts of one go by its
@@ -115,7 +82,7 @@ RequestSpec Simulator::spec_of(size_t request) {
   const TraceRequest& r = trace_.requests[request];
   RequestSpec spec;
   spec.id = request;
-  spec.adapter = r.adapter == kBaseModel ? kBaseRef : AdapterRef(r.adapter);
+  spec.adapter = uid_of(r.adapter);
   spec.priority = r.priority;
   spec.num_prompt_tokens = r.prompt_tokens;
   spec.max_new_tokens = r.output_tokens;
@@ -130,9 +97,16 @@ RequestSpec Simulator::spec_of(size_t request) {
   return spec;
 }
 
+Uid Simulator::uid_of(AdapterIndex adapter) const {
+  return adapter == kBaseModel ? kBaseUid : uids_[adapter];
+}
+
+// An adapter whose unload has completed is nowhere but on the disk.
 ArrivalTier Simulator::tier_of(AdapterIndex adapter) const {
   if (adapter == kBaseModel) return ArrivalTier::base_model;
-  switch (scheduler_.residency().state(AdapterRef(adapter))) {
+  const Residency& residency = scheduler().residency();
+  const AdapterRef ref = residency.find_uid(uids_[adapter]);
+  switch (ref == kBaseRef ? AdapterState::on_disk : residency.state(ref)) {
     case AdapterState::on_gpu:
       return ArrivalTier::gpu;
     case AdapterState::on_cpu:
@@ -145,84 +119,46 @@ ArrivalTier Simulator::tier_of(AdapterIndex adapter) const {
   return ArrivalTier::disk;
 }
 
-void Simulator::finish_load() {
-  scheduler_.load_done(AdapterRef(disk_.complete(now_ns_)), /*ok=*/true, now_ns_);
-}
-
-void Simulator::finish_copy() {
-  scheduler_.copy_done(AdapterRef(copies_.complete(now_ns_)), now_ns_);
-}
-
-void Simulator::finish_step() {
-  metrics_.on_step_end(scheduler_, *step_, step_start_ns_, now_ns_);
-  step_ = nullptr;
-  step_end_ns_ = kNever;
-  scheduler_.commit({}, now_ns_);
-  metrics_.on_commit(scheduler_, now_ns_);
-}
-
 void Simulator::run_op(const ScheduledOp& op) {
-  switch (op.kind) {
-    case ScheduledOp::Kind::abort:
-      scheduler_.abort(op.target, now_ns_);
-      break;
-    case ScheduledOp::Kind::unload:
-      scheduler_.unload_adapter(trace_.adapters[op.target].name, false, now_ns_);
-      break;
-    case ScheduledOp::Kind::pin:
-      scheduler_.pin(AdapterRef(op.target), now_ns_);
-      break;
-    case ScheduledOp::Kind::unpin:
-      scheduler_.unpin(AdapterRef(op.target), now_ns_);
-      break;
-  }
+  loop_.call(op.time_ns, [&](Scheduler& scheduler, int64_t now_ns) {
+    switch (op.kind) {
+      case ScheduledOp::Kind::abort:
+        scheduler.abort(op.target, now_ns);
+        break;
+      case ScheduledOp::Kind::unload:
+        scheduler.unload_adapter(trace_.adapters[op.target].name, false, now_ns);
+        break;
+      case ScheduledOp::Kind::pin:
+        scheduler.pin(uids_[op.target], now_ns);
+        break;
+      case ScheduledOp::Kind::unpin:
+        scheduler.unpin(uids_[op.target], now_ns);
+        break;
+    }
+  });
 }
 
-void Simulator::start_transfers() {
-  ResidencyActions& starts = scheduler_.starts();
-  for (const LoadStart& load : starts.loads) disk_.start(load.adapter, load.bytes, now_ns_);
-  for (const CopyStart& copy : starts.copies) copies_.start(copy.adapter, copy.bytes, now_ns_);
-  starts.clear();
-}
-
-// --- steps ----------------------------------------------------------------------------------
-
-void Simulator::plan_next_step() {
-  if (config_.fast) skip_regular_steps();
-  const StepPlan& plan = scheduler_.plan(now_ns_);
-  start_transfers();
-  if (plan.empty()) return;
-  step_ = &plan;
-  step_start_ns_ = -1;
-  start_step_if_ready();
-}
-
-// In blocking load mode the step waits for its adapters first.
-void Simulator::start_step_if_ready() {
-  if (step_ == nullptr || step_end_ns_ != kNever || !scheduler_.step_can_start()) return;
-  shape_ = executor_.shape_of(*step_);
-  step_start_ns_ = now_ns_;
-  step_end_ns_ = now_ns_ + executor_.step_ns(shape_);
-}
+// --- fast mode ------------------------------------------------------------------------------
 
 // The counters of every request move in closed form; only the clock is stepped, because each
 // duration is rounded to whole nanoseconds. A step that would end at or after the next event is
 // left to the ordinary way.
-void Simulator::skip_regular_steps() {
-  const Stretch stretch = scheduler_.stretch();
-  const int64_t horizon_ns = next_event().time_ns;
-  int64_t num_steps = 0;
-  BatchShape shape = shape_;
-  for (; num_steps < stretch.num_steps && now_ns_ < stretch.deadline_ns; ++num_steps) {
+void Simulator::skip_regular_steps(int64_t until_ns) {
+  const Stretch stretch = scheduler().stretch();
+  if (stretch.num_steps == 0) return;
+  const int64_t horizon_ns = std::min(until_ns, executor_.next(until_ns).time_ns);
+  int64_t num_steps = 0, now_ns = loop_.now_ns();
+  BatchShape shape = executor_.shape();
+  for (; num_steps < stretch.num_steps && now_ns < stretch.deadline_ns; ++num_steps) {
     CostExecutor::move_one_step(shape);
     const int64_t step_ns = executor_.step_ns(shape);
-    if (horizon_ns - now_ns_ <= step_ns) break;
-    now_ns_ += step_ns;
+    if (horizon_ns - now_ns <= step_ns) break;
+    now_ns += step_ns;
     metrics_.on_regular_step(shape.num_seqs, step_ns);
   }
   if (num_steps == 0) return;
-  metrics_.on_regular_steps_end(now_ns_);
-  scheduler_.advance(num_steps);
+  metrics_.on_regular_steps_end(now_ns);
+  loop_.skip_steps(num_steps, now_ns);
 }
 
 }  // namespace loratory::sim

@@ -3,11 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler_sim/cost/step_time.hpp"
-#include "scheduler_sim/cost/transfer.hpp"
+#include "scheduler_sim/engine/engine_loop.hpp"
 #include "scheduler_sim/executors/cost_executor.hpp"
 #include "scheduler_sim/metrics/collector.hpp"
-#include "scheduler_sim/scheduler/scheduler.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -31,12 +29,13 @@ struct ScheduledOp {
   uint64_t target = 0;  ///< request index (abort) or AdapterIndex
 };
 
-/// Replays a trace through the scheduler in virtual time (integer nanoseconds).
+/// Replays a trace in virtual time (integer nanoseconds): EngineLoop over a CostExecutor, with the
+/// requests of the trace, fast mode and metrics.
 ///
-/// Events of one time run in the order arrival, load done, copy done, step done, abort, unload,
-/// pin, unpin, and within a kind in order of creation; then the next step is planned if none is in
-/// flight. Same trace and configuration: same event log, on any number of threads, and whether or
-/// not regular steps are skipped.
+/// Calls of one time run in the order arrival, abort, unload, pin, unpin, and where a load, a copy
+/// or the step ends in the same nanosecond, after the arrivals and before the rest (Moment). Same
+/// trace and configuration: same event log, on any number of threads, and whether or not regular
+/// steps are skipped.
 class Simulator {
  public:
   /// `trace` and `step_time` must outlive the simulator.
@@ -51,54 +50,29 @@ class Simulator {
 
   const EventLog& log() const { return log_; }
   MetricsCollector& metrics() { return metrics_; }
-  const Scheduler& scheduler() const { return scheduler_; }
+  const Scheduler& scheduler() const { return loop_.scheduler(); }
 
  private:
-  /// Passes every decision to the log and to the metrics.
-  struct Tee : DecisionSink {
-    Tee(DecisionSink& a, DecisionSink& b) : first(a), second(b) {}
-    void on_decision(const Decision& d) override { first.on_decision(d), second.on_decision(d); }
-    DecisionSink &first, &second;
-  };
-  enum class EventKind : uint8_t { arrival, load_done, copy_done, step_done, op, none };
-  struct NextEvent {
-    int64_t time_ns;
-    EventKind kind;
-  };
-
   void register_adapters();
-  NextEvent next_event() const;
-  void run_event(EventKind kind);
+  Moment next_call() const;
   void arrive();
-  void finish_load();
-  void finish_copy();
-  void finish_step();
   void run_op(const ScheduledOp& op);
-  void start_transfers();
-  void start_step_if_ready();
-  void plan_next_step();
-  void skip_regular_steps();
+  void skip_regular_steps(int64_t until_ns);
   RequestSpec spec_of(size_t request);
+  Uid uid_of(AdapterIndex adapter) const;
   ArrivalTier tier_of(AdapterIndex adapter) const;
 
   const Trace& trace_;
   SimulationConfig config_;
   EventLog log_;
   MetricsCollector metrics_;
-  Tee tee_{log_, metrics_};
-  Scheduler scheduler_;
   CostExecutor executor_;
-  DiskChannel disk_;
-  CopyChannel copies_;
+  EngineLoop loop_;
 
-  int64_t now_ns_ = 0;
+  std::vector<Uid> uids_;  // by AdapterIndex
   size_t next_arrival_ = 0;
   std::vector<ScheduledOp> ops_;  // in order
   size_t next_op_ = 0;
-  const StepPlan* step_ = nullptr;  // in flight
-  BatchShape shape_;                // of the last step
-  int64_t step_start_ns_ = -1;      // -1 = waits for its adapters
-  int64_t step_end_ns_ = kNever;
   std::vector<uint64_t> contents_;  // scratch of spec_of
 };
 

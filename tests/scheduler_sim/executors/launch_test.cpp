@@ -32,7 +32,7 @@ class LaunchDeathTest : public testing::Test {
     ASSERT_EQ(engine_.submit(r), SubmitStatus::ok);
   }
   std::string problem(const StepPlan& plan) {
-    return engine_.executor.problem(plan, engine_.scheduler);
+    return engine_.runner.problem(plan, engine_.scheduler);
   }
 
   Model model_;
@@ -51,7 +51,7 @@ TEST_F(LaunchDeathTest, ThePlanCarriesTheGeneration) {  // [2.12]
   ASSERT_EQ(both.rows.size(), 2U);
   EXPECT_EQ(both.rows[1].slot, 0);
   EXPECT_EQ(both.rows[1].generation, engine_.scheduler.residency().slot_generation(0));
-  EXPECT_EQ(engine_.executor.slot(0), (SlotContent{2, both.rows[1].generation}));
+  EXPECT_EQ(engine_.runner.slot(0), (SlotContent{2, both.rows[1].generation}));
   EXPECT_EQ(problem(both), "");
 }
 
@@ -59,15 +59,15 @@ TEST_F(LaunchDeathTest, ThePlanCarriesTheGeneration) {  // [2.12]
 TEST_F(LaunchDeathTest, AnotherGenerationIsRefused) {
   submit(1, "1");
   const StepPlan& plan = engine_.plan();
-  engine_.executor.end_copy(1, 0, 2);
+  engine_.runner.end_copy(1, 0, 2);
   EXPECT_EQ(problem(plan), "slot 0 holds adapter 1 of generation 2, the plan says 1 of 1");
-  EXPECT_DEATH(engine_.executor.run(plan, engine_.scheduler), "slot 0 holds adapter 1 of gen");
+  EXPECT_DEATH(engine_.runner.run(plan, engine_.scheduler), "slot 0 holds adapter 1 of gen");
 }
 
 TEST_F(LaunchDeathTest, AHalfFilledSlotIsRefused) {  // [2.10] [5.24] P42
   submit(1, "1");
   const StepPlan& plan = engine_.plan();
-  engine_.executor.begin_copy(0);
+  engine_.runner.begin_copy(0);
   EXPECT_EQ(problem(plan), "slot 0 holds adapter 0 of generation 0, the plan says 1 of 1");
 }
 
@@ -82,12 +82,12 @@ TEST_F(LaunchDeathTest, ARowWithoutSlotIsRefused) {
 }
 
 TEST_F(LaunchDeathTest, OnlyWhatIsOnTheCpuIsCopied) {  // [5.6]
-  EXPECT_DEATH(engine_.executor.end_copy(1, 0, 1), "on the CPU");
-  engine_.executor.load(1);
-  engine_.executor.drop_from_cpu(1);
-  EXPECT_FALSE(engine_.executor.is_on_cpu(1));
-  EXPECT_DEATH(engine_.executor.end_copy(1, 0, 1), "on the CPU");
-  EXPECT_DEATH(engine_.executor.load(3), "only a registered adapter");
+  EXPECT_DEATH(engine_.runner.end_copy(1, 0, 1), "on the CPU");
+  engine_.runner.load(1);
+  engine_.runner.drop_from_cpu(1);
+  EXPECT_FALSE(engine_.runner.is_on_cpu(1));
+  EXPECT_DEATH(engine_.runner.end_copy(1, 0, 1), "on the CPU");
+  EXPECT_DEATH(engine_.runner.load(3), "only a registered adapter");
 }
 
 // [2.16]: one token of one request, padded to 8; then without padding.
@@ -95,16 +95,16 @@ TEST_F(LaunchDeathTest, PaddingChangesNothing) {
   std::vector<reference::Matrix<float>> logits;
   for (const int64_t multiple : {1, 8}) {
     Scheduler scheduler(config());
-    ReferenceExecutor executor(model_, config(), {.max_lora_rank = 4, .token_multiple = multiple});
+    ModelRunner runner(model_, config(), {.max_lora_rank = 4, .token_multiple = multiple});
     const std::vector<int32_t> prompt{1, 2, 3};
     RequestSpec spec;
     spec.num_prompt_tokens = 3;
     spec.tokens = prompt;
     spec.max_new_tokens = 1;
     scheduler.submit(spec, 0);
-    const auto sampled = executor.run(scheduler.plan(0), scheduler);
+    const auto sampled = runner.run(scheduler.plan(0), scheduler);
     ASSERT_EQ(sampled.size(), 1U);
-    logits.push_back(executor.logits());
+    logits.push_back(runner.logits());
   }
   EXPECT_EQ(logits[0], logits[1]);
   EXPECT_FALSE(logits[0].hasNaN());

@@ -67,8 +67,8 @@ class ReferenceEngineTest : public testing::Test {
   /// The engine of this test. Adapters are registered.
   ReferenceEngine& start(const SchedulerConfig& c, uint64_t seed = 0) {
     log_ = {};
-    engine_ = std::make_unique<ReferenceEngine>(
-        model_, c, ReferenceExecutorConfig{.max_lora_rank = 4}, seed, &log_);
+    engine_ = std::make_unique<ReferenceEngine>(model_, c, ModelRunnerConfig{.max_lora_rank = 4},
+                                                seed, &log_);
     for (const auto& [name, a] : adapters_) {
       engine_->register_adapter(name, uint32_t(a.adapter.rank), source_of(a));
     }
@@ -195,7 +195,7 @@ TEST_F(ReferenceEngineTest, OnePlaceOnTheCpu) {
   int num_on_cpu = 0;
   for (const char* name : {"x", "y", "z"}) {
     const Residency& residency = engine_->scheduler().residency();
-    num_on_cpu += engine_->executor().is_on_cpu(residency.uid(residency.find(name)));
+    num_on_cpu += engine_->runner().is_on_cpu(residency.uid(residency.find(name)));
   }
   EXPECT_EQ(num_on_cpu, 1);
 }

@@ -91,7 +91,7 @@ class OneByOne {
 
   uint32_t hits(int adapter, std::vector<int32_t> prompt, uint32_t max_new = 1) {
     RequestSpec spec;
-    spec.adapter = adapter == 0 ? kBaseRef : AdapterRef(adapter - 1);
+    spec.adapter = Uid(adapter);
     spec.num_prompt_tokens = uint32_t(prompt.size());
     spec.max_new_tokens = max_new;
     spec.tokens = prompt;
@@ -122,8 +122,8 @@ class OneByOne {
   void finish_transfers() {
     const ResidencyActions now = scheduler_.starts();
     scheduler_.starts().clear();
-    for (const LoadStart& load : now.loads) scheduler_.load_done(load.adapter, true, 0);
-    for (const CopyStart& copy : now.copies) scheduler_.copy_done(copy.adapter, 0);
+    for (const LoadStart& load : now.loads) scheduler_.load_done(load.uid, true, 0);
+    for (const CopyStart& copy : now.copies) scheduler_.copy_done(copy.uid, 0);
   }
   Scheduler scheduler_;
 };

@@ -40,13 +40,13 @@ class OneByOne {
       if (e.from_cpu) cpu_evictions.push_back(int(e.uid));
     }
     for (const LoadStart& load : now.loads) {
-      loads.push_back(int(tiers.uid(load.adapter)));
-      tiers.load_done(load.adapter, true);
+      loads.push_back(int(load.uid));
+      tiers.load_done(tiers.find_uid(load.uid), true);
       settle();
     }
     for (const CopyStart& copy : now.copies) {
-      copies.push_back(int(tiers.uid(copy.adapter)));
-      tiers.copy_done(copy.adapter);
+      copies.push_back(int(copy.uid));
+      tiers.copy_done(tiers.find_uid(copy.uid));
       settle();
     }
   }

@@ -46,7 +46,7 @@ class Engine {
   SubmitStatus submit(char id, int adapter, uint32_t prompt, uint32_t max_new, int priority = 0) {
     RequestSpec spec;
     spec.id = uint64_t(id);
-    spec.adapter = adapter == 0 ? kBaseRef : ref(adapter);
+    spec.adapter = Uid(adapter);
     spec.num_prompt_tokens = prompt;
     spec.max_new_tokens = max_new;
     spec.priority = priority;
@@ -82,15 +82,15 @@ class Engine {
   }
 
   void finish_load(bool ok) {
-    const AdapterRef adapter = loads.front();
+    const Uid uid = loads.front();
     loads.pop_front();
-    scheduler.load_done(adapter, ok, now_ns);
+    scheduler.load_done(uid, ok, now_ns);
     take_starts();
   }
   void finish_copy() {
-    const AdapterRef adapter = copies.front();
+    const Uid uid = copies.front();
     copies.pop_front();
-    scheduler.copy_done(adapter, now_ns);
+    scheduler.copy_done(uid, now_ns);
     take_starts();
   }
   void finish_transfers() {
@@ -131,8 +131,8 @@ class Engine {
 
  private:
   void take_starts() {
-    for (const LoadStart& load : scheduler.starts().loads) loads.push_back(load.adapter);
-    for (const CopyStart& copy : scheduler.starts().copies) copies.push_back(copy.adapter);
+    for (const LoadStart& load : scheduler.starts().loads) loads.push_back(load.uid);
+    for (const CopyStart& copy : scheduler.starts().copies) copies.push_back(copy.uid);
     scheduler.starts().clear();
   }
 
@@ -145,7 +145,7 @@ class Engine {
   Scheduler scheduler;
   int64_t now_ns = 0;
   std::vector<StepRow> rows;  // of the last plan
-  std::deque<AdapterRef> loads, copies;
+  std::deque<Uid> loads, copies;
 };
 
 }  // namespace loratory::sim

@@ -13,8 +13,7 @@ using testing::UnorderedElementsAre;
 constexpr int kStop = int(FinishReason::stop), kLength = int(FinishReason::length),
               kAbort = int(FinishReason::abort), kError = int(FinishReason::error);
 
-RequestSpec tokens_spec(char id, AdapterRef adapter, std::span<const int32_t> prompt,
-                        uint32_t max_new) {
+RequestSpec tokens_spec(char id, Uid adapter, std::span<const int32_t> prompt, uint32_t max_new) {
   RequestSpec spec;
   spec.id = uint64_t(id);
   spec.adapter = adapter;
@@ -42,22 +41,22 @@ TEST(Submit, RefusesWhatCanNeverRun) {  // [7.3]
   EXPECT_EQ(e.submit('a', 0, 1, 1), SubmitStatus::duplicate_id);
   e.scheduler.unload_adapter("1", false, 0);
   spec.block_contents = {};
-  spec.id = 'b', spec.adapter = 0;  // its name is gone, its handle with it
+  spec.id = 'b', spec.adapter = 1;  // its name is gone, its uid with it
   EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
   EXPECT_EQ(e.scheduler.num_live(), 1);
 }
 
-// Its handle is good until its last request ends, but for new requests it is gone.
+// Its uid is good until its last request ends, but for new requests it is gone.
 TEST(Submit, RefusesARetiringAdapter) {  // [5.4] [7.3]
   Engine e(Engine::config(1));
   e.submit('a', 1, 2, 2);
   RequestSpec spec;
-  spec.id = 'b', spec.adapter = e.ref(1), spec.num_prompt_tokens = 2, spec.max_new_tokens = 2;
+  spec.id = 'b', spec.adapter = 1, spec.num_prompt_tokens = 2, spec.max_new_tokens = 2;
   ASSERT_TRUE(e.scheduler.unload_adapter("1", false, 0));
   EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
   while (e.is_live('a')) e.step();
   EXPECT_EQ(e.end_of('a'), kLength);
-  spec.adapter = 1000;  // nobody has this handle
+  spec.adapter = 1000;  // nobody has this uid
   EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
 }
 
@@ -81,8 +80,8 @@ TEST(Submit, ABatchMayNameSeveralAdapters) {
   Engine batch(Engine::config(2)), one_by_one(Engine::config(2));
   std::vector<RequestSpec> specs(4);
   for (size_t i = 0; i < 4; ++i) specs[i].id = 'a' + i, specs[i].num_prompt_tokens = 3;
-  specs[0].adapter = batch.ref(2), specs[1].adapter = kBaseRef;
-  specs[2].adapter = batch.ref(1), specs[3].adapter = batch.ref(3);
+  specs[0].adapter = 2, specs[1].adapter = kBaseUid;
+  specs[2].adapter = 1, specs[3].adapter = 3;
   batch.scheduler.unload_adapter("3", false, 0);
   batch.log.all.clear();
   size_t failed = 0;
@@ -96,8 +95,8 @@ TEST(Submit, ABatchMayNameSeveralAdapters) {
   EXPECT_EQ(batch.scheduler.submit(specs, 0, failed), SubmitStatus::ok);
   const std::vector<LoadStart>& loads = batch.scheduler.starts().loads;
   ASSERT_EQ(loads.size(), 2U);
-  EXPECT_EQ(loads[0].adapter, specs[0].adapter);
-  EXPECT_EQ(loads[1].adapter, specs[2].adapter);
+  EXPECT_EQ(loads[0].uid, specs[0].adapter);
+  EXPECT_EQ(loads[1].uid, specs[2].adapter);
   for (const RequestSpec& spec : specs) EXPECT_EQ(one_by_one.submit(spec), SubmitStatus::ok);
   EXPECT_EQ(batch.step(), one_by_one.step());
   EXPECT_EQ(batch.slots(), (std::vector<int>{2, 1}));
@@ -127,7 +126,7 @@ TEST(Requests, PrefillOnlySamplesNothing) {  // [7.3]
 TEST(Requests, StopTokensEndBeforeLength) {  // [7.4]
   Engine e(Engine::config(1));
   const std::vector<int32_t> prompt{1, 2}, stops{7};
-  RequestSpec spec = tokens_spec('a', kBaseRef, prompt, 2);
+  RequestSpec spec = tokens_spec('a', kBaseUid, prompt, 2);
   spec.stop_tokens = stops;
   e.submit(spec);
   e.plan(), e.commit({5});
@@ -165,14 +164,14 @@ TEST(Requests, PromptLogprobsRecoverWhatWasComputed) {
   Engine e(c);
   const std::vector<int32_t> longer{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const std::span<const int32_t> prompt(longer.data(), 9);
-  e.submit(tokens_spec('a', kBaseRef, prompt, 8));
+  e.submit(tokens_spec('a', kBaseUid, prompt, 8));
   e.step(), e.step(), e.step();
-  e.submit(tokens_spec('c', kBaseRef, longer, 5));
+  e.submit(tokens_spec('c', kBaseUid, longer, 5));
   for (int i = 0; i < 4; ++i) e.step();
   ASSERT_EQ(e.decisions(DecisionKind::preemption).size(), 1U);
   EXPECT_EQ(e.decisions(DecisionKind::preemption)[0].a, 16);
   e.scheduler.abort('c', e.now_ns);
-  RequestSpec spec = tokens_spec('b', kBaseRef, prompt, 1);
+  RequestSpec spec = tokens_spec('b', kBaseUid, prompt, 1);
   spec.prompt_logprobs = true;
   e.submit(spec);
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 4)));  // a new one matches nothing
@@ -194,7 +193,7 @@ TEST(Requests, PromptLogprobsRecoverTheMostThatWasComputed) {  // [6.4]
   Engine e(c);
   const std::vector<int32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
   e.submit('x', 0, 1, 5), e.step();
-  RequestSpec spec = tokens_spec('b', kBaseRef, prompt, 1);
+  RequestSpec spec = tokens_spec('b', kBaseUid, prompt, 1);
   spec.priority = 1;
   spec.prompt_logprobs = true;
   e.submit(spec);
@@ -208,7 +207,7 @@ TEST(Requests, PromptLogprobsRecoverTheMostThatWasComputed) {  // [6.4]
   EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1), Pair('b', 4)));
   EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1)));
   EXPECT_EQ(e.decisions(DecisionKind::preemption).size(), 2U);
-  e.submit(tokens_spec('z', kBaseRef, prompt, 1));
+  e.submit(tokens_spec('z', kBaseUid, prompt, 1));
   while (e.is_live('z')) e.step();
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
   EXPECT_EQ(e.end_of('b'), kLength);
@@ -243,7 +242,7 @@ TEST(Requests, GeneratedTokensAreNotTakenForTheFirstBlocks) {
   c.num_blocks = 7;
   Engine e(c);
   const std::vector<int32_t> prompt{5, 5, 5, 5, 5};
-  e.submit(tokens_spec('a', kBaseRef, prompt, 1));
+  e.submit(tokens_spec('a', kBaseUid, prompt, 1));
   e.plan(), e.commit({5});
   e.submit('c', 0, 7, 8);
   e.submit('b', 0, 4, 12);
@@ -283,8 +282,8 @@ TEST(Abort, TwiceIsOnce) {  // [7.16]
 TEST(Unload, RequestsInFlightGoOn) {  // [5.26] [5.28] P39
   Engine e(Engine::config(2));
   const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
-  e.submit(tokens_spec('a', e.ref(1), prompt, 3));
-  e.submit(tokens_spec('q', e.ref(1), prompt, 1));
+  e.submit(tokens_spec('a', 1, prompt, 3));
+  e.submit(tokens_spec('q', 1, prompt, 1));
   e.step();
   EXPECT_TRUE(e.scheduler.unload_adapter("1", false, e.now_ns));
   EXPECT_FALSE(e.scheduler.unload_adapter("1", false, e.now_ns));
@@ -310,11 +309,11 @@ TEST(Unload, AbortFirstOnRequest) {  // [5.29]
 TEST(Reload, NewRequestsGetNewWeightsAndNewKv) {  // P40
   Engine e(Engine::config(2));
   const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
-  e.submit(tokens_spec('o', e.ref(1), prompt, 9));
+  e.submit(tokens_spec('o', 1, prompt, 9));
   e.step();
   const auto reloaded = e.scheduler.register_adapter("1", 8, 1, true, e.now_ns);
-  EXPECT_EQ(e.scheduler.residency().uid(reloaded.adapter), 9U);
-  e.submit(tokens_spec('n', e.ref(1), prompt, 9));
+  EXPECT_EQ(reloaded.uid, 9U);
+  e.submit(tokens_spec('n', 9, prompt, 9));
   e.step();
   EXPECT_EQ(e.scheduler.residency().uid(e.request('n').adapter), 9U);
   EXPECT_EQ(e.scheduler.residency().uid(e.request('o').adapter), 1U);
@@ -326,8 +325,8 @@ TEST(Reload, NewRequestsGetNewWeightsAndNewKv) {  // P40
 TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
   Engine e(Engine::config(2));
   const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
-  e.submit(tokens_spec('g', e.ref(1), prompt, 2));
-  e.submit(tokens_spec('b', e.ref(2), prompt, 2));
+  e.submit(tokens_spec('g', 1, prompt, 2));
+  e.submit(tokens_spec('b', 2, prompt, 2));
   e.plan();
   e.finish_load(true);
   EXPECT_FALSE(e.scheduler.step_can_start());
@@ -343,7 +342,7 @@ TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
   EXPECT_EQ(e.scheduler.blocks().num_published(), 1U);  // g's
   EXPECT_THAT(e.step(), ElementsAre(Pair('g', 1)));
   EXPECT_EQ(e.end_of('g'), kLength);
-  e.submit(tokens_spec('c', e.ref(2), prompt, 1));  // afresh
+  e.submit(tokens_spec('c', 2, prompt, 1));  // afresh
   e.step();
   EXPECT_EQ(e.end_of('c'), kLength);
   EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 0);
@@ -353,7 +352,7 @@ TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
 TEST(FailedLoad, AbortedRowPublishesNothing) {
   Engine e(Engine::config(1));
   const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
-  e.submit(tokens_spec('a', e.ref(1), prompt, 2));
+  e.submit(tokens_spec('a', 1, prompt, 2));
   e.plan();
   e.scheduler.abort('a', 1);
   e.finish_load(false), e.finish_load(false);
@@ -391,10 +390,10 @@ TEST(Blocking, AbortOfAWaitingRequestDoesNotHang) {
 TEST(Blocking, ARowGetsTheSlotOfALateCopy) {  // [5.25]
   Engine e(Engine::config(2));
   e.preload(3);
-  ASSERT_EQ(e.scheduler.pin(e.ref(1), e.now_ns), PinStatus::ok);
+  ASSERT_EQ(e.scheduler.pin(1, e.now_ns), PinStatus::ok);
   e.submit('p', 1, 1, 1), e.scheduler.abort('p', e.now_ns);  // takes the copy to be started
   ASSERT_EQ(e.copies.size(), 1U);
-  e.scheduler.unpin(e.ref(1), e.now_ns);
+  e.scheduler.unpin(1, e.now_ns);
   e.submit('b', 2, 3, 1), e.submit('c', 3, 3, 1);
   EXPECT_THAT(e.plan(), ElementsAre(Pair('b', 3), Pair('c', 3)));
   EXPECT_NE(e.rows[0].slot, kNoSlot);

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "scheduler_sim/scheduler/scheduler.hpp"
+
+namespace loratory::sim {
+
+/// What ends next at an executor, and when. Of one nanosecond, a load ends before a copy and a copy
+/// before the step.
+struct Completion {
+  enum class Kind : uint8_t { load, copy, step, none };
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  int64_t time_ns = kNever;
+  Kind kind = Kind::none;
+};
+
+/// A load that ended; not `ok`: the weights could not be had.
+struct LoadEnd {
+  Uid uid = kBaseUid;
+  bool ok = true;
+};
+
+/// Does what the scheduler has decided: moves adapters, runs steps. EngineLoop drives it, and knows
+/// of it no more than this:
+///   CostExecutor       virtual time; computes how long things take and no tensor
+///   ReferenceExecutor  virtual time; runs a model on the CPU
+/// On a GPU, begin_* starts a copy or a forward pass on a stream, and next() waits for one.
+///
+/// An adapter has its uid here, from registration to unload. `now_ns` never falls from call to
+/// call. At most one step and one copy are under way, and at most num_load_workers loads.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Disk to CPU.
+  virtual void begin_load(const LoadStart& load, int64_t now_ns) = 0;
+  /// CPU to a slot. From here to its end nothing reads the slot.
+  virtual void begin_copy(const CopyStart& copy, int64_t now_ns) = 0;
+  /// One forward pass. Its adapters are in their slots; `plan` and the requests in `scheduler`
+  /// stay as they are until end_step, except that a row may have lost its adapter (slot kNoSlot).
+  virtual void begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) = 0;
+
+  /// What ends next, if it does by `until_ns`; else kind none. Asking changes nothing. On a real
+  /// clock: waits until something ends, `until_ns` at the latest.
+  virtual Completion next(int64_t until_ns) = 0;
+  /// Each ends what next() has named.
+  virtual LoadEnd end_load(int64_t now_ns) = 0;
+  virtual Uid end_copy(int64_t now_ns) = 0;
+  /// The sampled tokens stay valid until the next begin_step.
+  virtual StepResult end_step(const StepPlan& plan, const Scheduler& scheduler) = 0;
+
+  /// The adapter lost its place in host memory; its slot, if it had one, will be given away.
+  virtual void evicted_from_cpu(Uid) {}
+  /// The adapter will never be asked for again.
+  virtual void unloaded(Uid) {}
+};
+
+}  // namespace loratory::sim
