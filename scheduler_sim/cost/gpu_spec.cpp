@@ -114,7 +114,8 @@ GpuSpec parse_gpu_spec(std::string_view text) {
     }
   }
   if (gpu.memory_bytes == 0 || gpu.bandwidth_bytes_per_s == 0 || gpu.flops == 0) {
-    throw InputError(kPlace, fmt::format("'{}' does not give mem, bw and flops", text));
+    throw InputError(kPlace, fmt::format("'{}' lacks mem, bw or flops", text),
+                     "give all three, e.g. mem=80GiB,bw=3.35TB/s,flops=989T");
   }
   if (gpu.host_bytes_per_s == 0) gpu.host_bytes_per_s = kPcie4;
   if (gpu.link_bytes_per_s == 0) gpu.link_bytes_per_s = gpu.host_bytes_per_s;

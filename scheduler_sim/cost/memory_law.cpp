@@ -27,10 +27,10 @@ std::string hbm_problem(const MemorySplit& split, int64_t max_loras, int64_t nee
   const int64_t needed = split.weights_bytes + split.slot_bytes + split.reserve_bytes +
                          saturating_product(needed_blocks, split.block_bytes);
   return fmt::format(
-      "does not fit: weights {} + {} slots {} + reserve {} + {} KV blocks exceed the {} the engine "
-      "may use by {}",
+      "does not fit: weights {} + {} slots {} + reserve {} + {} KV blocks need {} more than the {} "
+      "that the engine may use",
       gib(split.weights_bytes), max_loras, gib(split.slot_bytes), gib(split.reserve_bytes),
-      needed_blocks, gib(split.hbm_bytes), gib(needed - split.hbm_bytes));
+      needed_blocks, gib(needed - split.hbm_bytes), gib(split.hbm_bytes));
 }
 
 std::string host_problem(const MemorySplit& split, int64_t max_cpu_loras, int64_t host_bytes) {

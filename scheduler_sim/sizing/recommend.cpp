@@ -136,7 +136,7 @@ void explain(SizeResult& result) {
       "no configuration meets {}; the best goodput is {:.3g} requests/s, "
       "at {}, where {:.1f} % of the requests meet it",
       limits_text(result.slo), c.request_goodput, name_of(c), 100 * c.slo_attainment);
-  result.next_limit = fmt::format("there: {}", c.verdict);
+  result.next_limit = fmt::format("verdict there: {}", c.verdict);
 }
 
 }  // namespace loratory::sim

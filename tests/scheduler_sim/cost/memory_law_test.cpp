@@ -71,7 +71,7 @@ TEST(MemoryLaw, WhatDoesNotFitIsASentence) {
   EXPECT_EQ(plan.split.kv_blocks, 0);
   EXPECT_EQ(plan.split.kv_bytes, 0);
   EXPECT_THAT(plan.problem, HasSubstr("weights 14.96 GiB + 64 slots 5.00 GiB"));
-  EXPECT_THAT(plan.problem, HasSubstr("exceed the 19.80 GiB"));
+  EXPECT_THAT(plan.problem, HasSubstr("more than the 19.80 GiB"));
 }
 
 TEST(MemoryLaw, LongestRequestMustFit) {
