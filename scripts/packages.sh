@@ -8,6 +8,7 @@ packages=(
   build-essential cmake ninja-build ccache            # g++ 12 with OpenMP and sanitizers
   libeigen3-dev libfmt-dev libcli11-dev               # arithmetic, text, flags
   libsimdjson-dev nlohmann-json3-dev                  # JSON: reading fast, writing
+  libpcre2-dev                                        # patterns of adapters
   zlib1g-dev libzstd-dev                              # .gz and .zst traces
   libxxhash-dev librandom123-dev                      # XXH3, counter-based random numbers
   libgtest-dev libgmock-dev librapidcheck-dev         # tests and properties

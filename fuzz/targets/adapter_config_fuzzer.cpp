@@ -15,10 +15,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const AdapterConfig again = parse_adapter_config(adapter_config_text(config));
     for (const char* path :
          {"model.layers.1.self_attn.q_proj", "lm_head", "aaaaaaaaaaaaaaaaaaaa"}) {
-      const bool same = config.rank_of(path) == again.rank_of(path) &&
-                        config.alpha_of(path) == again.alpha_of(path) &&
-                        config.targets(path, true) == again.targets(path, true);
-      if (!same || config.rank_of(path) < 1) std::abort();
+      StepBudget budget = step_budget(1);
+      StepBudget budget_again = budget;
+      const RankAndAlpha module = config.rank_and_alpha_of(path, budget);
+      const RankAndAlpha module_again = again.rank_and_alpha_of(path, budget_again);
+      const bool same =
+          module.rank == module_again.rank && module.alpha == module_again.alpha &&
+          config.targets(path, true, budget) == again.targets(path, true, budget_again) &&
+          budget.steps_left == budget_again.steps_left;
+      if (!same || module.rank < 1) std::abort();
     }
   } catch (const AdapterError&) {
   }

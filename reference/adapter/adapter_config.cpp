@@ -12,16 +12,24 @@
 namespace loratory::reference {
 namespace {
 
+constexpr int64_t kSteps = 1 << 20;
+constexpr int64_t kStepsOfModule = 1 << 15;
+constexpr int64_t kMostSteps = 1 << 26;
+
 template <typename Pattern>
-const Pattern* first_match(const std::vector<Pattern>& patterns, std::string_view path) {
+const Pattern* first_match(const std::vector<Pattern>& patterns, std::string_view path,
+                           StepBudget& budget) {
   for (const Pattern& item : patterns) {
-    if (item.pattern.matches_end(path)) return &item;
+    if (item.pattern.matches(path, budget)) return &item;
   }
   return nullptr;
 }
 
-bool selects(const ModuleSelection& selection, std::string_view path, bool is_linear) {
-  if (const auto* pattern = std::get_if<PathPattern>(&selection)) return pattern->matches(path);
+bool selects(const ModuleSelection& selection, std::string_view path, bool is_linear,
+             StepBudget& budget) {
+  if (const auto* pattern = std::get_if<PathPattern>(&selection)) {
+    return pattern->matches(path, budget);
+  }
   if (std::holds_alternative<AllLinear>(selection)) return is_linear;
   return std::ranges::any_of(std::get<std::vector<std::string>>(selection),
                              [&](const std::string& name) { return names_path(name, path); });
@@ -58,23 +66,26 @@ std::optional<int64_t> layer_of(std::string_view path, const std::vector<std::st
 
 }  // namespace
 
-int64_t AdapterConfig::rank_of(std::string_view path) const {
-  const RankPattern* match = first_match(rank_pattern, path);
-  return match != nullptr ? match->rank : rank;
+StepBudget step_budget(size_t num_modules) {
+  const auto for_modules = static_cast<int64_t>(std::min<size_t>(num_modules, kMostSteps));
+  return {std::min(kSteps + for_modules * kStepsOfModule, kMostSteps)};
 }
 
-std::string_view AdapterConfig::rank_field_of(std::string_view path) const {
-  return first_match(rank_pattern, path) != nullptr ? "rank_pattern" : "r";
+RankAndAlpha AdapterConfig::rank_and_alpha_of(std::string_view path, StepBudget& budget) const {
+  RankAndAlpha module{rank, "r", alpha};
+  if (const RankPattern* match = first_match(rank_pattern, path, budget)) {
+    module.rank = match->rank;
+    module.rank_field = "rank_pattern";
+  }
+  if (const AlphaPattern* match = first_match(alpha_pattern, path, budget)) {
+    module.alpha = match->alpha;
+  }
+  return module;
 }
 
-double AdapterConfig::alpha_of(std::string_view path) const {
-  const AlphaPattern* match = first_match(alpha_pattern, path);
-  return match != nullptr ? match->alpha : alpha;
-}
-
-float AdapterConfig::scaling_of(std::string_view path) const {
-  const auto r = static_cast<double>(rank_of(path));
-  const double scaling = alpha_of(path) / (use_rslora ? std::sqrt(r) : r);
+float AdapterConfig::scaling_of(std::string_view path, const RankAndAlpha& module) const {
+  const auto r = static_cast<double>(module.rank);
+  const double scaling = module.alpha / (use_rslora ? std::sqrt(r) : r);
   const auto rounded = static_cast<float>(scaling);
   if (!std::isfinite(rounded)) {
     throw AdapterError(AdapterErrorCode::kConfig, "lora_alpha", path,
@@ -83,9 +94,9 @@ float AdapterConfig::scaling_of(std::string_view path) const {
   return rounded;
 }
 
-bool AdapterConfig::targets(std::string_view path, bool is_linear) const {
-  if (exclude_modules && selects(*exclude_modules, path, is_linear)) return false;
-  if (!selects(target_modules, path, is_linear)) return false;
+bool AdapterConfig::targets(std::string_view path, bool is_linear, StepBudget& budget) const {
+  if (exclude_modules && selects(*exclude_modules, path, is_linear, budget)) return false;
+  if (!selects(target_modules, path, is_linear, budget)) return false;
   if (layers_to_transform.empty()) return true;
   // PEFT looks at the layer of what it found by the end of a path alone.
   const auto& names = std::get<std::vector<std::string>>(target_modules);

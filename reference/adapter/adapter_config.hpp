@@ -28,6 +28,16 @@ struct AlphaPattern {
   double alpha;
 };
 
+struct RankAndAlpha {
+  int64_t rank = 8;
+  std::string_view rank_field = "r";  ///< where the rank stands: "r" or "rank_pattern"
+  double alpha = 8;
+};
+
+/// What the patterns of one configuration may cost [4.7]: 2^20 steps and 2^15 for each module of
+/// the adapter, 2^26 in all.
+StepBudget step_budget(size_t num_modules);
+
 /// The fields of adapter_config.json that decide what an adapter computes [4.4]-[4.7].
 ///
 /// A path is the key of a tensor without "base_model.model." and without the lora suffix, as PEFT
@@ -46,21 +56,18 @@ struct AdapterConfig {
   std::string base_model_name;               ///< "" = not given
   std::vector<std::string> warnings;         ///< one line each: unknown fields
 
-  /// r of one module after rank_pattern.
-  int64_t rank_of(std::string_view path) const;
-  /// "rank_pattern" or "r": the field that rank_of took its answer from.
-  std::string_view rank_field_of(std::string_view path) const;
-  double alpha_of(std::string_view path) const;
+  /// Of one module, after rank_pattern and alpha_pattern.
+  RankAndAlpha rank_and_alpha_of(std::string_view path, StepBudget& budget) const;
   /// alpha / r, or alpha / sqrt(r) for rsLoRA, with the r and alpha of this module; in double,
   /// rounded once [1.10]. alpha may be 0 or negative. Throws E_CONFIG(lora_alpha) if the quotient
   /// is not finite in fp32.
-  float scaling_of(std::string_view path) const;
+  float scaling_of(std::string_view path, const RankAndAlpha& module) const;
 
   /// Does target_modules, exclude_modules, layers_to_transform and layers_pattern let a tensor of
   /// this module exist? `is_linear`: a projection of a decoder layer. The layer is, as in PEFT, the
   /// last number in the path that follows a name (of layers_pattern, if given): the expert's in
   /// "layers.0.mlp.experts.5.up_proj" without layers_pattern.
-  bool targets(std::string_view path, bool is_linear) const;
+  bool targets(std::string_view path, bool is_linear, StepBudget& budget) const;
 };
 
 struct ConfigOptions {
@@ -71,7 +78,7 @@ struct ConfigOptions {
 
 /// Parses adapter_config.json. Unknown and ignorable fields warn or pass; a field of [1.52] that
 /// would change the result is E_UNSUPPORTED(feature), anything missing or mistyped E_CONFIG(field).
-/// At most 4 MiB, and 256 patterns that are real regular expressions.
+/// At most 4 MiB, and 1024 real regular expressions in each map of patterns.
 AdapterConfig parse_adapter_config(std::string_view text, const ConfigOptions& options = {});
 
 /// What save_adapter writes: the fields above, keys sorted, as PEFT does.

@@ -78,8 +78,12 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
 class Expander {
  public:
   Expander(const CheckpointModule& module, const AdapterConfig& config,
-           const BaseModelShapes& shapes)
-      : module_(module), config_(config), shapes_(shapes), path_(pattern_path(module, config)) {}
+           const BaseModelShapes& shapes, StepBudget& budget)
+      : module_(module),
+        config_(config),
+        shapes_(shapes),
+        budget_(budget),
+        path_(pattern_path(module, config)) {}
 
   std::vector<LoraModule> expand() {
     switch (module_.ref.packing) {
@@ -109,14 +113,15 @@ class Expander {
 
   void require_rank(int64_t rank) {
     if (rank < 1) throw AdapterError(Code::kShape, a().name, "has rank 0");
-    if (rank != config_.rank_of(path_)) {
-      throw AdapterError(Code::kConfig, config_.rank_field_of(path_), a().name,
-                         fmt::format("the tensor has rank {}, the configuration says {}", rank,
-                                     config_.rank_of(path_)),
-                         "");
+    const RankAndAlpha expected = config_.rank_and_alpha_of(path_, budget_);
+    if (rank != expected.rank) {
+      throw AdapterError(
+          Code::kConfig, expected.rank_field, a().name,
+          fmt::format("the tensor has rank {}, the configuration says {}", rank, expected.rank),
+          "");
     }
     rank_ = rank;
-    scaling_ = config_.scaling_of(path_);
+    scaling_ = config_.scaling_of(path_, expected);
   }
 
   void emit(Projection projection, int64_t expert, ConstTensorView a_view, ConstTensorView b_view,
@@ -243,6 +248,7 @@ class Expander {
   const CheckpointModule& module_;
   const AdapterConfig& config_;
   const BaseModelShapes& shapes_;
+  StepBudget& budget_;
   std::string path_;
   int64_t rank_ = 0;
   float scaling_ = 0;
@@ -284,8 +290,8 @@ std::string pattern_path(const CheckpointModule& module, const AdapterConfig& co
 }
 
 std::vector<LoraModule> expand_module(const CheckpointModule& module, const AdapterConfig& config,
-                                      const BaseModelShapes& shapes) {
-  return Expander(module, config, shapes).expand();
+                                      const BaseModelShapes& shapes, StepBudget& budget) {
+  return Expander(module, config, shapes, budget).expand();
 }
 
 }  // namespace loratory::reference

@@ -36,6 +36,6 @@ std::string pattern_path(const CheckpointModule& module, const AdapterConfig& co
 /// Spreads one module: q, k, v of a fused qkv_proj, every expert of a fused tensor. Throws E_SHAPE,
 /// E_CONFIG(r | rank_pattern | target_parameters).
 std::vector<LoraModule> expand_module(const CheckpointModule& module, const AdapterConfig& config,
-                                      const BaseModelShapes& shapes);
+                                      const BaseModelShapes& shapes, StepBudget& budget);
 
 }  // namespace loratory::reference

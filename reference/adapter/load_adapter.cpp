@@ -94,10 +94,12 @@ class Loader {
     warnings_ = config_.warnings;
     warn_of_other_base();
     for (const StoredTensor& tensor : file_.tensors()) read_tensor(tensor);
+    StepBudget budget = step_budget(checkpoint_modules_.size());
     for (const auto& [place, module] : checkpoint_modules_) {
-      require_sound(module);
-      for (LoraModule& piece : expand_module(module, config_, shapes_))
+      require_sound(module, budget);
+      for (LoraModule& piece : expand_module(module, config_, shapes_, budget)) {
         add(std::move(piece), module);
+      }
     }
     if (modules_.empty())
       throw AdapterError(Code::kEmpty, "", "the adapter adapts no module of the model");
@@ -190,14 +192,14 @@ class Loader {
   }
 
   /// Everything about one module that does not depend on its shapes.
-  void require_sound(const CheckpointModule& module) const {
+  void require_sound(const CheckpointModule& module, StepBudget& budget) const {
     require_pair(module);
     const auto [group, enabled] = group_of(module.ref, options_.enabled);
     if (!enabled) {
       throw AdapterError(Code::kUnsupported, group, module.key(),
                          "LoRA is not enabled for these modules", "");
     }
-    require_target(module);
+    require_target(module, budget);
     require_dtype(*module.a, module.a_scale);
     require_dtype(*module.b, module.b_scale);
   }
@@ -213,10 +215,10 @@ class Loader {
   }
 
   /// Parameters have their own list, which parameter_path looks at.
-  void require_target(const CheckpointModule& module) const {
+  void require_target(const CheckpointModule& module, StepBudget& budget) const {
     const Packing packing = module.ref.packing;
     if (packing == Packing::kInnerParameter || packing == Packing::kOuterParameter) return;
-    if (!config_.targets(module.path, module.ref.layer >= 0)) {
+    if (!config_.targets(module.path, module.ref.layer >= 0, budget)) {
       throw AdapterError(Code::kTarget, module.key(),
                          "target_modules of the configuration leave this module out");
     }

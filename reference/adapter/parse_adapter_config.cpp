@@ -20,7 +20,7 @@ using Code = AdapterErrorCode;
 constexpr size_t kLargestConfig = size_t{4} << 20;
 constexpr int kDeepest = 32;
 constexpr int64_t kLargestRank = 1 << 20;
-constexpr int kMostRegexes = 256;
+constexpr int kMostRegexes = 1024;
 
 // Fields that change nothing here [4.6], and those read below. Settings of a feature (corda_config,
 // megatron_core, qalora_group_size) are idle without the field that switches it on: see kRejected.
@@ -190,11 +190,10 @@ class Fields {
     if (it == parsed_.order.end()) return;
     int num_regexes = 0;
     for (const std::string& text : it->second) {
-      PathPattern pattern(text, name);
-      if (!pattern.is_plain() && ++num_regexes > kMostRegexes) {
+      if (!is_plain_pattern(text) && ++num_regexes > kMostRegexes) {
         fail(name, fmt::format("more than {} regular expressions", kMostRegexes));
       }
-      read(std::move(pattern), (*value)[text]);
+      read(PathPattern(text, name, PathPattern::Fit::kEnd), (*value)[text]);
     }
   }
 
@@ -245,7 +244,7 @@ ModuleSelection selection(const Fields& fields, const char* name) {
   if (value == nullptr || !value->is_string()) return fields.texts(name);
   const auto& text = value->get_ref<const std::string&>();
   if (text == "all-linear") return AllLinear{};
-  return PathPattern(text, name);
+  return PathPattern(text, name, PathPattern::Fit::kWholePath);
 }
 
 void read_selections(const Fields& fields, AdapterConfig& config) {
@@ -262,8 +261,7 @@ void read_selections(const Fields& fields, AdapterConfig& config) {
   config.layers_pattern = fields.texts("layers_pattern", /*or_one=*/true);
   std::erase(config.layers_pattern, "");
   for (const std::string& name : config.layers_pattern) {
-    const bool is_name =
-        PathPattern(name, "layers_pattern").is_plain() && name.find('.') == std::string::npos;
+    const bool is_name = is_plain_pattern(name) && name.find('.') == std::string::npos;
     if (!is_name) fail("layers_pattern", "must be names of lists of layers");
   }
   if (!config.layers_to_transform.empty() && names == nullptr) {

@@ -2,118 +2,186 @@
 
 #include <fmt/format.h>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include <algorithm>
-#include <cctype>
-#include <regex>
+#include <array>
 
 #include "reference/adapter/adapter_error.hpp"
 
 namespace loratory::reference {
 namespace {
 
-constexpr size_t kLongestPattern = 1024;
-constexpr int64_t kMostRepetitions = 1000;
-constexpr size_t kLongestPath = 1024;
+constexpr uint32_t kMostHeapKib = 64 << 10;
+
+// Callouts count the steps. Without the shortcuts at the start of a match the machine code and the
+// interpreter take the same number of them.
+constexpr uint32_t kCompileOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF |
+                                     PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_AUTO_CALLOUT |
+                                     PCRE2_NO_START_OPTIMIZE;
+
+template <auto kFree>
+struct Free {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
+using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
+
+PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_plain_char(char c) {
   return is_digit(c) || is_letter(c) || c == '_' || c == '-' || c == '.';
 }
+bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
 
-/// Why the two languages would disagree about `text`, or nullptr.
-const char* foreign_syntax(std::string_view text) {
+/// `group` begins with "(?": "(?i:...)", or "(?i)" at the beginning of a pattern.
+bool sets_flags(std::string_view group, bool at_the_beginning) {
+  const size_t end = group.find_first_not_of("ims", 2);
+  if (end == 2 || end == std::string_view::npos) return false;
+  return group[end] == ':' || (group[end] == ')' && at_the_beginning);
+}
+
+bool is_known_group(std::string_view group, bool at_the_beginning) {
+  if (group.starts_with("(*")) return false;
+  if (!group.starts_with("(?")) return true;
+  constexpr std::array<std::string_view, 7> kKnown{"(?:",  "(?=",  "(?!", "(?>",
+                                                   "(?<=", "(?<!", "(?P<"};
+  return sets_flags(group, at_the_beginning) ||
+         std::ranges::any_of(kKnown,
+                             [&](std::string_view known) { return group.starts_with(known); });
+}
+
+/// \Z says more in PCRE2 only before a line feed, which no path has.
+std::string foreign_escape(char escaped) {
+  if (is_digit(escaped)) return "a back reference";
+  const bool is_known = !is_letter(escaped) || is_one_of(escaped, "dDwWsSbBAZ");
+  return is_known ? "" : fmt::format("'\\{}'", escaped);
+}
+
+/// What stands in a pattern that only one of Python and PCRE2 knows, or that they read differently.
+/// Empty: nothing.
+std::string foreign_syntax(std::string_view text) {
   bool in_class = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
-    if (text[i] == '\0' || text[i] == '\n') return "a control character";
-    if (text[i] == '\\') {
-      const char next = ++i < text.size() ? text[i] : '\\';
-      if (is_digit(next)) return "a back reference";
-      if (is_letter(next) && std::string_view("dDwWsSbB").find(next) == std::string_view::npos) {
-        return "an escape that only Python knows";
-      }
+    if (rest.starts_with('\\')) {
+      std::string foreign = rest.size() > 1 ? foreign_escape(rest[1]) : "";
+      if (!foreign.empty()) return foreign;
+      ++i;
     } else if (in_class) {
-      if (rest.starts_with("[:") || rest.starts_with("[.") || rest.starts_with("[=")) {
-        return "a POSIX class";
-      }
+      const bool is_posix =
+          rest.starts_with("[:") || rest.starts_with("[.") || rest.starts_with("[=");
+      if (is_posix) return "a POSIX class";
       in_class = text[i] != ']';
     } else if (text[i] == '[') {
-      if (rest.starts_with("[]") || rest.starts_with("[^]")) return "an empty class";
       in_class = true;
-    } else if (rest.starts_with("(?") && !rest.starts_with("(?:")) {
-      return "a group other than (...) and (?:...)";
+      if (rest.starts_with("[^")) ++i;
+      if (text.substr(i + 1).starts_with(']')) ++i;  // in the first place it is a character
+    } else if (text[i] == '(' && !is_known_group(rest, i == 0)) {
+      return fmt::format("'{}'", rest.substr(0, 4));
+    } else if (rest.starts_with("{,")) {
+      return "'{,n}' (for '{0,n}')";
     }
   }
-  return nullptr;
+  return "";
 }
 
-/// The product of the numbers in braces bounds the size of the automaton.
-bool repeats_too_often(std::string_view text) {
-  int64_t product = 1;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '{') continue;
-    int64_t largest = 1;
-    int64_t number = 0;
-    for (++i; i < text.size() && (is_digit(text[i]) || text[i] == ','); ++i) {
-      number = text[i] == ',' ? 0 : std::min(number * 10 + (text[i] - '0'), kMostRepetitions + 1);
-      largest = std::max(largest, number);
-    }
-    product *= largest;
-    if (product > kMostRepetitions) return true;
-  }
-  return false;
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 200> text{};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
 }
 
-std::regex compile(const std::string& text) {
-  auto flags = std::regex::ECMAScript | std::regex::nosubs;
-#ifdef __GLIBCXX__
-  flags |= std::regex_constants::__polynomial;  // breadth first: no exponential backtracking
-#endif
-  return std::regex(text, flags);
+int count_step(pcre2_callout_block*, void* budget) {
+  return --static_cast<StepBudget*>(budget)->steps_left < 0 ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+/// pcre2_match from `begin` to the end of the path.
+int match(const pcre2_code* code, std::string_view path, size_t begin, uint32_t options,
+          StepBudget& budget) {
+  const MatchData data(pcre2_match_data_create(1, nullptr));
+  const MatchContext context(pcre2_match_context_create(nullptr));
+  if (!data || !context) return PCRE2_ERROR_NOMEMORY;
+  pcre2_set_heap_limit(context.get(), kMostHeapKib);
+  pcre2_set_callout(context.get(), count_step, &budget);
+  return pcre2_match(code, units(path), path.size(), begin, options, data.get(), context.get());
 }
 
 }  // namespace
 
 struct PathPattern::Compiled {
-  std::regex whole;
-  std::regex end;
+  Code code;
 };
 
-PathPattern::PathPattern(std::string_view text, std::string_view field) : text_(text) {
-  const auto fail = [&](std::string_view rule) {
-    throw AdapterError(AdapterErrorCode::kConfig, field, text, rule, "");
-  };
-  if (text.size() > kLongestPattern) fail("a pattern of more than 1024 characters");
-  if (is_plain()) return;
-  if (const char* what = foreign_syntax(text)) fail(fmt::format("{} is not supported", what));
-  if (repeats_too_often(text)) fail("repetitions of more than 1000 states");
-  try {
-    // On its own first: "a)(b" must not become valid inside the group.
-    std::regex whole = compile(text_);
-    std::regex end = compile("(?:.*\\.)?(?:" + text_ + ")");
-    compiled_ = std::make_shared<const Compiled>(Compiled{std::move(whole), std::move(end)});
-  } catch (const std::regex_error&) {
-    fail("is not a regular expression");
+PathPattern::PathPattern(std::string_view text, std::string_view field, Fit fit)
+    : text_(text), field_(field), fit_(fit) {
+  if (is_plain_pattern(text)) return;
+  const std::string foreign = foreign_syntax(text);
+  if (!foreign.empty()) fail(fmt::format("{} is not supported in a pattern", foreign));
+  const CompileContext context(pcre2_compile_context_create(nullptr));
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  size_t offset = 0;
+  Code code(
+      pcre2_compile(units(text), text.size(), kCompileOptions, &error, &offset, context.get()));
+  if (!code) {
+    fail(fmt::format("is not a regular expression: {} (byte {})", message_of(error), offset));
   }
+  // Every module meets this pattern. Those of ranks are many and mostly fail at once, which does
+  // not pay for the compilation. Where machine code cannot be made, the interpreter runs.
+  if (fit == Fit::kWholePath) pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  compiled_ = std::make_shared<const Compiled>(Compiled{std::move(code)});
 }
 
-bool PathPattern::is_plain() const { return std::ranges::all_of(text_, is_plain_char); }
-
-bool PathPattern::matches(std::string_view path) const {
-  if (path.size() > kLongestPath) return false;
-  if (compiled_) return std::regex_match(path.begin(), path.end(), compiled_->whole);
-  // '.' stands for any character.
-  return std::ranges::equal(text_, path, [](char p, char c) { return p == '.' || p == c; });
+bool PathPattern::matches(std::string_view path, StepBudget& budget) const {
+  if (--budget.steps_left < 0) fail_for_work();
+  if (!compiled_) return plain_matches(path);
+  if (matches_from(path, 0, budget)) return true;
+  if (fit_ == Fit::kWholePath) return false;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1)) {
+    if (matches_from(path, dot + 1, budget)) return true;
+  }
+  return false;
 }
 
-bool PathPattern::matches_end(std::string_view path) const {
-  if (path.size() > kLongestPath) return false;
-  if (compiled_) return std::regex_match(path.begin(), path.end(), compiled_->end);
-  if (text_.size() > path.size()) return false;
+bool PathPattern::plain_matches(std::string_view path) const {
+  if (path.size() < text_.size()) return false;
   const size_t begin = path.size() - text_.size();
-  return (begin == 0 || path[begin - 1] == '.') && matches(path.substr(begin));
+  const bool may_begin = begin == 0 || (fit_ == Fit::kEnd && path[begin - 1] == '.');
+  // '.' stands for any character.
+  return may_begin && std::ranges::equal(text_, path.substr(begin),
+                                         [](char p, char c) { return p == '.' || p == c; });
 }
+
+bool PathPattern::matches_from(std::string_view path, size_t begin, StepBudget& budget) const {
+  const StepBudget before = budget;
+  int result = match(compiled_->code.get(), path, begin, 0, budget);
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
+    budget = before;
+    result = match(compiled_->code.get(), path, begin, PCRE2_NO_JIT, budget);
+  }
+  if (result < 0 && result != PCRE2_ERROR_NOMATCH) fail_for_work();
+  return result >= 0;
+}
+
+void PathPattern::fail_for_work() const {
+  fail("takes too many steps to match the modules of the adapter",
+       "repeat nothing that repeats, or list the modules by name");
+}
+
+void PathPattern::fail(std::string_view rule, std::string_view remedy) const {
+  throw AdapterError(AdapterErrorCode::kConfig, field_, text_, rule, remedy);
+}
+
+bool is_plain_pattern(std::string_view text) { return std::ranges::all_of(text, is_plain_char); }
 
 bool names_path(std::string_view name, std::string_view path) {
   return path == name || (path.size() > name.size() && path.ends_with(name) &&

@@ -37,6 +37,24 @@ std::string refusal_of(const std::string& fields) {
   return refusal("{" + fields + R"("r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]})");
 }
 
+RankAndAlpha rank_and_alpha(const AdapterConfig& config, std::string_view path) {
+  StepBudget budget = step_budget(1);
+  return config.rank_and_alpha_of(path, budget);
+}
+
+int64_t rank_of(const AdapterConfig& config, std::string_view path = kQ) {
+  return rank_and_alpha(config, path).rank;
+}
+
+float scaling_of(const AdapterConfig& config, std::string_view path = kQ) {
+  return config.scaling_of(path, rank_and_alpha(config, path));
+}
+
+bool targets(const AdapterConfig& config, std::string_view path, bool is_linear = true) {
+  StepBudget budget = step_budget(1);
+  return config.targets(path, is_linear, budget);
+}
+
 // [4.4]
 TEST(AdapterConfig, RequiredFields) {
   EXPECT_EQ(refusal("{}"), "E_CONFIG(r, lora_alpha, target_modules)");
@@ -63,20 +81,20 @@ TEST(AdapterConfig, RequiredFields) {
 
 // [1.10] [4.7] [4.8]
 TEST(AdapterConfig, ScalingIsAlphaOverTheRankOfTheModule) {
-  EXPECT_EQ(parse("").scaling_of(kQ), 2.0F);
-  EXPECT_EQ(parse("\"use_rslora\": true,").scaling_of(kQ), static_cast<float>(16 / std::sqrt(8.0)));
+  EXPECT_EQ(scaling_of(parse("")), 2.0F);
+  EXPECT_EQ(scaling_of(parse("\"use_rslora\": true,")), static_cast<float>(16 / std::sqrt(8.0)));
   const auto patterned = parse(R"("use_rslora": true, "rank_pattern": {"q_proj": 4},)");
-  EXPECT_EQ(patterned.scaling_of(kQ), 8.0F);
+  EXPECT_EQ(scaling_of(patterned), 8.0F);
   const auto both = parse(R"("rank_pattern": {"q_proj": 4}, "alpha_pattern": {"layers.1.*": 3},)");
-  EXPECT_EQ(both.scaling_of(kQ), 0.75F);
-  EXPECT_EQ(both.scaling_of("model.layers.2.self_attn.q_proj"), 4.0F);
+  EXPECT_EQ(scaling_of(both), 0.75F);
+  EXPECT_EQ(scaling_of(both, "model.layers.2.self_attn.q_proj"), 4.0F);
 }
 
 // [1.12] [4.8]
 TEST(AdapterConfig, AlphaMayBeZeroOrNegativeNotInfinite) {
   const char* text = R"({{"r": 1, "lora_alpha": {}, "target_modules": ["q_proj"]}})";
   const auto scaling = [&](const char* alpha) {
-    return parse_adapter_config(fmt::format(fmt::runtime(text), alpha)).scaling_of(kQ);
+    return scaling_of(parse_adapter_config(fmt::format(fmt::runtime(text), alpha)));
   };
   EXPECT_EQ(scaling("0"), 0.0F);
   EXPECT_EQ(scaling("-2.5"), -2.5F);
@@ -109,48 +127,42 @@ TEST(AdapterConfig, PatternsMatchTheEndOfAPathFromAComponentOn) {
            {"", false},
        }) {
     const auto config = parse(fmt::format(R"("rank_pattern": {{"{}": 3}},)", text));
-    EXPECT_EQ(config.rank_of(kQ), matches ? 3 : 8) << text;
-    EXPECT_EQ(config.rank_field_of(kQ), matches ? "rank_pattern" : "r") << text;
+    EXPECT_EQ(rank_of(config), matches ? 3 : 8) << text;
+    EXPECT_EQ(rank_and_alpha(config, kQ).rank_field, matches ? "rank_pattern" : "r") << text;
   }
 }
 
 // [4.7]
 TEST(AdapterConfig, TheFirstMatchInFileOrderCounts) {
-  EXPECT_EQ(parse(R"("rank_pattern": {"q_proj": 3, ".*q_proj": 4},)").rank_of(kQ), 3);
-  EXPECT_EQ(parse(R"("rank_pattern": {".*q_proj": 4, "q_proj": 3},)").rank_of(kQ), 4);
-  EXPECT_EQ(parse(R"("rank_pattern": {"z": 1, "q_proj": 3, "a": 2},)").rank_of(kQ), 3);
+  EXPECT_EQ(rank_of(parse(R"("rank_pattern": {"q_proj": 3, ".*q_proj": 4},)")), 3);
+  EXPECT_EQ(rank_of(parse(R"("rank_pattern": {".*q_proj": 4, "q_proj": 3},)")), 4);
+  EXPECT_EQ(rank_of(parse(R"("rank_pattern": {"z": 1, "q_proj": 3, "a": 2},)")), 3);
 }
 
 // [4.7]
 TEST(AdapterConfig, PatternsThatDoNotCompileOrMeanSomethingElse) {
-  const std::string deep(1025, 'a');
-  for (const std::string& pattern :
-       {std::string("("), std::string("a)(b"), std::string("*a"), std::string("(?i)q_proj"),
-        std::string("(?P<n>q)"), std::string("(?<=q)_proj"), std::string("(q)\\\\1"),
-        std::string("\\\\Aq_proj"), std::string("[]q]"), std::string("[[:alpha:]]+"),
-        std::string("((a{100}){100}){100}"), deep}) {
+  for (const char* pattern : {"(", "a)(b", "*a", "(q)\\\\1", "(?R)", "[[:alpha:]]+"}) {
     EXPECT_EQ(refusal_of(fmt::format(R"("rank_pattern": {{"{}": 3}},)", pattern)),
               "E_CONFIG(rank_pattern)")
         << pattern;
   }
 }
 
-// [4.19]
-// Backtracking needs 2^40 steps for these.
-TEST(AdapterConfig, NoPatternTakesExponentialTime) {
-  const std::string path = "model." + std::string(60, 'a') + "!";
-  for (const char* pattern : {"(a+)+", "(a*)*b", "(a|aa)+", "(.*)*(.*)*x", "(a|a)*(a|a)*b"}) {
-    const auto config = parse(fmt::format(R"("rank_pattern": {{"{}": 3}},)", pattern));
-    EXPECT_EQ(config.rank_of(path), 8) << pattern;
-  }
+// [4.7] [4.19] 2^20 steps, 2^15 more for each module, 2^26 at most.
+TEST(AdapterConfig, TheBudgetOfItsPatterns) {
+  EXPECT_EQ(step_budget(0).steps_left, 1 << 20);
+  EXPECT_EQ(step_budget(140).steps_left, (1 << 20) + 140 * (1 << 15));
+  EXPECT_EQ(step_budget(2016).steps_left, 1 << 26);
+  EXPECT_EQ(step_budget(2017).steps_left, 1 << 26);
+  EXPECT_EQ(step_budget(SIZE_MAX).steps_left, 1 << 26);
 }
 
 // [4.4] [4.7]
 TEST(AdapterConfig, TargetModules) {
   const auto targets = [](const std::string& selection, const char* path, bool is_linear = true) {
-    return parse_adapter_config(R"({"r": 8, "lora_alpha": 16, "target_modules": )" + selection +
-                                "}")
-        .targets(path, is_linear);
+    const AdapterConfig config =
+        parse_adapter_config(R"({"r": 8, "lora_alpha": 16, "target_modules": )" + selection + "}");
+    return reference::targets(config, path, is_linear);
   };
   EXPECT_TRUE(targets(R"(["v_proj", "q_proj"])", kQ));
   EXPECT_TRUE(targets(R"(["self_attn.q_proj"])", kQ));
@@ -167,28 +179,27 @@ TEST(AdapterConfig, TargetModules) {
 // [1.52] [4.5]
 TEST(AdapterConfig, ExcludedModulesAndChosenLayers) {
   const char* path2 = "model.layers.2.self_attn.q_proj";
-  EXPECT_FALSE(parse(R"("exclude_modules": ["q_proj"],)").targets(kQ, true));
-  EXPECT_FALSE(parse(R"("exclude_modules": ".*layers.1.*",)").targets(kQ, true));
-  EXPECT_TRUE(parse(R"("exclude_modules": ".*layers.1.*",)").targets(path2, true));
-  EXPECT_TRUE(parse(R"("layers_to_transform": [1, 3],)").targets(kQ, true));
-  EXPECT_FALSE(parse(R"("layers_to_transform": [1, 3],)").targets(path2, true));
-  EXPECT_TRUE(
-      parse(R"("layers_to_transform": 2, "layers_pattern": "layers",)").targets(path2, true));
-  EXPECT_FALSE(parse(R"("layers_to_transform": 2, "layers_pattern": ["h"],)").targets(path2, true));
+  EXPECT_FALSE(targets(parse(R"("exclude_modules": ["q_proj"],)"), kQ));
+  EXPECT_FALSE(targets(parse(R"("exclude_modules": ".*layers.1.*",)"), kQ));
+  EXPECT_TRUE(targets(parse(R"("exclude_modules": ".*layers.1.*",)"), path2));
+  EXPECT_TRUE(targets(parse(R"("layers_to_transform": [1, 3],)"), kQ));
+  EXPECT_FALSE(targets(parse(R"("layers_to_transform": [1, 3],)"), path2));
+  EXPECT_TRUE(targets(parse(R"("layers_to_transform": 2, "layers_pattern": "layers",)"), path2));
+  EXPECT_FALSE(targets(parse(R"("layers_to_transform": 2, "layers_pattern": ["h"],)"), path2));
 }
 
 // [4.5]
 // As PEFT's regular expressions do it: the last number that follows a name.
 TEST(AdapterConfig, TheLayerOfAPath) {
   const char* expert = "model.layers.2.mlp.experts.5.q_proj";
-  EXPECT_TRUE(parse(R"("layers_to_transform": [5],)").targets(expert, true));
-  EXPECT_FALSE(parse(R"("layers_to_transform": [2],)").targets(expert, true));
+  EXPECT_TRUE(targets(parse(R"("layers_to_transform": [5],)"), expert));
+  EXPECT_FALSE(targets(parse(R"("layers_to_transform": [2],)"), expert));
   const std::string layers = R"("layers_pattern": ["h", "layers"],)";
-  EXPECT_TRUE(parse(layers + R"("layers_to_transform": [2],)").targets(expert, true));
-  EXPECT_FALSE(parse(layers + R"("layers_to_transform": [5],)").targets(expert, true));
-  EXPECT_FALSE(parse(R"("layers_to_transform": [0],)").targets("lm_head.q_proj", true));
-  EXPECT_FALSE(parse(R"("layers_to_transform": [1],)").targets("layers.1.q_proj", true));
-  EXPECT_TRUE(parse(R"("layers_to_transform": [7],)").targets("q_proj", true)) << "named in full";
+  EXPECT_TRUE(targets(parse(layers + R"("layers_to_transform": [2],)"), expert));
+  EXPECT_FALSE(targets(parse(layers + R"("layers_to_transform": [5],)"), expert));
+  EXPECT_FALSE(targets(parse(R"("layers_to_transform": [0],)"), "lm_head.q_proj"));
+  EXPECT_FALSE(targets(parse(R"("layers_to_transform": [1],)"), "layers.1.q_proj"));
+  EXPECT_TRUE(targets(parse(R"("layers_to_transform": [7],)"), "q_proj")) << "named in full";
   EXPECT_EQ(refusal_of(R"("layers_pattern": "l.*",)"), "E_CONFIG(layers_pattern)");
   EXPECT_EQ(refusal(R"({"r": 1, "lora_alpha": 1, "target_modules": ".*",
                         "layers_to_transform": 1})"),
@@ -252,7 +263,7 @@ TEST(AdapterConfig, OtherMethodsThanLora) {
   for (const char* type : {"LOHA", "LOKR", "ADALORA", "VERA", "IA3", "lora", ""}) {
     EXPECT_EQ(refusal_of(fmt::format(R"("peft_type": "{}",)", type)), "E_UNSUPPORTED(peft_type)");
   }
-  EXPECT_EQ(refusal_of(R"("exclude_modules": "(?i)q",)"), "E_CONFIG(exclude_modules)");
+  EXPECT_EQ(refusal_of("\"exclude_modules\": \"(?R)\","), "E_CONFIG(exclude_modules)");
 }
 
 // [1.52] [4.6]

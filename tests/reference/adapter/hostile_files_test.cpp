@@ -235,7 +235,32 @@ TEST(HostileFiles, HugeNumbersInConfigurations) {
   EXPECT_EQ(code("8", "1", R"(, "layers_to_transform": [9223372036854775808])"), "E_CONFIG");
   // A number of its own right that no module can use: found when a module asks.
   const auto config = parse_adapter_config(fmt::format(fmt::runtime(valid), "1", "1e308", ""));
-  EXPECT_THROW(config.scaling_of("q"), AdapterError);
+  EXPECT_THROW(config.scaling_of("q", {.rank = config.rank, .alpha = config.alpha}), AdapterError);
+}
+
+// [4.7] [4.19] 50 patterns that backtrack, each of which a module passes through: refused for the
+// work of all together, with the pattern that ended it.
+TEST(HostileFiles, PatternsThatBacktrack) {
+  std::string patterns;
+  for (int i = 0; i < 50; ++i) {
+    patterns += fmt::format(R"({}"(.*.*)*x{}": 3)", i == 0 ? "" : ", ", i);
+  }
+  const AdapterConfig config =
+      config_of(R"("r": 2, "lora_alpha": 3, "rank_pattern": {)" + patterns + "}");
+  TestTensors tensors;
+  for (int layer = 0; layer < 20; ++layer) {
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      const std::string path = fmt::format("model.layers.{}.self_attn.{}", layer, name);
+      const int64_t rows = name[0] == 'q' ? 12 : name[0] == 'o' ? 8 : 6;
+      tensors.add_pair(path, rows, name[0] == 'o' ? 11 : 8);
+    }
+    tensors.add_pair(fmt::format("model.layers.{}.mlp.gate_proj", layer), 14, 8)
+        .add_pair(fmt::format("model.layers.{}.mlp.up_proj", layer), 14, 8)
+        .add_pair(fmt::format("model.layers.{}.mlp.down_proj", layer), 8, 14);
+  }
+  EXPECT_EQ(tensors.refusal(), "accepted");
+  EXPECT_EQ(tensors.refusal(config), "E_CONFIG(rank_pattern)");
+  EXPECT_THAT(tensors.last_error(), testing::HasSubstr("takes too many steps"));
 }
 
 }  // namespace
