@@ -14,7 +14,7 @@
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/base/input_error.hpp"
-#include "scheduler_sim/executors/slot_lora.hpp"
+#include "reference/model/slot_lora.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -201,7 +201,7 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
 // --- slots ----------------------------------------------------------------------------------
 
 /// Every byte of the slots, A and B of all slices.
-std::vector<reference::LoraSlice> all_slices(const SlotWeights& slots,
+std::vector<reference::LoraSlice> all_slices(const reference::SlotWeights& slots,
                                              const reference::ModelConfig& model) {
   using reference::PackedLinear;
   std::vector<reference::LoraSlice> out{slots.embedding()};
@@ -227,8 +227,8 @@ bool same_bytes(const reference::ConstTensorView& a, const reference::ConstTenso
   return a.shape == b.shape && std::memcmp(a[slot].data, b[slot].data, num_bytes) == 0;
 }
 
-bool same_slot(const SlotWeights& a, const SlotWeights& b, const reference::ModelConfig& model,
-               int32_t slot) {
+bool same_slot(const reference::SlotWeights& a, const reference::SlotWeights& b,
+               const reference::ModelConfig& model, int32_t slot) {
   const auto slices_a = all_slices(a, model), slices_b = all_slices(b, model);
   for (size_t i = 0; i < slices_a.size(); ++i) {
     const reference::LoraSlice &x = slices_a[i], &y = slices_b[i];
@@ -240,8 +240,8 @@ bool same_slot(const SlotWeights& a, const SlotWeights& b, const reference::Mode
 }
 
 /// Logits of `tokens`, run as one sequence in `slot` beside base tokens.
-reference::Matrix<float> logits_in_slot(const Model& model, const SlotWeights& slots, int32_t slot,
-                                        const std::vector<int32_t>& tokens) {
+reference::Matrix<float> logits_in_slot(const Model& model, const reference::SlotWeights& slots,
+                                        int32_t slot, const std::vector<int32_t>& tokens) {
   const auto num_tokens = int64_t(tokens.size());
   std::vector<BlockId> table;
   reference::TokenBatch batch;
@@ -257,7 +257,7 @@ reference::Matrix<float> logits_in_slot(const Model& model, const SlotWeights& s
   batch.ids = tokens;
   for (int64_t i = 0; i < num_tokens; ++i) batch.positions.push_back(i);
   batch.sequences.assign(tokens.size(), 0);
-  const SlotLora lora(slots, std::vector<int32_t>(tokens.size(), slot));
+  const reference::SlotLora lora(slots, std::vector<int32_t>(tokens.size(), slot));
   return reference::forward<float>(model, batch, kv, &lora);
 }
 
@@ -282,7 +282,7 @@ RC_GTEST_PROP(Executor, AReusedSlotIsAFreshSlot, ()) {
     if (i == 0) options = {.rank = 4, .embed_tokens = true, .lm_head = true};  // the rich one
     adapters.push_back(random_adapter(model.config, c.seed + i, options));
   }
-  SlotWeights slots(shapes, max_loras, max_rank);
+  reference::SlotWeights slots(shapes, max_loras, max_rank);
   std::vector<const reference::Adapter*> owner(size_t(max_loras), nullptr);
   bool reused = false;
   for (int i = 0; i < c.num_ops; ++i) {
@@ -299,7 +299,7 @@ RC_GTEST_PROP(Executor, AReusedSlotIsAFreshSlot, ()) {
   }
   const std::vector<int32_t> tokens = reference::random_tokens(model.config, 5, c.seed);
   for (int32_t slot = 0; slot < max_loras; ++slot) {
-    SlotWeights fresh(shapes, max_loras, max_rank);
+    reference::SlotWeights fresh(shapes, max_loras, max_rank);
     const reference::Adapter* adapter = owner[size_t(slot)];
     if (adapter != nullptr) fresh.fill(slot, *adapter, slots.content(slot));
     RC_ASSERT(same_slot(slots, fresh, model.config, slot));
@@ -340,7 +340,7 @@ RC_GTEST_PROP(Executor, ASlotFilledUnderAStepIsCaught, ()) {
   RC_ASSERT(engine.runner.problem(plan, engine.scheduler) == "");
   const auto damage = Damage(draw(4));
   const auto slot = int32_t(draw(config.residency.max_loras));
-  const SlotContent before = engine.runner.slot(slot);
+  const reference::SlotContent before = engine.runner.slot(slot);
   if (damage == Damage::none || before.uid == kBaseUid) return;
   engine.runner.begin_copy(slot);
   if (damage != Damage::half_filled) {

@@ -8,7 +8,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/layout/batch_layout.hpp"
-#include "scheduler_sim/executors/slot_lora.hpp"
+#include "reference/model/slot_lora.hpp"
 
 namespace loratory::sim {
 
@@ -28,7 +28,8 @@ bool has_no_weights(const StepRow& row, const Scheduler& scheduler) {
          scheduler.request(row.request).end_at_commit;
 }
 
-std::string problem_of(const StepRow& row, const SlotWeights& slots, const Residency& residency) {
+std::string problem_of(const StepRow& row, const reference::SlotWeights& slots,
+                       const Residency& residency) {
   if (row.adapter == kBaseRef) {
     return row.slot == kNoSlot ? "" : fmt::format("a base row has slot {}", row.slot);
   }
@@ -36,7 +37,7 @@ std::string problem_of(const StepRow& row, const SlotWeights& slots, const Resid
   if (row.slot < 0 || row.slot >= slots.max_loras()) {
     return fmt::format("adapter {} has slot {}", uid, row.slot);
   }
-  const SlotContent planned{uid, row.generation}, found = slots.content(row.slot);
+  const reference::SlotContent planned{uid, row.generation}, found = slots.content(row.slot);
   if (found == planned) return "";
   return fmt::format("slot {} holds adapter {} of generation {}, the plan says {} of {}", row.slot,
                      found.uid, found.generation, planned.uid, planned.generation);
@@ -160,7 +161,7 @@ std::vector<int32_t> ModelRunner::run(const StepPlan& plan, const Scheduler& sch
   if (batch.tokens.ids.empty()) return sampled;
 
   kv_.begin_step(std::move(batch.sequences));
-  const SlotLora lora(slots_, token_slots(batch.slots));
+  const reference::SlotLora lora(slots_, token_slots(batch.slots));
   const Matrix<float> logits = forward<float>(model_, batch.tokens, kv_, &lora);
   for (size_t i = 0; i < batch.columns.size(); ++i) {
     logits_.col(Eigen::Index(batch.columns[i])) = logits.col(Eigen::Index(i));

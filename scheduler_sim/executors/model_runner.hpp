@@ -8,8 +8,8 @@
 
 #include "reference/model/model.hpp"
 #include "reference/model/sampling.hpp"
+#include "reference/model/slot_weights.hpp"
 #include "scheduler_sim/executors/paged_kv.hpp"
-#include "scheduler_sim/executors/slot_weights.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 
 namespace loratory::sim {
@@ -54,7 +54,7 @@ class ModelRunner {
   void begin_copy(int32_t slot) { slots_.begin_fill(slot); }
   void end_copy(Uid uid, int32_t slot, uint64_t generation);
   bool is_on_cpu(Uid uid) const { return on_cpu_.contains(uid); }
-  const SlotContent& slot(int32_t index) const { return slots_.content(index); }
+  const reference::SlotContent& slot(int32_t index) const { return slots_.content(index); }
 
   // --- requests -----------------------------------------------------------------------------
   /// How its tokens are sampled; greedy if nothing is said. `id` as in RequestSpec.
@@ -79,7 +79,7 @@ class ModelRunner {
 
   const reference::Model& model_;
   ModelRunnerConfig config_;
-  SlotWeights slots_;
+  reference::SlotWeights slots_;
   PagedKv kv_;
   std::unordered_map<Uid, AdapterSource> sources_;
   std::unordered_map<Uid, reference::Adapter> on_cpu_;

@@ -51,7 +51,7 @@ TEST_F(LaunchDeathTest, ThePlanCarriesTheGeneration) {  // [2.12]
   ASSERT_EQ(both.rows.size(), 2U);
   EXPECT_EQ(both.rows[1].slot, 0);
   EXPECT_EQ(both.rows[1].generation, engine_.scheduler.residency().slot_generation(0));
-  EXPECT_EQ(engine_.runner.slot(0), (SlotContent{2, both.rows[1].generation}));
+  EXPECT_EQ(engine_.runner.slot(0), (reference::SlotContent{2, both.rows[1].generation}));
   EXPECT_EQ(problem(both), "");
 }
 

@@ -1,16 +1,9 @@
-#include "scheduler_sim/executors/slot_lora.hpp"
+#include "reference/model/slot_lora.hpp"
 
 #include "reference/base/check.hpp"
 #include "reference/lora/linear.hpp"
 
-namespace loratory::sim {
-
-using reference::ConstTensorView;
-using reference::Dtype;
-using reference::LinearRef;
-using reference::Matrix;
-using reference::PackedLinear;
-using reference::TensorView;
+namespace loratory::reference {
 
 namespace {
 
@@ -36,19 +29,19 @@ void SlotLora::add(const LinearRef& linear, std::span<const int64_t> tokens, con
   }
   const auto slices = weights_.slices(linear);
   if (linear.kind == PackedLinear::kLmHead) {
-    reference::lora_logits(rows_of(x), slots, slices[0], {}, rows_of(y));
+    lora_logits(rows_of(x), slots, slices[0], {}, rows_of(y));
   } else {
-    reference::lora_linear({.x = rows_of(x), .slots = slots, .slices = slices, .y = rows_of(y)});
+    lora_linear({.x = rows_of(x), .slots = slots, .slices = slices, .y = rows_of(y)});
   }
 }
 
 void SlotLora::add_embedding(std::span<const int32_t> ids, Matrix<float>& y) const {
   LORATORY_ASSERT(ids.size() == token_slots_.size(), "one slot for each token of the step");
   const std::vector<int64_t> token_ids(ids.begin(), ids.end());
-  reference::lora_embedding({.token_ids = token_ids,
-                             .slots = token_slots_,
-                             .slice = weights_.embedding(),
-                             .y = rows_of(y)});
+  lora_embedding({.token_ids = token_ids,
+                  .slots = token_slots_,
+                  .slice = weights_.embedding(),
+                  .y = rows_of(y)});
 }
 
-}  // namespace loratory::sim
+}  // namespace loratory::reference

@@ -7,14 +7,13 @@
 #include "reference/adapter/adapter.hpp"
 #include "reference/lora/linear.hpp"
 #include "reference/model/packed_linear.hpp"
-#include "scheduler_sim/residency/residency.hpp"
 
-namespace loratory::sim {
+namespace loratory::reference {
 
 /// What a slot holds; a slot that is being filled, or never was, holds nothing (uid 0).
 struct SlotContent {
-  Uid uid = kBaseUid;
-  uint64_t generation = 0;  ///< Residency::slot_generation when it was given to `uid`
+  uint64_t uid = 0;         ///< of the adapter
+  uint64_t generation = 0;  ///< how often the slot had been given to an adapter, this one included
 
   friend bool operator==(const SlotContent&, const SlotContent&) = default;
 };
@@ -29,38 +28,38 @@ struct SlotContent {
 /// Cost     a fill: O(weights of the slot).
 class SlotWeights {
  public:
-  SlotWeights(const reference::BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank);
+  SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank);
 
   /// Is there a place for every module, and is no rank too large?
-  bool fits(const reference::Adapter& adapter) const;
+  bool fits(const Adapter& adapter) const;
 
   /// The slot holds nothing from here to the fill; all of it is NaN.
   void begin_fill(int32_t slot);
   /// Weights are cast to float, fp8 ones dequantised.
-  void fill(int32_t slot, const reference::Adapter& adapter, const SlotContent& content);
+  void fill(int32_t slot, const Adapter& adapter, const SlotContent& content);
 
   int32_t max_loras() const { return int32_t(contents_.size()); }
   const SlotContent& content(int32_t slot) const;
 
   /// The slices of a layer in their order. The views see every later fill.
-  std::vector<reference::LoraSlice> slices(const reference::LinearRef& linear) const;
-  reference::LoraSlice embedding() const;
+  std::vector<LoraSlice> slices(const LinearRef& linear) const;
+  LoraSlice embedding() const;
 
  private:
   struct Module {
-    reference::Tensor a, b;
+    Tensor a, b;
     std::vector<int32_t> ranks;
     std::vector<float> scalings;
 
-    reference::LoraSlice slice() const { return {a.view(), b.view(), ranks, scalings, {}}; }
+    LoraSlice slice() const { return {a.view(), b.view(), ranks, scalings, {}}; }
   };
 
-  void add_module(const reference::BaseModelShapes& shapes, const reference::ModuleId& id);
+  void add_module(const BaseModelShapes& shapes, const ModuleId& id);
   void clear(Module& module, int32_t slot);
 
   int64_t max_rank_;
   std::vector<SlotContent> contents_;
-  std::map<reference::ModuleId, Module> modules_;
+  std::map<ModuleId, Module> modules_;
 };
 
-}  // namespace loratory::sim
+}  // namespace loratory::reference

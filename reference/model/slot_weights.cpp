@@ -1,4 +1,4 @@
-#include "scheduler_sim/executors/slot_weights.hpp"
+#include "reference/model/slot_weights.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -7,17 +7,7 @@
 #include "reference/adapter/expand_module.hpp"
 #include "reference/base/check.hpp"
 
-namespace loratory::sim {
-
-using reference::Adapter;
-using reference::BaseModelShapes;
-using reference::Dtype;
-using reference::LinearRef;
-using reference::LoraModule;
-using reference::LoraSlice;
-using reference::ModuleId;
-using reference::Projection;
-using reference::TensorView;
+namespace loratory::reference {
 
 namespace {
 
@@ -30,7 +20,7 @@ void poison(const TensorView& view) {
 }
 
 /// All of `from` into the corner of `to`.
-void write(const reference::Matrix<float>& from, const TensorView& to) {
+void write(const Matrix<float>& from, const TensorView& to) {
   for (Eigen::Index i = 0; i < from.rows(); ++i) {
     for (Eigen::Index j = 0; j < from.cols(); ++j) to.set(from(i, j), i, j);
   }
@@ -104,7 +94,7 @@ void SlotWeights::fill(int32_t slot, const Adapter& adapter, const SlotContent& 
 
 std::vector<LoraSlice> SlotWeights::slices(const LinearRef& linear) const {
   std::vector<LoraSlice> out;
-  for (const Projection p : reference::projections(linear.kind)) {
+  for (const Projection p : projections(linear.kind)) {
     const auto module = modules_.find({linear.layer, linear.expert, p});
     LORATORY_ASSERT(module != modules_.end(), "a layer of the model");
     out.push_back(module->second.slice());
@@ -116,4 +106,4 @@ LoraSlice SlotWeights::embedding() const {
   return modules_.at({-1, -1, Projection::kEmbedTokens}).slice();
 }
 
-}  // namespace loratory::sim
+}  // namespace loratory::reference

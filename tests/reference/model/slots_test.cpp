@@ -3,28 +3,20 @@
 #include <cmath>
 #include <limits>
 
-#include "fuzz/support/engine_case.hpp"
+#include "fuzz/support/random_model.hpp"
 #include "reference/layout/batch_layout.hpp"
-#include "scheduler_sim/executors/slot_lora.hpp"
-#include "scheduler_sim/executors/slot_weights.hpp"
+#include "reference/model/slot_lora.hpp"
+#include "reference/model/slot_weights.hpp"
 #include "tests/reference/adapter/adapter_files.hpp"
 
-namespace loratory::sim {
+namespace loratory::reference {
 namespace {
-
-using reference::kBaseSlot;
-using reference::LinearRef;
-using reference::LoraSlice;
-using reference::Matrix;
-using reference::ModelConfig;
-using reference::PackedLinear;
-using reference::RandomAdapter;
 
 constexpr int64_t kMaxRank = 4;
 const LinearRef kQkv{0, -1, PackedLinear::kQkv};
 const LinearRef kDown{1, -1, PackedLinear::kDown};
 
-ModelConfig model() { return reference::tiny_model_config(); }
+ModelConfig model() { return tiny_model_config(); }
 SlotWeights empty_slots(int32_t max_loras) {
   return {base_model_shapes(model()), max_loras, kMaxRank};
 }
@@ -38,16 +30,13 @@ RandomAdapter everything(uint64_t seed) {
 // [1.43]: bits 0x38 are 1 in e4m3 and 0.5 in e5m2.
 TEST(SlotWeights, Fp8BecomesNumbers) {
   const std::string path = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
-  reference::TestTensors tensors;
-  tensors
-      .add_bytes(path + "A.weight", reference::StorageDtype::kF8E4M3, {2, 8},
-                 std::string(16, '\x38'))
-      .add_bytes(path + "B.weight", reference::StorageDtype::kF8E5M2, {12, 2},
-                 std::string(24, '\x38'))
+  TestTensors tensors;
+  tensors.add_bytes(path + "A.weight", StorageDtype::kF8E4M3, {2, 8}, std::string(16, '\x38'))
+      .add_bytes(path + "B.weight", StorageDtype::kF8E5M2, {12, 2}, std::string(24, '\x38'))
       .add_numbers(path + "A.weight_scale", {2}, {3, 5})
       .add_numbers(path + "B.weight_scale", {1}, {7});
-  const reference::Adapter adapter = tensors.load();
-  SlotWeights slots(reference::small_model(), 1, 2);
+  const Adapter adapter = tensors.load();
+  SlotWeights slots(small_model(), 1, 2);
   slots.fill(0, adapter, {1, 1});
   const LoraSlice q = slots.slices(kQkv)[0];
   EXPECT_EQ(q.a.get(0, 0, 7), 3);
@@ -55,7 +44,7 @@ TEST(SlotWeights, Fp8BecomesNumbers) {
   EXPECT_EQ(q.b.get(0, 11, 1), 3.5);
 }
 
-int64_t num_finite(const reference::ConstTensorView& view) {
+int64_t num_finite(const ConstTensorView& view) {
   int64_t count = 0;
   for (int64_t i = 0; i < view.size(0); ++i) {
     for (int64_t j = 0; j < view.size(1); ++j) count += std::isfinite(view.get(i, j));
@@ -72,9 +61,9 @@ TEST(SlotWeights, WhereOneAdapterLies) {  // [1.26] [5.9]
   const auto slices = slots.slices(kQkv);
   ASSERT_EQ(slices.size(), 3U);
   const LoraSlice& k = slices[1];
-  EXPECT_EQ(k.a.shape, (reference::Extents{3, kMaxRank, 64}));
-  EXPECT_EQ(k.b.shape, (reference::Extents{3, 32, kMaxRank}));
-  const reference::LoraModule* module = a.adapter.find({0, -1, reference::Projection::kK});
+  EXPECT_EQ(k.a.shape, (Extents{3, kMaxRank, 64}));
+  EXPECT_EQ(k.b.shape, (Extents{3, 32, kMaxRank}));
+  const LoraModule* module = a.adapter.find({0, -1, Projection::kK});
   ASSERT_NE(module, nullptr);
   EXPECT_EQ(k.ranks[1], 2);
   EXPECT_EQ(k.scalings[1], module->scaling);
@@ -114,7 +103,7 @@ TEST(SlotWeights, KnowsWhatFits) {  // [5.10]
   const SlotWeights slots = empty_slots(1);
   EXPECT_TRUE(slots.fits(everything(1).adapter));
   EXPECT_FALSE(slots.fits(attention_only(1, 5).adapter));
-  const ModelConfig experts = reference::with_experts(model(), 2, 1);
+  const ModelConfig experts = with_experts(model(), 2, 1);
   EXPECT_FALSE(slots.fits(random_adapter(experts, 1).adapter));  // no place for its modules
 }
 
@@ -165,7 +154,7 @@ TEST(SlotLora, EmbeddingOfEveryToken) {  // [1.28]
   Matrix<float> y = Matrix<float>::Zero(64, 2);
   const std::vector<int32_t> ids{255, 255};
   SlotLora(slots, {0, kBaseSlot}).add_embedding(ids, y);
-  const auto* module = x.adapter.find({-1, -1, reference::Projection::kEmbedTokens});
+  const auto* module = x.adapter.find({-1, -1, Projection::kEmbedTokens});
   float sum = 0;
   for (int64_t j = 0; j < 4; ++j) {
     sum += float(module->a.get(j, 255)) * float(module->b.get(63, j));
@@ -175,4 +164,4 @@ TEST(SlotLora, EmbeddingOfEveryToken) {  // [1.28]
 }
 
 }  // namespace
-}  // namespace loratory::sim
+}  // namespace loratory::reference
