@@ -42,7 +42,8 @@ Numbers mlp(const MlpWeights& weights, const Numbers& x) {
   return times(weights.down, inner);
 }
 
-/// Experts by descending score; weights e^score, over the sum of all or of those chosen.
+/// Experts by descending score; weights e^score, over the sum of all or of those chosen. The shared
+/// expert counts as much as a sigmoid says.
 Numbers mixture(const ModelConfig& config, const LayerWeights& layer, const Numbers& x) {
   const Numbers scores = times(layer.router, x);
   std::set<std::pair<double, size_t>> order;
@@ -57,7 +58,10 @@ Numbers mixture(const ModelConfig& config, const LayerWeights& layer, const Numb
     sum_chosen += std::exp(-it->first);
     y = plus(std::move(y), mlp(layer.experts[it->second], x), std::exp(-it->first));
   }
-  return plus(Numbers(x.size(), 0), y, 1 / (config.norm_topk_prob ? sum_chosen : sum_all));
+  y = plus(Numbers(x.size(), 0), y, 1 / (config.norm_topk_prob ? sum_chosen : sum_all));
+  if (config.shared_expert_intermediate == 0) return y;
+  const double score = times(layer.shared_router, x)[0];
+  return plus(y, mlp(layer.shared_expert, x), 1 / (1 + std::exp(-score)));
 }
 
 struct NaiveModel {

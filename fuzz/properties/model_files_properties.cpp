@@ -114,6 +114,10 @@ class Tensors {
       const bool is_mixtral = layout_ == ExpertLayout::mixtral;
       add_experts(prefix + (is_mixtral ? "block_sparse_moe." : "mlp."), layer);
     }
+    if (layer.has_shared_expert()) {
+      add(prefix + "mlp.shared_expert.", layer.shared_expert, false);
+      add(prefix + "mlp.shared_expert_gate", layer.shared_router);
+    }
   }
 
   void add_experts(const std::string& prefix, const LayerWeights& layer) {
@@ -199,6 +203,7 @@ struct Written {
       }
       round(layer.router), round_mlp(layer.mlp);
       for (MlpWeights& expert : layer.experts) round_mlp(expert);
+      round_mlp(layer.shared_expert), round_linear(layer.shared_router);
     }
   }
 
@@ -237,6 +242,8 @@ void expect_same(const Model& got, const Model& want) {
     ASSERT_EQ(g.experts.size(), w.experts.size());
     if (w.experts.empty()) expect_same(g.mlp, w.mlp);
     for (size_t e = 0; e < w.experts.size(); ++e) expect_same(g.experts[e], w.experts[e]);
+    expect_same(g.shared_expert, w.shared_expert);
+    expect_same(g.shared_router, w.shared_router);
   }
 }
 
@@ -254,7 +261,10 @@ TEST(LoadModel, GivesBackWhatWasWritten) {
       {config_text("qwen3_moe", kExperts), ExpertLayout::qwen},
       {config_text("qwen3_moe", kExperts + R"(, "mlp_only_layers": [0])"), ExpertLayout::fused},
       {config_text("qwen2_moe", kExperts + R"(, "shared_expert_intermediate_size": 0)"),
-       ExpertLayout::qwen}};
+       ExpertLayout::qwen},
+      {config_text("qwen2_moe", kExperts + R"(, "shared_expert_intermediate_size": 7,
+                                                  "decoder_sparse_step": 2)"),
+       ExpertLayout::fused}};
   for (const auto& [config, layout] : cases) {
     for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
       SCOPED_TRACE(config + " " + std::string(name(dtype)));

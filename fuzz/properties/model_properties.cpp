@@ -53,6 +53,7 @@ World any_world(int max_ops = 2) {
   World world(sim::any_seeded_case(max_ops).seed);
   const ModelConfig& config = world.model.config;
   RC_CLASSIFY(config.num_experts > 0, "experts");
+  RC_CLASSIFY(config.shared_expert_intermediate > 0, "a shared expert");
   RC_CLASSIFY(config.tied_embeddings, "tied");
   RC_CLASSIFY(config.qk_norm, "qk norm");
   RC_CLASSIFY(config.rope.scaling != RopeScaling::none, "scaled RoPE");
@@ -233,8 +234,8 @@ RC_GTEST_PROP(Model, FloatLiesWithinTheBound, ()) {
   worst.add(ratio);
 }
 
-// [1.34] The model written down a second time, in float64 too: 2^-20 of the bound is 2^9 times the
-// unit of float64 for each unit of float32.
+// [1.34] [1.53] The model written down a second time, in float64 too: 2^-20 of the bound is 2^9
+// times the unit of float64 for each unit of float32.
 RC_GTEST_PROP(Model, IsTheModelWrittenDownTwice, ()) {
   static WorstOfAll worst("second model, of 2^-20 of the bound");
   World world = any_world();

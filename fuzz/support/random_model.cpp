@@ -70,6 +70,10 @@ LayerWeights random_layer(const ModelConfig& config, bool has_experts, Numbers& 
   for (int64_t e = 0; e < config.num_experts; ++e) {
     layer.experts.push_back(numbers.mlp(config, config.expert_intermediate, false));
   }
+  if (config.shared_expert_intermediate > 0) {
+    layer.shared_expert = numbers.mlp(config, config.shared_expert_intermediate, false);
+    layer.shared_router = numbers.linear(1, config.hidden, false);
+  }
   return layer;
 }
 
@@ -127,7 +131,9 @@ ModelConfig random_model_config(uint64_t seed) {
   config.norm_topk_prob = draw.one_in(2);
   if (!draw.one_in(3)) return config;
   const int64_t num_experts = draw.between(1, 4);
-  return with_experts(config, num_experts, draw.between(1, num_experts), draw.one_in(2));
+  config = with_experts(config, num_experts, draw.between(1, num_experts), draw.one_in(2));
+  if (draw.one_in(2)) config.shared_expert_intermediate = draw.between(2, 30);
+  return config;
 }
 
 Model random_model(const ModelConfig& config, uint64_t seed) {
@@ -157,9 +163,9 @@ class AdapterMaker {
     config_.rank = options.rank;
     config_.alpha = options.alpha;
     config_.use_rslora = options.use_rslora;
-    config_.target_modules =
-        std::vector<std::string>{"q_proj",  "k_proj",    "v_proj",       "o_proj", "gate_proj",
-                                 "up_proj", "down_proj", "embed_tokens", "lm_head"};
+    config_.target_modules = std::vector<std::string>{
+        "q_proj",  "k_proj",    "v_proj",       "o_proj",  "gate_proj",
+        "up_proj", "down_proj", "embed_tokens", "lm_head", "shared_expert_gate"};
     for (int64_t i = 0; i < model_.num_layers; ++i) add_layer(i);
     if (options.embed_tokens) add_embedding();
     if (options.lm_head) add("lm_head", model_.vocab, model_.hidden);
@@ -185,6 +191,10 @@ class AdapterMaker {
     if (!has_experts && options_.mlp) add_mlp(prefix + "mlp.", model_.intermediate);
     for (int64_t e = 0; has_experts && options_.experts && e < model_.num_experts; ++e) {
       add_mlp(fmt::format("{}mlp.experts.{}.", prefix, e), model_.expert_intermediate);
+    }
+    if (has_experts && options_.mlp && model_.shared_expert_intermediate > 0) {
+      add_mlp(prefix + "mlp.shared_expert.", model_.shared_expert_intermediate);
+      maybe_add(prefix + "mlp.shared_expert_gate", 1, model_.hidden);
     }
   }
 

@@ -100,6 +100,11 @@ constexpr std::array<Named, 6> kExpert{{{"gate_proj", Projection::kGate},
                                         {"w3", Projection::kUp},
                                         {"w2", Projection::kDown}}};
 
+constexpr std::array<Named, 3> kSharedExpert{{{"gate_proj", Projection::kSharedGate},
+                                              {"up_proj", Projection::kSharedUp},
+                                              {"down_proj", Projection::kSharedDown}}};
+constexpr Named kSharedRouter{"shared_expert_gate", Projection::kSharedRouter};
+
 template <size_t kSize>
 const Named* find_name(const std::array<Named, kSize>& names, std::string_view name) {
   const auto it = std::ranges::find(names, name, &Named::name);
@@ -120,6 +125,12 @@ class LayerParser {
     if (parts_.size() == 2 && is_moe_block && (at(1) == "gate" || at(1) == "router")) {
       return router();
     }
+    if (parts_.size() == 3 && at(0) == "mlp" && at(1) == "shared_expert") {
+      return shared(find_name(kSharedExpert, at(2)));
+    }
+    if (parts_.size() == 2 && at(0) == "mlp" && at(1) == kSharedRouter.name) {
+      return shared(&kSharedRouter);
+    }
     if (parts_.size() == 2 && at(0) == "mlp") {
       if (shapes_.intermediate == 0) unknown_key(key_, "the model has no dense MLP");
       return named(find_name(kMlp, at(1)));
@@ -133,6 +144,13 @@ class LayerParser {
   ModuleRef named(const Named* name) const {
     if (name == nullptr) unknown_key(key_, "does not name a module of a decoder layer");
     return {layer_, name->projection, -1, name->packing};
+  }
+
+  ModuleRef shared(const Named* name) const {
+    if (shapes_.shared_expert_intermediate == 0) {
+      unknown_key(key_, "the model has no shared expert");
+    }
+    return named(name);
   }
 
   ModuleRef router() const {
@@ -183,9 +201,20 @@ ModuleRef parse_decoder_path(std::string_view path, std::string_view key,
 }  // namespace
 
 std::string_view projection_name(Projection projection) {
-  constexpr std::array<std::string_view, 10> kNames{
-      "q_proj",  "k_proj",    "v_proj", "o_proj",       "gate_proj",
-      "up_proj", "down_proj", "router", "embed_tokens", "lm_head"};
+  constexpr std::array<std::string_view, 14> kNames{"q_proj",
+                                                    "k_proj",
+                                                    "v_proj",
+                                                    "o_proj",
+                                                    "gate_proj",
+                                                    "up_proj",
+                                                    "down_proj",
+                                                    "router",
+                                                    "shared_expert.gate_proj",
+                                                    "shared_expert.up_proj",
+                                                    "shared_expert.down_proj",
+                                                    "shared_expert_gate",
+                                                    "embed_tokens",
+                                                    "lm_head"};
   return kNames[static_cast<size_t>(projection)];
 }
 

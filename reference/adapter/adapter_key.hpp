@@ -19,6 +19,10 @@ enum class Projection : uint8_t {
   kUp,
   kDown,
   kRouter,
+  kSharedGate,  ///< gate, up and down of the shared expert [1.53]
+  kSharedUp,
+  kSharedDown,
+  kSharedRouter,  ///< shared_expert_gate, one row: how much the shared expert counts
   kEmbedTokens,
   kLmHead,
 };

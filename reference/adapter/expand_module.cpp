@@ -274,6 +274,13 @@ BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool 
       return {shapes.hidden, inner};
     case Projection::kRouter:
       return {shapes.num_experts, shapes.hidden};
+    case Projection::kSharedGate:
+    case Projection::kSharedUp:
+      return {shapes.shared_expert_intermediate, shapes.hidden};
+    case Projection::kSharedDown:
+      return {shapes.hidden, shapes.shared_expert_intermediate};
+    case Projection::kSharedRouter:
+      return {1, shapes.hidden};
     case Projection::kEmbedTokens:
       return {shapes.hidden, shapes.vocab};
     case Projection::kLmHead:

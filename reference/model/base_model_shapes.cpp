@@ -19,6 +19,7 @@ BaseModelShapes base_model_shapes(const ModelConfig& config) {
   shapes.vocab = config.vocab;
   shapes.num_experts = config.num_experts;
   shapes.expert_intermediate = config.num_experts == 0 ? 0 : config.expert_intermediate;
+  shapes.shared_expert_intermediate = config.shared_expert_intermediate;
   shapes.tied_embeddings = config.tied_embeddings;
   return shapes;
 }

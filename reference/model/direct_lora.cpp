@@ -1,6 +1,7 @@
 #include "reference/model/direct_lora.hpp"
 
 #include "reference/adapter/dequantize.hpp"
+#include "reference/adapter/expand_module.hpp"
 #include "reference/model/traced_kernels.hpp"
 
 namespace loratory::reference {
@@ -19,7 +20,8 @@ void add_delta(const Matrix<float>& b, const Vector<Real>& h, Real scaling, int6
 }  // namespace
 
 template <typename Real>
-DirectLora<Real>::DirectLora(const ModelConfig& config, const Adapter& adapter) : config_(config) {
+DirectLora<Real>::DirectLora(const ModelConfig& config, const Adapter& adapter)
+    : shapes_(base_model_shapes(config)) {
   for (const LoraModule& module : adapter.modules) {
     modules_.emplace(module.id,
                      Weights{dequantized_a(module), dequantized_b(module), Real(module.scaling)});
@@ -44,7 +46,7 @@ void DirectLora<Real>::add(const LinearRef& linear, std::span<const int64_t>, co
         add_delta(weights->b, h, weights->scaling, row, t, y);
       }
     }
-    row += num_rows(config_, projection, linear.expert >= 0);
+    row += base_shape(shapes_, projection, linear.expert >= 0).rows;
   }
 }
 

@@ -30,7 +30,7 @@ class DirectLora : public LoraTerms<Real> {
   };
   const Weights* find(const ModuleId& id) const;
 
-  ModelConfig config_;
+  BaseModelShapes shapes_;
   std::map<ModuleId, Weights> modules_;
 };
 

@@ -60,7 +60,7 @@ class Pass {
       const LayerWeights& weights = model_.layers[size_t(layer)];
       add_to_x(attention(layer, normed(x_, weights.input_norm)));
       const Matrix<Real> in = normed(x_, weights.post_attention_norm);
-      add_to_x(weights.experts.empty() ? mlp(weights.mlp, {layer}, all_tokens_, in)
+      add_to_x(weights.experts.empty() ? mlp(weights.mlp, dense_mlp(layer), all_tokens_, in)
                                        : mixture(layer, in));
     }
     return logits();
@@ -183,10 +183,21 @@ class Pass {
     }
   }
 
-  Matrix<Real> mlp(const MlpWeights& weights, LinearRef ref, std::span<const int64_t> tokens,
+  /// The two layers of an MLP, as LoRA knows them.
+  struct MlpRefs {
+    LinearRef gate_up, down;
+  };
+  static MlpRefs dense_mlp(int64_t layer) { return expert_mlp(layer, -1); }
+  static MlpRefs expert_mlp(int64_t layer, int64_t expert) {
+    return {{layer, expert, PackedLinear::kGateUp}, {layer, expert, PackedLinear::kDown}};
+  }
+  static MlpRefs shared_mlp(int64_t layer) {
+    return {{layer, -1, PackedLinear::kSharedGateUp}, {layer, -1, PackedLinear::kSharedDown}};
+  }
+
+  Matrix<Real> mlp(const MlpWeights& weights, const MlpRefs& refs, std::span<const int64_t> tokens,
                    const Matrix<Real>& in) const {
-    ref.kind = PackedLinear::kGateUp;
-    const Matrix<Real> gate_up = linear(ref, {&weights.gate, &weights.up}, tokens, in);
+    const Matrix<Real> gate_up = linear(refs.gate_up, {&weights.gate, &weights.up}, tokens, in);
     const int64_t size = gate_up.rows() / 2;
     Matrix<Real> activation(size, in.cols());
     for (int64_t t = 0; t < in.cols(); ++t) {
@@ -194,13 +205,14 @@ class Pass {
         activation(i, t) = silu(gate_up(i, t)) * gate_up(size + i, t);
       }
     }
-    ref.kind = PackedLinear::kDown;
-    return linear(ref, {&weights.down}, tokens, activation);
+    return linear(refs.down, {&weights.down}, tokens, activation);
   }
 
-  /// sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first.
+  /// sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first, and behind
+  /// the last one the shared expert.
   Matrix<Real> mixture(int64_t layer, const Matrix<Real>& in) const {
     const int64_t k = config_.experts_per_token;
+    const bool has_shared = model_.layers[size_t(layer)].has_shared_expert();
     std::vector<Routing<Real>> routings;
     for (int64_t t = 0; t < in.cols(); ++t) {
       const Vector<Real> scores =
@@ -214,11 +226,26 @@ class Pass {
       for (int64_t n = 0; n < y.rows(); ++n) {
         y(n, t) = Real(0);
         for (size_t i = 0; i < size_t(k); ++i) {
-          add_product(y(n, t), routings[size_t(t)].weights[i], results[i](n, t), k);
+          add_product(y(n, t), routings[size_t(t)].weights[i], results[i](n, t), k + has_shared);
         }
       }
     }
+    if (has_shared) add_shared_expert(layer, in, y);
     return y;
+  }
+
+  /// y += sigmoid(w x) · mlp_shared(x), the last of k + 1 terms.
+  void add_shared_expert(int64_t layer, const Matrix<Real>& in, Matrix<Real>& y) const {
+    const LayerWeights& weights = model_.layers[size_t(layer)];
+    const Matrix<Real> z = mlp(weights.shared_expert, shared_mlp(layer), all_tokens_, in);
+    const Matrix<Real> scores =
+        linear({layer, -1, PackedLinear::kSharedRouter}, {&weights.shared_router}, all_tokens_, in);
+    for (int64_t t = 0; t < y.cols(); ++t) {
+      const Real weight = sigmoid(scores(0, t));
+      for (int64_t n = 0; n < y.rows(); ++n) {
+        add_product(y(n, t), weight, z(n, t), config_.experts_per_token + 1);
+      }
+    }
   }
 
   /// results[i].col(t) = mlp_e(x_t) for the tokens t whose choice i is expert e.
@@ -236,7 +263,7 @@ class Pass {
     Matrix<Real> x(in.rows(), int64_t(tokens.size()));
     for (int64_t i = 0; i < x.cols(); ++i) x.col(i) = in.col(tokens[size_t(i)]);
     const MlpWeights& weights = model_.layers[size_t(layer)].experts[size_t(e)];
-    const Matrix<Real> z = mlp(weights, {layer, e}, tokens, x);
+    const Matrix<Real> z = mlp(weights, expert_mlp(layer, e), tokens, x);
     for (int64_t i = 0; i < x.cols(); ++i) {
       results[size_t(choices[size_t(i)])].col(tokens[size_t(i)]) = z.col(i);
     }

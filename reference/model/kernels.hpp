@@ -81,6 +81,12 @@ void rms_norm(std::span<Real> x, const Vector<float>& weight, double eps) {
   }
 }
 
+/// 1 / (1 + e^-x)
+template <typename Real>
+Real sigmoid(Real x) {
+  return Real(1) / (Real(1) + std::exp(-x));
+}
+
 /// x / (1 + e^-x)
 template <typename Real>
 Real silu(Real x) {

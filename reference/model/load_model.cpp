@@ -10,11 +10,12 @@ namespace {
 
 constexpr size_t kLargestConfig = size_t{4} << 20;
 
-/// How the names of one MoE layer's tensors are built.
-struct ExpertNames {
-  std::string block;  ///< "model.layers.0.mlp."
-  std::string gate, up, down;
+/// What the three matrices of an MLP are called.
+struct MlpNames {
+  const char *gate, *up, *down;
 };
+constexpr MlpNames kMlpNames{"gate_proj", "up_proj", "down_proj"};
+constexpr MlpNames kMixtralNames{"w1", "w3", "w2"};
 
 class Loader {
  public:
@@ -61,32 +62,27 @@ class Loader {
     }
     if (config_.num_experts > 0 && config_.layer_has_experts[size_t(index)]) {
       load_experts(prefix, out);
+      if (config_.shared_expert_intermediate > 0) load_shared_expert(prefix + "mlp.", out);
     } else {
-      out.mlp = mlp(prefix + "mlp.", {"", "gate_proj", "up_proj", "down_proj"},
-                    config_.intermediate, config_.mlp_bias);
+      out.mlp = mlp(prefix + "mlp.", kMlpNames, config_.intermediate, config_.mlp_bias);
     }
     checkpoint_.ignore(attention + "rotary_emb.inv_freq");  // older checkpoints keep it
     return out;
   }
 
-  MlpWeights mlp(const std::string& prefix, const ExpertNames& names, int64_t size, bool has_bias) {
+  MlpWeights mlp(const std::string& prefix, const MlpNames& names, int64_t size, bool has_bias) {
     return {linear(prefix + names.gate, size, config_.hidden, has_bias),
             linear(prefix + names.up, size, config_.hidden, has_bias),
             linear(prefix + names.down, config_.hidden, size, has_bias)};
   }
 
-  /// Mixtral's own names, or those of Qwen, which transformers 5 uses for all.
-  ExpertNames expert_names(const std::string& prefix) const {
-    const std::string mixtral = prefix + "block_sparse_moe.";
-    if (checkpoint_.has(mixtral + "gate.weight")) return {mixtral, "w1", "w3", "w2"};
-    return {prefix + "mlp.", "gate_proj", "up_proj", "down_proj"};
-  }
-
+  /// Under Mixtral's own names, or those of Qwen, which transformers 5 uses for all.
   void load_experts(const std::string& prefix, LayerWeights& out) {
-    const ExpertNames names = expert_names(prefix);
-    out.router =
-        checkpoint_.matrix(names.block + "gate.weight", config_.num_experts, config_.hidden);
-    const std::string experts = names.block + "experts.";
+    const bool is_mixtral = checkpoint_.has(prefix + "block_sparse_moe.gate.weight");
+    const MlpNames& names = is_mixtral ? kMixtralNames : kMlpNames;
+    const std::string block = prefix + (is_mixtral ? "block_sparse_moe." : "mlp.");
+    out.router = checkpoint_.matrix(block + "gate.weight", config_.num_experts, config_.hidden);
+    const std::string experts = block + "experts.";
     if (checkpoint_.has(experts + "gate_up_proj")) {
       load_fused_experts(experts, out);
       return;
@@ -95,6 +91,12 @@ class Loader {
       out.experts.push_back(
           mlp(fmt::format("{}{}.", experts, e), names, config_.expert_intermediate, false));
     }
+  }
+
+  void load_shared_expert(const std::string& prefix, LayerWeights& out) {
+    out.shared_expert =
+        mlp(prefix + "shared_expert.", kMlpNames, config_.shared_expert_intermediate, false);
+    out.shared_router = linear(prefix + "shared_expert_gate", 1, config_.hidden, false);
   }
 
   /// gate_up_proj [E, 2I, H], gate above up; down_proj [E, H, I].

@@ -26,6 +26,10 @@ struct LayerWeights {
   MlpWeights mlp;                   ///< empty in a layer with experts
   Matrix<float> router;             ///< [E, hidden], or empty
   std::vector<MlpWeights> experts;  ///< E
+  MlpWeights shared_expert;         ///< empty unless the layer has one [1.53]
+  LinearWeights shared_router;      ///< [1, hidden], "shared_expert_gate"
+
+  bool has_shared_expert() const { return shared_router.weight.size() != 0; }
 };
 
 struct Model {

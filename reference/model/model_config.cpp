@@ -141,6 +141,12 @@ int64_t read_num_experts(const JsonFields& fields) {
   return count;
 }
 
+int64_t read_shared_expert_intermediate(const JsonFields& fields) {
+  const char* const key = "shared_expert_intermediate_size";
+  const json* const size = fields.find(key);
+  return size == nullptr ? 5632 : fields.integer(key, *size, 0, kLargestSize);
+}
+
 void read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
   if (!family.has_experts) return;
   config.num_experts = read_num_experts(fields);
@@ -155,11 +161,7 @@ void read_experts(const JsonFields& fields, const Family& family, ModelConfig& c
     return;
   }
   if (family.type == "qwen2_moe") {
-    const json* const shared = fields.find("shared_expert_intermediate_size");
-    if (shared == nullptr || *shared != 0) {
-      fields.fail("shared_expert_intermediate_size", "shared experts are not supported",
-                  "set it to 0 in a model without them");
-    }
+    config.shared_expert_intermediate = read_shared_expert_intermediate(fields);
   }
   config.expert_intermediate = fields.size("moe_intermediate_size", kLargestSize);
   config.norm_topk_prob = fields.flag_or("norm_topk_prob", false);
@@ -269,8 +271,8 @@ void read_eos(const JsonFields& fields, const Family& family, ModelConfig& confi
 /// Products of sizes as doubles first: a hostile file must not overflow the integers.
 void require_plausible(const JsonFields& fields, const ModelConfig& config) {
   const double attention = double(config.num_heads) * double(config.head_dim);
-  const double mlp =
-      double(config.intermediate) + double(config.num_experts) * double(config.expert_intermediate);
+  const double mlp = double(config.intermediate) + double(config.shared_expert_intermediate) +
+                     double(config.num_experts) * double(config.expert_intermediate);
   const double per_layer = 4 * double(config.hidden) * (attention + mlp);
   const double total =
       double(config.num_layers) * per_layer + 2 * double(config.hidden) * double(config.vocab);

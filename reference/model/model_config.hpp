@@ -40,8 +40,9 @@ struct ModelConfig {
   int64_t num_experts = 0;  ///< 0 = none
   int64_t experts_per_token = 0;
   int64_t expert_intermediate = 0;
-  bool norm_topk_prob = true;           ///< weights of the chosen experts sum to 1
-  std::vector<bool> layer_has_experts;  ///< [num_layers] if num_experts > 0
+  int64_t shared_expert_intermediate = 0;  ///< of the expert that sees every token; 0 = none [1.53]
+  bool norm_topk_prob = true;              ///< weights of the chosen experts sum to 1
+  std::vector<bool> layer_has_experts;     ///< [num_layers] if num_experts > 0
   std::vector<int32_t> eos_token_ids;
 };
 

@@ -132,6 +132,14 @@ Matrix<float>& weight_of(Model& model, const ModuleId& id) {
       return mlp.down.weight;
     case Projection::kRouter:
       return layer.router;
+    case Projection::kSharedGate:
+      return layer.shared_expert.gate.weight;
+    case Projection::kSharedUp:
+      return layer.shared_expert.up.weight;
+    case Projection::kSharedDown:
+      return layer.shared_expert.down.weight;
+    case Projection::kSharedRouter:
+      return layer.shared_router.weight;
     default:
       break;
   }

@@ -4,17 +4,19 @@
 #include <span>
 
 #include "reference/adapter/adapter_key.hpp"
-#include "reference/model/model_config.hpp"
 
 namespace loratory::reference {
 
 /// The linear layers that an engine computes as one, slices side by side in this order.
 enum class PackedLinear : uint8_t {
-  kQkv,     ///< q | k | v
-  kO,       ///< o
-  kGateUp,  ///< gate | up, of the dense MLP or of one expert
-  kDown,    ///< down
-  kLmHead,  ///< logits
+  kQkv,           ///< q | k | v
+  kO,             ///< o
+  kGateUp,        ///< gate | up, of the dense MLP or of one expert
+  kDown,          ///< down
+  kSharedGateUp,  ///< gate | up of the shared expert
+  kSharedDown,
+  kSharedRouter,  ///< shared_expert_gate, one row
+  kLmHead,        ///< logits
 };
 
 /// One such layer of a model.
@@ -28,8 +30,5 @@ struct LinearRef {
 
 /// Its slices. Lifetime: static.
 std::span<const Projection> projections(PackedLinear kind);
-
-/// Rows of the weight of one slice: of an expert's matrix if `in_expert`.
-int64_t num_rows(const ModelConfig& config, Projection projection, bool in_expert);
 
 }  // namespace loratory::reference

@@ -38,6 +38,10 @@ SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64
       if (shapes.intermediate > 0) add_module(shapes, {layer, -1, p});
       for (int64_t e = 0; e < shapes.num_experts; ++e) add_module(shapes, {layer, e, p});
     }
+    for (const Projection p : {Projection::kSharedGate, Projection::kSharedUp,
+                               Projection::kSharedDown, Projection::kSharedRouter}) {
+      if (shapes.shared_expert_intermediate > 0) add_module(shapes, {layer, -1, p});
+    }
   }
   add_module(shapes, {-1, -1, Projection::kEmbedTokens});
   add_module(shapes, {-1, -1, Projection::kLmHead});

@@ -51,6 +51,11 @@ void softmax(std::span<Traced> values) {
   }
 }
 
+Traced sigmoid(const Traced& x) {
+  const double value = 1 / (1 + std::exp(-x.value));
+  return traced(value, 11 * kTracedUnit * value + 0x1p-120, x, value * (1 - value));
+}
+
 Traced silu(const Traced& x) {
   const double e = std::exp(-x.value), value = x.value / (1 + e), sigmoid = 1 / (1 + e);
   const double slope = sigmoid * (1 + x.value * (1 - sigmoid));

@@ -24,6 +24,8 @@ Traced add_bias(const Traced& y, float bias, int64_t num_terms);
 
 void softmax(std::span<Traced> values);
 
+Traced sigmoid(const Traced& x);
+
 Traced silu(const Traced& x);
 
 Traced clamp_to_unit(const Traced& v);

@@ -82,6 +82,7 @@ class Fixture {
 
 /// All of them.
 inline const std::vector<std::string> kModels{"llama_gqa",    "llama3_tied_bias", "mixtral",
-                                              "qwen2_linear", "qwen3_moe",        "qwen3_yarn"};
+                                              "qwen2_linear", "qwen2_moe",        "qwen3_moe",
+                                              "qwen3_yarn"};
 
 }  // namespace loratory::reference

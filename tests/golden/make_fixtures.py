@@ -85,6 +85,14 @@ MODELS = {
                                    num_local_experts=4, num_experts_per_tok=2,
                                    sliding_window=None),
         BF16, 16_000, True),
+    # A shared expert of its own size beside 2 of 4 experts, whose weights do not sum to 1, in every
+    # second layer; bias on q, k, v.
+    "qwen2_moe": (
+        transformers.Qwen2MoeConfig(**COMMON, vocab_size=84, intermediate_size=36,
+                                    moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                                    num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+                                    decoder_sparse_step=2),
+        BF16, None, True),
     # A dense layer before one with experts; 3 of 6, whose weights do not sum to 1; yarn with
     # every field given.
     "qwen3_moe": (
@@ -284,6 +292,19 @@ ADAPTERS = {
         "some_experts": dict(r=2, lora_alpha=2, unfused=True,
                              target_modules=r".*layers\.1.*experts\.(0|3)\.w(1|2)",
                              rank_pattern={r"experts\.3\.w1": 5}),
+    },
+    "qwen2_moe": {
+        "shared_expert_r3": dict(r=3, lora_alpha=5, target_modules=[
+            "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]),
+        "shared_gate_rslora": dict(r=2, lora_alpha=3, use_rslora=True,
+                                   target_modules=["q_proj", "shared_expert_gate"]),
+        # No target_parameters here: PEFT leaves the routed experts out, and keeps the dense layer.
+        "mlp_r2": dict(r=2, lora_alpha=3, target_modules=MLP),
+        "per_expert_r3": dict(r=3, lora_alpha=4, target_modules=MLP + ["shared_expert_gate"],
+                              rank_pattern={"shared_expert.up_proj": 5}, unfused=True),
+        "shared_down_and_parameters": dict(
+            r=2, lora_alpha=3, target_modules=["shared_expert.down_proj", "o_proj"],
+            target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
     },
     "qwen3_moe": {
         # What PEFT makes of target_modules gate_proj, up_proj, down_proj: patterns with twice the

@@ -24,6 +24,7 @@ inline BaseModelShapes small_model() {
   shapes.vocab = 10;
   shapes.num_experts = 6;
   shapes.expert_intermediate = 5;
+  shapes.shared_expert_intermediate = 9;
   return shapes;
 }
 

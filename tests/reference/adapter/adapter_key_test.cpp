@@ -67,6 +67,8 @@ constexpr Row kAppendixB[] = {
     {"model.layers.3.mlp.up_proj.lora_B.weight", "layer 3 up_proj: B"},
     {"model.layers.0.mlp.experts.5.down_proj.lora_A.weight", "layer 0 down_proj of expert 5: A"},
     {"model.layers.0.mlp.experts.w1.lora_A.weight", "layer 0 gate_proj of all experts: A"},
+    {"model.layers.0.mlp.shared_expert.up_proj.lora_A.weight", "layer 0 shared_expert.up_proj: A"},
+    {"model.layers.0.mlp.shared_expert_gate.lora_B.weight", "layer 0 shared_expert_gate: B"},
     {"lm_head.lora_A.weight", "lm_head: A"},
     {"lm_head.lora_embedding_A", "lm_head: embedding A"},
     {"model.embed_tokens.lora_embedding_A", "embed_tokens: embedding A"},
@@ -103,6 +105,10 @@ constexpr Row kMoreKeys[] = {
     {"model.layers.99999999999999999999.self_attn.q_proj.lora_A.weight", "E_KEY"},
     {"model.layers.0.mlp.experts.6.down_proj.lora_A.weight", "E_KEY"},
     {"model.layers.0.mlp.experts.w4.lora_A.weight", "E_KEY"},
+    {"model.layers.0.mlp.shared_expert.o_proj.lora_A.weight", "E_KEY"},
+    {"model.layers.0.mlp.shared_expert.gate_up_proj.lora_A.weight", "E_KEY"},
+    {"model.layers.0.mlp.shared_expert.0.up_proj.lora_A.weight", "E_KEY"},
+    {"model.layers.0.self_attn.shared_expert_gate.lora_A.weight", "E_KEY"},
     {"model.layers.0.self_attn.x_proj.lora_A.weight", "E_KEY"},
     {"model.layers.0.lora_A.weight", "E_KEY"},
     {"model.layers.0.self_attn.q_proj.lora_A", "E_KEY"},
@@ -118,7 +124,7 @@ constexpr Row kMoreKeys[] = {
     {"~base_model.model..lora_A.weight", "E_KEY"},
 };
 
-// [1.23] [1.35] [1.38] [1.52] [4.9]-[4.11]
+// [1.23] [1.35] [1.38] [1.52] [1.53] [4.9]-[4.11]
 TEST(AdapterKey, AppendixB) {
   for (const Row& row : kAppendixB) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }
@@ -153,6 +159,16 @@ TEST(AdapterKey, AModelWithoutExpertsHasNoneOfTheirKeys) {
   BaseModelShapes shapes = small_model();
   shapes.num_experts = 0;
   for (const char* path : {"experts.0.up_proj", "experts", "experts.w1", "gate"}) {
+    const auto key = fmt::format("base_model.model.model.layers.0.mlp.{}.lora_A.weight", path);
+    EXPECT_EQ(reading_of(key, shapes), "E_KEY") << path;
+  }
+}
+
+// [1.53] [4.11]
+TEST(AdapterKey, AModelWithoutASharedExpertHasNoneOfItsKeys) {
+  BaseModelShapes shapes = small_model();
+  shapes.shared_expert_intermediate = 0;
+  for (const char* path : {"shared_expert.up_proj", "shared_expert_gate"}) {
     const auto key = fmt::format("base_model.model.model.layers.0.mlp.{}.lora_A.weight", path);
     EXPECT_EQ(reading_of(key, shapes), "E_KEY") << path;
   }

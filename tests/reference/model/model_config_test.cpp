@@ -257,14 +257,30 @@ TEST(ModelConfig, RefusesWhatOneFamilyDoesNotHave) {
   EXPECT_EQ(error("qwen2", {{"use_sliding_window", false}, {"sliding_window", 8}}), "accepted");
   EXPECT_THAT(error("mistral", {{"attention_bias", true}}), HasSubstr("attention_bias"));
   EXPECT_THAT(error("qwen3", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
-  EXPECT_THAT(error("qwen2_moe", json::object()), HasSubstr("shared_expert_intermediate_size"));
-  EXPECT_THAT(error("qwen2_moe", {{"shared_expert_intermediate_size", 5}}), HasSubstr("shared"));
+  EXPECT_THAT(error("qwen2_moe", {{"shared_expert_intermediate_size", -1}}),
+              HasSubstr("shared_expert_intermediate_size"));
   EXPECT_THAT(error("qwen3_moe", {{"num_experts_per_tok", 7}}), HasSubstr("7 of 6 experts"));
   EXPECT_THAT(error("qwen3_moe", {{"num_local_experts", 5}}), HasSubstr("differs from"));
   EXPECT_THAT(error("qwen3_moe", {{"num_experts", nullptr}}), HasSubstr("is missing"));
   EXPECT_THAT(error("qwen3_moe", {{"mlp_only_layers", {3}}}), HasSubstr("mlp_only_layers"));
   EXPECT_THAT(error("qwen3_moe", {{"mlp_only_layers", 1}}), HasSubstr("mlp_only_layers"));
   EXPECT_THAT(error("qwen3_moe", {{"decoder_sparse_step", 0}}), HasSubstr("decoder_sparse_step"));
+}
+
+// [1.53]: transformers' default is 5632; 0 says that there is none, and no other family has one.
+TEST(ModelConfig, SharedExpertsOfQwen2Moe) {
+  const auto size = [](const char* type, const json& changes) {
+    return parse(with(moe(type), changes)).shared_expert_intermediate;
+  };
+  EXPECT_EQ(size("qwen2_moe", {{"shared_expert_intermediate_size", 20}}), 20);
+  EXPECT_EQ(size("qwen2_moe", json::object()), 5632);
+  EXPECT_EQ(size("qwen2_moe", {{"shared_expert_intermediate_size", 0}}), 0);
+  EXPECT_EQ(size("qwen3_moe", {{"shared_expert_intermediate_size", 20}}), 0);
+  const ModelConfig config =
+      parse(with(moe("qwen2_moe"), {{"shared_expert_intermediate_size", 20}}));
+  EXPECT_EQ(base_model_shapes(config).shared_expert_intermediate, 20);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.norm_topk_prob);
 }
 
 TEST(ModelConfig, SurvivesHostileText) {
