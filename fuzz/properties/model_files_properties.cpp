@@ -321,7 +321,7 @@ TEST(LoadModel, NamesTheDefectOfAShard) {
   EXPECT_THAT(sharded.refusal(), HasSubstr("model.norm.weight: is not in"));
   sharded.map.erase(norm);
   sharded.write_index();
-  EXPECT_THAT(sharded.refusal(), HasSubstr("which the index does not say"));
+  EXPECT_THAT(sharded.refusal(), HasSubstr("but the index does not say so"));
   sharded.map[norm] = "../a.safetensors";
   sharded.write_index();
   EXPECT_THAT(sharded.refusal(), HasSubstr("must name a file of the same folder"));
