@@ -174,7 +174,7 @@ bool PathPattern::matches_from(std::string_view path, size_t begin, StepBudget& 
 
 void PathPattern::fail_for_work() const {
   fail("takes too many steps to match the modules of the adapter",
-       "repeat nothing that repeats, or list the modules by name");
+       "do not nest repetitions, or list the modules by name");
 }
 
 void PathPattern::fail(std::string_view rule, std::string_view remedy) const {
