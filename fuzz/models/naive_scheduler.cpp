@@ -9,9 +9,12 @@
 
 namespace loratory::sim {
 
-void NaiveScheduler::note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a,
-                          int64_t b) {
-  decisions.push_back({now_ns, kind, r == nullptr ? kNoRequestId : r->id, uid, a, b});
+void NaiveScheduler::note(int64_t now_ns, const Request& r, const decision::Any& what) {
+  decisions.push_back({now_ns, r.id, r.uid, what});
+}
+
+void NaiveScheduler::note(int64_t now_ns, Uid uid, const decision::Any& what) {
+  decisions.push_back({now_ns, kNoRequestId, uid, what});
 }
 
 uint32_t NaiveScheduler::pages_for(uint64_t tokens) const {
@@ -55,7 +58,7 @@ void NaiveScheduler::submit(const RequestSpec& spec, int64_t now_ns) {
   r.tokens.assign(spec.tokens.begin(), spec.tokens.end());
   r.stops.assign(spec.stop_tokens.begin(), spec.stop_tokens.end());
   for (const uint64_t id : spec.block_contents) r.contents.push_back(fmt::format("block {}", id));
-  note(now_ns, DecisionKind::arrival, &r, uid, r.num_prompt, r.max_new);
+  note(now_ns, r, decision::Arrival{r.num_prompt, r.max_new});
   requests.emplace(r.id, r);
   if (uid != 0) tiers.submitted(uid);
   settle(now_ns);
@@ -64,7 +67,7 @@ void NaiveScheduler::submit(const RequestSpec& spec, int64_t now_ns) {
 void NaiveScheduler::abort(uint64_t id, int64_t now_ns) {
   const auto it = requests.find(id);
   if (it == requests.end() || it->second.ends_at_commit) return;
-  note(now_ns, DecisionKind::abort, &it->second, it->second.uid);
+  note(now_ns, it->second, decision::Abort{});
   if (in_flight && std::ranges::find(rows, id, &Row::id) != rows.end()) {
     it->second.ends_at_commit = true;
     it->second.end_reason = FinishReason::abort;
@@ -107,9 +110,9 @@ Uid NaiveScheduler::add_adapter(const std::string& name, bool replace, int64_t n
 
 void NaiveScheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
   const LoadOutcome outcome = tiers.load_done(uid, ok);
-  if (ok) note(now_ns, DecisionKind::load_done, nullptr, uid);
+  if (ok) note(now_ns, uid, decision::LoadDone{});
   if (!ok) {
-    note(now_ns, DecisionKind::load_failure, nullptr, uid, outcome == LoadOutcome::retried);
+    note(now_ns, uid, decision::LoadFailure{outcome == LoadOutcome::retried});
   }
   if (outcome == LoadOutcome::failed) {  // [5.21]: its requests fail, nobody else's
     std::erase(waits_for, uid);
@@ -128,7 +131,7 @@ void NaiveScheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
 }
 
 void NaiveScheduler::copy_done(int64_t now_ns) {
-  note(now_ns, DecisionKind::copy_done, nullptr, tiers.copying, tiers.slot_of(tiers.copying));
+  note(now_ns, tiers.copying, decision::CopyDone{tiers.slot_of(tiers.copying)});
   tiers.copy_done();
   settle(now_ns);
 }
@@ -138,16 +141,16 @@ void NaiveScheduler::settle(int64_t now_ns) {
   for (const TierEvent& e : tiers.take_events()) {
     switch (e.kind) {
       case TierEvent::Kind::load:
-        note(now_ns, DecisionKind::load, nullptr, e.uid, 1);
+        note(now_ns, e.uid, decision::Load{1});
         break;
       case TierEvent::Kind::copy:
-        note(now_ns, DecisionKind::copy, nullptr, e.uid, e.slot, 1);
+        note(now_ns, e.uid, decision::Copy{e.slot, 1});
         break;
       case TierEvent::Kind::eviction:
-        note(now_ns, DecisionKind::eviction, nullptr, e.uid, e.slot, e.from_cpu);
+        note(now_ns, e.uid, decision::Eviction{e.slot, e.from_cpu});
         break;
       case TierEvent::Kind::unloaded:
-        note(now_ns, DecisionKind::unload, nullptr, e.uid, pool.evict_namespace(e.uid));
+        note(now_ns, e.uid, decision::Unload{pool.evict_namespace(e.uid)});
         break;
     }
   }
@@ -214,7 +217,7 @@ bool NaiveScheduler::schedule(uint64_t id, int64_t now_ns) {
   }
   while (pages_for(r.computed + c) > r.table.size()) r.table.push_back(pool.allocate());
   const bool decode = wanted == 1 && r.generated > 0;
-  if (!decode) note(now_ns, DecisionKind::chunk, &r, r.uid, c, r.computed);
+  if (!decode) note(now_ns, r, decision::Chunk{c, r.computed});
   add_row(r, c, decode);
   return true;
 }
@@ -224,7 +227,7 @@ void NaiveScheduler::preempt(uint64_t id, int64_t now_ns) {
   preempted_now_ = true;
   for (const Row& row : rows) budget_ += row.id == id ? row.tokens : 0;
   std::erase_if(rows, [&](const Row& row) { return row.id == id; });
-  note(now_ns, DecisionKind::preemption, &r, r.uid, r.computed);
+  note(now_ns, r, decision::Preemption{r.computed});
   give_back(r);
   std::erase(running, id);
   r.running = false;
@@ -286,7 +289,7 @@ void NaiveScheduler::reserve(int64_t now_ns) {
                           now_ns - r.first_rejection_ns >= config_.t_starve_ns;
     if (!often && !long_ago) continue;
     r.reservation = next_reservation_++;
-    note(now_ns, DecisionKind::reservation, &r, r.uid, r.reservation);
+    note(now_ns, r, decision::Reservation{r.reservation});
   }
   reserved = 0;
   int64_t lowest = 0;
@@ -303,7 +306,7 @@ void NaiveScheduler::drain(int64_t now_ns) {
   const bool runs =
       draining != 0 && tiers.adapters.contains(draining) && tiers.adapters.at(draining).running > 0;
   if (draining != 0 && (reserved == 0 || !runs)) {
-    note(now_ns, DecisionKind::drain_end, nullptr, draining);
+    note(now_ns, draining, decision::DrainEnd{});
     draining = 0;
   }
   if (reserved == 0 || draining != 0 || tiers.g_size() < config_.residency.max_loras) return;
@@ -318,7 +321,7 @@ void NaiveScheduler::drain(int64_t now_ns) {
       longest, [](const auto& a, const auto& b) { return a.second < b.second; });
   draining = shortest->first;
   drain_left = int64_t(std::floor(config_.drain_factor * double(shortest->second)));
-  note(now_ns, DecisionKind::drain, nullptr, draining, drain_left);
+  note(now_ns, draining, decision::Drain{drain_left});
 }
 
 bool NaiveScheduler::gate_passes(const Request& r, const std::vector<Uid>& rejected) const {
@@ -358,7 +361,7 @@ bool NaiveScheduler::admit(Request& r, int64_t now_ns) {
   running.push_back(r.id);
   if (r.uid != 0) tiers.admitted(r.uid);
   r.reservation = -1;
-  note(now_ns, DecisionKind::admission, &r, r.uid, cached, c);
+  note(now_ns, r, decision::Admission{cached, c});
   add_row(r, c, false);
   return true;
 }
@@ -386,7 +389,7 @@ void NaiveScheduler::commit_row(const Row& row, int32_t token, int64_t now_ns) {
   if (r.ends_at_commit) return end(row.id, r.end_reason, now_ns);
   if (r.computed < r.total()) return;
   if (r.max_new == 0) return end(row.id, FinishReason::length, now_ns);
-  if (++r.generated == 1) note(now_ns, DecisionKind::first_token, &r, r.uid);
+  if (++r.generated == 1) note(now_ns, r, decision::FirstToken{});
   if (token >= 0) {
     if (!r.tokens.empty()) r.tokens.push_back(token);
     if (std::ranges::find(r.stops, token) != r.stops.end()) {
@@ -418,7 +421,7 @@ void NaiveScheduler::give_back(Request& r) {
 void NaiveScheduler::end(uint64_t id, FinishReason reason, int64_t now_ns) {
   Request& r = requests.at(id);
   if (r.running) give_back(r);
-  note(now_ns, DecisionKind::finish, &r, r.uid, int64_t(reason), r.generated);
+  note(now_ns, r, decision::Finish{reason, r.generated});
   if (r.uid != 0 && r.running) tiers.left_running(r.uid);
   if (r.uid != 0 && !r.running) tiers.left_waiting(r.uid);
   std::erase(running, id);

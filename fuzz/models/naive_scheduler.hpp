@@ -77,8 +77,8 @@ class NaiveScheduler {
   uint32_t chunk(uint32_t wanted) const;
   std::string key(const Request& r, uint32_t block) const;
   void settle(int64_t now_ns);
-  void note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a = 0,
-            int64_t b = 0);
+  void note(int64_t now_ns, const Request& r, const decision::Any& what);
+  void note(int64_t now_ns, Uid uid, const decision::Any& what);
 
  public:
   SchedulerConfig config_;

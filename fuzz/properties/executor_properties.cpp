@@ -30,12 +30,13 @@ struct Seen : DecisionSink {
   int embedding_or_head = 0, rslora = 0, ranks = 0, cut_short = 0;
 
   void on_decision(const Decision& d) override {
-    preemptions += d.kind == DecisionKind::preemption;
-    hits += d.kind == DecisionKind::admission && d.a > 0;
-    evictions += d.kind == DecisionKind::eviction;
-    chunks += d.kind == DecisionKind::chunk;
-    unloads += d.kind == DecisionKind::unload;
-    failures += d.kind == DecisionKind::load_failure;
+    const auto* admission = d.get_if<decision::Admission>();
+    hits += admission != nullptr && admission->num_cached_tokens > 0;
+    preemptions += d.is<decision::Preemption>();
+    evictions += d.is<decision::Eviction>();
+    chunks += d.is<decision::Chunk>();
+    unloads += d.is<decision::Unload>();
+    failures += d.is<decision::LoadFailure>();
   }
 };
 

@@ -157,8 +157,8 @@ RC_GTEST_PROP(Fairness, FirstComeFirstServedWithinAnAdapter, ()) {
   std::vector<uint64_t> last_admitted(9, 0);
   std::set<Uid> drained;
   for (const Decision& d : engine.log_.all) {
-    if (d.kind == DecisionKind::drain) drained.insert(d.uid);
-    if (d.kind != DecisionKind::admission || drained.contains(d.uid)) continue;
+    if (d.is<decision::Drain>()) drained.insert(d.uid);
+    if (!d.is<decision::Admission>() || drained.contains(d.uid)) continue;
     RC_ASSERT(d.request >= last_admitted[d.uid]);
     last_admitted[d.uid] = d.request;
   }

@@ -10,16 +10,15 @@
 #include "fuzz/models/naive_scheduler.hpp"
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
+#include "scheduler_sim/simulator/event_log.hpp"
 
 namespace loratory::sim {
 
 inline bool operator==(const Decision& a, const Decision& b) {
-  return a.time_ns == b.time_ns && a.kind == b.kind && a.request == b.request && a.uid == b.uid &&
-         a.a == b.a && a.b == b.b;
+  return EventLog::record_of(a) == EventLog::record_of(b);
 }
 inline std::ostream& operator<<(std::ostream& out, const Decision& d) {
-  return out << fmt::format("{} {} request {} uid {} a {} b {}", d.time_ns, name_of(d.kind),
-                            int64_t(d.request), d.uid, d.a, d.b);
+  return out << EventLog::line_of(d);
 }
 inline std::ostream& operator<<(std::ostream& out, const NaiveScheduler::Row& row) {
   return out << fmt::format("request {} computed {} tokens {} decode {} samples {}", row.id,
@@ -292,13 +291,14 @@ class Pair {
 
   void count() {
     for (const Decision& d : log_.all) {
-      coverage_.preemptions += d.kind == DecisionKind::preemption;
-      coverage_.drains += d.kind == DecisionKind::drain;
-      coverage_.reservations += d.kind == DecisionKind::reservation;
-      coverage_.evictions += d.kind == DecisionKind::eviction;
-      coverage_.hits += d.kind == DecisionKind::admission && d.a > 0;
-      coverage_.errors +=
-          d.kind == DecisionKind::finish && FinishReason(d.a) == FinishReason::error;
+      const auto* admission = d.get_if<decision::Admission>();
+      const auto* finish = d.get_if<decision::Finish>();
+      coverage_.preemptions += d.is<decision::Preemption>();
+      coverage_.drains += d.is<decision::Drain>();
+      coverage_.reservations += d.is<decision::Reservation>();
+      coverage_.evictions += d.is<decision::Eviction>();
+      coverage_.hits += admission != nullptr && admission->num_cached_tokens > 0;
+      coverage_.errors += finish != nullptr && finish->reason == FinishReason::error;
     }
   }
 

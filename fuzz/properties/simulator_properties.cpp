@@ -11,8 +11,7 @@
 namespace loratory::sim {
 
 inline bool operator==(const Decision& a, const Decision& b) {
-  return a.time_ns == b.time_ns && a.kind == b.kind && a.request == b.request && a.uid == b.uid &&
-         a.a == b.a && a.b == b.b;
+  return EventLog::record_of(a) == EventLog::record_of(b);
 }
 
 namespace {
@@ -175,16 +174,15 @@ void require_equal(const ConfigResult& a, const ConfigResult& b) {
   RC_ASSERT(std::ranges::equal(a.requests, b.requests, same_record));
 }
 
-int64_t count(const Run& r, DecisionKind kind) {
-  return std::ranges::count(r.decisions, kind, &Decision::kind);
+template <typename Kind>
+int64_t count(const Run& r) {
+  return std::ranges::count_if(r.decisions, [](const Decision& d) { return d.is<Kind>(); });
 }
 
 std::string text(const std::vector<Decision>& decisions, size_t from, size_t count) {
   std::string out;
   for (size_t i = from; i < std::min(decisions.size(), from + count); ++i) {
-    const Decision& d = decisions[i];
-    out += fmt::format("\n  {} {} request {} uid {} a {} b {}", d.time_ns, name_of(d.kind),
-                       int64_t(d.request), d.uid, d.a, d.b);
+    out += "\n  " + EventLog::line_of(decisions[i]);
   }
   return out;
 }
@@ -206,11 +204,11 @@ RC_GTEST_PROP(Simulator, JumpingEqualsStepping, ()) {
   const World world = random_world(draw, c.num_ops);
   const LinearTime times(draw, world.quantum_ns);
   const Run fast = run(world, times, true), slow = run(world, times, false);
-  RC_CLASSIFY(count(slow, DecisionKind::preemption) > 0, "preempts");
-  RC_CLASSIFY(count(slow, DecisionKind::drain) > 0, "drains");
-  RC_CLASSIFY(count(slow, DecisionKind::reservation) > 0, "reserves");
-  RC_CLASSIFY(count(slow, DecisionKind::eviction) > 0, "evicts adapters");
-  RC_CLASSIFY(count(slow, DecisionKind::unload) > 0, "unloads");
+  RC_CLASSIFY(count<decision::Preemption>(slow) > 0, "preempts");
+  RC_CLASSIFY(count<decision::Drain>(slow) > 0, "drains");
+  RC_CLASSIFY(count<decision::Reservation>(slow) > 0, "reserves");
+  RC_CLASSIFY(count<decision::Eviction>(slow) > 0, "evicts adapters");
+  RC_CLASSIFY(count<decision::Unload>(slow) > 0, "unloads");
   RC_CLASSIFY(world.quantum_ns > 1, "coarse times");
   RC_CLASSIFY(world.config.scheduler.load_mode == LoadMode::blocking, "blocking");
   require_equal_logs(fast, slow);
@@ -263,12 +261,13 @@ RC_GTEST_PROP(Simulator, EveryRequestEndsOnce, ()) {
     time_ns = d.time_ns;
     if (d.request == kNoRequestId) continue;
     RC_ASSERT(ended[d.request] == 0);  // nothing happens to it afterwards
-    arrived[d.request] += d.kind == DecisionKind::arrival;
-    first[d.request] += d.kind == DecisionKind::first_token;
-    if (d.kind != DecisionKind::finish) continue;
+    arrived[d.request] += d.is<decision::Arrival>();
+    first[d.request] += d.is<decision::FirstToken>();
+    const auto* finish = d.get_if<decision::Finish>();
+    if (finish == nullptr) continue;
     ++ended[d.request];
-    const bool cut = FinishReason(d.a) != FinishReason::length;
-    RC_ASSERT(cut || d.b == int64_t{world.trace.requests[d.request].output_tokens});
+    const bool cut = finish->reason != FinishReason::length;
+    RC_ASSERT(cut || finish->num_generated == world.trace.requests[d.request].output_tokens);
   }
   for (size_t i = 0; i < arrived.size(); ++i) {
     RC_ASSERT(arrived[i] == ended[i]);

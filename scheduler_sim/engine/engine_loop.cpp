@@ -17,10 +17,9 @@ EngineLoop::EngineLoop(const SchedulerConfig& config, Executor& executor,
       scheduler_(config, this) {}
 
 void EngineLoop::on_decision(const Decision& decision) {
-  if (decision.kind == DecisionKind::unload) executor_.unloaded(decision.uid);
-  if (decision.kind == DecisionKind::eviction && decision.b == 1) {
-    executor_.evicted_from_cpu(decision.uid);
-  }
+  if (decision.is<decision::Unload>()) executor_.unloaded(decision.uid);
+  const auto* eviction = decision.get_if<decision::Eviction>();
+  if (eviction != nullptr && eviction->from_cpu) executor_.evicted_from_cpu(decision.uid);
   for (DecisionSink* sink : sinks_) sink->on_decision(decision);
 }
 

@@ -111,10 +111,11 @@ void ReferenceEngine::on_step_end(const Scheduler& scheduler, const StepPlan& pl
 
 // A request is alive while the scheduler says that it ends, and gone right after.
 void ReferenceEngine::on_decision(const Decision& decision) {
-  if (decision.kind != DecisionKind::finish) return;
+  const auto* finish = decision.get_if<decision::Finish>();
+  if (finish == nullptr) return;
   const Request& r = scheduler().request(scheduler().find_request(decision.request));
   EngineOutput& output = outputs_[r.id];
-  output.reason = FinishReason(decision.a);
+  output.reason = finish->reason;
   output.tokens.assign(r.tokens.begin() + r.num_prompt, r.tokens.end());
   output.logits = std::move(logits_[r.id]);
   logits_.erase(r.id);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "scheduler_sim/metrics/quantiles.hpp"
 
@@ -53,60 +54,68 @@ MetricsCollector::MetricsCollector(const Trace& trace) : records_(trace.requests
 }
 
 void MetricsCollector::on_decision(const Decision& d) {
-  RequestRecord* const r = d.request == kNoRequestId ? nullptr : &records_[d.request];
-  switch (d.kind) {
-    case DecisionKind::admission:
-      if (r->first_scheduled_ns < 0) {
-        r->first_scheduled_ns = d.time_ns;
-        r->cached_tokens = uint32_t(d.a);
-      }
-      break;
-    case DecisionKind::first_token:
-      r->first_token_ns = d.time_ns;
-      take_last_token(d.request);  // preempted before it had one
-      break;
-    case DecisionKind::preemption:
-      ++num_preemptions_;
-      ++r->num_preemptions;
-      if (last_token_ns_.empty()) last_token_ns_.resize(records_.size(), -1);
-      // It had a token in every step until now; a request preempted again before its next token
-      // keeps the older time.
-      if (last_token_ns_[d.request] >= 0) break;
-      last_token_ns_[d.request] = last_step_end_ns_;
-      ++num_irregular_;
-      break;
-    case DecisionKind::abort:
-      ++num_irregular_;
-      break;  // its step may be in flight
-    case DecisionKind::finish:
-      r->finish_ns = d.time_ns;
-      r->output_tokens = uint32_t(d.b);
-      r->outcome = outcome_of(FinishReason(d.a));
-      take_last_token(d.request);
-      if (FinishReason(d.a) == FinishReason::abort) --num_irregular_;
-      end_ns_ = std::max(end_ns_, d.time_ns);
-      something_finished_ = true;
-      break;
-    case DecisionKind::load:
-      ++loads_, load_bytes_ += d.a;
-      break;
-    case DecisionKind::copy:
-      ++copies_, copy_bytes_ += d.b;
-      break;
-    case DecisionKind::copy_done:
-      open_slots_.resize(std::max(open_slots_.size(), size_t(d.a) + 1),
-                         SlotSpan{.adapter = kBaseModel});
-      open_slots_[size_t(d.a)] = {d.time_ns, 0, index_of_.at(d.uid), uint16_t(d.a)};
-      break;
-    case DecisionKind::eviction:
-      if (d.a >= 0) close_slot(uint32_t(d.a), d.time_ns);
-      break;
-    case DecisionKind::drain:
-      ++num_drains_;
-      break;
-    default:
-      break;
-  }
+  std::visit([&](const auto& what) { on(d, what); }, d.what);
+}
+
+void MetricsCollector::on(const Decision& d, const decision::Admission& admission) {
+  RequestRecord& r = records_[d.request];
+  if (r.first_scheduled_ns >= 0) return;  // admitted again after a preemption
+  r.first_scheduled_ns = d.time_ns;
+  r.cached_tokens = admission.num_cached_tokens;
+}
+
+void MetricsCollector::on(const Decision& d, const decision::FirstToken& /*first*/) {
+  records_[d.request].first_token_ns = d.time_ns;
+  take_last_token(d.request);  // preempted before it had one
+}
+
+// It had a token in every step until now; a request preempted again before its next token keeps
+// the older time.
+void MetricsCollector::on(const Decision& d, const decision::Preemption& /*preemption*/) {
+  ++num_preemptions_;
+  ++records_[d.request].num_preemptions;
+  if (last_token_ns_.empty()) last_token_ns_.resize(records_.size(), -1);
+  if (last_token_ns_[d.request] >= 0) return;
+  last_token_ns_[d.request] = last_step_end_ns_;
+  ++num_irregular_;
+}
+
+// Its step may be in flight.
+void MetricsCollector::on(const Decision& /*d*/, const decision::Abort& /*abort*/) {
+  ++num_irregular_;
+}
+
+void MetricsCollector::on(const Decision& d, const decision::Finish& finish) {
+  RequestRecord& r = records_[d.request];
+  r.finish_ns = d.time_ns;
+  r.output_tokens = finish.num_generated;
+  r.outcome = outcome_of(finish.reason);
+  take_last_token(d.request);
+  if (finish.reason == FinishReason::abort) --num_irregular_;
+  end_ns_ = std::max(end_ns_, d.time_ns);
+  something_finished_ = true;
+}
+
+void MetricsCollector::on(const Decision& /*d*/, const decision::Load& load) {
+  ++loads_, load_bytes_ += load.bytes;
+}
+
+void MetricsCollector::on(const Decision& /*d*/, const decision::Copy& copy) {
+  ++copies_, copy_bytes_ += copy.bytes;
+}
+
+void MetricsCollector::on(const Decision& d, const decision::CopyDone& copy) {
+  const auto slot = size_t(copy.slot);
+  open_slots_.resize(std::max(open_slots_.size(), slot + 1), SlotSpan{.adapter = kBaseModel});
+  open_slots_[slot] = {d.time_ns, 0, index_of_.at(d.uid), uint16_t(slot)};
+}
+
+void MetricsCollector::on(const Decision& d, const decision::Eviction& eviction) {
+  if (eviction.slot != kNoSlot) close_slot(uint32_t(eviction.slot), d.time_ns);
+}
+
+void MetricsCollector::on(const Decision& /*d*/, const decision::Drain& /*drain*/) {
+  ++num_drains_;
 }
 
 void MetricsCollector::close_slot(uint32_t slot, int64_t now_ns) {

@@ -47,6 +47,19 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void fill(ConfigResult& result, const Slo& slo, uint32_t block_size, bool keep_details);
 
  private:
+  void on(const Decision& d, const decision::Admission& admission);
+  void on(const Decision& d, const decision::FirstToken& first);
+  void on(const Decision& d, const decision::Preemption& preemption);
+  void on(const Decision& d, const decision::Abort& abort);
+  void on(const Decision& d, const decision::Finish& finish);
+  void on(const Decision& d, const decision::Load& load);
+  void on(const Decision& d, const decision::Copy& copy);
+  void on(const Decision& d, const decision::CopyDone& copy);
+  void on(const Decision& d, const decision::Eviction& eviction);
+  void on(const Decision& d, const decision::Drain& drain);
+  template <typename Kind>
+  void on(const Decision& /*d*/, const Kind& /*no figure needs it*/) {}
+
   int64_t take_last_token(uint64_t request);
   void add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns);
   void close_slot(uint32_t slot, int64_t now_ns);

@@ -42,7 +42,7 @@ void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   if (num_tokens == 0 || !make_room(ref, num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && r.num_generated > 0;
   if (!is_decode) {
-    note(now_ns, DecisionKind::chunk, &r, uid_of(r.adapter), num_tokens, r.num_computed);
+    note(now_ns, r, decision::Chunk{num_tokens, r.num_computed});
   }
   add_row(ref, num_tokens, is_decode);
 }
@@ -81,7 +81,7 @@ void Scheduler::preempt(RequestRef ref, int64_t now_ns) {
   preempted_in_plan_ = true;
   steady_ = false;
   if (r.in_step) remove_row(ref);
-  note(now_ns, DecisionKind::preemption, &r, uid_of(r.adapter), r.num_computed);
+  note(now_ns, r, decision::Preemption{r.num_computed});
   r.num_recoverable = std::max(r.num_recoverable, r.num_computed);
   release_blocks(r);
   r.state = RequestState::preempted;

@@ -37,14 +37,6 @@ const char* describe(SubmitStatus status) {
   return "?";
 }
 
-const char* name_of(DecisionKind kind) {
-  static constexpr const char* kNames[] = {
-      "arrival",     "admission", "chunk",       "load",   "load_done",   "copy",
-      "copy_done",   "eviction",  "reservation", "drain",  "drain_end",   "preemption",
-      "first_token", "finish",    "abort",       "unload", "load_failure"};
-  return kNames[size_t(kind)];
-}
-
 std::string SchedulerConfig::problem() const {
   if (residency.max_loras < 1 || residency.max_loras > 4096) return "max_loras must be 1..4096";
   if (residency.max_cpu_loras < residency.max_loras) return "max_cpu_loras must be >= max_loras";
@@ -74,10 +66,12 @@ Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObs
   LORATORY_ASSERT(problem.empty(), problem.c_str());
 }
 
-void Scheduler::note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a,
-                     int64_t b) {
-  if (sink_ == nullptr) return;
-  sink_->on_decision({now_ns, kind, r != nullptr ? r->id : kNoRequestId, uid, a, b});
+void Scheduler::note(int64_t now_ns, const Request& r, const decision::Any& what) {
+  if (sink_ != nullptr) sink_->on_decision({now_ns, r.id, uid_of(r.adapter), what});
+}
+
+void Scheduler::note(int64_t now_ns, Uid uid, const decision::Any& what) {
+  if (sink_ != nullptr) sink_->on_decision({now_ns, kNoRequestId, uid, what});
 }
 
 RequestRef Scheduler::find_request(uint64_t id) const {
@@ -163,7 +157,7 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
   by_id_.emplace(r.id, ref);
   waiting_.insert(ref);
   steady_ = false;
-  note(now_ns, DecisionKind::arrival, &r, uid_of(r.adapter), r.num_prompt, r.max_new_tokens);
+  note(now_ns, r, decision::Arrival{r.num_prompt, r.max_new_tokens});
   if (r.adapter != kBaseRef) {
     residency_.submitted(r.adapter);
     settle_transfers(now_ns);
@@ -236,9 +230,9 @@ void Scheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
   const AdapterRef adapter = residency_.find_uid(uid);
   const LoadOutcome outcome = residency_.load_done(adapter, ok);
   if (ok) {
-    note(now_ns, DecisionKind::load_done, nullptr, uid);
+    note(now_ns, uid, decision::LoadDone{});
   } else {
-    note(now_ns, DecisionKind::load_failure, nullptr, uid, outcome == LoadOutcome::retried);
+    note(now_ns, uid, decision::LoadFailure{outcome == LoadOutcome::retried});
   }
   if (outcome == LoadOutcome::failed) fail_requests_of(adapter, now_ns);
   settle_transfers(now_ns);
@@ -264,7 +258,7 @@ void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   steady_ = false;
   const AdapterRef adapter = residency_.find_uid(uid);
   const int32_t slot = residency_.slot(adapter);
-  note(now_ns, DecisionKind::copy_done, nullptr, uid, slot);
+  note(now_ns, uid, decision::CopyDone{slot});
   const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;
   if (is_awaited) bind_slots_of(adapter);
   residency_.copy_done(adapter);
@@ -291,21 +285,21 @@ void Scheduler::settle_transfers(int64_t now_ns) {
   residency_.start_transfers();
   ResidencyActions& actions = residency_.actions();
   for (const Eviction& e : actions.evictions) {
-    note(now_ns, DecisionKind::eviction, nullptr, e.uid, e.slot, e.from_cpu);
+    note(now_ns, e.uid, decision::Eviction{e.slot, e.from_cpu});
   }
   for (const LoadStart& load : actions.loads) {
-    note(now_ns, DecisionKind::load, nullptr, load.uid, load.bytes);
+    note(now_ns, load.uid, decision::Load{load.bytes});
     starts_.loads.push_back(load);
   }
   for (const CopyStart& copy : actions.copies) {
-    note(now_ns, DecisionKind::copy, nullptr, copy.uid, copy.slot, copy.bytes);
+    note(now_ns, copy.uid, decision::Copy{copy.slot, copy.bytes});
     starts_.copies.push_back(copy);
   }
   actions.clear();
   for (const Uid uid : residency_.take_unloaded()) {
     const uint32_t num_freed = pool_.evict_namespace(uid);
     pool_.forget_namespace(uid);
-    note(now_ns, DecisionKind::unload, nullptr, uid, num_freed);
+    note(now_ns, uid, decision::Unload{num_freed});
   }
 }
 
@@ -341,7 +335,7 @@ void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   if (r.num_computed < r.num_total()) return;
   r.state = RequestState::decoding;
   if (!row.samples) return finish_running(row.request, FinishReason::length, now_ns);
-  if (++r.num_generated == 1) note(now_ns, DecisionKind::first_token, &r, uid_of(r.adapter));
+  if (++r.num_generated == 1) note(now_ns, r, decision::FirstToken{});
   if (token != kNoToken) {
     append_token(r, token);
     if (ends_with(r, token)) return finish_running(row.request, FinishReason::stop, now_ns);
@@ -384,7 +378,7 @@ void Scheduler::release_blocks(Request& r) {
 void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_ns) {
   Request& r = requests_[ref];
   release_blocks(r);
-  note(now_ns, DecisionKind::finish, &r, uid_of(r.adapter), int64_t(reason), r.num_generated);
+  note(now_ns, r, decision::Finish{reason, r.num_generated});
   if (r.adapter != kBaseRef) residency_.left_running(r.adapter);
   forget(ref);
 }
@@ -392,7 +386,7 @@ void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_
 void Scheduler::finish_waiting(RequestRef ref, FinishReason reason, int64_t now_ns) {
   Request& r = requests_[ref];
   waiting_.remove(ref);
-  note(now_ns, DecisionKind::finish, &r, uid_of(r.adapter), int64_t(reason), r.num_generated);
+  note(now_ns, r, decision::Finish{reason, r.num_generated});
   if (r.adapter != kBaseRef) residency_.left_waiting(r.adapter);
   forget(ref);
 }
@@ -421,7 +415,7 @@ void Scheduler::abort(uint64_t id, int64_t now_ns) {
   if (ref == kNoRequest || requests_[ref].end_at_commit) return;
   Request& r = requests_[ref];
   steady_ = false;
-  note(now_ns, DecisionKind::abort, &r, uid_of(r.adapter));
+  note(now_ns, r, decision::Abort{});
   if (r.in_step) {
     r.end_at_commit = true;
     r.end_reason = FinishReason::abort;

@@ -174,8 +174,8 @@ class Scheduler {
   void touch_adapters(int64_t num_steps);
   void pack_rows();
   void settle_transfers(int64_t now_ns);
-  void note(int64_t now_ns, DecisionKind kind, const Request* r, Uid uid, int64_t a = 0,
-            int64_t b = 0);
+  void note(int64_t now_ns, const Request& r, const decision::Any& what);
+  void note(int64_t now_ns, Uid uid, const decision::Any& what);
   Uid uid_of(AdapterRef adapter) const {
     return adapter == kBaseRef ? kBaseUid : residency_.uid(adapter);
   }

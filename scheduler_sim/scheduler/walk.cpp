@@ -38,7 +38,7 @@ void Scheduler::collect_reservations(int64_t now_ns) {
                           r.first_rejection_ns >= 0 &&
                           now_ns - r.first_rejection_ns >= config_.t_starve_ns;
     if (too_often || too_long) {
-      note(now_ns, DecisionKind::reservation, &r, uid_of(r.adapter), next_reservation_);
+      note(now_ns, r, decision::Reservation{next_reservation_});
       waiting_.make_reserving(ref, next_reservation_++);
     }
     ref = next;
@@ -55,7 +55,7 @@ AdapterRef Scheduler::find_reserved_adapter() const {
 void Scheduler::end_drain(int64_t now_ns) {
   if (draining_ == kBaseRef) return;
   if (reserved_ != kBaseRef && residency_.num_running(draining_) > 0) return;
-  note(now_ns, DecisionKind::drain_end, nullptr, draining_uid_);
+  note(now_ns, draining_uid_, decision::DrainEnd{});
   draining_ = kBaseRef;
 }
 
@@ -80,7 +80,7 @@ void Scheduler::start_drain(int64_t now_ns) {
   if (draining_ == kBaseRef) return;
   draining_uid_ = best.second;
   drain_left_ = int64_t(std::floor(config_.drain_factor * double(best.first)));
-  note(now_ns, DecisionKind::drain, nullptr, draining_uid_, drain_left_);
+  note(now_ns, draining_uid_, decision::Drain{drain_left_});
 }
 
 /// The adapter gate: may a request of this adapter run now, as far as GPU places are concerned?
@@ -169,7 +169,7 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   running_.push_back(ref);
   if (r.adapter != kBaseRef) residency_.admitted(r.adapter);
   steady_ = false;
-  note(now_ns, DecisionKind::admission, &r, uid_of(r.adapter), num_cached, num_tokens);
+  note(now_ns, r, decision::Admission{num_cached, num_tokens});
   add_row(ref, num_tokens, /*is_decode=*/false);
   return true;
 }

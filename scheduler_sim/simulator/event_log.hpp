@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
@@ -17,11 +18,17 @@ class EventLog : public DecisionSink {
   explicit EventLog(bool keep = false) : keep_(keep) {}
   void on_decision(const Decision& decision) override;
 
+  /// A decision as the log hashes it: time, number of its kind, request, uid, a, b.
+  using Record = std::array<uint64_t, 6>;
+  static Record record_of(const Decision& decision);
+
   /// 16 hex digits over all decisions so far.
   std::string hash() const;
   uint64_t size() const { return size_; }
   const std::vector<Decision>& decisions() const { return decisions_; }
-  /// One line a decision: time_ns kind request uid a b.
+  /// time_ns kind request uid a b; the kind says what a and b are (docs/simulation.md).
+  static std::string line_of(const Decision& decision);
+  /// One line a decision.
   static void write_text(std::ostream& out, const std::vector<Decision>& decisions);
 
  private:

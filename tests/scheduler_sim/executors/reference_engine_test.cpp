@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "fuzz/support/engine_case.hpp"
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/simulator/event_log.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -23,13 +23,15 @@ using testing::HasSubstr;
 
 struct Log : DecisionSink {
   void on_decision(const Decision& d) override { all.push_back(d); }
-  int count(DecisionKind kind) const {
-    return int(std::count_if(all.begin(), all.end(), [&](auto& d) { return d.kind == kind; }));
+  template <typename Kind>
+  int count() const {
+    return int(std::ranges::count_if(all, [](const Decision& d) { return d.is<Kind>(); }));
   }
   /// Tokens that request `id` found in the cache at its first admission.
   int64_t cached(uint64_t id) const {
     for (const Decision& d : all) {
-      if (d.kind == DecisionKind::admission && d.request == id) return d.a;
+      const auto* admission = d.get_if<decision::Admission>();
+      if (admission != nullptr && d.request == id) return admission->num_cached_tokens;
     }
     return -1;
   }
@@ -159,7 +161,7 @@ TEST_F(ReferenceEngineTest, ChunksOfAPrompt) {  // [2.13] P11
   submit(request(1, "x", 11, 3));
   submit(request(2, "", 7, 3, 10));
   run_and_compare();
-  EXPECT_GE(log_.count(DecisionKind::chunk), 5);
+  EXPECT_GE(log_.count<decision::Chunk>(), 5);
 }
 
 TEST_F(ReferenceEngineTest, PreemptionInATinyPool) {  // [7.14] P55 P62
@@ -170,7 +172,7 @@ TEST_F(ReferenceEngineTest, PreemptionInATinyPool) {  // [7.14] P55 P62
   submit(request(2, "y", 6, 10));
   submit(request(3, "", 5, 10));
   run_and_compare();
-  EXPECT_GT(log_.count(DecisionKind::preemption), 0);
+  EXPECT_GT(log_.count<decision::Preemption>(), 0);
 }
 
 TEST_F(ReferenceEngineTest, OneSlotForThreeAdapters) {  // [5.9] [5.15] P63
@@ -181,8 +183,8 @@ TEST_F(ReferenceEngineTest, OneSlotForThreeAdapters) {  // [5.9] [5.15] P63
     submit(request(id, name, 5, 3, id));
   };
   run_and_compare();
-  EXPECT_GE(log_.count(DecisionKind::eviction), 2);
-  EXPECT_GE(log_.count(DecisionKind::copy), 3);
+  EXPECT_GE(log_.count<decision::Eviction>(), 2);
+  EXPECT_GE(log_.count<decision::Copy>(), 3);
 }
 
 // [5.6] An adapter that lost its place on the CPU is no longer there.
@@ -234,24 +236,23 @@ TEST_F(ReferenceEngineTest, DelaysDoNotShow) {
     };
     run_and_compare();
     std::vector<int64_t> order;
-    for (const Decision& d : log_.all) order.push_back(int64_t(d.kind));
+    for (const Decision& d : log_.all) order.push_back(int64_t(d.what.index()));
     orders.insert(order);
   }
   EXPECT_GT(orders.size(), 5U);
 }
 
 TEST_F(ReferenceEngineTest, SameSeedSameEverything) {  // P64
-  std::vector<std::vector<Decision>> logs;
+  std::vector<std::vector<EventLog::Record>> logs;
   for (int i = 0; i < 2; ++i) {
     requests_.clear();
     start(config(1), 5);
     for (const char* name : {"x", "y"}) submit(request(uint64_t(name[0]), name, 6, 4));
     run_and_compare();
-    logs.push_back(log_.all);
+    logs.emplace_back();
+    for (const Decision& d : log_.all) logs.back().push_back(EventLog::record_of(d));
   }
-  const auto fields = [](const Decision& d) { return std::tuple(d.time_ns, d.kind, d.a, d.b); };
-  ASSERT_EQ(logs[0].size(), logs[1].size());
-  for (size_t i = 0; i < logs[0].size(); ++i) EXPECT_EQ(fields(logs[0][i]), fields(logs[1][i]));
+  EXPECT_EQ(logs[0], logs[1]);
 }
 
 // [5.2] [5.26] P39 P40: requests in flight keep the old weights and their KV, new ones get the new
@@ -268,14 +269,14 @@ TEST_F(ReferenceEngineTest, ReloadUnderTheSameName) {
   EXPECT_EQ(log_.cached(2), 0);
   adapters_.at("x") = fresh;
   EXPECT_TRUE(same_generation(engine_->output(2), oracle(request(2, "x", 9, 6))));
-  EXPECT_EQ(log_.count(DecisionKind::unload), 1);
+  EXPECT_EQ(log_.count<decision::Unload>(), 1);
 }
 
 TEST_F(ReferenceEngineTest, CancelledInAStep) {  // [7.16] P65
   start(config(2));
   submit(request(1, "x", 5, 3));
   ASSERT_EQ(engine_->submit(request(2, "y", 5, 8, 3)), SubmitStatus::ok);
-  while (log_.count(DecisionKind::first_token) < 2) ASSERT_TRUE(engine_->advance());
+  while (log_.count<decision::FirstToken>() < 2) ASSERT_TRUE(engine_->advance());
   while (engine_->step() == nullptr) ASSERT_TRUE(engine_->advance());
   engine_->cancel(2);
   run_and_compare();

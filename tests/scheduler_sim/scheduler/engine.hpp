@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,21 +113,22 @@ class Engine {
     }
     return owners;
   }
-  /// Decisions of one kind since the last call of clear: (uid, a, b).
-  std::vector<Decision> decisions(DecisionKind kind) const {
-    std::vector<Decision> out;
+  /// Decisions of one kind since log.all was cleared.
+  template <typename Kind>
+  std::vector<Kind> decisions() const {
+    std::vector<Kind> out;
     for (const Decision& d : log.all) {
-      if (d.kind == kind) out.push_back(d);
+      if (d.is<Kind>()) out.push_back(*d.get_if<Kind>());
     }
     return out;
   }
-  /// How the request ended, kNoReason if it did not.
-  static constexpr int kNoReason = -1;
-  int end_of(char id) const {
-    for (const Decision& d : decisions(DecisionKind::finish)) {
-      if (d.request == uint64_t(id)) return int(d.a);
+  /// How the request ended, empty if it did not.
+  std::optional<FinishReason> end_of(char id) const {
+    for (const Decision& d : log.all) {
+      const auto* finish = d.get_if<decision::Finish>();
+      if (finish != nullptr && d.request == uint64_t(id)) return finish->reason;
     }
-    return kNoReason;
+    return std::nullopt;
   }
 
  private:

@@ -10,8 +10,8 @@ using testing::ElementsAre;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-constexpr int kStop = int(FinishReason::stop), kLength = int(FinishReason::length),
-              kAbort = int(FinishReason::abort), kError = int(FinishReason::error);
+constexpr FinishReason kStop = FinishReason::stop, kLength = FinishReason::length,
+                       kAbort = FinishReason::abort, kError = FinishReason::error;
 
 RequestSpec tokens_spec(char id, Uid adapter, std::span<const int32_t> prompt, uint32_t max_new) {
   RequestSpec spec;
@@ -110,7 +110,7 @@ TEST(Requests, APoolThatFitsExactlyIsEnough) {  // [7.3]: 8 + 5 - 1 = 12 tokens 
   ASSERT_EQ(e.submit('a', 0, 8, 5), SubmitStatus::ok);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(e.step().size(), 1U);
   EXPECT_EQ(e.end_of('a'), kLength);
-  EXPECT_TRUE(e.decisions(DecisionKind::preemption).empty());
+  EXPECT_TRUE(e.decisions<decision::Preemption>().empty());
 }
 
 TEST(Requests, PrefillOnlySamplesNothing) {  // [7.3]
@@ -120,7 +120,7 @@ TEST(Requests, PrefillOnlySamplesNothing) {  // [7.3]
   EXPECT_FALSE(e.rows[0].samples);
   e.commit();
   EXPECT_EQ(e.end_of('a'), kLength);
-  EXPECT_TRUE(e.decisions(DecisionKind::first_token).empty());
+  EXPECT_TRUE(e.decisions<decision::FirstToken>().empty());
 }
 
 TEST(Requests, StopTokensEndBeforeLength) {  // [7.4]
@@ -152,7 +152,7 @@ TEST(Requests, ThePreemptedOneComesBackWithItsTokens) {  // [7.6] [7.7] [7.14]
   EXPECT_EQ(e.end_of('a'), kLength);
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 9), Pair('c', 1)));
   while (e.is_live('b')) e.step();
-  EXPECT_EQ(e.decisions(DecisionKind::first_token).size(), 3U);  // b's first was its first
+  EXPECT_EQ(e.decisions<decision::FirstToken>().size(), 3U);  // b's first was its first
 }
 
 // [6.4] a published the blocks of the common prompt. b wants the logits of all its rows and had
@@ -168,8 +168,8 @@ TEST(Requests, PromptLogprobsRecoverWhatWasComputed) {
   e.step(), e.step(), e.step();
   e.submit(tokens_spec('c', kBaseUid, longer, 5));
   for (int i = 0; i < 4; ++i) e.step();
-  ASSERT_EQ(e.decisions(DecisionKind::preemption).size(), 1U);
-  EXPECT_EQ(e.decisions(DecisionKind::preemption)[0].a, 16);
+  ASSERT_EQ(e.decisions<decision::Preemption>().size(), 1U);
+  EXPECT_EQ(e.decisions<decision::Preemption>()[0].num_lost_tokens, 16);
   e.scheduler.abort('c', e.now_ns);
   RequestSpec spec = tokens_spec('b', kBaseUid, prompt, 1);
   spec.prompt_logprobs = true;
@@ -178,7 +178,7 @@ TEST(Requests, PromptLogprobsRecoverWhatWasComputed) {
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1)));
   EXPECT_EQ(e.request('b').state, RequestState::preempted);
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1), Pair('b', 4)));
-  EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 4);  // and finds its own
+  EXPECT_EQ(e.decisions<decision::Admission>().back().num_cached_tokens, 4);  // and finds its own
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
   EXPECT_EQ(e.end_of('b'), kLength);
 }
@@ -206,7 +206,7 @@ TEST(Requests, PromptLogprobsRecoverTheMostThatWasComputed) {  // [6.4]
   EXPECT_THAT(e.step(), ElementsAre(Pair('w', 3), Pair('b', 2)));  // nothing of b is left
   EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1), Pair('b', 4)));
   EXPECT_THAT(e.step(), ElementsAre(Pair('w', 1)));
-  EXPECT_EQ(e.decisions(DecisionKind::preemption).size(), 2U);
+  EXPECT_EQ(e.decisions<decision::Preemption>().size(), 2U);
   e.submit(tokens_spec('z', kBaseUid, prompt, 1));
   while (e.is_live('z')) e.step();
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
@@ -246,13 +246,13 @@ TEST(Requests, GeneratedTokensAreNotTakenForTheFirstBlocks) {
   e.plan(), e.commit({5});
   e.submit('c', 0, 7, 8);
   e.submit('b', 0, 4, 12);
-  while (e.decisions(DecisionKind::preemption).empty()) {
+  while (e.decisions<decision::Preemption>().empty()) {
     const size_t num_rows = e.plan().size();
     e.commit(std::vector<int32_t>(num_rows, 5));
   }
-  EXPECT_EQ(e.decisions(DecisionKind::preemption)[0].request, uint64_t('b'));
+  EXPECT_EQ(e.request('b').state, RequestState::preempted);
   e.log.all.clear();
-  for (int i = 0; i < 20 && e.decisions(DecisionKind::admission).empty(); ++i) {
+  for (int i = 0; i < 20 && e.decisions<decision::Admission>().empty(); ++i) {
     const size_t num_rows = e.plan().size();
     if (num_rows > 0) e.commit(std::vector<int32_t>(num_rows, 5));
   }
@@ -274,8 +274,8 @@ TEST(Abort, TwiceIsOnce) {  // [7.16]
   EXPECT_GT(e.scheduler.blocks().num_referenced(), 0U);
   e.commit();
   EXPECT_EQ(e.end_of('a'), kAbort);
-  EXPECT_EQ(e.decisions(DecisionKind::abort).size(), 2U);
-  EXPECT_TRUE(e.decisions(DecisionKind::first_token).empty());
+  EXPECT_EQ(e.decisions<decision::Abort>().size(), 2U);
+  EXPECT_TRUE(e.decisions<decision::FirstToken>().empty());
   EXPECT_EQ(e.scheduler.blocks().num_referenced(), 0U);
 }
 
@@ -290,8 +290,8 @@ TEST(Unload, RequestsInFlightGoOn) {  // [5.26] [5.28] P39
   while (e.scheduler.num_live() > 0) e.step();
   EXPECT_EQ(e.end_of('a'), kLength);
   EXPECT_EQ(e.end_of('q'), kLength);
-  ASSERT_EQ(e.decisions(DecisionKind::unload).size(), 1U);
-  EXPECT_EQ(e.decisions(DecisionKind::unload)[0].a, 1);  // its published block
+  ASSERT_EQ(e.decisions<decision::Unload>().size(), 1U);
+  EXPECT_EQ(e.decisions<decision::Unload>()[0].num_freed_blocks, 1);  // its published block
   EXPECT_EQ(e.scheduler.blocks().num_published(), 0U);
   EXPECT_THAT(e.slots(), ElementsAre(0, 0));
 }
@@ -303,7 +303,7 @@ TEST(Unload, AbortFirstOnRequest) {  // [5.29]
   e.scheduler.unload_adapter("1", true, e.now_ns);
   EXPECT_EQ(e.end_of('a'), kAbort);
   EXPECT_EQ(e.end_of('w'), kAbort);
-  EXPECT_EQ(e.decisions(DecisionKind::unload).size(), 1U);
+  EXPECT_EQ(e.decisions<decision::Unload>().size(), 1U);
 }
 
 TEST(Reload, NewRequestsGetNewWeightsAndNewKv) {  // P40
@@ -317,7 +317,7 @@ TEST(Reload, NewRequestsGetNewWeightsAndNewKv) {  // P40
   e.step();
   EXPECT_EQ(e.scheduler.residency().uid(e.request('n').adapter), 9U);
   EXPECT_EQ(e.scheduler.residency().uid(e.request('o').adapter), 1U);
-  EXPECT_EQ(e.decisions(DecisionKind::admission)[1].a, 0);  // no hit
+  EXPECT_EQ(e.decisions<decision::Admission>()[1].num_cached_tokens, 0);  // no hit
 }
 
 // Blocking mode: one of two adapters of the step can not be loaded. It is tried twice, its rows
@@ -333,8 +333,8 @@ TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
   e.finish_load(false);
   EXPECT_TRUE(e.is_live('b'));
   e.finish_load(false);
-  EXPECT_EQ(e.decisions(DecisionKind::load_failure)[0].a, 1);
-  EXPECT_EQ(e.decisions(DecisionKind::load_failure)[1].a, 0);
+  EXPECT_TRUE(e.decisions<decision::LoadFailure>()[0].is_retried);
+  EXPECT_FALSE(e.decisions<decision::LoadFailure>()[1].is_retried);
   e.finish_copy();
   EXPECT_TRUE(e.scheduler.step_can_start());
   e.commit();
@@ -345,7 +345,7 @@ TEST(FailedLoad, OnlyItsRowsFail) {  // [5.21] P35
   e.submit(tokens_spec('c', 2, prompt, 1));  // afresh
   e.step();
   EXPECT_EQ(e.end_of('c'), kLength);
-  EXPECT_EQ(e.decisions(DecisionKind::admission).back().a, 0);
+  EXPECT_EQ(e.decisions<decision::Admission>().back().num_cached_tokens, 0);
 }
 
 // The row was aborted before its adapter failed: it computed nothing either.

@@ -35,7 +35,7 @@ TEST(Walk, TwoSlots) {  // [7.21]
   }
   EXPECT_THAT(uids, ElementsAre(1, 2, 0, 1));
   e.commit();
-  EXPECT_EQ(e.end_of('a'), int(FinishReason::length));
+  EXPECT_EQ(e.end_of('a'), FinishReason::length);
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1), Pair('d', 1), Pair('e', 1)));
   EXPECT_TRUE(!e.is_live('b') && !e.is_live('d') && !e.is_live('e'));
   EXPECT_THAT(e.step(), ElementsAre(Pair('c', 2)));
@@ -110,7 +110,7 @@ TEST(Walk, OnlyTheMissingAdapterIsCopied) {  // [5.25]
   e.log.all.clear();
   e.submit('c', 3, 1, 1), e.submit('d', 1, 1, 1);
   EXPECT_EQ(e.step().size(), 2U);
-  EXPECT_EQ(e.decisions(DecisionKind::copy).size(), 1U);
+  EXPECT_EQ(e.decisions<decision::Copy>().size(), 1U);
   EXPECT_THAT(e.slots(), ElementsAre(1, 3));
 }
 
@@ -144,11 +144,11 @@ TEST(Walk, SteadyStreamDoesNotStarveAnotherAdapter) {
     e.submit(id, 1, 1, 8);
     e.step();
   }
-  EXPECT_EQ(e.decisions(DecisionKind::drain).size(), 1U);
-  EXPECT_EQ(e.decisions(DecisionKind::drain)[0].a, 8);  // floor(1.2 * 7)
+  EXPECT_EQ(e.decisions<decision::Drain>().size(), 1U);
+  EXPECT_EQ(e.decisions<decision::Drain>()[0].num_steps_left, 8);  // floor(1.2 * 7)
   // 4 rejections, then 9 walks until the last one admitted under the limit is done.
   EXPECT_LE(num_steps, 4 + 9 + 8);
-  EXPECT_EQ(e.end_of('?'), int(FinishReason::length));
+  EXPECT_EQ(e.end_of('?'), FinishReason::length);
 }
 
 TEST(Walk, OverlapLeavesARequestBehindUntilItsAdapterIsThere) {  // [5.23]

@@ -14,7 +14,7 @@ using testing::ElementsAre;
 std::vector<std::string> events(const Simulator& simulator) {
   std::vector<std::string> out;
   for (const Decision& d : simulator.log().decisions()) {
-    out.push_back(std::to_string(d.time_ns) + " " + name_of(d.kind));
+    out.push_back(std::to_string(d.time_ns) + " " + name_of(d));
   }
   return out;
 }
