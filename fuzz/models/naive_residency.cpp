@@ -57,25 +57,25 @@ void NaiveResidency::finish_unload(Uid u) {
   adapters.erase(it);
 }
 
-// --- G = A + P + H: [7.0] [5.19] [5.23] -----------------------------------------------------
+// --- claims: [7.0] [5.19] [5.23] ------------------------------------------------------------
 
-bool NaiveResidency::in_g(Uid u) const {
-  return adapters.at(u).running > 0 || has(pinned, u) || has(held, u);
+bool NaiveResidency::claims_place(Uid u) const {
+  return adapters.at(u).running > 0 || has(pinned, u) || has(promised, u);
 }
 
-int NaiveResidency::g_size() const {
+int NaiveResidency::num_claimants() const {
   int size = 0;
-  for (const auto& [uid, a] : adapters) size += in_g(uid);
+  for (const auto& [uid, a] : adapters) size += claims_place(uid);
   return size;
 }
 
 bool NaiveResidency::pin(Uid u) {
   if (has(pinned, u)) return true;
-  const int with_u = g_size() + !in_g(u);
+  const int with_u = num_claimants() + !claims_place(u);
   if (adapters.at(u).retiring || with_u > config_.max_loras) return false;
   if (int(pinned.size()) == config_.max_loras - 1) return false;
   pinned.push_back(u);
-  if (adapters.at(u).running == 0 || !on_gpu(u)) hold(u);
+  if (adapters.at(u).running == 0 || !on_gpu(u)) promise(u);
   return true;
 }
 
@@ -84,17 +84,17 @@ void NaiveResidency::unpin(Uid u) {
   tidy(u);
 }
 
-void NaiveResidency::hold(Uid u) {
-  if (!has(held, u)) held.push_back(u);
+void NaiveResidency::promise(Uid u) {
+  if (!has(promised, u)) promised.push_back(u);
   want_load(u);
 }
 
-// A uid leaves H when none of its requests waits, unless it is pinned; a step that waits for it
+// A promise ends when no request of the uid waits, unless it is pinned; a step that waits for it
 // (blocking mode) keeps it. A job nobody asks for any more is cancelled [5.22].
 void NaiveResidency::tidy(Uid u) {
   const Adapter& a = adapters.at(u);
   const bool a_step_waits = a.running > 0 && !on_gpu(u);
-  if (a.inflight == a.running && !has(pinned, u) && !a_step_waits) drop(held, u);
+  if (a.inflight == a.running && !has(pinned, u) && !a_step_waits) drop(promised, u);
   if (a.inflight == 0 && !has(pinned, u)) {
     if (has(jobs, u)) adapters.at(u).failures = 0;
     drop(jobs, u);
@@ -111,7 +111,7 @@ void NaiveResidency::submitted(Uid u) {
 
 void NaiveResidency::admitted(Uid u) {
   ++adapters.at(u).running;
-  drop(held, u);
+  drop(promised, u);
 }
 
 void NaiveResidency::preempted(Uid u) { --adapters.at(u).running; }
@@ -135,7 +135,7 @@ void NaiveResidency::used_in_step(Uid u) {
 }
 
 void NaiveResidency::needed_by_step(Uid u) {
-  hold(u);
+  promise(u);
   take_slot(u);
 }
 
@@ -151,7 +151,7 @@ Uid NaiveResidency::cpu_victim(bool demand) const {
     for (const bool gpu_too : {false, true}) {
       for (const Uid u : cpu) {  // least recent first
         const bool idle = adapters.at(u).inflight == 0;
-        if (in_g(u) || copying == u || idle == busy || on_gpu(u) != gpu_too) continue;
+        if (claims_place(u) || copying == u || idle == busy || on_gpu(u) != gpu_too) continue;
         return u;
       }
     }
@@ -163,7 +163,7 @@ bool NaiveResidency::start_a_load() {
   if (int(loading.size()) >= config_.num_load_workers) return false;
   for (const bool demand : {true, false}) {
     for (const Uid u : jobs) {
-      if (has(held, u) != demand) continue;
+      if (has(promised, u) != demand) continue;
       const bool room = num_on_cpu() < config_.max_cpu_loras;
       const Uid victim = room ? 0 : cpu_victim(demand);
       if (!room && victim == 0) continue;
@@ -199,7 +199,7 @@ LoadOutcome NaiveResidency::load_done(Uid u, bool ok) {
   }
   a.failures = 0;
   free_slot(u);
-  drop(pinned, u), drop(held, u);
+  drop(pinned, u), drop(promised, u);
   finish_unload(u);
   return LoadOutcome::failed;
 }
@@ -207,7 +207,7 @@ LoadOutcome NaiveResidency::load_done(Uid u, bool ok) {
 // --- CPU -> GPU: [5.12] [5.15] [5.18] [5.23] ------------------------------------------------
 
 Uid NaiveResidency::gpu_victim() const {
-  const auto evictable = [&](Uid u) { return on_gpu(u) && !in_g(u); };
+  const auto evictable = [&](Uid u) { return on_gpu(u) && !claims_place(u); };
   const auto& order = config_.gpu_eviction == EvictionPolicy::fifo ? slot_loads : gpu;
   Uid victim = 0;
   for (const Uid u : order) {  // the first in the order, and for lfu the first of the least used
@@ -238,7 +238,7 @@ bool NaiveResidency::take_slot(Uid u) {
 
 bool NaiveResidency::start_a_copy() {
   if (copying != 0) return false;
-  for (const Uid u : held) {
+  for (const Uid u : promised) {
     if (state(u) != AdapterState::on_cpu) continue;
     take_slot(u);
     copying = u;
@@ -253,7 +253,7 @@ void NaiveResidency::copy_done() {
   const Uid u = copying;
   copying = 0;
   copied.push_back(u);
-  if (adapters.at(u).running > 0) drop(held, u);
+  if (adapters.at(u).running > 0) drop(promised, u);
   tidy(u);
   finish_unload(u);
 }

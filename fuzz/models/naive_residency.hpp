@@ -46,15 +46,15 @@ class NaiveResidency {
   void preempted(Uid u);
   void left_running(Uid u);
   void left_waiting(Uid u);
-  void hold(Uid u);
+  void promise(Uid u);
   void used_in_step(Uid u);
   void needed_by_step(Uid u);  // blocking mode
   LoadOutcome load_done(Uid u, bool ok);
   void copy_done();
   void start_transfers();
 
-  bool in_g(Uid u) const;
-  int g_size() const;
+  bool claims_place(Uid u) const;
+  int num_claimants() const;
   bool on_gpu(Uid u) const { return has(copied, u); }
   int32_t slot_of(Uid u) const;
   AdapterState state(Uid u) const;
@@ -70,7 +70,7 @@ class NaiveResidency {
   std::vector<Uid> gpu;             // least recently used first; may hold uids without a slot
   std::vector<Uid> slot_loads;      // by time of the copy into their slot
   std::vector<Uid> slots;           // owner, 0 = free
-  std::vector<Uid> pinned, held, jobs, loading;
+  std::vector<Uid> pinned, promised, jobs, loading;
   Uid copying = 0;
   Uid last_uid = 0;
 
@@ -79,7 +79,7 @@ class NaiveResidency {
   static void to_back(std::vector<Uid>& list, Uid u);
   void want_load(Uid u);
   void ended(Uid u);
-  void tidy(Uid u);  // holds and jobs nobody needs
+  void tidy(Uid u);  // promises and jobs nobody needs
   void finish_unload(Uid u);
   void retire(Uid u);
   Uid cpu_victim(bool demand) const;

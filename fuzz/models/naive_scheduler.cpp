@@ -271,7 +271,7 @@ void NaiveScheduler::walk(int64_t now_ns) {
     }
     const bool ready = r.uid == 0 || tiers.on_gpu(r.uid);
     if (config_.load_mode == LoadMode::overlap && !ready) {
-      tiers.hold(r.uid);
+      tiers.promise(r.uid);
       continue;
     }
     if (!admit(r, now_ns)) return;
@@ -295,7 +295,7 @@ void NaiveScheduler::reserve(int64_t now_ns) {
   int64_t lowest = 0;
   for (const uint64_t id : waiting()) {
     const Request& r = requests.at(id);
-    if (r.reservation < 0 || tiers.in_g(r.uid)) continue;
+    if (r.reservation < 0 || tiers.claims_place(r.uid)) continue;
     if (reserved == 0 || r.reservation < lowest) reserved = r.uid, lowest = r.reservation;
   }
 }
@@ -309,7 +309,7 @@ void NaiveScheduler::drain(int64_t now_ns) {
     note(now_ns, draining, decision::DrainEnd{});
     draining = 0;
   }
-  if (reserved == 0 || draining != 0 || tiers.g_size() < config_.residency.max_loras) return;
+  if (reserved == 0 || draining != 0 || tiers.num_claimants() < config_.residency.max_loras) return;
   std::map<Uid, uint32_t> longest;  // by uid: its largest number of remaining tokens
   for (const uint64_t id : running) {
     const Request& r = requests.at(id);
@@ -327,10 +327,10 @@ void NaiveScheduler::drain(int64_t now_ns) {
 bool NaiveScheduler::gate_passes(const Request& r, const std::vector<Uid>& rejected) const {
   if (r.uid == 0) return true;
   if (r.uid == draining) return int64_t{r.remaining()} <= drain_left;
-  if (tiers.in_g(r.uid)) return true;
+  if (tiers.claims_place(r.uid)) return true;
   if (NaiveResidency::has(rejected, r.uid)) return false;
-  if (tiers.g_size() >= config_.residency.max_loras) return false;
-  return reserved == 0 || reserved == r.uid || tiers.in_g(reserved);
+  if (tiers.num_claimants() >= config_.residency.max_loras) return false;
+  return reserved == 0 || reserved == r.uid || tiers.claims_place(reserved);
 }
 
 bool NaiveScheduler::admit(Request& r, int64_t now_ns) {

@@ -85,7 +85,8 @@ class TierPair {
       finish_load(true), settle();
       finish_copy(), settle();
     }
-    RC_ASSERT(sut_.num_registered() + sut_.num_on_cpu() + sut_.num_on_gpu() + sut_.g_size() == 0);
+    RC_ASSERT(
+        sut_.num_registered() + sut_.num_on_cpu() + sut_.num_on_gpu() + sut_.num_claimants() == 0);
     RC_ASSERT(sut_.num_queued_jobs() == 0U);
   }
 
@@ -137,13 +138,14 @@ class TierPair {
 
   void promise_or_admit() {
     const Uid u = pick([&](Uid v, const Model& a) {
-      return num_waiting(a) > 0 && (model_.in_g(v) || model_.g_size() < config_.max_loras);
+      return num_waiting(a) > 0 &&
+             (model_.claims_place(v) || model_.num_claimants() < config_.max_loras);
     });
     if (u == 0) return;
     if (model_.on_gpu(u)) {
       sut_.admitted(ref(u)), model_.admitted(u);
     } else {
-      sut_.hold(ref(u)), model_.hold(u);
+      sut_.promise(ref(u)), model_.promise(u);
     }
   }
 
@@ -232,8 +234,8 @@ class TierPair {
       RC_ASSERT(r != kBaseRef);
       RC_ASSERT(sut_.state(r) == model_.state(u));
       RC_ASSERT(sut_.slot(r) == model_.slot_of(u));
-      RC_ASSERT(sut_.in_g(r) == model_.in_g(u));
-      RC_ASSERT(sut_.held(r) == NaiveResidency::has(model_.held, u));
+      RC_ASSERT(sut_.claims_place(r) == model_.claims_place(u));
+      RC_ASSERT(sut_.promised(r) == NaiveResidency::has(model_.promised, u));
       RC_ASSERT(sut_.pinned(r) == NaiveResidency::has(model_.pinned, u));
       const bool has_slot = sut_.slot(r) != kNoSlot;
       on_gpu += has_slot;
@@ -243,7 +245,7 @@ class TierPair {
     RC_ASSERT(on_gpu == sut_.num_on_gpu());
     RC_ASSERT(on_gpu <= config_.max_loras);
     RC_ASSERT(sut_.num_on_cpu() <= config_.max_cpu_loras);
-    RC_ASSERT(sut_.g_size() <= config_.max_loras);
+    RC_ASSERT(sut_.num_claimants() <= config_.max_loras);
     RC_ASSERT(sut_.num_pinned() <= config_.max_loras - 1);
     RC_ASSERT(sut_.num_loading() <= config_.num_load_workers);
   }

@@ -107,7 +107,8 @@ class Pair {
     check();
     const Residency& tiers = sut_.residency();
     RC_ASSERT(tiers.num_registered() == 0);
-    RC_ASSERT(tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.g_size() + tiers.num_pinned() == 0);
+    RC_ASSERT(
+        tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants() + tiers.num_pinned() == 0);
     RC_ASSERT(tiers.num_queued_jobs() == 0U);
     RC_ASSERT(sut_.blocks().num_referenced() == 0U);
     RC_ASSERT(sut_.blocks().num_allocatable() == config_.num_blocks - 1);
@@ -339,14 +340,14 @@ class Pair {
       RC_ASSERT(a != kBaseRef);
       RC_ASSERT(tiers.state(a) == model_.tiers.state(uid));
       RC_ASSERT(tiers.slot(a) == model_.tiers.slot_of(uid));
-      RC_ASSERT(tiers.held(a) == NaiveResidency::has(model_.tiers.held, uid));
+      RC_ASSERT(tiers.promised(a) == NaiveResidency::has(model_.tiers.promised, uid));
       RC_ASSERT(tiers.pinned(a) == NaiveResidency::has(model_.tiers.pinned, uid));
       RC_ASSERT(tiers.num_running(a) == expected.running);
       RC_ASSERT(tiers.num_inflight(a) == expected.inflight);
       RC_ASSERT(tiers.retiring(a) == expected.retiring);
     }
-    RC_ASSERT(tiers.g_size() == model_.tiers.g_size());
-    RC_ASSERT(tiers.g_size() <= config_.residency.max_loras);
+    RC_ASSERT(tiers.num_claimants() == model_.tiers.num_claimants());
+    RC_ASSERT(tiers.num_claimants() <= config_.residency.max_loras);
     RC_ASSERT(tiers.num_on_cpu() == model_.tiers.num_on_cpu());
     RC_ASSERT(tiers.num_on_cpu() <= config_.residency.max_cpu_loras);
     RC_ASSERT(tiers.num_queued_jobs() == model_.tiers.jobs.size());

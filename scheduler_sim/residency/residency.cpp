@@ -79,65 +79,65 @@ void Residency::finish_unload_if_idle(AdapterRef ref) {
 
 std::vector<Uid> Residency::take_unloaded() { return std::exchange(unloaded_, {}); }
 
-// --- membership of G ------------------------------------------------------------------------
+// --- claims ---------------------------------------------------------------------------------
 
 template <typename Change>
-void Residency::change_g(AdapterRef ref, Change change) {
+void Residency::change_claim(AdapterRef ref, Change change) {
   Adapter& a = adapters_[ref];
-  const bool was_member = member_of_g(a);
+  const bool had_claim = claims_place(a);
   change(a);
   changed_ = true;
-  if (member_of_g(a) == was_member) return;
-  if (was_member) {
-    adapters_[g_.back()].g_index = a.g_index;
-    g_[a.g_index] = g_.back();
-    g_.pop_back();
+  if (claims_place(a) == had_claim) return;
+  if (had_claim) {
+    adapters_[claimants_.back()].claimant_index = a.claimant_index;
+    claimants_[a.claimant_index] = claimants_.back();
+    claimants_.pop_back();
   } else {
-    a.g_index = uint32_t(g_.size());
-    g_.push_back(ref);
+    a.claimant_index = uint32_t(claimants_.size());
+    claimants_.push_back(ref);
   }
-  LORATORY_ASSERT(g_size() <= config_.max_loras, "more promised GPU places than slots");
+  LORATORY_ASSERT(num_claimants() <= config_.max_loras, "more claims than GPU places");
 }
 
 PinStatus Residency::pin(AdapterRef ref) {
   const Adapter& a = adapters_[ref];
   if (a.uid == 0) return PinStatus::unknown;
   if (a.pinned) return PinStatus::ok;
-  const bool no_place = !member_of_g(a) && g_size() + 1 > config_.max_loras;
+  const bool no_place = !claims_place(a) && num_claimants() + 1 > config_.max_loras;
   if (a.retiring || no_place || num_pinned_ + 1 > config_.max_loras - 1) return PinStatus::busy;
   ++num_pinned_;
-  change_g(ref, [](Adapter& x) { x.pinned = true; });
-  if (a.num_running == 0 || a.state != AdapterState::on_gpu) hold(ref);
+  change_claim(ref, [](Adapter& x) { x.pinned = true; });
+  if (a.num_running == 0 || a.state != AdapterState::on_gpu) promise(ref);
   return PinStatus::ok;
 }
 
 void Residency::unpin(AdapterRef ref) {
   if (!adapters_[ref].pinned) return;
   --num_pinned_;
-  change_g(ref, [](Adapter& a) { a.pinned = false; });
-  leave_h_if_unneeded(ref);
+  change_claim(ref, [](Adapter& a) { a.pinned = false; });
+  drop_unneeded_promise(ref);
   cancel_job_if_idle(ref);
 }
 
-void Residency::hold(AdapterRef ref) {
-  if (adapters_[ref].held) return;
-  change_g(ref, [](Adapter& a) { a.held = true; });
-  held_order_.push_back(ref);
+void Residency::promise(AdapterRef ref) {
+  if (adapters_[ref].promised) return;
+  change_claim(ref, [](Adapter& a) { a.promised = true; });
+  promised_.push_back(ref);
   if (adapters_[ref].state == AdapterState::on_disk) queue_job(ref);
 }
 
-void Residency::drop_hold(AdapterRef ref) {
-  if (!adapters_[ref].held) return;
-  change_g(ref, [](Adapter& a) { a.held = false; });
-  std::erase(held_order_, ref);
+void Residency::drop_promise(AdapterRef ref) {
+  if (!adapters_[ref].promised) return;
+  change_claim(ref, [](Adapter& a) { a.promised = false; });
+  std::erase(promised_, ref);
 }
 
 // A promise is kept while a request of the adapter waits, while it is pinned, and in blocking mode
 // while a step waits for it.
-void Residency::leave_h_if_unneeded(AdapterRef ref) {
+void Residency::drop_unneeded_promise(AdapterRef ref) {
   const Adapter& a = adapters_[ref];
   const bool a_step_waits = a.num_running > 0 && a.state != AdapterState::on_gpu;
-  if (a.num_inflight == a.num_running && !a.pinned && !a_step_waits) drop_hold(ref);
+  if (a.num_inflight == a.num_running && !a.pinned && !a_step_waits) drop_promise(ref);
 }
 
 // --- life of a request ----------------------------------------------------------------------
@@ -150,16 +150,16 @@ void Residency::submitted(AdapterRef ref) {
 }
 
 void Residency::admitted(AdapterRef ref) {
-  change_g(ref, [](Adapter& a) { ++a.num_running; });
-  drop_hold(ref);
+  change_claim(ref, [](Adapter& a) { ++a.num_running; });
+  drop_promise(ref);
 }
 
 void Residency::preempted(AdapterRef ref) {
-  change_g(ref, [](Adapter& a) { --a.num_running; });
+  change_claim(ref, [](Adapter& a) { --a.num_running; });
 }
 
 void Residency::left_running(AdapterRef ref) {
-  change_g(ref, [](Adapter& a) { --a.num_running; });
+  change_claim(ref, [](Adapter& a) { --a.num_running; });
   request_ended(ref);
 }
 
@@ -170,7 +170,7 @@ void Residency::request_ended(AdapterRef ref) {
   --a.num_inflight;
   LORATORY_ASSERT(a.num_inflight >= a.num_running, "a running request is in flight");
   changed_ = true;
-  leave_h_if_unneeded(ref);
+  drop_unneeded_promise(ref);
   cancel_job_if_idle(ref);
   finish_unload_if_idle(ref);
 }
@@ -232,7 +232,7 @@ AdapterRef Residency::cpu_victim(bool demand) const {
   for (const AdapterRef ref : cpu_members_) {
     const Adapter& a = adapters_[ref];
     if (a.state == AdapterState::loading || a.state == AdapterState::copying) continue;
-    if (member_of_g(a) || (a.num_inflight > 0 && !demand)) continue;
+    if (claims_place(a) || (a.num_inflight > 0 && !demand)) continue;
     const int group = 2 * (a.num_inflight > 0) + (a.state == AdapterState::on_gpu);
     const std::pair<int, uint64_t> order{group, a.cpu_clock};
     if (order < best_order) best = ref, best_order = order;
@@ -276,7 +276,7 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
   a.num_failures = 0;
   free_slot_of(a);  // blocking mode had given it one
   if (a.pinned) unpin(ref);
-  drop_hold(ref);
+  drop_promise(ref);
   finish_unload_if_idle(ref);
   return LoadOutcome::failed;
 }
@@ -285,10 +285,10 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
 
 bool Residency::start_one_copy() {
   if (copying_ != kBaseRef) return false;
-  const auto next = std::find_if(held_order_.begin(), held_order_.end(), [&](AdapterRef r) {
+  const auto next = std::find_if(promised_.begin(), promised_.end(), [&](AdapterRef r) {
     return adapters_[r].state == AdapterState::on_cpu;
   });
-  if (next == held_order_.end()) return false;
+  if (next == promised_.end()) return false;
   const AdapterRef ref = *next;
   Adapter& a = adapters_[ref];
   if (a.slot == kNoSlot) {
@@ -302,9 +302,9 @@ bool Residency::start_one_copy() {
   return true;
 }
 
-// Free slots first (lowest index), then the least recent by policy. The adapter is in G and has no
-// slot, so at most max_loras - 1 others of G hold one: only a copy in flight for an adapter that
-// nobody wants any more can be in the way.
+// Free slots first (lowest index), then the least recent by policy. The adapter has a claim and no
+// slot, so at most max_loras - 1 other claimants have one: only a copy in flight for an adapter
+// that nobody wants any more can be in the way.
 bool Residency::take_slot(AdapterRef ref) {
   auto slot =
       std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.owner == kBaseRef; });
@@ -327,7 +327,7 @@ AdapterRef Residency::gpu_victim() const {
   for (const Slot& slot : slots_) {
     if (slot.owner == kBaseRef) continue;
     const Adapter& a = adapters_[slot.owner];
-    if (a.state != AdapterState::on_gpu || member_of_g(a)) continue;
+    if (a.state != AdapterState::on_gpu || claims_place(a)) continue;
     if (best == kBaseRef || older_on_gpu(a, adapters_[best])) best = slot.owner;
   }
   return best;
@@ -362,7 +362,7 @@ void Residency::free_slot_of(Adapter& a) {
 }
 
 void Residency::assign_slot_now(AdapterRef ref) {
-  hold(ref);
+  promise(ref);
   if (adapters_[ref].slot == kNoSlot) take_slot(ref);
 }
 
@@ -372,7 +372,8 @@ void Residency::copy_done(AdapterRef ref) {
   copying_ = kBaseRef;
   a.state = AdapterState::on_gpu;
   changed_ = true;
-  if (a.num_running > 0) drop_hold(ref);  // blocking mode: its request was admitted before the copy
+  // Blocking mode: its request was admitted before the copy.
+  if (a.num_running > 0) drop_promise(ref);
   finish_unload_if_idle(ref);
 }
 

@@ -66,8 +66,9 @@ enum class LoadOutcome : uint8_t { installed, retried, failed, dropped };
 ///
 /// Pure bookkeeping: no clock, no I/O. It decides what is loaded, copied and evicted; the caller
 /// moves the bytes and reports back. Every decision follows docs/scheduler.md, part "Residency":
-///   G = adapters with a running request + pinned + held ("promised"); |G| <= max_loras always.
-///   An adapter in G is never a victim; capacity is never exceeded, not even during a load.
+///   An adapter claims a GPU place while it has a running request, is pinned, or was promised one.
+///   There are at most max_loras claimants (G in docs/scheduler.md), and none is ever a victim.
+///   Capacity is never exceeded, not even during a load.
 /// Repeatable: equal call sequences give equal decisions.
 class Residency {
  public:
@@ -103,9 +104,10 @@ class Residency {
   void left_running(AdapterRef adapter);  ///< a running request ended
   void left_waiting(AdapterRef adapter);  ///< a waiting request ended (abort, error)
 
-  /// Promises a GPU place to a waiting request (adapter enters G). Needs |G| < max_loras or
-  /// membership already.
-  void hold(AdapterRef adapter);
+  /// Promises the adapter a GPU place, for a waiting request. Needs num_claimants() < max_loras, or
+  /// a claim that it has already. The promise ends when a request of it is admitted, when nobody
+  /// needs it any more, or when its load fails.
+  void promise(AdapterRef adapter);
   /// The adapter runs in the step being planned: refreshes its GPU recency by `num_steps` uses.
   void touch_gpu(AdapterRef adapter, int64_t num_steps = 1);
   /// Blocking mode: gives the adapter a slot now if one can be had (else when its copy starts) and
@@ -132,16 +134,16 @@ class Residency {
   /// How often the slot was given to an adapter; metadata carries it so that stale use is caught.
   uint64_t slot_generation(int32_t slot) const { return slots_[slot].generation; }
   bool ready(AdapterRef a) const { return adapters_[a].state == AdapterState::on_gpu; }
-  bool in_g(AdapterRef a) const { return member_of_g(adapters_[a]); }
+  bool claims_place(AdapterRef a) const { return claims_place(adapters_[a]); }
   bool pinned(AdapterRef a) const { return adapters_[a].pinned; }
-  bool held(AdapterRef a) const { return adapters_[a].held; }
+  bool promised(AdapterRef a) const { return adapters_[a].promised; }
   bool retiring(AdapterRef a) const { return adapters_[a].retiring; }
   int32_t num_running(AdapterRef a) const { return adapters_[a].num_running; }
   int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
-  int32_t g_size() const { return int32_t(g_.size()); }
-  const std::vector<AdapterRef>& g() const { return g_; }  ///< members, in no particular order
-  int32_t num_on_gpu() const { return num_on_gpu_; }       ///< slots taken
-  int32_t num_on_cpu() const { return num_on_cpu_; }       ///< places taken, loading ones too
+  int32_t num_claimants() const { return int32_t(claimants_.size()); }
+  const std::vector<AdapterRef>& claimants() const { return claimants_; }  ///< in any order
+  int32_t num_on_gpu() const { return num_on_gpu_; }                       ///< slots taken
+  int32_t num_on_cpu() const { return num_on_cpu_; }  ///< places taken, loading ones too
   int32_t num_pinned() const { return num_pinned_; }
   int32_t num_loading() const { return num_loading_; }
   int32_t num_registered() const { return int32_t(by_uid_.size()); }
@@ -160,33 +162,33 @@ class Residency {
     int64_t bytes = 0;
     AdapterState state = AdapterState::on_disk;
     int32_t slot = kNoSlot;
-    bool pinned = false, held = false, retiring = false;
+    bool pinned = false, promised = false, retiring = false;
     bool job_queued = false;
     uint8_t num_failures = 0;
     int32_t num_inflight = 0;  // submitted and not finished
     int32_t num_running = 0;
     uint64_t cpu_clock = 0, gpu_clock = 0, slot_loaded_clock = 0;
-    int64_t num_uses = 0;  // while in the slot
-    uint32_t g_index = 0;  // place in g_
+    int64_t num_uses = 0;         // while in the slot
+    uint32_t claimant_index = 0;  // place in claimants_
   };
   struct Slot {
     AdapterRef owner = kBaseRef;
     uint64_t generation = 0;
   };
 
-  static bool member_of_g(const Adapter& a) { return a.num_running > 0 || a.pinned || a.held; }
+  static bool claims_place(const Adapter& a) { return a.num_running > 0 || a.pinned || a.promised; }
   static bool on_cpu_or_better(const Adapter& a) { return a.state >= AdapterState::on_cpu; }
   template <typename Change>
-  void change_g(AdapterRef adapter, Change change);
-  void leave_h_if_unneeded(AdapterRef adapter);
-  void drop_hold(AdapterRef adapter);
+  void change_claim(AdapterRef adapter, Change change);
+  void drop_unneeded_promise(AdapterRef adapter);
+  void drop_promise(AdapterRef adapter);
   void request_ended(AdapterRef adapter);
   void retire(AdapterRef adapter);
   void finish_unload_if_idle(AdapterRef adapter);
 
   void queue_job(AdapterRef adapter);
   void cancel_job_if_idle(AdapterRef adapter);
-  bool is_demand(const Adapter& a) const { return a.held; }
+  static bool is_demand(const Adapter& a) { return a.promised; }
   bool start_one_load();
   AdapterRef cpu_victim(bool demand) const;
   void evict_from_cpu(AdapterRef victim);
@@ -204,13 +206,13 @@ class Residency {
   std::unordered_map<Uid, AdapterRef> by_uid_;
   std::vector<Slot> slots_;
   std::vector<AdapterRef> cpu_members_;  // adapters with a CPU place, any order
-  std::vector<AdapterRef> held_order_;   // H, in the order of entering
+  std::vector<AdapterRef> promised_;     // in the order of the promises
   std::vector<AdapterRef> jobs_;         // queued disk -> CPU jobs, FIFO
   std::vector<Uid> unloaded_;
   ResidencyActions actions_;
   Uid next_uid_ = 1;
   uint64_t clock_ = 0;
-  std::vector<AdapterRef> g_;
+  std::vector<AdapterRef> claimants_;
   int32_t num_on_gpu_ = 0, num_on_cpu_ = 0, num_pinned_ = 0, num_loading_ = 0;
   AdapterRef copying_ = kBaseRef;
   bool changed_ = false;  // something happened that may let a transfer start

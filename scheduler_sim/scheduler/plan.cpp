@@ -132,8 +132,8 @@ void Scheduler::touch_adapters(int64_t num_steps) {
   }
 }
 
-// Blocking mode, second phase: every adapter of the step is in G by now, so none of them can be a
-// victim while the missing ones get their slots.
+// Blocking mode, second phase: every adapter of the step claims its place by now, so none of them
+// can be a victim while the missing ones get their slots.
 void Scheduler::prepare_adapters() {
   if (config_.load_mode != LoadMode::blocking) return;
   for (const AdapterRef adapter : step_adapters_) {

@@ -3,7 +3,8 @@
 // A walk visits waiting requests in order and admits what it can. It stops when the token budget
 // or max_num_seqs is used up or a request does not fit; requests the adapter gate turns away are
 // skipped and the walk goes on. Only requests that may pass the gate are visited: the rejected
-// ones are all those of adapters outside G, so they are counted afterwards, without a visit.
+// ones are all those of adapters without a claim to a GPU place, so they are counted afterwards,
+// without a visit.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +48,7 @@ void Scheduler::collect_reservations(int64_t now_ns) {
 
 AdapterRef Scheduler::find_reserved_adapter() const {
   for (const auto& [number, adapter] : waiting_.reserving()) {
-    if (!residency_.in_g(adapter)) return adapter;
+    if (!residency_.claims_place(adapter)) return adapter;
   }
   return kBaseRef;
 }
@@ -62,7 +63,7 @@ void Scheduler::end_drain(int64_t now_ns) {
 // The reservation needs a place: the adapter that will be done first takes no long requests more.
 void Scheduler::start_drain(int64_t now_ns) {
   const bool needed = reserved_ != kBaseRef && draining_ == kBaseRef &&
-                      residency_.g_size() >= config_.residency.max_loras;
+                      residency_.num_claimants() >= config_.residency.max_loras;
   if (!needed) return;
   largest_remaining_.assign(residency_.ref_limit(), -1);
   for (const RequestRef ref : running_) {
@@ -87,10 +88,10 @@ void Scheduler::start_drain(int64_t now_ns) {
 bool Scheduler::gate_rejects(const Request& r) const {
   if (r.adapter == kBaseRef) return false;
   if (r.adapter == draining_) return int64_t{r.num_remaining()} > drain_left_;
-  if (residency_.in_g(r.adapter)) return false;
-  if (residency_.g_size() >= config_.residency.max_loras) return true;
-  // The reservation ends when its adapter enters G; the next one is chosen by the next walk.
-  const bool reserved = reserved_ != kBaseRef && !residency_.in_g(reserved_);
+  if (residency_.claims_place(r.adapter)) return false;
+  if (residency_.num_claimants() >= config_.residency.max_loras) return true;
+  // The reservation ends when its adapter has a claim; the next one is chosen by the next walk.
+  const bool reserved = reserved_ != kBaseRef && !residency_.claims_place(reserved_);
   return reserved && reserved_ != r.adapter;
 }
 
@@ -105,11 +106,11 @@ void Scheduler::push_candidate(RequestRef ref) {
 void Scheduler::visit_candidates(int64_t now_ns) {
   if (budget_ == 0 || running_.size() >= config_.max_num_seqs) return stop_walk({INT32_MIN, 0, 0});
   heap_.clear();
-  if (residency_.g_size() < config_.residency.max_loras) {
+  if (residency_.num_claimants() < config_.residency.max_loras) {
     for (const AdapterRef adapter : waiting_.adapters()) push_candidate(waiting_.head(adapter));
   } else {
     push_candidate(waiting_.head(kBaseRef));
-    for (const AdapterRef adapter : residency_.g()) push_candidate(waiting_.head(adapter));
+    for (const AdapterRef adapter : residency_.claimants()) push_candidate(waiting_.head(adapter));
   }
   while (!heap_.empty()) {
     std::ranges::pop_heap(heap_, std::greater<>{});
@@ -124,8 +125,8 @@ void Scheduler::visit_candidates(int64_t now_ns) {
     const bool on_its_way = config_.load_mode == LoadMode::overlap && r.adapter != kBaseRef &&
                             !residency_.ready(r.adapter);
     if (on_its_way) {
-      if (!residency_.held(r.adapter)) steady_ = false;
-      residency_.hold(r.adapter);
+      if (!residency_.promised(r.adapter)) steady_ = false;
+      residency_.promise(r.adapter);
       continue;
     }
     if (!try_admit(ref, now_ns)) {
@@ -190,11 +191,11 @@ uint32_t Scheduler::match_prefix(Request& r) {
 // The walk reached this waiting request and the gate turned it away.
 bool Scheduler::was_rejected(const Request& r) const {
   if (walk_stopped_ && !(r.wait_key < walk_stop_)) return false;
-  return r.adapter == draining_ ? gate_rejects(r) : !residency_.in_g(r.adapter);
+  return r.adapter == draining_ ? gate_rejects(r) : !residency_.claims_place(r.adapter);
 }
 
-// An adapter enters G with its first request that passes, and stays: so a request was turned away
-// exactly if its adapter is outside G now.
+// An adapter claims a place with its first request that passes, and keeps the claim: so a request
+// was turned away exactly if its adapter has none now.
 void Scheduler::count_rejections(int64_t now_ns) {
   if (!starvation_counts()) return;
   for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {

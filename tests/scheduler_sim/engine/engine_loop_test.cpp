@@ -62,7 +62,7 @@ class DiaryExecutor final : public Executor {
 
 struct Log : DecisionSink {
   void on_decision(const Decision& d) override {
-    all.push_back(fmt::format("{} {}", d.time_ns, name_of(d.kind)));
+    all.push_back(fmt::format("{} {}", d.time_ns, name_of(d)));
   }
   std::vector<std::string> all;
 };

@@ -24,7 +24,7 @@ class OneByOne {
     const AdapterRef a = tiers.find(std::to_string(adapter));
     tiers.submitted(a);
     settle();
-    if (!tiers.ready(a)) tiers.hold(a);
+    if (!tiers.ready(a)) tiers.promise(a);
     settle();
     tiers.admitted(a);
     tiers.touch_gpu(a);
@@ -215,7 +215,7 @@ TEST(Residency, PromisedAdaptersDoNotEvictEachOther) {
   tiers.submitted(r[1]), tiers.start_transfers(), tiers.load_done(r[1], true);
   tiers.submitted(r[2]), tiers.start_transfers();
   EXPECT_EQ(tiers.state(r[2]), AdapterState::on_disk);  // nobody is idle
-  tiers.hold(r[1]), tiers.hold(r[2]), tiers.start_transfers();
+  tiers.promise(r[1]), tiers.promise(r[2]), tiers.start_transfers();
   EXPECT_EQ(tiers.state(r[2]), AdapterState::loading);
   EXPECT_EQ(tiers.state(r[3]), AdapterState::on_disk);
   EXPECT_EQ(tiers.state(r[1]), AdapterState::copying);
@@ -232,7 +232,7 @@ TEST(Residency, AbortOfAnotherRequestKeepsThePromiseToAStep) {
   tiers.load_done(a, true), tiers.start_transfers();
   EXPECT_EQ(tiers.state(a), AdapterState::copying);
   tiers.copy_done(a);
-  EXPECT_FALSE(tiers.held(a));
+  EXPECT_FALSE(tiers.promised(a));
 }
 
 // ... of which another one waits on: the step has its adapter, the waiting one no promise yet.
@@ -243,11 +243,11 @@ TEST(Residency, ThePromiseToAStepEndsWithItsCopy) {  // [5.23]
   tiers.admitted(a), tiers.assign_slot_now(a);
   tiers.start_transfers();
   tiers.load_done(a, true), tiers.start_transfers();
-  EXPECT_TRUE(tiers.held(a));
+  EXPECT_TRUE(tiers.promised(a));
   tiers.copy_done(a);
-  EXPECT_FALSE(tiers.held(a));
+  EXPECT_FALSE(tiers.promised(a));
   tiers.left_running(a);
-  EXPECT_EQ(tiers.g_size(), 0);
+  EXPECT_EQ(tiers.num_claimants(), 0);
 }
 
 // The load for a step has failed; until the step commits its request runs without the adapter. A
@@ -259,9 +259,9 @@ TEST(Residency, APinAfterAFailedLoadIsHeld) {  // [5.19] [5.21]
   tiers.start_transfers();
   tiers.load_done(a, false), tiers.start_transfers();
   ASSERT_EQ(tiers.load_done(a, false), LoadOutcome::failed);
-  ASSERT_FALSE(tiers.held(a));
+  ASSERT_FALSE(tiers.promised(a));
   ASSERT_EQ(tiers.pin(a), PinStatus::ok);
-  EXPECT_TRUE(tiers.held(a));
+  EXPECT_TRUE(tiers.promised(a));
   tiers.left_running(a);
   tiers.start_transfers();
   tiers.load_done(a, true), tiers.start_transfers();

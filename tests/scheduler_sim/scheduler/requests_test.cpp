@@ -368,7 +368,7 @@ TEST(FailedLoad, WaitingRequestsFailInOverlapMode) {
   e.finish_load(false), e.finish_load(false);
   EXPECT_EQ(e.end_of('a'), kError);
   EXPECT_EQ(e.end_of('b'), kLength);
-  EXPECT_EQ(e.scheduler.residency().g_size(), 0);
+  EXPECT_EQ(e.scheduler.residency().num_claimants(), 0);
 }
 
 // A step waits for adapter 1; the abort of another request of it must not stop the copy.
@@ -414,7 +414,8 @@ TEST(Residue, NothingIsLeft) {  // P65
   }
   for (int i = 1; i <= 3; ++i) e.scheduler.unload_adapter(std::to_string(i), false, e.now_ns);
   const Residency& tiers = e.scheduler.residency();
-  EXPECT_EQ(tiers.num_registered() + tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.g_size(), 0);
+  EXPECT_EQ(
+      tiers.num_registered() + tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants(), 0);
   EXPECT_EQ(e.scheduler.blocks().num_plain_free(), 999U);
 }
 

@@ -39,7 +39,7 @@ TEST(Walk, TwoSlots) {  // [7.21]
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1), Pair('d', 1), Pair('e', 1)));
   EXPECT_TRUE(!e.is_live('b') && !e.is_live('d') && !e.is_live('e'));
   EXPECT_THAT(e.step(), ElementsAre(Pair('c', 2)));
-  EXPECT_EQ(e.scheduler.residency().g_size(), 1);
+  EXPECT_EQ(e.scheduler.residency().num_claimants(), 1);
   EXPECT_THAT(e.step(), ElementsAre(Pair('c', 1)));
   EXPECT_EQ(e.scheduler.num_live(), 0);
 }
@@ -95,7 +95,7 @@ TEST(Walk, FailedAdmissionTakesNoSlot) {
   e.step();
   e.submit('a', 1, 12, 1);
   EXPECT_THAT(e.step(), ElementsAre(Pair('r', 1)));
-  EXPECT_EQ(e.scheduler.residency().g_size(), 0);
+  EXPECT_EQ(e.scheduler.residency().num_claimants(), 0);
   e.scheduler.abort('a', e.now_ns);
   e.submit('b', 2, 4, 1);
   EXPECT_THAT(e.step(), ElementsAre(Pair('r', 1), Pair('b', 4)));
@@ -155,13 +155,13 @@ TEST(Walk, OverlapLeavesARequestBehindUntilItsAdapterIsThere) {  // [5.23]
   Engine e(Engine::config(1, LoadMode::overlap));
   e.submit('a', 1, 2, 2), e.submit('b', 0, 3, 2);
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 3)));
-  EXPECT_TRUE(e.scheduler.residency().held(e.ref(1)));
+  EXPECT_TRUE(e.scheduler.residency().promised(e.ref(1)));
   e.finish_load(true);
   EXPECT_THAT(e.step(), ElementsAre(Pair('b', 1)));
   EXPECT_THAT(e.plan(), IsEmpty());  // nothing to run: the copy is in flight
   e.finish_copy();
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 2)));
-  EXPECT_FALSE(e.scheduler.residency().held(e.ref(1)));
+  EXPECT_FALSE(e.scheduler.residency().promised(e.ref(1)));
 }
 
 TEST(Walk, WithoutChunksAPromptWaitsForItsWholeBudget) {
