@@ -129,7 +129,7 @@ class Timeline {
   }
 
   std::string subtitle() const {
-    std::string words = "Each row is a slot; a change of colour is an eviction and a load.";
+    std::string words = "Each row is a slot; a change of colour is an eviction and a copy.";
     if (uint32_t(config_.max_loras) > num_slots_) {
       words += fmt::format(" The first {} of {} slots.", num_slots_, config_.max_loras);
     }
