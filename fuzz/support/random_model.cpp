@@ -214,7 +214,8 @@ class AdapterMaker {
   int64_t rank_of(const std::string& path) {
     if (!options_.ragged || chance() % 3 != 0) return options_.rank;
     const int64_t rank = 1 + int64_t(chance() % uint64_t(options_.rank));
-    config_.rank_pattern.push_back({PathPattern(path, "rank_pattern", PathPattern::Fit::kEnd), rank});
+    config_.rank_pattern.push_back(
+        {PathPattern(path, "rank_pattern", PathPattern::Fit::kEnd), rank});
     return rank;
   }
 
