@@ -7,13 +7,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "bench/gpu/read_node.hpp"
-#include "gpu/kernels/lora_expand.hpp"
-#include "gpu/kernels/lora_linear.hpp"
-#include "gpu/kernels/lora_shrink.hpp"
+#include "gpu/api/lora_layer.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
@@ -22,17 +19,16 @@ using loratory::InputError;
 using loratory::gpu::DeviceSegments;
 using loratory::gpu::DeviceView;
 using loratory::gpu::LaunchOrder;
-using loratory::gpu::LoraExpand;
-using loratory::gpu::LoraExpandDesc;
-using loratory::gpu::LoraLinear;
-using loratory::gpu::LoraLinearDesc;
-using loratory::gpu::LoraShrink;
-using loratory::gpu::LoraShrinkDesc;
+using loratory::gpu::LoraLayer;
+using loratory::gpu::LoraLayerDesc;
+using loratory::gpu::LoraOp;
+using loratory::gpu::LoraTensors;
 using loratory::gpu::LoraVariant;
 using loratory::reference::Dtype;
 
 struct LoratoryLayer {
-  std::variant<LoraLinear, LoraShrink, LoraExpand> layer;
+  LoraOp op;
+  LoraLayer layer;
 };
 struct LoratorySegments {
   DeviceSegments device;
@@ -99,43 +95,43 @@ LoratoryVariant variant(const LoraVariant& from) {
           .launches = from.launches};
 }
 
+LoraOp op(int32_t value) {
+  if (value < LORATORY_LINEAR || value > LORATORY_EXPAND) {
+    throw InputError("op", "is " + std::to_string(value) + ", needs 0, 1 or 2");
+  }
+  return LoraOp(value);
+}
+
+/// An operation ignores the weights of the others.
+DeviceView weight(const LoratoryTensor& tensor, bool is_used) {
+  return is_used ? view(tensor) : DeviceView{};
+}
+
+LoraTensors tensors(LoraOp op, const LoratoryTensor& from, const LoratoryTensor& to) {
+  if (op == LoraOp::shrink) return {.x = view(from), .h = view(to)};
+  if (op == LoraOp::expand) return {.h = view(from), .y = view(to)};
+  return {.x = view(from), .y = view(to)};
+}
+
 }  // namespace
 
 const char* loratory_error() { return last_error().c_str(); }
 
-LoratoryLayer* loratory_linear_create(const LoratorySlice* slices, int32_t num_slices,
-                                      void* workspace, int64_t workspace_bytes) {
+LoratoryLayer* loratory_layer_create(int32_t of_op, const LoratorySlice* slices, int32_t num_slices,
+                                     void* workspace, int64_t workspace_bytes) {
   return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
-    LoraLinearDesc desc;
+    LoraLayerDesc desc{.op = op(of_op),
+                       .slices = {},
+                       .workspace = workspace,
+                       .workspace_bytes = size_t(workspace_bytes)};
     for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
-      desc.slices.push_back({.a = view(slice.a),
-                             .b = view(slice.b),
+      desc.slices.push_back({.a = weight(slice.a, desc.op != LoraOp::expand),
+                             .b = weight(slice.b, desc.op != LoraOp::shrink),
                              .ranks = slice.ranks,
                              .scalings = slice.scalings});
     }
-    desc.workspace = workspace;
-    desc.workspace_bytes = size_t(workspace_bytes);
-    return new LoratoryLayer{LoraLinear(std::move(desc))};
-  });
-}
-
-LoratoryLayer* loratory_shrink_create(const LoratorySlice* slices, int32_t num_slices) {
-  return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
-    LoraShrinkDesc desc;
-    for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
-      desc.slices.push_back({.a = view(slice.a), .ranks = slice.ranks});
-    }
-    return new LoratoryLayer{LoraShrink(desc)};
-  });
-}
-
-LoratoryLayer* loratory_expand_create(const LoratorySlice* slices, int32_t num_slices) {
-  return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
-    LoraExpandDesc desc;
-    for (const LoratorySlice& slice : std::span(slices, size_t(num_slices))) {
-      desc.slices.push_back({.b = view(slice.b), .ranks = slice.ranks, .scalings = slice.scalings});
-    }
-    return new LoratoryLayer{LoraExpand(desc)};
+    const LoraOp of = desc.op;
+    return new LoratoryLayer{of, LoraLayer(std::move(desc))};
   });
 }
 
@@ -144,8 +140,7 @@ void loratory_layer_destroy(LoratoryLayer* layer) { delete layer; }
 int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* from,
                            const LoratoryTensor* to, LoratoryVariant* out) {
   return guarded(1, [&] {
-    *out = variant(std::visit(
-        [&](const auto& one) { return one.variant_for(view(*from), view(*to)); }, layer->layer));
+    *out = variant(layer->layer.variant_for(tensors(layer->op, *from, *to)));
     return 0;
   });
 }
@@ -155,14 +150,10 @@ int loratory_layer_launch(const LoratoryLayer* layer, const LoratoryVariant* wit
                           const LoratorySegments* segments, void* stream,
                           int32_t overlaps_previous) {
   return guarded(1, [&] {
-    const LaunchOrder order =
-        overlaps_previous != 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
-    std::visit(
-        [&](const auto& one) {
-          one.launch(variant(*with), view(*from), view(*to), segments->device.view(),
-                     static_cast<cudaStream_t>(stream), order);
-        },
-        layer->layer);
+    layer->layer.launch_variant(
+        variant(*with), tensors(layer->op, *from, *to), segments->device.view(),
+        static_cast<cudaStream_t>(stream),
+        overlaps_previous != 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous);
     return 0;
   });
 }

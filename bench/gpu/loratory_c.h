@@ -3,8 +3,8 @@
 #include <stdint.h>
 
 // The LoRA kernels of gpu/ behind plain C, so that a script can time them beside kernels that live
-// in Python. What is computed, which shapes fit and what a launch promises: the headers of
-// gpu/kernels. Tensors stay with the caller, in device memory.
+// in Python. What is computed, which shapes fit and what a launch promises: gpu/api/lora_layer.hpp.
+// Tensors stay with the caller, in device memory.
 //
 // Errors  a function that makes something returns null, any other a value that is not 0;
 //         loratory_error() then says why, in one line, until the thread's next failure.
@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+enum LoratoryOp { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
 enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
 
 /// Strides in elements, outermost axis first.
@@ -27,10 +28,10 @@ struct LoratoryTensor {
 };
 
 struct LoratorySlice {
-  struct LoratoryTensor a;  ///< [L, R, K]; expand: not looked at
-  struct LoratoryTensor b;  ///< [L, N_i, R]; shrink: not looked at
+  struct LoratoryTensor a;  ///< [L, R, K]; ignored by expand
+  struct LoratoryTensor b;  ///< [L, N_i, R]; ignored by shrink
   const int32_t* ranks;     ///< [L] on the device
-  const float* scalings;    ///< [L] on the device; shrink: not looked at
+  const float* scalings;    ///< [L] on the device; ignored by shrink
 };
 
 /// gpu::LoraVariant.
@@ -43,23 +44,20 @@ struct LoratoryVariant {
   int32_t launches;
 };
 
-/// A gpu::LoraLinear, LoraShrink or LoraExpand.
+/// A gpu::LoraLayer.
 struct LoratoryLayer;
 struct LoratorySegments;
 
 LORATORY_EXPORT const char* loratory_error(void);
 
-/// y += scaling · (x A^T) B^T over the slices, columns from 0, in the default mode. The workspace
-/// holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank.
-LORATORY_EXPORT struct LoratoryLayer* loratory_linear_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices, void* workspace,
-                                                             int64_t workspace_bytes);
-/// h = x A^T, h [S, T, >= R].
-LORATORY_EXPORT struct LoratoryLayer* loratory_shrink_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices);
-/// y += scaling · h B^T, h [S, T, >= R].
-LORATORY_EXPORT struct LoratoryLayer* loratory_expand_create(const struct LoratorySlice* slices,
-                                                             int32_t num_slices);
+/// `op`: a LoratoryOp. linear: y += scaling · (x A^T) B^T over the slices, columns from 0, in the
+/// default mode. shrink: h = x A^T, h [S, T, >= R]. expand: y += scaling · h B^T. The workspace of
+/// a linear holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank, padded to a
+/// multiple of 4; of the others it may be null.
+LORATORY_EXPORT struct LoratoryLayer* loratory_layer_create(int32_t op,
+                                                            const struct LoratorySlice* slices,
+                                                            int32_t num_slices, void* workspace,
+                                                            int64_t workspace_bytes);
 LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryLayer* layer);
 
 /// What the rules of gpu::choose_variant() choose. `from` and `to` here and below: x and y; a

@@ -6,7 +6,7 @@ import torch
 
 from implementation import Implementation, Op
 
-_STAGES = {"pair": "linear", "shrink": "shrink", "expand": "expand"}
+_OPS = ["pair", "shrink", "expand"]  # enum LoratoryOp
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -28,9 +28,9 @@ class _Variant(ctypes.Structure):
 
     def __str__(self):
         """As gpu::describe()."""
-        return (f"r{16 * self.rank_tiles} t{8 * self.token_tiles} c{self.cluster} s{self.stages}"
-                + (" x2" if self.launches == 2 else "")
-                + ("" if self.aligned else " unaligned"))
+        shown = {"aligned": "true" if self.aligned else "false"}
+        return " ".join(f"{name}={shown.get(name, getattr(self, name))}"
+                        for name, _ in self._fields_)
 
 
 def _tensor(tensor):
@@ -47,7 +47,7 @@ class Library:
     def __init__(self, path):
         self._c = ctypes.CDLL(path)
         self._c.loratory_error.restype = ctypes.c_char_p
-        for name in ("linear_create", "shrink_create", "expand_create", "segments_create"):
+        for name in ("layer_create", "segments_create"):
             getattr(self._c, "loratory_" + name).restype = ctypes.c_void_p
 
     def _check(self, ok):
@@ -64,8 +64,9 @@ class Library:
             if row.op != "shrink":
                 one.b = _tensor(problem.b[copy, :, begin:end])
             slices.append(one)
-        create = getattr(self._c, f"loratory_{_STAGES[row.op]}_create")
-        layer = create((_Slice * len(slices))(*slices), len(slices), *self._workspace(problem))
+        layer = self._c.loratory_layer_create(
+            _OPS.index(row.op), (_Slice * len(slices))(*slices), len(slices),
+            *self._workspace(problem))
         self._check(layer)
         return ctypes.c_void_p(layer)
 
@@ -73,7 +74,7 @@ class Library:
         """Of a linear layer: pointer and bytes; all layers of the row share it."""
         row = problem.row
         if row.op != "pair":
-            return ()
+            return None, ctypes.c_int64(0)
         if getattr(problem, "workspace", None) is None:
             padded_rank = -(-row.rank // 4) * 4  # as workspace_bytes()
             count = (len(row.offsets) - 1) * len(problem.slots) * padded_rank

@@ -1,6 +1,6 @@
 """The cases that are timed, and the tensors of one of them.
 
-Letters as in gpu/kernels/lora_linear.hpp: K in-features, N_i columns of slice i, r rank, n tokens,
+Letters as in gpu/api/lora_layer.hpp: K in-features, N_i columns of slice i, r rank, n tokens,
 u adapters (all of rank r, one slot each).
 """
 

@@ -5,25 +5,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
-// Tensor-core fragments of m16n8k16. Shared memory holds them in pieces of 16 bytes, eight
-// neighbouring numbers of k; ldmatrix hands a lane what its place in the fragment needs.
+// Tensor-core fragments of m16n8k16. In shared memory they are vectors of 16 bytes: eight
+// neighbouring numbers along k. ldmatrix gives each lane what its place in the fragment needs.
 
 namespace loratory::gpu {
 
-/// Four pieces of eight rows each: lane i names row i % 8 of matrix i / 8, and gets two numbers of
-/// each, the (i % 4)-th pair of row i / 4.
-__device__ inline uint4 load_matrices(const std::byte* piece) {
+/// Loads four matrices of eight rows, one vector per row. Lane i names row i % 8 of matrix i / 8
+/// and gets two numbers of each matrix, pair i % 4 of row i / 4.
+__device__ inline uint4 load_matrices(const std::byte* row) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(uint32_t(__cvta_generic_to_shared(piece)))
+               : "r"(uint32_t(__cvta_generic_to_shared(row)))
                : "memory");
   return v;
 }
 
-/// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the others. b: the first eight k,
-/// the others.
+/// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the last eight. b: the first
+/// eight k, then the last eight.
 template <typename Weight>
 __device__ inline void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<Weight, __nv_bfloat16>) {
@@ -61,7 +62,7 @@ __device__ inline float to_float<__half>(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
 
-/// Two numbers in one word, the first in its lower half.
+/// Packs two numbers into a word, the first into its lower half.
 template <typename T>
 __device__ inline uint32_t pack(float low, float high);
 template <>

@@ -3,10 +3,10 @@
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
 
-// A CTA takes one unit: a segment, a slice, and a part of the ranks (shrink) or of the columns. It
-// walks the segment's tokens four at a time. In a shrink a thread owns one sum of h, and A and x
-// come in tiles through shared memory; in an expand a thread owns one column of the four tokens.
-// So every sum has one owner, who adds its terms in the order of their index.
+// A CTA takes one work tile: a segment, a slice, and some of the ranks (shrink) or of the columns.
+// It processes the segment's tokens four at a time. In a shrink a thread owns one sum of h; A and x
+// come in K tiles through shared memory. In an expand a thread owns one column of the four tokens.
+// So every sum has one owner, which adds its terms in the order of their index.
 
 namespace loratory::gpu {
 namespace {
@@ -20,18 +20,18 @@ using reference::SumMode;
 constexpr int kTokens = 4;  // at a time
 constexpr int kRanks = 64;  // at a time
 constexpr int kNumThreads = kTokens * kRanks;
-constexpr int kDepth = 64;  // columns of a tile
+constexpr int kDepth = 64;  // columns of a K tile
 constexpr int kMaxRank = 512;
-constexpr int kCtasPerSm = 3;  // as many as shared memory and registers let in
+constexpr int kCtasPerSm = 3;  // the occupancy that shared memory and registers allow
 
 struct GenericParams {
-  LinearParams p;
+  KernelParams p;
   LoraDtypes dtypes;
   NumericMode mode;
 };
 
 struct Shared {
-  float a[kRanks][kDepth + 1];  // + 1 keeps banks apart
+  float a[kRanks][kDepth + 1];  // + 1 avoids bank conflicts
   float x[kTokens][kDepth];
   float terms[kTokens][2 * kMaxRank];  // h as it meets B: [r], or hi [r] and lo [r]
 };
@@ -63,20 +63,20 @@ __device__ float fold(Dtype weight, float scaling, float b) {
                                : __half2float(__double2half(exact));
 }
 
-/// Whose weights.
+/// The weights that a work tile uses.
 struct Adapter {
   int slot, slice, rank;
 };
 
-/// Four tokens, or fewer, of a segment.
+/// Up to four tokens of a segment.
 struct Tokens {
   const int32_t* indices;
   int count;
 };
 
-template <LoraStage kStage>
+template <LoraOp kOp>
 class GenericCta {
-  static constexpr bool kExpands = kStage != LoraStage::shrink;
+  static constexpr bool kExpands = kOp != LoraOp::shrink;
 
  public:
   __device__ GenericCta(const GenericParams& params, Shared& shared)
@@ -92,13 +92,13 @@ class GenericCta {
   }
 
  private:
-  const LinearParams& p;
+  const KernelParams& p;
   const LoraDtypes& dtypes;
   const NumericMode& mode;
   Shared& s;
 
-  /// Of a shrink, blocks of ranks. Else columns: as many parts as there are CTAs for; each of a
-  /// linear computes h for itself.
+  /// A shrink is cut into rank blocks. Otherwise the columns are cut into as many parts as there
+  /// are CTAs for; each part of a linear computes h for itself.
   __device__ int parts(int64_t num_pairs) const {
     if (!kExpands) return (p.max_rank + kRanks - 1) / kRanks;
     return int(max(int64_t(1), gridDim.x / max(int64_t(1), num_pairs)));
@@ -119,7 +119,7 @@ class GenericCta {
     for (int i = 0; i < segment.num_tokens; i += kTokens) {
       const Tokens tokens{p.token_indices + segment.first + i,
                           min(kTokens, segment.num_tokens - i)};
-      if constexpr (kStage == LoraStage::shrink) {
+      if constexpr (kOp == LoraOp::shrink) {
         shrink_block(of, part * kRanks, tokens);
       } else {
         make_terms(of, tokens);
@@ -130,7 +130,7 @@ class GenericCta {
 
   // --- shrink ---------------------------------------------------------------------------------
 
-  /// Ranks [first, first + kRanks): of a shrink into h, of a linear into the terms.
+  /// Ranks [first, first + kRanks): a shrink writes them to h, a linear to the terms.
   __device__ void shrink_block(const Adapter& of, int first, const Tokens& tokens) {
     if (first >= of.rank) return;
     const int token = int(threadIdx.x) / kRanks, j = int(threadIdx.x) % kRanks;
@@ -145,8 +145,8 @@ class GenericCta {
       __syncthreads();
     }
     if (token >= tokens.count || j >= num_ranks) return;
-    if constexpr (kStage == LoraStage::shrink) {
-      store(dtypes.h, p.h, place_of_h(of.slice, tokens.indices[token]) + first + j, sum);
+    if constexpr (kOp == LoraOp::shrink) {
+      store(dtypes.h, p.h, h_index(of.slice, tokens.indices[token]) + first + j, sum);
     } else {
       s.terms[token][first + j] = sum;
     }
@@ -170,7 +170,7 @@ class GenericCta {
     __syncthreads();
   }
 
-  __device__ int64_t place_of_h(int slice, int token) const {
+  __device__ int64_t h_index(int slice, int token) const {
     return slice * p.h_slice_stride + token * p.h_row_stride;
   }
 
@@ -178,8 +178,8 @@ class GenericCta {
 
   /// h of the tokens, rounded as the mode says.
   __device__ void make_terms(const Adapter& of, const Tokens& tokens) {
-    __syncthreads();  // the terms before have been read
-    if constexpr (kStage == LoraStage::linear) {
+    __syncthreads();  // the last terms have been read
+    if constexpr (kOp == LoraOp::linear) {
       for (int first = 0; first < of.rank; first += kRanks) {
         shrink_block(of, first, tokens);
       }
@@ -188,11 +188,11 @@ class GenericCta {
     for (int i = int(threadIdx.x); i < tokens.count * of.rank; i += kNumThreads) {
       const int token = i / of.rank, j = i % of.rank;
       float h;
-      if constexpr (kStage == LoraStage::linear) {
+      if constexpr (kOp == LoraOp::linear) {
         h = s.terms[token][j];
         if (mode.h == IntermediateMode::store_as_x) h = round_to(dtypes.x, h);
       } else {
-        h = load(dtypes.h, p.h, place_of_h(of.slice, tokens.indices[token]) + j);
+        h = load(dtypes.h, p.h, h_index(of.slice, tokens.indices[token]) + j);
       }
       const bool rounds =
           mode.h == IntermediateMode::cast_to_weight || mode.h == IntermediateMode::split2;
@@ -217,7 +217,7 @@ class GenericCta {
           float b_j = load(dtypes.weight, b, j);
           if (folds) b_j = fold(dtypes.weight, scaling, b_j);
 #pragma unroll
-          for (int t = 0; t < kTokens; ++t) {  // terms of tokens that do not exist are not used
+          for (int t = 0; t < kTokens; ++t) {  // sums beyond tokens.count are not used
             sums[t] = __fadd_rn(sums[t], __fmul_rn(b_j, s.terms[t][part * of.rank + j]));
           }
         }
@@ -241,7 +241,7 @@ class GenericCta {
   }
 };
 
-template <LoraStage kStage>
+template <LoraOp kOp>
 __global__ void __launch_bounds__(kNumThreads, kCtasPerSm)
     generic_lora_kernel(const __grid_constant__ GenericParams params) {
 #if __CUDA_ARCH__ >= 900
@@ -249,17 +249,17 @@ __global__ void __launch_bounds__(kNumThreads, kCtasPerSm)
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
   __shared__ Shared shared;
-  GenericCta<kStage>(params, shared).run();
+  GenericCta<kOp>(params, shared).run();
 }
 
-const void* kernel_of(LoraStage stage) {
-  switch (stage) {
-    case LoraStage::shrink:
-      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraStage::shrink>);
-    case LoraStage::expand:
-      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraStage::expand>);
+const void* kernel_of(LoraOp op) {
+  switch (op) {
+    case LoraOp::shrink:
+      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraOp::shrink>);
+    case LoraOp::expand:
+      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraOp::expand>);
     default:
-      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraStage::linear>);
+      return reinterpret_cast<const void*>(&generic_lora_kernel<LoraOp::linear>);
   }
 }
 
@@ -280,7 +280,7 @@ void launch_generic_lora(const LoraLaunch& launch) {
   config.numAttrs = launch.order == LaunchOrder::overlaps_previous && has_clusters() ? 1 : 0;
   GenericParams params{launch.params, launch.dtypes, launch.mode};
   void* arguments[] = {&params};
-  LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_of(launch.stage), arguments));
+  LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_of(launch.op), arguments));
 }
 
 }  // namespace loratory::gpu

@@ -6,41 +6,43 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "gpu/kernels/device_ops.cuh"
+#include "gpu/kernels/ptx.cuh"
 
-// The matrix instructions of a warpgroup, four warps, which read both operands from shared memory.
-// sm_90 alone has them; elsewhere they do nothing and nobody calls them (LoraVariant::needs_wgmma).
+// Matrix instructions of a warpgroup, four warps, which read both operands from shared memory. Only
+// sm_90 has them. Elsewhere these functions do nothing, and nobody calls them
+// (LoraVariant::needs_wgmma).
 
 namespace loratory::gpu {
 
-/// As __syncthreads(), for the threads of one warpgroup of the CTA, of which there are up to 15.
-__device__ inline void sync_warpgroup(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+/// __syncthreads() for one warpgroup of the CTA; a CTA may have up to 15.
+__device__ inline void sync_warpgroup(int warpgroup) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
 }
 
-/// What this thread's copies have brought, and it has waited for, may be read by wgmma.
-__device__ inline void show_copies_to_wgmma() {
+/// Makes the copies that this thread has waited for visible to wgmma.
+__device__ inline void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-/// Rows of 64 numbers, 128 bytes apart and swizzled as place_of() does, from a multiple of 1024 on.
-/// 16 numbers further is 2 more.
+/// Rows of 64 numbers, 128 bytes each, in the swizzle of swizzle_128b(), from a multiple of 1024
+/// on. A descriptor + 2 is 16 numbers further.
 __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
-  constexpr uint32_t kInCta = 0x3FFFF;  // the bits above say which CTA of the cluster
+  constexpr uint32_t kInCta = 0x3FFFF;  // the bits above name the CTA in the cluster
   return (shared_address(rows) & kInCta) / 16 | kEightRows | kSwizzle128;
 }
 
-/// 64 rows of a times kColumns, 32 or 64, of b. Row 16 · (warp of four) + lane / 4, columns 8 j +
-/// 2 (lane % 4) + i of the product are numbers 4 j + i; + 2 eight rows below.
+/// The product of 64 rows of a and kColumns rows of b, 32 or 64. This thread's number 4 j + i is
+/// that of row 16 · (warp of the warpgroup) + lane / 4 and column 8 j + 2 (lane % 4) + i. Number 4
+/// j + 2 + i is that of the same column, eight rows below.
 template <int kColumns>
 using WgmmaSums = float[kColumns / 2];
 
-/// Before the first wgmma of a group: registers are as this thread left them.
-__device__ inline void begin_wgmma() {
+/// Orders earlier accesses of registers before the next wgmma.
+__device__ inline void fence_wgmma() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
@@ -66,7 +68,7 @@ __device__ inline void begin_wgmma() {
       : LORATORY_SUMS_16(c, 0), LORATORY_SUMS_16(c, 16)                                      \
       : "l"(a), "l"(b), "r"(int(adds)))
 
-/// c = a b^T, plus c where it `adds`: 16 numbers of each row. On its way until wait_for_wgmma().
+/// c = a b^T, plus c if `adds`, over 16 numbers of each row. In flight until wait_for_wgmma().
 template <typename Weight, int kCount>
 __device__ inline void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool adds) {
   static_assert(kCount == 16 || kCount == 32);
@@ -85,12 +87,12 @@ __device__ inline void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool ad
 #undef LORATORY_WGMMA_32
 #undef LORATORY_WGMMA_64
 
-__device__ inline void close_wgmma() {
+__device__ inline void commit_wgmma() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-/// c can be read, and what was multiplied overwritten.
+/// Afterwards c can be read, and the operands overwritten.
 template <int kCount>
 __device__ inline void wait_for_wgmma(float (&c)[kCount]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

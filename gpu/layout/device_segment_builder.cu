@@ -11,7 +11,7 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t(1) << 30;
-constexpr int64_t kHeaderBytes = 64;  // num_bad_entries, and a count for each list
+constexpr int64_t kHeaderBytes = 64;  // num_bad_entries, then a count for each list
 static_assert(kHeaderBytes >= 8 + 4 * kMaxSegmentSizes && kHeaderBytes % sizeof(Segment) == 0);
 
 void require(bool ok, const std::string& place, const std::string& rule) {
@@ -22,13 +22,13 @@ void check(int64_t max_tokens, int32_t max_loras, std::span<const int32_t> segme
   require(max_tokens >= 0 && max_tokens <= kMostTokens, "max_tokens", "must be 0 to 2^30");
   require(max_loras >= 1, "max_loras", "must be at least 1");
   require(!segment_sizes.empty() && segment_sizes.size() <= size_t(kMaxSegmentSizes),
-          "segment_sizes", "needs 1 to " + std::to_string(kMaxSegmentSizes) + " of them");
+          "segment_sizes", "needs 1 to " + std::to_string(kMaxSegmentSizes) + " sizes");
   for (const int32_t size : segment_sizes) {
     require(size >= 1, "segment_sizes", "must be at least 1");
   }
 }
 
-/// Asks for all the shared memory that a CTA can have: builders of any size share the kernel.
+/// Allows as much shared memory as a CTA can have, because builders of any size share the kernel.
 void allow_shared_bytes(int64_t needed, int32_t max_loras) {
   int device = 0, most = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
@@ -98,7 +98,7 @@ SegmentView DeviceSegmentBuilder::view(int32_t segment_size) const {
             .max_segments = int32_t(max_segments(max_tokens_, params_.max_loras, segment_size))};
   }
   throw InputError("segment builder: segment_size",
-                   std::to_string(segment_size) + " is none of its sizes");
+                   std::to_string(segment_size) + " is not one of its sizes");
 }
 
 }  // namespace loratory::gpu

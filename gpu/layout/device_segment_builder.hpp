@@ -11,7 +11,7 @@ namespace loratory::gpu {
 
 inline constexpr int kMaxSegmentSizes = 3;
 
-/// What the host hands the kernel by value.
+/// What the host passes to the kernel by value.
 struct SegmentBuilderParams {
   struct List {
     int32_t segment_size;
@@ -29,17 +29,17 @@ struct SegmentBuilderParams {
   List lists[kMaxSegmentSizes] = {};
 };
 
-/// Builds the segments of a step on the device, from a mapping that lies there: a captured graph
-/// may hold this, and then follows whatever the mapping says when it is replayed.
+/// Builds the segments of a step on the device, from a mapping in device memory. A captured graph
+/// may contain this; each replay then follows what the mapping says by then.
 ///
 ///   token_indices = the tokens, stably sorted by slot, base tokens first
 ///   segments      = of each slot, ascending, its tokens cut into segment_size at a time
 ///
 /// Equal, number for number, to make_batch_layout() and build() of segments.hpp on the host.
-/// Repeats  always: no atomic's order shows. Nothing of an earlier step is left; past
+/// Repeats  always: the order of atomics does not show. Nothing of an earlier step is left. Past
 ///          num_segments and num_tokens the arrays hold anything.
 /// Cost     one launch of ceil(T / 1,024) CTAs, each reading all T slots: one CTA for decode, and
-///          O(T²/1,024) reads out of L2 for prefill.
+///          O(T²/1,024) reads from L2 for prefill.
 /// Source   statements [2.1], [2.2], [2.18].
 class DeviceSegmentBuilder {
  public:
@@ -52,13 +52,13 @@ class DeviceSegmentBuilder {
 
   /// token_to_slot int32 [num_tokens] on the device: -1 for base tokens, else a slot below
   /// max_loras. Any other entry counts as a base token, and into num_bad_entries().
-  /// num_tokens_used, if given, is an int32 on the device: only so many tokens, the first ones,
-  /// are there, and nothing of the others is read or written. Outside [0, num_tokens] the nearer
-  /// bound is taken, and one bad entry counted.
+  /// num_tokens_used, if given, is an int32 on the device: only the first so many tokens exist, and
+  /// nothing of the others is read or written. A value outside [0, num_tokens] becomes the nearer
+  /// bound and counts as one bad entry.
   ///
-  /// Never allocates, never waits; may be captured. The launch follows from num_tokens alone. A
-  /// kernel that reads the segments runs behind it in the stream; the first of them must not be
-  /// launched with LaunchOrder::overlaps_previous.
+  /// Never allocates, never waits, may be captured. The launch follows from num_tokens alone. A
+  /// kernel that reads the segments must come later in the stream, and the first such kernel must
+  /// not be launched with LaunchOrder::overlaps_previous.
   /// Errors   InputError: more tokens than there is room for, a null mapping; std::runtime_error.
   void build(const int32_t* token_to_slot, int64_t num_tokens, CUstream_st* stream,
              const int32_t* num_tokens_used = nullptr) const;
@@ -66,8 +66,8 @@ class DeviceSegmentBuilder {
   /// Errors   InputError: not one of the segment sizes.
   SegmentView view(int32_t segment_size) const;
 
-  /// On the device: bad entries of all builds since the construction. For the host to look at when
-  /// it waits for the stream anyway.
+  /// On the device: bad entries of all builds since construction, for the host to read when it
+  /// waits for the stream anyway.
   const int64_t* num_bad_entries() const { return params_.num_bad_entries; }
 
  private:

@@ -57,7 +57,7 @@ void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* s
   HostBuffer& host = host_[next_];
   next_ = (next_ + 1) % kNumHostBuffers;
   const auto copied = static_cast<cudaEvent_t>(host.copied.get());
-  LORATORY_CUDA_CHECK(cudaEventSynchronize(copied));  // long past, as a rule
+  LORATORY_CUDA_CHECK(cudaEventSynchronize(copied));  // usually long past
   const auto num_segments = int32_t(list_.segments.size());
   const size_t segments_end = segment_row_bytes(list_.segments.size());
   const size_t tokens_end = token_row_bytes(layout.token_indices_sorted.size());

@@ -13,19 +13,19 @@ namespace loratory::gpu {
 /// the last upload() before its replay brought.
 class DeviceSegments {
  public:
-  /// Uploads that may be on their way at once: the host runs a step or two ahead of the GPU.
+  /// Uploads that may be in flight at once: the host runs a step or two ahead of the GPU.
   static constexpr size_t kNumHostBuffers = 4;
 
   /// Room for the largest step.
   /// Errors   InputError: segment_size < 1; std::runtime_error from CUDA.
   DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size);
 
-  /// Builds the list and copies what is in use of it, behind what the stream already holds. Past
-  /// num_segments and the tokens of this step lie those of an earlier one; nothing reads them.
-  /// Waits only where the GPU has yet to copy what was uploaded kNumHostBuffers calls ago, for
-  /// that. Not to be captured: a replay would copy what the host's buffer holds by then. Errors
-  /// InputError: more tokens or slots than there is room for. Cost     O(T + L) on the host, one
-  /// copy of 2 * max(16 + 16 * num_segments, 4 * T) bytes.
+  /// Builds the list and copies the used part of it, in stream order. Past num_segments and the
+  /// tokens of this step lie those of an earlier one; nothing reads them.
+  /// Waits only if the GPU has yet to copy what was uploaded kNumHostBuffers calls ago. Must not be
+  /// captured: a replay would copy what the host's buffer holds by then.
+  /// Errors   InputError: more tokens or slots than there is room for.
+  /// Cost     O(T + L) on the host, one copy of 2 * max(16 + 16 * num_segments, 4 * T) bytes.
   void upload(const reference::BatchLayout& layout, CUstream_st* stream);
 
   SegmentView view() const;
@@ -34,7 +34,7 @@ class DeviceSegments {
   struct EventFree {
     void operator()(void* event) const;
   };
-  /// What one upload copies from, and when that has ended.
+  /// What one upload copies from, and the event that ends the copy.
   struct HostBuffer {
     PinnedBuffer bytes;
     std::unique_ptr<void, EventFree> copied;
@@ -46,8 +46,7 @@ class DeviceSegments {
   int32_t max_loras_;
   int32_t max_segments_;
   SegmentList list_;
-  size_t row_bytes_;  // two rows, so that one copy takes the front of both: counts and segments,
-                      // token indices
+  size_t row_bytes_;  // two rows, segments and token indices: one copy takes the front of both
   DeviceBuffer device_;
   std::array<HostBuffer, kNumHostBuffers> host_;
   size_t next_ = 0;  // of host_

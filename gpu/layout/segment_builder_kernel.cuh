@@ -1,15 +1,18 @@
 #pragma once
 
+#include <cub/block/block_scan.cuh>
+#include <cuda/std/functional>
+
 #include "gpu/layout/device_segment_builder.hpp"
 
-// The work list of a step, made on the device: a counting sort of the tokens by slot.
+// Builds the segments of a step on the device: a counting sort of the tokens by slot.
 //
-// Work     A CTA places 1,024 tokens, a thread one of them. Each CTA counts all tokens for itself,
-//          those before its own apart from the others, so that CTAs never wait for each other and
-//          one launch is enough. A step has few tokens, and they come out of L2.
-// Order    The key of a token is its slot + 1, of a base token 0. A token stands where its key
-//          begins, behind those of its key in earlier CTAs, earlier warps and lower lanes: a stable
-//          sort. Atomics only count.
+// Work     A CTA places 1,024 tokens, one per thread. Each CTA counts all tokens by itself, those
+//          before its own apart from the rest. So CTAs never wait for each other, and one launch is
+//          enough. A step has few tokens, and they come from L2.
+// Order    The key of a token is its slot + 1; that of a base token is 0. A token goes to where its
+//          key begins, behind the tokens of its key in earlier CTAs, earlier warps and lower lanes.
+//          That is a stable sort. Atomics only count.
 // Segments The first token of a segment writes it.
 
 namespace loratory::gpu {
@@ -18,13 +21,13 @@ inline constexpr int kBuilderThreads = 1024;
 inline constexpr int kBuilderWarps = kBuilderThreads / 32;
 inline constexpr int kNumSums = 1 + kMaxSegmentSizes;  // tokens, segments of each list
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-inline constexpr int32_t kNoToken = -1;  // the key of a thread without a token
+inline constexpr int32_t kNoToken = -1;  // the key of a thread that has no token
 
 /// Tables in shared memory, by key.
 struct BuilderTables {
-  uint8_t* warp_counts;     ///< [keys][warps] of this CTA's tokens
-  int32_t* earlier;         ///< [keys] tokens of earlier CTAs
-  int32_t* begins;          ///< [keys + 1] first the other tokens, then the place of the first one
+  uint8_t* warp_counts;  ///< [keys][warps] of this CTA's tokens
+  int32_t* earlier;      ///< [keys] tokens of earlier CTAs
+  int32_t* begins;  ///< [keys + 1] first counts of the other tokens, then where each key begins
   int32_t* first_segments;  ///< [lists][keys]
   int32_t num_keys;
 
@@ -38,7 +41,7 @@ struct BuilderTables {
     return (max_loras + 1) * (kBuilderWarps + 4 * (2 + num_lists)) + 4;
   }
 
-  /// Nothing counted.
+  /// Sets all counts to zero.
   __device__ void clear() {
     static_assert(kBuilderWarps == 2 * sizeof(uint4));
     for (int i = int(threadIdx.x); i < 2 * num_keys; i += kBuilderThreads) {
@@ -47,7 +50,7 @@ struct BuilderTables {
     for (int i = int(threadIdx.x); i < 2 * num_keys; i += kBuilderThreads) earlier[i] = 0;
   }
 
-  /// Tokens of the key in the warps before `warp`: the sum of so many bytes.
+  /// Tokens of the key in the warps before `warp`: the sum of the first `warp` bytes of its row.
   __device__ int32_t in_earlier_warps(int32_t key, int warp) const {
     const auto* const row = reinterpret_cast<const uint32_t*>(warp_counts + key * kBuilderWarps);
     uint32_t sum = 0;
@@ -71,7 +74,7 @@ __device__ inline int32_t key_of(int32_t slot, int32_t max_loras) {
 /// Adds the tokens [first, last) to counts[key].
 __device__ inline void count_tokens(const SegmentBuilderParams& p, int32_t first, int32_t last,
                                     int32_t* counts, int32_t* num_bad) {
-  constexpr int kAtOnce = 8;  // loads on their way
+  constexpr int kAtOnce = 8;  // loads in flight
   for (int32_t t = first + int(threadIdx.x); t < last; t += kAtOnce * kBuilderThreads) {
     int32_t slots[kAtOnce];
 #pragma unroll
@@ -87,62 +90,56 @@ __device__ inline void count_tokens(const SegmentBuilderParams& p, int32_t first
   }
 }
 
-__device__ inline int32_t inclusive_warp_sum(int32_t value) {
-  const int lane = int(threadIdx.x) % 32;
+/// Of one key, or of all: tokens, and segments of each list.
+struct KeySums {
+  int32_t of[kNumSums] = {};
+
+  __device__ friend KeySums operator+(KeySums a, const KeySums& b) {
 #pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int32_t other = __shfl_up_sync(kAllLanes, value, distance);
-    if (lane >= distance) value += other;
+    for (int i = 0; i < kNumSums; ++i) a.of[i] += b.of[i];
+    return a;
   }
-  return value;
+};
+
+/// `totals` plus the sums of all lower threads. Adds the sums of all threads to `totals`.
+__device__ inline KeySums exclusive_sums(const KeySums& sums, KeySums& totals) {
+  using Scan = cub::BlockScan<KeySums, kBuilderThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  __shared__ typename Scan::TempStorage scratch;
+  KeySums before, all;
+  Scan(scratch).ExclusiveScan(sums, before, KeySums{}, cuda::std::plus<>{}, all);
+  before = before + totals;
+  totals = totals + all;
+  __syncthreads();  // scratch may be used again
+  return before;
 }
 
-/// sums[i] of this thread -> totals[i] and those of all threads before it; totals[i] gains all.
-__device__ inline void exclusive_sums(int32_t (&sums)[kNumSums], int32_t (&totals)[kNumSums]) {
-  __shared__ int32_t warp_sums[kNumSums][kBuilderWarps];
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-#pragma unroll
-  for (int i = 0; i < kNumSums; ++i) {
-    const int32_t inclusive = inclusive_warp_sum(sums[i]);
-    if (lane == 31) warp_sums[i][warp] = inclusive;
-    sums[i] = inclusive - sums[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kNumSums; ++i) {
-    const int32_t of_warps = inclusive_warp_sum(warp_sums[i][lane]);
-    const int32_t before = __shfl_sync(kAllLanes, of_warps, max(warp - 1, 0));
-    sums[i] += totals[i] + (warp == 0 ? 0 : before);
-    totals[i] += __shfl_sync(kAllLanes, of_warps, kBuilderWarps - 1);
-  }
-  __syncthreads();  // warp_sums is free again
-}
-
-/// Counts -> where each key begins, in the sorted tokens and in each list. totals: of the step.
+/// Turns counts into where each key begins, in the sorted tokens and in each list. `totals` are
+/// those of the step.
 __device__ inline void scan_keys(const SegmentBuilderParams& p, const BuilderTables& tables,
-                                 int32_t (&totals)[kNumSums]) {
+                                 KeySums& totals) {
   for (int32_t first = 0; first < tables.num_keys; first += kBuilderThreads) {
     const int32_t key = first + int(threadIdx.x);
     const bool exists = key < tables.num_keys;
     const int32_t count = exists ? tables.earlier[key] + tables.begins[key] : 0;
-    int32_t sums[kNumSums] = {count};
+    KeySums sums{{count}};
 #pragma unroll
     for (int i = 0; i < kMaxSegmentSizes; ++i) {
-      if (i >= p.num_lists || key == 0) continue;  // base tokens stand in no segment
-      sums[1 + i] = count / p.lists[i].segment_size + (count % p.lists[i].segment_size != 0);
+      if (i >= p.num_lists || key == 0) continue;  // base tokens belong to no segment
+      sums.of[1 + i] = count / p.lists[i].segment_size + (count % p.lists[i].segment_size != 0);
     }
-    exclusive_sums(sums, totals);
+    const KeySums before = exclusive_sums(sums, totals);
     if (!exists) continue;
-    tables.begins[key] = sums[0];
+    tables.begins[key] = before.of[0];
 #pragma unroll
     for (int i = 0; i < kMaxSegmentSizes; ++i) {
-      if (i < p.num_lists) tables.first_segments[i * tables.num_keys + key] = sums[1 + i];
+      if (i < p.num_lists) tables.first_segments[i * tables.num_keys + key] = before.of[1 + i];
     }
   }
-  if (threadIdx.x == 0) tables.begins[tables.num_keys] = totals[0];
+  if (threadIdx.x == 0) tables.begins[tables.num_keys] = totals.of[0];
 }
 
-/// Writes token t, the rank-th of its key, and the segments that begin with it.
+/// Writes token t, which has `rank` others of its key before it, and the segments that begin with
+/// it.
 __device__ inline void place_token(const SegmentBuilderParams& p, const BuilderTables& tables,
                                    int32_t t, int32_t key, int32_t rank) {
   const int32_t at = tables.begins[key] + rank;
@@ -188,7 +185,7 @@ __global__ void __launch_bounds__(kBuilderThreads)
   count_tokens(p, end, num_tokens, tables.begins, &num_bad);
   __syncthreads();
 
-  int32_t totals[kNumSums] = {};
+  KeySums totals;
   scan_keys(p, tables, totals);
   __syncthreads();
 
@@ -199,7 +196,7 @@ __global__ void __launch_bounds__(kBuilderThreads)
   if (blockIdx.x > 0 || threadIdx.x > 0) return;
 #pragma unroll
   for (int i = 0; i < kMaxSegmentSizes; ++i) {
-    if (i < p.num_lists) *p.lists[i].num_segments = totals[1 + i];
+    if (i < p.num_lists) *p.lists[i].num_segments = totals.of[1 + i];
   }
   *p.num_bad_entries += num_bad;
 }

@@ -7,7 +7,7 @@
 
 namespace loratory::gpu {
 
-/// Some tokens of one slot, neighbours in BatchLayout::token_indices_sorted. 16 bytes: one load.
+/// Some tokens of one slot, consecutive in BatchLayout::token_indices_sorted. 16 bytes: one load.
 struct Segment {
   int32_t slot;
   int32_t first;  ///< index into token_indices_sorted
@@ -17,8 +17,8 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// The work list of a step's LoRA kernels, the same for all layers: every token with an adapter
-/// stands in exactly one segment. Base tokens stand in none.
+/// The segments of a step, the same for all layers. Every token with an adapter belongs to exactly
+/// one segment, base tokens to none.
 struct SegmentList {
   int32_t segment_size = 0;
   std::vector<Segment> segments;  ///< slots ascending; of each slot the full segments first
@@ -30,8 +30,8 @@ struct SegmentView {
   const Segment* segments = nullptr;       ///< [num_segments]
   const int32_t* token_indices = nullptr;  ///< BatchLayout::token_indices_sorted
   int32_t segment_size = 0;
-  /// Segments, and token indices, that there is memory for: kernels may read them ahead, and are
-  /// not launched for more. 0: not known, which costs time only.
+  /// So many segments and token indices have memory: kernels may read them ahead, and the grid is
+  /// sized for no more. 0: unknown, which only costs time.
   int32_t max_segments = 0;
 };
 

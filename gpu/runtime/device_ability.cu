@@ -11,7 +11,7 @@ int ask_major() {
   int device = 0, major = kHopper;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-    cudaGetLastError();  // not an error of what comes next
+    cudaGetLastError();  // or the next check would report it
     return kHopper;
   }
   return major;

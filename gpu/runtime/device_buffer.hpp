@@ -14,7 +14,7 @@ struct PinnedFree {
 
 /// Device memory, as cudaMalloc gives it (aligned to 256 bytes, not cleared).
 using DeviceBuffer = std::unique_ptr<std::byte, DeviceFree>;
-/// Host memory that the GPU copies from without a detour.
+/// Page-locked host memory, which the GPU copies from directly.
 using PinnedBuffer = std::unique_ptr<std::byte, PinnedFree>;
 
 /// Errors   std::runtime_error: out of memory, no device.

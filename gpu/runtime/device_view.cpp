@@ -1,5 +1,11 @@
 #include "gpu/runtime/device_view.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
 #include "reference/base/check.hpp"
 
 namespace loratory::gpu {
@@ -15,6 +21,13 @@ DeviceView device_view(reference::Dtype dtype, void* data, std::initializer_list
     stride *= view.shape[i];
   }
   return view;
+}
+
+std::string describe(const DeviceView& view) {
+  const auto axes = size_t(std::clamp(view.num_axes, 0, 3));
+  return fmt::format("{{dtype={} data={} shape={} strides={}}}", name(view.dtype),
+                     fmt::ptr(view.data), std::span(view.shape).first(axes),
+                     std::span(view.strides).first(axes));
 }
 
 }  // namespace loratory::gpu

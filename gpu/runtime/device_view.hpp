@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include "reference/numerics/dtype.hpp"
 
@@ -18,6 +19,9 @@ struct DeviceView {
   std::array<int64_t, 3> shape{};
   std::array<int64_t, 3> strides{};  ///< in elements, outermost axis first
 };
+
+/// "{dtype=bf16 data=0x1000 shape=[4, 16, 64] strides=[1024, 64, 1]}"
+std::string describe(const DeviceView& view);
 
 /// Row-major without gaps.
 DeviceView device_view(reference::Dtype dtype, void* data, std::initializer_list<int64_t> shape);

@@ -28,7 +28,9 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// Segments of 8, 32 and 64 tokens: all that a variant is for this path.
 const std::vector<LoraVariant> kSegmentSizes{
-    {2, 1, 8, 2, false}, {1, 4, 1, 3, false}, {4, 8, 8, 3, false}};
+    {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false},
+    {.token_tiles = 4, .stages = 3, .aligned = false},
+    {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3, .aligned = false}};
 
 class GenericOnGpu : public OnGpu {};
 
@@ -88,13 +90,13 @@ LoraData data_of(uint64_t seed, Fill fill) {
 }
 
 /// One whose dtypes and mode the tensor cores have not; h is the tensor between the stages.
-LoraData generic_case(const Trial& trial, LoraStage stage, Dtype h = Dtype::f32) {
+LoraData generic_case(const Trial& trial, LoraOp op, Dtype h = Dtype::f32) {
   constexpr Fill kFills[] = {Fill::reals, Fill::cancellation, Fill::tiny};
   for (uint64_t i = 0;; ++i) {
     const uint64_t seed = reference::random_bits(trial.seed(), 98, i);
     LoraData data = data_of(seed, kFills[seed % 3]);
     const Dtype x = data.x.dtype(), weight = data.a[0].dtype(), y = data.y.dtype();
-    if (choose_path(stage, {x, weight, h, y}, data.mode) != LoraPath::generic) continue;
+    if (choose_path(op, {x, weight, h, y}, data.mode) != LoraPath::generic) continue;
     trial.classify(x == Dtype::f32, "x of f32");
     trial.classify(x != Dtype::f32 && x != weight, "x and weights of two 16-bit dtypes");
     trial.classify(y == Dtype::f32, "y of f32");
@@ -164,9 +166,9 @@ testing::AssertionResult same_numbers(const Tensor& got, const Tensor& expected)
 // cores have not.
 TEST_F(GenericOnGpu, LinearHasTheBitsOfTheReference) {
   for_all_seeds(120, [](Trial& trial) {
-    const LoraData data = generic_case(trial, LoraStage::linear);
+    const LoraData data = generic_case(trial, LoraOp::linear);
     const GpuCase on_gpu(data);
-    ASSERT_EQ(on_gpu.layer().path_for(on_gpu.x(), on_gpu.y()), LoraPath::generic);
+    ASSERT_EQ(on_gpu.layer().path_for({.x = on_gpu.x(), .y = on_gpu.y()}), LoraPath::generic);
     const Tensor expected = linear(data);
     for (const LoraVariant& v : kSegmentSizes) {
       ASSERT_TRUE(same_numbers(on_gpu.run(v), expected)) << v.segment_size();
@@ -179,7 +181,7 @@ TEST_F(GenericOnGpu, LinearHasTheBitsOfTheReference) {
 TEST_F(GenericOnGpu, ShrinkHasTheBitsOfTheReference) {
   for_all_seeds(70, [](Trial& trial) {
     const Dtype dtype = kDtypes[trial.seed() % 3];
-    const LoraData data = generic_case(trial, LoraStage::shrink, dtype);
+    const LoraData data = generic_case(trial, LoraOp::shrink, dtype);
     const GpuCase on_gpu(data);
     const Tensor h = poisoned_h(data, dtype);
     const Tensor expected = shrunk(data, h);
@@ -194,7 +196,7 @@ TEST_F(GenericOnGpu, ShrinkHasTheBitsOfTheReference) {
 TEST_F(GenericOnGpu, ExpandHasTheBitsOfTheReference) {
   for_all_seeds(70, [](Trial& trial) {
     const Dtype dtype = kDtypes[trial.seed() % 3];
-    const LoraData data = generic_case(trial, LoraStage::expand, dtype);
+    const LoraData data = generic_case(trial, LoraOp::expand, dtype);
     const GpuCase on_gpu(data);
     const Tensor h = shrunk(data, poisoned_h(data, dtype));
     const Tensor expected = expanded(data, h);
@@ -231,11 +233,11 @@ TEST_F(GenericOnGpu, StridesOffsetAndAddInputs) {
     for (int64_t n = 0; n < num_numbers(y); ++n) set_number(y, n, kNan);
     data.y = y;
     const GpuCase on_gpu(data);
-    LoraLinearDesc desc = on_gpu.desc();
+    LoraLayerDesc desc = on_gpu.desc();
     desc.offset_start = 2;
     desc.add_inputs = false;
     const Tensor expected = expanded(data, shrunk(data, buffer(data)), 2, false);
-    ASSERT_TRUE(same_numbers(on_gpu.run(LoraLinear(desc), kSegmentSizes[0]), expected));
+    ASSERT_TRUE(same_numbers(on_gpu.run(LoraLayer(desc), kSegmentSizes[0]), expected));
     trial.count(num_numbers(expected));
   });
 }
@@ -296,15 +298,15 @@ TEST_F(GenericOnGpu, OffsetsBeyond2To31) {
   }
   FarRoom room;
   const DeviceBuffer ranks = upload(data.ranks[0]), scalings = upload(data.scalings[0]);
-  const LoraLinear layer({.slices = {{.a = room.put(0, data.a[0]),
-                                      .b = room.put(1, data.b[0]),
-                                      .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
-                                      .scalings = reinterpret_cast<const float*>(scalings.get())}},
-                          .mode = data.mode});
+  const LoraLayer layer({.slices = {{.a = room.put(0, data.a[0]),
+                                     .b = room.put(1, data.b[0]),
+                                     .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
+                                     .scalings = reinterpret_cast<const float*>(scalings.get())}},
+                         .mode = data.mode});
   const DeviceView x = room.put(2, data.x), y = room.put(3, data.y);
-  DeviceSegments segments(2, 2, layer.variant_for(x, y).segment_size());
+  DeviceSegments segments(2, 2, layer.variant_for({.x = x, .y = y}).segment_size());
   segments.upload(reference::make_batch_layout(data.slots, 2), nullptr);
-  layer.launch(x, y, segments.view(), nullptr);
+  layer.launch({.x = x, .y = y}, segments.view(), nullptr);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   Tensor got(data.y.dtype(), data.y.shape());
   room.get(y, got);

@@ -26,11 +26,11 @@ GpuCase::GpuCase(const reference::LoraData& data)
       y_(data.y),
       desc_(make_desc()),
       layer_(desc_),
-      shrink_(shrink_of(desc_)),
-      expand_(expand_of(desc_)) {}
+      shrink_(with_op(desc_, LoraOp::shrink)),
+      expand_(with_op(desc_, LoraOp::expand)) {}
 
-LoraLinearDesc GpuCase::make_desc() {
-  LoraLinearDesc out{.slices = {}, .mode = data_.mode};
+LoraLayerDesc GpuCase::make_desc() {
+  LoraLayerDesc out{.slices = {}, .mode = data_.mode};
   out.workspace_bytes = workspace_bytes(int64_t(data_.slots.size()), int64_t(data_.a.size()), 512);
   workspace_ = make_device_buffer(out.workspace_bytes);
   out.workspace = workspace_.get();
@@ -54,20 +54,20 @@ DeviceSegments GpuCase::segments(int32_t segment_size) const {
   return out;
 }
 
-Tensor GpuCase::run(const LoraLinear& layer, const LoraVariant& variant) const {
+Tensor GpuCase::run(const LoraLayer& layer, const LoraVariant& variant) const {
   const DeviceSegments list = segments(variant.segment_size());
   y_.write(data_.y);
-  layer.launch(variant, x_.view(), y_.view(), list.view(), nullptr, LaunchOrder::after_previous);
+  layer.launch_variant(variant, {.x = x_.view(), .y = y_.view()}, list.view(), nullptr);
   return read(y_);
 }
 
-Tensor GpuCase::shrink(const LoraShrink& layer, const LoraVariant& variant, const Tensor& h,
+Tensor GpuCase::shrink(const LoraLayer& layer, const LoraVariant& variant, const Tensor& h,
                        int32_t max_segments) const {
   const DeviceSegments list = segments(variant.segment_size());
   SegmentView view = list.view();
   if (max_segments > 0) view.max_segments = max_segments;
   const GuardedTensor on_gpu(h);
-  layer.launch(variant, x_.view(), on_gpu.view(), view, nullptr, LaunchOrder::after_previous);
+  layer.launch_variant(variant, {.x = x_.view(), .h = on_gpu.view()}, view, nullptr);
   return read(on_gpu);
 }
 
@@ -75,15 +75,12 @@ Tensor GpuCase::expand(const LoraVariant& variant, const Tensor& h, int32_t part
   const DeviceSegments list = segments(parts * variant.segment_size());
   const GuardedTensor on_gpu(h);
   y_.write(data_.y);
-  expand_.launch(variant, on_gpu.view(), y_.view(), list.view(), nullptr,
-                 LaunchOrder::after_previous);
+  expand_.launch_variant(variant, {.h = on_gpu.view(), .y = y_.view()}, list.view(), nullptr);
   return read(y_);
 }
 
 std::vector<LoraVariant> variants(bool aligned) {
-  constexpr auto kBf16 = reference::Dtype::bf16;
-  std::vector<LoraVariant> out =
-      lora_variants(LoraStage::linear, {.x = kBf16, .weight = kBf16, .h = {}, .y = kBf16});
+  std::vector<LoraVariant> out = variants_here(LoraOp::linear);
   std::erase_if(out, [&](const LoraVariant& v) { return v.aligned && !aligned; });
   return out;
 }

@@ -10,7 +10,9 @@
 #include <set>
 
 #include "gpu/layout/device_segment_builder.hpp"
+#include "gpu/plan/variant_table.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
 #include "upload.hpp"
 
@@ -42,16 +44,16 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
   workspace_ = make_device_buffer(workspace_size(data));
   // NaN: what no shrink has written is not read.
   LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(data)));
-  layer_ = std::make_unique<LoraLinear>(desc());
+  layer_ = std::make_unique<LoraLayer>(desc());
 }
 
-LoraLinearDesc LayerOnGpu::desc() const {
-  LoraLinearDesc out{.slices = {},
-                     .offset_start = data_->shape.offset_start,
-                     .add_inputs = data_->shape.add_inputs,
-                     .mode = data_->shape.mode,
-                     .workspace = workspace_.get(),
-                     .workspace_bytes = workspace_size(*data_)};
+LoraLayerDesc LayerOnGpu::desc() const {
+  LoraLayerDesc out{.slices = {},
+                    .offset_start = data_->shape.offset_start,
+                    .add_inputs = data_->shape.add_inputs,
+                    .mode = data_->shape.mode,
+                    .workspace = workspace_.get(),
+                    .workspace_bytes = workspace_size(*data_)};
   for (size_t i = 0; i < data_->slices.size(); ++i) {
     out.slices.push_back({.a = weights_[2 * i].view(),
                           .b = weights_[2 * i + 1].view(),
@@ -72,26 +74,13 @@ void LayerOnGpu::write(const LayerData& data) {
   }
 }
 
-LoraShrinkDesc shrink_of(const LoraLinearDesc& linear) {
-  LoraShrinkDesc out;
-  for (const LoraSliceDesc& slice : linear.slices) {
-    out.slices.push_back({.a = slice.a, .ranks = slice.ranks});
-  }
-  return out;
-}
-LoraExpandDesc expand_of(const LoraLinearDesc& linear) {
-  LoraExpandDesc out{.slices = {},
-                     .offset_start = linear.offset_start,
-                     .add_inputs = linear.add_inputs,
-                     .mode = linear.mode};
-  for (const LoraSliceDesc& slice : linear.slices) {
-    out.slices.push_back({.b = slice.b, .ranks = slice.ranks, .scalings = slice.scalings});
-  }
-  return out;
+LoraLayerDesc with_op(LoraLayerDesc linear, LoraOp op) {
+  linear.op = op;
+  return linear;
 }
 
-std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y) {
-  return lora_variants(LoraStage::linear, {.x = x.dtype, .weight = x.dtype, .h = {}, .y = y.dtype});
+std::vector<LoraVariant> variants_here(LoraOp op) {
+  return lora_variants(op, has_clusters(), has_wgmma());
 }
 
 KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
@@ -99,55 +88,55 @@ KernelUnderTest LayerOnGpu::kernel_of(const LoraVariant& v) const {
           .segment_size = v.segment_size(),
           .launch = [this, v](const DeviceView& x, const DeviceView& y, const SegmentView& segments,
                               CUstream_st* stream, LaunchOrder order) {
-            layer_->launch(v, x, y, segments, stream, order);
+            layer_->launch_variant(v, {.x = x, .y = y}, segments, stream, order);
           }};
 }
 
 namespace {
 
 /// A shrink and an expand through an fp32 h; NaN where no shrink has written.
-struct Stages {
-  Stages(const LoraLinearDesc& desc, const Tensor& nan_h)
-      : h(nan_h), shrink(shrink_of(desc)), expand(expand_of(desc)) {}
+struct Halves {
+  Halves(const LoraLayerDesc& desc, const Tensor& nan_h)
+      : h(nan_h), shrink(with_op(desc, LoraOp::shrink)), expand(with_op(desc, LoraOp::expand)) {}
 
   GuardedTensor h;
-  LoraShrink shrink;
-  LoraExpand expand;
+  LoraLayer shrink;
+  LoraLayer expand;
 };
 
 }  // namespace
 
-std::vector<KernelUnderTest> LayerOnGpu::kernels_of_stages(const DeviceView& x,
+std::vector<KernelUnderTest> LayerOnGpu::kernels_of_halves(const DeviceView& x,
                                                            const DeviceView& y) const {
   std::vector<KernelUnderTest> out;
   const auto& c = data_->shape;
   // An h that is stored as x has its own tensor, which the other path computes.
   const bool in_fp32 = c.mode.h != reference::IntermediateMode::store_as_x;
-  if (layer_->path_for(x, y) != LoraPath::tensor_core || !in_fp32) return out;
+  if (layer_->path_for({.x = x, .y = y}) != LoraPath::tensor_core || !in_fp32) return out;
   Tensor nan_h(reference::Dtype::f32, {int64_t(data_->slices.size()), x.shape[0], c.max_rank});
   std::ranges::fill(nan_h.bytes(), std::byte{0xFF});
-  const auto stages = std::make_shared<Stages>(desc(), nan_h);
-  const LoraDtypes dtypes{.x = x.dtype, .weight = x.dtype, .h = nan_h.dtype(), .y = y.dtype};
-  const DeviceView h = stages->h.view();
+  const auto halves = std::make_shared<Halves>(desc(), nan_h);
+  const DeviceView h = halves->h.view();
   // Expands see the same h of every shrink: the first of a size meets all of them, others one.
   std::set<int> sizes;
-  for (const LoraVariant& down : lora_variants(LoraStage::shrink, dtypes)) {
-    if (down.aligned && !stages->shrink.variant_for(x, h).aligned) continue;
+  for (const LoraVariant& down : variants_here(LoraOp::shrink)) {
+    if (down.aligned && !halves->shrink.variant_for({.x = x, .h = h}).aligned) continue;
     const bool meets_all = sizes.insert(down.segment_size()).second;
-    for (const LoraVariant& up : lora_variants(LoraStage::expand, dtypes)) {
+    for (const LoraVariant& up : variants_here(LoraOp::expand)) {
       if (down.segment_size() % up.segment_size() != 0) continue;
-      if (up.aligned && !stages->expand.variant_for(h, y).aligned) continue;
-      out.push_back({.name = "shrink " + describe(down) + ", expand " + describe(up),
-                     .expand = describe(up),
-                     .segment_size = down.segment_size(),
-                     .launch = [stages, down, up](const DeviceView& from, const DeviceView& to,
-                                                  const SegmentView& segments, CUstream_st* stream,
-                                                  LaunchOrder order) {
-                       DeviceView part = stages->h.view();
-                       part.shape[1] = from.shape[0];
-                       stages->shrink.launch(down, from, part, segments, stream, order);
-                       stages->expand.launch(up, part, to, segments, stream, order);
-                     }});
+      if (up.aligned && !halves->expand.variant_for({.h = h, .y = y}).aligned) continue;
+      out.push_back(
+          {.name = "shrink " + describe(down) + ", expand " + describe(up),
+           .expand = describe(up),
+           .segment_size = down.segment_size(),
+           .launch = [halves, down, up](const DeviceView& from, const DeviceView& to,
+                                        const SegmentView& segments, CUstream_st* stream,
+                                        LaunchOrder order) {
+             DeviceView part = halves->h.view();
+             part.shape[1] = from.shape[0];
+             halves->shrink.launch_variant(down, {.x = from, .h = part}, segments, stream, order);
+             halves->expand.launch_variant(up, {.h = part, .y = to}, segments, stream, order);
+           }});
       if (!meets_all) break;
     }
   }
@@ -175,14 +164,14 @@ bool LayerOnGpu::fits(const KernelUnderTest& kernel, const DeviceView& x,
 std::vector<KernelUnderTest> LayerOnGpu::kernels(const LayerBatch& batch) const {
   const GuardedTensor x_tensor(batch.x, shift()), y_tensor(batch.y, shift());
   const DeviceView x = x_tensor.view(), y = y_tensor.view();
-  const LoraVariant chosen = layer_->variant_for(x, y);
+  const LoraVariant chosen = layer_->variant_for({.x = x, .y = y});
   std::vector<KernelUnderTest> out{kernel_of(chosen)};
-  for (const LoraVariant& v : variants(x, y)) {
+  for (const LoraVariant& v : variants_here(LoraOp::linear)) {
     if (v == chosen || (v.aligned && !chosen.aligned)) continue;
     KernelUnderTest kernel = kernel_of(v);
     if (fits(kernel, x, y)) out.push_back(std::move(kernel));
   }
-  for (KernelUnderTest& kernel : kernels_of_stages(x, y)) {
+  for (KernelUnderTest& kernel : kernels_of_halves(x, y)) {
     if (fits(kernel, x, y)) out.push_back(std::move(kernel));
   }
   return out;

@@ -8,20 +8,18 @@
 #include <vector>
 
 #include "fuzz/support/layer_case.hpp"
-#include "gpu/kernels/lora_expand.hpp"
-#include "gpu/kernels/lora_shrink.hpp"
+#include "gpu/api/lora_layer.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 #include "guarded_tensor.hpp"
 
 namespace loratory::gpu {
 
-/// The halves of a linear layer.
-LoraShrinkDesc shrink_of(const LoraLinearDesc& linear);
-LoraExpandDesc expand_of(const LoraLinearDesc& linear);
+/// A half of a linear layer.
+LoraLayerDesc with_op(LoraLayerDesc linear, LoraOp op);
 
-/// Every variant of the kernel that there is for tensors of these dtypes.
-std::vector<LoraVariant> variants(const DeviceView& x, const DeviceView& y);
+/// Every variant of an operation that this GPU can launch.
+std::vector<LoraVariant> variants_here(LoraOp op);
 
 /// One way to compute a layer. Every one of them gives the same bits.
 struct KernelUnderTest {
@@ -64,20 +62,20 @@ class LayerOnGpu {
 
   /// Other weights, ranks and scalings, in place, as loading an adapter does.
   void write(const reference::LayerData& data);
-  const LoraLinear& layer() const { return *layer_; }
+  const LoraLayer& layer() const { return *layer_; }
 
  private:
   const reference::LayerData* data_;
   std::vector<GuardedTensor> weights_;  // a0, b0, a1, b1, ...
   std::vector<DeviceBuffer> tables_;    // ranks0, scalings0, ...
   DeviceBuffer workspace_;
-  std::unique_ptr<LoraLinear> layer_;
+  std::unique_ptr<LoraLayer> layer_;
 
   KernelUnderTest kernel_of(const LoraVariant& variant) const;
-  std::vector<KernelUnderTest> kernels_of_stages(const DeviceView& x, const DeviceView& y) const;
+  std::vector<KernelUnderTest> kernels_of_halves(const DeviceView& x, const DeviceView& y) const;
   bool fits(const KernelUnderTest& kernel, const DeviceView& x, const DeviceView& y) const;
   int64_t shift() const { return data_->shape.padded && !data_->shape.aligned ? 1 : 0; }
-  LoraLinearDesc desc() const;
+  LoraLayerDesc desc() const;
   reference::Tensor launch(const KernelUnderTest& kernel, const reference::LayerBatch& batch,
                            const SegmentView& segments) const;
   void expect_inputs_intact(const GuardedTensor& x, const reference::LayerBatch& batch) const;

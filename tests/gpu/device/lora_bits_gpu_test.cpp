@@ -234,8 +234,8 @@ std::vector<KernelUnderTest> few_of(const std::vector<KernelUnderTest>& kernels)
 class LoraBitsOfAQuarter : public LoraBits, public testing::WithParamInterface<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, LoraBitsOfAQuarter, testing::Range(size_t(0), size_t(4)));
 
-// P11, P12, [1.19]: of a grid that is cut for one segment every cluster goes through all of them,
-// and its rings and buffers go round: what races would be in, small enough for racecheck.
+// P11, P12, [1.19]: a grid sized for one segment leads every cluster through all of them, so that
+// its pipelines and buffers are reused: where races would be, small enough for racecheck.
 TEST_P(LoraBitsOfAQuarter, P11P12OneClusterGoesThroughManySegments) {
   for_all_seeds(4, [](Trial& trial) {
     const auto data = one_token_a_slot(trial, Trial::size(40, 5), Trial::size(72, 40), 2408,
@@ -251,19 +251,19 @@ TEST_P(LoraBitsOfAQuarter, P11P12OneClusterGoesThroughManySegments) {
   });
 }
 
-LaunchShape random_shape(LoraStage stage, uint64_t seed) {
+LaunchShape random_shape(LoraOp op, uint64_t seed) {
   const auto draw = [seed](uint64_t stream) { return reference::random_bits(seed, 98, stream); };
   constexpr int64_t kTokens[] = {1, 8, 9, 32, 33, 64, 65, 256, 257, 512, 513, 2048, 2049, 8192};
   constexpr int64_t kRanks[] = {1, 8, 16, 17, 32, 64, 128, 512};
   constexpr int64_t kWidths[] = {64, 8192, 12288, 16384, 28672};
   const int64_t max_rank = kRanks[draw(1) % std::size(kRanks)], num_slices = 1 + draw(2) % 8;
-  return {.stage = stage,
+  return {.op = op,
           .num_tokens = kTokens[draw(0) % std::size(kTokens)],
           .num_in = kWidths[draw(3) % std::size(kWidths)],
           .max_rank = max_rank,
           .num_slices = num_slices,
           .num_slots = int64_t(1) << draw(7) % 11,
-          .num_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4,
+          .num_rank_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4,
           .has_workspace = draw(5) % 4 != 0,
           .aligned = draw(6) % 4 != 0,
           .has_clusters = has_clusters(),
@@ -271,15 +271,15 @@ LaunchShape random_shape(LoraStage stage, uint64_t seed) {
 }
 
 /// Once each in what there is: what is chosen for any launch, and for the second of two.
-void expect_chosen_have_kernels(LoraStage stage, const LoraDtypes& dtypes) {
-  const std::vector<LoraVariant> all = lora_variants(stage, dtypes);
-  const std::vector<LoraVariant> expands = lora_variants(LoraStage::expand, dtypes);
+void expect_chosen_have_kernels(LoraOp op) {
+  const std::vector<LoraVariant> all = variants_here(op);
+  const std::vector<LoraVariant> expands = variants_here(LoraOp::expand);
   for (uint64_t i = 0; i < 10'000; ++i) {
-    const LaunchShape shape = random_shape(stage, i);
+    const LaunchShape shape = random_shape(op, i);
     const LoraVariant chosen = choose_variant(shape);
     ASSERT_EQ(std::ranges::count(all, chosen), 1) << "shape " << i << ", " << describe(chosen);
     for (const int token_tiles : {1, 4, 8}) {
-      const LoraVariant second = expand_variant(shape, token_tiles);
+      const LoraVariant second = choose_expand_variant(shape, token_tiles);
       ASSERT_EQ(std::ranges::count(expands, second), 1)
           << "shape " << i << ", " << describe(second);
     }
@@ -288,12 +288,9 @@ void expect_chosen_have_kernels(LoraStage stage, const LoraDtypes& dtypes) {
 
 // P12: what the rules choose has a kernel, for every stage, number of tokens and rank.
 TEST_F(LoraBits, P12TheRulesHaveTheirKernels) {
-  constexpr auto kBf16 = reference::Dtype::bf16, kF32 = reference::Dtype::f32;
-  for (const LoraStage stage : {LoraStage::linear, LoraStage::shrink, LoraStage::expand}) {
-    for (const reference::Dtype out : {kBf16, kF32}) {
-      SCOPED_TRACE(name(stage));
-      expect_chosen_have_kernels(stage, {.x = kBf16, .weight = kBf16, .h = kF32, .y = out});
-    }
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    SCOPED_TRACE(name(op));
+    expect_chosen_have_kernels(op);
   }
 }
 

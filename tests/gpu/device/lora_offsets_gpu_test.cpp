@@ -113,7 +113,7 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     const size_t h_bytes =
         workspace_bytes(c.num_tokens, int64_t(c.num_out.size()), int64_t(c.max_rank));
     const DeviceBuffer workspace = make_device_buffer(h_bytes);
-    LoraLinearDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = h_bytes};
+    LoraLayerDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = h_bytes};
     std::vector<DeviceBuffer> tables;
     for (const auto& slice : data.slices) {
       tables.push_back(upload(slice.ranks)), tables.push_back(upload(slice.scalings));
@@ -123,15 +123,15 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
            .ranks = reinterpret_cast<const int32_t*>(tables[tables.size() - 2].get()),
            .scalings = reinterpret_cast<const float*>(tables.back().get())});
     }
-    const LoraLinear layer(desc);
+    const LoraLayer layer(desc);
     const DeviceView x = memory.put(data.batch.x, true), y = memory.put(data.batch.y, true);
-    EXPECT_EQ(layer.variant_for(x, y).aligned, aligned);
-    for (const LoraVariant& v : variants(x, y)) {
-      if (v.aligned && !layer.variant_for(x, y).aligned) continue;
+    EXPECT_EQ(layer.variant_for({.x = x, .y = y}).aligned, aligned);
+    for (const LoraVariant& v : variants_here(LoraOp::linear)) {
+      if (v.aligned && !layer.variant_for({.x = x, .y = y}).aligned) continue;
       FarMemory::write(data.batch.y, y);
       DeviceSegments segments(c.num_tokens, c.max_loras, v.segment_size());
       segments.upload(reference::make_batch_layout(data.batch.slots, c.max_loras), nullptr);
-      layer.launch(v, x, y, segments.view(), nullptr, LaunchOrder::after_previous);
+      layer.launch_variant(v, {.x = x, .y = y}, segments.view(), nullptr);
       LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
       EXPECT_TRUE(have_same_bits(memory.get(y), expected));
       trial.count(num_numbers(expected));

@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/api/peer_layouts.hpp"
 #include "gpu/layout/device_segments.hpp"
-#include "gpu/layout/peer_layouts.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "guarded_tensor.hpp"
 #include "reference/engines/chunked_sgmv.hpp"
@@ -65,14 +65,14 @@ Tensor by_reference(const Qkv& qkv, const NumericMode& mode) {
   return y;
 }
 
-Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const GuardedTensor& x,
+Tensor launched(const LoraLayerDesc& desc, const Qkv& qkv, const GuardedTensor& x,
                 const GuardedTensor& y) {
-  const LoraLinear layer(desc);
+  const LoraLayer layer(desc);
   const std::vector<int32_t> slots = reference::token_slots(qkv.requests);
   DeviceSegments segments(int64_t(slots.size()), Qkv::kSlots,
-                          layer.variant_for(x.view(), y.view()).segment_size());
+                          layer.variant_for({.x = x.view(), .y = y.view()}).segment_size());
   segments.upload(reference::make_batch_layout(slots, Qkv::kSlots), nullptr);
-  layer.launch(x.view(), y.view(), segments.view(), nullptr);
+  layer.launch({.x = x.view(), .y = y.view()}, segments.view(), nullptr);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   return y.read();
 }
@@ -80,12 +80,11 @@ Tensor launched(const LoraLinearDesc& desc, const Qkv& qkv, const GuardedTensor&
 Tensor by_gpu(const Qkv& qkv, const NumericMode& mode) {
   const GuardedTensor a(qkv.a), b(qkv.b), x(qkv.x), y(qkv.y);
   const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
-  LoraLinearDesc desc =
-      stacked_linear({.a = a.view(),
-                      .b = b.view(),
-                      .output_offset = qkv.output_offset,
-                      .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
-                      .scalings = reinterpret_cast<const float*>(scalings.get())});
+  LoraLayerDesc desc = stacked_linear({.a = a.view(),
+                                       .b = b.view(),
+                                       .output_offset = qkv.output_offset,
+                                       .ranks = reinterpret_cast<const int32_t*>(ranks.get()),
+                                       .scalings = reinterpret_cast<const float*>(scalings.get())});
   desc.mode = mode;
   return launched(desc, qkv, x, y);
 }
@@ -104,7 +103,7 @@ Tensor by_gpu_unstacked(const Qkv& qkv, const NumericMode& mode) {
   const GuardedTensor x(qkv.x), y(qkv.y);
   const DeviceBuffer ranks = upload(qkv.ranks), scalings = upload(qkv.scalings);
   std::vector<GuardedTensor> weights;
-  LoraLinearDesc desc{.slices = {}, .mode = mode};
+  LoraLayerDesc desc{.slices = {}, .mode = mode};
   for (size_t i = 0; i < 3; ++i) {
     const int64_t first = qkv.output_offset[i], end = qkv.output_offset[i + 1];
     Tensor a(Dtype::bf16, {Qkv::kSlots, Qkv::kRank, Qkv::kIn});

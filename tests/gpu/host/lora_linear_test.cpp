@@ -1,5 +1,5 @@
 // What is checked before a launch: no GPU is needed to be told what is wrong.
-#include "gpu/kernels/lora_linear.hpp"
+#include "gpu/api/lora_layer.hpp"
 
 #include <gmock/gmock.h>
 
@@ -21,21 +21,21 @@ LoraSliceDesc slice(int64_t num_out, int64_t num_in = 64, int64_t rank = 16) {
           .scalings = static_cast<const float*>(at(0x4000))};
 }
 
-LoraLinearDesc desc() { return {.slices = {slice(32), slice(16)}}; }
+LoraLayerDesc desc() { return {.slices = {slice(32), slice(16)}}; }
 
 using gpu::error_of;
-std::string error_of(const LoraLinearDesc& d) {
-  return error_of([&] { const LoraLinear layer(d); });
+std::string error_of(const LoraLayerDesc& d) {
+  return error_of([&] { const LoraLayer layer(d); });
 }
 
 TEST(LoraLinear, KnowsItsColumns) {
-  const LoraLinear layer(desc());
+  const LoraLayer layer(desc());
   EXPECT_EQ(layer.num_columns(), 48);
   EXPECT_EQ(layer.max_rank(), 16);
 }
 
 TEST(LoraLinear, NamesWhatDoesNotFit) {
-  LoraLinearDesc d = desc();
+  LoraLayerDesc d = desc();
   d.slices.clear();
   EXPECT_THAT(error_of(d), HasSubstr("lora_linear: slices: has 0 slices, needs 1 to 8"));
   d.slices.assign(9, slice(16));
@@ -96,7 +96,7 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
 // Slots may lie any distance apart; the bytes of a row of A or B must fit 31 bits.
 TEST(LoraLinear, RowsAreBelow2To30Numbers) {
   constexpr int64_t kMost = (int64_t{1} << 30) - 8;
-  LoraLinearDesc d = desc();
+  LoraLayerDesc d = desc();
   d.slices[0].a.strides[0] = int64_t{1} << 40;
   d.slices[0].a.strides[1] = d.slices[1].b.strides[1] = kMost;
   EXPECT_EQ(error_of(d), "");
@@ -115,7 +115,7 @@ struct Call {
                        static_cast<const int32_t*>(at(0x30100)), 8};
 
   std::string error() const {
-    return error_of([&] { LoraLinear(desc()).launch(x, y, segments, nullptr); });
+    return error_of([&] { LoraLayer(desc()).launch({.x = x, .y = y}, segments, nullptr); });
   }
 };
 
@@ -128,7 +128,7 @@ TEST(LoraLinear, ChecksEachLaunch) {
   EXPECT_THAT(call.error(), HasSubstr("y: has 47 columns, the slices end at 48"));
   call = {};
   call.y.shape[0] = 9;
-  EXPECT_THAT(call.error(), HasSubstr("y: has not the rows of x"));
+  EXPECT_THAT(call.error(), HasSubstr("y: has 9 rows, x has 8"));
   call = {};
   call.y.strides[0] = 47;
   EXPECT_THAT(call.error(), HasSubstr("y: has rows that overlap"));
@@ -140,7 +140,7 @@ TEST(LoraLinear, ChecksEachLaunch) {
   EXPECT_THAT(call.error(), HasSubstr("x: has shape [], needs 2 axes"));
   call = {};
   call.segments.segment_size = 16;
-  EXPECT_THAT(call.error(), HasSubstr("segments: are of 16 tokens, the kernel wants 8"));
+  EXPECT_THAT(call.error(), HasSubstr("segments: has segments of 16 tokens, the kernel needs 8"));
   call = {};
   call.segments.segments = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("segments: is null"));
@@ -148,28 +148,28 @@ TEST(LoraLinear, ChecksEachLaunch) {
 
 // Whole accesses or single numbers: by what every row of every tensor allows.
 TEST(LoraLinear, TellsWhatIsAligned) {
-  const LoraLinear layer(desc());
+  const LoraLayer layer(desc());
   const Call call;
-  EXPECT_TRUE(layer.variant_for(call.x, call.y).aligned);
+  EXPECT_TRUE(layer.variant_for({.x = call.x, .y = call.y}).aligned);
   Call other;
   other.x.strides[0] = 65;
-  EXPECT_FALSE(layer.variant_for(other.x, other.y).aligned);
+  EXPECT_FALSE(layer.variant_for({.x = other.x, .y = other.y}).aligned);
   other = {};
   other.y.data = at(0x20002);
-  EXPECT_FALSE(layer.variant_for(other.x, other.y).aligned);
-  LoraLinearDesc odd = desc();
+  EXPECT_FALSE(layer.variant_for({.x = other.x, .y = other.y}).aligned);
+  LoraLayerDesc odd = desc();
   odd.offset_start = 1;
-  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  EXPECT_FALSE(LoraLayer(odd).variant_for({.x = call.x, .y = call.y}).aligned);
   odd = desc();
   odd.slices[1] = slice(16, 64, 12);
-  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  EXPECT_FALSE(LoraLayer(odd).variant_for({.x = call.x, .y = call.y}).aligned);
   odd = desc();
   odd.slices[1].a.strides[1] = 65;
-  EXPECT_FALSE(LoraLinear(odd).variant_for(call.x, call.y).aligned);
+  EXPECT_FALSE(LoraLayer(odd).variant_for({.x = call.x, .y = call.y}).aligned);
 }
 
-LoraLinearDesc with_workspace(size_t num_bytes) {
-  LoraLinearDesc d = desc();
+LoraLayerDesc with_workspace(size_t num_bytes) {
+  LoraLayerDesc d = desc();
   d.workspace = at(0x50000);
   d.workspace_bytes = num_bytes;
   return d;
@@ -178,8 +178,8 @@ LoraLinearDesc with_workspace(size_t num_bytes) {
 /// What a launch of `variant` is told, with a workspace of so many bytes.
 std::string error_of(const LoraVariant& variant, const Call& call, size_t num_bytes) {
   return error_of([&] {
-    LoraLinear(with_workspace(num_bytes))
-        .launch(variant, call.x, call.y, call.segments, nullptr, LaunchOrder::after_previous);
+    LoraLayer(with_workspace(num_bytes))
+        .launch_variant(variant, {.x = call.x, .y = call.y}, call.segments, nullptr);
   });
 }
 
@@ -198,13 +198,13 @@ TEST(LoraLinear, TakesTwoLaunchesWithAWorkspaceOnly) {
   Call call;
   call.x.shape[0] = call.y.shape[0] = 1000;
   const size_t enough = workspace_bytes(1000, 2, 16);
-  const auto launches = [&](const LoraLinearDesc& d) {
-    return LoraLinear(d).variant_for(call.x, call.y).launches;
+  const auto launches = [&](const LoraLayerDesc& d) {
+    return LoraLayer(d).variant_for({.x = call.x, .y = call.y}).launches;
   };
   EXPECT_EQ(launches(desc()), 1);
   EXPECT_EQ(launches(with_workspace(enough)), 2);
   EXPECT_EQ(launches(with_workspace(enough - 1)), 1);
-  LoraLinearDesc odd = with_workspace(enough);
+  LoraLayerDesc odd = with_workspace(enough);
   odd.workspace = at(0x50001);
   EXPECT_THAT(error_of(odd), HasSubstr("workspace: is not aligned to its numbers"));
 }
@@ -212,14 +212,14 @@ TEST(LoraLinear, TakesTwoLaunchesWithAWorkspaceOnly) {
 // Of ranks that no row of h is exactly as wide as.
 TEST(LoraLinear, TheWorkspaceHasRoomForPaddedRanks) {
   Call call;
-  LoraLinearDesc d = with_workspace(workspace_bytes(8, 2, 17));
+  LoraLayerDesc d = with_workspace(workspace_bytes(8, 2, 17));
   d.slices = {slice(32, 64, 17), slice(16, 64, 17)};
   EXPECT_EQ(d.workspace_bytes, size_t{2 * 8 * 20 * 4});
-  const LoraVariant unaligned{2, 1, 8, 2, false, 2};
+  const LoraVariant unaligned{
+      .rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false, .launches = 2};
   --d.workspace_bytes;
   const std::string error = error_of([&] {
-    LoraLinear(d).launch(unaligned, call.x, call.y, call.segments, nullptr,
-                         LaunchOrder::after_previous);
+    LoraLayer(d).launch_variant(unaligned, {.x = call.x, .y = call.y}, call.segments, nullptr);
   });
   EXPECT_EQ(error, "lora_linear: workspace: has 1279 bytes, the variant needs 1280");
 }
@@ -227,11 +227,14 @@ TEST(LoraLinear, TheWorkspaceHasRoomForPaddedRanks) {
 TEST(LoraLinear, TwoLaunchesWithoutAWorkspaceAreRefused) {
   Call call;
   call.x.shape[0] = call.y.shape[0] = 1000;
-  for (const LoraVariant& narrow : {LoraVariant{1, 1, 8, 2, true, 2}, {2, 1, 8, 1, true, 2}}) {
+  for (const LoraVariant& narrow : {LoraVariant{.cluster = 8, .stages = 2, .launches = 2},
+                                    {.rank_tiles = 2, .cluster = 8, .launches = 2}}) {
     EXPECT_EQ(error_of(narrow, call, 127999),
               "lora_linear: workspace: has 127999 bytes, the variant needs 128000");
   }
-  for (const LoraVariant& wide : {LoraVariant{4, 4, 8, 4, true, 2}, {4, 8, 8, 3, true, 2}}) {
+  for (const LoraVariant& wide :
+       {LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4, .launches = 2},
+        {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3, .launches = 2}}) {
     call.segments.segment_size = wide.segment_size();
     EXPECT_EQ(error_of(wide, call, 0),
               "lora_linear: workspace: has 0 bytes, the variant needs 128000");
@@ -243,14 +246,15 @@ TEST(LoraLinear, TakesSegmentsOfItsVariantOnly) {
   Call call;
   call.x = device_view(Dtype::bf16, nullptr, {0, 64});  // nothing is launched
   call.y = device_view(Dtype::bf16, nullptr, {0, 48});
-  for (const LoraVariant& v : {LoraVariant{1, 1, 8, 2, true, 1},
-                               {1, 1, 8, 2, true, 2},
-                               {4, 4, 8, 4, true, 2},
-                               {4, 8, 8, 3, true, 2}}) {
+  for (const LoraVariant& v :
+       {LoraVariant{.cluster = 8, .stages = 2},
+        {.cluster = 8, .stages = 2, .launches = 2},
+        {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4, .launches = 2},
+        {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3, .launches = 2}}) {
     for (const int32_t size : {-8, 0, 8, 12, 32, 64}) {
       call.segments.segment_size = size;
-      const std::string error = "lora_linear: segments: are of " + std::to_string(size) +
-                                " tokens, the kernel wants " + std::to_string(v.segment_size());
+      const std::string error = "lora_linear: segments: has segments of " + std::to_string(size) +
+                                " tokens, the kernel needs " + std::to_string(v.segment_size());
       EXPECT_EQ(error_of(v, call, 0), size == v.segment_size() ? "" : error) << describe(v);
     }
   }
@@ -259,12 +263,11 @@ TEST(LoraLinear, TakesSegmentsOfItsVariantOnly) {
 TEST(LoraLinear, AnAlignedVariantNeedsAlignedTensors) {
   Call call;
   call.x.strides[0] = 65;
-  const LoraVariant variant{1, 1, 8, 2, true};
+  const LoraVariant variant{.cluster = 8, .stages = 2};
   const std::string error = error_of([&] {
-    LoraLinear(desc()).launch(variant, call.x, call.y, call.segments, nullptr,
-                              LaunchOrder::after_previous);
+    LoraLayer(desc()).launch_variant(variant, {.x = call.x, .y = call.y}, call.segments, nullptr);
   });
-  EXPECT_THAT(error, HasSubstr("variant: needs aligned tensors, these are not"));
+  EXPECT_THAT(error, HasSubstr("variant: needs aligned tensors: rank_tiles=1"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Which implementation computes a layer: by dtypes and mode alone.
-#include "gpu/kernels/lora_path.hpp"
+#include "gpu/plan/lora_path.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ constexpr LoraDtypes kBf16{
     .x = Dtype::bf16, .weight = Dtype::bf16, .h = Dtype::f32, .y = Dtype::bf16};
 
 LoraPath linear(LoraDtypes dtypes, NumericMode mode = {}) {
-  return choose_path(LoraStage::linear, dtypes, mode);
+  return choose_path(LoraOp::linear, dtypes, mode);
 }
 
 LoraDtypes with(Dtype LoraDtypes::*tensor, Dtype dtype) {
@@ -50,18 +50,18 @@ TEST(ChoosePath, TheRestIsGeneric) {
 
 // Each stage looks at its own tensors.
 TEST(ChoosePath, AStageLooksAtItsOwnTensors) {
-  const auto path = [](LoraStage stage, LoraDtypes dtypes) {
-    return choose_path(stage, dtypes, reference::kDefaultMode);
+  const auto path = [](LoraOp op, LoraDtypes dtypes) {
+    return choose_path(op, dtypes, reference::kDefaultMode);
   };
-  EXPECT_EQ(path(LoraStage::linear, with(&LoraDtypes::h, Dtype::f16)), LoraPath::tensor_core);
-  EXPECT_EQ(path(LoraStage::shrink, with(&LoraDtypes::y, Dtype::f16)), LoraPath::tensor_core);
-  EXPECT_EQ(path(LoraStage::shrink, with(&LoraDtypes::h, Dtype::bf16)), LoraPath::generic);
-  EXPECT_EQ(path(LoraStage::shrink, with(&LoraDtypes::x, Dtype::f32)), LoraPath::generic);
-  EXPECT_EQ(path(LoraStage::expand, with(&LoraDtypes::x, Dtype::f32)), LoraPath::tensor_core);
-  EXPECT_EQ(path(LoraStage::expand, with(&LoraDtypes::h, Dtype::bf16)), LoraPath::generic);
-  EXPECT_EQ(path(LoraStage::expand, with(&LoraDtypes::y, Dtype::f16)), LoraPath::generic);
-  EXPECT_EQ(choose_path(LoraStage::shrink, kBf16, reference::kVllmMode), LoraPath::tensor_core);
-  EXPECT_EQ(choose_path(LoraStage::expand, kBf16, reference::kVllmMode), LoraPath::generic);
+  EXPECT_EQ(path(LoraOp::linear, with(&LoraDtypes::h, Dtype::f16)), LoraPath::tensor_core);
+  EXPECT_EQ(path(LoraOp::shrink, with(&LoraDtypes::y, Dtype::f16)), LoraPath::tensor_core);
+  EXPECT_EQ(path(LoraOp::shrink, with(&LoraDtypes::h, Dtype::bf16)), LoraPath::generic);
+  EXPECT_EQ(path(LoraOp::shrink, with(&LoraDtypes::x, Dtype::f32)), LoraPath::generic);
+  EXPECT_EQ(path(LoraOp::expand, with(&LoraDtypes::x, Dtype::f32)), LoraPath::tensor_core);
+  EXPECT_EQ(path(LoraOp::expand, with(&LoraDtypes::h, Dtype::bf16)), LoraPath::generic);
+  EXPECT_EQ(path(LoraOp::expand, with(&LoraDtypes::y, Dtype::f16)), LoraPath::generic);
+  EXPECT_EQ(choose_path(LoraOp::shrink, kBf16, reference::kVllmMode), LoraPath::tensor_core);
+  EXPECT_EQ(choose_path(LoraOp::expand, kBf16, reference::kVllmMode), LoraPath::generic);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Other engines' buffers as descriptors: every element of a weight lies where the reference's view
 // of the same buffer has it.
-#include "gpu/layout/peer_layouts.hpp"
+#include "gpu/api/peer_layouts.hpp"
 
 #include <gmock/gmock.h>
 
@@ -46,7 +46,7 @@ TEST(PeerLayouts, VllmIsOneTensorASlice) {
                               .ranks = kRanks.data(),
                               .scalings = kScalings.data()});
   }
-  const LoraLinearDesc desc = vllm_linear(weights);
+  const LoraLayerDesc desc = vllm_linear(weights);
   ASSERT_EQ(desc.slices.size(), 3U);
   for (size_t i = 0; i < a.size(); ++i) {
     const LoraSliceDesc& slice = desc.slices[i];
@@ -82,7 +82,7 @@ struct Stacked {
 // stacked_shrink() and stacked_expand() cut them.
 TEST(PeerLayouts, StackedSlicesFollowAtTheTrueRank) {
   Stacked stacked;
-  const LoraLinearDesc desc = stacked_linear(stacked.weights);
+  const LoraLayerDesc desc = stacked_linear(stacked.weights);
   ASSERT_EQ(desc.slices.size(), 3U);
   EXPECT_EQ(desc.offset_start, 1);
   const auto& at = stacked.weights.output_offset;

@@ -1,0 +1,33 @@
+#include "gpu/api/lora_desc.hpp"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+namespace loratory::gpu {
+namespace {
+
+constexpr const char* kIntermediateModes[] = {"fp32", "split2", "cast_to_weight", "store_as_x"};
+constexpr const char* kSumModes[] = {"one_round", "two_round"};
+constexpr const char* kScaleModes[] = {"accumulator", "folded_b"};
+
+}  // namespace
+
+std::string describe(const LoraLayerDesc& desc) {
+  std::string slices;
+  for (const LoraSliceDesc& slice : desc.slices) {
+    slices += fmt::format("{}{{a={} b={} ranks={} scalings={} a_rank_steps={}}}",
+                          slices.empty() ? "" : ", ", describe(slice.a), describe(slice.b),
+                          fmt::ptr(slice.ranks), fmt::ptr(slice.scalings), slice.a_rank_steps);
+  }
+  return fmt::format(
+      "op={} slices=[{}] offset_start={} add_inputs={} mode={{h={} sum={} scale={}}} workspace={} "
+      "workspace_bytes={}",
+      name(desc.op), slices, desc.offset_start, desc.add_inputs,
+      kIntermediateModes[size_t(desc.mode.h)], kSumModes[size_t(desc.mode.sum)],
+      kScaleModes[size_t(desc.mode.scale)], fmt::ptr(desc.workspace), desc.workspace_bytes);
+}
+
+std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& d) { return out << describe(d); }
+
+}  // namespace loratory::gpu

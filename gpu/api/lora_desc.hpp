@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "gpu/plan/lora_op.hpp"
+#include "gpu/runtime/device_view.hpp"
+#include "reference/numerics/numeric_mode.hpp"
+
+// What a layer is, for the LoRA operations on the GPU: the descriptors of reference/lora/linear.hpp
+// with tensors in device memory. Letters: T tokens, K in-features, L slots, S slices (at most
+// kMaxSlices), R_i rows of a slot's buffer in slice i, N_i columns of slice i.
+//
+// Dtypes   A and B bf16 or f16, one dtype per layer. x, h and y f32, bf16 or f16, each its own.
+// Strides  any, 64-bit, not negative. The innermost axis of every tensor has stride 1.
+// Lifetime The memory behind the pointers may change between launches (an adapter is copied into a
+//          slot). The pointers may not: a captured graph keeps them.
+
+namespace loratory::gpu {
+
+/// One slice of a packed layer, for all slots.
+struct LoraSliceDesc {
+  DeviceView a{};                   ///< [L, R_i, K]; ignored by an expand
+  DeviceView b{};                   ///< [L, N_i, R_i]; ignored by a shrink
+  const int32_t* ranks = nullptr;   ///< [L] on the device, each in [0, R_i]; 0: no such slice
+  const float* scalings = nullptr;  ///< [L] on the device, finite; ignored by a shrink
+  /// Row j of slot s lies a_rank_steps · ranks[s] rows behind a[s, j]: 0, or i where slice i of a
+  /// slot follows the others at the distance of the true rank (peer_layouts.hpp).
+  int32_t a_rank_steps = 0;
+};
+
+/// A layer and the operation on it. The halves of a linear are the same descriptor with another
+/// `op`; each operation ignores what only the others need.
+struct LoraLayerDesc {
+  LoraOp op = LoraOp::linear;
+  std::vector<LoraSliceDesc> slices;  ///< S
+  int64_t offset_start = 0;           ///< first column of slice 0 in y
+  bool add_inputs = true;             ///< false: y = delta, and the old y is not read
+  reference::NumericMode mode{};
+  /// Linear: device memory for h between two launches, as much as workspace_bytes() says for the
+  /// largest step. All layers of a stream may share it. Without it, or with too little, a step
+  /// takes one launch: the same bits, but up to four times as slow.
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+};
+
+/// "op=lora_linear slices=[{a=bf16[4, 16, 64] b=...}] ...": every field as name=value.
+std::string describe(const LoraLayerDesc& desc);
+std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& desc);
+
+/// S · T · R fp32 numbers, with R padded to a multiple of 4.
+size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
+
+}  // namespace loratory::gpu

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <string>
+
+#include "gpu/api/lora_desc.hpp"
+#include "gpu/plan/lora_launch.hpp"
+
+// LoRA on linear layers, on the GPU. Letters as in lora_desc.hpp. reference/lora/linear.hpp says
+// what is computed; this page says how to ask for it.
+//
+// linear   y += scaling · (x A^T) B^T
+//          Bound  tensor_core path: Arithmetic{mode with h = split2 in place of fp32, unit = 2^-22}
+//                 of error_bound.hpp. generic path: generic_lora.hpp.
+// shrink   h[i, t, j] = round_h( sum_c A_i[s(t), j, c] · x[t, c] ),  j < r(s(t), i): the first half
+//          alone, for an engine that gathers h between tp_ranks. fp32 sums, rounded once to h's
+//          dtype. No scaling.
+//          Bound  shrink_error_bound() of error_bound.hpp with unit 2^-22 on the tensor_core path;
+//                 the generic path gives the bits of the reference.
+// expand   y[t, o_i + n] = base + scaling(s(t), i) · sum_{j < r(s(t), i)} h[i, t, j] · B_i[s(t), n,
+// j],
+//          o_i = offset_start + N_0 + ... + N_{i-1}: the second half alone. Rounds as expand() of
+//          reference/lora/linear.hpp; the tensor_core path keeps an fp32 h as split2.
+//          Bound  as linear with num_in = 0; the generic path gives the bits of the reference.
+//
+// Covered  Rows of tokens with an adapter, and in them columns of slices with a rank (y) or columns
+//          below the rank (h). Nothing else of y and h is read or written. Of h, an expand reads
+//          neither rows of base tokens nor the tail beyond the rank.
+// Repeats  Bitwise. Row t depends on x[t], its slot's weights and the layer alone: not on the
+//          batch, its segments, the variant, the stream, or whether a graph replays the launch.
+// Source   statements [1.1]-[1.8], [1.17], [1.19].
+
+namespace loratory::gpu {
+
+/// The tensors of a launch. An operation ignores those of the others.
+struct LoraTensors {
+  DeviceView x{};  ///< linear, shrink: [T, K]
+  DeviceView h{};  ///< shrink, expand: [S, T, >= largest R_i]; must not overlap x or y
+  DeviceView y{};  ///< linear, expand: [T, >= columns]
+};
+
+/// One operation on one packed layer: checked once, launched every step.
+class LoraLayer {
+ public:
+  /// Errors   InputError naming the argument: shapes, dtypes, strides or alignment that do not fit.
+  explicit LoraLayer(LoraLayerDesc desc);
+
+  /// For the tokens of `segments`. Their size is that of the variant that variant_for() names; an
+  /// expand also takes a multiple of it.
+  /// Never allocates, never waits, may be captured. Grid and arguments follow from the number of
+  /// rows and the room for segments alone, so a replayed graph follows whatever segments lie on the
+  /// device by then.
+  /// Errors   InputError for a tensor or the segment size; std::runtime_error from CUDA.
+  void launch(const LoraTensors& tensors, const SegmentView& segments, CUstream_st* stream,
+              LaunchOrder order = LaunchOrder::after_previous) const {
+    launch_variant(variant_for(tensors), tensors, segments, stream, order);
+  }
+
+  /// Launches another variant than the rules choose, for tests.
+  /// Errors   as launch(); InputError for a variant without a kernel, or one that needs what the
+  ///          GPU lacks.
+  void launch_variant(const LoraVariant& variant, const LoraTensors& tensors,
+                      const SegmentView& segments, CUstream_st* stream,
+                      LaunchOrder order = LaunchOrder::after_previous) const;
+
+  LoraVariant variant_for(const LoraTensors& tensors) const;
+  LoraPath path_for(const LoraTensors& tensors) const;
+  int64_t num_columns() const { return num_columns_; }
+  int64_t max_rank() const { return max_rank_; }
+
+ private:
+  bool shrinks() const { return desc_.op != LoraOp::expand; }
+  bool expands() const { return desc_.op != LoraOp::shrink; }
+  void require(bool ok, const std::string& place, const std::string& rule) const;
+  void check_view(const std::string& place, const DeviceView& view, int num_axes) const;
+  void check_slice(const std::string& place, const LoraSliceDesc& slice) const;
+  void check_weight(const std::string& place, const DeviceView& weight) const;
+  void add_slice(size_t i);
+  bool are_aligned(const LoraTensors& tensors) const;
+  LoraDtypes dtypes(const LoraTensors& tensors) const;
+  int64_t num_tokens(const LoraTensors& tensors) const;
+  void check_x(const DeviceView& x) const;
+  void check_h(const LoraTensors& tensors) const;
+  void check_y(const LoraTensors& tensors) const;
+  void check_tensors(const LoraTensors& tensors, const SegmentView& segments) const;
+  bool has_workspace(int64_t num_tokens) const;
+  LaunchShape shape_of(const LoraTensors& tensors) const;
+  void check_variant(const LoraVariant& variant, const LoraTensors& tensors) const;
+  KernelParams params(const LoraTensors& tensors, const SegmentView& segments) const;
+  void set_h(const LoraVariant& variant, KernelParams& out) const;
+  void set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const;
+  int32_t parts_per_segment(const LoraVariant& variant, const SegmentView& segments) const;
+  void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
+
+  LoraLayerDesc desc_;
+  KernelParams params_;  // all but the tensors, segments and work items
+  reference::Dtype weight_ = reference::Dtype::bf16;
+  int64_t num_slots_ = 0;
+  int64_t max_rank_ = 0;
+  int64_t num_rank_tiles_ = 0;  // of 16 ranks, of all slices
+  int64_t num_columns_ = 0;
+  bool weights_aligned_ = true;
+};
+
+}  // namespace loratory::gpu

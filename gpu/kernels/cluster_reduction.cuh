@@ -1,0 +1,206 @@
+#pragma once
+
+#include "gpu/kernels/kernel_context.cuh"
+
+namespace loratory::gpu {
+
+/// The previous kernel in the stream: x, y and h may be read once it has ended.
+struct PriorGrid {
+  const bool launches_dependents;  ///< after the wait, not before
+  bool waited = false;
+
+  __device__ void wait() {
+    if (waited) return;
+    waited = true;
+    wait_for_prior_grid();
+    if (launches_dependents) launch_dependents();
+  }
+};
+
+/// Reduces the sums of the splits to h, over the CTAs of a cluster. Rank blocks alternate between
+/// the buffers. In a shrink each CTA receives the sums of its own tokens (reduce-scatter). It says
+/// when it has read a block, and nobody sends into that buffer before all CTAs have said so. In a
+/// linear every CTA receives all sums. A buffer is then free by the time it is sent to again: who
+/// sends block i + 2 has received block i + 1 from every CTA, and each sent it after it had read
+/// block i.
+template <typename C>
+class ClusterReduction {
+ public:
+  __device__ explicit ClusterReduction(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Other CTAs may use the barriers once all CTAs have arrived.
+  __device__ void init() {
+    if constexpr (C::kCrossesCtas) {
+      if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < C::kNumBuffers; ++i) init_barrier(c.barriers() + i);
+      }
+      cluster_arrive();
+      has_arrived_ = true;
+    }
+  }
+  /// No CTA leaves before all have arrived.
+  __device__ void end() { wait_for_others(); }
+
+  /// Before the first sum of a work tile.
+  __device__ void begin_work() {
+    if (!C::kHasPairs && blocks_done_ > 0) release();
+  }
+
+  /// After reduce_block(): this CTA has read what it received.
+  __device__ void release() {
+    if constexpr (C::kReduceScatters) {
+      wait_for_others();
+      cluster_arrive();
+      has_arrived_ = true;
+    }
+  }
+
+  /// All threads call it before the first sum of a block is delivered. The block that last used
+  /// this buffer was released kNumBuffers blocks ago. With two buffers the wait for the other CTAs
+  /// comes one block later.
+  __device__ void begin_block(const WorkTile& work, int block) {
+    if constexpr (C::kHasPairs) release();  // until now this CTA had its own sums parked there
+    if (C::kNumBuffers == 1 || index(work, block) == 0) wait_for_others();
+    if constexpr (C::kCrossesCtas) {
+      if (threadIdx.x == 0) {
+        expect_bytes(c.barriers() + buffer(work, block), expected_bytes(work, block));
+      }
+    }
+  }
+
+  /// Number of CTAs that a sum goes to.
+  static constexpr uint32_t kCopies = C::kCrossesCtas && !C::kReduceScatters ? C::kCluster : 1;
+
+  /// Delivers four sums of a split, or of all that a CTA has summed: ranks j.. of the block. `cta`
+  /// is below kCopies.
+  __device__ void deliver(const WorkTile& work, int block, int split, int token, int j, float4 sum,
+                          int cta) const {
+    if constexpr (!C::kDelivers) {
+      emit(work, token, block * C::kBlockRanks + j, sum, split > 0);
+      return;
+    }
+    float* const to = c.receive() + buffer(work, block) * C::kReceiveFloats;
+    if constexpr (C::kReduceScatters) {
+      const int own_token = token / C::kCluster;
+      send(to + split * C::kReceiveTile + own_token * C::kRowFloats + j,
+           c.barriers() + buffer(work, block), token % C::kCluster, as_bits(sum));
+    } else if constexpr (C::kCrossesCtas) {
+      send(to + split * C::kReceiveTile + token * C::kRowFloats + j,
+           c.barriers() + buffer(work, block), cta, as_bits(sum));
+    } else {
+      *reinterpret_cast<float4*>(to + split * C::kReceiveTile + token * C::kRowFloats + j) = sum;
+    }
+  }
+
+  /// h of a block, to shared memory or to p.h. A thread takes four ranks at a time.
+  __device__ void reduce_block(const WorkTile& work, int block) {
+    if constexpr (!C::kDelivers) return;
+    if constexpr (C::kCrossesCtas)
+      wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
+    constexpr uint32_t kFours = C::kBlockRanks / 4;
+    const uint32_t count = uint32_t(own_tokens(work)) * kFours;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
+      const int own_token = int(e / kFours);
+      const int j = int(e % kFours) * 4;
+      const int token = C::kReduceScatters ? own_token * C::kCluster + c.cta : own_token;
+      const int rank = block * C::kBlockRanks + j;
+      if (rank / 16 >= work.num_rank_tiles) continue;
+      emit(work, token, rank, add_splits(buffer(work, block), own_token, j));
+    }
+  }
+
+  /// After the last block of a work tile.
+  __device__ void end_work(const WorkTile& work) {
+    blocks_done_ += work.end_block - work.first_block;
+  }
+
+ private:
+  const Context<C> c;
+  const KernelParams& p;
+  bool has_arrived_ = false;  // and not waited yet
+  int blocks_done_ = 0;
+
+  __device__ void wait_for_others() {
+    if constexpr (C::kCrossesCtas) {
+      if (has_arrived_) cluster_wait();
+      has_arrived_ = false;
+    }
+  }
+
+  /// Blocks before this one, over all work tiles.
+  __device__ int index(const WorkTile& work, int block) const {
+    return blocks_done_ + block - work.first_block;
+  }
+  __device__ int buffer(const WorkTile& work, int block) const {
+    return index(work, block) % C::kNumBuffers;
+  }
+  __device__ int parity(const WorkTile& work, int block) const {
+    return index(work, block) / C::kNumBuffers % 2;
+  }
+
+  /// The tokens of this CTA, and the bytes that it receives of a block.
+  __device__ int own_tokens(const WorkTile& work) const {
+    if constexpr (!C::kReduceScatters) return work.num_tokens;
+    return (work.num_tokens - c.cta + C::kCluster - 1) / C::kCluster;
+  }
+  __device__ int expected_bytes(const WorkTile& work, int block) const {
+    int num_tiles = C::kRankTiles;
+    if (C::kWide) num_tiles = min(num_tiles, work.num_rank_tiles - block * C::kRankTiles);
+    return C::kSenders * own_tokens(work) * num_tiles * 64;
+  }
+
+  __device__ static uint4 as_bits(float4 v) {
+    return {__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)};
+  }
+
+  /// Neighbours first, then neighbouring pairs, then both halves: the balanced tree errs little.
+  __device__ float4 add_splits(int buffer, int own_token, int j) const {
+    const float* const first =
+        c.receive() + buffer * C::kReceiveFloats + own_token * C::kRowFloats + j;
+    float4 sums[C::kSenders];
+#pragma unroll
+    for (int g = 0; g < C::kSenders; ++g) {
+      sums[g] = *reinterpret_cast<const float4*>(first + g * C::kReceiveTile);
+    }
+#pragma unroll
+    for (int step = 1; step < C::kSenders; step *= 2) {
+#pragma unroll
+      for (int g = 0; g < C::kSenders; g += 2 * step) sums[g] = added(sums[g], sums[g + step]);
+    }
+    return sums[0];
+  }
+
+  /// Four sums of a token become h. `rank` counts over the rank tiles of all slices. `adds`: to
+  /// what this thread has written before.
+  __device__ void emit(const WorkTile& work, int token, int rank, float4 v,
+                       bool adds = false) const {
+    const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
+    const int j = rank - 16 * s.first_rank_tile;
+    if constexpr (C::kExpands) {
+      auto* const to =
+          reinterpret_cast<uint2*>(c.h_address(token, s.h_column + j / 8 * 8)) + j / 4 % 2;
+      split_hi_lo<typename C::Weight>(v, s.rank - j, to[0], to[2]);
+    } else {
+      write_h(work, s, token, j, v, adds);
+    }
+  }
+  __device__ void write_h(const WorkTile& work, const TileSlice& s, int token, int j, float4 v,
+                          bool adds) const {
+    float* const h =
+        reinterpret_cast<float*>(c.tokens(work.table)[token].y) + s.index * p.h_slice_stride + j;
+    if (p.h_aligned && j + 4 <= s.rank) {
+      auto& four = *reinterpret_cast<float4*>(h);
+      four = adds ? added(four, v) : v;
+      return;
+    }
+    const float of[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (j + i < s.rank) h[i] = adds ? h[i] + of[i] : of[i];
+    }
+  }
+};
+
+}  // namespace loratory::gpu

@@ -1,0 +1,148 @@
+#pragma once
+
+#include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/work_tile.cuh"
+#include "gpu/plan/swizzle.hpp"
+
+namespace loratory::gpu {
+
+/// Everything that a kernel's code depends on at compile time. Out is the type of y: Weight or
+/// float.
+template <typename Weight_, typename Out_, LoraOp kOp_, LoraVariant kVariant>
+struct Config : KernelShape<kVariant, kOp_, int(sizeof(Out_))> {
+  using Weight = Weight_;
+  using Out = Out_;
+  static constexpr LoraOp kOp = kOp_;
+  static constexpr bool kCrossesCtas = Config::kCluster > 1 && kOp != LoraOp::expand;
+};
+
+/// What the parts of a kernel share: parameters, shared memory and the identity of the thread. The
+/// parts keep copies, not references, because an object that is pointed to would live in memory and
+/// not in registers.
+template <typename C>
+struct Context {
+  const KernelParams& p;
+  std::byte* const shared;
+
+  const int cta = C::kCluster > 1 ? cluster_rank() : 0;  // rank in the cluster
+  const int warp =
+      __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // the compiler knows: equal in all lanes
+  const int lane = int(threadIdx.x) % 32;
+  const int row = lane / 4;  // of a fragment: a weight row or a token
+  const int quad = lane % 4;
+
+  __device__ Context(const KernelParams& params, std::byte* shared_memory)
+      : p(params), shared(shared_memory) {}
+
+  // Shared memory. Addresses are computed anew each time: registers are scarcer than additions.
+
+  static_assert((kMaxSlices + 1) * sizeof(TileSlice) +
+                    C::kTokens * (C::kPipelineWarps > 1 ? sizeof(int) : sizeof(TileToken)) <=
+                C::kWorkBytes);
+  /// The slices of a work tile, then their totals.
+  __device__ TileSlice* slices(int table = 0) const {
+    return reinterpret_cast<TileSlice*>(shared + (C::kNumTables > 1 ? table * C::kWorkBytes : 0));
+  }
+  __device__ TileToken* tokens(int table = 0) const {
+    return reinterpret_cast<TileToken*>(slices(table) + kMaxSlices + 1);
+  }
+  /// Instead of tokens(), where shared memory is scarce: the row of each token in h and y.
+  __device__ int* rows() const { return reinterpret_cast<int*>(slices() + kMaxSlices + 1); }
+  /// One for each buffer of receive().
+  __device__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(shared + C::kNumTables * C::kWorkBytes);
+  }
+  /// [warp][token][rank of the block]
+  __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
+  /// [buffer][split][token][rank of the block]
+  __device__ float* receive() const { return partial() + C::kPartialFloats; }
+  /// In the same memory, before anything is received: [four sums][thread]
+  __device__ float4* parked() const { return reinterpret_cast<float4*>(receive()); }
+  /// Stages of A and x.
+  __device__ std::byte* pipelines() const { return shared + C::kPipelineOffset; }
+  __device__ std::byte* warp_pipeline() const { return pipelines() + warp * C::kPipelineBytes; }
+  /// This warp's or warpgroup's stages of B, then its base buffers.
+  __device__ std::byte* b_pipeline() const {
+    return pipelines() + C::kNumWarps * C::kPipelineBytes +
+           warp / C::kPipelineWarps * C::kBPipelineBytes;
+  }
+  __device__ std::byte* base_buffers() const {
+    return b_pipeline() + C::kNumBStages * C::kBStageBytes;
+  }
+  /// [token][rank / 8][hi of eight, lo of eight], or [panel][hi, lo][token][rank / 8]
+  __device__ std::byte* h() const { return pipelines() + C::kPipelinesBytes; }
+
+  /// The slice that a rank tile, column tile or column of h belongs to.
+  __device__ const TileSlice& slice_of(const WorkTile& work, int tile,
+                                       int TileSlice::*first) const {
+    int i = 0;
+    if (work.num_slices > 1) {
+#pragma unroll 1
+      while (slices(work.table)[i + 1].*first <= tile) ++i;
+    }
+    return slices(work.table)[i];
+  }
+
+  /// The slice of a column tile. Tiles must be asked for in ascending order.
+  __device__ const TileSlice& next_slice_of(int tile, int& slice) const {
+#pragma unroll 1
+    while (slices()[slice + 1].first_column_tile <= tile) ++slice;
+    return slices()[slice];
+  }
+
+  /// Eight ranks of h of a token: 16 bytes of hi; lo lies kLowBytes further.
+  __device__ std::byte* h_address(int token, int column) const {
+    if constexpr (C::kPipelineWarps == 1) return h() + token * h_stride(p.h_width) + 4 * column;
+    return h() + column / kPanelRanks * 2 * C::kLowBytes +
+           swizzle_128b(token, column % kPanelRanks / 8);
+  }
+};
+
+/// Splits four numbers into hi + lo. The first `valid` exist, the others become 0.
+template <typename Weight>
+__device__ inline void split_hi_lo(float4 v, int valid, uint2& hi, uint2& lo) {
+  v = {valid > 0 ? v.x : 0, valid > 1 ? v.y : 0, valid > 2 ? v.z : 0, valid > 3 ? v.w : 0};
+  hi = {pack<Weight>(v.x, v.y), pack<Weight>(v.z, v.w)};
+  const float2 first = unpack<Weight>(hi.x), second = unpack<Weight>(hi.y);
+  lo = {pack<Weight>(v.x - first.x, v.y - first.y), pack<Weight>(v.z - second.x, v.w - second.y)};
+}
+
+__device__ inline float4 added(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+/// p + count · bytes with a 64-bit product.
+template <typename Byte>
+__device__ inline Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
+  Byte* out;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(out) : "r"(count), "r"(bytes), "l"(p));
+  return out;
+}
+
+/// Copies eight numbers to shared memory. The first `valid` exist, the others become 0.
+template <bool kAligned>
+__device__ inline void copy_eight(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned) {
+    copy_async_some(to, from, 2 * valid);
+  } else {
+    const auto* numbers = reinterpret_cast<const uint16_t*>(from);
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = 2 * i < valid ? numbers[2 * i] : 0;
+      const uint32_t high = 2 * i + 1 < valid ? numbers[2 * i + 1] : 0;
+      pair[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint4*>(to) = {pair[0], pair[1], pair[2], pair[3]};
+  }
+}
+/// The same for aligned rows, which hold all eight numbers or none.
+template <bool kAligned>
+__device__ inline void copy_eight_or_none(std::byte* to, const std::byte* from, int valid) {
+  if constexpr (kAligned)
+    copy_async(to, from, valid > 0);
+  else
+    copy_eight<false>(to, from, valid);
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "gpu/kernels/generic_lora.hpp"
+#include "gpu/kernels/kernel_table.cuh"
+#include "gpu/plan/lora_launch.hpp"
+#include "gpu/plan/work_list.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_ability.hpp"
+#include "reference/base/check.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+
+const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
+  static const auto bf16 = lora_kernels<__nv_bfloat16, __nv_bfloat16>();
+  static const auto bf16_f32 = lora_kernels<__nv_bfloat16, float>();
+  static const auto f16 = lora_kernels<__half, __half>();
+  static const auto f16_f32 = lora_kernels<__half, float>();
+  if (weight == Dtype::bf16) return out == Dtype::f32 ? bf16_f32 : bf16;
+  return out == Dtype::f32 ? f16_f32 : f16;
+}
+
+const LoraKernel& find(const LoraLaunch& launch) {
+  const Dtype weight = launch.dtypes.weight;
+  const Dtype out = launch.op == LoraOp::shrink ? weight : launch.dtypes.y;  // a shrink has no y
+  const std::vector<LoraKernel>& kernels = kernels_of(weight, out);
+  const auto found = std::ranges::find_if(kernels, [&](const LoraKernel& kernel) {
+    return kernel.op == launch.op && kernel.variant == launch.variant;
+  });
+  LORATORY_ASSERT(found != kernels.end(), "LoraLayer checks that a variant has a kernel");
+  return *found;
+}
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// One wave: the clusters that the GPU holds at once. The loop of a persistent kernel takes the
+/// rest.
+struct Occupancy {
+  int shared_bytes = 0;
+  int num_clusters = 0;
+  int num_sms = 0;
+};
+
+/// For all layers at once, because layers of different rank launch the same kernel.
+void allow_shared_bytes(const LoraKernel& kernel, int needed) {
+  const int most = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (needed > most) {
+    throw InputError(std::string(name(kernel.op)) + ": variant",
+                     "needs " + std::to_string(needed) +
+                         " bytes of shared memory for this layer, this GPU has " +
+                         std::to_string(most) + ": " + describe(kernel.variant));
+  }
+  LORATORY_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+}
+
+int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(kernel.variant.cluster));
+  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.dynamicSmemBytes = size_t(shared_bytes);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel.function, &config));
+  return clusters;
+}
+
+Occupancy query_occupancy(const LoraKernel& kernel, int h_width) {
+  Occupancy out{.shared_bytes = kernel.shared_bytes(h_width),
+                .num_sms = attribute(cudaDevAttrMultiProcessorCount)};
+  allow_shared_bytes(kernel, out.shared_bytes);
+  if (kernel.variant.cluster > 1) {
+    out.num_clusters = std::max(1, max_active_clusters(kernel, out.shared_bytes));
+    return out;
+  }
+  int ctas = 0;  // per SM
+  LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
+  out.num_clusters = out.num_sms * std::max(1, ctas);
+  return out;
+}
+
+/// Asks the driver once for each kernel, layer shape and device: launches happen in captures and on
+/// hot paths.
+Occupancy occupancy_of(const LoraKernel& kernel, int h_width) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, int>, Occupancy> known;
+  int device = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  const auto key = std::tuple(kernel.function, h_width, device);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(key, query_occupancy(kernel, h_width)).first->second;
+}
+
+void launch_tensor_core(const LoraLaunch& launch) {
+  const LoraKernel& kernel = find(launch);
+  const Occupancy occupancy = occupancy_of(kernel, launch.params.h_width);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  KernelParams params = launch.params;
+  params.num_sms = uint32_t(occupancy.num_sms);
+  const int64_t num_clusters =
+      std::min<int64_t>(occupancy.num_clusters, most_clusters(launch.op, params));
+  config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
+  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.dynamicSmemBytes = size_t(occupancy.shared_bytes);
+  config.stream = launch.stream;
+  config.attrs = attributes;
+  if (kernel.variant.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
+  }
+  if (launch.order == LaunchOrder::overlaps_previous && has_clusters()) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  void* arguments[] = {&params};
+  LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch& launch) {
+  if (launch.path == LoraPath::generic)
+    launch_generic_lora(launch);
+  else
+    launch_tensor_core(launch);
+}
+
+}  // namespace loratory::gpu

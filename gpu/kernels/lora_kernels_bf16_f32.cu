@@ -1,7 +1,0 @@
-#include "gpu/kernels/lora_kernel_table.cuh"
-
-namespace loratory::gpu {
-
-template std::vector<LoraKernel> lora_kernels<__nv_bfloat16, float>();
-
-}  // namespace loratory::gpu

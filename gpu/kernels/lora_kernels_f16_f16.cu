@@ -1,7 +1,0 @@
-#include "gpu/kernels/lora_kernel_table.cuh"
-
-namespace loratory::gpu {
-
-template std::vector<LoraKernel> lora_kernels<__half, __half>();
-
-}  // namespace loratory::gpu

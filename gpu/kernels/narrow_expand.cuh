@@ -1,0 +1,277 @@
+#pragma once
+
+#include "gpu/kernels/kernel_context.cuh"
+#include "gpu/kernels/output.cuh"
+
+namespace loratory::gpu {
+
+/// y of a work tile of up to eight tokens, from h in shared memory. A warp computes 64 columns at a
+/// time. Columns are the rows of a fragment, tokens its columns. Row 8 h + g of fragment t is
+/// column 8 g + 2 t + h, so that a thread owns eight neighbouring columns of a token: one access of
+/// y, and eight lanes access one line. The tokens of a thread are q and q + 4, so that four tokens
+/// or fewer cost half.
+template <typename C>
+class NarrowExpand {
+ public:
+  __device__ explicit NarrowExpand(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Starts on B, which may be read before the previous kernel has ended. This warp's pipeline is
+  /// free.
+  __device__ void begin(const WorkTile& work) {
+    load_tile_ = work.first_column_tile + c.warp;
+    load_rank_ = load_stage_ = load_slice_ = read_stage_ = slice_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
+  }
+  /// Starts on y.
+  __device__ void begin_base(const WorkTile& work) {
+    base_tile_ = work.first_column_tile + c.warp;
+    base_buffer_ = base_slice_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kNumBaseBuffers; ++i) {
+      if (!p.add_inputs) fill_base();
+      load_base(work);
+      advance<C::kNumBaseBuffers>(base_buffer_);
+    }
+  }
+
+  __device__ void run(const WorkTile& work) {
+    commit_copies();
+    wait_for_copies<0>();
+#pragma unroll 1
+    for (int tile = work.first_column_tile + c.warp; tile < work.end_column_tile;
+         tile += C::kNumWarps) {
+      make_tile(work, tile);
+    }
+  }
+
+ private:
+  using Weight = typename C::Weight;
+  using Out = typename C::Out;
+  static constexpr int kEach = 8;                      // columns of a thread
+  static constexpr int kWords = kIsFp32<Out> ? 8 : 4;  // of eight columns
+  static constexpr int kVecs = C::kStageRanks / 8;     // of a column in a stage
+  static constexpr int kFragments = C::kTileColumns / 16;
+  using Acc = float[kFragments][4];
+
+  const Context<C> c;
+  const KernelParams& p;
+  // The next K tile of B to load and its stage; the next base to load; the next stage to multiply.
+  int load_tile_ = 0, load_rank_ = 0, load_stage_ = 0, load_slice_ = 0;
+  int base_tile_ = 0, base_buffer_ = 0, base_slice_ = 0;
+  int read_stage_ = 0, slice_ = 0;
+
+  template <int kNum>
+  __device__ static void advance(int& stage) {
+    stage = stage + 1 == kNum ? 0 : stage + 1;
+  }
+
+  // --- loads --------------------------------------------------------------------------------
+
+  /// Loads the next K tile of B into its stage; does nothing after the last.
+  __device__ void load_k_tile(const WorkTile& work) {
+    if (load_tile_ >= work.end_column_tile) return;
+    const TileSlice& s = c.next_slice_of(load_tile_, load_slice_);
+    load_b(s, c.b_pipeline() + load_stage_ * C::kBStageBytes);
+    advance<C::kNumBStages>(load_stage_);
+    load_rank_ += C::kStageRanks;
+    if (load_rank_ < s.rank) return;
+    load_rank_ = 0;
+    load_tile_ += C::kNumWarps;
+  }
+
+  /// Loads kStageRanks ranks of a column tile of B.
+  __device__ void load_b(const TileSlice& s, std::byte* to) const {
+    const int vec = c.lane % kVecs, first = c.lane / kVecs;
+    const int rank = load_rank_ + 8 * vec;
+    const int valid = min(8, s.rank - rank);
+    const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + first;
+    const uint32_t row_bytes = s.b_row_bytes;
+    const std::byte* const from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
+    const int left = valid > 0 ? s.num_out - column : 0;
+    if (s.rank % 8 == 0)
+      load_columns<true>(to, from, row_bytes, left, valid);
+    else
+      load_columns<false>(to, from, row_bytes, left, valid);
+  }
+  /// kWhole: a vector has all its eight ranks, or none.
+  template <bool kWhole>
+  __device__ void load_columns(std::byte* to, const std::byte* from, uint32_t row_bytes, int left,
+                               int valid) const {
+    constexpr int kAtOnce = 32 / kVecs;
+#pragma unroll
+    for (int i = 0; i < C::kTileColumns; i += kAtOnce) {
+      std::byte* const vec = to + swizzle_columns<kVecs>(i + c.lane / kVecs, c.lane % kVecs);
+      if constexpr (kWhole)
+        copy_eight_or_none<C::kAligned>(vec, from, i < left ? valid : 0);
+      else
+        copy_eight<C::kAligned>(vec, from, i < left ? valid : 0);
+      from += kAtOnce * uint64_t(row_bytes);
+    }
+  }
+
+  /// Loads what this thread will add to in the next column tile, to where this thread alone reads
+  /// it; does nothing after the last.
+  __device__ void load_base(const WorkTile& work) {
+    if (!p.add_inputs || base_tile_ >= work.end_column_tile) return;
+    const TileSlice& s = c.next_slice_of(base_tile_, base_slice_);
+    const int column = column_of(s, base_tile_);
+    base_tile_ += C::kNumWarps;
+    const int valid = s.num_out - column;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (valid > 0 && token_of(i) < work.num_tokens) copy_base(i, y_at(s, i, column), valid);
+    }
+  }
+  __device__ void copy_base(int i, const std::byte* y, int valid) {
+    if constexpr (C::kAligned) {
+#pragma unroll
+      for (int j = 0; j < kWords / 4; ++j) copy_async(base_word(i, 4 * j), y + 16 * j, true);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        auto* const word = reinterpret_cast<Out*>(base_word(i, j * kWords / kEach));
+        if (j < valid) word[j % (kEach / kWords)] = reinterpret_cast<const Out*>(y)[j];
+      }
+    }
+  }
+  /// -0 where there is nothing to add.
+  __device__ void fill_base() {
+#pragma unroll
+    for (int j = 0; j < 2 * kWords; ++j) {
+      *reinterpret_cast<uint32_t*>(base_word(j / kWords, j % kWords)) = kMinusZeros<Out>;
+    }
+  }
+  /// A word of what this thread adds to. Lanes lie 16 bytes apart.
+  __device__ std::byte* base_word(int i, int word) const {
+    return c.base_buffers() + base_buffer_ * C::kBaseBytes +
+           ((i * kWords + word) / 4 * 32 + c.lane) * 16 + word % 4 * 4;
+  }
+
+  /// The two tokens of this thread.
+  __device__ int token_of(int i) const { return 4 * i + c.quad; }
+
+  /// The columns of this thread in a tile, and where they lie in a row of y.
+  __device__ int column_of(const TileSlice& s, int tile) const {
+    return (tile - s.first_column_tile) * C::kTileColumns + kEach * c.row;
+  }
+  __device__ std::byte* y_at(const TileSlice& s, int i, int column) const {
+    return c.tokens()[token_of(i)].y +
+           int64_t(s.offset + column) * int64_t(sizeof(typename C::Out));
+  }
+
+  // --- products -----------------------------------------------------------------------------
+
+  __device__ void make_tile(const WorkTile& work, int tile) {
+    const TileSlice& s = c.next_slice_of(tile, slice_);
+    const int num_ranks = s.rank,
+              h_column = s.h_column;  // read before the loop: shared memory is slow
+    Acc acc = {};
+#pragma unroll 1
+    for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
+      wait_for_copies<C::kNumBStages - 1>();
+      __syncwarp();
+      multiply(h_column + rank, num_ranks - rank, acc);
+      advance<C::kNumBStages>(read_stage_);
+      if (rank + C::kStageRanks >= num_ranks) finish_tile(work, s, tile, acc);
+      __syncwarp();
+      load_k_tile(work);
+      commit_copies();
+    }
+  }
+
+  /// Multiplies a stage in steps of 16 ranks, hi then lo. Steps without a rank are skipped.
+  __device__ void multiply(int h_column, int left, Acc& acc) const {
+    const std::byte* const b = c.b_pipeline() + read_stage_ * C::kBStageBytes;
+    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
+#pragma unroll
+    for (int step = 0; step < C::kStageRanks / 16; ++step) {
+      if (step > 0 && left <= 16 * step) return;
+      const uint4 h = load_h(h_column + 16 * step);
+      uint4 w[kFragments];
+#pragma unroll
+      for (int t = 0; t < kFragments; ++t) {
+        w[t] = load_matrices(b + swizzle_columns<kVecs>(column + 2 * t, 2 * step + c.lane / 16));
+      }
+#pragma unroll
+      for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.x, h.y);
+      if (!p.split_h) continue;
+#pragma unroll
+      for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.z, h.w);
+    }
+  }
+  /// 16 ranks of eight tokens: hi of the first eight ranks, hi of the last eight, then lo of both.
+  /// Column n of the fragment is token n / 2, plus four if n is odd.
+  __device__ uint4 load_h(int column) const {
+    const int token = c.lane % 8 / 2 + c.lane % 2 * 4;
+    return load_matrices(c.h_address(token, column + c.lane / 8 % 2 * 8) + c.lane / 16 * 16);
+  }
+
+  // --- results ------------------------------------------------------------------------------
+
+  /// Writes y and requests the next base.
+  __device__ void finish_tile(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) {
+    // With more stages than ranks, y may still be in flight.
+    if (C::kNumBaseBuffers < C::kNumBStages && s.rank <= (C::kNumBStages - 1) * C::kStageRanks)
+      wait_for_copies<0>();
+    if (p.two_round) round_deltas(acc, s.scaling);
+    store_tile(work, s, tile, p.two_round ? 1 : s.scaling, acc);
+    load_base(work);
+    advance<C::kNumBaseBuffers>(base_buffer_);
+  }
+  __device__ static void round_deltas(Acc& acc, float scaling) {
+#pragma unroll
+    for (int i = 0; i < 4 * kFragments; ++i) {
+      acc[i / 4][i % 4] = rounded_delta<Out>(scaling, acc[i / 4][i % 4]);
+    }
+  }
+
+  __device__ void store_tile(const WorkTile& work, const TileSlice& s, int tile, float scaling,
+                             const Acc& acc) const {
+    const int column = column_of(s, tile);
+    const int valid = s.num_out - column;
+    if (valid <= 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (token_of(i) >= work.num_tokens) continue;
+#pragma unroll
+      for (int j = 0; j < kWords; j += 4) {
+        const uint4 base = *reinterpret_cast<const uint4*>(base_word(i, j));
+        store_vector(y_at(s, i, column) + 4 * j, valid - j * kEach / kWords,
+                     results(base, scaling, i, acc + j / 2));
+      }
+    }
+  }
+  /// 16 bytes of y, from fragments 0 to 3, or from two of them for fp32 y.
+  __device__ static uint4 results(const uint4& base, float scaling, int i, const float (*sums)[4]) {
+    if constexpr (kIsFp32<Out>) {
+      return {result_of_one(base.x, scaling, sums[0][i]),
+              result_of_one(base.y, scaling, sums[0][2 + i]),
+              result_of_one(base.z, scaling, sums[1][i]),
+              result_of_one(base.w, scaling, sums[1][2 + i])};
+    } else {
+      return {result_of_two<Out>(base.x, scaling, sums[0][i], sums[0][2 + i]),
+              result_of_two<Out>(base.y, scaling, sums[1][i], sums[1][2 + i]),
+              result_of_two<Out>(base.z, scaling, sums[2][i], sums[2][2 + i]),
+              result_of_two<Out>(base.w, scaling, sums[3][i], sums[3][2 + i])};
+    }
+  }
+  /// The first `valid` columns exist.
+  __device__ static void store_vector(std::byte* y, int valid, const uint4& v) {
+    if constexpr (C::kAligned) {
+      store_if(true, y, v);
+    } else {
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int i = 0; i < 4 * kEach / kWords; ++i) {
+        if (i >= valid) continue;
+        if constexpr (kIsFp32<Out>)
+          reinterpret_cast<uint32_t*>(y)[i] = words[i];
+        else
+          reinterpret_cast<uint16_t*>(y)[i] = uint16_t(words[i / 2] >> 16 * (i % 2));
+      }
+    }
+  }
+};
+
+}  // namespace loratory::gpu

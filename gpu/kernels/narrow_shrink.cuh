@@ -1,0 +1,213 @@
+#pragma once
+
+#include "gpu/kernels/cluster_reduction.cuh"
+
+namespace loratory::gpu {
+
+/// h of a narrow work tile. Every warp streams one strip of A through a pipeline of its own and
+/// waits for no other warp. The CTA then adds up the strips.
+template <typename C>
+class NarrowShrink {
+ public:
+  __device__ explicit NarrowShrink(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Starts on A, which may be read before the previous kernel has ended.
+  __device__ void begin(const WorkTile& work) {
+    strip_ = strip_size(p.num_in);
+    num_steps_ = (strip_ + 63) / 64;
+    load_block_ = work.first_block;
+    load_split_ = load_step_ = load_stage_ = read_stage_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kStages; ++i) load_k_tile<true, false>(work);
+  }
+
+  /// Starts on x, stage by stage behind A.
+  __device__ void begin_x(const WorkTile& work) {
+    load_block_ = work.first_block;
+    load_split_ = load_step_ = load_stage_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kStages; ++i) {
+      load_k_tile<false, true>(work);
+      commit_copies();
+    }
+  }
+
+  __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
+#pragma unroll 1
+    for (int block = work.first_block; block < work.end_block; ++block) {
+#pragma unroll 1
+      for (int i = 0; i < C::kSplitsPerCta; i += kAtOnce) {
+        Acc acc[kAtOnce] = {};
+#pragma unroll
+        for (int g = 0; g < kAtOnce; ++g) sum_strip(work, acc[g]);
+        __syncthreads();  // the last sums have been read
+#pragma unroll
+        for (int g = 0; g < kAtOnce; ++g) store_partial(g, acc[g]);
+        if (C::kCrossesCtas && i == 0 && block > work.first_block) {
+          reduction.reduce_block(work, block - 1);
+          reduction.release();
+        }
+        __syncthreads();
+        if (i == 0) reduction.begin_block(work, block);
+        add_strips(work, reduction, block, i);
+      }
+      if constexpr (!C::kCrossesCtas) {
+        __syncthreads();  // the sums come from several threads
+        reduction.reduce_block(work, block);
+      }
+    }
+    if constexpr (C::kCrossesCtas) reduction.reduce_block(work, work.end_block - 1);
+    reduction.end_work(work);
+  }
+
+ private:
+  using Acc = float[C::kRankTiles][4];
+  static constexpr int kAtOnce = C::kSplitsAtOnce;
+
+  const Context<C> c;
+  const KernelParams& p;
+
+  // The next K tile to load, and its stage.
+  int strip_ = 0, num_steps_ = 0;
+  int load_block_ = 0, load_split_ = 0, load_step_ = 0, load_stage_ = 0;
+  int read_stage_ = 0;  // to multiply next
+
+  __device__ int first_split() const { return c.cta * C::kSplitsPerCta; }
+
+  // --- loads --------------------------------------------------------------------------------
+
+  /// Loads the next K tile into its stage; does nothing after the last.
+  template <bool kA, bool kX>
+  __device__ void load_k_tile(const WorkTile& work) {
+    if (load_block_ == work.end_block) return;
+    std::byte* const to = c.warp_pipeline() + load_stage_ * C::kStageBytes;
+    const int split = first_split() + load_split_;
+    if constexpr (kA) load_a(work, split, load_step_, to);
+    if constexpr (kX) load_x(work, split, load_step_, to + C::kBlockRanks * C::kRowBytes);
+    load_stage_ = load_stage_ + 1 == C::kStages ? 0 : load_stage_ + 1;
+    if (++load_step_ < num_steps_) return;
+    load_step_ = 0;
+    if (++load_split_ < C::kSplitsPerCta) return;
+    load_split_ = 0;
+    ++load_block_;
+  }
+
+  // A lane copies 16 bytes of every fourth row.
+  static constexpr int kVecs = 8;
+  static constexpr int kRowsAtOnce = 4;
+
+  /// The first column of this lane's vector, and how many of its eight exist.
+  __device__ int column_of(int split, int step) const {
+    return (split * kStripsPerSplit + c.warp) * strip_ + 64 * step + 8 * (c.lane % kVecs);
+  }
+  __device__ int num_valid(int split, int column) const {
+    const int end = min((split * kStripsPerSplit + c.warp + 1) * strip_, p.num_in);
+    return max(0, min(8, end - column));
+  }
+
+  __device__ void load_a(const WorkTile& work, int split, int step, std::byte* to) const {
+    const int column = column_of(split, step);
+    const int valid = num_valid(split, column);
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const int tile = load_block_ * C::kRankTiles + i;
+      if (tile >= work.num_rank_tiles) break;
+      const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
+      const int rank = 16 * (tile - s.first_rank_tile) + c.lane / kVecs;
+      const uint32_t row_bytes = s.a_row_bytes;
+      const std::byte* from = s.a + uint64_t(uint32_t(rank)) * row_bytes + 2 * int64_t(column);
+      const int left = valid > 0 ? s.rank - rank : 0;
+#pragma unroll
+      for (int row = 0; row < 16; row += kRowsAtOnce) {
+        copy_eight_or_none<C::kAligned>(
+            to + swizzle_128b(16 * i + row + c.lane / kVecs, c.lane % kVecs), from,
+            row < left ? valid : 0);
+        from += kRowsAtOnce * uint64_t(row_bytes);
+      }
+    }
+  }
+
+  __device__ void load_x(const WorkTile& work, int split, int step, std::byte* to) const {
+    const int column = column_of(split, step);
+    const int valid = num_valid(split, column);
+#pragma unroll
+    for (int row = 0; row < C::kTokens; row += kRowsAtOnce) {
+      const int token = row + c.lane / kVecs;
+      const std::byte* const from = c.tokens()[token].x + 2 * int64_t(column);
+      copy_eight_or_none<C::kAligned>(to + swizzle_128b(token, c.lane % kVecs), from,
+                                      token < work.num_tokens ? valid : 0);
+    }
+  }
+
+  // --- products -----------------------------------------------------------------------------
+
+  /// This warp's strip of one split, in steps of 16 columns.
+  __device__ void sum_strip(const WorkTile& work, Acc& acc) {
+#pragma unroll 1
+    for (int step = 0; step < num_steps_; ++step) {
+      wait_for_copies<C::kStages - 1>();
+      __syncwarp();
+      const std::byte* const a = c.warp_pipeline() + read_stage_ * C::kStageBytes;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) multiply(a, 4 * i, acc);
+      read_stage_ = read_stage_ + 1 == C::kStages ? 0 : read_stage_ + 1;
+      __syncwarp();
+      load_k_tile<true, true>(work);
+      commit_copies();
+    }
+  }
+
+  /// 32 columns from vector `vec` on. Weights are the rows of a fragment, tokens its columns.
+  __device__ void multiply(const std::byte* a, int vec, Acc& acc) const {
+    const std::byte* const x = a + C::kBlockRanks * C::kRowBytes;
+    const uint4 v = load_matrices(x + swizzle_128b(c.lane % 8, vec + c.lane / 8));
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const int row = 16 * i + c.lane % 16;
+      mma<typename C::Weight>(acc[i], load_matrices(a + swizzle_128b(row, vec + c.lane / 16)), v.x,
+                              v.y);
+      mma<typename C::Weight>(acc[i], load_matrices(a + swizzle_128b(row, vec + 2 + c.lane / 16)),
+                              v.z, v.w);
+    }
+  }
+
+  // --- sums ---------------------------------------------------------------------------------
+
+  __device__ void store_partial(int g, const Acc& acc) const {
+    float* const token = c.partial() + (g * kStripsPerSplit + c.warp) * C::kTileFloats +
+                         2 * c.quad * C::kRowFloats + c.row;
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      token[16 * i] = acc[i][0];
+      token[16 * i + C::kRowFloats] = acc[i][1];
+      token[16 * i + 8] = acc[i][2];
+      token[16 * i + 8 + C::kRowFloats] = acc[i][3];
+    }
+  }
+
+  /// Adds the strips of each split, four sums per thread, and delivers them: one thread for each
+  /// CTA that they go to.
+  __device__ void add_strips(const WorkTile& work, ClusterReduction<C>& reduction, int block,
+                             int first) const {
+    constexpr uint32_t kQuads = C::kBlockRanks / 4;
+    constexpr uint32_t kCopies = ClusterReduction<C>::kCopies;
+    const uint32_t count = uint32_t(work.num_tokens) * kAtOnce * kQuads * kCopies;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {
+      const uint32_t j = e / kCopies % kQuads * 4;
+      const uint32_t g = e / kCopies / kQuads % kAtOnce;
+      const uint32_t token = e / kCopies / kQuads / kAtOnce;
+      const float* const from =
+          c.partial() + g * kStripsPerSplit * C::kTileFloats + token * C::kRowFloats + j;
+      float4 sum = *reinterpret_cast<const float4*>(from);
+#pragma unroll
+      for (int w = 1; w < kStripsPerSplit; ++w) {
+        sum = added(sum, *reinterpret_cast<const float4*>(from + w * C::kTileFloats));
+      }
+      reduction.deliver(work, block, first_split() + first + int(g), int(token), int(j), sum,
+                        int(e % kCopies));
+    }
+  }
+};
+
+}  // namespace loratory::gpu

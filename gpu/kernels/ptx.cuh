@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+
+// PTX instructions that C++ has no words for: clusters, barriers that count bytes, asynchronous
+// copies, and the order of dependent launches. GPUs before sm_90 have no clusters; what needs them
+// is never called there (kCluster is 1).
+
+namespace loratory::gpu {
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return uint32_t(__cvta_generic_to_shared(p));
+}
+
+// --- clusters -------------------------------------------------------------------------------
+
+__device__ inline int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return int(rank);
+}
+/// Other CTAs may use this CTA's barriers once every CTA has arrived.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/// Sends 16 bytes to the same address in another CTA's shared memory. That CTA's barrier counts
+/// them.
+__device__ inline void send(void* destination, uint64_t* barrier, int cta, uint4 v) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(destination)), "r"(cta));
+  const uint32_t remote_barrier = remote + (shared_address(barrier) - shared_address(destination));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::
+          "r"(remote),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(remote_barrier)
+      : "memory");
+#endif
+}
+
+// --- barriers that count bytes ----------------------------------------------------------------
+
+__device__ inline void init_barrier(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+__device__ inline void wait_for_bytes(uint64_t* barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\nagain_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+// --- copies to shared memory --------------------------------------------------------------------
+
+/// 16 bytes. If `exists` is 0, nothing is read and 16 zeros are written.
+__device__ inline void copy_async(void* to, const void* from, uint32_t exists) {
+  asm volatile(
+      "{\n.reg .pred absent;\nsetp.eq.u32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, absent;\n}" ::"r"(shared_address(to)),
+      "l"(from), "r"(exists)
+      : "memory");
+}
+/// 16 bytes: the first `valid_bytes` are read, the others become 0.
+__device__ inline void copy_async_some(void* to, const void* from, int valid_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid_bytes)
+               : "memory");
+}
+/// 16 bytes, or nothing at all. On a miss, L2 fetches the whole line.
+__device__ inline void copy_async_if(bool exists, void* to, const void* from) {
+  asm volatile(
+      "{\n.reg .pred exists;\nsetp.ne.u32 exists, %2, 0;\n"
+      "@exists cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(shared_address(to)),
+      "l"(from), "r"(uint32_t(exists))
+      : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most kOpen of this thread's groups are in flight.
+template <int kOpen>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+/// Prefetches a line: a load whose result is not used.
+__device__ inline void prefetch_line(const void* p) {
+  asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));
+}
+
+// --- stores to global memory ---------------------------------------------------------------------
+
+/// 16 bytes, or nothing. A predicate, because a branch would also enclose the computation of v.
+__device__ inline void store_if(bool exists, void* to, uint4 v) {
+  asm volatile(
+      "{\n.reg .pred exists;\nsetp.ne.u32 exists, %5, 0;\n"
+      "@exists st.global.v4.b32 [%0], {%1,%2,%3,%4};\n}" ::"l"(to),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(exists))
+      : "memory");
+}
+
+// --- order of launches ------------------------------------------------------------------------
+
+/// Waits for the previous kernel in the stream, if this one was launched early.
+__device__ inline void wait_for_prior_grid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel start once every CTA has called this or ended.
+__device__ inline void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace loratory::gpu

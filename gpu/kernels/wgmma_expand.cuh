@@ -1,0 +1,239 @@
+#pragma once
+
+#include "gpu/kernels/kernel_context.cuh"
+#include "gpu/kernels/output.cuh"
+#include "gpu/kernels/wgmma.cuh"
+
+namespace loratory::gpu {
+
+/// y of a work tile of up to 64 tokens, from h in shared memory. A warpgroup computes 64 columns of
+/// all tokens at a time, every second of such column tiles. Tokens are the rows of the product. The
+/// columns of B are stored such that a thread owns eight neighbouring ones of a token, twice.
+///
+/// A warpgroup's pipeline has stages of 64 ranks of B, which its threads copy for each other. Two
+/// base buffers follow, where a thread copies what it alone reads.
+template <typename C>
+class WgmmaExpand {
+ public:
+  __device__ explicit WgmmaExpand(const Context<C>& context) : c(context), p(context.p) {}
+
+  /// Starts on B, which may be read before the previous kernel has ended. The pipeline is free.
+  __device__ void begin(const WorkTile& work) {
+    load_ = {.tile = work.first_column_tile + warpgroup()};
+    load_rank_ = read_stage_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) load_b(work, i);
+    write_stage_ = kAhead;
+  }
+  /// Starts on y.
+  __device__ void begin_base(const WorkTile& work) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = 16 * (c.warp % 4) + 8 * i + c.row;
+      y_[i] = static_cast<Out*>(p.y) + c.rows()[token] * p.y_row_stride;
+      exists_[i] = token < work.num_tokens;
+    }
+    base_ = {.tile = work.first_column_tile + warpgroup()};
+    base_buffer_ = 0;
+#pragma unroll 1
+    for (int i = 0; i < C::kNumBaseBuffers; ++i) {
+      if (!p.add_inputs) fill_base(i);
+      load_base(work, i);
+    }
+    commit_copies();
+  }
+
+  __device__ void run(const WorkTile& work) {
+    wait_for_copies<0>();
+    Walk walk{.tile = work.first_column_tile + warpgroup()};
+#pragma unroll 1
+    for (; enter_tile(work, walk); walk.tile += C::kNumBPipelines) {
+      const TileSlice& s = walk.slice;
+      Sums acc;
+      multiply(work, s, acc);
+      // y of this tile was requested with the stage after the tile kNumBaseBuffers before it.
+      if constexpr (kAhead >= C::kNumBaseBuffers) wait_for_copies<C::kNumBaseBuffers - 1>();
+      if (p.two_round) round_deltas(s.scaling, acc);
+      store(p.two_round ? 1 : s.scaling, walk, acc);
+      load_base(work, base_buffer_);
+      base_buffer_ = 1 - base_buffer_;
+    }
+  }
+
+ private:
+  using Weight = typename C::Weight;
+  using Out = typename C::Out;
+  using Sums = WgmmaSums<C::kTileColumns>;
+  static_assert(C::kAligned && C::kPipelineWarps == 4 && C::kNumBPipelines == 2 &&
+                C::kTileColumns == 64 && C::kStageRanks == kPanelRanks && C::kNumBaseBuffers == 2);
+  static constexpr int kAhead = C::kNumBStages - 1;  // stages in flight
+  static constexpr int kNumThreads = 32 * C::kPipelineWarps;
+  static constexpr int kEach = 8;                        // neighbouring columns of a thread
+  static constexpr int kOutVecs = kIsFp32<Out> ? 2 : 1;  // of 16 bytes, of eight columns
+
+  /// A walk through the column tiles of a warpgroup. What it needs of a slice stays in registers:
+  /// reading it from shared memory would delay each stage.
+  struct Walk {
+    int tile;
+    int end = 0;    // of the slice's column tiles in the work tile
+    int index = 0;  // of the slice
+    TileSlice slice;
+  };
+
+  const Context<C> c;
+  const KernelParams& p;
+  Walk load_, base_;                      // to the next K tile of B, and to the next base
+  int load_rank_ = 0;                     // of that K tile
+  int write_stage_ = 0, read_stage_ = 0;  // to load into, and to multiply
+  int base_buffer_ = 0;                   // of that base
+  Out* y_[2];                             // rows of this thread's tokens
+  bool exists_[2];                        // whether these tokens exist
+
+  __device__ int warpgroup() const { return c.warp / C::kPipelineWarps; }
+  __device__ int thread() const { return int(threadIdx.x) % kNumThreads; }
+  __device__ std::byte* stage_address(int stage) const {
+    return c.b_pipeline() + stage * C::kBStageBytes;
+  }
+  /// This thread's vectors of a base buffer, kNumThreads vectors apart.
+  __device__ uint4* base(int buffer) const {
+    return reinterpret_cast<uint4*>(c.base_buffers() + buffer * C::kBaseBytes) + thread();
+  }
+
+  /// False: the walk has ended.
+  __device__ bool enter_tile(const WorkTile& work, Walk& walk) const {
+    if (walk.tile < walk.end) return true;
+    if (walk.tile >= work.end_column_tile) return false;
+    walk.slice = c.next_slice_of(walk.tile, walk.index);
+    walk.end = min(work.end_column_tile, c.slices()[walk.index + 1].first_column_tile);
+    return true;
+  }
+
+  // --- loads --------------------------------------------------------------------------------
+
+  /// Loads the next K tile of B; does nothing after the last. A column is stored where its n8 tile
+  /// is read. Columns beyond the slice repeat its last one: the products of a column reach no other
+  /// column.
+  __device__ void load_b(const WorkTile& work, int stage) {
+    if (load_rank_ == 0 && !enter_tile(work, load_)) return;
+    const TileSlice& s = load_.slice;
+    constexpr int kVecs = kPanelRanks / 8, kAtOnce = kNumThreads / kVecs;
+    const int vec = thread() % kVecs, row = thread() / kVecs;
+    const int rank = load_rank_ + 8 * vec;
+    const int valid = max(0, min(8, s.rank - rank));
+    const int first = (load_.tile - s.first_column_tile) * C::kTileColumns;
+#pragma unroll
+    for (int i = row; i < row + C::kTileColumns; i += kAtOnce) {
+      const int column = min(first + i, s.num_out - 1);
+      const int offset = swizzle_128b(i / 32 * 32 + row_of_column(i % 32), vec);
+      copy_async_some(stage_address(stage) + offset,
+                      row_address(s.b, uint32_t(column), s.b_row_bytes) + 2 * rank, 2 * valid);
+    }
+    load_rank_ += kPanelRanks;
+    if (load_rank_ < s.rank) return;
+    load_rank_ = 0;
+    load_.tile += C::kNumBPipelines;
+  }
+
+  /// Loads what a thread will add to in the next column tile.
+  __device__ void load_base(const WorkTile& work, int buffer) {
+    if (!enter_tile(work, base_)) return;
+    for_vectors(base_, [&](int, bool exists, Out* at, int vec) {
+      copy_async_if(exists && p.add_inputs, base(buffer) + kNumThreads * vec, at);
+    });
+    base_.tile += C::kNumBPipelines;
+  }
+  /// -0 where there is nothing to add: it leaves every sum as it is.
+  __device__ void fill_base(int buffer) const {
+    const uint4 zeros =
+        make_uint4(kMinusZeros<Out>, kMinusZeros<Out>, kMinusZeros<Out>, kMinusZeros<Out>);
+#pragma unroll
+    for (int i = 0; i < 4 * kOutVecs; ++i) base(buffer)[kNumThreads * i] = zeros;
+  }
+
+  /// Calls access(first sum, exists, address in y, number of the vector) for each vector of this
+  /// thread in a column tile: both tokens, both halves of the columns.
+  template <typename Access>
+  __device__ void for_vectors(const Walk& walk, Access access) const {
+    const TileSlice& s = walk.slice;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column =
+          (walk.tile - s.first_column_tile) * C::kTileColumns + 32 * half + kEach * c.quad;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Out* const at = y_[i] + (s.offset + column);
+#pragma unroll
+        for (int j = 0; j < kOutVecs; ++j) {
+          access(16 * half + 8 * j + 2 * i, exists_[i] && column < s.num_out,
+                 at + kEach / kOutVecs * j, kOutVecs * (2 * half + i) + j);
+        }
+      }
+    }
+  }
+
+  // --- products -----------------------------------------------------------------------------
+
+  /// A column tile, 64 ranks at a time. Products run while the stage before is refilled, which the
+  /// whole warpgroup has read by then.
+  __device__ void multiply(const WorkTile& work, const TileSlice& s, Sums& acc) {
+#pragma unroll
+    for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
+#pragma unroll 1
+    for (int rank = 0; rank < s.rank; rank += kPanelRanks) {
+      wait_for_copies<kAhead - 1>();
+      fence_async_proxy();
+      sync_warpgroup(warpgroup());
+      start(s, rank, stage_address(read_stage_), acc);
+      load_b(work, write_stage_);
+      commit_copies();
+      write_stage_ = read_stage_;
+      read_stage_ = read_stage_ == kAhead ? 0 : read_stage_ + 1;
+      wait_for_wgmma(acc);
+    }
+  }
+  /// Starts the products of a stage in steps of 16 ranks, hi then lo. Steps without a rank are
+  /// skipped. A full stage is straight-line code, and its products are in flight on return. Between
+  /// branches the compiler makes each product wait for the one before.
+  __device__ void start(const TileSlice& s, int rank, const std::byte* stage, Sums& acc) const {
+    const uint64_t h = matrix_descriptor(c.h_address(0, s.h_column + rank));
+    const uint64_t b = matrix_descriptor(stage);
+    if (p.split_h && s.rank - rank > kPanelRanks - 16) {
+      fence_wgmma();
+#pragma unroll
+      for (int i = 0; i < kPanelRanks / 8; i += 2) {
+        wgmma<Weight>(acc, h + i, b + i, i > 0 || rank > 0);
+        wgmma<Weight>(acc, h + i + C::kLowBytes / 16, b + i, true);
+      }
+      commit_wgmma();
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kPanelRanks / 8 && rank + 8 * i < s.rank; i += 2) {
+        fence_wgmma();
+        wgmma<Weight>(acc, h + i, b + i, i > 0 || rank > 0);
+        commit_wgmma();
+        wait_for_wgmma(acc);
+        if (!p.split_h) continue;
+        fence_wgmma();
+        wgmma<Weight>(acc, h + i + C::kLowBytes / 16, b + i, true);
+        commit_wgmma();
+        wait_for_wgmma(acc);
+      }
+    }
+  }
+
+  // --- results ------------------------------------------------------------------------------
+
+  /// two_round: a delta is rounded before it is added, and its scaling is 1 then.
+  __device__ static void round_deltas(float scaling, Sums& acc) {
+#pragma unroll
+    for (float& sum : acc) sum = rounded_delta<Out>(scaling, sum);
+  }
+  __device__ void store(float scaling, const Walk& walk, const Sums& acc) const {
+    for_vectors(walk, [&](int sum, bool exists, Out* at, int vec) {
+      const uint4 before = base(base_buffer_)[kNumThreads * vec];
+      store_if(exists, at, results_of_tiles<Out>(before, scaling, acc + sum));
+    });
+  }
+};
+
+}  // namespace loratory::gpu

@@ -1,0 +1,186 @@
+#include <algorithm>
+
+#include "gpu/plan/lora_variant.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+// Measured on one card, an H200 of 132 SMs (docs/kernel_measurements.md). On another card all
+// results are the same and the rules are merely not tuned.
+namespace h200 {
+
+// Crossover points in tokens.
+constexpr int64_t kDecodeTokens = 256;        ///< above: segments of 8 tokens cost too much
+constexpr int64_t kShortPrefillTokens = 512;  ///< above: wgmma pays for an h of any width
+constexpr int64_t kMostDecodeTokens = 1024;   ///< above: wide, however many adapters there may be
+constexpr int64_t kPrefillTokens = 2048;      ///< above: B for 64 tokens at a time, at small ranks
+constexpr int64_t kLongPrefillTokens = 4096;  ///< above: one more stage of B in any case
+
+constexpr int64_t kAny = INT64_MAX;
+
+/// A wide shrink by wgmma, and how many of its work tiles fit in one wave.
+struct WideShrinkRule {
+  int rank_tiles, cluster, stages;
+  int64_t tiles_in_wave;
+  int64_t most_rank_blocks;  ///< of 64 ranks: the rule is for layers of up to so many
+};
+
+// In order of preference: the first row whose wave holds all work tiles is taken. The largest
+// cluster comes first, then the deepest pipeline. Tiles of 128 ranks read x half as often.
+constexpr WideShrinkRule kWideShrinkRules[] = {
+    // rank_tiles, cluster, stages, tiles_in_wave, most_rank_blocks
+    {4, 8, 4, 30, kAny},   {4, 8, 3, 45, kAny},  {4, 4, 4, 60, kAny},  {8, 4, 3, 60, 2},
+    {4, 4, 3, 92, kAny},   {4, 2, 4, 132, kAny}, {4, 2, 3, 198, kAny}, {4, 2, 3, kAny, 1},
+    {8, 2, 3, 132, kAny},  {4, 1, 4, 264, kAny}, {4, 1, 3, 396, kAny}, {8, 1, 3, 264, kAny},
+    {8, 2, 3, kAny, kAny},
+};
+
+}  // namespace h200
+
+/// A graph does not know whether a step has one adapter or as many as there are slots. Where many
+/// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
+bool may_have_many_adapters(const LaunchShape& shape) {
+  const int64_t few = shape.num_tokens > h200::kShortPrefillTokens ? 4 : 8;
+  return shape.num_tokens <= h200::kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
+}
+
+/// Even with an adapter in every slot, each has at least so many tokens on average.
+bool has_tokens_each(const LaunchShape& shape, int64_t tokens) {
+  return shape.num_tokens >= tokens * shape.num_slots;
+}
+
+/// The last segment of each adapter is assumed to be half full.
+int64_t segments_of_64(const LaunchShape& shape) {
+  const int64_t full = (shape.num_tokens + 63) / 64;
+  return full + std::min(full, shape.num_slots) / 2;
+}
+
+/// The work tiles of a wide shrink: a segment and 16 · rank_tiles ranks each.
+int64_t wide_shrink_tiles(const LaunchShape& shape, int rank_tiles) {
+  const int64_t blocks_per_tile = rank_tiles / 4;
+  return segments_of_64(shape) * ((shape.num_rank_blocks + blocks_per_tile - 1) / blocks_per_tile);
+}
+
+constexpr LoraVariant kWideShrinkWithoutWgmma{
+    .rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
+
+LoraVariant wide_shrink(const LaunchShape& shape) {
+  if (!shape.has_wgmma) return kWideShrinkWithoutWgmma;
+  const auto* const rule =
+      std::ranges::find_if(h200::kWideShrinkRules, [&](const h200::WideShrinkRule& r) {
+        return wide_shrink_tiles(shape, r.rank_tiles) <= r.tiles_in_wave &&
+               shape.num_rank_blocks <= r.most_rank_blocks;
+      });
+  return {.rank_tiles = rule->rank_tiles,
+          .token_tiles = 8,
+          .cluster = rule->cluster,
+          .stages = rule->stages};
+}
+
+/// More than 32 tokens in segments of 8. With few adapters a large cluster shares each segment, as
+/// long as that fits in one wave. With many adapters a small cluster streams more of each.
+LoraVariant narrow_shrink(const LaunchShape& shape) {
+  const bool few = has_tokens_each(shape, 4) && shape.num_tokens <= h200::kDecodeTokens;
+  if (shape.max_rank <= 16) {
+    const bool is_small = shape.num_tokens * shape.num_slices <= 64;
+    if (few) {
+      const bool fits = shape.num_slices == 1 || shape.num_tokens <= 64;
+      return {.cluster = fits ? 8 : 4, .stages = 2};
+    }
+    return {.cluster = is_small ? 4 : 2, .stages = 2};
+  }
+  const bool is_small = shape.num_tokens * shape.num_rank_blocks <= 128;
+  if (few && is_small && shape.max_rank <= 32) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
+  if (few && is_small) return {.rank_tiles = 4, .cluster = 8};
+  return {.rank_tiles = 2, .cluster = few || is_small ? 4 : 2};
+}
+
+/// Up to 32 tokens: there are few segments, and a cluster of 8 shares each.
+LoraVariant small_shrink(const LaunchShape& shape) {
+  if (shape.max_rank <= 16) return {.cluster = shape.num_slices > 1 ? 4 : 8, .stages = 2};
+  if (shape.num_in > 8192) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
+  return {.rank_tiles = shape.num_rank_blocks > 1 ? 4 : 2, .cluster = 8};
+}
+
+LoraVariant shrink_variant(const LaunchShape& shape) {
+  if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
+    return wide_shrink(shape);
+  }
+  if (shape.num_tokens <= 32) return small_shrink(shape);
+  // From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
+  const bool fills_32 = shape.num_tokens > 64 && has_tokens_each(shape, 32);
+  const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
+  return fills_32 && !is_small ? kWideShrinkWithoutWgmma : narrow_shrink(shape);
+}
+
+/// Without a workspace there is no other way. With one, a single launch is faster for few tokens of
+/// small ranks.
+bool takes_one_launch(const LaunchShape& shape) {
+  return !shape.has_workspace || (shape.num_tokens <= 8 && shape.max_rank <= 16);
+}
+LoraVariant one_launch(const LaunchShape& shape) {
+  if (shape.max_rank > 16) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
+  if (shape.num_tokens > 64) return {.cluster = 2, .stages = 3};
+  return {.cluster = 8, .stages = 2};
+}
+
+LoraVariant in_two_launches(LoraVariant variant) {
+  variant.launches = 2;
+  return variant;
+}
+
+int64_t num_panels(const LaunchShape& shape) {
+  return shape.num_slices * ((shape.max_rank + 63) / 64);
+}
+
+/// In short prefill an h of many panels takes too long to fetch before the first product.
+bool takes_wgmma_expand(const LaunchShape& shape) {
+  if (!shape.has_wgmma || shape.max_rank <= 32) return false;
+  if (shape.num_tokens > h200::kShortPrefillTokens) return true;
+  return shape.num_tokens > h200::kDecodeTokens && num_panels(shape) <= 2;
+}
+
+/// Three stages, but two where they were faster: in prefill of middling length with one panel of h
+/// or three, which leaves an SM room for two CTAs. With eight panels and fp32 y a third stage does
+/// not fit.
+LoraVariant wgmma_expand(const LaunchShape& shape) {
+  const int64_t panels = num_panels(shape);
+  const bool is_middling =
+      shape.num_tokens > h200::kShortPrefillTokens && shape.num_tokens <= h200::kLongPrefillTokens;
+  const bool is_deep = panels == 2 || panels > 3 || !is_middling;
+  return {.rank_tiles = 4, .token_tiles = 8, .stages = is_deep && panels < 8 ? 3 : 2};
+}
+
+/// One stage that holds all ranks reads neighbouring columns as one run of B. Two stages pay only
+/// where few CTAs must keep all of B in flight.
+LoraVariant narrow_expand(const LaunchShape& shape) {
+  if (shape.max_rank <= 32) return {.rank_tiles = shape.max_rank > 16 ? 2 : 1};
+  if (shape.num_tokens > 32) return {.rank_tiles = 4};
+  return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .stages = 2};
+}
+
+}  // namespace
+
+LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
+  if (!shape.aligned) return {.stages = 3, .aligned = false};
+  if (token_tiles == 8 && takes_wgmma_expand(shape)) return wgmma_expand(shape);
+  if (token_tiles == 8 && shape.max_rank <= 32 && shape.num_tokens > h200::kPrefillTokens) {
+    return {.token_tiles = 8, .stages = 2};
+  }
+  if (token_tiles == 1) return narrow_expand(shape);
+  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .stages = 2};
+}
+
+LoraVariant choose_variant(const LaunchShape& shape) {
+  if (shape.op == LoraOp::expand) {  // never a cluster: every CTA reads h from global memory
+    const int token_tiles = shape.has_wgmma ? 8 : 4;  // as a shrink of as many tokens
+    const bool is_wide = shape.aligned && shape.num_tokens > 64 && !may_have_many_adapters(shape);
+    return choose_expand_variant(shape, is_wide ? token_tiles : 1);
+  }
+  if (!shape.has_clusters) return {.stages = 2, .aligned = shape.aligned};
+  if (!shape.aligned) return {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false};
+  if (shape.op == LoraOp::shrink) return shrink_variant(shape);
+  return takes_one_launch(shape) ? one_launch(shape) : in_two_launches(shrink_variant(shape));
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/plan/kernel_params.hpp"
+#include "gpu/plan/lora_path.hpp"
+#include "gpu/plan/lora_variant.hpp"
+
+struct CUstream_st;
+
+namespace loratory::gpu {
+
+/// When a launch may start.
+enum class LaunchOrder : uint8_t {
+  after_previous,  ///< as any kernel in a stream
+  /// While the previous kernel still runs (programmatic dependent launch). Weights are fetched
+  /// ahead; x, h and y are read only after that kernel has ended. Neither it nor the kernels that
+  /// it may overlap in turn may write A, B, ranks, scalings or segments, because these kernels let
+  /// the next one start as soon as they run. After such a write the first launch is after_previous.
+  overlaps_previous,
+};
+
+/// What is left once everything is checked. kernels/launch.cu does it, the only part that needs
+/// CUDA.
+struct LoraLaunch {
+  LoraOp op;
+  LoraPath path;
+  LoraVariant variant;  ///< of the tensor_core path
+  LoraDtypes dtypes;
+  reference::NumericMode mode;  ///< of the generic path; the tensor_core path reads it from params
+  KernelParams params;
+  CUstream_st* stream;
+  LaunchOrder order;
+};
+
+/// Before sm_90, LaunchOrder::overlaps_previous behaves as after_previous.
+/// Errors   InputError: the variant needs more shared memory than the GPU has. std::runtime_error:
+///          CUDA's name and text.
+void launch_lora(const LoraLaunch& launch);
+
+}  // namespace loratory::gpu

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+#include "gpu/plan/lora_op.hpp"
+
+namespace loratory::gpu {
+
+/// The tile shape of one launch. All variants give the same bits; they differ in speed.
+/// variant_table.hpp lists those that have a kernel.
+struct LoraVariant {
+  int rank_tiles = 1;   ///< ranks at a time, in units of 16
+  int token_tiles = 1;  ///< tokens of a segment, in units of 8
+  int cluster = 1;      ///< CTAs that share a segment; 1: no cluster, which any GPU can launch
+  int stages = 1;       ///< of the pipeline in shared memory
+  bool aligned = true;  ///< all accesses of x, A, B and y are vectors of 16 bytes
+  int launches = 1;     ///< of a linear: 2 are this shrink and an expand, with h in a workspace
+
+  constexpr int segment_size() const { return 8 * token_tiles; }
+  constexpr bool is_wide() const { return token_tiles > 1; }
+  constexpr bool needs_wgmma() const { return token_tiles == 8 && rank_tiles >= 4; }
+  friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
+};
+
+/// "rank_tiles=1 token_tiles=1 cluster=8 stages=2 aligned=true launches=2"
+std::string describe(const LoraVariant& variant);
+std::ostream& operator<<(std::ostream& out, const LoraVariant& variant);
+
+/// What a captured graph keeps of a launch, and what its GPU offers.
+struct LaunchShape {
+  LoraOp op = LoraOp::linear;
+  int64_t num_tokens = 0;  ///< rows of x, padding included
+  int64_t num_in = 0;      ///< K; ignored by expand
+  int64_t max_rank = 0;    ///< largest R_i
+  int64_t num_slices = 1;
+  int64_t num_slots = 1;        ///< L: no step has more adapters
+  int64_t num_rank_blocks = 1;  ///< of 64 ranks, of all slices together
+  bool has_workspace = true;    ///< linear: there is room for h
+  bool aligned = true;          ///< an aligned variant may be launched
+  bool has_clusters = true;     ///< of the GPU: has_clusters()
+  bool has_wgmma = true;        ///< of the GPU: has_wgmma()
+};
+
+/// "op=lora_shrink num_tokens=32 num_in=4096 ...": every field as name=value.
+std::string describe(const LaunchShape& shape);
+std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
+
+/// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
+LoraVariant choose_variant(const LaunchShape& shape);
+
+/// For an expand that processes 8 · token_tiles tokens at a time, or fewer: on its own, or as the
+/// second launch of a linear.
+LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles);
+
+}  // namespace loratory::gpu

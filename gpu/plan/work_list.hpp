@@ -1,0 +1,80 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/plan/kernel_params.hpp"
+#include "gpu/plan/kernel_shape.hpp"
+
+// The tile scheduler: how the work of a launch is divided among its clusters. Plain integer
+// arithmetic, the same on the host and on the device.
+
+namespace loratory::gpu {
+
+/// b is 1 in most calls, and a division takes 40 instructions.
+LORATORY_HOST_DEVICE inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
+
+/// Where share `index` of `num` equal shares begins.
+LORATORY_HOST_DEVICE inline uint32_t share(uint32_t count, uint32_t index, uint32_t num) {
+  const uint32_t each = quotient(count, num);
+  return index * each + std::min(index, count - each * num);
+}
+
+/// Consecutive work items of one problem: a segment part with all slices or with one of them.
+struct ItemRange {
+  uint32_t problem, first, end;
+};
+
+/// All work items of a launch in order, and the share of one cluster. A work item is a segment part
+/// and a block of its ranks (shrink), or as many of its columns as a cluster computes at once. Each
+/// share is equal and contiguous, so that a cluster meets few segments. Item i belongs to problem
+/// i / items_per_problem.
+struct WorkList {
+  uint32_t slices_per_problem, items_per_problem;
+  uint32_t first, end;  ///< of this cluster's share
+
+  LORATORY_HOST_DEVICE WorkList(const KernelParams& p, uint32_t num_segments, uint32_t cluster,
+                                uint32_t num_clusters, LoraOp op) {
+    const uint32_t num_parts = num_segments * p.parts_per_segment;
+    const bool fuses = fuses_slices(p, num_parts, num_clusters, op);
+    slices_per_problem = fuses ? p.num_slices : 1;
+    items_per_problem = fuses ? p.num_items : p.max_items;
+    uint32_t all = num_parts * items_per_problem * (fuses ? 1 : p.num_slices);
+    if (op == LoraOp::expand && 2 * all <= p.num_sms) {  // half items use twice as many SMs
+      items_per_problem *= 2;
+      all *= 2;
+    }
+    first = share(all, cluster, num_clusters);
+    end = share(all, cluster + 1, num_clusters);
+  }
+
+  /// The items from `item` to the end of its problem or of the share; `one_item`: that one alone.
+  LORATORY_HOST_DEVICE ItemRange item_range_at(uint32_t item, bool one_item) const {
+    const uint32_t problem = quotient(item, items_per_problem);
+    const uint32_t from = item - problem * items_per_problem;
+    return {problem, from, one_item ? from + 1 : std::min(items_per_problem, from + end - item)};
+  }
+
+ private:
+  /// A shrink always processes all slices together, which makes items of one size; so does an
+  /// expand if h of all of them fits. A linear does only once that leaves no cluster idle.
+  LORATORY_HOST_DEVICE static bool fuses_slices(const KernelParams& p, uint32_t num_parts,
+                                                uint32_t num_clusters, LoraOp op) {
+    if (op == LoraOp::shrink) return true;
+    if (op == LoraOp::expand) return p.all_slices_fit;
+    return p.all_slices_fit && num_parts * p.num_slices > num_clusters;
+  }
+};
+
+/// The most clusters that a step of this launch's shape can give a work item. More would be idle
+/// and keep the next kernel waiting. Needs p.num_sms and the item counts.
+inline int64_t most_clusters(LoraOp op, const KernelParams& p) {
+  if (p.max_segments == 0) return INT32_MAX;  // unknown
+  const bool fuses = op == LoraOp::shrink || (op == LoraOp::expand && p.all_slices_fit);
+  const int64_t items = int64_t{p.max_segments} * p.parts_per_segment *
+                        (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
+  if (op != LoraOp::expand) return items;
+  return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // half items
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,471 @@
+// The rules. What is chosen depends on nothing that a captured graph would not keep.
+#include "gpu/plan/lora_variant.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace loratory::gpu {
+namespace {
+
+LaunchShape shape(LoraOp op, int64_t num_tokens, int64_t max_rank) {
+  return {.op = op, .num_tokens = num_tokens, .num_in = 4096, .max_rank = max_rank};
+}
+LoraVariant shrink(int64_t num_tokens, int64_t max_rank) {
+  return choose_variant(shape(LoraOp::shrink, num_tokens, max_rank));
+}
+LoraVariant linear(int64_t num_tokens, int64_t max_rank) {
+  return choose_variant(shape(LoraOp::linear, num_tokens, max_rank));
+}
+LoraVariant linear_without_workspace(int64_t num_tokens, int64_t max_rank) {
+  LaunchShape s = shape(LoraOp::linear, num_tokens, max_rank);
+  s.has_workspace = false;
+  return choose_variant(s);
+}
+LoraVariant in_two_launches(LoraVariant variant) {
+  variant.launches = 2;
+  return variant;
+}
+
+/// Aligned shapes of a stage on both sides of every size that a rule looks at.
+void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
+  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
+                                   1921, 2048, 2049, 4096, 8192}) {
+    for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
+      for (const int64_t num_in : {64, 8192, 8193}) {
+        for (const int64_t num_slices : {1, 3}) {
+          LaunchShape s = shape(op, num_tokens, max_rank);
+          s.num_in = num_in;
+          s.num_slices = num_slices;
+          s.num_rank_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
+          for (const int64_t num_slots : {1, 16, 2000}) {
+            s.num_slots = num_slots;
+            test(s);
+          }
+        }
+      }
+    }
+  }
+}
+
+// --- linear -----------------------------------------------------------------------------------
+
+// Without a workspace there is no other way. With one, only few tokens of a small rank.
+TEST(ChooseVariant, LinearTakesOneLaunchForFewTokensOfSmallRank) {
+  EXPECT_EQ(linear(8, 16).launches, 1);
+  EXPECT_EQ(linear(9, 16).launches, 2);
+  EXPECT_EQ(linear(8, 17).launches, 2);
+  EXPECT_EQ(linear(8, 16), (LoraVariant{.cluster = 8, .stages = 2}));
+  for_all_shapes(LoraOp::linear, [](LaunchShape s) {
+    s.has_workspace = false;
+    EXPECT_EQ(choose_variant(s).launches, 1) << s.num_tokens << " tokens, rank " << s.max_rank;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+  });
+}
+
+TEST(ChooseVariant, OneLaunchByRankAndTokens) {
+  EXPECT_EQ(linear_without_workspace(64, 16), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(linear_without_workspace(65, 16), (LoraVariant{.cluster = 2, .stages = 3}));
+  EXPECT_EQ(linear_without_workspace(65, 17),
+            (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
+  EXPECT_EQ(linear_without_workspace(1, 17),
+            (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
+}
+
+// The first of two launches is cut as the shrink alone.
+TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
+  int num_in_two = 0;
+  for_all_shapes(LoraOp::linear, [&](LaunchShape s) {
+    const LoraVariant chosen = choose_variant(s);
+    if (chosen.launches == 1) return;
+    ++num_in_two;
+    s.op = LoraOp::shrink;
+    EXPECT_EQ(chosen, in_two_launches(choose_variant(s)))
+        << s.num_tokens << " tokens, rank " << s.max_rank;
+  });
+  EXPECT_GT(num_in_two, 0);
+}
+
+// --- shrink -----------------------------------------------------------------------------------
+
+/// Of few adapters, and where each token may have its own.
+LoraVariant shrink_of(int64_t num_tokens, int64_t max_rank, int64_t num_slots,
+                      int64_t num_slices = 1) {
+  LaunchShape s = shape(LoraOp::shrink, num_tokens, max_rank);
+  s.num_slots = num_slots, s.num_slices = num_slices;
+  s.num_rank_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
+  return choose_variant(s);
+}
+
+TEST(ChooseVariant, ShrinkOfSmallRankByTokens) {
+  EXPECT_EQ(shrink(32, 16), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink(256, 16), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_TRUE(shrink(257, 16).is_wide());
+  EXPECT_EQ(shrink(32, 17).rank_tiles, 2);
+}
+
+// Fewer CTAs of a cluster, the more segments there are and the more adapters there may be.
+TEST(ChooseVariant, ShrinkOfSmallRankBySlots) {
+  EXPECT_EQ(shrink_of(32, 16, 32), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(64, 16, 16), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(64, 16, 17), (LoraVariant{.cluster = 4, .stages = 2}));
+  EXPECT_EQ(shrink_of(65, 16, 17), (LoraVariant{.cluster = 2, .stages = 2}));
+  EXPECT_EQ(shrink_of(256, 16, 64), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(257, 16, 64), (LoraVariant{.cluster = 2, .stages = 2}));
+  EXPECT_EQ(shrink_of(64, 16, 16, 3), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(65, 16, 16, 3), (LoraVariant{.cluster = 4, .stages = 2}));
+  EXPECT_EQ(shrink_of(64, 16, 64, 3), (LoraVariant{.cluster = 2, .stages = 2}));
+}
+
+TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
+  LaunchShape s = shape(LoraOp::shrink, 1, 16);
+  EXPECT_EQ(choose_variant(s).cluster, 8);
+  s.num_slices = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.cluster = 4, .stages = 2}));
+}
+
+TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
+  EXPECT_EQ(shrink(32, 64), (LoraVariant{.rank_tiles = 2, .cluster = 8}));
+  EXPECT_EQ(shrink_of(33, 64, 8), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(33, 64, 9), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(33, 17, 9), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(128, 64, 32), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(129, 64, 32), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(128, 33, 32), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(128, 32, 32), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(64, 65, 16), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(65, 65, 16), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(128, 64, 128), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(129, 64, 128), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(64, 65, 64), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(65, 65, 64), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(512, 64, 64), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+}
+
+// Where segments of 32 are full; of one slice of a small rank nothing is gained.
+TEST(ChooseVariant, ShrinkOfFewAdaptersTakes32Tokens) {
+  EXPECT_FALSE(shrink_of(64, 64, 2).is_wide());
+  EXPECT_EQ(shrink_of(65, 64, 2),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of(256, 64, 8),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_FALSE(shrink_of(255, 64, 8).is_wide());
+  EXPECT_EQ(shrink_of(128, 17, 4),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_FALSE(shrink_of(128, 16, 4).is_wide());
+  EXPECT_EQ(shrink_of(128, 16, 4, 2),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+}
+
+TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
+  LaunchShape s = shape(LoraOp::shrink, 32, 64);
+  s.num_rank_blocks = 2;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  s.num_in = 8192;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  s.num_in = 8193;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
+}
+
+TEST(ChooseVariant, WideByTokens) {
+  EXPECT_EQ(shrink(256, 64),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink(257, 64),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(
+      linear(257, 16),
+      (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 4, .launches = 2}));
+  LaunchShape s = shape(LoraOp::shrink, 8192, 512);
+  s.has_wgmma = false;
+  EXPECT_EQ(choose_variant(s),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+}
+
+// Where there are slots for an adapter for each eight tokens, up to 512 are narrow; up to 1,024
+// with one for each four.
+TEST(ChooseVariant, NarrowWhereStepsMayHaveManyAdapters) {
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    LaunchShape s = shape(op, 512, 64);
+    s.num_slots = 64;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+    s.num_slots = 63;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+    s.num_slots = 256, s.num_tokens = 1024;
+    EXPECT_FALSE(choose_variant(s).is_wide());
+    s.num_slots = 255;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+    s.num_slots = 2000, s.num_tokens = 1025;
+    EXPECT_TRUE(choose_variant(s).is_wide());
+  }
+  LaunchShape s = shape(LoraOp::expand, 65, 64);
+  s.num_slots = 8;
+  EXPECT_TRUE(choose_variant(s).is_wide());
+  s.num_slots = 9;
+  EXPECT_FALSE(choose_variant(s).is_wide());
+}
+
+/// So many work tiles of 64 ranks and 64 tokens.
+LoraVariant shrink_of_tiles(int64_t tiles, int64_t num_rank_blocks) {
+  LaunchShape s = shape(LoraOp::shrink, tiles / num_rank_blocks * 64, 64 * num_rank_blocks);
+  s.num_rank_blocks = num_rank_blocks;
+  return choose_variant(s);
+}
+
+// The largest cluster, then the deepest pipeline, for which all work tiles fit in one wave.
+TEST(ChooseVariant, WideByWorkTiles) {
+  EXPECT_EQ(shrink(30 * 64, 64),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink(30 * 64 + 1, 64),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(45, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(46, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(60, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(61, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(92, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(93, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(132, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(133, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(9999, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 3}));
+  EXPECT_EQ(
+      linear(9999, 16),
+      (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 3, .launches = 2}));
+  EXPECT_EQ(shrink_of_tiles(30, 2),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(45, 3),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(198, 3),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 3}));
+}
+
+// Each adapter's last segment counts half, up to as many as there are full ones.
+TEST(ChooseVariant, WideCountsSegmentsOfAdapters) {
+  const auto variant = [](int64_t num_slots) { return shrink_of(44 * 64, 64, num_slots); };
+  EXPECT_EQ(variant(3),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3}));
+  EXPECT_EQ(variant(4),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
+  EXPECT_EQ(variant(32),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
+  EXPECT_EQ(variant(34),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(variant(2000),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
+}
+
+// Tiles of 128 ranks where they fit in one wave: x is read half as often.
+TEST(ChooseVariant, WideOfSeveralBlocks) {
+  EXPECT_EQ(shrink_of_tiles(60, 2),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(62, 2),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(63, 3),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(120, 2),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(122, 2),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(200, 2),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 2, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(264, 2),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 2, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(266, 2), (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(201, 3), (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(264, 3), (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of_tiles(265, 5), (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(396, 2), (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(398, 2), (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(528, 2), (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(530, 2),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 2, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(399, 3),
+            (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 2, .stages = 3}));
+}
+
+// --- expand -----------------------------------------------------------------------------------
+
+// Every CTA of an expand has h from memory: nothing is gained by a cluster.
+TEST(ChooseVariant, ExpandByTokens) {
+  LaunchShape s = shape(LoraOp::expand, 64, 16);
+  EXPECT_EQ(choose_variant(s), (LoraVariant{}));
+  s.num_tokens = 65;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.token_tiles = 4, .stages = 2}));
+  s.aligned = false;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.stages = 3, .aligned = false}));
+  s.num_tokens = 2048;
+  s.aligned = true;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.token_tiles = 4, .stages = 2}));
+  s.num_tokens = 2049;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.token_tiles = 8, .stages = 2}));
+  s.has_wgmma = false;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.token_tiles = 4, .stages = 2}));
+}
+
+// Of the second launch the tokens are those of the first.
+TEST(ChooseExpandVariant, IsOfSoManyTokensAtOnce) {
+  for_all_shapes(LoraOp::linear, [](const LaunchShape& s) {
+    for (const int token_tiles : {1, 4, 8}) {
+      const LoraVariant v = choose_expand_variant(s, token_tiles);
+      const bool is_narrow_h = s.num_slices * ((s.max_rank + 63) / 64) <= 2;
+      const int64_t most_by_32 = s.max_rank <= 32 ? 2048 : is_narrow_h ? 256 : 512;
+      const bool makes_64 = token_tiles == 8 && s.num_tokens > most_by_32;
+      EXPECT_EQ(v.token_tiles, token_tiles == 8 && !makes_64 ? 4 : token_tiles);
+      EXPECT_EQ(v.needs_wgmma(), makes_64 && s.max_rank > 32);
+      EXPECT_EQ(v.cluster, 1);
+      EXPECT_EQ(v.launches, 1);
+    }
+  });
+}
+
+TEST(ChooseExpandVariant, ByRank) {
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 8, 16), 1).rank_tiles, 1);
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 8, 17), 1).rank_tiles, 2);
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 999, 16), 4),
+            (LoraVariant{.token_tiles = 4, .stages = 2}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 999, 17), 4),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 9999, 16), 8),
+            (LoraVariant{.token_tiles = 8, .stages = 2}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 9999, 32), 8),
+            (LoraVariant{.token_tiles = 8, .stages = 2}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 9999, 33), 8),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 9999, 33), 4),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+  EXPECT_EQ(choose_expand_variant(shape(LoraOp::expand, 9999, 32), 4),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+}
+
+// On wgmma beyond 512 tokens, of one or two panels of 64 ranks beyond 256.
+TEST(ChooseExpandVariant, OfWgmma) {
+  LaunchShape s = shape(LoraOp::expand, 512, 65);
+  s.num_slices = 2;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+  s.num_tokens = 513;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  s.num_slices = 1;
+  s.num_tokens = 257;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3}));
+  s.num_tokens = 256;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+  s.num_tokens = 513, s.max_rank = 32;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+  s.max_rank = 64, s.has_wgmma = false;
+  EXPECT_EQ(choose_expand_variant(s, 8),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .stages = 2}));
+}
+
+// In middling prefill of one panel or three it is the slower; of eight fp32 y leaves it no room.
+TEST(ChooseExpandVariant, StagesOfWgmma) {
+  const auto stages = [](int64_t num_tokens, int64_t max_rank, int64_t num_slices) {
+    LaunchShape s = shape(LoraOp::expand, num_tokens, max_rank);
+    s.num_slices = num_slices;
+    return choose_expand_variant(s, 8).stages;
+  };
+  EXPECT_EQ(stages(512, 64, 1), 3);
+  EXPECT_EQ(stages(513, 64, 1), 2);
+  EXPECT_EQ(stages(4096, 64, 1), 2);
+  EXPECT_EQ(stages(4097, 64, 1), 3);
+  EXPECT_EQ(stages(4096, 64, 2), 3);
+  EXPECT_EQ(stages(4096, 128, 1), 3);
+  EXPECT_EQ(stages(4096, 64, 3), 2);
+  EXPECT_EQ(stages(4097, 64, 3), 3);
+  EXPECT_EQ(stages(4096, 64, 4), 3);
+  EXPECT_EQ(stages(4097, 64, 7), 3);
+  EXPECT_EQ(stages(4097, 64, 8), 2);
+  EXPECT_EQ(stages(4097, 512, 1), 2);
+}
+
+// A stage holds all ranks where they fit, and two stages are for few tokens.
+TEST(ChooseExpandVariant, StagesByRankAndTokens) {
+  const auto variant = [](int64_t num_tokens, int64_t max_rank) {
+    return choose_expand_variant(shape(LoraOp::expand, num_tokens, max_rank), 1);
+  };
+  EXPECT_EQ(variant(8, 16), (LoraVariant{}));
+  EXPECT_EQ(variant(256, 16), (LoraVariant{}));
+  EXPECT_EQ(variant(32, 32), (LoraVariant{.rank_tiles = 2}));
+  EXPECT_EQ(variant(256, 32), (LoraVariant{.rank_tiles = 2}));
+  EXPECT_EQ(variant(32, 33), (LoraVariant{.rank_tiles = 2, .stages = 2}));
+  EXPECT_EQ(variant(32, 64), (LoraVariant{.rank_tiles = 2, .stages = 2}));
+  EXPECT_EQ(variant(32, 65), (LoraVariant{.rank_tiles = 4, .stages = 2}));
+  EXPECT_EQ(variant(33, 33), (LoraVariant{.rank_tiles = 4}));
+  EXPECT_EQ(variant(33, 512), (LoraVariant{.rank_tiles = 4}));
+}
+
+// --- tensors and GPUs that allow less ---------------------------------------------------------
+
+TEST(ChooseVariant, UnalignedTakesSingleNumbers) {
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink}) {
+    LaunchShape s = shape(op, 4096, 64);
+    s.aligned = false;
+    EXPECT_EQ(choose_variant(s),
+              (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false}));
+  }
+  LaunchShape s = shape(LoraOp::linear, 4096, 64);
+  s.aligned = false;
+  EXPECT_EQ(choose_expand_variant(s, 1), (LoraVariant{.stages = 3, .aligned = false}));
+}
+
+// Before sm_90 there are none.
+TEST(ChooseVariant, WithoutClusters) {
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    for (const bool aligned : {false, true}) {
+      for_all_shapes(op, [&](LaunchShape s) {
+        s.aligned = aligned;
+        s.has_clusters = s.has_wgmma = false;
+        const LoraVariant v = choose_variant(s);
+        EXPECT_EQ(v.cluster, 1);
+        EXPECT_EQ(v.launches, 1);
+        EXPECT_EQ(v.aligned, aligned);
+      });
+    }
+  }
+}
+
+// sm_90 alone has it. The rules are then those of 32 tokens, and otherwise the same.
+TEST(ChooseVariant, WithoutWgmma) {
+  int num_others = 0;
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    for_all_shapes(op, [&](LaunchShape s) {
+      const LoraVariant with = choose_variant(s);
+      s.has_wgmma = false;
+      const LoraVariant without = choose_variant(s);
+      EXPECT_FALSE(without.needs_wgmma());
+      EXPECT_EQ(without.is_wide(), with.is_wide());
+      if (with.token_tiles == 8)
+        ++num_others;
+      else
+        EXPECT_EQ(without, with);
+    });
+  }
+  EXPECT_GT(num_others, 0);
+}
+
+// --- text -------------------------------------------------------------------------------------
+
+// Every field: a line of a log says which kernel ran.
+TEST(Describe, NamesEveryField) {
+  EXPECT_EQ(describe(LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3, .launches = 2}),
+            "rank_tiles=4 token_tiles=8 cluster=1 stages=3 aligned=true launches=2");
+  EXPECT_EQ(describe(LoraVariant{.cluster = 8, .aligned = false}),
+            "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1");
+  EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
+            "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
+            "num_rank_blocks=1 has_workspace=true aligned=true has_clusters=true has_wgmma=true");
+}
+
+}  // namespace
+}  // namespace loratory::gpu
