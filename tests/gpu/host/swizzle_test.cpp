@@ -1,4 +1,5 @@
-// Places in shared memory: everything has its own, and what is read at once shares no bank.
+// Offsets in shared memory: every vector has its own, and vectors that are read at once share no
+// bank.
 #include "gpu/plan/swizzle.hpp"
 
 #include <gtest/gtest.h>
@@ -40,14 +41,14 @@ void expect_tile_is_sound() {
     }
   }
 }
-TEST(PlaceInTile, FillsTheTileAndSharesNoBank) {
+TEST(SwizzleRows, FillsTheTileAndSharesNoBank) {
   expect_tile_is_sound<2>();
   expect_tile_is_sound<4>();
   expect_tile_is_sound<8>();
 }
 
 // The layout that wgmma reads: bits 4 to 6 of an address differ by bits 7 to 9.
-TEST(PlaceOf, IsTheSwizzleOf128Bytes) {
+TEST(Swizzle128b, IsWhatWgmmaReads) {
   for (int row = 0; row < 128; ++row) {
     for (int vec = 0; vec < 8; ++vec) {
       const int plain = row * 128 + vec * 16;
@@ -105,7 +106,7 @@ void expect_columns_are_sound() {
     }
   }
 }
-TEST(PlaceOfColumn, FillsTheTileAndSharesNoBank) {
+TEST(SwizzleColumns, FillsTheTileAndSharesNoBank) {
   expect_columns_are_sound<2>();
   expect_columns_are_sound<4>();
   expect_columns_are_sound<8>();
