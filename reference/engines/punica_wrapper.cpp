@@ -1,5 +1,7 @@
 #include "reference/engines/punica_wrapper.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -15,7 +17,7 @@ int32_t slot_of(const PunicaRequest& request, std::span<const PunicaSlot> slots)
   if (!request.adapter) return kBaseSlot;
   const auto holds = [&](const PunicaSlot& s) { return s.adapter == request.adapter; };
   const auto found = std::find_if(slots.begin(), slots.end(), holds);
-  const std::string place = "adapter " + std::to_string(*request.adapter);
+  const std::string place = fmt::format("adapter {}", *request.adapter);
   if (found == slots.end()) throw InputError(place, "is in no slot of this step");
   if (std::find_if(found + 1, slots.end(), holds) != slots.end()) {
     throw InputError(place, "is in two slots");
@@ -202,7 +204,7 @@ void PunicaWrapper::add_lora_embedding(std::span<const int64_t> token_ids,
   Tensor h(a_transposed.dtype, {1, int64_t(token_ids.size()), a_transposed.size(2)});
   for (size_t t = 0; t < token_ids.size(); ++t) {
     if (token_ids[t] < 0 || token_ids[t] >= key_->vocab_size) {
-      throw InputError("token_ids[" + std::to_string(t) + "]", "is outside the vocabulary");
+      throw InputError(fmt::format("token_ids[{}]", t), "is outside the vocabulary");
     }
     const int64_t row = embedding_indices_[1][t] + token_ids[t];
     for (int64_t j = 0; j < a_transposed.size(2); ++j) {

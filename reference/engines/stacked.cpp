@@ -1,8 +1,9 @@
 #include "reference/engines/stacked.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 #include "reference/lora/check_args.hpp"
@@ -14,7 +15,7 @@ namespace {
 void check_part(std::string_view place, const SlotRows& part, int64_t num_slots, int64_t num_rows,
                 int64_t max_rank) {
   const auto fail = [&](std::string_view what, int64_t value) {
-    throw InputError(place, std::string(what) + " " + std::to_string(value) + " lies outside");
+    throw InputError(place, fmt::format("{} {} lies outside", what, value));
   };
   if (part.slot < 0 || part.slot >= num_slots) fail("slot", part.slot);
   if (part.rank < 0 || part.rank > max_rank) fail("rank", part.rank);

@@ -1,8 +1,9 @@
 #include "reference/layout/batch_layout.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 
@@ -35,10 +36,9 @@ std::vector<int32_t> token_slots(std::span<const RequestTokens> requests) {
 void check_slots(std::span<const int32_t> slots, int32_t max_loras) {
   for (size_t t = 0; t < slots.size(); ++t) {
     if (slots[t] >= kBaseSlot && slots[t] < max_loras) continue;
-    throw InputError(
-        "slots[" + std::to_string(t) + "]",
-        "slot " + std::to_string(slots[t]) + " with max_loras " + std::to_string(max_loras),
-        "use -1 for the base model or a slot below max_loras");
+    throw InputError(fmt::format("slots[{}]", t),
+                     fmt::format("slot {} with max_loras {}", slots[t], max_loras),
+                     "use -1 for the base model or a slot below max_loras");
   }
 }
 

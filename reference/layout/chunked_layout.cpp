@@ -1,8 +1,9 @@
 #include "reference/layout/chunked_layout.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 
@@ -17,8 +18,8 @@ void check(std::span<const RequestTokens> requests, int32_t segment_size, size_t
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].slot >= 0 && size_t(requests[i].slot) < num_ranks) continue;
-    throw InputError("requests[" + std::to_string(i) + "]",
-                     "slot " + std::to_string(requests[i].slot) + " has no rank",
+    throw InputError(fmt::format("requests[{}]", i),
+                     fmt::format("slot {} has no rank", requests[i].slot),
                      "give the base model a slot of rank 0");
   }
 }

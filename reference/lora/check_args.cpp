@@ -1,5 +1,7 @@
 #include "reference/lora/check_args.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
 
@@ -9,15 +11,15 @@ namespace loratory::reference {
 namespace {
 
 std::string text(std::span<const int64_t> shape) {
-  std::string out;
+  std::vector<std::string> sizes;
   for (const int64_t size : shape) {
-    out += (out.empty() ? "[" : ", ") + (size == kAnySize ? "any" : std::to_string(size));
+    sizes.push_back(size == kAnySize ? "any" : fmt::format("{}", size));
   }
-  return out + "]";
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
 }
 
 std::string element(std::string_view place, size_t index) {
-  return std::string(place) + "[" + std::to_string(index) + "]";
+  return fmt::format("{}[{}]", place, index);
 }
 
 }  // namespace
@@ -40,7 +42,7 @@ void check_shape(std::string_view place, const ConstTensorView& view,
 
 void check_wide_dtype(std::string_view place, Dtype dtype) {
   if (!is_quantized(dtype)) return;
-  throw InputError(place, "has dtype " + std::string(name(dtype)) + " and no scale tensors",
+  throw InputError(place, fmt::format("has dtype {} and no scale tensors", name(dtype)),
                    "use f32, f16 or bf16");
 }
 
@@ -51,33 +53,32 @@ void check_output(std::string_view function, const TensorView& y, int64_t num_to
   check_wide_dtype(place, y.dtype);
   if (offset_start < 0) throw InputError(std::string(function) + ": offset_start", "is negative");
   if (offset_start + num_columns <= y.size(1)) return;
-  throw InputError(place, "has " + std::to_string(y.size(1)) + " columns, the slices end at " +
-                              std::to_string(offset_start + num_columns));
+  throw InputError(place, fmt::format("has {} columns, the slices end at {}", y.size(1),
+                                      offset_start + num_columns));
 }
 
 void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other, Dtype expected) {
   if (dtype == expected) return;
-  throw InputError(place, "has dtype " + std::string(name(dtype)) + ", " + std::string(other) +
-                              " has " + std::string(name(expected)));
+  throw InputError(place,
+                   fmt::format("has dtype {}, {} has {}", name(dtype), other, name(expected)));
 }
 
 void check_ranks(std::string_view place, std::span<const int32_t> ranks, int64_t max_loras,
                  int64_t max_rank) {
   if (int64_t(ranks.size()) != max_loras) {
-    throw InputError(place, "has " + std::to_string(ranks.size()) + " ranks for " +
-                                std::to_string(max_loras) + " slots");
+    throw InputError(place, fmt::format("has {} ranks for {} slots", ranks.size(), max_loras));
   }
   for (size_t s = 0; s < ranks.size(); ++s) {
     if (ranks[s] >= 0 && ranks[s] <= max_rank) continue;
-    throw InputError(element(place, s), "rank " + std::to_string(ranks[s]) + " is outside [0, " +
-                                            std::to_string(max_rank) + "]");
+    throw InputError(element(place, s),
+                     fmt::format("rank {} is outside [0, {}]", ranks[s], max_rank));
   }
 }
 
 void check_scalings(std::string_view place, std::span<const float> scalings, int64_t max_loras) {
   if (int64_t(scalings.size()) != max_loras) {
-    throw InputError(place, "has " + std::to_string(scalings.size()) + " scalings for " +
-                                std::to_string(max_loras) + " slots");
+    throw InputError(place,
+                     fmt::format("has {} scalings for {} slots", scalings.size(), max_loras));
   }
   for (size_t s = 0; s < scalings.size(); ++s) {
     if (!std::isfinite(scalings[s])) throw InputError(element(place, s), "is not finite");

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reference/layout/partition.hpp"
@@ -22,7 +24,7 @@ void check_expand(const ExpandArgs& args) {
   int64_t num_columns = 0;
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const ExpandSlice& slice = args.slices[i];
-    const std::string place = "expand: slices[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("expand: slices[{}]", i);
     check_shape(place + ".b", slice.b, {max_loras(args), kAnySize, kAnySize});
     check_wide_dtype(place + ".b", slice.b.dtype);
     check_ranks(place + ".ranks", slice.ranks, max_loras(args),

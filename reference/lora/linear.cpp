@@ -1,5 +1,7 @@
 #include "reference/lora/linear.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -23,7 +25,7 @@ void check_linear(const LinearArgs& args) {
   const auto num_tokens = int64_t(args.slots.size());
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const LoraSlice& slice = args.slices[i];
-    const std::string place = "lora_linear: slices[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("lora_linear: slices[{}]", i);
     check_shape(place + ".a", slice.a, {int64_t(slice.ranks.size()), kAnySize, kAnySize});
     check_shape(place + ".b", slice.b, {int64_t(slice.ranks.size()), kAnySize, kAnySize});
     check_same_dtype(place + ".b", slice.b.dtype, "a", slice.a.dtype);
@@ -99,9 +101,8 @@ void lora_embedding(const EmbeddingArgs& args) {
   for (int64_t t = 0; t < num_tokens; ++t) {
     const int64_t id = args.token_ids[t];
     if (id < 0 || id >= slice.a.size(2)) {
-      throw InputError("lora_embedding: token_ids[" + std::to_string(t) + "]",
-                       "id " + std::to_string(id) + " is outside the vocabulary of " +
-                           std::to_string(slice.a.size(2)));
+      throw InputError(fmt::format("lora_embedding: token_ids[{}]", t),
+                       fmt::format("id {} is outside the vocabulary of {}", id, slice.a.size(2)));
     }
     const int32_t slot = args.slots[t];
     const int32_t rank = slot == kBaseSlot ? 0 : slice.ranks[slot];

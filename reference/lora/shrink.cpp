@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reference/layout/partition.hpp"
@@ -23,7 +25,7 @@ void check_shrink(const ShrinkArgs& args) {
   check_wide_dtype("shrink: h", args.h.dtype);
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const ShrinkSlice& slice = args.slices[i];
-    const std::string place = "shrink: slices[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("shrink: slices[{}]", i);
     check_shape(place + ".a", slice.a, {max_loras(args), kAnySize, args.x.size(1)});
     check_same_dtype(place + ".a", slice.a.dtype, "x", args.x.dtype);
     check_ranks(place + ".ranks", slice.ranks, max_loras(args),

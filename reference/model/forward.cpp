@@ -1,6 +1,6 @@
 #include "reference/model/forward.hpp"
 
-#include <string>
+#include <fmt/format.h>
 
 #include "reference/base/input_error.hpp"
 #include "reference/model/kernels.hpp"
@@ -18,15 +18,14 @@ void check(const Model& model, const TokenBatch& batch) {
   }
   for (size_t t = 0; t < num_tokens; ++t) {
     if (batch.ids[t] < 0 || batch.ids[t] >= model.config.vocab) {
-      throw InputError("forward: ids[" + std::to_string(t) + "]",
-                       "id " + std::to_string(batch.ids[t]) + " is outside the vocabulary of " +
-                           std::to_string(model.config.vocab));
+      throw InputError(
+          fmt::format("forward: ids[{}]", t),
+          fmt::format("id {} is outside the vocabulary of {}", batch.ids[t], model.config.vocab));
     }
   }
   for (const int64_t t : batch.logits_of) {
     if (t < 0 || t >= int64_t(num_tokens)) {
-      throw InputError("forward: logits_of",
-                       "names token " + std::to_string(t) + " of " + std::to_string(num_tokens));
+      throw InputError("forward: logits_of", fmt::format("names token {} of {}", t, num_tokens));
     }
   }
 }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "reference/model/rope.hpp"
 
 namespace loratory::reference {
@@ -27,13 +29,13 @@ double rope_attention_factor(const RopeConfig& config) {
 void check_positions(const RopeConfig& config, std::span<const int64_t> positions) {
   for (const int64_t position : positions) {
     if (position < 0 || position >= (int64_t{1} << 24)) {
-      throw InputError("rope", "position " + std::to_string(position) + " is not in [0, 2^24)");
+      throw InputError("rope", fmt::format("position {} is not in [0, 2^24)", position));
     }
     if (config.scaling == RopeScaling::dynamic &&
         position >= config.original_max_position_embeddings) {
       throw InputError("rope",
-                       "position " + std::to_string(position) + " needs dynamic scaling beyond " +
-                           std::to_string(config.original_max_position_embeddings),
+                       fmt::format("position {} needs dynamic scaling beyond {}", position,
+                                   config.original_max_position_embeddings),
                        "use a shorter context, or linear, llama3 or yarn scaling");
     }
   }

@@ -1,11 +1,12 @@
 #include "reference/model/sampling.hpp"
 
+#include <fmt/format.h>
+
 #include <Random123/philox.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "reference/base/input_error.hpp"
@@ -17,13 +18,13 @@ void check(const Vector<float>& logits, const SamplingParams& params) {
   if (logits.size() == 0) throw InputError("sample: logits", "are empty");
   if (!(params.temperature >= 0) || std::isinf(params.temperature)) {
     throw InputError("sample: temperature",
-                     std::to_string(params.temperature) + " is not a finite number >= 0");
+                     fmt::format("{} is not a finite number >= 0", params.temperature));
   }
   if (params.top_k < 0) {
-    throw InputError("sample: top_k", std::to_string(params.top_k) + " is negative");
+    throw InputError("sample: top_k", fmt::format("{} is negative", params.top_k));
   }
   if (!(params.top_p > 0 && params.top_p <= 1)) {
-    throw InputError("sample: top_p", std::to_string(params.top_p) + " is not in (0, 1]");
+    throw InputError("sample: top_p", fmt::format("{} is not in (0, 1]", params.top_p));
   }
 }
 
@@ -99,8 +100,8 @@ int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_
 
 double log_probability(const Vector<float>& logits, int32_t token) {
   if (token < 0 || token >= logits.size()) {
-    throw InputError("log_probability: token", std::to_string(token) + " is outside the " +
-                                                   std::to_string(logits.size()) + " logits");
+    throw InputError("log_probability: token",
+                     fmt::format("{} is outside the {} logits", token, logits.size()));
   }
   const double top = logits.cast<double>().maxCoeff();
   double total = 0;

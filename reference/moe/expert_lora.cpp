@@ -1,5 +1,7 @@
 #include "reference/moe/expert_lora.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -10,7 +12,7 @@ namespace loratory::reference {
 namespace {
 
 std::string slice_place(const char* operation, size_t i) {
-  return std::string(operation) + ": slices[" + std::to_string(i) + "]";
+  return fmt::format("{}: slices[{}]", operation, i);
 }
 
 void check_tiles(const std::vector<ExpertTile>& tiles, int64_t max_loras, int64_t num_experts,
@@ -18,12 +20,12 @@ void check_tiles(const std::vector<ExpertTile>& tiles, int64_t max_loras, int64_
   for (const ExpertTile& tile : tiles) {
     const bool slot_exists = tile.slot >= 0 && tile.slot < max_loras;
     if (!slot_exists || tile.expert < 0 || tile.expert >= num_experts) {
-      throw InputError("moe: tiles", "slot " + std::to_string(tile.slot) + ", expert " +
-                                         std::to_string(tile.expert) + " do not exist");
+      throw InputError("moe: tiles",
+                       fmt::format("slot {}, expert {} do not exist", tile.slot, tile.expert));
     }
     for (const int64_t row : tile.rows) {
       if (row >= 0 && row < num_rows) continue;
-      throw InputError("moe: tiles", "row " + std::to_string(row) + " does not exist");
+      throw InputError("moe: tiles", fmt::format("row {} does not exist", row));
     }
   }
 }
@@ -47,7 +49,7 @@ void check_shrink(const ExpertShrinkArgs& args) {
   check_adapters(args.adapters, args.rows);
   check_shape("expert_shrink: x", args.x, {kAnySize, kAnySize});
   if (args.x.size(0) != num_rows && args.x.size(0) != args.rows.num_tokens()) {
-    throw InputError("expert_shrink: x", "has " + std::to_string(args.x.size(0)) + " rows",
+    throw InputError("expert_shrink: x", fmt::format("has {} rows", args.x.size(0)),
                      "one for each token, or one for each expert of each token");
   }
   check_wide_dtype("expert_shrink: x", args.x.dtype);
@@ -123,8 +125,8 @@ void check_expert_expand(const ExpertExpandArgs& args) {
     end += slice.b.size(2);
   }
   if (end > args.y.size(1)) {
-    throw InputError("expert_expand: y", "has " + std::to_string(args.y.size(1)) +
-                                             " columns, the slices end at " + std::to_string(end));
+    throw InputError("expert_expand: y",
+                     fmt::format("has {} columns, the slices end at {}", args.y.size(1), end));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "reference/moe/expert_lora_buffer.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reference/base/input_error.hpp"
@@ -16,18 +18,18 @@ ExpertLoraBuffer::ExpertLoraBuffer(Dtype dtype, const ExpertBufferSizes& sizes)
 
 void ExpertLoraBuffer::check(int32_t slot) const {
   if (slot >= 0 && slot < sizes_.max_loras) return;
-  throw InputError("ExpertLoraBuffer: slot", std::to_string(slot) + " does not exist");
+  throw InputError("ExpertLoraBuffer: slot", fmt::format("{} does not exist", slot));
 }
 
 void ExpertLoraBuffer::check(int32_t slot, const LoraModule& module) const {
-  const std::string place = "slot " + std::to_string(slot) + ", " + to_string(module.id);
+  const std::string place = fmt::format("slot {}, {}", slot, to_string(module.id));
   check_shape(place + ": A", module.a, {module.rank, sizes_.num_in});
   check_shape(place + ": B", module.b, {sizes_.num_out, module.rank});
   check_wide_dtype(place + ": A", module.a.dtype);
   check_wide_dtype(place + ": B", module.b.dtype);
   if (module.rank > sizes_.max_rank) {
-    throw InputError(place, "rank " + std::to_string(module.rank) + " does not fit in " +
-                                std::to_string(sizes_.max_rank));
+    throw InputError(place,
+                     fmt::format("rank {} does not fit in {}", module.rank, sizes_.max_rank));
   }
 }
 

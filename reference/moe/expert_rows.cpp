@@ -1,5 +1,7 @@
 #include "reference/moe/expert_rows.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -10,15 +12,13 @@ namespace loratory::reference {
 namespace {
 
 std::string element(const std::string& place, size_t index) {
-  return place + "[" + std::to_string(index) + "]";
+  return fmt::format("{}[{}]", place, index);
 }
 
 void check_in_range(const std::string& place, size_t index, int64_t value, int64_t low,
                     int64_t end) {
   if (value >= low && value < end) return;
-  throw InputError(element(place, index), std::to_string(value) + " is outside [" +
-                                              std::to_string(low) + ", " + std::to_string(end) +
-                                              ")");
+  throw InputError(element(place, index), fmt::format("{} is outside [{}, {})", value, low, end));
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ int32_t ExpertRows::local_expert(int64_t row) const {
 void check_rows(const ExpertRows& rows, int64_t num_experts) {
   const auto k = size_t(rows.experts_per_token);
   if (rows.experts_per_token < 1 || rows.experts.size() % k != 0) {
-    throw InputError("moe: experts", std::to_string(rows.experts.size()) + " for " +
-                                         std::to_string(rows.experts_per_token) + " a token");
+    throw InputError("moe: experts",
+                     fmt::format("{} for {} a token", rows.experts.size(), rows.experts_per_token));
   }
   for (size_t e = 0; e < rows.expert_map.size(); ++e) {
     check_in_range("moe: expert_map", e, rows.expert_map[e], -1, num_experts);
@@ -44,7 +44,7 @@ void check_rows(const ExpertRows& rows, int64_t num_experts) {
     const auto here = rows.experts.begin() + ptrdiff_t(row);
     if (std::find(first, here, *here) != here) {
       throw InputError(element("moe: experts", row),
-                       "expert " + std::to_string(*here) + " twice for one token");
+                       fmt::format("expert {} twice for one token", *here));
     }
   }
 }
@@ -54,8 +54,8 @@ void check_adapters(const TokenAdapters& adapters, const ExpertRows& rows) {
     throw InputError("moe: adapter_enabled", "is empty", "one for each slot, one for slot -1");
   }
   if (int64_t(adapters.slots.size()) != rows.num_tokens()) {
-    throw InputError("moe: slots", std::to_string(adapters.slots.size()) + " for " +
-                                       std::to_string(rows.num_tokens()) + " tokens");
+    throw InputError("moe: slots",
+                     fmt::format("{} for {} tokens", adapters.slots.size(), rows.num_tokens()));
   }
   check_slots(adapters.slots, adapters.max_loras());
 }

@@ -1,5 +1,7 @@
 #include "reference/moe/moe_layer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -27,7 +29,7 @@ void check_moe(const MoeArgs& args) {
   if (args.router_weight_on_input && args.rows.experts_per_token != 1) {
     throw InputError(
         "moe_layer: router_weight_on_input",
-        "needs one expert per token, but there are " + std::to_string(args.rows.experts_per_token));
+        fmt::format("needs one expert per token, but there are {}", args.rows.experts_per_token));
   }
   if (args.activation == Activation::gpt_oss && !args.gated) {
     throw InputError("moe_layer: activation", "gpt_oss needs a gate");
@@ -127,7 +129,7 @@ void add_delta(const MoeArgs& args, const MoeLora& lora, const std::vector<Exper
 
 void check_moe_lora(const MoeArgs& args, const MoeLora& lora) {
   if (lora.w13.size() != (args.gated ? 2 : 1)) {
-    throw InputError("moe_layer: lora.w13", "has " + std::to_string(lora.w13.size()) + " slices",
+    throw InputError("moe_layer: lora.w13", fmt::format("has {} slices", lora.w13.size()),
                      "gate and up, or one if the layer is not gated");
   }
   const int64_t inner = args.w2.size(2), hidden = args.w2.size(1), experts = args.w2.size(0);

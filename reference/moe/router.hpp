@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "reference/base/input_error.hpp"
 #include "reference/moe/exponential.hpp"
 #include "reference/numerics/matrix.hpp"
 
@@ -45,13 +43,13 @@ Vector<Real> softmax_in_order(const Vector<Real>& values) {
   return out;
 }
 
+/// InputError: k outside [1, num_experts].
+void check_num_chosen(int64_t k, int64_t num_experts);
+
 /// The indices of the k largest values, largest first.
 template <typename Real>
 std::vector<int32_t> largest_indices(const Vector<Real>& values, int64_t k) {
-  if (k < 1 || k > values.size()) {
-    throw InputError("router: k", std::to_string(k) + " experts of " +
-                                      std::to_string(values.size()) + " are asked for");
-  }
+  check_num_chosen(k, values.size());
   std::vector<int32_t> chosen;
   std::vector<bool> taken(size_t(values.size()), false);
   while (int64_t(chosen.size()) < k) {

@@ -1,7 +1,8 @@
 #include "reference/moe/weight_layout.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 #include "reference/lora/check_args.hpp"
@@ -20,7 +21,7 @@ void copy_axis(const ConstTensorView& view, const TensorView& out) {
 
 void require_even(std::string_view place, int64_t size) {
   if (size % 2 == 0) return;
-  throw InputError(place, "has an odd number of rows, " + std::to_string(size));
+  throw InputError(place, fmt::format("has an odd number of rows, {}", size));
 }
 
 }  // namespace
@@ -34,8 +35,8 @@ Tensor copy_of(const ConstTensorView& view) {
 ConstTensorView narrow(const ConstTensorView& view, size_t axis, int64_t begin, int64_t size) {
   const bool axis_exists = axis < view.num_axes();
   if (!axis_exists || begin < 0 || size < 0 || begin + size > view.size(axis)) {
-    throw InputError("narrow", "[" + std::to_string(begin) + ", " + std::to_string(begin + size) +
-                                   ") is not inside axis " + std::to_string(axis));
+    throw InputError("narrow",
+                     fmt::format("[{}, {}) is not inside axis {}", begin, begin + size, axis));
   }
   ConstTensorView part = view;
   part.data += begin * view.strides[axis] * int64_t(size_bytes(view.dtype));
@@ -86,8 +87,8 @@ Tensor shard_gate_up(const ConstTensorView& fused, GateUpLayout layout, int64_t 
   const GateUp parts = split_gate_up(fused, layout);
   const int64_t inner = parts.gate.size(1);
   if (num_tp_ranks < 1 || inner % num_tp_ranks != 0) {
-    throw InputError("shard_gate_up", std::to_string(num_tp_ranks) + " tp_ranks do not divide " +
-                                          std::to_string(inner) + " rows");
+    throw InputError("shard_gate_up",
+                     fmt::format("{} tp_ranks do not divide {} rows", num_tp_ranks, inner));
   }
   const int64_t size = inner / num_tp_ranks, begin = tp_rank * size;
   return join_gate_up({narrow(parts.gate, 1, begin, size), narrow(parts.up, 1, begin, size)},
@@ -121,8 +122,8 @@ GateUp blocks_of(const ConstTensorView& b) {
     for (int64_t n = 0; n < 2 * inner; ++n) {
       for (int64_t j = 0; j < rank; ++j) {
         if (b.get(e, n, n < inner ? rank + j : j) == 0) continue;
-        throw InputError("blocks_of", "row " + std::to_string(n) + " of expert " +
-                                          std::to_string(e) + " reaches into the other block");
+        throw InputError("blocks_of",
+                         fmt::format("row {} of expert {} reaches into the other block", n, e));
       }
     }
   }

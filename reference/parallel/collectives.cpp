@@ -1,7 +1,8 @@
 #include "reference/parallel/collectives.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 
@@ -19,15 +20,17 @@ void check_parts(const char* place, const std::vector<Tensor>& parts, int64_t fr
       alike = int64_t(axis) == free_axis || part.shape()[axis] == parts[0].shape()[axis];
     }
     if (alike) continue;
-    throw InputError(place, "the tensor of tp_rank " + std::to_string(p) +
-                                " differs from that of tp_rank 0 in shape, layout or dtype");
+    throw InputError(
+        place,
+        fmt::format(
+            "the tensor of tp_rank {} differs from that of tp_rank 0 in shape, layout or dtype",
+            p));
   }
 }
 
 void check_axis(const char* place, const Tensor& t, int64_t axis) {
   if (axis >= 0 && axis < int64_t(t.shape().size())) return;
-  throw InputError(place, "axis " + std::to_string(axis) + " of a tensor of " +
-                              std::to_string(t.shape().size()) + " axes");
+  throw InputError(place, fmt::format("axis {} of a tensor of {} axes", axis, t.shape().size()));
 }
 
 /// How many runs of neighbouring bytes a cut along an axis makes.
@@ -94,8 +97,8 @@ std::vector<Tensor> split(const Tensor& whole, int64_t num_tp_ranks, int64_t axi
   check_axis("split", whole, axis);
   const int64_t size = whole.shape()[size_t(axis)];
   if (num_tp_ranks < 1 || size % num_tp_ranks != 0) {
-    throw InputError("split", "axis of size " + std::to_string(size) +
-                                  " is not divisible by tp_size " + std::to_string(num_tp_ranks));
+    throw InputError(
+        "split", fmt::format("axis of size {} is not divisible by tp_size {}", size, num_tp_ranks));
   }
   Extents shape = whole.shape();
   shape[size_t(axis)] = size / num_tp_ranks;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reference/base/input_error.hpp"
@@ -15,7 +17,7 @@ LoraPair with_rows(const LoraPair& pair, int64_t begin, int64_t count) {
   return part;
 }
 
-std::string place(size_t index) { return "lora_pairs[" + std::to_string(index) + "]"; }
+std::string place(size_t index) { return fmt::format("lora_pairs[{}]", index); }
 
 /// Appends the parts of pairs[index] from slice out.size() on.
 void append_parts(const LoraPair& pair, size_t index, const std::vector<int64_t>& output_sizes,
@@ -41,10 +43,10 @@ LoraPairs expand_packed(const LoraPairs& pairs, const std::vector<int64_t>& outp
     } else if (pairs.size() == output_sizes.size() && out.size() == i) {
       out.emplace_back(std::nullopt);
     } else {
-      throw InputError(place(i),
-                       "is None in a list of " + std::to_string(pairs.size()) + " for " +
-                           std::to_string(output_sizes.size()) + " slices",
-                       "give one entry for each slice");
+      throw InputError(
+          place(i),
+          fmt::format("is None in a list of {} for {} slices", pairs.size(), output_sizes.size()),
+          "give one entry for each slice");
     }
   }
   if (out.size() != output_sizes.size()) throw InputError(place(pairs.size()), kMisaligned);

@@ -1,7 +1,8 @@
 #include "reference/parallel/layer_shards.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
 #include <string_view>
 
 #include "reference/base/input_error.hpp"
@@ -10,14 +11,13 @@ namespace loratory::reference {
 namespace {
 
 void require_positive(std::string_view what, int64_t size) {
-  if (size < 1) throw InputError(what, "is " + std::to_string(size), "must be at least 1");
+  if (size < 1) throw InputError(what, fmt::format("is {}", size), "must be at least 1");
 }
 
 int64_t part_of(std::string_view what, int64_t size, int64_t num_tp_ranks) {
   require_positive(what, size);
   if (size % num_tp_ranks == 0) return size / num_tp_ranks;
-  throw InputError(
-      what, std::to_string(size) + " is not divisible by tp_size " + std::to_string(num_tp_ranks));
+  throw InputError(what, fmt::format("{} is not divisible by tp_size {}", size, num_tp_ranks));
 }
 
 Range part(std::string_view what, int64_t size, int64_t num_tp_ranks, int64_t p) {
@@ -56,9 +56,8 @@ QkvParts qkv_parts(const QkvSizes& sizes, int64_t num_tp_ranks, int64_t p) {
     return {q, {p * heads * sizes.head_dim, heads * sizes.head_dim}};
   }
   if (num_tp_ranks % sizes.num_kv_heads != 0) {
-    throw InputError("key-value heads", std::to_string(sizes.num_kv_heads) +
-                                            " do not divide tp_size " +
-                                            std::to_string(num_tp_ranks));
+    throw InputError("key-value heads",
+                     fmt::format("{} do not divide tp_size {}", sizes.num_kv_heads, num_tp_ranks));
   }
   const int64_t rep = num_tp_ranks / sizes.num_kv_heads;
   return {q, {p / rep * sizes.head_dim, sizes.head_dim}};
@@ -179,8 +178,8 @@ LayerShards vocab_shards(const ParallelConfig& parallel, int64_t hidden, int64_t
                          int64_t padded_vocab) {
   LayerShards layer = start(parallel, hidden, {vocab});
   if (padded_vocab < vocab) {
-    throw InputError("padded vocabulary", std::to_string(padded_vocab) + " is less than " +
-                                              std::to_string(vocab) + " tokens");
+    throw InputError("padded vocabulary",
+                     fmt::format("{} is less than {} tokens", padded_vocab, vocab));
   }
   for (int64_t p = 0; p < parallel.tp_size; ++p) {
     const Range rows = part("padded vocabulary", padded_vocab, parallel.tp_size, p);

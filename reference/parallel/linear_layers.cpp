@@ -1,6 +1,6 @@
 #include "reference/parallel/linear_layers.hpp"
 
-#include <string>
+#include <fmt/format.h>
 
 #include "reference/base/input_error.hpp"
 #include "reference/layout/batch_layout.hpp"
@@ -21,9 +21,8 @@ ConstTensorView columns_of(ConstTensorView matrix, const Range& columns) {
 void check_layer_input(const LayerShards& layer, const LayerInput& in) {
   const auto num_tp_ranks = size_t(layer.tp_size());
   if (in.x.size() != num_tp_ranks || in.buffers.size() != num_tp_ranks) {
-    throw InputError("layer input", std::to_string(in.x.size()) + " inputs and " +
-                                        std::to_string(in.buffers.size()) + " buffers for " +
-                                        std::to_string(num_tp_ranks) + " tp_ranks");
+    throw InputError("layer input", fmt::format("{} inputs and {} buffers for {} tp_ranks",
+                                                in.x.size(), in.buffers.size(), num_tp_ranks));
   }
   check_shape("layer input: weight", in.weight, {layer.total_out(), layer.num_in});
   if (in.bias) check_shape("layer input: bias", *in.bias, {layer.total_out()});

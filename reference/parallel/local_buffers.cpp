@@ -1,5 +1,7 @@
 #include "reference/parallel/local_buffers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -9,9 +11,7 @@
 namespace loratory::reference {
 namespace {
 
-std::string text(int64_t rows, int64_t columns) {
-  return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
-}
+std::string text(int64_t rows, int64_t columns) { return fmt::format("[{}, {}]", rows, columns); }
 
 void check_pair(const std::string& place, const LayerShards& layer, const LoraPair& pair,
                 int64_t num_out) {
@@ -20,8 +20,8 @@ void check_pair(const std::string& place, const LayerShards& layer, const LoraPa
   };
   const int64_t rank = pair.a.num_axes() == 2 ? pair.rank() : 0;
   if (rank < 1 || rank > layer.parallel.max_lora_rank) {
-    throw InputError(place + ".a", "rank " + std::to_string(rank) + " is outside [1, " +
-                                       std::to_string(layer.parallel.max_lora_rank) + "]");
+    throw InputError(place + ".a",
+                     fmt::format("rank {} is outside [1, {}]", rank, layer.parallel.max_lora_rank));
   }
   if (!fits(pair.a, rank, layer.num_in)) {
     throw InputError(place + ".a", "is not " + text(rank, layer.num_in));
@@ -95,14 +95,14 @@ Tensor take_rows(const ConstTensorView& source, const std::vector<Range>& ranges
 LocalPairs slice_pairs(const LayerShards& layer, int64_t tp_rank, const LoraPairs& pairs,
                        Dtype dtype) {
   if (pairs.size() != layer.num_slices()) {
-    throw InputError("lora_pairs", std::to_string(pairs.size()) + " pairs for " +
-                                       std::to_string(layer.num_slices()) + " slices");
+    throw InputError("lora_pairs",
+                     fmt::format("{} pairs for {} slices", pairs.size(), layer.num_slices()));
   }
   LocalPairs local;
   for (size_t i = 0; i < pairs.size(); ++i) {
     const SliceShard& shard = layer.shards[size_t(tp_rank)][i];
     if (pairs[i]) {
-      check_pair("lora_pairs[" + std::to_string(i) + "]", layer, *pairs[i], layer.num_out[i]);
+      check_pair(fmt::format("lora_pairs[{}]", i), layer, *pairs[i], layer.num_out[i]);
       local.push_back(slice_pair(layer, shard, *pairs[i], dtype));
     } else {
       local.push_back(empty_pair(layer, shard, dtype));

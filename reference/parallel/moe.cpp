@@ -1,5 +1,7 @@
 #include "reference/parallel/moe.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -13,7 +15,7 @@ namespace {
 void require_divisible(const char* what, int64_t size, int64_t tp_size) {
   if (size % tp_size == 0) return;
   throw InputError(std::string("parallel_moe: ") + what,
-                   std::to_string(tp_size) + " tp_ranks do not divide " + std::to_string(size));
+                   fmt::format("{} tp_ranks do not divide {}", tp_size, size));
 }
 
 void check(const MoeArgs& args, const MoeLora* lora, const MoeParallel& how) {

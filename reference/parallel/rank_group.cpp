@@ -1,6 +1,6 @@
 #include "reference/parallel/rank_group.hpp"
 
-#include <string>
+#include <fmt/format.h>
 
 #include "reference/base/input_error.hpp"
 
@@ -23,8 +23,7 @@ RankGroup::RankGroup(std::vector<LayerShards> layers, int32_t max_loras, Dtype d
 void RankGroup::submit(Command command) {
   const bool has_slot = command.kind == CommandKind::copy || command.kind == CommandKind::evict;
   if (has_slot && (command.slot < 0 || command.slot >= int32_t(slots_.size()))) {
-    throw InputError("slot", std::to_string(command.slot) + " is outside [0, " +
-                                 std::to_string(slots_.size()) + ")");
+    throw InputError("slot", fmt::format("{} is outside [0, {})", command.slot, slots_.size()));
   }
   if (command.kind != CommandKind::evict && command.uid == 0) {
     throw InputError("uid", "0 is the base model");
@@ -158,8 +157,8 @@ void RankGroup::end(Outcome outcome) {
 void RankGroup::stage(TpRank& rank, int64_t p, uint64_t uid) const {
   const MasterAdapter& master = *queue_.front().adapter;
   if (master.layers.size() != layers_.size()) {
-    throw InputError("adapter", std::to_string(master.layers.size()) + " layers for " +
-                                    std::to_string(layers_.size()));
+    throw InputError("adapter",
+                     fmt::format("{} layers for {}", master.layers.size(), layers_.size()));
   }
   const Dtype dtype = rank.buffers[0].slices[0].a.dtype();
   TpRank::Weights weights;

@@ -1,7 +1,8 @@
 #include "reference/parallel/vocab_layers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
 
 #include "reference/base/input_error.hpp"
 #include "reference/lora/check_args.hpp"
@@ -24,9 +25,8 @@ Tensor masked_lookup(const EmbeddingLayer::Input& in, const Range& shard) {
 void check_ids(std::span<const int64_t> ids, int64_t vocab) {
   for (size_t t = 0; t < ids.size(); ++t) {
     if (ids[t] >= 0 && ids[t] < vocab) continue;
-    throw InputError(
-        "token_ids[" + std::to_string(t) + "]",
-        "id " + std::to_string(ids[t]) + " is outside the vocabulary of " + std::to_string(vocab));
+    throw InputError(fmt::format("token_ids[{}]", t),
+                     fmt::format("id {} is outside the vocabulary of {}", ids[t], vocab));
   }
 }
 

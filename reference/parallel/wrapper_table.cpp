@@ -1,5 +1,7 @@
 #include "reference/parallel/wrapper_table.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -58,8 +60,7 @@ LayerShards make_shards(const BaseLayer& layer, Kind kind, const ParallelConfig&
 
 int64_t divided(std::string_view what, int64_t size, int64_t tp_size) {
   if (size % tp_size == 0) return size / tp_size;
-  throw InputError(
-      what, std::to_string(size) + " is not divisible by tp_size " + std::to_string(tp_size));
+  throw InputError(what, fmt::format("{} is not divisible by tp_size {}", size, tp_size));
 }
 
 /// w13 of every slice, then w2 [1.33] [3.16] [3.17].
@@ -160,9 +161,8 @@ LoraPairs accept_tensors(const Wrapper& wrapper, const LoraPairs& tensors) {
   const bool has_none = std::any_of(tensors.begin(), tensors.end(),
                                     [](const auto& pair) { return !pair.has_value(); });
   if (tensors.size() == expected && (is_moe || !has_none)) return tensors;
-  throw InputError(name(kind), std::to_string(tensors.size()) + " pairs" +
-                                   (has_none ? ", some None" : "") + " where it takes " +
-                                   std::to_string(expected));
+  throw InputError(name(kind), fmt::format("{} pairs{} where it takes {}", tensors.size(),
+                                           (has_none ? ", some None" : ""), expected));
 }
 
 WrappedModel::WrappedModel(const std::vector<ModulePlace>& places, const ParallelConfig& parallel,

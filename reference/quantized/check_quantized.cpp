@@ -1,5 +1,7 @@
 #include "reference/quantized/check_quantized.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "reference/base/input_error.hpp"
@@ -10,14 +12,14 @@ namespace loratory::reference {
 void check_block(std::string_view place, const BlockSize& block) {
   const bool none = block.n == 0 && block.k == 0;
   if (none || (block.n > 0 && block.k > 0)) return;
-  throw InputError(place, "is " + std::to_string(block.n) + " x " + std::to_string(block.k),
+  throw InputError(place, fmt::format("is {} x {}", block.n, block.k),
                    "both sizes are positive, or both 0 for scales without blocks");
 }
 
 void check_weight(std::string_view place, const ConstTensorView& bits, const ConstTensorView& scale,
                   const BlockSize& block) {
   if (!is_quantized(bits.dtype)) {
-    throw InputError(place, "has dtype " + std::string(name(bits.dtype)),
+    throw InputError(place, fmt::format("has dtype {}", name(bits.dtype)),
                      "8-bit weights have f8_e4m3fn, f8_e5m2 or i8");
   }
   const std::string scale_place = std::string(place) + "_scale";
@@ -52,7 +54,7 @@ void check_activations(std::string_view place, const ConstTensorView& bits,
   const std::string scale_place = std::string(place) + "_scale";
   if (!is_quantized(bits.dtype)) {
     if (!scale) return;
-    throw InputError(scale_place, "scales " + std::string(name(bits.dtype)),
+    throw InputError(scale_place, fmt::format("scales {}", name(bits.dtype)),
                      "only 8-bit activations have a scale");
   }
   if (!scale) throw InputError(scale_place, "is missing", "8-bit activations have one");
@@ -61,10 +63,9 @@ void check_activations(std::string_view place, const ConstTensorView& bits,
 
 void check_pair(std::string_view place, Dtype weight, Dtype activations) {
   if (!is_quantized(activations) || is_f8(weight) == is_f8(activations)) return;
-  throw InputError(place,
-                   "has dtype " + std::string(name(weight)) + ", the activations have " +
-                       std::string(name(activations)),
-                   "fp8 goes with fp8, i8 with i8");
+  throw InputError(
+      place, fmt::format("has dtype {}, the activations have {}", name(weight), name(activations)),
+      "fp8 goes with fp8, i8 with i8");
 }
 
 }  // namespace loratory::reference

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -23,7 +25,7 @@ void check(const QuantizedExpandArgs& args) {
   int64_t num_columns = 0;
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const QuantizedExpandSlice& slice = args.slices[i];
-    const std::string place = "expand_quantized: slices[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("expand_quantized: slices[{}]", i);
     check_shape(place + ".b", slice.b, {max_loras(args), kAnySize, kAnySize});
     check_weight(place + ".b", slice.b, slice.b_scale, args.block);
     check_pair(place + ".b", slice.b.dtype, args.h.dtype);

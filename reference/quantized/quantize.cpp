@@ -1,8 +1,9 @@
 #include "reference/quantized/quantize.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "reference/base/input_error.hpp"
@@ -18,14 +19,14 @@ void check(const QuantizeArgs& args) {
   if (args.group_k < 0) throw InputError("quantize: group_k", "is negative");
   check_shape("quantize: bits", args.bits, args.v.shape);
   if (!is_quantized(args.bits.dtype)) {
-    throw InputError("quantize: bits", "has dtype " + std::string(name(args.bits.dtype)),
+    throw InputError("quantize: bits", fmt::format("has dtype {}", name(args.bits.dtype)),
                      "use f8_e4m3fn, f8_e5m2 or i8");
   }
   check_activation_scale("quantize: scale", args.scale, args.bits, {}, args.group_k);
   for (const int32_t width : args.widths) {
     if (width >= 0 && width <= args.v.size(1)) continue;
-    throw InputError("quantize: widths", std::to_string(width) + " is outside [0, " +
-                                             std::to_string(args.v.size(1)) + "]");
+    throw InputError("quantize: widths",
+                     fmt::format("{} is outside [0, {}]", width, args.v.size(1)));
   }
 }
 
@@ -90,9 +91,7 @@ QuantizedMatrix quantize_channels(const ConstTensorView& weight, Dtype dtype) {
   for (int64_t n = 0; n < weight.size(0); ++n) {
     for (int64_t k = 0; k < weight.size(1); ++k) {
       if (std::isfinite(weight.get(n, k))) continue;
-      throw InputError(
-          "quantize_channels: weight[" + std::to_string(n) + ", " + std::to_string(k) + "]",
-          "is not finite");
+      throw InputError(fmt::format("quantize_channels: weight[{}, {}]", n, k), "is not finite");
     }
   }
   QuantizedMatrix out{Tensor(dtype, weight.shape), Tensor(Dtype::f32, {weight.size(0)})};

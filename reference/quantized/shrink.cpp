@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -23,7 +25,7 @@ void check(const QuantizedShrinkArgs& args) {
   check_activations("shrink_quantized: x", args.x, args.x_scale, {}, args.block.k);
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const QuantizedShrinkSlice& slice = args.slices[i];
-    const std::string place = "shrink_quantized: slices[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("shrink_quantized: slices[{}]", i);
     check_shape(place + ".a", slice.a, {max_loras(args), kAnySize, args.x.size(1)});
     check_weight(place + ".a", slice.a, slice.a_scale, args.block);
     check_pair(place + ".a", slice.a.dtype, args.x.dtype);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "reference/base/input_error.hpp"
+
 namespace loratory::reference {
 namespace {
 
