@@ -89,7 +89,7 @@ LoraData data_of(uint64_t seed, Fill fill) {
   return data;
 }
 
-/// One whose dtypes and mode the tensor cores have not; h is the tensor between the stages.
+/// A case that the tensor_core path does not take; h is the tensor between shrink and expand.
 LoraData generic_case(const Trial& trial, LoraOp op, Dtype h = Dtype::f32) {
   constexpr Fill kFills[] = {Fill::reals, Fill::cancellation, Fill::tiny};
   for (uint64_t i = 0;; ++i) {

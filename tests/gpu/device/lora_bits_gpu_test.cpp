@@ -286,7 +286,7 @@ void expect_chosen_have_kernels(LoraOp op) {
   }
 }
 
-// P12: what the rules choose has a kernel, for every stage, number of tokens and rank.
+// P12: what the rules choose has a kernel, for every operation, number of tokens and rank.
 TEST_F(LoraBits, P12TheRulesHaveTheirKernels) {
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
     SCOPED_TRACE(name(op));

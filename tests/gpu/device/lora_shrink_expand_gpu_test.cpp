@@ -64,7 +64,7 @@ int32_t rank_of(const LoraData& data, size_t slice, int64_t t) {
   return data.slot(t) < 0 ? 0 : data.ranks[slice][size_t(data.slot(t))];
 }
 
-/// Those of a stage that the tensors allow.
+/// The variants of an operation that the tensors allow.
 std::vector<LoraVariant> usable(LoraOp op, bool aligned) {
   std::vector<LoraVariant> out = variants_here(op);
   std::erase_if(out, [aligned](const LoraVariant& v) { return v.aligned && !aligned; });

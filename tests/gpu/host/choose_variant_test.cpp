@@ -27,7 +27,7 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
-/// Aligned shapes of a stage on both sides of every size that a rule looks at.
+/// Aligned shapes of an operation on both sides of every size that a rule looks at.
 void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
   for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
                                    1921, 2048, 2049, 4096, 8192}) {
@@ -72,7 +72,7 @@ TEST(ChooseVariant, OneLaunchByRankAndTokens) {
             (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
 }
 
-// The first of two launches is cut as the shrink alone.
+// The first of two launches has the variant of the shrink alone.
 TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
   int num_in_two = 0;
   for_all_shapes(LoraOp::linear, [&](LaunchShape s) {
@@ -389,7 +389,7 @@ TEST(ChooseExpandVariant, StagesOfWgmma) {
   EXPECT_EQ(stages(4097, 512, 1), 2);
 }
 
-// A stage holds all ranks where they fit, and two stages are for few tokens.
+// One stage holds all ranks where they fit. Two stages are for few tokens.
 TEST(ChooseExpandVariant, StagesByRankAndTokens) {
   const auto variant = [](int64_t num_tokens, int64_t max_rank) {
     return choose_expand_variant(shape(LoraOp::expand, num_tokens, max_rank), 1);
@@ -435,7 +435,7 @@ TEST(ChooseVariant, WithoutClusters) {
   }
 }
 
-// sm_90 alone has it. The rules are then those of 32 tokens, and otherwise the same.
+// Only sm_90 has it. Without it, segments of 32 tokens replace those of 64; nothing else changes.
 TEST(ChooseVariant, WithoutWgmma) {
   int num_others = 0;
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {

@@ -34,7 +34,7 @@ TEST(KernelShape, HFitsBesideThePipelinesThatTheRulesChoose) {
   }
 }
 
-// Two CTAs an SM: of three stages with h of two panels, of two with three.
+// Two CTAs per SM: three stages with two panels of h, two stages with three.
 TEST(KernelShape, TwoWgmmaExpandsShareAnSm) {
   EXPECT_LE(2 * (bytes_of_wgmma_expand<3, 2>(2) + kOfEach), kSm);
   EXPECT_GT(2 * (bytes_of_wgmma_expand<3, 2>(3) + kOfEach), kSm);

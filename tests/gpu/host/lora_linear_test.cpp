@@ -241,7 +241,7 @@ TEST(LoraLinear, TwoLaunchesWithoutAWorkspaceAreRefused) {
   }
 }
 
-// Only an expand alone cuts segments further.
+// Only an expand takes a segment in parts.
 TEST(LoraLinear, TakesSegmentsOfItsVariantOnly) {
   Call call;
   call.x = device_view(Dtype::bf16, nullptr, {0, 64});  // nothing is launched

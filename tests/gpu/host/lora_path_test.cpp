@@ -48,8 +48,8 @@ TEST(ChoosePath, TheRestIsGeneric) {
             LoraPath::generic);
 }
 
-// Each stage looks at its own tensors.
-TEST(ChoosePath, AStageLooksAtItsOwnTensors) {
+// Each operation looks at its own tensors.
+TEST(ChoosePath, AnOperationLooksAtItsOwnTensors) {
   const auto path = [](LoraOp op, LoraDtypes dtypes) {
     return choose_path(op, dtypes, reference::kDefaultMode);
   };

@@ -242,7 +242,7 @@ TEST(LoraHalves, NoTokensIsNothingToDo) {
   EXPECT_EQ(expand.error(), "");
 }
 
-// Each stage asks for whole accesses of the tensors that it reads and writes in them.
+// Each operation asks for vector accesses of the tensors that it reads and writes in vectors.
 TEST(LoraHalves, TellWhatIsAligned) {
   const LoraLayer down(shrink_desc());
   ShrinkCall shrink;
