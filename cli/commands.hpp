@@ -1,6 +1,8 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 /// The subcommands of the program, one file each. Every function adds its subcommand to the parent
 /// it is given, with a final callback that does the work and throws InputError on bad input.

@@ -1,5 +1,7 @@
 #include "cli/outputs.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <functional>
 #include <ostream>
 

@@ -1,11 +1,13 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace loratory::cli {
 

@@ -1,5 +1,7 @@
 #include "cli/read_options.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <string>
 
 namespace loratory::cli {

@@ -1,8 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "scheduler_sim/trace/reader.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace loratory::cli {
 

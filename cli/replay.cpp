@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <memory>
 
@@ -16,7 +18,7 @@
 namespace loratory::cli {
 namespace {
 
-struct Options {
+struct ReplayOptions {
   WorkloadOptions workload;
   SystemOptions system;
   OutputOptions outputs;
@@ -34,7 +36,7 @@ void write_event_log(const std::string& path, const std::vector<sim::Decision>& 
   file.commit();
 }
 
-void run(const Options& options) {
+void run(const ReplayOptions& options) {
   const sim::Trace trace = load_workload(options.workload);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
@@ -70,7 +72,7 @@ void run(const Options& options) {
 void add_replay(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("replay", "Replay a trace on one configuration: every metric");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReplayOptions>();
   add_workload_options(command, options->workload);
   command.add_option("--max-loras", options->max_loras, "GPU slots: adapters in one batch")
       ->check(CLI::Range(1, 4096))

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -17,7 +19,7 @@
 namespace loratory::cli {
 namespace {
 
-struct Options {
+struct SizeOptions {
   WorkloadOptions workload;
   SystemOptions system;
   OutputOptions outputs;
@@ -30,7 +32,7 @@ struct Options {
 
 // The same requests with adapters dealt anew for every seed; a trace with adapters of its own needs
 // no second one.
-std::vector<sim::Trace> traces_of(const Options& options) {
+std::vector<sim::Trace> traces_of(const SizeOptions& options) {
   const sim::Trace read = read_workload_trace(options.workload);
   const int num_seeds = options.workload.adapters.are_given() ? options.num_seeds : 1;
   std::vector<sim::Trace> traces(size_t(num_seeds), read);
@@ -40,7 +42,7 @@ std::vector<sim::Trace> traces_of(const Options& options) {
   return traces;
 }
 
-void run(const Options& options) {
+void run(const SizeOptions& options) {
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();
   const sim::EngineSpec engine = make_engine(options.system, trace);
@@ -72,7 +74,7 @@ void run(const Options& options) {
 void add_size(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("size", "Replay a trace on many configurations and recommend max_loras");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SizeOptions>();
   add_workload_options(command, options->workload);
   command
       .add_option("--max-loras", options->max_loras,

@@ -1,5 +1,7 @@
 #include "cli/commands.hpp"
 
+#include <CLI/CLI.hpp>
+
 namespace loratory::cli {
 
 void add_trace(CLI::App& app) {

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -11,12 +13,12 @@
 namespace loratory::cli {
 namespace {
 
-struct Options {
+struct ConvertOptions {
   std::string in, out;
   sim::ReadOptions read;
 };
 
-void run(const Options& options) {
+void run(const ConvertOptions& options) {
   const sim::Trace trace = sim::read_trace(options.in, options.read);
   AtomicFile file(options.out);
   sim::write_native(file.stream(), trace);
@@ -29,7 +31,7 @@ void run(const Options& options) {
 
 void add_trace_convert(CLI::App& trace) {
   CLI::App& command = *trace.add_subcommand("convert", "Write a trace as native JSON lines");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertOptions>();
   command.add_option("in", options->in, "Trace file, - for stdin")->required();
   command.add_option("out", options->out, "File to write, .gz and .zst by name, - for stdout")
       ->required();

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -14,7 +16,7 @@
 namespace loratory::cli {
 namespace {
 
-struct Options {
+struct InfoOptions {
   std::string trace;
   sim::ReadOptions read;
   std::vector<std::string> reuse;
@@ -37,7 +39,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
   return blocks;
 }
 
-void run(const Options& options) {
+void run(const InfoOptions& options) {
   const std::vector<uint64_t> blocks = capacities(options.reuse);
   const sim::Trace trace = sim::read_trace(options.trace, options.read);
   if (!blocks.empty() && trace.block_tokens == 0) {
@@ -58,7 +60,7 @@ void run(const Options& options) {
 void add_trace_info(CLI::App& trace) {
   CLI::App& command =
       *trace.add_subcommand("info", "Lengths, rate, adapters and prefix reuse of a trace");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InfoOptions>();
   command.add_option("trace", options->trace, "Trace file, - for stdin")->required();
   command
       .add_option("--reuse", options->reuse,

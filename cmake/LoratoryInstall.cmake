@@ -6,12 +6,8 @@ include(CMakePackageConfigHelpers)
 get_property(rooms GLOBAL PROPERTY LORATORY_ROOMS)
 foreach(room IN LISTS rooms)
   install(TARGETS loratory_${room} EXPORT loratoryTargets
-          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/${room}")
-    continue()  # report: its headers are among those of scheduler_sim
-  endif()
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${room}" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/loratory
-          FILES_MATCHING PATTERN "*.hpp")
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/loratory)
 endforeach()
 install(EXPORT loratoryTargets NAMESPACE loratory::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/loratory)
