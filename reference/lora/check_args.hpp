@@ -10,6 +10,12 @@
 
 namespace loratory::reference {
 
+/// L of the arguments of a shrink or an expand; 0 without slices.
+template <typename Args>
+int64_t max_loras(const Args& args) {
+  return args.slices.empty() ? 0 : int64_t(args.slices[0].ranks.size());
+}
+
 /// As many axes as `shape` has, each of the size given; kAnySize asks nothing of an axis.
 inline constexpr int64_t kAnySize = -1;
 void check_shape(std::string_view place, const ConstTensorView& view,

@@ -35,12 +35,12 @@ float delta(const LinearArgs& args, const ConstTensorView& b_n, const std::vecto
   return folded ? sum : scaling * sum;
 }
 
-/// y = round(base + d), or round(d) without add_inputs.
+/// y = round(base + d), or round(d) without add_inputs. Two roundings take d as a tensor of its
+/// own.
 void finish(const LinearArgs& args, Dtype weight, int64_t t, int64_t column, float d) {
   const bool as_weight = args.mode.h == IntermediateMode::cast_to_weight;
-  if (args.mode.sum == SumMode::two_round) {
-    d = float(round_to(as_weight ? weight : args.y.dtype, d));
-  }
+  const Dtype delta_dtype = as_weight ? weight : args.y.dtype;
+  if (args.mode.sum == SumMode::two_round) d = float(round_to(delta_dtype, d));
   args.y.set(args.add_inputs ? float(args.y.get(t, column)) + d : d, t, column);
 }
 
@@ -53,10 +53,12 @@ void add_slice(const LinearArgs& args, const LoraSlice& slice, int64_t t, int64_
     h.push_back(h_of(args, args.x[t], slice.a[s], j));
   }
   for (int64_t n = 0; n < slice.b.size(1); ++n) {
-    if (slice.bias)
-      args.y.set(float(args.y.get(t, o_i + n)) + float(slice.bias->get(s, n)), t, o_i + n);
+    const int64_t column = o_i + n;
+    if (slice.bias) {  // comes first, with a rounding of its own [1.9]
+      args.y.set(float(args.y.get(t, column)) + float(slice.bias->get(s, n)), t, column);
+    }
     const float d = delta(args, slice.b[s][n], h, slice.scalings[size_t(s)]);
-    finish(args, slice.b.dtype, t, o_i + n, d);
+    finish(args, slice.b.dtype, t, column, d);
   }
 }
 

@@ -9,13 +9,6 @@
 #include "reference/numerics/matrix.hpp"
 
 namespace loratory::reference {
-namespace {
-
-int64_t max_loras(const ShrinkArgs& args) {
-  return args.slices.empty() ? 0 : int64_t(args.slices[0].ranks.size());
-}
-
-}  // namespace
 
 void check_shrink(const ShrinkArgs& args) {
   const auto num_tokens = int64_t(args.slots.size());

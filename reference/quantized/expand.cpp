@@ -13,10 +13,6 @@
 namespace loratory::reference {
 namespace {
 
-int64_t max_loras(const QuantizedExpandArgs& args) {
-  return args.slices.empty() ? 0 : int64_t(args.slices[0].ranks.size());
-}
-
 void check(const QuantizedExpandArgs& args) {
   const auto num_tokens = int64_t(args.slots.size()), num_slices = int64_t(args.slices.size());
   check_shape("expand_quantized: h", args.h, {num_slices, num_tokens, kAnySize});

@@ -12,10 +12,6 @@
 namespace loratory::reference {
 namespace {
 
-int64_t max_loras(const QuantizedShrinkArgs& args) {
-  return args.slices.empty() ? 0 : int64_t(args.slices[0].ranks.size());
-}
-
 void check(const QuantizedShrinkArgs& args) {
   const auto num_tokens = int64_t(args.slots.size());
   check_shape("shrink_quantized: x", args.x, {num_tokens, kAnySize});
