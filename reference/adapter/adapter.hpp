@@ -75,10 +75,11 @@ struct LoadOptions {
   bool assume_residual_base = false;  ///< ConfigOptions
   std::string base_model_name;        ///< "" = unknown; another one in the config warns
 
-  /// embed_tokens or lm_head as the base model's checkpoint has it; nullptr if it is not at hand.
-  /// A copy in the adapter's file must then be of the same type and bytes, else
-  /// E_UNSUPPORTED(changed_base). Empty: copies are noted, not compared [4.9].
-  std::function<const StoredTensor*(Projection)> base_weights;
+  /// embed_tokens and lm_head of the base model, [V, H]: base_weights_of(model) of
+  /// reference/model/model.hpp. A copy in the adapter's file must hold the same numbers, else
+  /// E_UNSUPPORTED(changed_base). Without it `base_layer.weight` is noted and not compared, a bare
+  /// `.weight` is E_UNSUPPORTED(modules_to_save) [4.9].
+  std::function<ConstTensorView(Projection)> base_weights;
 };
 
 /// Loads a PEFT directory: adapter_config.json and adapter_model.safetensors.
@@ -107,7 +108,7 @@ Adapter load_adapter(AdapterConfig config, SafetensorsFile file, const BaseModel
                      const LoadOptions& options = {});
 
 /// Writes a PEFT directory (made if it is missing): what load_adapter reads. Same input, same
-/// bytes. Each file appears whole or not at all. E_IO if the disk refuses.
+/// bytes. Each file appears whole or not at all. InputError if the disk refuses.
 void save_adapter(const std::string& directory, const AdapterConfig& config,
                   const std::vector<StoredTensor>& tensors);
 

@@ -47,6 +47,10 @@ class AdapterError : public InputError {
   std::string key_;
 };
 
+/// What to do with an adapter that changes more than LoRA does.
+inline constexpr std::string_view kMergeRemedy =
+    "merge it into its base model with PEFT's merge_and_unload, and serve that";
+
 /// `key` for one line of text: control and non-ASCII bytes become '?', 200 characters at most.
 std::string printable_key(std::string_view key);
 

@@ -37,9 +37,9 @@ constexpr std::array<Suffix, 6> kSuffixes{{
   throw AdapterError(Code::kKey, key, rule, remedy);
 }
 
-[[noreturn]] void unsupported(std::string_view feature, std::string_view key,
-                              std::string_view rule) {
-  throw AdapterError(Code::kUnsupported, feature, key, rule, "");
+[[noreturn]] void unsupported(std::string_view feature, std::string_view key, std::string_view rule,
+                              std::string_view remedy) {
+  throw AdapterError(Code::kUnsupported, feature, key, rule, remedy);
 }
 
 bool contains(std::string_view text, std::string_view part) {
@@ -48,27 +48,45 @@ bool contains(std::string_view text, std::string_view part) {
 
 /// Tensors of features that would change the result if they were dropped.
 void reject_features(std::string_view key) {
-  if (contains(key, ".lora_magnitude_vector")) unsupported("dora", key, "DoRA");
+  if (contains(key, ".lora_magnitude_vector")) unsupported("dora", key, "DoRA", kMergeRemedy);
   if (contains(key, ".modules_to_save.")) {
-    unsupported("modules_to_save", key, "a whole module saved with the adapter");
+    unsupported("modules_to_save", key, "a whole module saved with the adapter", kMergeRemedy);
   }
   if (contains(key, ".lora_bias") || key.ends_with(".bias")) {
-    unsupported("bias", key, "a bias that came with the adapter");
+    unsupported("bias", key, "a bias that came with the adapter", kMergeRemedy);
+  }
+}
+
+/// "q_proj.lora_A.default.weight": PEFT takes it under the name "default", drops it under others.
+void reject_adapter_name(std::string_view key) {
+  for (const auto& [suffix, role] : kSuffixes) {
+    const std::string_view part = suffix.substr(0, suffix.find('.', 1));
+    const size_t at = key.find(fmt::format("{}.", part));
+    if (at == std::string_view::npos) continue;
+    unknown_key(key, fmt::format("has the name of an adapter after {}", part.substr(1)),
+                fmt::format("call it '{}{}', as PEFT's save_pretrained does",
+                            printable_key(key.substr(0, at)), suffix));
   }
 }
 
 /// What is left when no suffix fits.
 [[noreturn]] void reject_rest(std::string_view key) {
-  for (const char* part : {".lora_A.", ".lora_B.", ".lora_embedding_A.", ".lora_embedding_B."}) {
-    if (contains(key, part)) {
-      unknown_key(key, "has an adapter name after lora_A or lora_B",
-                  "save it with PEFT's save_pretrained, which strips the name");
-    }
-  }
+  reject_adapter_name(key);
   if (key.ends_with(".weight")) {
-    unsupported("modules_to_save", key, "a whole module saved with the adapter");
+    unsupported("modules_to_save", key, "a whole module saved with the adapter", kMergeRemedy);
   }
   unknown_key(key, "is not a tensor of a LoRA adapter");
+}
+
+/// `path` is "embed_tokens" or "lm_head", after any prefix.
+bool is_embedding(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('.') + 1);
+  return name == "embed_tokens" || name == "lm_head";
+}
+
+/// The part before `suffix`; empty if there is none.
+std::string_view before_suffix(std::string_view text, std::string_view suffix) {
+  return text.ends_with(suffix) ? text.substr(0, text.size() - suffix.size()) : "";
 }
 
 /// "7", without sign, blanks or leading zeros.
@@ -155,7 +173,10 @@ class LayerParser {
 
   ModuleRef router() const {
     if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
-    if (!shapes_.router_has_lora) unsupported("router", key_, "LoRA on the router of a MoE layer");
+    if (!shapes_.router_has_lora) {
+      unsupported("router", key_, "LoRA on the router of a MoE layer",
+                  "train with its name in exclude_modules, or merge the adapter into its base");
+    }
     return {layer_, Projection::kRouter, -1, Packing::kSingle};
   }
 
@@ -230,14 +251,10 @@ AdapterKey parse_adapter_key(std::string_view key) {
       return {std::string(rest.substr(0, rest.size() - text.size())), role};
     }
   }
-  constexpr std::string_view kCopy = ".base_layer.weight";
-  for (const char* name : {"embed_tokens", "lm_head"}) {
-    if (!rest.ends_with(kCopy)) break;
-    const std::string_view path = rest.substr(0, rest.size() - kCopy.size());
-    if (path == name || path.ends_with(std::string(".") + name)) {
-      return {std::string(path), TensorRole::kBaseCopy};
-    }
-  }
+  const std::string_view copied = before_suffix(rest, ".base_layer.weight");
+  if (is_embedding(copied)) return {std::string(copied), TensorRole::kBaseCopy};
+  const std::string_view whole = before_suffix(rest, ".weight");
+  if (is_embedding(whole)) return {std::string(whole), TensorRole::kWholeWeight};
   reject_rest(key);
 }
 

@@ -56,7 +56,8 @@ enum class TensorRole : uint8_t {
   kEmbeddingB,
   kAScale,  ///< `lora_A.weight_scale`: dequantises an fp8 A
   kBScale,
-  kBaseCopy,  ///< `embed_tokens.base_layer.weight`, which PEFT saves beside embedding adapters
+  kBaseCopy,     ///< `embed_tokens.base_layer.weight`, which PEFT saves beside embedding adapters
+  kWholeWeight,  ///< `embed_tokens.weight`, `lm_head.weight`: save_embedding_layers, or trained
 };
 
 /// One tensor key taken apart.

@@ -10,6 +10,7 @@
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/adapter_error.hpp"
 #include "reference/adapter/expand_module.hpp"
+#include "reference/numerics/rows.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -64,6 +65,22 @@ void require_finite_product(const StoredTensor& tensor, const StoredTensor* scal
   if (std::isfinite(round_to(Dtype::f32, largest))) return;
   throw AdapterError(Code::kNonFinite, scale->name,
                      fmt::format("scales weights up to {}, which overflows in f32", largest));
+}
+
+/// The same numbers, whatever type each is stored in.
+bool holds_numbers_of(const StoredTensor& tensor, const ConstTensorView& base) {
+  const auto dtype = weight_dtype(tensor.dtype);
+  if (!dtype) return false;
+  const int64_t columns = tensor.shape[1];
+  const ConstTensorView copy{*dtype, tensor.bytes.data(), tensor.shape, {columns, 1}};
+  std::vector<float> copied(static_cast<size_t>(columns));
+  std::vector<float> expected(static_cast<size_t>(columns));
+  for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+    read_row(copy, row, 0, std::span(copied));
+    read_row(base, row, 0, std::span(expected));
+    if (copied != expected) return false;
+  }
+  return true;
 }
 
 /// Which switch of EnabledModules a module hangs on.
@@ -121,7 +138,9 @@ class Loader {
     try {
       const AdapterKey key = parse_adapter_key(tensor.name);
       const ModuleRef ref = parse_module_path(key.path, tensor.name, shapes_);
-      if (key.role == TensorRole::kBaseCopy) return note_base_copy(tensor, ref.projection);
+      if (key.role == TensorRole::kBaseCopy || key.role == TensorRole::kWholeWeight) {
+        return note_base_copy(tensor, key.role, ref.projection);
+      }
       require_role(tensor, key.role, ref);
       place(tensor, key, ref);
     } catch (const AdapterError& error) {
@@ -130,20 +149,28 @@ class Loader {
     }
   }
 
-  void note_base_copy(const StoredTensor& tensor, Projection projection) {
+  /// PEFT puts the copy in the place of the base weights, which changes nothing if it is exact.
+  void note_base_copy(const StoredTensor& tensor, TensorRole role, Projection projection) {
+    const auto refuse = [&](std::string_view feature, std::string_view rule,
+                            std::string_view remedy) {
+      throw AdapterError(Code::kUnsupported, feature, tensor.name, rule, remedy);
+    };
     if (tensor.shape != Extents{shapes_.vocab, shapes_.hidden}) {
-      throw AdapterError(Code::kUnsupported, "resized_vocab", tensor.name,
-                         fmt::format("has shape {}, the base model [{}, {}]",
-                                     shape_text(tensor.shape), shapes_.vocab, shapes_.hidden),
-                         "");
+      refuse("resized_vocab",
+             fmt::format("has shape {}, the base model [{}, {}]", shape_text(tensor.shape),
+                         shapes_.vocab, shapes_.hidden),
+             kMergeRemedy);
     }
-    const StoredTensor* base = options_.base_weights ? options_.base_weights(projection) : nullptr;
-    if (base != nullptr &&
-        (base->dtype != tensor.dtype || !std::ranges::equal(base->bytes, tensor.bytes))) {
-      throw AdapterError(Code::kUnsupported, "changed_base", tensor.name,
-                         "is no exact copy of the base weights: they were trained, or are of "
-                         "another model",
-                         "");
+    if (!options_.base_weights) {
+      if (role == TensorRole::kWholeWeight) {
+        refuse("modules_to_save", "a whole weight, and there is no base model to compare it with",
+               "if it was not trained, save the adapter with save_embedding_layers=False");
+      }
+    } else if (!holds_numbers_of(tensor, options_.base_weights(projection))) {
+      refuse("changed_base",
+             "is not an exact copy of the base weights: they were trained, or belong to another "
+             "model",
+             kMergeRemedy);
     }
     warnings_.push_back(
         fmt::format("{}: a copy of the base weights, ignored", printable_key(tensor.name)));
@@ -187,6 +214,7 @@ class Loader {
         module.b_scale = &tensor;
         break;
       case TensorRole::kBaseCopy:
+      case TensorRole::kWholeWeight:
         break;
     }
   }
@@ -321,9 +349,7 @@ Adapter load_adapter(const std::string& directory, const BaseModelShapes& shapes
                      const LoadOptions& options) {
   const std::filesystem::path folder(directory);
   const MappedFile config((folder / "adapter_config.json").string());
-  const std::string_view text(reinterpret_cast<const char*>(config.bytes().data()),
-                              config.bytes().size());
-  return load_adapter(parse_adapter_config(text, {options.assume_residual_base}),
+  return load_adapter(parse_adapter_config(config.text(), {options.assume_residual_base}),
                       SafetensorsFile::open(weights_path(folder)), shapes, options);
 }
 

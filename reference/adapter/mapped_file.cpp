@@ -1,6 +1,7 @@
 #include "reference/adapter/mapped_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,18 +10,24 @@
 #include <cstring>
 
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/files.hpp"
 
 namespace loratory::reference {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, std::string_view rule) {
-  throw AdapterError(AdapterErrorCode::kIo, path, rule);
+[[noreturn]] void fail(const std::string& path, std::string_view rule,
+                       std::string_view remedy = {}) {
+  throw AdapterError(AdapterErrorCode::kIo, path, rule, remedy);
+}
+
+[[noreturn]] void fail_for_errno(const std::string& path, std::string_view what) {
+  fail(path, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
 class FileDescriptor {
  public:
   explicit FileDescriptor(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) fail(path, std::string("cannot open: ") + std::strerror(errno));
+    if (fd_ < 0) fail_for_errno(path, "cannot be opened");
   }
   ~FileDescriptor() { close(fd_); }
   FileDescriptor(const FileDescriptor&) = delete;
@@ -40,8 +47,11 @@ MappedFile::MappedFile(const std::string& path) {
   const auto size = static_cast<size_t>(info.st_size);
   if (size == 0) return;  // mmap refuses empty files
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) fail(path, std::string("cannot be mapped: ") + std::strerror(errno));
+  if (data == MAP_FAILED) fail_for_errno(path, "cannot be mapped");
   bytes_ = {static_cast<const std::byte*>(data), size};
+  if (!text().starts_with(kLfsPointer)) return;
+  munmap(data, size);
+  fail(path, kLfsRule, kLfsRemedy);
 }
 
 MappedFile::~MappedFile() {

@@ -3,12 +3,13 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace loratory::reference {
 
 /// A file mapped read-only. Pages come from disk when they are first touched.
-/// Errors: E_IO (missing, not a regular file, cannot be mapped). A file that another process cuts
-/// short while it is mapped ends this process with SIGBUS, as with every mmap.
+/// Errors: E_IO (missing, not a regular file, cannot be mapped, a git-LFS pointer). A file that
+/// another process cuts short while it is mapped ends this process with SIGBUS, as with every mmap.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -17,6 +18,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
+  }
 
  private:
   std::span<const std::byte> bytes_;

@@ -77,7 +77,7 @@ constexpr std::array<std::array<std::string_view, 2>, 14> kRejected{{
 }
 
 [[noreturn]] void unsupported(std::string_view feature, std::string_view rule) {
-  throw AdapterError(Code::kUnsupported, feature, "adapter_config.json", rule, "");
+  throw AdapterError(Code::kUnsupported, feature, "adapter_config.json", rule, kMergeRemedy);
 }
 
 /// Python's truth of a JSON value.
@@ -220,7 +220,10 @@ void reject_unsupported(const Fields& fields, const ConfigOptions& options) {
   const std::string type = fields.text_or("peft_type", "LORA");
   if (type != "LORA") unsupported("peft_type", fmt::format("'{}'", printable_key(type)));
   const std::string bias = fields.text_or("bias", "none");
-  if (bias != "none") unsupported("bias", fmt::format("bias '{}'", printable_key(bias)));
+  // PEFT saves the biases that it trains, so a file without any has none [4.9].
+  if (bias != "none" && bias != "all" && bias != "lora_only") {
+    unsupported("bias", fmt::format("bias '{}'", printable_key(bias)));
+  }
   for (const auto& [field, feature] : kRejected) {
     const json* value = fields.find(std::string(field).c_str());
     if (value != nullptr && is_truthy(*value))

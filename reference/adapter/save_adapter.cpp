@@ -1,25 +1,17 @@
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/atomic_file.hpp"
 
 namespace loratory::reference {
 namespace {
 
-/// Written beside its place, then renamed: nobody reads half a file.
 void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::filesystem::path partial = path;
-  partial += ".partial";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(partial, path, error);
-  if (!out || error) {
-    throw AdapterError(AdapterErrorCode::kIo, path.string(), "cannot be written");
-  }
+  AtomicFile file(path.string());
+  file.stream() << bytes;
+  file.commit();
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ std::string read_file(const std::string& path, size_t largest, std::string_view 
     bytes.push_back(*at);
   }
   if (in.bad()) throw InputError(path, "cannot be read to its end", remedy);
+  if (bytes.starts_with(kLfsPointer)) throw InputError(path, kLfsRule, kLfsRemedy);
   return bytes;
 }
 

@@ -137,6 +137,15 @@ class Loader {
 
 }  // namespace
 
+std::function<ConstTensorView(Projection)> base_weights_of(const Model& model) {
+  return [&model](Projection projection) {
+    const Matrix<float>& weight =
+        projection == Projection::kLmHead ? model.output_embedding() : model.embed_tokens;
+    const auto* data = reinterpret_cast<const std::byte*>(weight.data());
+    return ConstTensorView{Dtype::f32, data, {weight.rows(), weight.cols()}, {1, weight.rows()}};
+  };
+}
+
 Model load_model(const std::string& directory) {
   const std::string path = directory + "/config.json";
   const ModelConfig config = parse_model_config(

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "reference/adapter/adapter_key.hpp"
 #include "reference/adapter/base_model_shapes.hpp"
 #include "reference/model/model_config.hpp"
 #include "reference/numerics/matrix.hpp"
+#include "reference/numerics/tensor.hpp"
 
 namespace loratory::reference {
 
@@ -43,6 +46,10 @@ struct Model {
     return lm_head.size() == 0 ? embed_tokens : lm_head;
   }
 };
+
+/// embed_tokens and lm_head [vocab, hidden], for LoadOptions::base_weights.
+/// Lifetime: the views show `model`.
+std::function<ConstTensorView(Projection)> base_weights_of(const Model& model);
 
 /// Loads a Hugging Face folder: config.json, and model.safetensors or the shards that
 /// model.safetensors.index.json names.

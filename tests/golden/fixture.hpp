@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "reference/adapter/adapter.hpp"
 #include "reference/adapter/safetensors.hpp"
 #include "reference/base/check.hpp"
+#include "reference/model/model.hpp"
 #include "reference/numerics/matrix.hpp"
 #include "reference/numerics/tensor.hpp"
 
@@ -79,6 +81,13 @@ class Fixture {
   SafetensorsFile expected_;
   nlohmann::json modules_;
 };
+
+/// What PEFT saved of the base weights is compared with `model`, which outlives the options.
+inline LoadOptions compared_with(const Model& model) {
+  LoadOptions options;
+  options.base_weights = base_weights_of(model);
+  return options;
+}
 
 /// All of them.
 inline const std::vector<std::string> kModels{"llama_gqa",    "llama3_tied_bias", "mixtral",

@@ -181,9 +181,10 @@ class Golden : public testing::TestWithParam<Case> {
   const Fixture fixture_{GetParam().model};
   const Model model_ = load_model(fixture_.directory());
   const std::optional<Adapter> adapter_ =
-      name() == "base" ? std::nullopt
-                       : std::optional(load_adapter(fixture_.adapter_directory(name()),
-                                                    base_model_shapes(model_.config)));
+      name() == "base"
+          ? std::nullopt
+          : std::optional(load_adapter(fixture_.adapter_directory(name()),
+                                       base_model_shapes(model_.config), compared_with(model_)));
   const std::vector<int32_t> tokens_ = fixture_.integers(name() + ".tokens");
 };
 

@@ -12,6 +12,7 @@
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/adapter_error.hpp"
 #include "reference/base/files.hpp"
+#include "reference/model/model.hpp"
 #include "reference/model/model_config.hpp"
 #include "tests/golden/fixture.hpp"
 
@@ -57,7 +58,12 @@ std::string test_name(const testing::TestParamInfo<Case>& info) {
 
 class RealAdapter : public testing::TestWithParam<Case> {
  protected:
+  Adapter load() const {
+    return load_adapter(directory_, base_model_shapes(model_.config), compared_with(model_));
+  }
+
   const Fixture fixture_{GetParam().model};
+  const Model model_ = load_model(fixture_.directory());
   const std::string directory_ = fixture_.adapter_directory(GetParam().adapter);
 };
 
@@ -68,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, RealAdapter, testing::ValuesIn(all_adapters()),
 // Files of PEFT 0.21 on disk: lists, regular expressions, all-linear, layers_to_transform,
 // exclude_modules, target_parameters, pairs for each expert.
 TEST_P(RealAdapter, HasTheModulesRanksAndScalingsOfPeft) {
-  const Adapter adapter = load_adapter(directory_, shapes_of(GetParam().model));
+  const Adapter adapter = load();
   const nlohmann::json& expected = fixture_.modules(GetParam().adapter);
   EXPECT_EQ(adapter.modules.size(), expected.size());
   for (const LoraModule& module : adapter.modules) {
@@ -81,7 +87,7 @@ TEST_P(RealAdapter, HasTheModulesRanksAndScalingsOfPeft) {
 
 // [4.6] PEFT writes more fields than an adapter is made of; none of them is news.
 TEST_P(RealAdapter, WarnsOfNothingButCopiesOfBaseWeights) {
-  const Adapter adapter = load_adapter(directory_, shapes_of(GetParam().model));
+  const Adapter adapter = load();
   for (const std::string& warning : adapter.warnings) {
     EXPECT_TRUE(warning.ends_with("a copy of the base weights, ignored")) << warning;
   }

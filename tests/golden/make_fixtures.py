@@ -228,7 +228,13 @@ def no_conversion():
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 
-# model -> name -> LoraConfig; `file_dtype` and `unfused` are ours.
+# What Unsloth's get_peft_regex and LLaMA-Factory's patch_target_modules write for target_modules.
+NAMES, PARTS = "|".join(ATTENTION + MLP), "self_attn|attention|attn|mlp|feed_forward|ffn|dense"
+UNSLOTH = (rf"(?:.*?(?:vision|image|visual|patch|language|text).*?(?:{PARTS}).*?(?:{NAMES}).*?)"
+           rf"|(?:\bmodel\.layers\.[\d]{{1,}}(?!.*\.experts\.\d)\.(?:{PARTS})\.(?:(?:{NAMES})))")
+LLAMA_FACTORY = "^(?!.*visual).*(?:q_proj|k_proj).*"
+
+# model -> name -> LoraConfig; `file_dtype`, `unfused` and `save_embeddings` are ours.
 ADAPTERS = {
     "llama_gqa": {
         "qv_r4": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]),
@@ -253,6 +259,13 @@ ADAPTERS = {
         "embed_tokens_r3_f16": dict(r=3, lora_alpha=6, target_modules=["embed_tokens"],
                                     file_dtype=F16),
         "lm_head_r16": dict(r=16, lora_alpha=16, target_modules=["lm_head"]),
+        "unsloth_regex": dict(r=2, lora_alpha=3, target_modules=UNSLOTH),
+        "llama_factory_regex": dict(r=2, lora_alpha=5, target_modules=LLAMA_FACTORY,
+                                    rank_pattern={r"(?<=layers\.1\.self_attn\.)q_proj": 3}),
+        # The model has no biases, so PEFT saves none.
+        "bias_flag": dict(r=2, lora_alpha=2, bias="all", target_modules=["v_proj"]),
+        "saved_embeddings": dict(r=1, lora_alpha=2, target_modules=["o_proj"],
+                                 save_embeddings=True),
         "everything_r7": dict(r=7, lora_alpha=-5,
                               target_modules=ATTENTION + MLP + ["embed_tokens", "lm_head"]),
     },
@@ -335,8 +348,8 @@ def clean_config(config):
     return config
 
 
-def save_adapter(model, folder, dtype):
-    model.save_pretrained(folder, save_embedding_layers="auto")
+def save_adapter(model, folder, dtype, save_embeddings="auto"):
+    model.save_pretrained(folder, save_embedding_layers=save_embeddings)
     (folder / "README.md").unlink(missing_ok=True)
     edit_json(folder / "adapter_config.json", clean_config)
     weights = folder / "adapter_model.safetensors"
@@ -357,11 +370,13 @@ def make_adapter(model_name, name, fields):
     """Writes the adapter; returns it as PEFT reads it back."""
     fields = dict(fields)
     unfused, dtype = fields.pop("unfused", False), fields.pop("file_dtype", BF16)
+    save_embeddings = fields.pop("save_embeddings", "auto")
     folder = FIXTURES / model_name / "adapters" / name
     with no_conversion() if unfused else contextlib.nullcontext():
         model = get_peft_model(base_for(model_name, unfused), LoraConfig(**fields))
         fill_adapter(model, generator(f"{model_name}/{name}"), dtype)
-        assert save_adapter(model, folder, dtype), f"{name}: rounded on its way to the disk"
+        exact = save_adapter(model, folder, dtype, save_embeddings)
+        assert exact, f"{name}: rounded on its way to the disk"
         return PeftModel.from_pretrained(base_for(model_name, unfused), folder).eval()
 
 

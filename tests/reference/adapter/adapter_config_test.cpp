@@ -214,7 +214,7 @@ TEST(AdapterConfig, FieldsThatWouldChangeTheResultAreRefused) {
   };
   for (const auto& [field, expected] : std::initializer_list<Row>{
            {R"("use_dora": true,)", "E_UNSUPPORTED(dora)"},
-           {R"("bias": "all",)", "E_UNSUPPORTED(bias)"},
+           {R"("bias": "some",)", "E_UNSUPPORTED(bias)"},
            {R"("lora_bias": true,)", "E_UNSUPPORTED(bias)"},
            {R"("modules_to_save": ["lm_head"],)", "E_UNSUPPORTED(modules_to_save)"},
            {R"("fan_in_fan_out": true,)", "E_UNSUPPORTED(fan_in_fan_out)"},

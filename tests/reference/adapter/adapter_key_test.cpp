@@ -32,8 +32,8 @@ std::string packing_word(const ModuleRef& ref) {
 }
 
 std::string role_word(TensorRole role) {
-  constexpr std::array<const char*, 7> kWords{"A",       "B",       "embedding A", "embedding B",
-                                              "A scale", "B scale", "base copy"};
+  constexpr std::array<const char*, 8> kWords{"A",       "B",       "embedding A", "embedding B",
+                                              "A scale", "B scale", "base copy",   "whole weight"};
   return kWords[static_cast<size_t>(role)];
 }
 
@@ -87,7 +87,7 @@ constexpr Row kAppendixB[] = {
     {"model.layers.0.block_sparse_moe.experts.3.w3.lora_B.weight",
      "layer 0 up_proj of expert 3: B"},
     {"model.embed_tokens.base_layer.weight", "embed_tokens: base copy"},
-    {"lm_head.weight", "E_UNSUPPORTED(modules_to_save)"},
+    {"lm_head.weight", "lm_head: whole weight"},
     {"model.layers.0.block_sparse_moe.gate.lora_A.weight", "E_UNSUPPORTED(router)"},
 };
 
@@ -99,6 +99,10 @@ constexpr Row kMoreKeys[] = {
      "layer 0 down_proj of expert 0: A"},
     {"model.layers.0.mlp.down_proj.lora_A.weight_scale", "layer 0 down_proj: A scale"},
     {"lm_head.base_layer.weight", "lm_head: base copy"},
+    {"model.embed_tokens.weight", "embed_tokens: whole weight"},
+    {"my_lm_head.weight", "E_UNSUPPORTED(modules_to_save)"},
+    {"model.norm.weight", "E_UNSUPPORTED(modules_to_save)"},
+    {"model.norm.base_layer.weight", "E_UNSUPPORTED(modules_to_save)"},
     {"model.layers.32.self_attn.q_proj.lora_A.weight", "E_KEY"},
     {"model.layers.03.self_attn.q_proj.lora_A.weight", "E_KEY"},
     {"model.layers.-1.self_attn.q_proj.lora_A.weight", "E_KEY"},
@@ -185,8 +189,11 @@ TEST(AdapterKey, HintsSayWhatToDo) {
     return "accepted";
   };
   EXPECT_THAT(line("model.layers.0.self_attn.q_proj.lora_A.weight"), HasSubstr("save_pretrained"));
-  EXPECT_THAT(line("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"),
-              HasSubstr("strips the name"));
+  EXPECT_THAT(
+      line("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"),
+      HasSubstr("call it 'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight'"));
+  EXPECT_THAT(line("base_model.model.model.embed_tokens.lora_embedding_A.my_lora"),
+              HasSubstr("call it 'base_model.model.model.embed_tokens.lora_embedding_A'"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 namespace loratory::reference {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 const std::string kKey = "base_model.model.model.layers.0.";
@@ -266,32 +267,95 @@ TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
   EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(resized_vocab)");
 }
 
-// [4.9] Element i of every test tensor is 1 + i, so the copy equals `base`.
+/// Weights [10, 8] that count up from `first`, with the strides of a column-major matrix or not.
+ConstTensorView counting_weights(std::vector<float>& numbers, float first, bool column_major) {
+  numbers.resize(80);
+  for (int64_t i = 0; i < 80; ++i) {
+    const int64_t at = column_major ? i % 8 * 10 + i / 8 : i;
+    numbers[static_cast<size_t>(at)] = first + static_cast<float>(i);
+  }
+  const auto* data = reinterpret_cast<const std::byte*>(numbers.data());
+  const Extents strides = column_major ? Extents{1, 10} : Extents{8, 1};
+  return {Dtype::f32, data, {10, 8}, strides};
+}
+
+// [4.9] Element i of every test tensor is 1 + i, so the copy equals weights that count from 1.
 TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
-  const std::string key = "base_model.model.model.embed_tokens.base_layer.weight";
-  TestTensors tensors;
-  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(key, {10, 8});
-  TestTensors base, other, same_bytes;
-  base.add("w", {10, 8});
-  other.add("w", {10, 8}, 2);
-  const auto bytes = base.tensors()[0].bytes;
-  same_bytes.add_bytes("w", StorageDtype::kU32, {10, 8},
-                       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const std::string embeddings = "base_model.model.model.embed_tokens.base_layer.weight";
+  std::vector<float> numbers;
   Projection asked = Projection::kQ;
-  const auto refusal = [&](const TestTensors* weights) {
+  const auto refusal = [&](TestTensors& tensors, float first, bool column_major = false) {
+    const ConstTensorView base = counting_weights(numbers, first, column_major);
     LoadOptions options;
-    options.base_weights = [&asked, weights](Projection projection) {
+    options.base_weights = [&](Projection projection) {
       asked = projection;
-      return weights == nullptr ? nullptr : weights->tensors().data();
+      return base;
     };
     return tensors.refusal(config_of(), options);
   };
-  EXPECT_EQ(refusal(&base), "accepted");
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(embeddings, {10, 8});
+  EXPECT_EQ(refusal(tensors, 1), "accepted");
   EXPECT_EQ(asked, Projection::kEmbedTokens);
-  EXPECT_EQ(refusal(nullptr), "accepted") << "not at hand";
-  EXPECT_EQ(refusal(&other), "E_UNSUPPORTED(changed_base)");
-  EXPECT_THAT(tensors.last_error(), HasSubstr(key));
-  EXPECT_EQ(refusal(&same_bytes), "E_UNSUPPORTED(changed_base)");
+  EXPECT_EQ(refusal(tensors, 1, /*column_major=*/true), "accepted");
+  EXPECT_EQ(tensors.refusal(), "accepted") << "not at hand";
+  EXPECT_EQ(refusal(tensors, 2), "E_UNSUPPORTED(changed_base)");
+  EXPECT_THAT(tensors.last_error(), AllOf(HasSubstr(embeddings), HasSubstr("merge_and_unload")));
+
+  std::string halves, other_type;
+  for (int i = 0; i < 80; ++i) {  // bf16: the upper half of a float, exact for these numbers
+    const float number = static_cast<float>(i + 1);
+    const auto* bytes = reinterpret_cast<const char*>(&number);
+    halves.append(bytes + 2, 2);
+    other_type.append(bytes, 4);
+  }
+  TestTensors rounded, wrong;
+  rounded.add_pair(kPath + "self_attn.q_proj", 12, 8)
+      .add_bytes(embeddings, StorageDtype::kBF16, {10, 8}, halves);
+  EXPECT_EQ(refusal(rounded, 1), "accepted") << "the same numbers in another type";
+  wrong.add_pair(kPath + "self_attn.q_proj", 12, 8)
+      .add_bytes(embeddings, StorageDtype::kU32, {10, 8}, other_type);
+  EXPECT_EQ(refusal(wrong, 1), "E_UNSUPPORTED(changed_base)");
+}
+
+// [4.9] What PEFT saves with save_embedding_layers, or for a vocabulary that was touched.
+TEST(LoadAdapter, WholeEmbeddingsMustEqualTheBase) {
+  for (const char* path : {"model.embed_tokens", "lm_head"}) {
+    const std::string key = fmt::format("base_model.model.{}.weight", path);
+    TestTensors tensors;
+    tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(key, {10, 8});
+    std::vector<float> numbers;
+    LoadOptions options;
+    options.base_weights = [&](Projection) { return counting_weights(numbers, 1, false); };
+    EXPECT_THAT(tensors.load(config_of(), options).warnings,
+                testing::ElementsAre(AllOf(HasSubstr(key), HasSubstr("ignored"))));
+    options.base_weights = [&](Projection) { return counting_weights(numbers, 0, false); };
+    EXPECT_EQ(tensors.refusal(config_of(), options), "E_UNSUPPORTED(changed_base)");
+    EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(modules_to_save)") << "nothing to compare with";
+    EXPECT_THAT(tensors.last_error(), HasSubstr("save_embedding_layers=False"));
+  }
+}
+
+// [1.52] [4.9] The flag alone changes nothing; a bias in the file would.
+TEST(LoadAdapter, BiasFlagsOfModelsWithoutBiases) {
+  for (const char* flag : {"all", "lora_only"}) {
+    const AdapterConfig config =
+        config_of(fmt::format(R"("r": 2, "lora_alpha": 3, "bias": "{}")", flag));
+    TestTensors tensors;
+    tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+    EXPECT_EQ(tensors.refusal(config), "accepted") << flag;
+    tensors.add(kKey + "self_attn.q_proj.bias", {12});
+    EXPECT_EQ(tensors.refusal(config), "E_UNSUPPORTED(bias)") << flag;
+    EXPECT_THAT(tensors.last_error(), HasSubstr("merge_and_unload"));
+  }
+}
+
+// [1.35]
+TEST(LoadAdapter, RoutersAreRefusedWithARemedy) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "block_sparse_moe.gate", 6, 8);
+  EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(router)");
+  EXPECT_THAT(tensors.last_error(), HasSubstr("exclude_modules"));
 }
 
 // [1.38]
@@ -600,6 +664,19 @@ TEST_F(Folder, MissingAndUnsafeFiles) {
   EXPECT_THAT(line(), HasSubstr("E_UNSUPPORTED(pickle)"));
   std::filesystem::remove(path_ + "/adapter_model.bin");
   EXPECT_THAT(line(), HasSubstr("E_IO: " + path_ + "/adapter_model.safetensors"));
+}
+
+// [4.1]
+TEST_F(Folder, GitLfsPointers) {
+  TestTensors tensors;
+  tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
+    save_adapter(path_, config_of(), tensors.tensors());
+    std::ofstream(fmt::format("{}/{}", path_, file))
+        << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    EXPECT_THAT(line(), AllOf(HasSubstr(fmt::format("E_IO: {}/{}", path_, file)),
+                              HasSubstr("git-LFS pointer"), HasSubstr("git lfs pull")));
+  }
 }
 
 // [4.5]

@@ -41,5 +41,13 @@ TEST_F(ReadFile, NamesWhatCannotBeRead) {
               ThrowsMessage<InputError>(folder + ": cannot be read; look"));
 }
 
+TEST_F(ReadFile, RefusesPointersOfGitLfs) {
+  std::ofstream(path_) << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n";
+  EXPECT_THAT(
+      [&] { read_file(path_); },
+      ThrowsMessage<InputError>(path_ + ": is a git-LFS pointer, not the file it stands for; run "
+                                        "'git lfs pull' in its folder"));
+}
+
 }  // namespace
 }  // namespace loratory
