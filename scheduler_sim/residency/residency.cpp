@@ -87,6 +87,7 @@ void Residency::change_claim(AdapterRef ref, Change change) {
   const bool had_claim = claims_place(a);
   change(a);
   changed_ = true;
+  ++num_claim_changes_;
   if (claims_place(a) == had_claim) return;
   if (had_claim) {
     adapters_[claimants_.back()].claimant_index = a.claimant_index;

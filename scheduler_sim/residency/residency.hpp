@@ -142,7 +142,9 @@ class Residency {
   int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
   int32_t num_claimants() const { return int32_t(claimants_.size()); }
   const std::vector<AdapterRef>& claimants() const { return claimants_; }  ///< in any order
-  int32_t num_on_gpu() const { return num_on_gpu_; }                       ///< slots taken
+  /// Grows with every change of whether or why an adapter claims a place.
+  uint64_t num_claim_changes() const { return num_claim_changes_; }
+  int32_t num_on_gpu() const { return num_on_gpu_; }  ///< slots taken
   int32_t num_on_cpu() const { return num_on_cpu_; }  ///< places taken, loading ones too
   int32_t num_pinned() const { return num_pinned_; }
   int32_t num_loading() const { return num_loading_; }
@@ -213,6 +215,7 @@ class Residency {
   Uid next_uid_ = 1;
   uint64_t clock_ = 0;
   std::vector<AdapterRef> claimants_;
+  uint64_t num_claim_changes_ = 0;
   int32_t num_on_gpu_ = 0, num_on_cpu_ = 0, num_pinned_ = 0, num_loading_ = 0;
   AdapterRef copying_ = kBaseRef;
   bool changed_ = false;  // something happened that may let a transfer start

@@ -68,4 +68,21 @@ class DecisionSink {
   virtual void on_decision(const Decision& decision) = 0;
 };
 
+/// Passes decisions on and counts them: whoever saw the same count twice knows that nothing was
+/// decided in between.
+class DecisionNotes {
+ public:
+  /// `sink` may be nullptr.
+  explicit DecisionNotes(DecisionSink* sink) : sink_(sink) {}
+  void note(const Decision& decision) {
+    ++num_decisions_;
+    if (sink_ != nullptr) sink_->on_decision(decision);
+  }
+  uint64_t num_decisions() const { return num_decisions_; }
+
+ private:
+  DecisionSink* sink_;
+  uint64_t num_decisions_ = 0;
+};
+
 }  // namespace loratory::sim

@@ -12,22 +12,33 @@ const StepPlan& Scheduler::plan(int64_t now_ns) {
   plan_.wait_for.clear();
   plan_.num_tokens = plan_.num_decode_rows = 0;
   budget_ = config_.max_num_batched_tokens;
-  preempted_in_plan_ = false;
-  steady_ = true;  // until something of the plan says otherwise
+  preempted_in_plan_ = walk_stopped_at_drain_ = false;
 
   schedule_running(now_ns);
-  if (!preempted_in_plan_ && !waiting_.empty()) walk_waiting(now_ns);
-
-  if (!plan_.empty()) {
-    ++plan_.step;
-    step_in_flight_ = true;
-    touch_adapters(1);
-    prepare_adapters();
-    pack_rows();
-  }
+  const bool walks = !preempted_in_plan_ && !waiting_.empty();
+  if (walks) starvation_.begin_walk(running_, now_ns);
+  const uint64_t num_changes_before = num_changes();
+  if (walks) starvation_.end_walk(visit_candidates(now_ns), now_ns);
+  if (!plan_.empty()) begin_step();
   settle_transfers(now_ns);
-  steady_ = steady_ && !plan_.empty() && plan_.decode_only() && plan_.wait_for.empty();
+
+  regular_at_change_.reset();
+  if (is_regular_plan()) regular_at_change_ = num_changes_before;
   return plan_;
+}
+
+void Scheduler::begin_step() {
+  ++plan_.step;
+  step_in_flight_ = true;
+  touch_adapters(1);
+  prepare_adapters();
+  pack_rows();
+}
+
+// What it says about itself; what was decided meanwhile is counted.
+bool Scheduler::is_regular_plan() const {
+  return !plan_.empty() && plan_.decode_only() && plan_.wait_for.empty() && !preempted_in_plan_ &&
+         !walk_stopped_at_drain_;
 }
 
 // In admission order: a decode needs one token and comes before any newer prefill.
@@ -79,7 +90,6 @@ RequestRef Scheduler::preemption_victim() const {
 void Scheduler::preempt(RequestRef ref, int64_t now_ns) {
   Request& r = requests_[ref];
   preempted_in_plan_ = true;
-  steady_ = false;
   if (r.in_step) remove_row(ref);
   note(now_ns, r, decision::Preemption{r.num_computed});
   r.num_recoverable = std::max(r.num_recoverable, r.num_computed);

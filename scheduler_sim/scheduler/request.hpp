@@ -49,6 +49,8 @@ struct WaitKey {
   uint32_t not_preempted = 1;
   uint64_t arrival_seq = 0;
   auto operator<=>(const WaitKey&) const = default;
+  /// Comes before every request.
+  static constexpr WaitKey before_all() { return {INT32_MIN, 0, 0}; }
 };
 
 /// A live request: counters, KV blocks, and its place in the waiting order.

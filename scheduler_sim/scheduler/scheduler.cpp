@@ -1,5 +1,6 @@
 // Submission, the life of adapters, commit. plan.cpp holds the running half of a plan, walk.cpp
-// the waiting half, stretch.cpp the repetition of regular steps.
+// the waiting half, starvation.cpp whom it must not turn away for ever, stretch.cpp the repetition
+// of regular steps.
 #include "scheduler_sim/scheduler/scheduler.hpp"
 
 #include <fmt/format.h>
@@ -37,29 +38,9 @@ const char* describe(SubmitStatus status) {
   return "?";
 }
 
-std::string SchedulerConfig::problem() const {
-  if (residency.max_loras < 1 || residency.max_loras > 4096) return "max_loras must be 1..4096";
-  if (residency.max_cpu_loras < residency.max_loras) return "max_cpu_loras must be >= max_loras";
-  if (residency.num_load_workers < 1) return "num_load_workers must be >= 1";
-  if (block_size < 1) return "block_size must be >= 1";
-  if (num_blocks < 2) return "num_blocks must be >= 2 (block 0 is the null block)";
-  if (max_num_seqs < 1) return "max_num_seqs must be >= 1";
-  if (max_num_batched_tokens < max_num_seqs) {
-    return "max_num_batched_tokens must be >= max_num_seqs";
-  }
-  if (!chunked_prefill && long_prefill_threshold > 0) {
-    return "long_prefill_threshold needs chunked_prefill";
-  }
-  if (!chunked_prefill && max_num_batched_tokens < max_model_len) {
-    return "without chunked_prefill max_num_batched_tokens must be >= max_model_len";
-  }
-  if (!(drain_factor >= 0)) return "drain_factor must be >= 0";
-  return {};
-}
-
 Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObserver* observer)
     : config_(config),
-      sink_(sink),
+      notes_(sink),
       residency_(config.residency),
       pool_(config.num_blocks, observer) {
   const std::string problem = config.problem();
@@ -67,11 +48,11 @@ Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObs
 }
 
 void Scheduler::note(int64_t now_ns, const Request& r, const decision::Any& what) {
-  if (sink_ != nullptr) sink_->on_decision({now_ns, r.id, uid_of(r.adapter), what});
+  notes_.note({now_ns, r.id, uid_of(r.adapter), what});
 }
 
 void Scheduler::note(int64_t now_ns, Uid uid, const decision::Any& what) {
-  if (sink_ != nullptr) sink_->on_decision({now_ns, kNoRequestId, uid, what});
+  notes_.note({now_ns, kNoRequestId, uid, what});
 }
 
 RequestRef Scheduler::find_request(uint64_t id) const {
@@ -156,7 +137,6 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
   }
   by_id_.emplace(r.id, ref);
   waiting_.insert(ref);
-  steady_ = false;
   note(now_ns, r, decision::Arrival{r.num_prompt, r.max_new_tokens});
   if (r.adapter != kBaseRef) {
     residency_.submitted(r.adapter);
@@ -185,7 +165,6 @@ BlockKey Scheduler::key_of(Request& r, uint32_t block_index) {
 
 Scheduler::Registered Scheduler::register_adapter(std::string_view name, uint32_t rank,
                                                   int64_t bytes, bool replace, int64_t now_ns) {
-  steady_ = false;
   const auto [status, adapter] = residency_.register_adapter(name, rank, bytes, replace);
   settle_transfers(now_ns);
   return {status, uid_of(adapter)};
@@ -194,7 +173,6 @@ Scheduler::Registered Scheduler::register_adapter(std::string_view name, uint32_
 bool Scheduler::unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns) {
   const AdapterRef adapter = residency_.find(name);
   if (adapter == kBaseRef) return false;
-  steady_ = false;
   if (abort_requests) {
     std::vector<uint64_t> ids;
     for (const RequestRef ref : running_) {
@@ -211,7 +189,6 @@ bool Scheduler::unload_adapter(std::string_view name, bool abort_requests, int64
 PinStatus Scheduler::pin(Uid uid, int64_t now_ns) {
   const AdapterRef adapter = residency_.find_uid(uid);
   if (adapter == kBaseRef) return PinStatus::unknown;
-  steady_ = false;
   const PinStatus status = residency_.pin(adapter);
   settle_transfers(now_ns);
   return status;
@@ -220,13 +197,11 @@ PinStatus Scheduler::pin(Uid uid, int64_t now_ns) {
 void Scheduler::unpin(Uid uid, int64_t now_ns) {
   const AdapterRef adapter = residency_.find_uid(uid);
   if (adapter == kBaseRef) return;
-  steady_ = false;
   residency_.unpin(adapter);
   settle_transfers(now_ns);
 }
 
 void Scheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
-  steady_ = false;
   const AdapterRef adapter = residency_.find_uid(uid);
   const LoadOutcome outcome = residency_.load_done(adapter, ok);
   if (ok) {
@@ -255,7 +230,6 @@ void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
 }
 
 void Scheduler::copy_done(Uid uid, int64_t now_ns) {
-  steady_ = false;
   const AdapterRef adapter = residency_.find_uid(uid);
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, uid, decision::CopyDone{slot});
@@ -310,7 +284,7 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
   step_in_flight_ = false;
   const bool has_tokens = !result.sampled.empty();
   const size_t num_free_before = free_refs_.size();
-  if (has_tokens) steady_ = false;
+  if (has_tokens) regular_at_change_.reset();  // anyone may stop
   size_t num_sampled = 0;
   for (const StepRow& row : plan_.rows) {
     const bool takes_one = has_tokens && row.samples;
@@ -402,7 +376,6 @@ void Scheduler::forget(RequestRef ref) {
   r.num_generated = r.num_computed = r.num_recoverable = 0;
   r.end_at_commit = r.in_step = false;
   free_refs_.push_back(ref);
-  steady_ = false;
 }
 
 void Scheduler::drop_finished_from_running() {
@@ -414,7 +387,6 @@ void Scheduler::abort(uint64_t id, int64_t now_ns) {
   const RequestRef ref = find_request(id);
   if (ref == kNoRequest || requests_[ref].end_at_commit) return;
   Request& r = requests_[ref];
-  steady_ = false;
   note(now_ns, r, decision::Abort{});
   if (r.in_step) {
     r.end_at_commit = true;

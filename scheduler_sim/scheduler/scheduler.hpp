@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -12,36 +12,12 @@
 #include "scheduler_sim/residency/residency.hpp"
 #include "scheduler_sim/scheduler/decision.hpp"
 #include "scheduler_sim/scheduler/request.hpp"
+#include "scheduler_sim/scheduler/scheduler_config.hpp"
+#include "scheduler_sim/scheduler/starvation.hpp"
 #include "scheduler_sim/scheduler/step_plan.hpp"
 #include "scheduler_sim/scheduler/waiting.hpp"
 
 namespace loratory::sim {
-
-enum class LoadMode : uint8_t { overlap, blocking };
-enum class PackMode : uint8_t { off, prefill_only, on };
-
-/// Defaults are those of docs/scheduler.md, part "Defaults".
-struct SchedulerConfig {
-  ResidencyConfig residency;
-  uint32_t block_size = 16;                ///< tokens per KV block
-  uint32_t num_blocks = 0;                 ///< KV blocks, the null block included
-  uint32_t max_num_batched_tokens = 2048;  ///< tokens per step, >= max_num_seqs
-  uint32_t max_num_seqs = 256;
-  uint32_t long_prefill_threshold = 0;  ///< most tokens of one request per step, 0 = no limit
-  bool chunked_prefill = true;
-  uint32_t max_model_len = std::numeric_limits<uint32_t>::max();
-  LoadMode load_mode = LoadMode::overlap;
-  PackMode pack = PackMode::prefill_only;
-  bool prefix_cache = true;
-  bool use_priorities = true;           ///< false: first come, first served
-  int64_t t_starve_ns = 3'000'000'000;  ///< kNever = off
-  int64_t n_starve = 64;                ///< walks; kNever = off, 0 = always
-  double drain_factor = 1.2;
-
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  /// One sentence naming the first setting that is out of its limits, empty if all are legal.
-  std::string problem() const;
-};
 
 /// The scheduler of a multi-LoRA engine: which requests run in the next step, with how many tokens,
 /// in which KV blocks, with which adapters on the GPU. docs/scheduler.md states every rule.
@@ -115,7 +91,7 @@ class Scheduler {
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
   /// kBaseRef while nobody drains.
-  AdapterRef draining() const { return draining_; }
+  AdapterRef draining() const { return starvation_.draining(); }
   int64_t num_live() const { return int64_t(by_id_.size()); }
 
  private:
@@ -130,24 +106,13 @@ class Scheduler {
   void remove_row(RequestRef ref);
 
   // plan: waiting requests (walk.cpp)
-  void walk_waiting(int64_t now_ns);
-  void begin_walk(int64_t now_ns);
-  void collect_reservations(int64_t now_ns);
-  void end_drain(int64_t now_ns);
-  AdapterRef find_reserved_adapter() const;
-  void start_drain(int64_t now_ns);
-  void visit_candidates(int64_t now_ns);
-  bool gate_rejects(const Request& r) const;
-  bool was_rejected(const Request& r) const;
-  bool try_admit(RequestRef ref, int64_t now_ns);
+  std::optional<WaitKey> visit_candidates(int64_t now_ns);
+  void collect_candidates();
   void push_candidate(RequestRef ref);
+  bool is_walk_over() const { return budget_ == 0 || running_.size() >= config_.max_num_seqs; }
+  bool gate_rejects(const Request& r) const;
+  bool try_admit(RequestRef ref, int64_t now_ns);
   uint32_t match_prefix(Request& r);
-  void stop_walk(const WaitKey& at);
-  void count_rejections(int64_t now_ns);
-  bool starvation_counts() const {
-    return config_.n_starve != SchedulerConfig::kNever ||
-           config_.t_starve_ns != SchedulerConfig::kNever;
-  }
 
   // commit
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
@@ -173,6 +138,10 @@ class Scheduler {
   void prepare_adapters();
   void touch_adapters(int64_t num_steps);
   void pack_rows();
+  void begin_step();
+  bool is_regular_plan() const;
+  bool repeats_last_step() const;
+  uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
   void settle_transfers(int64_t now_ns);
   void note(int64_t now_ns, const Request& r, const decision::Any& what);
   void note(int64_t now_ns, Uid uid, const decision::Any& what);
@@ -181,7 +150,7 @@ class Scheduler {
   }
 
   SchedulerConfig config_;
-  DecisionSink* sink_;
+  DecisionNotes notes_;
   Residency residency_;
   BlockPool pool_;
   BlockKeyInterner interner_;
@@ -191,6 +160,7 @@ class Scheduler {
   std::unordered_map<uint64_t, RequestRef> by_id_;
   std::vector<RequestRef> running_;  // in admission order
   WaitingSet waiting_{requests_};
+  Starvation starvation_{config_, residency_, requests_, waiting_, notes_};
   uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;
 
   ResidencyActions starts_;
@@ -200,23 +170,16 @@ class Scheduler {
   size_t cursor_ = 0;  // into running_, while it is scheduled
   bool preempted_in_plan_ = false;
 
-  // The walk over the waiting requests.
-  AdapterRef draining_ = kBaseRef;  // kBaseRef = nobody
-  Uid draining_uid_ = kBaseUid;     // known even if its unload completed before the drain ended
-  int64_t drain_left_ = 0;
-  AdapterRef reserved_ = kBaseRef;  // adapter the reservation keeps a place for
-  int64_t next_reservation_ = 0;
-  bool walk_stopped_ = false;  // the last walk ended before the end of the queue
-  WaitKey walk_stop_;          // ... at this place
-
   std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
   std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
   std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
   std::vector<BlockKey> key_scratch_;
-  std::vector<int64_t> largest_remaining_;  // scratch of start_drain
 
-  // Would the next step repeat the last one? Set by plan, cleared by anything that happens.
-  bool steady_ = false;
+  // A plan is regular if the next one repeats it as long as nothing changes: num_changes() at that
+  // moment, empty if the last plan was not regular. Changes are counted where they are made, so no
+  // operation can forget to tell.
+  std::optional<uint64_t> regular_at_change_;
+  bool walk_stopped_at_drain_ = false;  // a later walk may pass that request over and go on
 };
 
 }  // namespace loratory::sim

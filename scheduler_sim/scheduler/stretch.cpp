@@ -7,22 +7,17 @@
 
 namespace loratory::sim {
 
+bool Scheduler::repeats_last_step() const {
+  return !step_in_flight_ && regular_at_change_ == num_changes();
+}
+
 Stretch Scheduler::stretch() const {
-  if (!steady_ || step_in_flight_) return {};
+  if (!repeats_last_step()) return {};
   Stretch s{SchedulerConfig::kNever, SchedulerConfig::kNever};
   for (const RequestRef ref : running_) {
     s.num_steps = std::min<int64_t>(s.num_steps, int64_t{requests_[ref].num_remaining()} - 1);
   }
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    const Request& r = requests_[ref];
-    if (r.first_rejection_ns < 0) continue;
-    if (config_.t_starve_ns != SchedulerConfig::kNever) {
-      s.deadline_ns = std::min(s.deadline_ns, r.first_rejection_ns + config_.t_starve_ns);
-    }
-    if (config_.n_starve != SchedulerConfig::kNever) {
-      s.num_steps = std::min(s.num_steps, config_.n_starve - r.num_rejections);
-    }
-  }
+  starvation_.limit(s);
   while (s.num_steps > 0 && !blocks_suffice_for(s.num_steps)) s.num_steps /= 2;
   return s.num_steps > 0 ? s : Stretch{};
 }
@@ -40,7 +35,7 @@ bool Scheduler::blocks_suffice_for(int64_t num_steps) const {
 }
 
 void Scheduler::advance(int64_t num_steps) {
-  LORATORY_ASSERT(steady_ && num_steps > 0, "only regular steps can be skipped");
+  LORATORY_ASSERT(repeats_last_step() && num_steps > 0, "only regular steps can be skipped");
   for (const RequestRef ref : running_) {
     Request& r = requests_[ref];
     const uint32_t before = r.num_computed;
@@ -52,11 +47,7 @@ void Scheduler::advance(int64_t num_steps) {
   }
   for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
   plan_.step += num_steps;
-  if (waiting_.empty()) return;
-  if (draining_ != kBaseRef) drain_left_ -= num_steps;
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    if (was_rejected(requests_[ref])) requests_[ref].num_rejections += num_steps;
-  }
+  if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 
 }  // namespace loratory::sim

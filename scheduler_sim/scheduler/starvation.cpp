@@ -1,0 +1,141 @@
+#include "scheduler_sim/scheduler/starvation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace loratory::sim {
+namespace {
+
+constexpr int64_t kNever = SchedulerConfig::kNever;
+
+}  // namespace
+
+bool Starvation::is_off() const {
+  return config_.n_starve == kNever && config_.t_starve_ns == kNever;
+}
+
+// The order of these steps is that of [7.10].
+void Starvation::begin_walk(const std::vector<RequestRef>& running, int64_t now_ns) {
+  if (draining_ != kBaseRef) --drain_left_;
+  collect_reservations(now_ns);
+  reserved_ = find_reserved_adapter();
+  end_drain(now_ns);
+  start_drain(running, now_ns);
+}
+
+// --- reservations ---------------------------------------------------------------------------
+
+void Starvation::collect_reservations(int64_t now_ns) {
+  if (is_off()) return;
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest;) {
+    const RequestRef next = waiting_.next_young(ref);
+    const Request& r = requests_[ref];
+    if (waited_too_long(r, now_ns)) {
+      notes_.note(
+          {now_ns, r.id, residency_.uid(r.adapter), decision::Reservation{next_reservation_}});
+      waiting_.make_reserving(ref, next_reservation_++);
+    }
+    ref = next;
+  }
+}
+
+bool Starvation::waited_too_long(const Request& r, int64_t now_ns) const {
+  if (r.num_rejections >= config_.n_starve) return true;
+  if (config_.t_starve_ns == kNever || r.first_rejection_ns < 0) return false;
+  return now_ns - r.first_rejection_ns >= config_.t_starve_ns;
+}
+
+AdapterRef Starvation::find_reserved_adapter() const {
+  for (const auto& [number, adapter] : waiting_.reserving()) {
+    if (!residency_.claims_place(adapter)) return adapter;
+  }
+  return kBaseRef;
+}
+
+// The reservation ends when its adapter claims a place; the next walk chooses the next one.
+bool Starvation::keeps_place_from(const Request& r) const {
+  return reserved_ != kBaseRef && reserved_ != r.adapter && !residency_.claims_place(reserved_);
+}
+
+// --- drains ---------------------------------------------------------------------------------
+
+void Starvation::end_drain(int64_t now_ns) {
+  if (draining_ == kBaseRef) return;
+  if (reserved_ != kBaseRef && residency_.num_running(draining_) > 0) return;
+  notes_.note({now_ns, kNoRequestId, draining_uid_, decision::DrainEnd{}});
+  draining_ = kBaseRef;
+}
+
+void Starvation::start_drain(const std::vector<RequestRef>& running, int64_t now_ns) {
+  const bool is_full = residency_.num_claimants() >= config_.residency.max_loras;
+  if (reserved_ == kBaseRef || draining_ != kBaseRef || !is_full) return;
+  draining_ = first_to_be_done(running);
+  if (draining_ == kBaseRef) return;
+  draining_uid_ = residency_.uid(draining_);
+  drain_left_ = int64_t(std::floor(config_.drain_factor * double(largest_remaining_[draining_])));
+  notes_.note({now_ns, kNoRequestId, draining_uid_, decision::Drain{drain_left_}});
+}
+
+// Of the running adapters that are not pinned the one whose longest request has the fewest tokens
+// to generate, ties to the lowest uid; kBaseRef if there is none.
+AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) {
+  largest_remaining_.assign(residency_.ref_limit(), -1);
+  for (const RequestRef ref : running) {
+    const Request& r = requests_[ref];
+    if (r.adapter == kBaseRef || residency_.pinned(r.adapter)) continue;
+    int64_t& largest = largest_remaining_[r.adapter];
+    largest = std::max<int64_t>(largest, r.num_remaining());
+  }
+  AdapterRef best = kBaseRef;
+  std::pair<int64_t, Uid> best_order;
+  for (AdapterRef adapter = 0; adapter < residency_.ref_limit(); ++adapter) {
+    if (largest_remaining_[adapter] < 0) continue;
+    const std::pair order{largest_remaining_[adapter], residency_.uid(adapter)};
+    if (best == kBaseRef || order < best_order) best = adapter, best_order = order;
+  }
+  return best;
+}
+
+// --- rejections -----------------------------------------------------------------------------
+
+// An adapter claims a place with its first request that passes the gate, and keeps the claim: so a
+// request was turned away exactly if its adapter has none now.
+bool Starvation::was_turned_away(const Request& r) const {
+  if (walk_end_ && r.wait_key >= *walk_end_) return false;
+  return r.adapter == draining_ ? outlasts_drain(r) : !residency_.claims_place(r.adapter);
+}
+
+void Starvation::end_walk(const std::optional<WaitKey>& end, int64_t now_ns) {
+  walk_end_ = end;
+  if (is_off()) return;
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    Request& r = requests_[ref];
+    if (walk_end_ && r.wait_key >= *walk_end_) break;
+    if (!was_turned_away(r)) continue;
+    if (r.num_rejections++ == 0) r.first_rejection_ns = now_ns;
+  }
+}
+
+void Starvation::repeat_walk(int64_t num_walks) {
+  if (draining_ != kBaseRef) drain_left_ -= num_walks;
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    if (was_turned_away(requests_[ref])) requests_[ref].num_rejections += num_walks;
+  }
+}
+
+void Starvation::limit(Stretch& stretch) const {
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    const Request& r = requests_[ref];
+    if (r.first_rejection_ns < 0) continue;
+    if (config_.t_starve_ns != kNever) {
+      stretch.deadline_ns =
+          std::min(stretch.deadline_ns, r.first_rejection_ns + config_.t_starve_ns);
+    }
+    if (config_.n_starve != kNever) {
+      stretch.num_steps = std::min(stretch.num_steps, config_.n_starve - r.num_rejections);
+    }
+  }
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "scheduler_sim/residency/residency.hpp"
+#include "scheduler_sim/scheduler/decision.hpp"
+#include "scheduler_sim/scheduler/scheduler_config.hpp"
+#include "scheduler_sim/scheduler/step_plan.hpp"
+#include "scheduler_sim/scheduler/waiting.hpp"
+
+namespace loratory::sim {
+
+/// Who waits too long for a GPU place, and how that ends: docs/scheduler.md [7.10], [5.36].
+///
+/// It counts the walks that turned a waiting request away. After too many, or too long after the
+/// first, the request *reserves*. One adapter at a time has *the* reservation: the next free place
+/// is kept for it. While no place is free, another adapter *drains*: it takes only requests so
+/// short that its place comes free soon.
+///
+///   begin_walk(running, now);             reservations, the reservation, the drain
+///   keeps_place_from(r), outlasts_drain(r)    the two questions of the adapter gate [7.9]
+///   end_walk(end, now);                   counts whom the walk turned away
+///
+/// A walk costs what waits and does not reserve yet, plus, when a drain begins, what runs.
+class Starvation {
+ public:
+  /// Everything outlives this object.
+  Starvation(const SchedulerConfig& config, const Residency& residency,
+             std::vector<Request>& requests, WaitingSet& waiting, DecisionNotes& notes)
+      : config_(config),
+        residency_(residency),
+        requests_(requests),
+        waiting_(waiting),
+        notes_(notes) {}
+
+  void begin_walk(const std::vector<RequestRef>& running, int64_t now_ns);
+  /// `end`: the first request that the walk did not get past; empty if it came to the end.
+  void end_walk(const std::optional<WaitKey>& end, int64_t now_ns);
+  /// The effect of `num_walks` that are the last one again.
+  void repeat_walk(int64_t num_walks);
+  /// Shortens the stretch, so that nobody begins to reserve in it.
+  void limit(Stretch& stretch) const;
+
+  /// Another adapter has the reservation, and claims no place yet.
+  bool keeps_place_from(const Request& r) const;
+  /// kBaseRef while nobody drains.
+  AdapterRef draining() const { return draining_; }
+  /// A request of the draining adapter that has more tokens to generate than the drain has steps.
+  bool outlasts_drain(const Request& r) const { return r.num_remaining() > drain_left_; }
+
+ private:
+  bool is_off() const;
+  void collect_reservations(int64_t now_ns);
+  bool waited_too_long(const Request& r, int64_t now_ns) const;
+  AdapterRef find_reserved_adapter() const;
+  void end_drain(int64_t now_ns);
+  void start_drain(const std::vector<RequestRef>& running, int64_t now_ns);
+  AdapterRef first_to_be_done(const std::vector<RequestRef>& running);
+  bool was_turned_away(const Request& r) const;
+
+  const SchedulerConfig& config_;
+  const Residency& residency_;
+  std::vector<Request>& requests_;
+  WaitingSet& waiting_;
+  DecisionNotes& notes_;
+
+  AdapterRef reserved_ = kBaseRef;  // it has the reservation; kBaseRef = nobody
+  int64_t next_reservation_ = 0;
+  AdapterRef draining_ = kBaseRef;
+  Uid draining_uid_ = kBaseUid;  // known even if its unload completed before the drain ended
+  int64_t drain_left_ = 0;
+  std::optional<WaitKey> walk_end_;         // of the last walk
+  std::vector<int64_t> largest_remaining_;  // scratch of first_to_be_done, by AdapterRef
+};
+
+}  // namespace loratory::sim
