@@ -292,12 +292,14 @@ void NaiveScheduler::reserve(int64_t now_ns) {
     note(now_ns, r, decision::Reservation{r.reservation});
   }
   reserved = 0;
-  int64_t lowest = 0;
+  std::pair<int, int64_t> first;  // by (priority, number)
   for (const uint64_t id : waiting()) {
     const Request& r = requests.at(id);
     if (r.reservation < 0 || tiers.claims_place(r.uid)) continue;
-    if (reserved == 0 || r.reservation < lowest) reserved = r.uid, lowest = r.reservation;
+    const std::pair order(r.priority, r.reservation);
+    if (reserved == 0 || order < first) reserved = r.uid, first = order;
   }
+  reserved_priority = first.first;
 }
 
 // [7.10] (d) and (e), [5.36].
@@ -305,7 +307,7 @@ void NaiveScheduler::drain(int64_t now_ns) {
   if (draining != 0) --drain_left;
   const bool runs =
       draining != 0 && tiers.adapters.contains(draining) && tiers.adapters.at(draining).running > 0;
-  if (draining != 0 && (reserved == 0 || !runs)) {
+  if (draining != 0 && (reserved == 0 || !runs || outranks_reservation(draining))) {
     note(now_ns, draining, decision::DrainEnd{});
     draining = 0;
   }
@@ -314,6 +316,7 @@ void NaiveScheduler::drain(int64_t now_ns) {
   for (const uint64_t id : running) {
     const Request& r = requests.at(id);
     if (r.uid == 0 || NaiveResidency::has(tiers.pinned, r.uid)) continue;
+    if (outranks_reservation(r.uid)) continue;
     longest[r.uid] = std::max(longest[r.uid], r.remaining());
   }
   if (longest.empty()) return;
@@ -324,13 +327,21 @@ void NaiveScheduler::drain(int64_t now_ns) {
   note(now_ns, draining, decision::Drain{drain_left});
 }
 
+// Runs a request that the reservation does not bind.
+bool NaiveScheduler::outranks_reservation(Uid uid) const {
+  return std::ranges::any_of(running, [&](uint64_t id) {
+    return requests.at(id).uid == uid && requests.at(id).priority < reserved_priority;
+  });
+}
+
 bool NaiveScheduler::gate_passes(const Request& r, const std::vector<Uid>& rejected) const {
   if (r.uid == 0) return true;
-  if (r.uid == draining) return int64_t{r.remaining()} <= drain_left;
+  const bool is_bound = r.priority >= reserved_priority;
+  if (r.uid == draining && is_bound) return int64_t{r.remaining()} <= drain_left;
   if (tiers.claims_place(r.uid)) return true;
   if (NaiveResidency::has(rejected, r.uid)) return false;
   if (tiers.num_claimants() >= config_.residency.max_loras) return false;
-  return reserved == 0 || reserved == r.uid || tiers.claims_place(reserved);
+  return reserved == 0 || !is_bound || reserved == r.uid || tiers.claims_place(reserved);
 }
 
 bool NaiveScheduler::admit(Request& r, int64_t now_ns) {

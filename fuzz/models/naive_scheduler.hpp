@@ -66,6 +66,7 @@ class NaiveScheduler {
   void walk(int64_t now_ns);
   void reserve(int64_t now_ns);
   void drain(int64_t now_ns);
+  bool outranks_reservation(Uid uid) const;
   bool gate_passes(const Request& r, const std::vector<Uid>& rejected) const;
   bool admit(Request& r, int64_t now_ns);
   void add_row(const Request& r, uint32_t tokens, bool decode);
@@ -91,6 +92,7 @@ class NaiveScheduler {
   std::vector<Uid> failed_in_step;       // ... and could not be loaded
   bool in_flight = false;
   Uid draining = 0, reserved = 0;
+  int reserved_priority = 0;  // of the request that has the reservation
   int64_t drain_left = 0;
   std::vector<Decision> decisions;
 

@@ -53,6 +53,13 @@ struct WaitKey {
   static constexpr WaitKey before_all() { return {INT32_MIN, 0, 0}; }
 };
 
+/// Place in the order of reservations: by priority, then by number.
+struct ReservationKey {
+  int32_t priority = 0;
+  int64_t number = 0;
+  auto operator<=>(const ReservationKey&) const = default;
+};
+
 /// A live request: counters, KV blocks, and its place in the waiting order.
 ///   num_total = num_prompt + num_generated; a step computes KV for some of the tokens beyond
 ///   num_computed and samples one token when it reaches num_total.

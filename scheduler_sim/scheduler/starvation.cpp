@@ -19,8 +19,8 @@ bool Starvation::is_off() const {
 void Starvation::begin_walk(const std::vector<RequestRef>& running, int64_t now_ns) {
   if (draining_ != kBaseRef) --drain_left_;
   collect_reservations(now_ns);
-  reserved_ = find_reserved_adapter();
-  end_drain(now_ns);
+  reserved_ = find_reserved();
+  end_drain(running, now_ns);
   start_drain(running, now_ns);
 }
 
@@ -46,30 +46,38 @@ bool Starvation::waited_too_long(const Request& r, int64_t now_ns) const {
   return now_ns - r.first_rejection_ns >= config_.t_starve_ns;
 }
 
-AdapterRef Starvation::find_reserved_adapter() const {
-  for (const auto& [number, adapter] : waiting_.reserving()) {
-    if (!residency_.claims_place(adapter)) return adapter;
+std::optional<Starvation::Reserved> Starvation::find_reserved() const {
+  for (const auto& [key, adapter] : waiting_.reserving()) {
+    if (!residency_.claims_place(adapter)) return Reserved{adapter, key.priority};
   }
-  return kBaseRef;
+  return std::nullopt;
 }
 
 // The reservation ends when its adapter claims a place; the next walk chooses the next one.
 bool Starvation::keeps_place_from(const Request& r) const {
-  return reserved_ != kBaseRef && reserved_ != r.adapter && !residency_.claims_place(reserved_);
+  return binds(r) && reserved_->adapter != r.adapter &&
+         !residency_.claims_place(reserved_->adapter);
 }
 
 // --- drains ---------------------------------------------------------------------------------
 
-void Starvation::end_drain(int64_t now_ns) {
-  if (draining_ == kBaseRef) return;
-  if (reserved_ != kBaseRef && residency_.num_running(draining_) > 0) return;
+// Not if it runs a request that the reservation does not bind: others like it may follow for ever.
+bool Starvation::drain_goes_on(const std::vector<RequestRef>& running) const {
+  if (!reserved_ || residency_.num_running(draining_) == 0) return false;
+  return std::ranges::none_of(running, [&](RequestRef ref) {
+    return requests_[ref].adapter == draining_ && !binds(requests_[ref]);
+  });
+}
+
+void Starvation::end_drain(const std::vector<RequestRef>& running, int64_t now_ns) {
+  if (draining_ == kBaseRef || drain_goes_on(running)) return;
   notes_.note({now_ns, kNoRequestId, draining_uid_, decision::DrainEnd{}});
   draining_ = kBaseRef;
 }
 
 void Starvation::start_drain(const std::vector<RequestRef>& running, int64_t now_ns) {
   const bool is_full = residency_.num_claimants() >= config_.residency.max_loras;
-  if (reserved_ == kBaseRef || draining_ != kBaseRef || !is_full) return;
+  if (!reserved_ || draining_ != kBaseRef || !is_full) return;
   draining_ = first_to_be_done(running);
   if (draining_ == kBaseRef) return;
   draining_uid_ = residency_.uid(draining_);
@@ -77,20 +85,21 @@ void Starvation::start_drain(const std::vector<RequestRef>& running, int64_t now
   notes_.note({now_ns, kNoRequestId, draining_uid_, decision::Drain{drain_left_}});
 }
 
-// Of the running adapters that are not pinned the one whose longest request has the fewest tokens
-// to generate, ties to the lowest uid; kBaseRef if there is none.
+// Of the running adapters that are not pinned, and all of whose requests the reservation binds, the
+// one whose longest request has the fewest tokens to generate, ties to the lowest uid; kBaseRef if
+// there is none.
 AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) {
   largest_remaining_.assign(residency_.ref_limit(), -1);
   for (const RequestRef ref : running) {
     const Request& r = requests_[ref];
     if (r.adapter == kBaseRef || residency_.pinned(r.adapter)) continue;
     int64_t& largest = largest_remaining_[r.adapter];
-    largest = std::max<int64_t>(largest, r.num_remaining());
+    largest = std::max(largest, binds(r) ? int64_t{r.num_remaining()} : kNever);
   }
   AdapterRef best = kBaseRef;
   std::pair<int64_t, Uid> best_order;
   for (AdapterRef adapter = 0; adapter < residency_.ref_limit(); ++adapter) {
-    if (largest_remaining_[adapter] < 0) continue;
+    if (largest_remaining_[adapter] < 0 || largest_remaining_[adapter] == kNever) continue;
     const std::pair order{largest_remaining_[adapter], residency_.uid(adapter)};
     if (best == kBaseRef || order < best_order) best = adapter, best_order = order;
   }
@@ -103,7 +112,7 @@ AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) 
 // request was turned away exactly if its adapter has none now.
 bool Starvation::was_turned_away(const Request& r) const {
   if (walk_end_ && r.wait_key >= *walk_end_) return false;
-  return r.adapter == draining_ ? outlasts_drain(r) : !residency_.claims_place(r.adapter);
+  return outlasts_drain(r) || !residency_.claims_place(r.adapter);
 }
 
 void Starvation::end_walk(const std::optional<WaitKey>& end, int64_t now_ns) {

@@ -15,13 +15,14 @@ namespace loratory::sim {
 /// Who waits too long for a GPU place, and how that ends: docs/scheduler.md [7.10], [5.36].
 ///
 /// It counts the walks that turned a waiting request away. After too many, or too long after the
-/// first, the request *reserves*. One adapter at a time has *the* reservation: the next free place
-/// is kept for it. While no place is free, another adapter *drains*: it takes only requests so
-/// short that its place comes free soon.
+/// first, the request *reserves*. The first of them by (priority, number) has *the* reservation:
+/// the next free place is kept for its adapter. While no place is free, another adapter *drains*:
+/// it takes only requests so short that its place comes free soon. Reservation and drain bind
+/// requests of the same and of lower priority, nobody else.
 ///
-///   begin_walk(running, now);             reservations, the reservation, the drain
-///   keeps_place_from(r), outlasts_drain(r)    the two questions of the adapter gate [7.9]
-///   end_walk(end, now);                   counts whom the walk turned away
+///   begin_walk(running, now);                 reservations, the reservation, the drain
+///   keeps_place_from(r), outlasts_drain(r)    two questions of the adapter gate [7.9]
+///   end_walk(end, now);                       counts whom the walk turned away
 ///
 /// A walk costs what waits and does not reserve yet, plus, when a drain begins, what runs.
 class Starvation {
@@ -43,19 +44,29 @@ class Starvation {
   /// Shortens the stretch, so that nobody begins to reserve in it.
   void limit(Stretch& stretch) const;
 
-  /// Another adapter has the reservation, and claims no place yet.
+  /// Another adapter has the reservation, claims no place yet, and the reservation binds `r`.
   bool keeps_place_from(const Request& r) const;
   /// kBaseRef while nobody drains.
   AdapterRef draining() const { return draining_; }
-  /// A request of the draining adapter that has more tokens to generate than the drain has steps.
-  bool outlasts_drain(const Request& r) const { return r.num_remaining() > drain_left_; }
+  /// A request of the draining adapter has more to generate than the drain has steps left, and the
+  /// reservation binds it.
+  bool outlasts_drain(const Request& r) const {
+    const bool drains = r.adapter != kBaseRef && r.adapter == draining_;
+    return drains && binds(r) && r.num_remaining() > drain_left_;
+  }
 
  private:
+  struct Reserved {
+    AdapterRef adapter;
+    int32_t priority;
+  };
   bool is_off() const;
+  bool binds(const Request& r) const { return reserved_ && r.priority >= reserved_->priority; }
   void collect_reservations(int64_t now_ns);
   bool waited_too_long(const Request& r, int64_t now_ns) const;
-  AdapterRef find_reserved_adapter() const;
-  void end_drain(int64_t now_ns);
+  std::optional<Reserved> find_reserved() const;
+  bool drain_goes_on(const std::vector<RequestRef>& running) const;
+  void end_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   void start_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   AdapterRef first_to_be_done(const std::vector<RequestRef>& running);
   bool was_turned_away(const Request& r) const;
@@ -66,7 +77,7 @@ class Starvation {
   WaitingSet& waiting_;
   DecisionNotes& notes_;
 
-  AdapterRef reserved_ = kBaseRef;  // it has the reservation; kBaseRef = nobody
+  std::optional<Reserved> reserved_;  // it has the reservation, as of the last walk's begin
   int64_t next_reservation_ = 0;
   AdapterRef draining_ = kBaseRef;
   Uid draining_uid_ = kBaseUid;  // known even if its unload completed before the drain ended

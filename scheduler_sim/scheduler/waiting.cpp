@@ -93,7 +93,7 @@ void WaitingSet::remove(RequestRef ref) {
     active_.pop_back();
   }
   if (r.reservation >= 0) {
-    change_reservations(r.adapter, [&](auto& numbers) { numbers.erase(r.reservation); });
+    change_reservations(r.adapter, [&](auto& keys) { keys.erase({r.priority, r.reservation}); });
     r.reservation = -1;
   } else if (r.adapter != kBaseRef) {
     drop_young(ref);
@@ -103,17 +103,18 @@ void WaitingSet::remove(RequestRef ref) {
 
 void WaitingSet::make_reserving(RequestRef ref, int64_t number) {
   drop_young(ref);
-  requests_[ref].reservation = number;
-  change_reservations(requests_[ref].adapter, [&](auto& numbers) { numbers.insert(number); });
+  Request& r = requests_[ref];
+  r.reservation = number;
+  change_reservations(r.adapter, [&](auto& keys) { keys.insert({r.priority, number}); });
 }
 
-// reserving_ knows every adapter by its lowest number.
+// reserving_ knows every adapter by its first reservation.
 template <typename Change>
 void WaitingSet::change_reservations(AdapterRef adapter, Change change) {
-  std::set<int64_t>& numbers = queue_of(adapter).reservations;
-  if (!numbers.empty()) reserving_.erase({*numbers.begin(), adapter});
-  change(numbers);
-  if (!numbers.empty()) reserving_.emplace(*numbers.begin(), adapter);
+  std::set<ReservationKey>& keys = queue_of(adapter).reservations;
+  if (!keys.empty()) reserving_.erase({*keys.begin(), adapter});
+  change(keys);
+  if (!keys.empty()) reserving_.emplace(*keys.begin(), adapter);
 }
 
 std::vector<RequestRef> WaitingSet::of_adapter(AdapterRef adapter) const {

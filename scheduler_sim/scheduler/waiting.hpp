@@ -31,8 +31,8 @@ class WaitingSet {
   const std::vector<AdapterRef>& adapters() const { return active_; }
   RequestRef first_young() const { return young_head_; }
   RequestRef next_young(RequestRef ref) const { return requests_[ref].young_next; }
-  /// Adapters with a reserving request, each by its lowest reservation number, in that order.
-  const std::set<std::pair<int64_t, AdapterRef>>& reserving() const { return reserving_; }
+  /// Adapters with a reserving request, each by the first of its reservations, in that order.
+  const std::set<std::pair<ReservationKey, AdapterRef>>& reserving() const { return reserving_; }
   /// All waiting requests of an adapter, in order.
   std::vector<RequestRef> of_adapter(AdapterRef adapter) const;
   /// Every waiting request in waiting order (for tests and checks).
@@ -42,7 +42,7 @@ class WaitingSet {
   struct Queue {
     RequestRef head = kNoRequest, tail = kNoRequest;
     uint32_t active_index = 0;
-    std::set<int64_t> reservations;
+    std::set<ReservationKey> reservations;
   };
   Queue& queue_of(AdapterRef adapter);
   void drop_young(RequestRef ref);
@@ -52,7 +52,7 @@ class WaitingSet {
   std::vector<Request>& requests_;
   std::vector<Queue> queues_;  // by AdapterRef + 1
   std::vector<AdapterRef> active_;
-  std::set<std::pair<int64_t, AdapterRef>> reserving_;
+  std::set<std::pair<ReservationKey, AdapterRef>> reserving_;
   RequestRef young_head_ = kNoRequest, young_tail_ = kNoRequest;
   size_t size_ = 0;
 };

@@ -14,7 +14,7 @@ namespace loratory::sim {
 // The adapter gate [7.9]: may a request of this adapter run now, as far as GPU places go?
 bool Scheduler::gate_rejects(const Request& r) const {
   if (r.adapter == kBaseRef) return false;
-  if (r.adapter == starvation_.draining()) return starvation_.outlasts_drain(r);
+  if (starvation_.outlasts_drain(r)) return true;
   if (residency_.claims_place(r.adapter)) return false;
   const bool is_full = residency_.num_claimants() >= config_.residency.max_loras;
   return is_full || starvation_.keeps_place_from(r);

@@ -151,6 +151,39 @@ TEST(Walk, SteadyStreamDoesNotStarveAnotherAdapter) {
   EXPECT_EQ(e.end_of('?'), FinishReason::length);
 }
 
+// Three of four places are free. Base traffic uses up every walk before the request that reserves
+// is reached: one of higher priority must not wait for it.
+TEST(Walk, AReservationDoesNotBindHigherPriorities) {  // [7.10]
+  SchedulerConfig c = Engine::config(4);
+  c.max_num_batched_tokens = c.max_num_seqs = 8;
+  c.n_starve = 0;
+  Engine e(c);
+  e.preload(3);
+  e.submit('r', 1, 1, 100, /*priority=*/1), e.step();
+  e.submit('l', 2, 1, 1, /*priority=*/2), e.submit('1', 0, 7, 1, /*priority=*/1);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('r', 1), Pair('1', 7)));
+  EXPECT_GE(e.request('l').reservation, 0);
+  e.submit('h', 3, 1, 1, /*priority=*/0), e.submit('2', 0, 7, 1, /*priority=*/1);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('r', 1), Pair('h', 1), Pair('2', 6)));
+  EXPECT_GE(e.request('l').reservation, 0);
+}
+
+// A drain made for a request of lower priority would be in vain: the place it frees goes to those
+// who were turned away meanwhile.
+TEST(Walk, NoDrainForAReservationOfLowerPriority) {  // [7.10]
+  SchedulerConfig c = Engine::config(1);
+  c.n_starve = 0;
+  Engine e(c);
+  e.preload(2);
+  e.submit('r', 1, 1, 9, /*priority=*/0), e.step();
+  e.submit('l', 2, 1, 1, /*priority=*/1), e.step();
+  EXPECT_TRUE(e.decisions<decision::Drain>().empty());
+  e.submit('s', 1, 1, 20, /*priority=*/0);
+  EXPECT_THAT(e.step(), ElementsAre(Pair('r', 1), Pair('s', 1)));
+  e.submit('h', 2, 1, 1, /*priority=*/0), e.step();
+  EXPECT_EQ(e.decisions<decision::Drain>().size(), 1U);
+}
+
 TEST(Walk, OverlapLeavesARequestBehindUntilItsAdapterIsThere) {  // [5.23]
   Engine e(Engine::config(1, LoadMode::overlap));
   e.submit('a', 1, 2, 2), e.submit('b', 0, 3, 2);
