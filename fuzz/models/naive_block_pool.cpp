@@ -34,13 +34,9 @@ void NaiveBlockPool::publish(uint32_t page, const std::string& key, uint64_t uid
   if (is_dead || !pages[page].key.empty() || find(key) != 0) return;
   pages[page].key = key;
   pages[page].uid = uid;
-  events.push_back({true, key});
 }
 
-void NaiveBlockPool::unpublish(uint32_t page) {
-  events.push_back({false, pages[page].key});
-  pages[page].key.clear();
-}
+void NaiveBlockPool::unpublish(uint32_t page) { pages[page].key.clear(); }
 
 // [6.18]: tail first; an own unpublished full page is published, or makes its twin recent.
 void NaiveBlockPool::release(const std::vector<uint32_t>& table,

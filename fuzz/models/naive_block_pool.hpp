@@ -36,13 +36,6 @@ class NaiveBlockPool {
   std::vector<uint32_t> queue;  // cached and free, next victim first
   std::vector<uint64_t> dead;   // namespaces that were evicted
 
-  struct Event {
-    bool stored;
-    std::string key;
-    bool operator==(const Event&) const = default;
-  };
-  std::vector<Event> events;
-
  private:
   void unpublish(uint32_t page);
 };

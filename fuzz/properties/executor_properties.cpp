@@ -13,6 +13,7 @@
 #include "fuzz/support/engine_case.hpp"
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
+#include "fuzz/support/tier_counts.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/model/slot_lora.hpp"
 
@@ -159,7 +160,8 @@ class Workload {
       for (const StepRow& row : engine_.step()->rows) ++rows[row.adapter];
       seen.mixed_steps += rows.size() > 1;
       const bool runs = engine_.scheduler().step_can_start();
-      seen.overlaps += runs && engine_.scheduler().residency().copy_in_flight();
+      seen.overlaps +=
+          runs && num_in_state(engine_.scheduler().residency(), AdapterState::copying) > 0;
     }
     return more;
   }

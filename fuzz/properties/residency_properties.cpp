@@ -7,6 +7,7 @@
 
 #include "fuzz/models/naive_residency.hpp"
 #include "fuzz/support/seeded_case.hpp"
+#include "fuzz/support/tier_counts.hpp"
 
 namespace loratory::sim {
 
@@ -85,8 +86,8 @@ class TierPair {
       finish_load(true), settle();
       finish_copy(), settle();
     }
-    RC_ASSERT(
-        sut_.num_registered() + sut_.num_on_cpu() + sut_.num_on_gpu() + sut_.num_claimants() == 0);
+    RC_ASSERT(num_registered(sut_) + sut_.num_on_cpu() + sut_.num_on_gpu() + sut_.num_claimants() ==
+              0);
     RC_ASSERT(sut_.num_queued_jobs() == 0U);
   }
 
@@ -227,7 +228,7 @@ class TierPair {
   }
 
   void check() {
-    RC_ASSERT(sut_.num_registered() == int32_t(model_.adapters.size()));
+    RC_ASSERT(num_registered(sut_) == int32_t(model_.adapters.size()));
     int32_t on_gpu = 0;
     for (const auto& [u, a] : model_.adapters) {
       const AdapterRef r = ref(u);
@@ -246,8 +247,8 @@ class TierPair {
     RC_ASSERT(on_gpu <= config_.max_loras);
     RC_ASSERT(sut_.num_on_cpu() <= config_.max_cpu_loras);
     RC_ASSERT(sut_.num_claimants() <= config_.max_loras);
-    RC_ASSERT(sut_.num_pinned() <= config_.max_loras - 1);
-    RC_ASSERT(sut_.num_loading() <= config_.num_load_workers);
+    RC_ASSERT(num_pinned(sut_) <= config_.max_loras - 1);
+    RC_ASSERT(num_in_state(sut_, AdapterState::loading) <= config_.num_load_workers);
   }
 
   Draw draw_;

@@ -10,6 +10,7 @@
 #include "fuzz/models/naive_scheduler.hpp"
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
+#include "fuzz/support/tier_counts.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
 
 namespace loratory::sim {
@@ -32,13 +33,6 @@ struct DecisionList : DecisionSink {
   std::vector<Decision> all;
 };
 
-/// Who became matchable and who stopped being so: nobody twice in a row (P52, P53).
-struct ObservedBlocks : BlockObserver {
-  void on_stored(BlockKey key, uint64_t) override { RC_ASSERT(keys.insert(key).second); }
-  void on_removed(BlockKey key, uint64_t) override { RC_ASSERT(keys.erase(key) == 1U); }
-  std::set<BlockKey> keys;
-};
-
 /// How often the interesting things happened.
 struct Coverage {
   int preemptions = 0, drains = 0, reservations = 0, evictions = 0, failures = 0, hits = 0;
@@ -52,7 +46,7 @@ class Pair {
       : draw_(seed),
         config_(random_scheduler_config(draw_)),
         samples_(draw_.one_in(2)),
-        sut_(config_, &log_, &observed_),
+        sut_(config_, &log_),
         model_(config_) {
     for (int i = 0; i < 6; ++i) add_adapter(fmt::format("a{}", i), false);
   }
@@ -106,9 +100,9 @@ class Pair {
     while (!loads_.empty() || copying_ != kBaseUid) finish_a_transfer(false);
     check();
     const Residency& tiers = sut_.residency();
-    RC_ASSERT(tiers.num_registered() == 0);
-    RC_ASSERT(
-        tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants() + tiers.num_pinned() == 0);
+    RC_ASSERT(num_registered(tiers) == 0);
+    RC_ASSERT(tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants() + num_pinned(tiers) ==
+              0);
     RC_ASSERT(tiers.num_queued_jobs() == 0U);
     RC_ASSERT(sut_.blocks().num_referenced() == 0U);
     RC_ASSERT(sut_.blocks().num_allocatable() == config_.num_blocks - 1);
@@ -334,7 +328,7 @@ class Pair {
 
   void check_tiers() {
     const Residency& tiers = sut_.residency();
-    RC_ASSERT(tiers.num_registered() == int32_t(model_.tiers.adapters.size()));
+    RC_ASSERT(num_registered(tiers) == int32_t(model_.tiers.adapters.size()));
     for (const auto& [uid, expected] : model_.tiers.adapters) {
       const AdapterRef a = tiers.find_uid(uid);
       RC_ASSERT(a != kBaseRef);
@@ -386,14 +380,13 @@ class Pair {
       RC_ASSERT(text_of_key_.try_emplace(key, text).first->second == text);
       RC_ASSERT(key_of_text_.try_emplace(text, key).first->second == key);
     }
-    RC_ASSERT(observed_.keys == published);
+    RC_ASSERT(published.size() == pool.num_published());
   }
 
   Draw draw_;
   SchedulerConfig config_;
   bool samples_;  // the executor brings tokens
   DecisionList log_;
-  ObservedBlocks observed_;
   Scheduler sut_;
   NaiveScheduler model_;
   const StepPlan* step_ = nullptr;  // the last one; copy_done fills in its slots

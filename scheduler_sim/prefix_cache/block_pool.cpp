@@ -47,8 +47,7 @@ BlockId LowestFirstSet::pop_lowest() {
 
 // --- BlockPool ------------------------------------------------------------------------------
 
-BlockPool::BlockPool(uint32_t num_blocks, BlockObserver* observer)
-    : blocks_(num_blocks), plain_free_(num_blocks), observer_(observer) {
+BlockPool::BlockPool(uint32_t num_blocks) : blocks_(num_blocks), plain_free_(num_blocks) {
   LORATORY_ASSERT(num_blocks >= 1, "block 0 is the null block");
   for (BlockId id = 1; id < num_blocks; ++id) plain_free_.insert(id);
 }
@@ -88,13 +87,11 @@ void BlockPool::publish(BlockId id, BlockKey key, uint64_t uid) {
   if (block.key != kNoKey || !published_.try_emplace(key, id).second) return;
   block.key = key;
   block.uid = uid;
-  if (observer_ != nullptr) observer_->on_stored(key, uid);
 }
 
 void BlockPool::unpublish(BlockId id) {
   Block& block = blocks_[id];
   if (block.key == kNoKey) return;
-  if (observer_ != nullptr) observer_->on_removed(block.key, block.uid);
   published_.erase(block.key);
   block.key = kNoKey;
 }

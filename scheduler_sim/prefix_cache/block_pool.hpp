@@ -28,14 +28,6 @@ class LowestFirstSet {
   uint32_t size_ = 0;
 };
 
-/// Learns of every block that becomes matchable or stops being so (KV events).
-class BlockObserver {
- public:
-  virtual ~BlockObserver() = default;
-  virtual void on_stored(BlockKey key, uint64_t uid) = 0;
-  virtual void on_removed(BlockKey key, uint64_t uid) = 0;
-};
-
 /// KV blocks and the prefix cache over them (hash chain; statements [6.1]-[6.24] of
 /// docs/scheduler.md).
 ///
@@ -48,7 +40,7 @@ class BlockObserver {
 class BlockPool {
  public:
   /// `num_blocks` includes the null block.
-  explicit BlockPool(uint32_t num_blocks, BlockObserver* observer = nullptr);
+  explicit BlockPool(uint32_t num_blocks);
 
   uint32_t num_blocks() const { return uint32_t(blocks_.size()); }
   uint32_t num_plain_free() const { return plain_free_.size(); }
@@ -79,9 +71,6 @@ class BlockPool {
   uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
   BlockKey published_key(BlockId id) const { return blocks_[id].key; }
   uint64_t namespace_of(BlockId id) const { return blocks_[id].uid; }
-  bool is_cached_free(BlockId id) const {
-    return blocks_[id].ref_count == 0 && blocks_[id].key != kNoKey;
-  }
   bool is_plain_free(BlockId id) const { return plain_free_.contains(id); }
   std::vector<BlockId> cached_free_queue() const;  ///< head (next victim) first
   size_t num_published() const { return published_.size(); }
@@ -103,7 +92,6 @@ class BlockPool {
   LowestFirstSet plain_free_;
   std::unordered_map<BlockKey, BlockId> published_;
   std::unordered_set<uint64_t> dead_namespaces_;
-  BlockObserver* observer_;
   uint32_t num_cached_free_ = 0;
   uint32_t num_referenced_ = 0;
 };

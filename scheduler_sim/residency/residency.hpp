@@ -146,14 +146,9 @@ class Residency {
   uint64_t num_claim_changes() const { return num_claim_changes_; }
   int32_t num_on_gpu() const { return num_on_gpu_; }  ///< slots taken
   int32_t num_on_cpu() const { return num_on_cpu_; }  ///< places taken, loading ones too
-  int32_t num_pinned() const { return num_pinned_; }
-  int32_t num_loading() const { return num_loading_; }
-  int32_t num_registered() const { return int32_t(by_uid_.size()); }
-  bool copy_in_flight() const { return copying_ != kBaseRef; }
-  bool transfer_in_flight() const { return num_loading_ > 0 || copy_in_flight(); }
+  bool transfer_in_flight() const { return num_loading_ > 0 || copying_ != kBaseRef; }
   size_t num_queued_jobs() const { return jobs_.size(); }
   AdapterRef ref_limit() const { return AdapterRef(adapters_.size()); }
-  AdapterRef slot_owner(int32_t slot) const { return slots_[slot].owner; }
   const ResidencyConfig& config() const { return config_; }
 
  private:

@@ -38,11 +38,8 @@ const char* describe(SubmitStatus status) {
   return "?";
 }
 
-Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink, BlockObserver* observer)
-    : config_(config),
-      notes_(sink),
-      residency_(config.residency),
-      pool_(config.num_blocks, observer) {
+Scheduler::Scheduler(const SchedulerConfig& config, DecisionSink* sink)
+    : config_(config), notes_(sink), residency_(config.residency), pool_(config.num_blocks) {
   const std::string problem = config.problem();
   LORATORY_ASSERT(problem.empty(), problem.c_str());
 }

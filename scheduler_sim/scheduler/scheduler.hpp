@@ -33,8 +33,8 @@ namespace loratory::sim {
 /// Every call may start transfers: take them from starts() afterwards.
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerConfig& config, DecisionSink* sink = nullptr,
-                     BlockObserver* block_observer = nullptr);
+  /// `sink`, if there is one, outlives the scheduler.
+  explicit Scheduler(const SchedulerConfig& config, DecisionSink* sink = nullptr);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "fuzz/support/tier_counts.hpp"
+
 namespace loratory::sim {
 namespace {
 
@@ -54,8 +56,7 @@ class OneByOne {
   std::vector<int> slots() const {
     std::vector<int> owners;
     for (int32_t i = 0; i < tiers.config().max_loras; ++i) {
-      const AdapterRef owner = tiers.slot_owner(i);
-      owners.push_back(owner == kBaseRef ? 0 : int(tiers.uid(owner)));
+      owners.push_back(int(slot_owner(tiers, i)));
     }
     return owners;
   }
@@ -153,7 +154,7 @@ TEST(Residency, PinsLeaveOneSlot) {  // [5.19]
   tiers.unpin(a);
   EXPECT_EQ(tiers.pin(b), PinStatus::ok);
   tiers.unload("b");
-  EXPECT_EQ(tiers.num_pinned(), 0);
+  EXPECT_EQ(num_pinned(tiers), 0);
   Residency one_slot({.max_loras = 1, .max_cpu_loras = 1});
   EXPECT_EQ(one_slot.pin(one_slot.register_adapter("a", 8, 1).adapter), PinStatus::busy);
 }

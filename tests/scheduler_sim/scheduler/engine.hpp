@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuzz/support/tier_counts.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 
 namespace loratory::sim {
@@ -108,8 +109,7 @@ class Engine {
   std::vector<int> slots() const {
     std::vector<int> owners;
     for (int32_t i = 0; i < scheduler.config().residency.max_loras; ++i) {
-      const AdapterRef owner = scheduler.residency().slot_owner(i);
-      owners.push_back(owner == kBaseRef ? 0 : int(scheduler.residency().uid(owner)));
+      owners.push_back(int(slot_owner(scheduler.residency(), i)));
     }
     return owners;
   }

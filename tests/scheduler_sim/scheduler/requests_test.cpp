@@ -414,8 +414,8 @@ TEST(Residue, NothingIsLeft) {  // P65
   }
   for (int i = 1; i <= 3; ++i) e.scheduler.unload_adapter(std::to_string(i), false, e.now_ns);
   const Residency& tiers = e.scheduler.residency();
-  EXPECT_EQ(
-      tiers.num_registered() + tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants(), 0);
+  EXPECT_EQ(num_registered(tiers) + tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants(),
+            0);
   EXPECT_EQ(e.scheduler.blocks().num_plain_free(), 999U);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "fuzz/support/tier_counts.hpp"
 #include "tests/scheduler_sim/simulator/tiny_replay.hpp"
 
 namespace loratory::sim {
@@ -149,7 +150,7 @@ TEST(Simulator, OperationsOfOneTimeRunInTheirOrder) {
     Simulator s(trace, c, times);
     for (const ScheduledOp& op : ops) s.schedule(op);
     s.run();
-    EXPECT_EQ(s.scheduler().residency().num_pinned(), 0);  // the unpin came last
+    EXPECT_EQ(num_pinned(s.scheduler().residency()), 0);  // the unpin came last
     EXPECT_THAT(events(s),
                 ElementsAre("0 arrival", "0 load", "100 load_done", "100 copy", "110 copy_done",
                             "110 admission", "150 abort", "150 load", "160 finish", "160 eviction",
