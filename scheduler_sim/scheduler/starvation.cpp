@@ -31,19 +31,16 @@ void Starvation::collect_reservations(int64_t now_ns) {
   for (RequestRef ref = waiting_.first_young(); ref != kNoRequest;) {
     const RequestRef next = waiting_.next_young(ref);
     const Request& r = requests_[ref];
-    if (waited_too_long(r, now_ns)) {
+    const bool too_often = r.num_rejections >= config_.n_starve;
+    const bool too_long = r.first_rejection_ns >= 0 && config_.t_starve_ns != kNever &&
+                          now_ns - r.first_rejection_ns >= config_.t_starve_ns;
+    if (too_often || too_long) {
       notes_.note(
           {now_ns, r.id, residency_.uid(r.adapter), decision::Reservation{next_reservation_}});
       waiting_.make_reserving(ref, next_reservation_++);
     }
     ref = next;
   }
-}
-
-bool Starvation::waited_too_long(const Request& r, int64_t now_ns) const {
-  if (r.num_rejections >= config_.n_starve) return true;
-  if (config_.t_starve_ns == kNever || r.first_rejection_ns < 0) return false;
-  return now_ns - r.first_rejection_ns >= config_.t_starve_ns;
 }
 
 std::optional<Starvation::Reserved> Starvation::find_reserved() const {
@@ -109,28 +106,28 @@ AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) 
 // --- rejections -----------------------------------------------------------------------------
 
 // An adapter claims a place with its first request that passes the gate, and keeps the claim: so a
-// request was turned away exactly if its adapter has none now.
-bool Starvation::was_turned_away(const Request& r) const {
-  if (walk_end_ && r.wait_key >= *walk_end_) return false;
-  return outlasts_drain(r) || !residency_.claims_place(r.adapter);
+// request was turned away exactly if its adapter has none now, or drains and the request is too
+// long.
+template <typename Act>
+void Starvation::for_each_turned_away(Act act) {
+  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
+    Request& r = requests_[ref];
+    if (walk_end_ && r.wait_key >= *walk_end_) return;
+    if (!residency_.claims_place(r.adapter) || outlasts_drain(r)) act(r);
+  }
 }
 
 void Starvation::end_walk(const std::optional<WaitKey>& end, int64_t now_ns) {
   walk_end_ = end;
   if (is_off()) return;
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    Request& r = requests_[ref];
-    if (walk_end_ && r.wait_key >= *walk_end_) break;
-    if (!was_turned_away(r)) continue;
+  for_each_turned_away([&](Request& r) {
     if (r.num_rejections++ == 0) r.first_rejection_ns = now_ns;
-  }
+  });
 }
 
 void Starvation::repeat_walk(int64_t num_walks) {
   if (draining_ != kBaseRef) drain_left_ -= num_walks;
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    if (was_turned_away(requests_[ref])) requests_[ref].num_rejections += num_walks;
-  }
+  for_each_turned_away([&](Request& r) { r.num_rejections += num_walks; });
 }
 
 void Starvation::limit(Stretch& stretch) const {

@@ -24,7 +24,7 @@ namespace loratory::sim {
 ///   keeps_place_from(r), outlasts_drain(r)    two questions of the adapter gate [7.9]
 ///   end_walk(end, now);                       counts whom the walk turned away
 ///
-/// A walk costs what waits and does not reserve yet, plus, when a drain begins, what runs.
+/// A walk costs what waits and does not reserve yet, plus, while one drains, what runs.
 class Starvation {
  public:
   /// Everything outlives this object.
@@ -63,13 +63,13 @@ class Starvation {
   bool is_off() const;
   bool binds(const Request& r) const { return reserved_ && r.priority >= reserved_->priority; }
   void collect_reservations(int64_t now_ns);
-  bool waited_too_long(const Request& r, int64_t now_ns) const;
   std::optional<Reserved> find_reserved() const;
   bool drain_goes_on(const std::vector<RequestRef>& running) const;
   void end_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   void start_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   AdapterRef first_to_be_done(const std::vector<RequestRef>& running);
-  bool was_turned_away(const Request& r) const;
+  template <typename Act>
+  void for_each_turned_away(Act act);
 
   const SchedulerConfig& config_;
   const Residency& residency_;
