@@ -22,15 +22,19 @@ namespace loratory::sim {
 /// The scheduler of a multi-LoRA engine: which requests run in the next step, with how many tokens,
 /// in which KV blocks, with which adapters on the GPU. docs/scheduler.md states every rule.
 ///
-/// Deterministic and pure: no clock (every call takes `now_ns`), no randomness, no tensors. The
-/// simulator and an engine drive the same object:
+/// It decides and moves nothing. EngineLoop drives it and an Executor does what it decides:
 ///
-///   submit(...);                      any time
-///   plan(now) -> StepPlan             when no step is in flight; an empty plan is not a step
-///   commit(result, now)               when the executor is done
-///   load_done / copy_done             when a transfer that starts() asked for ends
+///   submit(spec, now)                 at any time
+///   plan(now)                         when no step is in flight; an empty plan is not a step
+///   commit(result, now)               when the executor is done with the step
+///   load_done, copy_done              when a transfer that starts() asked for ends
 ///
-/// Every call may start transfers: take them from starts() afterwards.
+/// Every call may start transfers: take them from starts() afterwards. Every decision goes to the
+/// sink at once. `now_ns` never goes back.
+///
+/// Repeats   no clock, no randomness, no hash order: equal calls give equal decisions.
+/// Errors    what a client can get wrong is a status; a report or a plan out of turn aborts.
+/// Cost      a step costs its rows and what it admits, not what waits (waiting.hpp).
 class Scheduler {
  public:
   /// `sink`, if there is one, outlives the scheduler.
@@ -52,14 +56,21 @@ class Scheduler {
     RegisterStatus status;
     Uid uid;  ///< valid if status is ok
   };
+  /// A new uid for the name; `replace` retires the adapter that has the name now.
   Registered register_adapter(std::string_view name, uint32_t rank, int64_t bytes, bool replace,
                               int64_t now_ns);
   /// New submissions fail at once; running and waiting requests of it go on. `abort_requests` ends
   /// them first. Returns false for an unknown name.
   bool unload_adapter(std::string_view name, bool abort_requests, int64_t now_ns);
+  /// Keeps the adapter on the GPU until it is unpinned or unloaded; `busy` if that would leave no
+  /// slot to move, `unknown` if nobody has this uid.
   PinStatus pin(Uid uid, int64_t now_ns);
+  /// No effect on an adapter that is not pinned or not known.
   void unpin(Uid uid, int64_t now_ns);
+  /// A load that starts() asked for has ended; after a second failure its requests end with
+  /// `error`.
   void load_done(Uid uid, bool ok, int64_t now_ns);
+  /// A copy that starts() asked for has ended.
   void copy_done(Uid uid, int64_t now_ns);
   /// Frees what the prefix cache holds for this adapter, and stops it from publishing more. Returns
   /// the number of blocks freed; unknown uids and the base model: nothing happens.
@@ -68,7 +79,10 @@ class Scheduler {
   }
 
   // --- steps --------------------------------------------------------------------------------
+  /// What the next step computes; valid until the next plan. If it has rows, the step is in flight
+  /// until its commit.
   const StepPlan& plan(int64_t now_ns);
+  /// The effects of the step in flight: tokens, published blocks, requests that end.
   void commit(const StepResult& result, int64_t now_ns);
   bool step_in_flight() const { return step_in_flight_; }
   /// Blocking load mode: everything the step in flight waits for is on the GPU (or failed).
@@ -85,17 +99,20 @@ class Scheduler {
   // --- questions ----------------------------------------------------------------------------
   const SchedulerConfig& config() const { return config_; }
   const Request& request(RequestRef ref) const { return requests_[ref]; }
+  /// kNoRequest if no live request has this id.
   RequestRef find_request(uint64_t id) const;
+  /// In the order of their admission.
   const std::vector<RequestRef>& running() const { return running_; }
   const WaitingSet& waiting() const { return waiting_; }
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
   /// kBaseRef while nobody drains.
   AdapterRef draining() const { return starvation_.draining(); }
+  /// Requests that were accepted and have not ended.
   int64_t num_live() const { return int64_t(by_id_.size()); }
 
  private:
-  // plan: running requests
+  // plan: running requests (plan.cpp)
   void schedule_running(int64_t now_ns);
   void schedule_one_running(RequestRef ref, int64_t now_ns);
   bool make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns);
@@ -112,7 +129,14 @@ class Scheduler {
   bool is_walk_over() const { return budget_ == 0 || running_.size() >= config_.max_num_seqs; }
   bool gate_rejects(const Request& r) const;
   bool try_admit(RequestRef ref, int64_t now_ns);
+  bool take_blocks(Request& r, uint32_t num_matched, uint32_t num_blocks);
   uint32_t match_prefix(Request& r);
+
+  // what repeats (stretch.cpp)
+  bool is_regular_plan() const;
+  bool repeats_last_step() const;
+  bool blocks_suffice_for(int64_t num_steps) const;
+  uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
 
   // commit
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
@@ -129,7 +153,6 @@ class Scheduler {
   SubmitStatus validate(const RequestSpec& spec) const;
   void accept(const RequestSpec& spec, int64_t now_ns);
   uint32_t blocks_for(uint64_t num_tokens) const;
-  bool blocks_suffice_for(int64_t num_steps) const;
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
@@ -139,9 +162,6 @@ class Scheduler {
   void touch_adapters(int64_t num_steps);
   void pack_rows();
   void begin_step();
-  bool is_regular_plan() const;
-  bool repeats_last_step() const;
-  uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
   void settle_transfers(int64_t now_ns);
   void note(int64_t now_ns, const Request& r, const decision::Any& what);
   void note(int64_t now_ns, Uid uid, const decision::Any& what);
@@ -175,9 +195,8 @@ class Scheduler {
   std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
   std::vector<BlockKey> key_scratch_;
 
-  // A plan is regular if the next one repeats it as long as nothing changes: num_changes() at that
-  // moment, empty if the last plan was not regular. Changes are counted where they are made, so no
-  // operation can forget to tell.
+  // While num_changes() stays at this the next step repeats the last one; empty if it never does.
+  // Decisions and claims are counted where they are made, so no operation can forget to tell.
   std::optional<uint64_t> regular_at_change_;
   bool walk_stopped_at_drain_ = false;  // a later walk may pass that request over and go on
 };

@@ -8,26 +8,30 @@
 
 namespace loratory::sim {
 
-enum class LoadMode : uint8_t { overlap, blocking };
+enum class LoadMode : uint8_t {
+  overlap,  ///< a request waits until its adapter is on the GPU
+  blocking  ///< it is admitted at once, and its first step waits
+};
+/// When the rows of a step are sorted by adapter.
 enum class PackMode : uint8_t { off, prefill_only, on };
 
-/// Defaults are those of docs/scheduler.md, part "Defaults".
+/// The defaults and limits are those of docs/scheduler.md, part "Defaults".
 struct SchedulerConfig {
   ResidencyConfig residency;
   uint32_t block_size = 16;                ///< tokens per KV block
   uint32_t num_blocks = 0;                 ///< KV blocks, the null block included
   uint32_t max_num_batched_tokens = 2048;  ///< tokens per step, >= max_num_seqs
-  uint32_t max_num_seqs = 256;
-  uint32_t long_prefill_threshold = 0;  ///< most tokens of one request per step, 0 = no limit
-  bool chunked_prefill = true;
-  uint32_t max_model_len = std::numeric_limits<uint32_t>::max();
+  uint32_t max_num_seqs = 256;             ///< requests per step
+  uint32_t long_prefill_threshold = 0;     ///< most tokens of one request per step, 0 = no limit
+  bool chunked_prefill = true;             ///< false: a prompt is computed in one step
+  uint32_t max_model_len = std::numeric_limits<uint32_t>::max();  ///< prompt + output, in tokens
   LoadMode load_mode = LoadMode::overlap;
   PackMode pack = PackMode::prefill_only;
   bool prefix_cache = true;
   bool use_priorities = true;           ///< false: first come, first served
-  int64_t t_starve_ns = 3'000'000'000;  ///< kNever = off
+  int64_t t_starve_ns = 3'000'000'000;  ///< since the first rejection; kNever = off
   int64_t n_starve = 64;                ///< walks; kNever = off, 0 = always
-  double drain_factor = 1.2;
+  double drain_factor = 1.2;            ///< length of a drain in longest remaining outputs, >= 0
 
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   /// One sentence naming the first setting that is out of its limits, empty if all are legal.

@@ -78,18 +78,7 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   const uint32_t wanted = r.num_total() - num_cached;
   const uint32_t num_tokens = chunk_tokens(wanted);
   if (!config_.chunked_prefill && num_tokens < wanted) return false;
-  uint32_t num_revived = 0;  // matched blocks that leave the cached-free queue
-  for (uint32_t i = 0; i < num_matched; ++i) {
-    num_revived += pool_.ref_count(pool_.find(key_of(r, i))) == 0;
-  }
-  const uint32_t needed = blocks_for(num_cached + num_tokens) - num_matched;
-  if (needed + num_revived > pool_.num_allocatable()) return false;
-
-  for (uint32_t i = 0; i < num_matched; ++i) {
-    r.blocks.push_back(pool_.find(key_of(r, i)));
-    pool_.acquire(r.blocks.back());
-  }
-  for (uint32_t i = 0; i < needed; ++i) r.blocks.push_back(pool_.allocate());
+  if (!take_blocks(r, num_matched, blocks_for(num_cached + num_tokens))) return false;
   waiting_.remove(ref);
   r.state = RequestState::prefilling;
   r.num_computed = num_cached;
@@ -98,6 +87,22 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   if (r.adapter != kBaseRef) residency_.admitted(r.adapter);
   note(now_ns, r, decision::Admission{num_cached, num_tokens});
   add_row(ref, num_tokens, /*is_decode=*/false);
+  return true;
+}
+
+// The matched blocks, then new ones up to `num_blocks`; none at all if the pool lacks some.
+bool Scheduler::take_blocks(Request& r, uint32_t num_matched, uint32_t num_blocks) {
+  uint32_t num_revived = 0;  // matched blocks that leave the cached-free queue
+  for (uint32_t i = 0; i < num_matched; ++i) {
+    num_revived += pool_.ref_count(pool_.find(key_of(r, i))) == 0;
+  }
+  const uint32_t num_new = num_blocks - num_matched;
+  if (num_new + num_revived > pool_.num_allocatable()) return false;
+  for (uint32_t i = 0; i < num_matched; ++i) {
+    r.blocks.push_back(pool_.find(key_of(r, i)));
+    pool_.acquire(r.blocks.back());
+  }
+  for (uint32_t i = 0; i < num_new; ++i) r.blocks.push_back(pool_.allocate());
   return true;
 }
 
