@@ -93,7 +93,7 @@ sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trac
 }
 
 std::string describe_cost_model(const SystemOptions& options) {
-  return options.profile.empty() ? "roofline" : "profile " + options.profile;
+  return options.profile.empty() ? "roofline" : fmt::format("profile {}", options.profile);
 }
 
 }  // namespace loratory::cli

@@ -1,5 +1,6 @@
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -34,7 +35,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return fail(std::string(error.what()) + "; see loratory --help");
+    return fail(fmt::format("{}; see loratory --help", error.what()));
   }
   if (std::fflush(stdout) != 0) return fail("stdout: cannot be written; check the disk or pipe");
   return 0;

@@ -1,5 +1,7 @@
 #include "cli/provenance.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace loratory::cli {
@@ -22,12 +24,12 @@ std::string quoted(const std::string& argument) {
 }  // namespace
 
 std::string version_text() {
-  return std::string(LORATORY_VERSION) + " (commit " + LORATORY_COMMIT + ")";
+  return fmt::format("{} (commit {})", LORATORY_VERSION, LORATORY_COMMIT);
 }
 
 void remember_command(int argc, const char* const* argv) {
   command() = "loratory";
-  for (int i = 1; i < argc; ++i) command() += " " + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) command() += fmt::format(" {}", quoted(argv[i]));
 }
 
 sim::Provenance provenance() {

@@ -1,5 +1,6 @@
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -32,7 +33,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
     } else if (sim::parse_integer(text, value) == sim::Parse::kGood && value >= 0) {
       blocks.push_back(uint64_t(value));
     } else {
-      throw InputError("--reuse", "'" + text + "' is not a number of blocks",
+      throw InputError("--reuse", fmt::format("'{}' is not a number of blocks", text),
                        "list capacities, for example 1000,5859,inf");
     }
   }

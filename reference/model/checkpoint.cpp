@@ -44,8 +44,8 @@ float at(const StoredTensor& tensor, Dtype dtype, int64_t index) {
 
 Checkpoint::Checkpoint(std::string directory) : directory_(std::move(directory)) {
   namespace fs = std::filesystem;
-  const std::string index_path = directory_ + "/" + kIndex;
-  if (fs::exists(directory_ + "/" + kOneFile)) {
+  const std::string index_path = fmt::format("{}/{}", directory_, kIndex);
+  if (fs::exists(fmt::format("{}/{}", directory_, kOneFile))) {
     open_file(kOneFile);
   } else if (fs::exists(index_path)) {
     open_shards(index_path);
@@ -62,7 +62,7 @@ Checkpoint::Checkpoint(std::string directory) : directory_(std::move(directory))
 }
 
 void Checkpoint::open_file(const std::string& name) {
-  files_.push_back(SafetensorsFile::open(directory_ + "/" + name));
+  files_.push_back(SafetensorsFile::open(fmt::format("{}/{}", directory_, name)));
 }
 
 void Checkpoint::open_shards(const std::string& index_path) {
@@ -71,7 +71,8 @@ void Checkpoint::open_shards(const std::string& index_path) {
   for (const auto& [name, file] : file_of) {
     if (opened.emplace(file, files_.size()).second) open_file(file);
     if (files_[opened[file]].find(name) == nullptr) {
-      throw InputError(index_path + ": " + printable_key(name), "is not in " + printable_key(file));
+      throw InputError(fmt::format("{}: {}", index_path, printable_key(name)),
+                       fmt::format("is not in {}", printable_key(file)));
     }
   }
   for (const auto& [file, place] : opened) {
@@ -143,7 +144,7 @@ std::vector<std::string> Checkpoint::unused() const {
 }
 
 void Checkpoint::fail(const std::string& name, const std::string& rule) const {
-  throw InputError(directory_ + ": " + printable_key(name), rule);
+  throw InputError(fmt::format("{}: {}", directory_, printable_key(name)), rule);
 }
 
 }  // namespace loratory::reference

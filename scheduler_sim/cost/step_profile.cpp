@@ -57,11 +57,11 @@ void read_terms(const json& terms, StepProfile& profile, std::string_view place)
   for (const auto& [key, value] : terms.items()) {
     const auto* term = std::ranges::find(kStepTerms, key, &StepTerm::name);
     if (term == kStepTerms.end()) {
-      fail(place, "ns_per." + key, "is not a term of a step profile",
+      fail(place, fmt::format("ns_per.{}", key), "is not a term of a step profile",
            "the terms are the fields of BatchShape, lora_step and prefill_step");
     }
     const auto index = size_t(term - kStepTerms.begin());
-    profile.ns_per[index] = coefficient(value, "ns_per." + key, place);
+    profile.ns_per[index] = coefficient(value, fmt::format("ns_per.{}", key), place);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "scheduler_sim/metrics/results.hpp"
@@ -30,10 +32,10 @@ void visit_outcome(const ConfigResult& c, Visit& visit) {
 
 template <class Visit>
 void visit_latency(const std::string& name, const LatencySummary& latency, Visit& visit) {
-  visit("mean_" + name + "_ms", latency.mean_ms);
-  visit("p50_" + name + "_ms", latency.p50_ms);
-  visit("p90_" + name + "_ms", latency.p90_ms);
-  visit("p99_" + name + "_ms", latency.p99_ms);
+  visit(fmt::format("mean_{}_ms", name), latency.mean_ms);
+  visit(fmt::format("p50_{}_ms", name), latency.p50_ms);
+  visit(fmt::format("p90_{}_ms", name), latency.p90_ms);
+  visit(fmt::format("p99_{}_ms", name), latency.p99_ms);
 }
 
 template <class Visit>

@@ -75,7 +75,7 @@ std::string gain_text(double percent) {
 
 std::string about_more(const SizeResult& result, const ConfigResult& chosen) {
   const int32_t i = neighbour(result, chosen, +1);
-  if (i < 0) return "no larger size was tried; " + bottleneck(chosen);
+  if (i < 0) return fmt::format("no larger size was tried; {}", bottleneck(chosen));
   const ConfigResult& more = result.configs[size_t(i)];
   if (!more.feasible) {
     return fmt::format("the next limit is memory: {} slots do not fit ({})", more.max_loras,

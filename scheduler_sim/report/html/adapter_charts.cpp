@@ -15,7 +15,9 @@ namespace {
 constexpr size_t kTableRows = 24;
 
 std::string whole_percent(double fraction) { return fmt::format("{:.0f} %", 100 * fraction); }
-std::string fine_percent(double fraction) { return format_number(100 * fraction) + " %"; }
+std::string fine_percent(double fraction) {
+  return fmt::format("{} %", format_number(100 * fraction));
+}
 
 void mark_recommended(LineChart& chart, const SizeResult& result) {
   if (result.recommended < 0) return;
@@ -70,9 +72,9 @@ std::vector<Figure> miss_ratio_figures(const SizeResult& result) {
   mark_recommended(chart, result);
   for (const size_t i : kept_indices(result.miss_ratio_curves[0].sizes.size(), kTableRows)) {
     table.rows.push_back(miss_row(result, i));
-    std::string tip = table.rows.back()[0] + " slots";
+    std::string tip = fmt::format("{} slots", table.rows.back()[0]);
     for (size_t k = 1; k < table.head.size(); ++k)
-      tip += "\n" + table.head[k] + "  " + table.rows.back()[k];
+      tip += fmt::format("\n{}  {}", table.head[k], table.rows.back()[k]);
     chart.tips.push_back({double(result.miss_ratio_curves[0].sizes[i]), tip});
   }
   Figure figure{.id = "miss-ratio", .title = "Miss ratio of the adapter stream"};

@@ -39,7 +39,8 @@ int style_of(const SizeResult& result, size_t i) {
 DataTable table_of(const SizeResult& result, const std::vector<size_t>& shown,
                    Quantiles quantiles) {
   DataTable table{{"percentile"}, {}};
-  for (const size_t i : shown) table.head.push_back("max_loras " + size_label(result, i));
+  for (const size_t i : shown)
+    table.head.push_back(fmt::format("max_loras {}", size_label(result, i)));
   for (const size_t percentile : kTabulated) {
     std::vector<std::string> row{fmt::format("p{}", percentile)};
     for (const size_t i : shown) {
@@ -57,7 +58,7 @@ std::vector<Figure> cdf_figure(const SizeResult& result, const std::string& id,
   std::erase_if(shown, [&](size_t i) { return (result.configs[i].*quantiles).size() < 2; });
   if (shown.empty()) return {};
   LineChart chart;
-  chart.x = {name + ", log scale", tick_ms, true};
+  chart.x = {fmt::format("{}, log scale", name), tick_ms, true};
   chart.y = {"share of requests", whole_percent};
   chart.y.lo = 0;
   chart.y.hi = 1;
@@ -65,10 +66,12 @@ std::vector<Figure> cdf_figure(const SizeResult& result, const std::string& id,
   for (const size_t i : shown) {
     chart.lines.push_back(curve_of(result, i, quantiles, style_of(result, i)));
   }
-  if (limit_ms > 0) chart.x_rules.push_back({limit_ms, "SLO " + format_ms(limit_ms), true});
-  Figure figure{.id = id + "-cdf", .title = name + " of all requests"};
+  if (limit_ms > 0)
+    chart.x_rules.push_back({limit_ms, fmt::format("SLO {}", format_ms(limit_ms)), true});
+  Figure figure{.id = fmt::format("{}-cdf", id), .title = fmt::format("{} of all requests", name)};
   figure.subtitle = "Share of requests at or below; further left is better.";
-  figure.description = "Distribution of " + name + " for the chosen max_loras and its neighbours.";
+  figure.description =
+      fmt::format("Distribution of {} for the chosen max_loras and its neighbours.", name);
   figure.drawing = draw(chart);
   figure.table = table_of(result, shown, quantiles);
   return {figure};

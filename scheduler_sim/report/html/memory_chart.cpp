@@ -38,7 +38,7 @@ double total_gib(const MemorySplit& memory) {
 
 std::string tip_of(const SizeResult& result, size_t i) {
   const MemorySplit& memory = result.configs[i].memory;
-  std::string tip = "max_loras " + size_label(result, i);
+  std::string tip = fmt::format("max_loras {}", size_label(result, i));
   for (auto part = kParts.rbegin(); part != kParts.rend(); ++part) {
     tip += fmt::format("\n{}  {}", part->name, format_bytes(double(memory.*part->bytes)));
   }

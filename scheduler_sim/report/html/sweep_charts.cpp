@@ -68,12 +68,13 @@ DataTable table_of(LineChart& chart, const SizeResult& result, const std::vector
   for (const size_t i : sweep_of(result)) {
     const ConfigResult& config = result.configs[i];
     std::vector<std::string> row{size_label(result, i)};
-    std::string tip = "max_loras " + row[0];
+    std::string tip = fmt::format("max_loras {}", row[0]);
     for (const Measure& measure : measures) {
       row.push_back(config.feasible ? format(measure.value(config)) : "does not fit");
       if (config.feasible) tip += fmt::format("\n{}  {}", measure.label, row.back());
     }
-    chart.tips.push_back({size_of(result, i), config.feasible ? tip : tip + "\n" + config.verdict});
+    chart.tips.push_back(
+        {size_of(result, i), config.feasible ? tip : fmt::format("{}\n{}", tip, config.verdict)});
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -152,7 +153,7 @@ Figure latency_figure(const SizeResult& result, std::string id, const std::strin
          true});
   }
   Figure figure{.id = std::move(id), .title = name};
-  figure.subtitle = meaning + "; lower is better.";
+  figure.subtitle = fmt::format("{}; lower is better.", meaning);
   if (!chart.band_lo.empty()) {
     figure.subtitle += fmt::format(" Band: {} over {} seeds.",
                                    format_percentile(result.slo.percentile), result.num_seeds);
