@@ -1,14 +1,11 @@
 #include <fmt/format.h>
 
-#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/model/checkpoint.hpp"
 #include "reference/model/model.hpp"
 
 namespace loratory::reference {
 namespace {
-
-constexpr size_t kLargestConfig = size_t{4} << 20;
 
 /// What the three matrices of an MLP are called.
 struct MlpNames {
@@ -147,9 +144,9 @@ std::function<ConstTensorView(Projection)> base_weights_of(const Model& model) {
 }
 
 Model load_model(const std::string& directory) {
-  const std::string path = directory + "/config.json";
-  const ModelConfig config = parse_model_config(
-      read_file(path, kLargestConfig, "a model is a folder with a config.json"), path);
+  const ModelConfig config = read_model_config(fmt::format("{}/config.json", directory),
+                                               "a model is a folder with a config.json");
+  require_computed(config);
   Checkpoint checkpoint(directory);
   return Loader(config, checkpoint).load();
 }

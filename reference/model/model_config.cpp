@@ -2,11 +2,14 @@
 #include "reference/model/model_config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ranges>
 
+#include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/json_fields.hpp"
 
@@ -18,6 +21,7 @@ using nlohmann::json;
 // Far above any model; low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kLargestSize = 1 << 24;
 constexpr int64_t kMostLayers = 4096;
+constexpr size_t kLargestModelConfig = size_t{4} << 20;
 constexpr double kMostParameters = 0x1p50;
 
 /// What a model_type means when its config is silent.
@@ -30,9 +34,11 @@ struct Family {
   int32_t eos_token_id;  ///< -1 = none
   int64_t head_dim;      ///< 0 = hidden / heads
   bool has_experts;
+  bool is_computed = true;  ///< false: only its sizes are known
+  bool tied_embeddings = false;
 };
 
-constexpr std::array<Family, 7> kFamilies{{
+constexpr std::array<Family, 9> kFamilies{{
     {"llama", 0, 2048, 1e-6, 1e4, 2, 0, false},
     {"mistral", 8, 131072, 1e-6, 1e4, 2, 0, false},
     {"mixtral", 8, 131072, 1e-5, 1e6, 2, 0, true},
@@ -40,30 +46,43 @@ constexpr std::array<Family, 7> kFamilies{{
     {"qwen3", 32, 32768, 1e-6, 1e4, -1, 128, false},
     {"qwen2_moe", 16, 32768, 1e-6, 1e4, -1, 0, true},
     {"qwen3_moe", 4, 32768, 1e-6, 1e4, -1, 0, true},
+    {"gemma", 16, 8192, 1e-6, 1e4, 1, 256, false, false, true},
+    {"phi3", 0, 4096, 1e-5, 1e4, 32000, 0, false, false},
 }};
 
 const Family& family_of(const JsonFields& fields) {
   const std::string type = fields.text_or("model_type", "");
-  const auto* const it = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                      [&](const Family& family) { return family.type == type; });
+  const auto* const it = std::ranges::find(kFamilies, type, &Family::type);
   if (it == kFamilies.end()) {
-    std::string known;
-    for (const Family& family : kFamilies) {
-      known += (known.empty() ? "" : ", ") + std::string(family.type);
-    }
+    const auto known = kFamilies | std::views::transform(&Family::type);
     fields.fail("model_type", fmt::format("'{}' is not a supported model", type.substr(0, 64)),
-                "supported are " + known);
+                fmt::format("supported are {}; if its layers have Llama's form, write \"llama\"",
+                            fmt::join(known, ", ")));
   }
   return *it;
 }
 
-/// What would change the result without a sign of it.
-void reject_unsupported(const JsonFields& fields, const Family& family) {
+/// What would make the sizes wrong without a sign of it.
+void reject_unknown_sizes(const JsonFields& fields) {
   if (fields.has("quantization_config")) {
     fields.fail("quantization_config", "is not supported", "use an unquantised checkpoint");
   }
+  if (fields.has("kv_lora_rank")) {
+    fields.fail("kv_lora_rank", "multi-head latent attention is not supported");
+  }
+}
+
+/// What would change the result without a sign of it.
+void reject_uncomputed(const JsonFields& fields, const Family& family) {
+  if (!family.is_computed) {
+    fields.fail("model_type",
+                fmt::format("only the sizes of '{}' are known, not its arithmetic", family.type));
+  }
   if (fields.text_or("hidden_act", "silu") != "silu") {
     fields.fail("hidden_act", "only silu is supported");
+  }
+  if (family.type.starts_with("mi") && fields.flag_or("attention_bias", false)) {
+    fields.fail("attention_bias", fmt::format("{} has no biases", family.type));
   }
   const bool is_qwen = family.type.starts_with("qwen");
   if (is_qwen && fields.flag_or("use_sliding_window", false)) {
@@ -97,9 +116,6 @@ void read_attention(const JsonFields& fields, const Family& family, ModelConfig&
   if (!fields.has("head_dim") && family.head_dim == 0 && config.hidden % config.num_heads != 0) {
     fields.fail("hidden_size", "is not a multiple of num_attention_heads, and head_dim is missing");
   }
-  if (config.head_dim % 2 != 0) {
-    fields.fail("head_dim", fmt::format("{} is odd, RoPE needs pairs", config.head_dim));
-  }
 }
 
 void read_biases(const JsonFields& fields, const Family& family, ModelConfig& config) {
@@ -108,10 +124,8 @@ void read_biases(const JsonFields& fields, const Family& family, ModelConfig& co
     config.qkv_bias = true;  // it has them without saying so
   } else if (family.type == "qwen2_moe") {
     config.qkv_bias = fields.flag_or("qkv_bias", true);
-  } else if (family.type == "llama" || family.type.starts_with("qwen3")) {
+  } else {
     config.qkv_bias = config.o_bias = attention_bias;
-  } else if (attention_bias) {
-    fields.fail("attention_bias", fmt::format("{} has no biases", family.type));
   }
   config.mlp_bias = fields.flag_or("mlp_bias", false);
   if (config.mlp_bias && family.type != "llama") {
@@ -238,6 +252,9 @@ void read_scaling(const JsonFields& root, const JsonFields& rope, ModelConfig& c
 }
 
 void read_rope(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  if (config.head_dim % 2 != 0) {
+    fields.fail("head_dim", fmt::format("{} is odd, RoPE needs pairs", config.head_dim));
+  }
   const char* const key = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const json* const object = fields.find(key);
   static const json kNothing = json::object();
@@ -281,29 +298,70 @@ void require_plausible(const JsonFields& fields, const ModelConfig& config) {
   }
 }
 
-}  // namespace
+/// Older files say torch_dtype.
+Dtype read_dtype(const JsonFields& fields) {
+  const char* const key = fields.has("torch_dtype") ? "torch_dtype" : "dtype";
+  const std::string dtype = fields.text_or(key, "bfloat16");
+  if (dtype == "bfloat16") return Dtype::bf16;
+  if (dtype == "float16") return Dtype::f16;
+  if (dtype == "float32") return Dtype::f32;
+  fields.fail(key, fmt::format("unknown type '{}'", dtype.substr(0, 64)),
+              "use bfloat16, float16 or float32");
+}
 
-ModelConfig parse_model_config(std::string_view text, const std::string& file) {
-  const json root = parse_json_object(text, file);
-  const JsonFields fields(root, file);
-  const Family& family = family_of(fields);
-  reject_unsupported(fields, family);
+/// All that sizes depend on.
+ModelConfig read_sizes(const JsonFields& fields, const Family& family) {
+  reject_unknown_sizes(fields);
   ModelConfig config;
+  config.name = fields.text_or("_name_or_path", "");
   config.hidden = fields.size("hidden_size", kLargestSize);
   config.intermediate = fields.size("intermediate_size", kLargestSize);
   config.num_layers = fields.size("num_hidden_layers", kMostLayers);
   config.vocab = fields.size("vocab_size", kLargestSize);
-  config.max_position_embeddings =
-      fields.size_or("max_position_embeddings", family.max_position_embeddings, kLargestSize);
-  config.rms_norm_eps = fields.number_or("rms_norm_eps", family.rms_norm_eps, 0);
-  config.tied_embeddings = fields.flag_or("tie_word_embeddings", false);
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", family.tied_embeddings);
+  config.dtype = read_dtype(fields);
   read_attention(fields, family, config);
   read_biases(fields, family, config);
   read_experts(fields, family, config);
-  read_rope(fields, family, config);
-  read_eos(fields, family, config);
   require_plausible(fields, config);
   return config;
+}
+
+/// All that is needed beside the sizes to compute the model.
+void read_arithmetic(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  reject_uncomputed(fields, family);
+  config.max_position_embeddings =
+      fields.size_or("max_position_embeddings", family.max_position_embeddings, kLargestSize);
+  config.rms_norm_eps = fields.number_or("rms_norm_eps", family.rms_norm_eps, 0);
+  read_rope(fields, family, config);
+  read_eos(fields, family, config);
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& file) {
+  const json root = parse_json_object(text, file, kLargestModelConfig);
+  const auto language_model = root.find("text_config");
+  const bool is_nested = language_model != root.end() && language_model->is_object();
+  const JsonFields fields(is_nested ? *language_model : root, file,
+                          is_nested ? "text_config." : "");
+  const Family& family = family_of(fields);
+  ModelConfig config = read_sizes(fields, family);
+  try {
+    if (is_nested) JsonFields(root, file).fail("text_config", "a part of a model is not computed");
+    read_arithmetic(fields, family, config);
+  } catch (const InputError& error) {
+    config.not_computed = error.what();
+  }
+  return config;
+}
+
+ModelConfig read_model_config(const std::string& path, std::string_view remedy) {
+  return parse_model_config(read_file(path, kLargestModelConfig, remedy), path);
+}
+
+void require_computed(const ModelConfig& config) {
+  if (!config.not_computed.empty()) throw InputError("", config.not_computed);
 }
 
 }  // namespace loratory::reference

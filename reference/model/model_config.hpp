@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reference/adapter/base_model_shapes.hpp"
+#include "reference/numerics/dtype.hpp"
 
 namespace loratory::reference {
 
@@ -23,8 +24,12 @@ struct RopeConfig {
 };
 
 /// A decoder-only model of the Llama and Qwen families: RMSNorm, RoPE, grouped-query attention,
-/// SwiGLU, optionally a mixture of experts.
+/// SwiGLU, optionally a mixture of experts. Of some relatives only the sizes are known.
 struct ModelConfig {
+  std::string name;  ///< as the file says (_name_or_path); may be empty
+  /// Why the reference cannot compute it: one line, with file and key. Empty = it can. If not
+  /// empty, what only the arithmetic needs (RoPE, eps, positions, end tokens) may be unset.
+  std::string not_computed;
   int64_t num_layers = 0;
   int64_t hidden = 0;
   int64_t intermediate = 0;  ///< of the dense MLP
@@ -32,6 +37,7 @@ struct ModelConfig {
   int64_t vocab = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  Dtype dtype = Dtype::bf16;  ///< of weights and KV cache as served; bf16, f16 or f32
   RopeConfig rope;
   bool tied_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
@@ -46,10 +52,19 @@ struct ModelConfig {
   std::vector<int32_t> eos_token_ids;
 };
 
-/// Reads a Hugging Face config.json. `file` is named in errors.
-/// Errors   InputError "file: key: what is wrong": an unsupported model_type, activation or RoPE
-///          variant, sliding windows, a missing or impossible size.
+/// Reads the text of a Hugging Face config.json; the only reader of it. `file` is named in errors.
+/// What the file is silent about is what transformers 5 takes. The language model of a multimodal
+/// one is read from its `text_config`.
+/// Errors   InputError "file: key: what is wrong": no model whose layers are known, quantised
+///          weights, a missing or impossible size. What is wrong for the arithmetic only (an
+///          activation, a RoPE variant, a sliding window) becomes `not_computed`.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
+
+/// The same for a file of at most 4 MiB; `remedy` is what to do if it cannot be read.
+ModelConfig read_model_config(const std::string& path, std::string_view remedy);
+
+/// Throws InputError with the line `not_computed`, if there is one.
+void require_computed(const ModelConfig& config);
 
 /// What an adapter must know of it.
 BaseModelShapes base_model_shapes(const ModelConfig& config);

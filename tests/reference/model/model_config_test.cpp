@@ -8,6 +8,7 @@
 #include <string>
 
 #include "reference/base/input_error.hpp"
+#include "reference/model/model_presets.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -42,7 +43,7 @@ ModelConfig parse(const json& config) { return parse_model_config(config.dump(),
 
 std::string refusal_of_text(const std::string& text) {
   try {
-    parse_model_config(text, "config.json");
+    require_computed(parse_model_config(text, "config.json"));
   } catch (const InputError& error) {
     return error.what();
   }
@@ -281,6 +282,47 @@ TEST(ModelConfig, SharedExpertsOfQwen2Moe) {
   EXPECT_EQ(base_model_shapes(config).shared_expert_intermediate, 20);
   EXPECT_TRUE(config.qkv_bias);
   EXPECT_FALSE(config.norm_topk_prob);
+}
+
+TEST(ModelConfig, SizesAreKnownOfModelsThatCannotBeComputed) {
+  const auto parse_as = [](const char* type, const json& changes) {
+    return parse(with(with(llama(), {{"model_type", type}}), changes));
+  };
+  const ModelConfig gemma = parse_as("gemma", {{"hidden_act", "gelu"}});
+  EXPECT_EQ(gemma.not_computed,
+            "config.json: model_type: only the sizes of 'gemma' are known, not its arithmetic");
+  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_TRUE(gemma.tied_embeddings);
+  EXPECT_THAT(parse_as("phi3", json::object()).not_computed, testing::HasSubstr("model_type"));
+  const ModelConfig windowed = parse_as("mistral", {{"sliding_window", 4096}});
+  EXPECT_EQ(windowed.hidden, 32);
+  EXPECT_THAT(windowed.not_computed, testing::StartsWith("config.json: sliding_window: "));
+  EXPECT_EQ(parse(llama()).not_computed, "");
+}
+
+TEST(ModelConfig, TheLanguageModelOfAMultimodalOneGivesSizes) {
+  const ModelConfig config = parse({{"text_config", llama()}, {"vision_config", json::object()}});
+  EXPECT_EQ(config.hidden, 32);
+  EXPECT_THAT(config.not_computed, testing::StartsWith("config.json: text_config: "));
+  EXPECT_THAT(refusal({{"text_config", with(llama(), {{"vocab_size", 0}})}}),
+              testing::StartsWith("config.json: text_config.vocab_size: must be"));
+}
+
+TEST(ModelConfig, ReadsTheDtypeInOldAndNewForm) {
+  EXPECT_EQ(parse(llama()).dtype, Dtype::bf16);
+  EXPECT_EQ(parse(with(llama(), {{"torch_dtype", "float16"}})).dtype, Dtype::f16);
+  EXPECT_EQ(parse(with(llama(), {{"dtype", "float32"}})).dtype, Dtype::f32);
+  EXPECT_THAT(refusal(with(llama(), {{"dtype", "int3"}})),
+              testing::StartsWith("config.json: dtype: unknown type 'int3'"));
+}
+
+// Every preset is a model that the reference can compute, down to its RoPE.
+TEST(ModelPresets, AreConfigsOfComputableModels) {
+  for (const ModelPreset& preset : model_presets()) {
+    const ModelConfig config = parse_model_config(preset.config, std::string(preset.name));
+    EXPECT_EQ(config.not_computed, "") << preset.name;
+    EXPECT_FALSE(config.eos_token_ids.empty()) << preset.name;
+  }
 }
 
 TEST(ModelConfig, SurvivesHostileText) {
