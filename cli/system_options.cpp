@@ -25,7 +25,7 @@ void add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
                       const std::string& help) {
   const CLI::Validator inf(
       [](std::string& text) {
-        if (text == "inf") text = std::to_string(std::numeric_limits<int64_t>::max());
+        if (text == "inf") text = fmt::format("{}", std::numeric_limits<int64_t>::max());
         return std::string();
       },
       "UINT or inf", "inf");
@@ -58,6 +58,14 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
                "Cost every adapter as if it had the maximum rank");
   app.add_flag("--lora-max-grid", o.lora_max_grid,
                "Cost kernels that launch blocks for idle slots too (vLLM 0.8)");
+  app.add_option("--lora-dtype", o.lora_dtype,
+                 "Type in which adapters are kept and read: auto (the model's) or fp8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--lora-graphs", o.lora_graphs,
+                 "both: steps without adapters launch no LoRA kernels; one: every step does")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"both", "one"}));
 }
 
 void add_memory_options(CLI::App& app, SystemOptions& o) {
@@ -165,6 +173,7 @@ sim::MemoryOptions memory_options(const SystemOptions& o, int64_t max_lora_rank)
   memory.max_model_len = o.max_model_len;
   memory.max_lora_rank = max_lora_rank;
   memory.targets = sim::LoraTargets(o.target_modules);
+  if (o.lora_dtype == "fp8") memory.lora_dtype = sim::LoraDtype::fp8;
   memory.slot_overhead_bytes = int64_t(o.slot_overhead_mib * double(kMiB));
   memory.host_memory_bytes = int64_t(o.host_memory_gib * double(kGiB));
   return memory;
@@ -241,6 +250,8 @@ std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options
   sim::RooflineOptions roofline;
   roofline.tp = options.tp;
   roofline.targets = system.memory.targets;
+  roofline.lora_dtype = system.memory.lora_dtype;
+  if (options.lora_graphs == "one") roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
   if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
   if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
   return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);

@@ -26,6 +26,8 @@ struct SystemOptions {
   std::string target_modules = "all-linear";
   bool lora_padded_ranks = false;
   bool lora_max_grid = false;
+  std::string lora_dtype = "auto";   ///< auto: the model's; fp8
+  std::string lora_graphs = "both";  ///< both, one
 
   double gpu_memory_utilization = 0.9;
   double reserve_gib = -1;     ///< -1 = from the model and the limits below

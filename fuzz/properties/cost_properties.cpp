@@ -235,6 +235,11 @@ RC_GTEST_PROP(MemoryLaw, MoreSlotsOrRankNeverGiveMoreKv, ()) {
     RC_ASSERT(!plan.fits() ||
               s.weights_bytes + s.slot_bytes + s.kv_bytes + s.reserve_bytes <= s.hbm_bytes);
   }
+  options.max_lora_rank -= 1;
+  options.lora_dtype = LoraDtype::fp8;
+  const MemoryPlan fp8 = plan_memory(model, gpu, options, max_loras, max_loras);
+  RC_ASSERT(fp8.split.kv_blocks >= small.split.kv_blocks);
+  RC_ASSERT(2 * fp8.split.slot_bytes == small.split.slot_bytes);
   RC_ASSERT(more.split.kv_blocks <= small.split.kv_blocks);
   RC_ASSERT(larger.split.kv_blocks <= small.split.kv_blocks);
 }
@@ -264,6 +269,9 @@ RC_GTEST_PROP(Roofline, MoreWorkNeverTakesLess, ()) {
   RooflineOptions options;
   options.tp = *rc::gen::element(1, 2, 4, 8);
   options.lora_padded_rank = *rc::gen::element<int64_t>(0, 16, 64);
+  options.lora_grid_max_loras = *rc::gen::element<int64_t>(0, 8);
+  options.lora_dtype = *rc::gen::element(LoraDtype::of_model, LoraDtype::fp8);
+  options.lora_graphs = *rc::gen::element(LoraGraphs::both, LoraGraphs::with_lora_only);
   const RooflineModel model(load_model_spec("Llama-3.1-8B"), parse_gpu_spec("H100-80"), options);
   const BatchShape shape = random_shape(draw);
   RC_CLASSIFY(shape.num_adapters > 0, "has adapters");
@@ -275,6 +283,26 @@ RC_GTEST_PROP(Roofline, MoreWorkNeverTakesLess, ()) {
     RC_LOG() << "REPRO: roofline seed " << seed << " tp " << options.tp << '\n';
     RC_ASSERT(model.step_ns(more) >= before);
   }
+}
+
+// What an option adds or saves: smaller adapters never cost more, fewer graphs never less, and a
+// step with adapters is the same with one graph as with both.
+RC_GTEST_PROP(Roofline, AdapterDtypeAndGraphsCostWhatTheySay, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  RC_LOG() << "REPRO: roofline options seed " << seed << '\n';
+  const ModelSpec spec = load_model_spec(*rc::gen::elementOf(model_preset_names()));
+  const GpuSpec gpu = parse_gpu_spec(*rc::gen::elementOf(gpu_preset_names()));
+  RooflineOptions fp8, one_graph;
+  fp8.lora_dtype = LoraDtype::fp8;
+  one_graph.lora_graphs = LoraGraphs::with_lora_only;
+  const BatchShape shape = random_shape(draw);
+  const int64_t plain_ns = RooflineModel(spec, gpu, {}).step_ns(shape);
+  const int64_t one_graph_ns = RooflineModel(spec, gpu, one_graph).step_ns(shape);
+  RC_CLASSIFY(shape.num_adapters > 0, "has adapters");
+  RC_ASSERT(RooflineModel(spec, gpu, fp8).step_ns(shape) <= plain_ns);
+  RC_ASSERT((one_graph_ns == plain_ns) == (shape.num_adapters > 0));
+  RC_ASSERT(one_graph_ns >= plain_ns);
 }
 
 RC_GTEST_PROP(StepProfile, TextRoundTrips, ()) {

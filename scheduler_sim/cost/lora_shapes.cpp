@@ -47,18 +47,25 @@ ModuleShape cut_shape(ModuleShape shape, const ModelSpec& model, int tp) {
 }  // namespace
 
 std::vector<ModuleShape> module_shapes(const ModelSpec& model) {
-  const int64_t h = model.hidden, i = model.intermediate;
+  const int64_t h = model.hidden, i = model.intermediate, shared = model.shared_intermediate;
   const int64_t layers = model.num_layers;
+  const bool moe = model.num_experts > 0;
   const int64_t mlps = layers * std::max<int64_t>(model.num_experts, 1);
-  return {{"q_proj", h, model.q_size(), layers, TpCut::kColumn, 0},
-          {"k_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
-          {"v_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
-          {"o_proj", model.q_size(), h, layers, TpCut::kRow, 1},
-          {"gate_proj", h, i, mlps, TpCut::kColumn, 2},
-          {"up_proj", h, i, mlps, TpCut::kColumn, 2},
-          {"down_proj", i, h, mlps, TpCut::kRow, 3},
-          {"embed_tokens", model.vocab, h, 1, TpCut::kReplicated, 4},
-          {"lm_head", h, model.vocab, 1, TpCut::kColumn, 5}};
+  std::vector<ModuleShape> shapes{{"q_proj", h, model.q_size(), layers, TpCut::kColumn, 0},
+                                  {"k_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
+                                  {"v_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
+                                  {"o_proj", model.q_size(), h, layers, TpCut::kRow, 1},
+                                  {"gate_proj", h, i, mlps, TpCut::kColumn, 2, moe},
+                                  {"up_proj", h, i, mlps, TpCut::kColumn, 2, moe},
+                                  {"down_proj", i, h, mlps, TpCut::kRow, 3, moe},
+                                  {"embed_tokens", model.vocab, h, 1, TpCut::kReplicated, 4},
+                                  {"lm_head", h, model.vocab, 1, TpCut::kColumn, 5}};
+  if (shared > 0) {
+    shapes.push_back({"gate_proj", h, shared, layers, TpCut::kColumn, 6});
+    shapes.push_back({"up_proj", h, shared, layers, TpCut::kColumn, 6});
+    shapes.push_back({"down_proj", shared, h, layers, TpCut::kRow, 7});
+  }
+  return shapes;
 }
 
 LoraTargets::LoraTargets(std::string_view list) {
@@ -100,8 +107,13 @@ int64_t lora_parameters_per_rank(const ModelSpec& model, const LoraTargets& targ
   return parameters;
 }
 
-int64_t adapter_bytes(const ModelSpec& model, const LoraTargets& targets, int64_t rank) {
-  return rank * lora_parameters_per_rank(model, targets) * model.dtype_bytes;
+int64_t lora_dtype_bytes(const ModelSpec& model, LoraDtype dtype) {
+  return dtype == LoraDtype::fp8 ? 1 : model.dtype_bytes;
+}
+
+int64_t adapter_bytes(const ModelSpec& model, const LoraTargets& targets, int64_t rank,
+                      LoraDtype dtype) {
+  return rank * lora_parameters_per_rank(model, targets) * lora_dtype_bytes(model, dtype);
 }
 
 }  // namespace loratory::sim

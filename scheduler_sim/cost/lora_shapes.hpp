@@ -20,7 +20,8 @@ struct ModuleShape {
   int64_t out = 0;
   int64_t count = 0;  ///< layers (x experts)
   TpCut cut = TpCut::kColumn;
-  int group = 0;  ///< modules of one group run as one packed layer (q|k|v, gate|up)
+  int group = 0;           ///< modules of one group run as one packed layer (q|k|v, gate|up)
+  bool is_expert = false;  ///< `count` layers x experts, of which a token uses a few
 };
 
 /// The modules of `model` that adapters may target, whole (tp = 1).
@@ -50,7 +51,15 @@ std::vector<ModuleShape> lora_shapes(const ModelSpec& model, const LoraTargets& 
 /// Parameters per unit of rank, sum over modules of count * (in + out).
 int64_t lora_parameters_per_rank(const ModelSpec& model, const LoraTargets& targets, int tp = 1);
 
+/// In what adapters are kept on every tier: the model's own type, or FP8 with one factor for each
+/// matrix (the factors, 4 bytes each, are not counted).
+enum class LoraDtype : uint8_t { of_model, fp8 };
+
+/// Bytes of one number of A or B.
+int64_t lora_dtype_bytes(const ModelSpec& model, LoraDtype dtype);
+
 /// Bytes of one adapter of its true rank, whole: what a load reads and the CPU tier keeps.
-int64_t adapter_bytes(const ModelSpec& model, const LoraTargets& targets, int64_t rank);
+int64_t adapter_bytes(const ModelSpec& model, const LoraTargets& targets, int64_t rank,
+                      LoraDtype dtype = LoraDtype::of_model);
 
 }  // namespace loratory::sim

@@ -42,14 +42,14 @@ std::string host_problem(const MemorySplit& split, int64_t max_cpu_loras, int64_
 }  // namespace
 
 int64_t slot_bytes(const ModelSpec& model, const MemoryOptions& options) {
-  const int64_t per_rank =
-      lora_parameters_per_rank(model, options.targets, options.tp) * model.dtype_bytes;
+  const int64_t per_rank = lora_parameters_per_rank(model, options.targets, options.tp) *
+                           lora_dtype_bytes(model, options.lora_dtype);
   return saturating_product(per_rank, options.max_lora_rank) + options.slot_overhead_bytes;
 }
 
 int64_t default_reserve_bytes(const ModelSpec& model, const MemoryOptions& options) {
-  const int64_t width =
-      3 * model.intermediate * std::max<int64_t>(model.experts_per_token, 1) / options.tp;
+  const int64_t routed = model.intermediate * std::max<int64_t>(model.experts_per_token, 1);
+  const int64_t width = 3 * (routed + model.shared_intermediate) / options.tp;
   const int64_t activations =
       saturating_product(options.max_num_batched_tokens, width * model.dtype_bytes);
   const int64_t logits = saturating_product(options.max_num_seqs, kLogitBytes * model.vocab);
@@ -68,7 +68,7 @@ MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryO
   split.reserve_bytes =
       options.reserve_bytes >= 0 ? options.reserve_bytes : default_reserve_bytes(model, options);
   split.block_bytes = model.kv_bytes_per_token(options.tp) * options.block_size;
-  const int64_t per_rank = adapter_bytes(model, options.targets, /*rank=*/1);
+  const int64_t per_rank = adapter_bytes(model, options.targets, /*rank=*/1, options.lora_dtype);
   split.host_bytes =
       saturating_product(max_cpu_loras, saturating_product(options.max_lora_rank, per_rank));
 

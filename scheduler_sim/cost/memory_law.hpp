@@ -21,6 +21,7 @@ struct MemoryOptions {
   int64_t max_model_len = 0;  ///< one request of this length must fit; 0 = no such demand
   int64_t max_lora_rank = 16;
   LoraTargets targets;
+  LoraDtype lora_dtype = LoraDtype::of_model;  ///< of slots and of host copies
   /// Kept per slot beside its matrices. vLLM up to 0.10 keeps room for extra vocabulary: 6 MiB on
   /// Llama-3.1-8B (measured), 0 on models whose embeddings it does not adapt.
   int64_t slot_overhead_bytes = 0;
@@ -34,13 +35,14 @@ struct MemoryPlan {
   bool fits() const { return problem.empty(); }
 };
 
-/// Bytes that one slot takes on one GPU: max_lora_rank * (parameters per rank) * dtype + overhead.
-/// Every slot is as large as the largest allowed adapter, whatever it holds.
+/// Bytes that one slot takes on one GPU: max_lora_rank * (parameters per rank) * bytes of
+/// lora_dtype + overhead. Every slot is as large as the largest allowed adapter, whatever it holds.
 int64_t slot_bytes(const ModelSpec& model, const MemoryOptions& options);
 
 /// What vLLM's start-up profiling takes, fitted to three measured servers (docs/cost_model.md):
-/// 0.75 GiB + the widest layer's activations of max_num_batched_tokens + 14 bytes of logits
-/// (bf16, fp32, sort indices) for max_num_seqs * vocabulary.
+/// 0.75 GiB + max_num_batched_tokens * 3 * intermediate * experts per token / tp * dtype (the
+/// widest layer's activations) + 14 bytes of logits (bf16, fp32, sort indices) for max_num_seqs *
+/// vocabulary.
 int64_t default_reserve_bytes(const ModelSpec& model, const MemoryOptions& options);
 
 /// usable = card * gpu_memory_utilization = weights + max_loras slots + KV blocks + reserve, and

@@ -31,15 +31,17 @@ RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
 
   const double attention = num_layers_ * as_double(model.attention_parameters(tp));
   const double expert = num_layers_ * as_double(model.expert_parameters(tp));
+  const double shared = num_layers_ * as_double(model.shared_expert_parameters(tp));
   const bool dense = model.num_experts == 0;
   experts_per_token_ = dense ? 1 : as_double(model.experts_per_token);
   num_experts_ = dense ? 1 : as_double(model.num_experts);
-  weights_ns_ = attention * dtype * byte_ns;
+  weights_ns_ = (attention + shared) * dtype * byte_ns;
   expert_ns_ = expert * dtype * byte_ns;
-  token_flops_ns_ = 2 * (attention + experts_per_token_ * expert) * flop_ns;
+  token_flops_ns_ = 2 * (attention + experts_per_token_ * expert + shared) * flop_ns;
   // Norms read and write hidden twice; the activation reads 2 and writes 1 intermediate.
-  const double activations =
-      4 * as_double(model.hidden) + 3 * experts_per_token_ * as_double(model.intermediate) / tp;
+  const double activations = 4 * as_double(model.hidden) +
+                             3 * experts_per_token_ * as_double(model.intermediate) / tp +
+                             3 * as_double(model.shared_intermediate) / tp;
   token_activation_ns_ = num_layers_ * activations * dtype * byte_ns;
 
   const double attention_flop_ns = kNsPerSecond / (gpu.flops * gpu.attention_fraction);
@@ -59,7 +61,7 @@ RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
 
 void RooflineModel::add_lora_costs(const ModelSpec& model, double byte_ns, double flop_ns) {
   const double dtype = as_double(model.dtype_bytes);
-  const double num_experts = num_experts_;
+  const double lora_dtype = as_double(lora_dtype_bytes(model, options_.lora_dtype));
   std::set<int> groups;
   for (const ModuleShape& shape : lora_shapes(model, options_.targets, options_.tp)) {
     // An embedding gathers columns of A; its matrix is never read as a whole.
@@ -67,12 +69,11 @@ void RooflineModel::add_lora_costs(const ModelSpec& model, double byte_ns, doubl
     const double in = gather ? 0 : as_double(shape.in);
     const double out = as_double(shape.out);
     const double count = as_double(shape.count);
-    const bool is_expert = shape.group == 2 || shape.group == 3;
-    const double layers = is_expert ? count / num_experts : count;  // launches, not matrices
-    const double used = is_expert ? layers * experts_per_token_ : layers;
+    const double layers = shape.is_expert ? count / num_experts_ : count;  // launches
+    const double used = shape.is_expert ? layers * experts_per_token_ : layers;
     const bool first_of_group = groups.insert(shape.group).second;
 
-    rank_bytes_ns_ += count * (in + out) * dtype * byte_ns;
+    rank_bytes_ns_ += count * (in + out) * lora_dtype * byte_ns;
     rank_token_flops_ns_ += 2 * used * (in + out) * flop_ns;
     const double inputs = first_of_group ? in : 0;  // a packed layer reads its input once
     lora_token_bytes_ns_ += used * (inputs + 2 * out) * dtype * byte_ns;
@@ -109,7 +110,10 @@ double RooflineModel::grid_ns(int64_t num_tokens) const {
 }
 
 double RooflineModel::lora_ns(const BatchShape& shape) const {
-  if (shape.num_adapters == 0) return 0;
+  if (shape.num_adapters == 0) {
+    const bool launches = options_.lora_graphs == LoraGraphs::with_lora_only;
+    return launches ? lora_pairs_ns_ + grid_ns(shape.num_tokens) : 0;
+  }
   const int64_t padded = options_.lora_padded_rank;
   const int64_t ranks = padded > 0 ? shape.num_adapters * padded : shape.sum_rank;
   const int64_t rank_tokens = padded > 0 ? shape.num_lora_tokens * padded : shape.lora_rank_tokens;

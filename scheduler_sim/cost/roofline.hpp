@@ -9,11 +9,18 @@
 
 namespace loratory::sim {
 
+/// CUDA graphs of a step. Engines capture one without and one with the LoRA kernels (G0, G1) and
+/// replay G0 if no row has an adapter; some capture G1 alone, to halve the time of capture.
+enum class LoraGraphs : uint8_t { both, with_lora_only };
+
 /// What the engine adds to the hardware's limits. docs/cost_model.md says where each default
 /// comes from.
 struct RooflineOptions {
   int tp = 1;
   LoraTargets targets;
+  LoraDtype lora_dtype = LoraDtype::of_model;
+  /// with_lora_only: a step without adapters launches the LoRA kernels too, which find no work.
+  LoraGraphs lora_graphs = LoraGraphs::both;
   double step_overhead_ns = 1.2e6;     ///< scheduling, input preparation, sampling launch
   double seq_overhead_ns = 5e3;        ///< the same, per row of the batch
   double layer_overhead_ns = 10e3;     ///< the small kernels of one layer

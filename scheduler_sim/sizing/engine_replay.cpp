@@ -23,7 +23,8 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
   for (const TraceAdapter& adapter : trace.adapters) {
     const uint32_t rank = adapter.rank > 0 ? adapter.rank : engine.default_rank;
     config.adapter_ranks.push_back(rank);
-    config.adapter_bytes.push_back(adapter_bytes(engine.model, engine.memory.targets, rank));
+    config.adapter_bytes.push_back(
+        adapter_bytes(engine.model, engine.memory.targets, rank, engine.memory.lora_dtype));
   }
   return config;
 }

@@ -68,7 +68,7 @@ TEST_F(SystemFlags, ReachTheirFields) {
       "replay --model Qwen2.5-7B --gpu H200 --tp 2 --max-lora-rank 64 --target-modules q,v "
       "--reserve-gib 2 --host-memory-gib 8 --gpu-eviction fifo --load-mode blocking "
       "--disk-gbps 3.5 --h2d-gbps 12 --disk-sharing own --n-starve inf --t-starve-ms inf "
-      "--no-chunked-prefill");
+      "--no-chunked-prefill --lora-dtype fp8 --lora-graphs one");
   EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(options_.t_starve_ms, std::numeric_limits<int64_t>::max());
   EXPECT_TRUE(options_.no_chunked_prefill);
@@ -79,6 +79,7 @@ TEST_F(SystemFlags, ReachTheirFields) {
   EXPECT_EQ(system.loads.disk_bytes_per_s, 3'500'000'000);
   EXPECT_EQ(system.loads.h2d_bytes_per_s, 12'000'000'000);
   EXPECT_FALSE(system.loads.share_disk);
+  EXPECT_EQ(system.memory.lora_dtype, sim::LoraDtype::fp8);
 }
 
 TEST_F(SystemFlags, ConfigFileFillsTheSubcommand) {
@@ -121,9 +122,10 @@ TEST_F(SystemFlags, MissingConfigFile) {
 }
 
 TEST_F(SystemFlags, BadValuesAreParseErrors) {
-  for (const char* flags : {"--tp 0", "--gpu-memory-utilization 1.5", "--block-size 0",
-                            "--load-mode later", "--n-starve -1", "--disk-workers 33",
-                            "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon"}) {
+  for (const char* flags :
+       {"--tp 0", "--gpu-memory-utilization 1.5", "--block-size 0", "--load-mode later",
+        "--n-starve -1", "--disk-workers 33", "--lora-dtype int4", "--lora-graphs none",
+        "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon"}) {
     EXPECT_THROW(parse(std::string("size ") + flags), CLI::ParseError) << flags;
   }
 }
@@ -152,6 +154,11 @@ TEST_F(SystemFlags, StepModelIsTheProfileOrTheRoofline) {
   EXPECT_GT(padded, plain);
   options_.lora_max_grid = true;
   EXPECT_GT(make_step_model(options_, system, 64)->step_ns(shape), padded);
+  sim::BatchShape base;
+  base.num_seqs = base.num_tokens = 4;
+  const int64_t no_lora = make_step_model(options_, system, 64)->step_ns(base);
+  options_.lora_graphs = "one";
+  EXPECT_GT(make_step_model(options_, system, 64)->step_ns(base), no_lora);
   sim::StepProfile profile;
   profile.constant_ns = 42;
   write(sim::format_step_profile(profile));

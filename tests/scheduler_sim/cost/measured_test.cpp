@@ -192,6 +192,31 @@ TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
   EXPECT_LT(with_grid.median_size(), 0.4);
 }
 
+/// One decoding request of Qwen3-8B on an H100 with rank-64 adapters (TokenSpeed): tokens per
+/// second.
+TEST(MeasuredDecode, OneRequestOfQwen3OnH100) {
+  struct Case {
+    const char* modules;
+    double tokens_per_s;
+  };
+  BatchShape step;
+  step.num_seqs = step.num_tokens = step.num_sampled = 1;
+  step.decode_context_tokens = 1000;  // the source does not say; 1,000 tokens are 0.05 ms
+  for (const Case& c : {Case{"", 142.0}, {"q,k,v,o", 119.1}, {"gate,up,down", 97.5}}) {
+    RooflineOptions options;
+    const bool has_adapter = *c.modules != '\0';
+    if (has_adapter) {
+      options.targets = LoraTargets(c.modules);
+      step.num_adapters = step.num_lora_tokens = 1;
+      step.sum_rank = step.max_rank = step.lora_rank_tokens = 64;
+    }
+    const RooflineModel model(load_model_spec("Qwen3-8B"), parse_gpu_spec("H100-80"), options);
+    const double error = double(model.step_ns(step)) * c.tokens_per_s / 1e9 - 1;
+    fmt::print("Qwen3-8B, H100, adapters on '{}': step error {:+.0f} %\n", c.modules, 100 * error);
+    EXPECT_LT(std::fabs(error), 0.3);
+  }
+}
+
 /// Microseconds of the four matrices of one Llama-3.1-8B layer, by number of tokens.
 std::map<int64_t, double> layer_us(const std::vector<Row>& rows) {
   std::map<int64_t, double> us;

@@ -64,6 +64,31 @@ TEST(MemoryLaw, PartsAddUpToWhatTheEngineMayUse) {
   EXPECT_LT(plan.split.hbm_bytes - used, plan.split.block_bytes);
 }
 
+TEST(MemoryLaw, Fp8AdaptersTakeAByteANumberOnEveryTier) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  MemoryOptions options;
+  options.slot_overhead_bytes = 6 * kMiB;
+  options.lora_dtype = LoraDtype::fp8;
+  EXPECT_EQ(adapter_bytes(model, LoraTargets(), 16, LoraDtype::fp8), 40 * kMiB);
+  EXPECT_EQ(slot_bytes(model, options), (40 + 6) * kMiB);
+  const MemorySplit split = plan_memory(model, parse_gpu_spec("H200"), options, 8, 32).split;
+  EXPECT_EQ(split.host_bytes, 32 * 40 * kMiB);
+  EXPECT_EQ(split.weights_bytes, model.weight_bytes());
+  EXPECT_EQ(split.block_bytes, 16 * 131072);
+}
+
+TEST(MemoryLaw, ReserveCountsTheExpertsOfATokenAndTheGpus) {
+  ModelSpec model = load_model_spec("Mistral-7B");
+  MemoryOptions options;
+  options.tp = 2;
+  const int64_t fixed = 768 * kMiB + 256 * 14 * 32768;
+  EXPECT_EQ(default_reserve_bytes(model, options), fixed + 2048 * (3 * 14336 / 2) * 2);
+  model.num_experts = 8;
+  model.experts_per_token = 2;
+  model.shared_intermediate = 1000;
+  EXPECT_EQ(default_reserve_bytes(model, options), fixed + 2048 * (3 * (28672 + 1000) / 2) * 2);
+}
+
 TEST(MemoryLaw, WhatDoesNotFitIsASentence) {
   const ModelSpec model = load_model_spec("Llama-3.1-8B");
   const MemoryPlan plan = plan_memory(model, parse_gpu_spec("A10G"), {}, 64, 64);

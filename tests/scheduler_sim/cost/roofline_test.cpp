@@ -103,6 +103,45 @@ TEST(Roofline, GridCostGrowsWithSlotsAndNotWithoutAdapters) {
   EXPECT_NEAR(model(grid).parts(lora).lora - model().parts(lora).lora, 128 * blocks * 5, 1e-3);
 }
 
+TEST(Roofline, Fp8AdaptersAreReadInHalfTheBytes) {
+  RooflineOptions fp8;
+  fp8.lora_dtype = LoraDtype::fp8;
+  const BatchShape step = with_adapters(decode(4, 100), 4, 8);
+  const double weights = 4 * 8 * 32 * 81920.0 * 2 / kBytesPerNs;
+  EXPECT_NEAR(model().parts(step).lora - model(fp8).parts(step).lora, weights / 2, 1e-3);
+  EXPECT_EQ(model().parts(step).dense, model(fp8).parts(step).dense);
+}
+
+TEST(Roofline, OneGraphLaunchesLoraKernelsInEveryStep) {
+  RooflineOptions one;
+  one.lora_graphs = LoraGraphs::with_lora_only;
+  const BatchShape base = decode(4, 100);
+  EXPECT_NEAR(model(one).parts(base).lora, 32 * 4 * 9000.0, 1e-3);
+  const BatchShape lora = with_adapters(base, 1, 8);
+  EXPECT_EQ(model(one).parts(lora).lora, model().parts(lora).lora);
+  one.lora_grid_max_loras = 128;
+  const double blocks = 32.0 * (7 * 64 + (6144 + 4096 + 28672 + 4096) / 128.0);
+  EXPECT_NEAR(model(one).parts(base).lora, 32 * 4 * 9000.0 + 128 * blocks * 5, 1e-3);
+}
+
+TEST(Roofline, TheSharedExpertIsReadInEveryStep) {
+  ModelSpec routed = load_model_spec("Mistral-7B");
+  routed.num_experts = 8;
+  routed.experts_per_token = 2;
+  ModelSpec shared = routed;
+  shared.shared_intermediate = 5632;
+  const double weights = 32 * (3.0 * 4096 * 5632 + 4096) * 2 / kBytesPerNs;
+  const double activation = 32 * 3.0 * 5632 * 2 / kBytesPerNs;
+  const RooflineModel without(routed, gpu(), {}), with(shared, gpu(), {});
+  EXPECT_NEAR(with.parts(decode(1, 0)).dense - without.parts(decode(1, 0)).dense,
+              weights + activation, 1);
+  EXPECT_EQ(shared.num_parameters() - routed.num_parameters(),
+            int64_t{32} * (3 * 4096 * 5632 + 4096));
+  EXPECT_EQ(lora_parameters_per_rank(shared, LoraTargets("gate")) -
+                lora_parameters_per_rank(routed, LoraTargets("gate")),
+            32 * (4096 + 5632));
+}
+
 TEST(Roofline, TensorParallelSharesWorkAndPaysTheAllReduce) {
   RooflineOptions two;
   two.tp = 2;
