@@ -12,7 +12,7 @@ std::string& command() {
   return text;
 }
 
-/// As it can be pasted into a shell.
+// As it can be pasted into a shell.
 std::string quoted(const std::string& argument) {
   const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,.:/@%";
   if (!argument.empty() && argument.find_first_not_of(plain) == std::string::npos) return argument;

@@ -20,7 +20,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 31;
 constexpr double kMostGib = 1 << 20;
 constexpr double kMostGbps = 10000;
 
-/// A count, or "inf" for never.
+// A count, or "inf" for never.
 void add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
                       const std::string& help) {
   const CLI::Validator inf(
@@ -139,8 +139,8 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
       ->check(CLI::Range(0.001, kMostGbps));
 }
 
-/// CLI11 reads a config file for the program only, and takes flat keys as the program's own flags.
-/// The subcommand that was given owns them here.
+// CLI11 reads a config file for the program only, and takes flat keys as the program's own flags.
+// The subcommand that was given owns them here.
 class SubcommandConfig : public CLI::ConfigTOML {
  public:
   explicit SubcommandConfig(const CLI::App& program) : program_(program) {}

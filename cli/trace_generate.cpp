@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kTracePrefix = "trace:";  // of --arrivals
 
-/// The flags as they were written.
+// The flags as they were written.
 struct GenerateFlags {
   std::string out = "-";
   uint64_t num_requests = 0;
@@ -96,7 +96,7 @@ void add_session_flags(CLI::App& app, GenerateFlags& flags) {
       ->capture_default_str();
 }
 
-/// The options of the generator and the traces they point to.
+// The options of the generator and the traces they point to.
 struct Generation {
   sim::GenerateOptions options;
   std::optional<sim::Trace> arrivals_from, lengths_from;

@@ -23,7 +23,7 @@ using namespace loratory::sim;
 
 constexpr int kNumRows = 1'000'000;
 
-/// splitmix64.
+// splitmix64.
 uint64_t draw(uint64_t& state, uint64_t bound) {
   uint64_t z = (state += 0x9e3779b97f4a7c15);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -49,7 +49,7 @@ void append_vidur_row(std::string& row, uint64_t& state, uint64_t time_ms) {
                  draw(state, 1000), 1 + draw(state, 4000), draw(state, 1000));
 }
 
-/// A file of kNumRows that lives as long as the program.
+// A file of kNumRows that lives as long as the program.
 class BenchTrace {
  public:
   template <typename AppendRow>

@@ -42,8 +42,8 @@ Numbers mlp(const MlpWeights& weights, const Numbers& x) {
   return times(weights.down, inner);
 }
 
-/// Experts by descending score; weights e^score, over the sum of all or of those chosen. The shared
-/// expert counts as much as a sigmoid says.
+// Experts by descending score; weights e^score, over the sum of all or of those chosen. The shared
+// expert counts as much as a sigmoid says.
 Numbers mixture(const ModelConfig& config, const LayerWeights& layer, const Numbers& x) {
   const Numbers scores = times(layer.router, x);
   std::set<std::pair<double, size_t>> order;
@@ -87,7 +87,7 @@ struct NaiveModel {
     return h;
   }
 
-  /// Of one query head over all keys so far.
+  // Of one query head over all keys so far.
   static Numbers attend(const Numbers& q, const std::vector<Numbers>& k,
                         const std::vector<Numbers>& v) {
     Numbers out(q.size(), 0);

@@ -22,7 +22,7 @@ namespace {
 using sim::Draw;
 using sim::SeededCase;
 
-/// What one module should come back as: B·A of the matrices it was written from.
+// What one module should come back as: B·A of the matrices it was written from.
 struct Expected {
   int64_t rank = 0;
   double alpha = 0;
@@ -30,7 +30,7 @@ struct Expected {
   Tensor b;
 };
 
-/// A random adapter for a random model, with what must be read from it.
+// A random adapter for a random model, with what must be read from it.
 struct Written {
   BaseModelShapes shapes;
   std::string config_text;
@@ -70,7 +70,7 @@ void write_tensor(Written& out, const std::string& name, Tensor tensor, Extents 
   out.tensors.push_back({name, storage_dtype(kept.dtype()), std::move(shape), kept.bytes()});
 }
 
-/// Rank and alpha of `path`, by pattern or by default.
+// Rank and alpha of `path`, by pattern or by default.
 std::pair<int64_t, double> any_rank(Draw& draw, Written& out, const std::string& path) {
   int64_t rank = 2;
   double alpha = 3;
@@ -79,7 +79,7 @@ std::pair<int64_t, double> any_rank(Draw& draw, Written& out, const std::string&
   return {rank, alpha};
 }
 
-/// One linear module [rows, columns] -> one pair of tensors.
+// One linear module [rows, columns] -> one pair of tensors.
 void write_linear(Draw& draw, Written& out, const std::string& path, ModuleId id, int64_t rows,
                   int64_t columns) {
   const auto [rank, alpha] = any_rank(draw, out, path);
@@ -91,7 +91,7 @@ void write_linear(Draw& draw, Written& out, const std::string& path, ModuleId id
   write_tensor(out, "base_model.model." + path + ".lora_B.weight", std::move(b), {rows, rank});
 }
 
-/// All experts of both parameters, in PEFT's nested form [1.38], element by element.
+// All experts of both parameters, in PEFT's nested form [1.38], element by element.
 void write_parameter(Draw& draw, Written& out, int64_t layer, bool is_down) {
   const BaseModelShapes& s = out.shapes;
   const int64_t num_experts = s.num_experts;
@@ -217,7 +217,7 @@ RC_GTEST_PROP(Adapter, WhatIsSavedIsLoaded, ()) {
 }
 
 // [4.19]
-/// Bytes of the header changed, cut or doubled: one error with a code, or an adapter.
+// Bytes of the header changed, cut or doubled: one error with a code, or an adapter.
 RC_GTEST_PROP(Adapter, DamageIsRefusedWithACode, ()) {
   const SeededCase c = sim::any_seeded_case(8);
   const Written written = any_adapter(c.seed);

@@ -12,7 +12,7 @@
 namespace loratory::sim {
 namespace {
 
-/// One content, its identity in the product and its text in the model.
+// One content, its identity in the product and its text in the model.
 struct Name {
   BlockKey key;
   std::string text;
@@ -52,7 +52,7 @@ class PoolPair {
     check();
   }
 
-  /// P56 for this design: idle, every block can be had.
+  // P56 for this design: idle, every block can be had.
   void end_all() {
     while (!live_.empty()) give_back();
     check();

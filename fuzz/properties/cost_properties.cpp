@@ -17,7 +17,7 @@
 
 namespace loratory::sim {
 
-/// Everything else follows from the seed.
+// Everything else follows from the seed.
 struct DiskCase {
   int num_workers;
   int num_jobs;
@@ -34,7 +34,7 @@ std::ostream& operator<<(std::ostream& out, const DiskCase& c) {
 
 namespace {
 
-/// Numbers in [0, below): mt19937_64 is the same on every machine, its distributions are not.
+// Numbers in [0, below): mt19937_64 is the same on every machine, its distributions are not.
 class Draw {
  public:
   explicit Draw(uint64_t seed) : engine_(seed) {}
@@ -68,7 +68,7 @@ struct FluidRead {
   long double left;  // bytes
 };
 
-/// The fluid model as one would write it on paper: real numbers, one event after the other.
+// The fluid model as one would write it on paper: real numbers, one event after the other.
 class FluidDisk {
  public:
   explicit FluidDisk(const DiskCase& c) : case_(c) {}
@@ -79,7 +79,7 @@ class FluidDisk {
                       static_cast<long double>(bytes)});
   }
 
-  /// Reads end at their own real-valued times.
+  // Reads end at their own real-valued times.
   void run_until(long double until_ns) {
     while (now_ns_ < until_ns && !reads_.empty()) {
       const long double rate = rate_per_ns();
@@ -146,8 +146,8 @@ int64_t complete_next(DiskChannel& disk, int num_asks, DiskRun& run) {
   return next.time_ns;
 }
 
-/// Drives the channel, and the fluid model with the same starts, through the case's jobs: each
-/// starts at its time, or when a worker is free. `num_asks` = how often next_completion is asked.
+// Drives the channel, and the fluid model with the same starts, through the case's jobs: each
+// starts at its time, or when a worker is free. `num_asks` = how often next_completion is asked.
 DiskRun drive(const DiskCase& c, int num_asks, FluidDisk& fluid) {
   DiskChannel disk(costs_of(c));
   DiskRun run;

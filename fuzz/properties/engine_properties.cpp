@@ -20,8 +20,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Dispatch kDispatches[] = {Dispatch::per_request, Dispatch::grouped,
                                     Dispatch::single_adapter, Dispatch::multi_adapter};
 
-/// A step of num_ops - 1 requests on a packed layer of 1 to 3 slices. Slot L of the weights is the
-/// base model's in SGLang's form. Beyond the ranks, in padding rows and in base rows of x: NaN.
+// A step of num_ops - 1 requests on a packed layer of 1 to 3 slices. Slot L of the weights is the
+// base model's in SGLang's form. Beyond the ranks, in padding rows and in base rows of x: NaN.
 struct Step {
   explicit Step(const sim::SeededCase& c) : draw(c.seed) {
     max_loras = int32_t(draw.between(1, 5));
@@ -349,7 +349,7 @@ RC_GTEST_PROP(Engines, ReplayOfACapturedLayoutIsEager, ()) {
   RC_ASSERT(same_bits(step.chunked(captured), step.linear()));
 }
 
-/// A step as vLLM is told of it, small enough to come back unchanged now and then.
+// A step as vLLM is told of it, small enough to come back unchanged now and then.
 struct PunicaStep {
   std::vector<PunicaRequest> requests;
   std::vector<PunicaSlot> slots;
@@ -432,7 +432,7 @@ RC_GTEST_PROP(Engines, MetadataFollowsTheSlots, ()) {
   }
 }
 
-/// The same step with another y and other scalings.
+// The same step with another y and other scalings.
 Tensor with_scalings(const Step& step, const Tensor& y, std::span<const float> scalings) {
   Step copy = step;
   copy.y = y;

@@ -24,7 +24,7 @@ using reference::Generation;
 using reference::Model;
 using reference::RandomAdapter;
 
-/// How often the interesting things happened in a run.
+// How often the interesting things happened in a run.
 struct Seen : DecisionSink {
   int preemptions = 0, hits = 0, evictions = 0, chunks = 0, unloads = 0, failures = 0;
   int mixed_steps = 0, overlaps = 0;  // copies while a step runs
@@ -41,7 +41,7 @@ struct Seen : DecisionSink {
   }
 };
 
-/// A model, its adapters and an engine, used at random. Everything follows from the seed.
+// A model, its adapters and an engine, used at random. Everything follows from the seed.
 class Workload {
  public:
   explicit Workload(uint64_t seed)
@@ -74,7 +74,7 @@ class Workload {
     }
   }
 
-  /// The first request whose output differs from the oracle's, in words; empty if none does.
+  // The first request whose output differs from the oracle's, in words; empty if none does.
   std::string first_difference() {
     for (const Submitted& s : submitted_) {
       const EngineOutput& got = engine_.output(s.request.id);
@@ -203,7 +203,7 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
 
 // --- slots ----------------------------------------------------------------------------------
 
-/// Every byte of the slots, A and B of all slices.
+// Every byte of the slots, A and B of all slices.
 std::vector<reference::LoraSlice> all_slices(const reference::SlotWeights& slots,
                                              const reference::ModelConfig& model) {
   using reference::PackedLinear;
@@ -242,7 +242,7 @@ bool same_slot(const reference::SlotWeights& a, const reference::SlotWeights& b,
   return a.content(slot) == b.content(slot);
 }
 
-/// Logits of `tokens`, run as one sequence in `slot` beside base tokens.
+// Logits of `tokens`, run as one sequence in `slot` beside base tokens.
 reference::Matrix<float> logits_in_slot(const Model& model, const reference::SlotWeights& slots,
                                         int32_t slot, const std::vector<int32_t>& tokens) {
   const auto num_tokens = int64_t(tokens.size());

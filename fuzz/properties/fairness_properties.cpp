@@ -15,7 +15,7 @@ struct Log : DecisionSink {
   std::vector<Decision> all;
 };
 
-/// An engine whose pool never runs out and whose adapters are all on the CPU.
+// An engine whose pool never runs out and whose adapters are all on the CPU.
 class Stream {
  public:
   explicit Stream(Draw& draw) : Stream(draw, config(draw)) {}
@@ -88,7 +88,7 @@ class Stream {
   uint64_t next_id_ = 0;
 };
 
-/// How many steps some requests wait from reserving to admission.
+// How many steps some requests wait from reserving to admission.
 class Waits {
  public:
   void add(uint64_t id) { requests_.push_back({id}); }

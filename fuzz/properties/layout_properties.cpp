@@ -15,7 +15,7 @@
 namespace loratory::reference {
 namespace {
 
-/// num_ops - 1 requests.
+// num_ops - 1 requests.
 struct Batch {
   explicit Batch(const sim::SeededCase& c) : draw(c.seed) {
     max_loras = int32_t(draw.between(1, 6));

@@ -44,7 +44,7 @@ RC_GTEST_PROP(LoraOrder, PackedLayersAreTheirDefinition, ()) {
   RC_ASSERT(same_bits(fast, plain));
 }
 
-/// Runs of equal slots as requests.
+// Runs of equal slots as requests.
 std::vector<RequestTokens> requests_of(const std::vector<int32_t>& slots) {
   std::vector<RequestTokens> requests;
   for (const int32_t slot : slots) {
@@ -54,8 +54,8 @@ std::vector<RequestTokens> requests_of(const std::vector<int32_t>& slots) {
   return requests;
 }
 
-/// y of the batch, segment by segment: position i of a segment reads and writes row
-/// permutation[i] and takes the slot of the segment.
+// y of the batch, segment by segment: position i of a segment reads and writes row
+// permutation[i] and takes the slot of the segment.
 Tensor run_in_segments(const LoraData& data, const ChunkedLayout& layout, int32_t base_slot) {
   Tensor y = data.y;
   for (size_t s = 0; s < layout.weight_indices.size(); ++s) {

@@ -248,7 +248,7 @@ RC_GTEST_PROP(Lora, P8SlotNumbersDoNotMatter, ()) {
   RC_ASSERT(same_bits(moved.run(), data.run()));
 }
 
-/// A in a buffer of another max_rank; NaN beyond the old one.
+// A in a buffer of another max_rank; NaN beyond the old one.
 Tensor with_rows(const Tensor& a, int64_t num_rows) {
   Tensor out(a.dtype(), {a.shape()[0], num_rows, a.shape()[2]});
   change_numbers(out, [](int64_t, double) { return kNan; });
@@ -544,7 +544,7 @@ RC_GTEST_PROP(Lora, P24AddInputs, ()) {
   }
 }
 
-/// Address space of `num_bytes` zeros that takes memory only where it is touched.
+// Address space of `num_bytes` zeros that takes memory only where it is touched.
 class SparseMemory {
  public:
   explicit SparseMemory(size_t num_bytes)

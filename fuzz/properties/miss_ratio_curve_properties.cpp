@@ -20,7 +20,7 @@ struct Case {
   uint64_t seed;
   uint32_t num_references;
   uint32_t num_adapters;
-  uint32_t pattern;  ///< 0 skewed draws, 1 scans, 2 phases with their own working sets
+  uint32_t pattern;  // 0 skewed draws, 1 scans, 2 phases with their own working sets
 
   std::string repro() const {
     return fmt::format("REPRO: Case{{{}, {}, {}, {}}}", seed, num_references, num_adapters,
@@ -62,7 +62,7 @@ std::vector<int32_t> all_sizes(const Case& c) {
 
 enum class Policy { kLru, kFifo, kLfu };
 
-/// Front = the next to be evicted. LFU counts all uses ever; ties go to the front of the list.
+// Front = the next to be evicted. LFU counts all uses ever; ties go to the front of the list.
 uint64_t count_misses(const std::vector<AdapterIndex>& stream, size_t size, Policy policy) {
   std::list<AdapterIndex> residents;
   std::map<AdapterIndex, uint64_t> uses;
@@ -92,7 +92,7 @@ double ratio(uint64_t misses, const std::vector<AdapterIndex>& stream) {
   return stream.empty() ? 0 : static_cast<double>(misses) / static_cast<double>(stream.size());
 }
 
-/// The fewest misses of any policy, by trying every eviction.
+// The fewest misses of any policy, by trying every eviction.
 uint64_t fewest_misses(const std::vector<AdapterIndex>& stream, size_t size) {
   std::map<std::vector<AdapterIndex>, uint64_t> best = {{{}, 0}};  // sorted residents -> misses
   for (const AdapterIndex adapter : stream) {

@@ -34,7 +34,7 @@ std::string config_text(const std::string& type, const std::string& more = "") {
 
 enum class ExpertLayout { qwen, mixtral, fused };
 
-/// The tensors of a model by name, each with its shape and numbers.
+// The tensors of a model by name, each with its shape and numbers.
 class Tensors {
  public:
   Tensors(const Model& model, ExpertLayout layout) : layout_(layout) {
@@ -51,7 +51,7 @@ class Tensors {
   }
   void remove(const std::string& name) { ASSERT_EQ(all_.erase(name), 1U) << name; }
 
-  /// The bytes of a safetensors file of those tensors that `chosen` picks.
+  // The bytes of a safetensors file of those tensors that `chosen` picks.
   std::string bytes(Dtype dtype, const std::function<bool(const std::string&)>& chosen) const {
     std::deque<std::vector<std::byte>> storage;
     std::vector<StoredTensor> stored;
@@ -143,7 +143,7 @@ class Tensors {
   std::map<std::string, OneTensor> all_;
 };
 
-/// A folder that is gone with the object.
+// A folder that is gone with the object.
 class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / fmt::format("loratory_model_{}", counter_++)) {
@@ -166,7 +166,7 @@ class Folder {
 
 bool all_chosen(const std::string&) { return true; }
 
-/// A model whose numbers `dtype` holds, as a folder of one file.
+// A model whose numbers `dtype` holds, as a folder of one file.
 struct Written {
   Written(const std::string& config, ExpertLayout layout, Dtype dtype = Dtype::f32)
       : model(random_model(parse_model_config(config, "config.json"), 1)), text(config) {
@@ -274,12 +274,12 @@ TEST(LoadModel, GivesBackWhatWasWritten) {
   }
 }
 
-/// Which of two shards a tensor is in.
+// Which of two shards a tensor is in.
 std::string shard_of(const std::string& name) {
   return name.size() % 2 == 0 ? "a.safetensors" : "b.safetensors";
 }
 
-/// A model in two shards, with its index.
+// A model in two shards, with its index.
 struct Sharded : Written {
   Sharded() : Written(config_text("qwen3_moe", kExperts), ExpertLayout::qwen) {
     fs::remove(folder.path() + "/model.safetensors");

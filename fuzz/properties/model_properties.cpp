@@ -23,7 +23,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-/// A model and a few adapters for it, one of them for each sequence (-1: base).
+// A model and a few adapters for it, one of them for each sequence (-1: base).
 struct World {
   explicit World(uint64_t seed) : draw(seed), model(make_model(draw)) {
     for (int64_t i = draw(3); i >= 0; --i) {
@@ -65,7 +65,7 @@ bool same_bits(const Matrix<float>& left, const Matrix<float>& right) {
          std::memcmp(left.data(), right.data(), size_t(left.size()) * sizeof(float)) == 0;
 }
 
-/// Each token of a batch has an adapter of its own, or none.
+// Each token of a batch has an adapter of its own, or none.
 class MixedLora : public LoraTerms<float> {
  public:
   MixedLora(const ModelConfig& config, std::vector<const Adapter*> adapter_of) {
@@ -96,7 +96,7 @@ class MixedLora : public LoraTerms<float> {
   std::vector<std::unique_ptr<DirectLora<float>>> terms_;
 };
 
-/// Sequences in a common cache, each with an adapter, fed to the model in pieces.
+// Sequences in a common cache, each with an adapter, fed to the model in pieces.
 class Batcher {
  public:
   Batcher(World& world, int64_t num_sequences) : world_(world) {
@@ -109,7 +109,7 @@ class Batcher {
     }
   }
 
-  /// Random pieces of random sequences, interleaved in one batch after the other until all is done.
+  // Random pieces of random sequences, interleaved in one batch after the other until all is done.
   void run() {
     DenseKv<float> kv(world_.model.config, int64_t(tokens_.size()), 9);
     while (num_left() > 0) {
@@ -196,7 +196,7 @@ RC_GTEST_PROP(Model, BaseTokensHaveTheBitsOfAModelWithoutLora, ()) {
   RC_ASSERT(same_bits(logits, sequence_logits<float>(world.model, nullptr, tokens)));
 }
 
-/// The worst |got - exact| / bound of all logits.
+// The worst |got - exact| / bound of all logits.
 double worst_ratio(const Matrix<float>& got, const Matrix<Bounded>& bounded) {
   double worst = 0;
   for (Eigen::Index i = 0; i < got.size(); ++i) {
@@ -205,7 +205,7 @@ double worst_ratio(const Matrix<float>& got, const Matrix<Bounded>& bounded) {
   return worst;
 }
 
-/// Keeps the worst of all cases, and prints it in the end.
+// Keeps the worst of all cases, and prints it in the end.
 struct WorstOfAll {
   explicit WorstOfAll(const char* what) : name(what) {}
   ~WorstOfAll() { std::printf("worst error/bound, %s: %.4f\n", name, worst); }

@@ -27,7 +27,7 @@ int64_t pick(const MoeCase& c, uint64_t index, int64_t count) {
   return int64_t(random_bits(c.seed, 999, index) % uint64_t(count));
 }
 
-/// The worst error/bound of every stage over all cases, printed at the end.
+// The worst error/bound of every stage over all cases, printed at the end.
 struct Worst {
   MoeStageErrors stages;
   double weighted_delta = 0, parallel = 0, router = 0;
@@ -56,7 +56,7 @@ Worst& worst_of_all() {
   return worst;
 }
 
-/// A number and the sum of the absolute values that it was made of.
+// A number and the sum of the absolute values that it was made of.
 struct Exact {
   double value = 0, size = 0;
   Exact() = default;
@@ -66,7 +66,7 @@ struct Exact {
   friend Exact operator*(Exact l, Exact r) { return {l.value * r.value, l.size * r.size}; }
 };
 
-/// One output of a linear layer of expert `e` with LoRA of slice `i`, straight from [1.34].
+// One output of a linear layer of expert `e` with LoRA of slice `i`, straight from [1.34].
 Exact linear(const MoeData& d, const Tensor& w, int64_t w_row, size_t i, int32_t slot, int32_t e,
              int64_t n, const std::vector<Exact>& in) {
   Exact y;
@@ -89,7 +89,7 @@ Exact act(Activation activation, Exact v) {
   return activation == Activation::relu && v.value < 0 ? Exact(0, v.size) : v;
 }
 
-/// y of one token; nothing in it comes from the code under test.
+// y of one token; nothing in it comes from the code under test.
 std::vector<Exact> naive_token(const MoeData& d, int64_t t) {
   std::vector<Exact> y(size_t(d.c.hidden));
   for (int64_t i = 0; i < d.c.k; ++i) {
@@ -175,7 +175,7 @@ RC_GTEST_PROP(Moe, P20EveryStageLiesWithinItsBound, ()) {
   RC_CLASSIFY(errors.worst() > 0.5, "worst error/bound > 0.5");
 }
 
-/// What an earlier step left behind: plausible rows and experts in everything that is not in use.
+// What an earlier step left behind: plausible rows and experts in everything that is not in use.
 void leave_stale_entries(const MoeCase& c, AlignedRows& aligned) {
   const auto num_rows = int64_t(c.num_tokens) * c.k;
   for (int64_t s = 0; s < aligned.max_loras; ++s) {
@@ -258,7 +258,7 @@ RC_GTEST_PROP(Moe, P20UncoveredElementsAreNeitherReadNorWritten, ()) {
   }
 }
 
-/// What expert_lora gives, and its oracle, with the router weights in the expand or without.
+// What expert_lora gives, and its oracle, with the router weights in the expand or without.
 struct Judged {
   Tensor y;
   Oracle oracle;
@@ -345,7 +345,7 @@ RC_GTEST_PROP(Moe, P7TokensDoNotDependOnTheBatch, ()) {
   }
 }
 
-/// The weights of local expert 0 for all experts: as a view, and copied in place.
+// The weights of local expert 0 for all experts: as a view, and copied in place.
 ConstTensorView shared(const Tensor& weights) {
   ConstTensorView view = weights.view();
   view.shape[1] = 1;
@@ -425,7 +425,7 @@ RC_GTEST_PROP(Moe, P26OneTpRankGivesTheBitsOfTheLayer, ()) {
   }
 }
 
-/// sum_i g_i · (W2 a + scaling · B2 A2 a) of one element from the actual a, and its size.
+// sum_i g_i · (W2 a + scaling · B2 A2 a) of one element from the actual a, and its size.
 Exact down_and_combine(const MoeData& d, const Tensor& activated, int64_t t, int64_t n) {
   Exact y;
   for (int64_t row = t * d.c.k; row < (t + 1) * d.c.k; ++row) {

@@ -12,7 +12,7 @@ extern "C" void omp_set_num_threads(int);
 namespace loratory::reference {
 namespace {
 
-/// num_ops bounds the number of tokens. Each dimension is large in half of the cases.
+// num_ops bounds the number of tokens. Each dimension is large in half of the cases.
 struct Layer {
   explicit Layer(const sim::SeededCase& c) : draw(c.seed) {
     const auto size = [&](int64_t small, int64_t large) {

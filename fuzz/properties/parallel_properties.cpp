@@ -38,7 +38,7 @@ std::vector<LocalBuffers> make_buffers(const LayerShards& layer,
   return buffers;
 }
 
-/// x of every tp_rank: whole, or cut along K.
+// x of every tp_rank: whole, or cut along K.
 std::vector<Tensor> inputs(const ParallelCase& c) {
   if (c.kind == LayerKind::row && c.input_is_parallel) return split(c.x, c.parallel.tp_size, 1);
   return std::vector<Tensor>(size_t(c.parallel.tp_size), c.x);
@@ -64,7 +64,7 @@ RowLayer row_layer(const ParallelCase& c) {
           .rounding = c.rounding};
 }
 
-/// What the layer gives on its tp_ranks with these adapters.
+// What the layer gives on its tp_ranks with these adapters.
 std::vector<Tensor> run_layer(const ParallelCase& c, const std::vector<LoraPairs>& adapters) {
   const LayerShards shards = c.shards();
   const auto buffers = make_buffers(shards, adapters, c.dtype);
@@ -92,8 +92,8 @@ Tensor columns_of(const Tensor& y, const std::vector<Range>& ranges) {
   return all_gather(parts, 1)[0];
 }
 
-/// The columns of y that a tp_rank of a column-parallel layer has, output by output: part p of it,
-/// or the head of k and v that it shares with others.
+// The columns of y that a tp_rank of a column-parallel layer has, output by output: part p of it,
+// or the head of k and v that it shares with others.
 std::vector<Range> columns_here(const ParallelCase& c, int64_t p) {
   const int64_t tp_size = c.parallel.tp_size;
   std::vector<Range> columns;
@@ -112,7 +112,7 @@ std::vector<Range> columns_here(const ParallelCase& c, int64_t p) {
   return columns;
 }
 
-/// What each tp_rank should hold if the whole result is `whole`. Partial results are summed first.
+// What each tp_rank should hold if the whole result is `whole`. Partial results are summed first.
 bool holds(const ParallelCase& c, std::vector<Tensor> got, const Tensor& whole) {
   if (c.kind == LayerKind::row && c.row_output == RowOutput::partial) got = all_reduce(got);
   if (c.kind == LayerKind::row && c.row_output == RowOutput::scattered) got = all_gather(got, 0);
@@ -192,7 +192,7 @@ RC_GTEST_PROP(Parallel, P26UncoveredElementsAreThoseOfTheBaseLayer, ()) {
 
 // ---- Row-parallel layers on reals: the bound of [1.18] with its terms for tp_ranks. ----
 
-/// One tp_rank's share of a row-parallel layer, as views cut by hand.
+// One tp_rank's share of a row-parallel layer, as views cut by hand.
 struct RowPart {
   RowPart(const ParallelCase& c, int64_t p) {
     const int64_t count = c.num_in / c.parallel.tp_size;
@@ -237,7 +237,7 @@ struct RowPart {
   std::vector<float> scalings;
 };
 
-/// |got - sum of the parts' base and delta| / bound, for one element.
+// |got - sum of the parts' base and delta| / bound, for one element.
 double row_error_over_bound(const ParallelCase& c, std::vector<RowPart>& parts,
                             const std::vector<Oracle>& oracles, int64_t t, int64_t n, double got) {
   std::vector<double> partials, bounds;
@@ -254,7 +254,7 @@ double row_error_over_bound(const ParallelCase& c, std::vector<RowPart>& parts,
   return std::fabs(got - exact) / bound;
 }
 
-/// Of all cases of this run; printed at its end.
+// Of all cases of this run; printed at its end.
 struct WorstRatios {
   double plain = 0, fully_sharded = 0;
   ~WorstRatios() {
@@ -263,7 +263,7 @@ struct WorstRatios {
   }
 } worst_ratios;
 
-/// delta of one process in float64, to be what the parts add up to.
+// delta of one process in float64, to be what the parts add up to.
 double whole_delta(const ParallelCase& c, int64_t t, int64_t n) {
   const int32_t slot = c.slots[size_t(t)];
   if (slot == kBaseSlot) return 0;
@@ -373,7 +373,7 @@ RC_GTEST_PROP(Parallel, P15AFusedAdapterIsItsSlicesOnEveryTpRank, ()) {
   for (size_t p = 0; p < y.size(); ++p) RC_ASSERT(same_bits(y[p], other[p]));
 }
 
-/// One adapter for each slot, of ranks 0 to R, on a layer [num_out, num_in].
+// One adapter for each slot, of ranks 0 to R, on a layer [num_out, num_in].
 struct VocabAdapters {
   VocabAdapters(sim::Draw& draw, int64_t num_slots, int64_t max_rank, int64_t num_in,
                 int64_t num_out, Dtype dtype) {

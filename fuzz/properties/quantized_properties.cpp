@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The worst error/bound of a run, printed when the program ends.
+// The worst error/bound of a run, printed when the program ends.
 struct Worst {
   const char* name;
   double ratio = 0;
@@ -36,7 +36,7 @@ uint32_t bits_at(const Tensor& t, int64_t row, int64_t column) {
   return bits;
 }
 
-/// Which slice a column belongs to, and which of its columns it is.
+// Which slice a column belongs to, and which of its columns it is.
 std::pair<int64_t, int64_t> slice_of(const QuantizedData& data, int64_t column) {
   size_t i = 0;
   for (; column >= data.num_out[i]; ++i) column -= data.num_out[i];
@@ -53,7 +53,7 @@ Tensor nan_h(const QuantizedCase& c, Dtype dtype) {
   return h;
 }
 
-/// The factor of one weight, by the shapes of [1.44].
+// The factor of one weight, by the shapes of [1.44].
 double weight_factor(const Tensor& scale, const BlockSize& block, int64_t s, int64_t n, int64_t k) {
   if (scale.shape().size() == 1) return scale.get(s);
   if (scale.shape().size() == 2) return scale.get(s, n);
@@ -70,7 +70,7 @@ double activation_factor(const std::optional<Tensor>& scale, int64_t lead, int64
   return shape.size() == 2 ? scale->get(t, g) : scale->get(lead, t, g);
 }
 
-/// The weights of a slice in fp32, exact if the factors are powers of two.
+// The weights of a slice in fp32, exact if the factors are powers of two.
 Tensor dequantised(const Tensor& bits, const Tensor& scale, const BlockSize& block) {
   Tensor out(Dtype::f32, bits.shape());
   for (int64_t s = 0; s < bits.shape()[0]; ++s) {
@@ -182,14 +182,14 @@ RC_GTEST_PROP(Quantized, P5ExpandLiesWithinItsBound, ()) {
   }
 }
 
-/// The activations of one stage, of one slice.
+// The activations of one stage, of one slice.
 struct Activations {
   ConstTensorView v;
   const std::optional<Tensor>& scale;
   int64_t slice, num_columns;
 };
 
-/// [1.46] in scalars: one element of a stage.
+// [1.46] in scalars: one element of a stage.
 float stage_element(const Tensor& w, const Tensor& w_scale, const BlockSize& block, int64_t s,
                     int64_t n, const Activations& of, int64_t t) {
   const int64_t width = block.k > 0 ? block.k : of.num_columns;
@@ -298,7 +298,7 @@ RC_GTEST_PROP(Quantized, P7RowsDoNotDependOnTheBatch, ()) {
   }
 }
 
-/// h of one slice and its factor for (t, j), looked for by hand; NaN where not covered.
+// h of one slice and its factor for (t, j), looked for by hand; NaN where not covered.
 double absmax_of(const QuantizedData& data, const QuantizedCase& c, const Tensor& h, int64_t i,
                  int64_t t, int64_t j) {
   double absmax = 0;

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxCommands = 120;
 constexpr uint64_t kNumAdapters = 5;
 
-/// Adapters in host memory, and a copy of their bytes from before anything happened.
+// Adapters in host memory, and a copy of their bytes from before anything happened.
 class Masters {
  public:
   Masters(sim::Draw& draw, const std::vector<LayerShards>& layers) {
@@ -93,12 +93,12 @@ std::vector<Command> random_commands(sim::Draw& draw, int num_commands, int32_t 
   return commands;
 }
 
-/// Whether tp_rank p fails in command k, whatever the schedule.
+// Whether tp_rank p fails in command k, whatever the schedule.
 bool injected(uint64_t seed, size_t k, int64_t p, int64_t tp_size) {
   return random_bits(seed, 1000 + k, uint64_t(p)) % uint64_t(8 * tp_size) == 0;
 }
 
-/// What the commands should come to: one after the other, whole or not at all.
+// What the commands should come to: one after the other, whole or not at all.
 struct Model {
   std::set<uint64_t> registered;
   std::vector<SlotState> slots;
@@ -166,12 +166,12 @@ struct Group {
     }
   }
 
-  /// What tp_rank p should hold of the uid: cut before anything happened.
+  // What tp_rank p should hold of the uid: cut before anything happened.
   const TpRank::Weights& cut(int64_t p, uint64_t uid) const {
     return cuts[size_t(p)][uid % kNumAdapters];
   }
 
-  /// The slot holds exactly what cutting the master gives.
+  // The slot holds exactly what cutting the master gives.
   bool slot_holds(const TpRank& rank, size_t slot, const TpRank::Weights& weights) const {
     for (size_t i = 0; i < weights.size(); ++i) {
       for (size_t j = 0; j < weights[i].size(); ++j) {
@@ -190,7 +190,7 @@ struct Group {
     return true;
   }
 
-  /// What the leader promises now, every tp_rank holds now.
+  // What the leader promises now, every tp_rank holds now.
   bool promises_hold() const {
     for (int64_t p = 0; p < group.tp_size(); ++p) {
       const TpRank& rank = group.tp_rank(p);
@@ -206,7 +206,7 @@ struct Group {
     return true;
   }
 
-  /// Runs all commands; tp_ranks and submissions take turns as `schedule` says.
+  // Runs all commands; tp_ranks and submissions take turns as `schedule` says.
   void run(const std::vector<Command>& commands, uint64_t seed, sim::Draw schedule) {
     size_t next = 0;
     while (next < commands.size() || !group.idle()) {

@@ -72,7 +72,7 @@ class TierPair {
     settle();
   }
 
-  /// P65 for the tiers: with no request, pin or name left nothing is resident.
+  // P65 for the tiers: with no request, pin or name left nothing is resident.
   void empty_everything() {
     for (const Uid u : uids()) {
       sut_.unpin(ref(u)), model_.unpin(u);
@@ -101,7 +101,7 @@ class TierPair {
     for (const auto& [u, a] : model_.adapters) out.push_back(u);
     return out;
   }
-  /// A random adapter that satisfies `test`, 0 if there is none.
+  // A random adapter that satisfies `test`, 0 if there is none.
   template <typename Test>
   Uid pick(Test test) {
     std::vector<Uid> fits;

@@ -33,13 +33,13 @@ struct DecisionList : DecisionSink {
   std::vector<Decision> all;
 };
 
-/// How often the interesting things happened.
+// How often the interesting things happened.
 struct Coverage {
   int preemptions = 0, drains = 0, reservations = 0, evictions = 0, failures = 0, hits = 0;
   int stretches = 0, unloads = 0, errors = 0;
 };
 
-/// The scheduler and the model of it, driven by the same operations.
+// The scheduler and the model of it, driven by the same operations.
 class Pair {
  public:
   explicit Pair(uint64_t seed)
@@ -81,7 +81,7 @@ class Pair {
     check();
   }
 
-  /// Every request ends within a finite number of steps ([7.11]), whatever stays pinned.
+  // Every request ends within a finite number of steps ([7.11]), whatever stays pinned.
   void run_to_the_end() {
     for (int i = 0; sut_.num_live() > 0; ++i) {
       RC_LOG() << "still live: " << sut_.num_live() << '\n';
@@ -93,7 +93,7 @@ class Pair {
     }
   }
 
-  /// P65: after all requests ended and all adapters are unloaded every table is empty.
+  // P65: after all requests ended and all adapters are unloaded every table is empty.
   void unload_everything() {
     if (sut_.step_in_flight()) commit();
     for (int i = 0; i < 6; ++i) unload(fmt::format("a{}", i), false);

@@ -10,7 +10,7 @@
 namespace loratory::gpu {
 namespace {
 
-/// num_ops - 1 tokens.
+// num_ops - 1 tokens.
 struct Step {
   explicit Step(const sim::SeededCase& c) : draw(c.seed) {
     max_loras = int32_t(draw.between(1, 40));

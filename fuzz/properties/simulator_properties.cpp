@@ -16,8 +16,8 @@ inline bool operator==(const Decision& a, const Decision& b) {
 
 namespace {
 
-/// A sum over the shape, rounded up to `quantum_ns`: coarse ones let steps, arrivals and transfers
-/// end at the same time.
+// A sum over the shape, rounded up to `quantum_ns`: coarse ones let steps, arrivals and transfers
+// end at the same time.
 class LinearTime : public StepTimeModel {
  public:
   explicit LinearTime(Draw& draw, int64_t quantum_ns) : quantum_ns_(quantum_ns) {

@@ -33,7 +33,7 @@ std::ostream& operator<<(std::ostream& out, const TraceCase& c) {
              << c.block_tokens << " content " << int(c.content) << " seed " << c.seed;
 }
 
-/// splitmix64: small, and the same everywhere.
+// splitmix64: small, and the same everywhere.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed) {}
@@ -43,7 +43,7 @@ class Dice {
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
-  /// 0..bound-1
+  // 0..bound-1
   uint64_t below(uint64_t bound) { return any() % bound; }
   bool one_in(uint64_t n) { return below(n) == 0; }
 
@@ -190,7 +190,7 @@ RC_GTEST_PROP(TraceFiles, DamageIsAnErrorOrAnotherTrace, ()) {
   }
 }
 
-/// The oracle as its definition reads, over a list. Blocks of two adapters are two blocks.
+// The oracle as its definition reads, over a list. Blocks of two adapters are two blocks.
 uint64_t model_hits(const Trace& trace, uint64_t capacity) {
   std::list<std::pair<AdapterIndex, uint64_t>> cache;  // most recent first
   uint64_t hits = 0;

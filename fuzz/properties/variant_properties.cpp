@@ -9,7 +9,7 @@
 namespace loratory::gpu {
 namespace {
 
-/// Sizes on both sides of what the rules look at, and any other.
+// Sizes on both sides of what the rules look at, and any other.
 int64_t any_size(sim::Draw& draw, int64_t most) {
   const int64_t limit = draw.one_of<int64_t>({1, 8, 16, 32, 64, 256, 512, 1024, 4096, most});
   return draw.between(1, std::min(most, limit + draw(2)));

@@ -8,7 +8,7 @@
 namespace loratory::gpu {
 namespace {
 
-/// What a layer and a GPU say of a launch, and what its step has.
+// What a layer and a GPU say of a launch, and what its step has.
 struct Step {
   LoraOp op;
   KernelParams p;

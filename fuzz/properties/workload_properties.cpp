@@ -30,7 +30,7 @@ Case arbitrary_case() {
   return {*rc::gen::arbitrary<uint32_t>(), *rc::gen::inRange(0u, 300u), *rc::gen::inRange(0u, 40u)};
 }
 
-/// Every choice but the sizes follows from the seed.
+// Every choice but the sizes follows from the seed.
 GenerateOptions make_options(const Case& c) {
   const RandomStream choice(c.seed, uint64_t{1});
   GenerateOptions options;
@@ -69,7 +69,7 @@ void classify(const GenerateOptions& options, const Trace& trace) {
   RC_CLASSIFY(options.sessions.mean_turns > 1, "sessions");
 }
 
-/// Empty when all is well.
+// Empty when all is well.
 std::string fault_of(const Trace& trace, const GenerateOptions& options) {
   int64_t last_ns = 0;
   AdapterIndex seen = 0;
@@ -93,8 +93,8 @@ std::string fault_of(const Trace& trace, const GenerateOptions& options) {
   return seen == trace.adapters.size() ? "" : "adapters that nobody asks for";
 }
 
-/// Content of a block = its id. A block id must always stand at the same depth, and what is before
-/// it must always be the same: otherwise two different prompts would share a prefix key.
+// Content of a block = its id. A block id must always stand at the same depth, and what is before
+// it must always be the same: otherwise two different prompts would share a prefix key.
 bool ids_are_prefix_consistent(const Trace& trace) {
   std::map<uint64_t, std::pair<uint64_t, size_t>> before;  // id -> (previous id, depth)
   for (const TraceRequest& r : trace.requests) {

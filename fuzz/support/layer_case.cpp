@@ -32,7 +32,7 @@ int64_t weights_per_rank(const LayerCase& c) {
   return int64_t(c.num_out.size()) * c.num_in + columns_of(c);
 }
 
-/// Of few ranks x and y cost more than the products do.
+// Of few ranks x and y cost more than the products do.
 int64_t products_per_token(const LayerCase& c) {
   return std::max(16, c.max_rank) * weights_per_rank(c);
 }
@@ -89,7 +89,7 @@ void cut_to(const LayerLimits& limits, LayerCase& c) {
   c.num_tokens = std::min(c.num_tokens, std::max<int64_t>(1, most_tokens));
 }
 
-/// Zipf of exponent 1 over the slots, slot 0 not the favourite.
+// Zipf of exponent 1 over the slots, slot 0 not the favourite.
 std::vector<double> zipf_sums(int32_t max_loras) {
   std::vector<double> sums;
   for (int32_t i = 0; i < max_loras; ++i) {
@@ -98,7 +98,7 @@ std::vector<double> zipf_sums(int32_t max_loras) {
   return sums;
 }
 
-/// 4096 numbers of a fill, encoded; a tensor takes them by random index.
+// 4096 numbers of a fill, encoded; a tensor takes them by random index.
 struct Palette {
   std::array<uint32_t, 4096> bits;
   bool is_paired = false;  // numbers 2i and 2i + 1 of a tensor are opposite
@@ -130,7 +130,7 @@ Palette palette_of(const LayerCase& c, Dtype dtype, uint64_t stream) {
   return out;
 }
 
-/// Random numbers from `begin` on; number i is that of place `first + i`, whatever the others are.
+// Random numbers from `begin` on; number i is that of place `first + i`, whatever the others are.
 void fill_row(uint64_t seed, const Palette& palette, uint64_t stream, uint64_t first, Dtype dtype,
               std::byte* begin, int64_t count) {
   const bool in_pairs = palette.is_paired;
@@ -145,7 +145,7 @@ void fill_row(uint64_t seed, const Palette& palette, uint64_t stream, uint64_t f
   }
 }
 
-/// All NaN; the rows of the innermost axis lie `gap` further apart than they are long.
+// All NaN; the rows of the innermost axis lie `gap` further apart than they are long.
 Tensor nan_tensor(Dtype dtype, const Extents& shape, int64_t gap) {
   Extents strides(shape.size(), 1);
   int64_t stride = shape.back() + gap;
@@ -185,7 +185,7 @@ float scaling_of(const LayerCase& c, uint64_t index) {
   return 0.3F + 0.37F * float(pick(c, kScalings, index, 9));
 }
 
-/// Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
+// Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
 LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used) {
   LayerSlice out{
       nan_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
@@ -227,7 +227,7 @@ void fill_with_anything(uint64_t seed, Tensor& t) {
 
 constexpr int64_t kTailColumns = 8;  // of a padded y
 
-/// Base of one slice in row t, or NaN where nobody may read it.
+// Base of one slice in row t, or NaN where nobody may read it.
 void fill_base(const LayerData& data, uint64_t seed, const Palette& palette, int64_t t, size_t i,
                Tensor& y) {
   const auto [begin, end] = data.columns(i);
@@ -309,7 +309,7 @@ void move_numbers(std::vector<T>& values, const std::vector<int64_t>& to) {
   for (size_t s = 0; s < from.size(); ++s) values[size_t(to[s])] = from[s];
 }
 
-/// The bytes of one slot, what lies behind its last row left out.
+// The bytes of one slot, what lies behind its last row left out.
 void copy_slot_bytes(const Tensor& from, int64_t s, Tensor& to, int64_t place) {
   const int64_t stride = from.strides()[0];
   const auto size = int64_t(size_bytes(from.dtype()));

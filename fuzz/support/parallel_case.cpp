@@ -19,7 +19,7 @@ void fill(Tensor& t, sim::Draw& draw, Numbers numbers, double magnitude) {
   }
 }
 
-/// The second half of every row is the first times `factor`.
+// The second half of every row is the first times `factor`.
 void repeat_first_half(Tensor& t, double factor) {
   const int64_t half = t.shape()[1] / 2;
   for (int64_t i = 0; i < t.shape()[0]; ++i) {
@@ -27,7 +27,7 @@ void repeat_first_half(Tensor& t, double factor) {
   }
 }
 
-/// All slots of one slice on one process: [L, R, K] and [L, N, R], NaN beyond the ranks.
+// All slots of one slice on one process: [L, R, K] and [L, N, R], NaN beyond the ranks.
 struct WholeSlice {
   WholeSlice(const ParallelCase& c, size_t slice)
       : a(c.dtype, {c.max_loras, c.parallel.max_lora_rank, c.num_in}),

@@ -36,7 +36,7 @@ enum Stream : uint64_t {
   kBScale = 400,
 };
 
-/// Draws the tensors of one case.
+// Draws the tensors of one case.
 struct Filler {
   const QuantizedCase& c;
   Fill fill;
@@ -74,7 +74,7 @@ Extents weight_scale_shape(Pair pair, const Extents& bits, const BlockSize& bloc
   return {bits[0], groups(bits[1], block.n), groups(bits[2], block.k)};
 }
 
-/// Bits and factors of one slot beyond `rows` x `columns`.
+// Bits and factors of one slot beyond `rows` x `columns`.
 void poison_weight(Tensor& bits, Tensor& scale, int64_t slot, int64_t rows, int64_t columns,
                    const BlockSize& block) {
   const Extents& shape = bits.shape();
@@ -101,7 +101,7 @@ void poison_weight(Tensor& bits, Tensor& scale, int64_t slot, int64_t rows, int6
   }
 }
 
-/// Of rows of `columns` numbers, what lies beyond widths[row].
+// Of rows of `columns` numbers, what lies beyond widths[row].
 void poison_activations(Tensor& bits, std::optional<Tensor>& scale, int64_t lead_axes,
                         const std::vector<int64_t>& widths, int64_t block_k) {
   const auto num_rows = int64_t(widths.size());

@@ -16,7 +16,7 @@ float signed_unit(uint64_t seed, uint64_t stream, int64_t index) {
   return float(int64_t(random_bits(seed, stream, uint64_t(index)) >> 40)) * 0x1p-23F - 1;
 }
 
-/// Hands out numbers; each tensor has a stream of its own.
+// Hands out numbers; each tensor has a stream of its own.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : seed_(seed) {}
@@ -155,7 +155,7 @@ Model random_model(const ModelConfig& config, uint64_t seed) {
 
 namespace {
 
-/// The tensors of an adapter, and the configuration that goes with them.
+// The tensors of an adapter, and the configuration that goes with them.
 class AdapterMaker {
  public:
   AdapterMaker(const ModelConfig& config, uint64_t seed, const RandomAdapterOptions& options)

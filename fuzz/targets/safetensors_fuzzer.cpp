@@ -30,7 +30,7 @@ BaseModelShapes tiny_model() {
   return shapes;
 }
 
-/// Touches the corners of both matrices: the sanitizers see a view that leaves its tensor.
+// Touches the corners of both matrices: the sanitizers see a view that leaves its tensor.
 void require_inside(const LoraModule& module) {
   const int64_t rank = module.rank;
   const double corners = module.a.get(0, 0) + module.a.get(rank - 1, module.a.size(1) - 1) +

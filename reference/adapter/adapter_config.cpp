@@ -39,7 +39,7 @@ bool is_index(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// Python's re.match(r".*\.<list>\.(\d+)\.", path), any list if it is empty: the last such number.
+// Python's re.match(r".*\.<list>\.(\d+)\.", path), any list if it is empty: the last such number.
 std::optional<int64_t> layer_of(std::string_view path, std::string_view list) {
   std::vector<std::string_view> parts;
   for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
@@ -55,7 +55,7 @@ std::optional<int64_t> layer_of(std::string_view path, std::string_view list) {
   return std::nullopt;
 }
 
-/// The first name of a list that the path has decides, as in PEFT.
+// The first name of a list that the path has decides, as in PEFT.
 std::optional<int64_t> layer_of(std::string_view path, const std::vector<std::string>& lists) {
   if (lists.empty()) return layer_of(path, std::string_view());
   for (const std::string& list : lists) {

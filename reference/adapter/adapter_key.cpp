@@ -46,7 +46,7 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Tensors of features that would change the result if they were dropped.
+// Tensors of features that would change the result if they were dropped.
 void reject_features(std::string_view key) {
   if (contains(key, ".lora_magnitude_vector")) unsupported("dora", key, "DoRA", kMergeRemedy);
   if (contains(key, ".modules_to_save.")) {
@@ -57,7 +57,7 @@ void reject_features(std::string_view key) {
   }
 }
 
-/// "q_proj.lora_A.default.weight": PEFT takes it under the name "default", drops it under others.
+// "q_proj.lora_A.default.weight": PEFT takes it under the name "default", drops it under others.
 void reject_adapter_name(std::string_view key) {
   for (const auto& [suffix, role] : kSuffixes) {
     const std::string_view part = suffix.substr(0, suffix.find('.', 1));
@@ -69,7 +69,7 @@ void reject_adapter_name(std::string_view key) {
   }
 }
 
-/// What is left when no suffix fits.
+// What is left when no suffix fits.
 [[noreturn]] void reject_rest(std::string_view key) {
   reject_adapter_name(key);
   if (key.ends_with(".weight")) {
@@ -78,18 +78,18 @@ void reject_adapter_name(std::string_view key) {
   unknown_key(key, "is not a tensor of a LoRA adapter");
 }
 
-/// `path` is "embed_tokens" or "lm_head", after any prefix.
+// `path` is "embed_tokens" or "lm_head", after any prefix.
 bool is_embedding(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('.') + 1);
   return name == "embed_tokens" || name == "lm_head";
 }
 
-/// The part before `suffix`; empty if there is none.
+// The part before `suffix`; empty if there is none.
 std::string_view before_suffix(std::string_view text, std::string_view suffix) {
   return text.ends_with(suffix) ? text.substr(0, text.size() - suffix.size()) : "";
 }
 
-/// "7", without sign, blanks or leading zeros.
+// "7", without sign, blanks or leading zeros.
 std::optional<int64_t> index_of(std::string_view text) {
   const auto value = to_number<int64_t>(text);
   const bool canonical = value && *value >= 0 && (text.size() == 1 || text[0] != '0');
@@ -129,7 +129,7 @@ const Named* find_name(const std::array<Named, kSize>& names, std::string_view n
   return it == names.end() ? nullptr : &*it;
 }
 
-/// Parses what follows "layers.N." of one path.
+// Parses what follows "layers.N." of one path.
 class LayerParser {
  public:
   LayerParser(std::vector<std::string_view> parts, int64_t layer, std::string_view key,

@@ -14,7 +14,7 @@ using Code = AdapterErrorCode;
 constexpr std::string_view kGateUpParameter = "gate_up_proj";
 constexpr std::string_view kDownParameter = "down_proj";
 
-/// A matrix inside of a tensor; strides in elements.
+// A matrix inside of a tensor; strides in elements.
 ConstTensorView matrix(const StoredTensor& tensor, int64_t offset, Extents shape, Extents strides) {
   const Dtype dtype = *weight_dtype(tensor.dtype);
   const auto* data = tensor.bytes.data() + offset * static_cast<int64_t>(size_bytes(dtype));
@@ -41,7 +41,7 @@ WeightScale read_scale(const StoredTensor* tensor, int64_t num_rows, int64_t num
   return tensor == nullptr ? WeightScale{} : read_weight_scale(*tensor, num_rows, num_columns);
 }
 
-/// Of the tensor of all experts, or of the one matrix that they share.
+// Of the tensor of all experts, or of the one matrix that they share.
 WeightScale read_scale(const StoredTensor* tensor, int64_t num_matrices, int64_t expert,
                        int64_t num_rows, int64_t num_columns) {
   if (tensor == nullptr) return {};
@@ -54,7 +54,7 @@ bool targets_parameter(const AdapterConfig& config, const std::string& path) {
                              [&](const std::string& name) { return names_path(name, path); });
 }
 
-/// `experts.base_layer` is the parameter that PEFT wrapped first, `experts` the last one [1.38].
+// `experts.base_layer` is the parameter that PEFT wrapped first, `experts` the last one [1.38].
 std::string parameter_path(const CheckpointModule& module, const AdapterConfig& config) {
   std::string experts = module.path;
   const bool is_inner = module.ref.packing == Packing::kInnerParameter;
@@ -74,7 +74,7 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
   return is_inner || !has_down ? gate_up : down;
 }
 
-/// The pieces of one module, all with the same rank and scaling.
+// The pieces of one module, all with the same rank and scaling.
 class Expander {
  public:
   Expander(const CheckpointModule& module, const AdapterConfig& config,
@@ -135,7 +135,7 @@ class Expander {
                        .b_scale = std::move(b_scale)});
   }
 
-  /// A [r, K] and B [N, r]; sets the rank.
+  // A [r, K] and B [N, r]; sets the rank.
   void require_pair(int64_t rows, int64_t columns) {
     require_axes(a(), 2);
     require_axes(b(), 2);
@@ -151,7 +151,7 @@ class Expander {
     expand_rows({projection});
   }
 
-  /// One A for all slices; B holds their rows one after the other [1.25].
+  // One A for all slices; B holds their rows one after the other [1.25].
   void expand_rows(const std::vector<Projection>& slices) {
     const bool in_expert = module_.ref.expert >= 0;
     const int64_t columns = base_shape(shapes_, slices[0], in_expert).columns;
@@ -170,15 +170,15 @@ class Expander {
     }
   }
 
-  /// An lm_head trained as the embedding it is tied to: W_e + scaling·(B_e A_e)^T, so that A_e^T
-  /// is the B of the logits, and B_e^T their A.
+  // An lm_head trained as the embedding it is tied to: W_e + scaling·(B_e A_e)^T, so that A_e^T
+  // is the B of the logits, and B_e^T their A.
   void expand_tied_head() {
     require_pair(shapes_.hidden, shapes_.vocab);
     emit(Projection::kLmHead, -1, matrix(b(), 0, {rank_, shapes_.hidden}, {1, rank_}),
          matrix(a(), 0, {shapes_.vocab, rank_}, {1, shapes_.vocab}));
   }
 
-  /// A [E, r, K], B [E, N, r]; 1 in the place of E is shared by all experts.
+  // A [E, r, K], B [E, N, r]; 1 in the place of E is shared by all experts.
   void expand_experts() {
     const auto [rows, columns] = base_shape(shapes_, module_.ref.projection, true);
     require_axes(a(), 3);
@@ -200,7 +200,7 @@ class Expander {
     }
   }
 
-  /// A [E·r, K] is (E, r, K); B [N, r·E] is (N, r, E), the expert fastest [1.38].
+  // A [E·r, K] is (E, r, K); B [N, r·E] is (N, r, E), the expert fastest [1.38].
   void expand_parameter() {
     const bool is_down = path_.ends_with("." + std::string(kDownParameter));
     const auto [half, columns] =
@@ -230,7 +230,7 @@ class Expander {
     }
   }
 
-  /// Rows first_row, first_row + row_step, ... of the parameter's output.
+  // Rows first_row, first_row + row_step, ... of the parameter's output.
   void emit_parameter(Projection projection, int64_t expert, BaseShape shape, int64_t first_row,
                       int64_t row_step) {
     const int64_t num_experts = shapes_.num_experts;

@@ -17,8 +17,8 @@ namespace {
 
 using Code = AdapterErrorCode;
 
-/// The largest magnitude of the numbers in `bytes`, as bits: without their sign, bits of every
-/// format here are ordered as the magnitudes are, infinity and NaN above all.
+// The largest magnitude of the numbers in `bytes`, as bits: without their sign, bits of every
+// format here are ordered as the magnitudes are, infinity and NaN above all.
 template <typename Bits>
 uint32_t largest_bits(std::span<const std::byte> bytes) {
   constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
@@ -42,7 +42,7 @@ double largest_magnitude(const StoredTensor& tensor, Dtype dtype) {
   }
 }
 
-/// NaN, infinity, and what becomes infinity in the engine's type. fp8 stays fp8 [1.22].
+// NaN, infinity, and what becomes infinity in the engine's type. fp8 stays fp8 [1.22].
 void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
   const Dtype dtype = *weight_dtype(tensor.dtype);
   const double largest = largest_magnitude(tensor, dtype);
@@ -56,7 +56,7 @@ void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
   }
 }
 
-/// The largest bits times the largest factor, wherever they stand.
+// The largest bits times the largest factor, wherever they stand.
 void require_finite_product(const StoredTensor& tensor, const StoredTensor* scale) {
   if (scale == nullptr) return;
   require_finite(*scale, Dtype::f32);
@@ -67,7 +67,7 @@ void require_finite_product(const StoredTensor& tensor, const StoredTensor* scal
                      fmt::format("scales weights up to {}, which overflows in f32", largest));
 }
 
-/// The same numbers, whatever type each is stored in.
+// The same numbers, whatever type each is stored in.
 bool holds_numbers_of(const StoredTensor& tensor, const ConstTensorView& base) {
   const auto dtype = weight_dtype(tensor.dtype);
   if (!dtype) return false;
@@ -83,7 +83,7 @@ bool holds_numbers_of(const StoredTensor& tensor, const ConstTensorView& base) {
   return true;
 }
 
-/// Which switch of EnabledModules a module hangs on.
+// Which switch of EnabledModules a module hangs on.
 struct Group {
   std::string_view name;
   bool enabled;
@@ -133,7 +133,7 @@ class Loader {
     }
   }
 
-  /// Unmatched keys end here in lenient mode.
+  // Unmatched keys end here in lenient mode.
   void read_tensor(const StoredTensor& tensor) {
     try {
       const AdapterKey key = parse_adapter_key(tensor.name);
@@ -149,7 +149,7 @@ class Loader {
     }
   }
 
-  /// PEFT puts the copy in the place of the base weights, which changes nothing if it is exact.
+  // PEFT puts the copy in the place of the base weights, which changes nothing if it is exact.
   void note_base_copy(const StoredTensor& tensor, TensorRole role, Projection projection) {
     const auto refuse = [&](std::string_view feature, std::string_view rule,
                             std::string_view remedy) {
@@ -176,7 +176,7 @@ class Loader {
         fmt::format("{}: a copy of the base weights, ignored", printable_key(tensor.name)));
   }
 
-  /// Embeddings have lora_embedding_A and _B, linear layers lora_A and lora_B.
+  // Embeddings have lora_embedding_A and _B, linear layers lora_A and lora_B.
   void require_role(const StoredTensor& tensor, TensorRole role, const ModuleRef& ref) const {
     const bool is_embedding = role == TensorRole::kEmbeddingA || role == TensorRole::kEmbeddingB;
     const bool may_be =
@@ -219,7 +219,7 @@ class Loader {
     }
   }
 
-  /// Everything about one module that does not depend on its shapes.
+  // Everything about one module that does not depend on its shapes.
   void require_sound(const CheckpointModule& module, StepBudget& budget) const {
     require_pair(module);
     const auto [group, enabled] = group_of(module.ref, options_.enabled);
@@ -242,7 +242,7 @@ class Loader {
     }
   }
 
-  /// Parameters have their own list, which parameter_path looks at.
+  // Parameters have their own list, which parameter_path looks at.
   void require_target(const CheckpointModule& module, StepBudget& budget) const {
     const Packing packing = module.ref.packing;
     if (packing == Packing::kInnerParameter || packing == Packing::kOuterParameter) return;
@@ -313,7 +313,7 @@ class Loader {
   std::map<ModuleId, LoraModule> modules_;
 };
 
-/// The weights' file, or a word on what lies there instead.
+// The weights' file, or a word on what lies there instead.
 std::string weights_path(const std::filesystem::path& directory) {
   const auto path = directory / "adapter_model.safetensors";
   const auto pickle = directory / "adapter_model.bin";

@@ -80,7 +80,7 @@ constexpr std::array<std::array<std::string_view, 2>, 14> kRejected{{
   throw AdapterError(Code::kUnsupported, feature, "adapter_config.json", rule, kMergeRemedy);
 }
 
-/// Python's truth of a JSON value.
+// Python's truth of a JSON value.
 bool is_truthy(const json& value) {
   if (value.is_null()) return false;
   if (value.is_boolean()) return value.get<bool>();
@@ -89,7 +89,7 @@ bool is_truthy(const json& value) {
   return !value.empty();
 }
 
-/// A parsed configuration, with what the DOM forgets: the order in which the patterns stand.
+// A parsed configuration, with what the DOM forgets: the order in which the patterns stand.
 struct ParsedJson {
   json root;
   std::map<std::string, std::vector<std::string>> order;  // of rank_pattern and alpha_pattern
@@ -122,7 +122,7 @@ ParsedJson parse_json(std::string_view text) {
   return parsed;
 }
 
-/// The fields of one configuration by type; null counts as absent.
+// The fields of one configuration by type; null counts as absent.
 class Fields {
  public:
   explicit Fields(const ParsedJson& parsed) : parsed_(parsed) {}
@@ -146,7 +146,7 @@ class Fields {
     return value->get<std::string>();
   }
 
-  /// A string counts as a list of one if `or_one`.
+  // A string counts as a list of one if `or_one`.
   std::vector<std::string> texts(const char* name, bool or_one = false) const {
     const json* value = find(name);
     if (value == nullptr) return {};
@@ -180,7 +180,7 @@ class Fields {
     return value.get<double>();
   }
 
-  /// (pattern, value) in the order of the file.
+  // (pattern, value) in the order of the file.
   template <typename Read>
   void for_patterns(const char* name, const Read& read) const {
     const json* value = find(name);

@@ -42,7 +42,7 @@ bool is_plain_char(char c) {
 }
 bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
 
-/// `group` begins with "(?": "(?i:...)", or "(?i)" at the beginning of a pattern.
+// `group` begins with "(?": "(?i:...)", or "(?i)" at the beginning of a pattern.
 bool sets_flags(std::string_view group, bool at_the_beginning) {
   const size_t end = group.find_first_not_of("ims", 2);
   if (end == 2 || end == std::string_view::npos) return false;
@@ -59,15 +59,15 @@ bool is_known_group(std::string_view group, bool at_the_beginning) {
                              [&](std::string_view known) { return group.starts_with(known); });
 }
 
-/// \Z says more in PCRE2 only before a line feed, which no path has.
+// \Z says more in PCRE2 only before a line feed, which no path has.
 std::string foreign_escape(char escaped) {
   if (is_digit(escaped)) return "a back reference";
   const bool is_known = !is_letter(escaped) || is_one_of(escaped, "dDwWsSbBAZ");
   return is_known ? "" : fmt::format("'\\{}'", escaped);
 }
 
-/// What stands in a pattern that only one of Python and PCRE2 knows, or that they read differently.
-/// Empty: nothing.
+// What stands in a pattern that only one of Python and PCRE2 knows, or that they read differently.
+// Empty: nothing.
 std::string foreign_syntax(std::string_view text) {
   bool in_class = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -104,7 +104,7 @@ int count_step(pcre2_callout_block*, void* budget) {
   return --static_cast<StepBudget*>(budget)->steps_left < 0 ? PCRE2_ERROR_CALLOUT : 0;
 }
 
-/// pcre2_match from `begin` to the end of the path.
+// pcre2_match from `begin` to the end of the path.
 int match(const pcre2_code* code, std::string_view path, size_t begin, uint32_t options,
           StepBudget& budget) {
   const MatchData data(pcre2_match_data_create(1, nullptr));

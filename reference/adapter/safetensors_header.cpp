@@ -23,9 +23,9 @@ constexpr size_t kMostTensors = size_t{1} << 18;
 constexpr size_t kMostEmptyTensors = 1024;
 constexpr size_t kMostDimensions = 32;
 
-/// The header as the JSON lexer sees it: it seems to end when no token ended for kLongestToken
-/// bytes, so that a string of 100 MB is never collected. The lexer copies iterators, hence the
-/// shared limit.
+// The header as the JSON lexer sees it: it seems to end when no token ended for kLongestToken
+// bytes, so that a string of 100 MB is never collected. The lexer copies iterators, hence the
+// shared limit.
 class HeaderIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -34,7 +34,7 @@ class HeaderIterator {
   using pointer = const char*;
   using reference = const char&;
 
-  /// `position`, if any, follows the iterator.
+  // `position`, if any, follows the iterator.
   HeaderIterator(const char* at, const char* const* limit, const char** position = nullptr)
       : at_(at), limit_(limit), position_(position) {}
   reference operator*() const { return *at_; }
@@ -48,7 +48,7 @@ class HeaderIterator {
     ++*this;
     return before;
   }
-  /// The other side is always the end.
+  // The other side is always the end.
   bool operator==(const HeaderIterator&) const { return at_ >= *limit_; }
 
  private:
@@ -57,7 +57,7 @@ class HeaderIterator {
   const char** position_;
 };
 
-/// Receives the tokens of a header and refuses at the first that breaks the format.
+// Receives the tokens of a header and refuses at the first that breaks the format.
 class HeaderHandler {
  public:
   HeaderHandler(std::string_view header, uint64_t num_data_bytes, std::string_view place)
@@ -241,7 +241,7 @@ class HeaderHandler {
   std::unordered_set<std::string> names_;
 };
 
-/// Sorted by offset, each begins where the one before ended.
+// Sorted by offset, each begins where the one before ended.
 void require_cover(const std::vector<HeaderEntry>& entries, uint64_t num_data_bytes,
                    std::string_view place) {
   uint64_t covered = 0;

@@ -11,7 +11,7 @@
 namespace loratory::reference {
 namespace {
 
-/// Elements in a group if `size` of them make `num_groups`; 0 if no known size does.
+// Elements in a group if `size` of them make `num_groups`; 0 if no known size does.
 int64_t group_size(int64_t size, int64_t num_groups) {
   if (num_groups == 1) return size;
   // g and 2g never give the same number of groups, unless it is 1: there is no second answer.
@@ -40,7 +40,7 @@ bool is_one_number(const Extents& shape) {
   return std::ranges::all_of(shape, [](int64_t size) { return size == 1; });
 }
 
-/// The scale of one matrix: piece `index` of a tensor that is cut into pieces of `shape`.
+// The scale of one matrix: piece `index` of a tensor that is cut into pieces of `shape`.
 WeightScale read_matrix_scale(const StoredTensor& tensor, Extents shape, int64_t index,
                               int64_t num_rows, int64_t num_columns) {
   if (is_one_number(shape)) return {num_rows, num_columns, 1, read_numbers(tensor, index, 1)};
@@ -53,7 +53,7 @@ WeightScale read_matrix_scale(const StoredTensor& tensor, Extents shape, int64_t
   return {group_rows, group_columns, shape[1], read_numbers(tensor, index * count, count)};
 }
 
-/// The groups of a part of one axis: their size, and which group of the whole each comes from.
+// The groups of a part of one axis: their size, and which group of the whole each comes from.
 struct AxisPart {
   int64_t group = 1;
   std::vector<int64_t> source;

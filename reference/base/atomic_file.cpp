@@ -29,7 +29,7 @@ constexpr int kZstdLevel = 3;
                    "name a folder that exists, is writable and has room");
 }
 
-/// A file descriptor that a whole file grows behind, out of sight until publish().
+// A file descriptor that a whole file grows behind, out of sight until publish().
 class HiddenFile {
  public:
   explicit HiddenFile(const std::string& path) : path_(path), final_(path) {
@@ -112,7 +112,7 @@ class HiddenFile {
   bool in_place_ = false;
 };
 
-/// What turns the bytes of the stream into the bytes of the file.
+// What turns the bytes of the stream into the bytes of the file.
 class Encoder {
  public:
   explicit Encoder(HiddenFile& file) : file_(file) {}

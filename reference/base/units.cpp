@@ -40,8 +40,8 @@ double take_prefix(std::string_view& rest) {
   return 1.0;
 }
 
-/// Three significant digits, no exponent: what a reader can compare at a glance. Whole numbers stay
-/// whole: a limit of 50 is not 50.0.
+// Three significant digits, no exponent: what a reader can compare at a glance. Whole numbers stay
+// whole: a limit of 50 is not 50.0.
 std::string significant(double value) {
   const double size = std::fabs(value);
   if (size >= 99.95 || value == std::round(value)) return format_count(std::llround(value));

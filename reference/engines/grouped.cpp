@@ -10,7 +10,7 @@ namespace {
 
 using Rows = std::vector<int32_t>;
 
-/// One program of a kernel; it owns its rows.
+// One program of a kernel; it owns its rows.
 struct Program {
   SlotRows part;
   Rows rows;
@@ -22,7 +22,7 @@ Rows consecutive(int32_t begin, int32_t end) {
   return rows;
 }
 
-/// Rank and scaling of a slot, looked up.
+// Rank and scaling of a slot, looked up.
 SlotRows slot_part(const GroupedArgs& args, int32_t slot) {
   if (slot < 0 || size_t(slot) >= args.lora_ranks.size()) {
     throw InputError("layout", "names a slot without a rank");

@@ -5,7 +5,7 @@
 namespace loratory::reference {
 namespace {
 
-/// h_j = sum_c A[j, c] · x[c]
+// h_j = sum_c A[j, c] · x[c]
 float h_of(const LinearArgs& args, const ConstTensorView& x, const ConstTensorView& a, int64_t j) {
   float sum = 0;
   for (int64_t c = 0; c < x.size(0); ++c) sum += float(a.get(j, c)) * float(x.get(c));
@@ -13,14 +13,14 @@ float h_of(const LinearArgs& args, const ConstTensorView& x, const ConstTensorVi
   return as_x ? float(round_to(args.x.dtype, sum)) : sum;
 }
 
-/// What of h_j meets B in round `part` of the sum over j: split2 has a second round, of the rests.
+// What of h_j meets B in round `part` of the sum over j: split2 has a second round, of the rests.
 float term(const NumericMode& mode, Dtype weight, float h, int part) {
   if (mode.h == IntermediateMode::fp32 || mode.h == IntermediateMode::store_as_x) return h;
   const auto high = float(round_to(weight, h));
   return part == 0 ? high : float(round_to(weight, h - high));
 }
 
-/// d = scaling · sum_j B[n, j] · h_j
+// d = scaling · sum_j B[n, j] · h_j
 float delta(const LinearArgs& args, const ConstTensorView& b_n, const std::vector<float>& h,
             float scaling) {
   const bool folded = args.mode.scale == ScaleMode::folded_b;
@@ -35,8 +35,8 @@ float delta(const LinearArgs& args, const ConstTensorView& b_n, const std::vecto
   return folded ? sum : scaling * sum;
 }
 
-/// y = round(base + d), or round(d) without add_inputs. Two roundings take d as a tensor of its
-/// own.
+// y = round(base + d), or round(d) without add_inputs. Two roundings take d as a tensor of its
+// own.
 void finish(const LinearArgs& args, Dtype weight, int64_t t, int64_t column, float d) {
   const bool as_weight = args.mode.h == IntermediateMode::cast_to_weight;
   const Dtype delta_dtype = as_weight ? weight : args.y.dtype;
@@ -44,7 +44,7 @@ void finish(const LinearArgs& args, Dtype weight, int64_t t, int64_t column, flo
   args.y.set(args.add_inputs ? float(args.y.get(t, column)) + d : d, t, column);
 }
 
-/// Row t and the columns of one slice, which begin at o_i.
+// Row t and the columns of one slice, which begin at o_i.
 void add_slice(const LinearArgs& args, const LoraSlice& slice, int64_t t, int64_t o_i) {
   const int32_t s = args.slots[size_t(t)];
   if (s == kBaseSlot || slice.ranks[size_t(s)] == 0) return;  // not covered: never written [1.6]

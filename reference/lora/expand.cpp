@@ -31,7 +31,7 @@ void check_expand(const ExpandArgs& args) {
 
 namespace {
 
-/// Columns of one slice for the rows of one slot, few enough to share the work among threads.
+// Columns of one slice for the rows of one slot, few enough to share the work among threads.
 struct Item {
   ExpandRows columns;
   std::span<const int32_t> rows;

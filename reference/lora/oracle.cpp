@@ -8,7 +8,7 @@
 namespace loratory::reference {
 namespace {
 
-/// h* of one token and slice, and the sums of the absolute values of its products.
+// h* of one token and slice, and the sums of the absolute values of its products.
 struct ExactH {
   Vector<double> h, sum_xa;
   int64_t num_in;

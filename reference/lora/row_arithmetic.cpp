@@ -8,7 +8,7 @@
 namespace loratory::reference {
 namespace {
 
-/// Rows of y, or of x, that are worked on together.
+// Rows of y, or of x, that are worked on together.
 constexpr size_t kRowsAtOnce = 8;
 
 std::span<float> nth(std::vector<float>& rows, size_t n, int64_t size) {
@@ -34,7 +34,7 @@ void shrink_rows(const ShrinkRows& slice, std::span<const int32_t> rows) {
 
 namespace {
 
-/// B as the mode multiplies it: folded, and twice side by side for split2.
+// B as the mode multiplies it: folded, and twice side by side for split2.
 Panels prepare_b(const ExpandRows& slice) {
   Panels b = read_panels(slice.b, slice.b.size(0), slice.rank);
   if (slice.mode.scale == ScaleMode::folded_b) {

@@ -29,7 +29,7 @@ void check_shrink(const ShrinkArgs& args) {
 
 namespace {
 
-/// Rows of one slot in one slice, few enough to share the work among threads.
+// Rows of one slot in one slice, few enough to share the work among threads.
 struct Item {
   ShrinkRows slice;
   std::span<const int32_t> rows;

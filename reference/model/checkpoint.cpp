@@ -16,7 +16,7 @@ constexpr size_t kLargestIndex = size_t{64} << 20;
 constexpr const char* kOneFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-/// name -> file, as the index says.
+// name -> file, as the index says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const nlohmann::json root =
       parse_json_object(read_file(path, kLargestIndex), path, kLargestIndex);

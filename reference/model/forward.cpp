@@ -30,7 +30,7 @@ void check(const Model& model, const TokenBatch& batch) {
   }
 }
 
-/// Threads may share the work; a tape belongs to one of them.
+// Threads may share the work; a tape belongs to one of them.
 template <typename Real>
 constexpr bool may_share = !std::is_same_v<Real, Traced>;
 
@@ -39,7 +39,7 @@ std::span<Real> column(Matrix<Real>& m, int64_t t) {
   return {m.data() + t * m.rows(), size_t(m.rows())};
 }
 
-/// One pass: the batch, and x [hidden, T] on its way through the layers.
+// One pass: the batch, and x [hidden, T] on its way through the layers.
 template <typename Real>
 class Pass {
  public:
@@ -85,7 +85,7 @@ class Pass {
     return x;
   }
 
-  /// The slices one below the other, then what LoRA adds.
+  // The slices one below the other, then what LoRA adds.
   Matrix<Real> linear(const LinearRef& ref, std::initializer_list<const LinearWeights*> slices,
                       std::span<const int64_t> tokens, const Matrix<Real>& x) const {
     int64_t num_rows = 0, num_products = 0;
@@ -125,7 +125,7 @@ class Pass {
     return linear({layer, -1, PackedLinear::kO}, {&weights.o}, all_tokens_, out);
   }
 
-  /// Norm, where the model has one, and RoPE on each head of q and k.
+  // Norm, where the model has one, and RoPE on each head of q and k.
   void prepare_heads(const LayerWeights& weights, std::span<Real> qkv, int64_t t) const {
     const auto head_dim = size_t(config_.head_dim);
     for (int64_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h) {
@@ -148,7 +148,7 @@ class Pass {
     }
   }
 
-  /// softmax(q·K / sqrt(D))·V of each head over positions 0..own, ascending.
+  // softmax(q·K / sqrt(D))·V of each head over positions 0..own, ascending.
   void attend(int64_t layer, int64_t t, std::span<const Real> q, std::span<Real> out) const {
     const int64_t sequence = batch_.sequences[size_t(t)];
     const int64_t num_positions = batch_.positions[size_t(t)] + 1;
@@ -182,7 +182,7 @@ class Pass {
     }
   }
 
-  /// The two layers of an MLP, as LoRA knows them.
+  // The two layers of an MLP, as LoRA knows them.
   struct MlpRefs {
     LinearRef gate_up, down;
   };
@@ -207,8 +207,8 @@ class Pass {
     return linear(refs.down, {&weights.down}, tokens, activation);
   }
 
-  /// sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first, and behind
-  /// the last one the shared expert.
+  // sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first, and behind
+  // the last one the shared expert.
   Matrix<Real> mixture(int64_t layer, const Matrix<Real>& in) const {
     const int64_t k = config_.experts_per_token;
     const bool has_shared = model_.layers[size_t(layer)].has_shared_expert();
@@ -233,7 +233,7 @@ class Pass {
     return y;
   }
 
-  /// y += sigmoid(w x) · mlp_shared(x), the last of k + 1 terms.
+  // y += sigmoid(w x) · mlp_shared(x), the last of k + 1 terms.
   void add_shared_expert(int64_t layer, const Matrix<Real>& in, Matrix<Real>& y) const {
     const LayerWeights& weights = model_.layers[size_t(layer)];
     const Matrix<Real> z = mlp(weights.shared_expert, shared_mlp(layer), all_tokens_, in);
@@ -247,7 +247,7 @@ class Pass {
     }
   }
 
-  /// results[i].col(t) = mlp_e(x_t) for the tokens t whose choice i is expert e.
+  // results[i].col(t) = mlp_e(x_t) for the tokens t whose choice i is expert e.
   void one_expert(int64_t layer, int64_t e, const std::vector<Routing<Real>>& routings,
                   const Matrix<Real>& in, std::vector<Matrix<Real>>& results) const {
     std::vector<int64_t> tokens, choices;

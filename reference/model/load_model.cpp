@@ -7,7 +7,7 @@
 namespace loratory::reference {
 namespace {
 
-/// What the three matrices of an MLP are called.
+// What the three matrices of an MLP are called.
 struct MlpNames {
   const char *gate, *up, *down;
 };
@@ -73,7 +73,7 @@ class Loader {
             linear(prefix + names.down, config_.hidden, size, has_bias)};
   }
 
-  /// Under Mixtral's own names, or those of Qwen, which transformers 5 uses for all.
+  // Under Mixtral's own names, or those of Qwen, which transformers 5 uses for all.
   void load_experts(const std::string& prefix, LayerWeights& out) {
     const bool is_mixtral = checkpoint_.has(prefix + "block_sparse_moe.gate.weight");
     const MlpNames& names = is_mixtral ? kMixtralNames : kMlpNames;
@@ -96,7 +96,7 @@ class Loader {
     out.shared_router = linear(prefix + "shared_expert_gate", 1, config_.hidden, false);
   }
 
-  /// gate_up_proj [E, 2I, H], gate above up; down_proj [E, H, I].
+  // gate_up_proj [E, 2I, H], gate above up; down_proj [E, H, I].
   void load_fused_experts(const std::string& prefix, LayerWeights& out) {
     const int64_t size = config_.expert_intermediate;
     auto gate_up =

@@ -24,17 +24,17 @@ constexpr int64_t kMostLayers = 4096;
 constexpr size_t kLargestModelConfig = size_t{4} << 20;
 constexpr double kMostParameters = 0x1p50;
 
-/// What a model_type means when its config is silent.
+// What a model_type means when its config is silent.
 struct Family {
   std::string_view type;
-  int64_t num_kv_heads;  ///< 0 = one for each head
+  int64_t num_kv_heads;  // 0 = one for each head
   int64_t max_position_embeddings;
   double rms_norm_eps;
   double rope_theta;
-  int32_t eos_token_id;  ///< -1 = none
-  int64_t head_dim;      ///< 0 = hidden / heads
+  int32_t eos_token_id;  // -1 = none
+  int64_t head_dim;      // 0 = hidden / heads
   bool has_experts;
-  bool is_computed = true;  ///< false: only its sizes are known
+  bool is_computed = true;  // false: only its sizes are known
   bool tied_embeddings = false;
 };
 
@@ -62,7 +62,7 @@ const Family& family_of(const JsonFields& fields) {
   return *it;
 }
 
-/// What would make the sizes wrong without a sign of it.
+// What would make the sizes wrong without a sign of it.
 void reject_unknown_sizes(const JsonFields& fields) {
   if (fields.has("quantization_config")) {
     fields.fail("quantization_config", "is not supported", "use an unquantised checkpoint");
@@ -72,7 +72,7 @@ void reject_unknown_sizes(const JsonFields& fields) {
   }
 }
 
-/// What would change the result without a sign of it.
+// What would change the result without a sign of it.
 void reject_uncomputed(const JsonFields& fields, const Family& family) {
   if (!family.is_computed) {
     fields.fail("model_type",
@@ -134,7 +134,7 @@ void read_biases(const JsonFields& fields, const Family& family, ModelConfig& co
   config.qk_norm = family.type.starts_with("qwen3");
 }
 
-/// Layers named in mlp_only_layers are dense.
+// Layers named in mlp_only_layers are dense.
 std::vector<bool> dense_layers(const JsonFields& fields, int64_t num_layers) {
   std::vector<bool> dense(static_cast<size_t>(num_layers), false);
   const json* const listed = fields.find("mlp_only_layers");
@@ -197,7 +197,7 @@ RopeScaling rope_scaling(const JsonFields& rope) {
             "supported are default, linear, dynamic, llama3 and yarn");
 }
 
-/// 0.1·m·ln(factor) + 1, the temperature of YaRN.
+// 0.1·m·ln(factor) + 1, the temperature of YaRN.
 double yarn_mscale(double factor, double m) {
   return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1;
 }
@@ -228,7 +228,7 @@ void read_llama3(const JsonFields& rope, RopeConfig& config) {
   }
 }
 
-/// `root` the whole config, `rope` its rope_parameters or rope_scaling.
+// `root` the whole config, `rope` its rope_parameters or rope_scaling.
 void read_scaling(const JsonFields& root, const JsonFields& rope, ModelConfig& config) {
   RopeConfig& out = config.rope;
   out.scaling = rope_scaling(rope);
@@ -285,7 +285,7 @@ void read_eos(const JsonFields& fields, const Family& family, ModelConfig& confi
   }
 }
 
-/// Products of sizes as doubles first: a hostile file must not overflow the integers.
+// Products of sizes as doubles first: a hostile file must not overflow the integers.
 void require_plausible(const JsonFields& fields, const ModelConfig& config) {
   const double attention = double(config.num_heads) * double(config.head_dim);
   const double mlp = double(config.intermediate) + double(config.shared_expert_intermediate) +
@@ -298,7 +298,7 @@ void require_plausible(const JsonFields& fields, const ModelConfig& config) {
   }
 }
 
-/// Older files say torch_dtype.
+// Older files say torch_dtype.
 Dtype read_dtype(const JsonFields& fields) {
   const char* const key = fields.has("torch_dtype") ? "torch_dtype" : "dtype";
   const std::string dtype = fields.text_or(key, "bfloat16");
@@ -309,7 +309,7 @@ Dtype read_dtype(const JsonFields& fields) {
               "use bfloat16, float16 or float32");
 }
 
-/// All that sizes depend on.
+// All that sizes depend on.
 ModelConfig read_sizes(const JsonFields& fields, const Family& family) {
   reject_unknown_sizes(fields);
   ModelConfig config;
@@ -327,7 +327,7 @@ ModelConfig read_sizes(const JsonFields& fields, const Family& family) {
   return config;
 }
 
-/// All that is needed beside the sizes to compute the model.
+// All that is needed beside the sizes to compute the model.
 void read_arithmetic(const JsonFields& fields, const Family& family, ModelConfig& config) {
   reject_uncomputed(fields, family);
   config.max_position_embeddings =

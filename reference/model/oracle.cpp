@@ -13,10 +13,10 @@
 namespace loratory::reference {
 namespace {
 
-/// Pays for products of two rounding errors, which the first order leaves out.
+// Pays for products of two rounding errors, which the first order leaves out.
 constexpr double kSecondOrder = 1 + 0x1p-4;
 
-/// Logits of the tokens `logits_of` of one sequence, from nothing.
+// Logits of the tokens `logits_of` of one sequence, from nothing.
 template <typename Real>
 Matrix<Real> recompute(const Model& model, const LoraTerms<Real>* lora,
                        std::span<const int32_t> tokens, std::vector<int64_t> logits_of) {

@@ -41,7 +41,7 @@ int32_t largest(const Vector<float>& logits) {
   return best;
 }
 
-/// In [0, 1), 53 bits.
+// In [0, 1), 53 bits.
 double uniform(uint64_t seed, int64_t position) {
   const auto low = [](uint64_t v) { return uint32_t(v); };
   const auto high = [](uint64_t v) { return uint32_t(v >> 32); };
@@ -54,10 +54,10 @@ double uniform(uint64_t seed, int64_t position) {
 
 struct Candidate {
   int32_t id;
-  double weight;  ///< probability, times a factor common to all
+  double weight;  // probability, times a factor common to all
 };
 
-/// All tokens, the likeliest first, the lower id of equals.
+// All tokens, the likeliest first, the lower id of equals.
 std::vector<Candidate> candidates(const Vector<float>& logits, double temperature) {
   const double top = logit(logits, largest(logits));
   std::vector<Candidate> out;

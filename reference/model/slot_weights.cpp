@@ -19,7 +19,7 @@ void poison(const TensorView& view) {
   }
 }
 
-/// All of `from` into the corner of `to`.
+// All of `from` into the corner of `to`.
 void write(const Matrix<float>& from, const TensorView& to) {
   for (Eigen::Index i = 0; i < from.rows(); ++i) {
     for (Eigen::Index j = 0; j < from.cols(); ++j) to.set(from(i, j), i, j);

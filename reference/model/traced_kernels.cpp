@@ -69,7 +69,7 @@ Traced clamp_to_unit(const Traced& v) {
 
 namespace {
 
-/// Does every implementation choose the same experts?
+// Does every implementation choose the same experts?
 bool choice_is_sure(const Vector<Traced>& p, const std::vector<int32_t>& chosen) {
   std::vector<int32_t> nodes;
   for (const Traced& v : p) nodes.push_back(v.node);

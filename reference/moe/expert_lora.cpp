@@ -30,7 +30,7 @@ void check_tiles(const std::vector<ExpertTile>& tiles, int64_t max_loras, int64_
   }
 }
 
-/// The weights [1, ...] of one slot and expert, as those of a layer with one slot.
+// The weights [1, ...] of one slot and expert, as those of a layer with one slot.
 ConstTensorView of_expert(const ConstTensorView& weights, const ExpertTile& tile) {
   ConstTensorView one = weights[tile.slot][tile.expert];
   one.shape.insert(one.shape.begin(), 1);
@@ -130,7 +130,7 @@ void check_expert_expand(const ExpertExpandArgs& args) {
   }
 }
 
-/// scaling · sum h B of the rows of a tile, in fp32 and not yet rounded any further.
+// scaling · sum h B of the rows of a tile, in fp32 and not yet rounded any further.
 Tensor tile_delta(const ExpertExpandArgs& args, size_t i, const ExpertTile& tile) {
   const ExpertLoraSlice& slice = args.slices[i];
   const size_t index = index_of(tile, slice.b.size(1));

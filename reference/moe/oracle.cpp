@@ -10,7 +10,7 @@
 namespace loratory::reference {
 namespace {
 
-/// The arguments of one row as those of a linear layer with one slot.
+// The arguments of one row as those of a linear layer with one slot.
 struct OneRow {
   std::vector<int32_t> slots{0};
   std::vector<std::vector<int32_t>> ranks;
@@ -109,7 +109,7 @@ namespace {
 
 constexpr double kWrong = std::numeric_limits<double>::infinity();
 
-/// The worst of the stage so far, and this element. NaN and infinities must be those expected.
+// The worst of the stage so far, and this element. NaN and infinities must be those expected.
 void judge(double got, double exact, double bound, Dtype dtype, double& worst) {
   const double rounded = round_to(dtype, exact);
   if (!std::isfinite(got) || !std::isfinite(rounded)) {

@@ -10,7 +10,7 @@
 namespace loratory::reference {
 namespace {
 
-/// Codes are the bits without the sign: they count the non-negative numbers from 0 upwards.
+// Codes are the bits without the sign: they count the non-negative numbers from 0 upwards.
 struct Format {
   std::string_view name;
   size_t size_bytes;

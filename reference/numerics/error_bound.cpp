@@ -9,7 +9,7 @@
 namespace loratory::reference {
 namespace {
 
-/// What becomes of h between shrink and expand.
+// What becomes of h between shrink and expand.
 struct HRounding {
   double relative = 0;        // u_h: of what h loses
   double absolute = 0;        // eta_h: below the normal range

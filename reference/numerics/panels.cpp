@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kRows = Panels::kRows;
 
-/// out[v][i] of one panel and as many vectors as `Multiply` takes.
+// out[v][i] of one panel and as many vectors as `Multiply` takes.
 struct Place {
   const float* panel;
   int64_t num_columns;
@@ -28,8 +28,8 @@ void multiply_one(const Place& at) {
 }
 
 #ifdef __x86_64__
-/// The same for several vectors, whose sums stay in registers. Lanes never meet, and AVX2 has no
-/// fused multiply-add (that is FMA, another extension), so the bits are those of multiply_one.
+// The same for several vectors, whose sums stay in registers. Lanes never meet, and AVX2 has no
+// fused multiply-add (that is FMA, another extension), so the bits are those of multiply_one.
 template <int kVectors>
 __attribute__((target("avx2"))) void multiply_avx2(const Place& at) {
   using Lanes = float __attribute__((vector_size(32)));
@@ -50,7 +50,7 @@ __attribute__((target("avx2"))) void multiply_avx2(const Place& at) {
 }
 #endif
 
-/// What this machine does with four vectors at once, and with one.
+// What this machine does with four vectors at once, and with one.
 struct Kernels {
   Multiply four = nullptr;  // nullptr: one after the other
   Multiply one = multiply_one;

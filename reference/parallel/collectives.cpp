@@ -33,7 +33,7 @@ void check_axis(const char* place, const Tensor& t, int64_t axis) {
   throw InputError(place, fmt::format("axis {} of a tensor of {} axes", axis, t.shape().size()));
 }
 
-/// How many runs of neighbouring bytes a cut along an axis makes.
+// How many runs of neighbouring bytes a cut along an axis makes.
 int64_t num_runs(const Tensor& t, int64_t axis) {
   int64_t n = 1;
   for (int64_t i = 0; i < axis; ++i) n *= t.shape()[size_t(i)];

@@ -19,7 +19,7 @@ LoraPair with_rows(const LoraPair& pair, int64_t begin, int64_t count) {
 
 std::string place(size_t index) { return fmt::format("lora_pairs[{}]", index); }
 
-/// Appends the parts of pairs[index] from slice out.size() on.
+// Appends the parts of pairs[index] from slice out.size() on.
 void append_parts(const LoraPair& pair, size_t index, const std::vector<int64_t>& output_sizes,
                   LoraPairs& out) {
   int64_t begin = 0;

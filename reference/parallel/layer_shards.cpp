@@ -25,7 +25,7 @@ Range part(std::string_view what, int64_t size, int64_t num_tp_ranks, int64_t p)
   return {p * count, count};
 }
 
-/// No shards yet; `parallel` is checked.
+// No shards yet; `parallel` is checked.
 LayerShards start(const ParallelConfig& parallel, int64_t num_in, std::vector<int64_t> num_out) {
   require_positive("tp_size", parallel.tp_size);
   require_positive("max_lora_rank", parallel.max_lora_rank);
@@ -35,13 +35,13 @@ LayerShards start(const ParallelConfig& parallel, int64_t num_in, std::vector<in
   return {parallel, num_in, std::move(num_out), {}};
 }
 
-/// A of a column-parallel layer: fully sharded by rows of the buffer.
+// A of a column-parallel layer: fully sharded by rows of the buffer.
 Range column_a_rows(const ParallelConfig& parallel, int64_t p) {
   if (!parallel.fully_sharded) return {0, parallel.max_lora_rank};
   return {p * parallel.rank_shard(), parallel.rank_shard()};
 }
 
-/// Where tp_rank p's rows of q, k and v begin.
+// Where tp_rank p's rows of q, k and v begin.
 struct QkvParts {
   Range q, kv;
 };

@@ -44,14 +44,14 @@ void check(const MoeArgs& args, const MoeLora* lora, const MoeParallel& how) {
   }
 }
 
-/// What one tp_rank keeps. args.w13 is left empty: the rows of gate and up are not one part.
+// What one tp_rank keeps. args.w13 is left empty: the rows of gate and up are not one part.
 struct Shard {
   Tensor w13;
   MoeArgs args;
   MoeLora lora;
 };
 
-/// The part of tp_rank p along `axis`.
+// The part of tp_rank p along `axis`.
 ConstTensorView part(const ConstTensorView& view, size_t axis, int64_t tp_size, int64_t p) {
   const int64_t size = view.size(axis) / tp_size;
   return narrow(view, axis, p * size, size);
@@ -81,7 +81,7 @@ std::vector<Tensor> run_default(const MoeArgs& args, const MoeLora* lora, int64_
   return all_reduce(y);
 }
 
-/// The experts of one tp_rank and the adapters' parts of them.
+// The experts of one tp_rank and the adapters' parts of them.
 class ExpertShard {
  public:
   ExpertShard(const MoeArgs& args, const MoeLora* lora, int64_t tp_size, int64_t p)
@@ -137,7 +137,7 @@ std::vector<Tensor> run_expert_parallel(const MoeArgs& args, const MoeLora* lora
   return all_reduce(y);
 }
 
-/// All tp_ranks of the fully sharded layer, one step after the other.
+// All tp_ranks of the fully sharded layer, one step after the other.
 class FullySharded {
  public:
   FullySharded(const MoeArgs& args, const MoeLora& lora, int64_t tp_size)
@@ -171,7 +171,7 @@ class FullySharded {
     return base_input(x.view(), args(p).quantised_base_input);
   }
 
-  /// h of tp_rank p's rows of A, [S, T·k, Rs]; zeros where the adapter has none.
+  // h of tp_rank p's rows of A, [S, T·k, Rs]; zeros where the adapter has none.
   Tensor gate_up_h(int64_t p) const {
     std::vector<ExpertLoraSlice> slices = lora_.w13;
     std::vector<std::vector<int32_t>> local_ranks;

@@ -57,7 +57,7 @@ bool RankGroup::is_refused(const Command& command) const {
   return !is_visible(command.uid);
 }
 
-/// Starts the first command of the queue that is not refused.
+// Starts the first command of the queue that is not refused.
 void RankGroup::begin_commands() {
   while (!queue_.empty() && is_refused(queue_.front())) {
     outcomes_.push_back(Outcome::refused);
@@ -118,7 +118,7 @@ void RankGroup::finish() {
   }
 }
 
-/// Every tp_rank has answered: the next phase, or the end of the command.
+// Every tp_rank has answered: the next phase, or the end of the command.
 void RankGroup::phase_done() {
   const Command& command = queue_.front();
   switch (phase_.task) {
@@ -168,7 +168,7 @@ void RankGroup::stage(TpRank& rank, int64_t p, uint64_t uid) const {
   rank.staged[uid] = std::move(weights);
 }
 
-/// False: this tp_rank could not.
+// False: this tp_rank could not.
 bool RankGroup::carry_out(TpRank& rank, int64_t p, const Message& message) const {
   switch (message.task) {
     case Task::stage:

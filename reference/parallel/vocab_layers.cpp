@@ -10,7 +10,7 @@
 namespace loratory::reference {
 namespace {
 
-/// Row t is row token_ids[t] of the weight if that lies in `shard`, else 0.
+// Row t is row token_ids[t] of the weight if that lies in `shard`, else 0.
 Tensor masked_lookup(const EmbeddingLayer::Input& in, const Range& shard) {
   const auto num_tokens = int64_t(in.token_ids.size());
   Tensor y(in.weight.dtype, {num_tokens, in.weight.size(1)});

@@ -63,7 +63,7 @@ int64_t divided(std::string_view what, int64_t size, int64_t tp_size) {
   throw InputError(what, fmt::format("{} is not divisible by tp_size {}", size, tp_size));
 }
 
-/// w13 of every slice, then w2 [1.33] [3.16] [3.17].
+// w13 of every slice, then w2 [1.33] [3.16] [3.17].
 void set_expert_buffers(const MoeSizes& moe, const ParallelConfig& parallel, int64_t max_loras,
                         Wrapper& wrapper) {
   const bool fs = wrapper.choice.fully_sharded;

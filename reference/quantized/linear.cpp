@@ -8,7 +8,7 @@
 namespace loratory::reference {
 namespace {
 
-/// h in the form of x: 8-bit, with factors.
+// h in the form of x: 8-bit, with factors.
 struct QuantizedH {
   Tensor bits, scale;
 };
@@ -19,7 +19,7 @@ Extents h_scale_shape(const QuantizedLinearArgs& args, const Extents& h) {
   return {h[0], h[1], 1};
 }
 
-/// Covered numbers only: the rank of each token's slot.
+// Covered numbers only: the rank of each token's slot.
 std::vector<int32_t> ranks_of_tokens(const QuantizedLinearArgs& args, const QuantizedSlice& slice) {
   std::vector<int32_t> ranks;
   for (const int32_t slot : args.slots) {

@@ -7,8 +7,8 @@
 namespace loratory::reference {
 namespace {
 
-/// A row of 8-bit weights and one of activations, with their scales: [], [rows] or blocks, and [],
-/// [T, 1] or [T, groups].
+// A row of 8-bit weights and one of activations, with their scales: [], [rows] or blocks, and [],
+// [T, 1] or [T, groups].
 struct StageRow {
   ConstTensorView weight, weight_scale;
   int64_t n;

@@ -30,7 +30,7 @@ void check(const QuantizeArgs& args) {
   }
 }
 
-/// Numbers under one factor: of one row, or of all.
+// Numbers under one factor: of one row, or of all.
 struct Group {
   int64_t first_row, last_row, begin, end;
 };
@@ -50,7 +50,7 @@ float largest_number(const QuantizeArgs& args, const Group& group) {
   return largest;
 }
 
-/// Writes the bits; returns the factor.
+// Writes the bits; returns the factor.
 float quantize_group(const QuantizeArgs& args, const Group& group) {
   const float absmax = largest_number(args, group);
   const float scale =

@@ -16,7 +16,7 @@ float activation_factor(const ConstTensorView& scale, int64_t t, int64_t group) 
   return float(scale.num_axes() == 0 ? scale.get() : scale.get(t, group));
 }
 
-/// Sums of i8 products are integers below 2^53: exact in float64, whatever the order.
+// Sums of i8 products are integers below 2^53: exact in float64, whatever the order.
 Vector<float> multiply_bits(const Matrix<float>& bits, const Vector<float>& v, bool is_integer) {
   if (!is_integer) return multiply_in_order(bits, v);
   return multiply_in_order<double>(bits.cast<double>(), v.cast<double>()).cast<float>();

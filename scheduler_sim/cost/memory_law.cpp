@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
 constexpr int64_t kLogitBytes = 2 + 4 + 8;  // bf16 and fp32 logits, int64 indices of the sort
 
-/// a * b, at most a quarter of the 64-bit range: four such terms still add up without overflow.
+// a * b, at most a quarter of the 64-bit range: four such terms still add up without overflow.
 int64_t saturating_product(int64_t a, int64_t b) {
   constexpr __int128 kMost = std::numeric_limits<int64_t>::max() / 4;
   return int64_t(std::min(__int128(a) * b, kMost));

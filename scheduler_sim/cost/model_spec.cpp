@@ -19,7 +19,7 @@ bool looks_like_path(std::string_view name) {
   return name.ends_with(".json") || name.find('/') != std::string_view::npos;
 }
 
-/// The MLP of every layer, or all experts: one size for the whole model.
+// The MLP of every layer, or all experts: one size for the whole model.
 void read_mlp(const reference::ModelConfig& config, ModelSpec& spec) {
   spec.intermediate = config.intermediate;
   if (config.num_experts == 0) return;

@@ -62,7 +62,7 @@ uint64_t DiskChannel::complete(int64_t now_ns) {
   return job;
 }
 
-/// Reads among which the bandwidth is divided; at least 1.
+// Reads among which the bandwidth is divided; at least 1.
 DiskChannel::Work DiskChannel::num_sharing(const std::vector<Read>& reads, int64_t now_ns) const {
   if (!share_) return 1;
   const auto flowing =
@@ -70,7 +70,7 @@ DiskChannel::Work DiskChannel::num_sharing(const std::vector<Read>& reads, int64
   return std::max<Work>(flowing, 1);
 }
 
-/// Hands `work` out in equal shares; what a read that ends leaves over goes to the others.
+// Hands `work` out in equal shares; what a read that ends leaves over goes to the others.
 void DiskChannel::spend(std::vector<Read>& reads, int64_t now_ns, Work work) const {
   while (work > 0) {
     const Work sharing = num_sharing(reads, now_ns);
@@ -95,7 +95,7 @@ void DiskChannel::spend(std::vector<Read>& reads, int64_t now_ns, Work work) con
   }
 }
 
-/// Moves the reads forward. The set of reads past their latency changes at whole nanoseconds only.
+// Moves the reads forward. The set of reads past their latency changes at whole nanoseconds only.
 void DiskChannel::advance(std::vector<Read>& reads, int64_t from_ns, int64_t to_ns) const {
   while (from_ns < to_ns) {
     int64_t until_ns = to_ns;

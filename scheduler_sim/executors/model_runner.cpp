@@ -50,7 +50,7 @@ AdapterSource peft_directory(std::string directory, const reference::BaseModelSh
   return [=] { return reference::load_adapter(directory, shapes, options); };
 }
 
-/// A plan, flattened: its rows one after the other, then padding.
+// A plan, flattened: its rows one after the other, then padding.
 struct ModelRunner::Batch {
   reference::TokenBatch tokens;
   std::vector<RequestTokens> slots;

@@ -24,15 +24,15 @@ constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kReset = "\x1b[0m";
 
 struct Column {
-  const char* top;   ///< first line of the header
-  const char* unit;  ///< second line
+  const char* top;   // first line of the header
+  const char* unit;  // second line
   size_t width;
-  int importance;  ///< the smallest leaves first when the table is too wide
+  int importance;  // the smallest leaves first when the table is too wide
   bool shown_if_infeasible;
   std::string (*value)(const ConfigResult&);
 };
 
-/// Whole milliseconds from 100 on, one decimal below: the digits a decision can rest on.
+// Whole milliseconds from 100 on, one decimal below: the digits a decision can rest on.
 std::string ms(double value_ms) {
   return std::fabs(value_ms) < 99.95 ? fmt::format("{:.1f}", value_ms)
                                      : fmt::format("{:.0f}", value_ms);
@@ -84,7 +84,7 @@ size_t verdict_width(const SizeResult& result) {
   return std::min(width, kMaxVerdictWidth);
 }
 
-/// The columns that fit beside the mark and the verdict.
+// The columns that fit beside the mark and the verdict.
 std::vector<Column> choose_columns(const SizeResult& result) {
   std::vector<Column> columns(kColumns.begin(), kColumns.end());
   if (!host_sizes_differ(result)) columns.erase(columns.begin() + 1);
@@ -136,7 +136,7 @@ std::string table(const SizeResult& result, bool colour) {
   return text + rule + "\n";
 }
 
-/// "why   text ...", continued under the text.
+// "why   text ...", continued under the text.
 std::string labelled(std::string_view label, std::string_view text) {
   constexpr size_t kIndent = 10;
   std::string out = fmt::format("{:<{}}", label, kIndent);

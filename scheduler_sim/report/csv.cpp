@@ -22,7 +22,7 @@ std::string field(Integer value) {
   return fmt::format("{}", value);
 }
 
-/// Writes fields of one row with the commas between them.
+// Writes fields of one row with the commas between them.
 class Row {
  public:
   explicit Row(std::ostream& out) : out_(out) {}
@@ -40,7 +40,7 @@ class Row {
 constexpr std::array kTiers = {"base", "gpu", "cpu", "disk"};
 constexpr std::array kOutcomes = {"unfinished", "completed", "cancelled", "error", "rejected"};
 
-/// "12.345678" for a moment, "" for one that never came.
+// "12.345678" for a moment, "" for one that never came.
 std::string moment_ms(int64_t time_ns) {
   if (time_ns < 0) return "";
   return fmt::format("{}.{:06}", time_ns / 1'000'000, time_ns % 1'000'000);

@@ -16,7 +16,7 @@ namespace {
 
 using report::Figure;
 
-/// Nothing at all may be fetched: the browser enforces what the page promises.
+// Nothing at all may be fetched: the browser enforces what the page promises.
 constexpr std::string_view kPolicy =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 

@@ -40,7 +40,7 @@ Json workload_object(const WorkloadSummary& workload) {
           {"reuse_distance", std::move(reuse)}};
 }
 
-/// A limit that is not set is null, so that nobody compares against 0.
+// A limit that is not set is null, so that nobody compares against 0.
 Json slo_object(const Slo& slo) {
   const auto limit = [](double ms) { return ms > 0 ? Json(ms) : Json(nullptr); };
   return {{"ttft_ms", limit(slo.ttft_ms)},
@@ -81,7 +81,7 @@ Json curves_array(const std::vector<MissRatioCurve>& curves) {
   return array;
 }
 
-/// Of a replay: all that a configuration has.
+// Of a replay: all that a configuration has.
 Json replay_object(const SizeResult& result) {
   Json json = document(result);
   json["configs"] = Json::array();
@@ -91,7 +91,7 @@ Json replay_object(const SizeResult& result) {
   return json;
 }
 
-/// Of a sweep: what was chosen, and the band over seeds.
+// Of a sweep: what was chosen, and the band over seeds.
 Json sweep_object(const SizeResult& result) {
   Json json = document(result);
   json["num_seeds"] = result.num_seeds;
@@ -119,7 +119,7 @@ Json results_object(const SizeResult& result) {
 
 }  // namespace report
 
-/// Bytes that are not UTF-8 (a trace may hold any) become U+FFFD instead of an exception.
+// Bytes that are not UTF-8 (a trace may hold any) become U+FFFD instead of an exception.
 void write_results_json(std::ostream& out, const SizeResult& result) {
   const nlohmann::ordered_json json = report::results_object(result);
   out << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';

@@ -27,7 +27,7 @@ std::string micros(int64_t time_ns) {
   return fmt::format("{}.{:03}", time_ns / 1000, time_ns % 1000);
 }
 
-/// One event a line, with the commas of a JSON array between them.
+// One event a line, with the commas of a JSON array between them.
 class EventList {
  public:
   explicit EventList(std::ostream& out) : out_(out) {}
@@ -94,7 +94,7 @@ void add_counters(EventList& events, const ConfigResult& config) {
   }
 }
 
-/// A phase that began but never ended ends with the request; one that never began is not drawn.
+// A phase that began but never ended ends with the request; one that never began is not drawn.
 void add_phase(EventList& events, size_t id, std::string_view name, int64_t begin_ns,
                int64_t end_ns, int64_t finish_ns) {
   const int64_t stop_ns = end_ns >= 0 ? end_ns : finish_ns;

@@ -29,7 +29,7 @@ std::string number(double value) {
   return fmt::format("{}", value);
 }
 
-/// Writes metrics that all carry the same model_name.
+// Writes metrics that all carry the same model_name.
 class Snapshot {
  public:
   Snapshot(std::ostream& out, std::string_view model)
@@ -50,7 +50,7 @@ class Snapshot {
     head(name, "counter", help);
     sample(name, fmt::format("{}", value));
   }
-  /// The mean is a gauge beside the summary: the number of observations is not kept for all.
+  // The mean is a gauge beside the summary: the number of observations is not kept for all.
   void latency(std::string_view name, const LatencySummary& latency, std::string_view help) {
     head(name, "summary", help);
     sample(name, number(latency.p50_ms / 1e3), "quantile=\"0.5\"");

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNeverUsed = std::numeric_limits<size_t>::max();
 
-/// References by dense ids 0 .. num_ids-1, in order of first use.
+// References by dense ids 0 .. num_ids-1, in order of first use.
 struct DenseStream {
   std::vector<uint32_t> ids;
   uint32_t num_ids = 0;
@@ -31,7 +31,7 @@ struct DenseStream {
   }
 };
 
-/// A set of positions 0 .. n-1 that counts its members below a position (Fenwick tree).
+// A set of positions 0 .. n-1 that counts its members below a position (Fenwick tree).
 class PositionSet {
  public:
   explicit PositionSet(size_t n) : sums_(n + 1, 0) {}
@@ -51,7 +51,7 @@ class PositionSet {
   std::vector<int32_t> sums_;
 };
 
-/// Entry d: how many references have reuse distance d (0: first uses).
+// Entry d: how many references have reuse distance d (0: first uses).
 std::vector<uint64_t> count_reuse_distances(const DenseStream& stream) {
   std::vector<uint64_t> counts(stream.num_ids + size_t{1}, 0);
   std::vector<size_t> last_use(stream.num_ids, kNeverUsed);
@@ -108,7 +108,7 @@ uint64_t count_opt_misses(const DenseStream& stream, const std::vector<size_t>& 
   return misses;
 }
 
-/// Entry id: 0 for the most requested adapter, 1 for the next, ...
+// Entry id: 0 for the most requested adapter, 1 for the next, ...
 std::vector<uint32_t> popularity_places(const DenseStream& stream) {
   std::vector<uint64_t> uses(stream.num_ids, 0);
   for (const uint32_t id : stream.ids) ++uses[id];

@@ -13,8 +13,8 @@
 namespace loratory::sim {
 namespace {
 
-/// Runs task(0) .. task(n-1), in this order of starting, on so many threads (0 = one per core). An
-/// exception of a task is thrown again here, after the others have ended.
+// Runs task(0) .. task(n-1), in this order of starting, on so many threads (0 = one per core). An
+// exception of a task is thrown again here, after the others have ended.
 template <typename Task>
 void run_tasks(int64_t num_tasks, int num_threads, Task task) {
   std::atomic<int64_t> next = 0;
@@ -38,7 +38,7 @@ void run_tasks(int64_t num_tasks, int num_threads, Task task) {
   if (failure) std::rethrow_exception(failure);
 }
 
-/// Runs of one configuration, one per trace.
+// Runs of one configuration, one per trace.
 struct Row {
   EnginePoint point;
   std::vector<ConfigResult> runs;

@@ -72,7 +72,7 @@ class MemorySource final : public ByteSource {
   std::string_view rest_;
 };
 
-/// The bytes looked at to tell the compression, then the rest of the source.
+// The bytes looked at to tell the compression, then the rest of the source.
 class PeekedSource : public ByteSource {
  public:
   PeekedSource(ByteSource& raw, std::string_view peeked) : raw_(raw), peeked_(peeked) {}
@@ -88,7 +88,7 @@ class PeekedSource : public ByteSource {
   std::string peeked_;
 };
 
-/// Common to the unpackers: a chunk of compressed input and the way they end.
+// Common to the unpackers: a chunk of compressed input and the way they end.
 class UnpackingSource : public ByteSource {
  public:
   UnpackingSource(ByteSource& raw, std::string_view peeked, std::string name)

@@ -14,8 +14,8 @@
 namespace loratory::sim {
 namespace {
 
-/// The last rows of AzureLLMInferenceTrace_conv.csv and _code.csv. Microsoft's files end without a
-/// newline, and by themselves such rows can not be told from rows that were cut off.
+// The last rows of AzureLLMInferenceTrace_conv.csv and _code.csv. Microsoft's files end without a
+// newline, and by themselves such rows can not be told from rows that were cut off.
 constexpr std::array<std::string_view, 2> kPublishedLastRows = {
     "2023-11-16 19:14:08.4025270,197,183", "2023-11-16 19:14:19.9280160,549,173"};
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxAdaptersShown = 10;
 
-/// 1234567 -> "1,234,567".
+// 1234567 -> "1,234,567".
 std::string grouped(uint64_t value) {
   if (value < 1000) return std::to_string(value);
   return fmt::format("{},{:03}", grouped(value / 1000), value % 1000);

@@ -17,7 +17,7 @@ size_t count_digits(std::string_view text) {
   return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
 }
 
-/// A JSON number taken apart: -digits.fraction e exponent.
+// A JSON number taken apart: -digits.fraction e exponent.
 struct NumberText {
   bool is_negative = false;
   std::string_view digits, fraction;
@@ -54,13 +54,13 @@ bool split_number(std::string_view text, NumberText& number) {
   return split_exponent(text, number.exponent);
 }
 
-/// The decimal digits of a number in one row: `digits` then `fraction`.
+// The decimal digits of a number in one row: `digits` then `fraction`.
 char digit_at(const NumberText& number, size_t index) {
   return index < number.digits.size() ? number.digits[index]
                                       : number.fraction[index - number.digits.size()];
 }
 
-/// Two digits at `text[at]`, or -1.
+// Two digits at `text[at]`, or -1.
 int two_digits(std::string_view text, size_t at) {
   if (!is_digit(text[at]) || !is_digit(text[at + 1])) return -1;
   return 10 * (text[at] - '0') + (text[at + 1] - '0');

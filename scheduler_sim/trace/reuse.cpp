@@ -7,7 +7,7 @@
 namespace loratory::sim {
 namespace {
 
-/// Recency list over the dense indices 0..n-1, most recent first.
+// Recency list over the dense indices 0..n-1, most recent first.
 class LruBlocks {
  public:
   LruBlocks(size_t num_distinct, uint64_t capacity)
@@ -50,7 +50,7 @@ class LruBlocks {
   uint32_t head_;
 };
 
-/// A block as the cache tells them apart: KV of one adapter is of no use to another.
+// A block as the cache tells them apart: KV of one adapter is of no use to another.
 struct Block {
   AdapterIndex adapter;
   uint64_t id;
@@ -68,7 +68,7 @@ std::vector<Block> blocks_of(const Trace& trace) {
   return blocks;
 }
 
-/// Every block of the trace replaced by its place among the distinct ones.
+// Every block of the trace replaced by its place among the distinct ones.
 std::vector<uint32_t> dense_ids(const Trace& trace, size_t& num_distinct) {
   const std::vector<Block> blocks = blocks_of(trace);
   std::vector<Block> distinct = blocks;

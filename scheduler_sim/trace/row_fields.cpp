@@ -12,7 +12,7 @@
 namespace loratory::sim {
 namespace {
 
-/// Where a scalar stands, for messages.
+// Where a scalar stands, for messages.
 struct Cell {
   const ColumnSpec& spec;
   std::string_view text;
@@ -63,7 +63,7 @@ void set_session(Row& row, const Schema& schema, const Cell& cell) {
   }
 }
 
-/// Bytes of the UTF-8 character that starts with `lead`; 1 for what starts none.
+// Bytes of the UTF-8 character that starts with `lead`; 1 for what starts none.
 size_t character_bytes(unsigned char lead) {
   return lead < 0xc0 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 }

@@ -86,8 +86,8 @@ constexpr Schema kSchemas[] = {
      "arrival_timestamp", kSplitwiseColumns},
 };
 
-/// vLLM's timed traces have Mooncake's keys, in seconds and with blocks of 16 tokens: the number
-/// of hash_ids tells, and for prompts of at most 16 tokens a fraction in the time.
+// vLLM's timed traces have Mooncake's keys, in seconds and with blocks of 16 tokens: the number
+// of hash_ids tells, and for prompts of at most 16 tokens a fraction in the time.
 bool looks_like_vllm(std::string_view line) {
   simdjson::dom::parser parser;
   simdjson::dom::object object;

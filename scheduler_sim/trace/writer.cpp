@@ -16,7 +16,7 @@ void append(Buffer& row, fmt::format_string<Args...> format, Args&&... args) {
   fmt::format_to(std::back_inserter(row), format, std::forward<Args>(args)...);
 }
 
-/// Milliseconds to the nanosecond, without trailing zeros: 1500000 is 1.5.
+// Milliseconds to the nanosecond, without trailing zeros: 1500000 is 1.5.
 void append_ms(Buffer& row, int64_t time_ns) {
   append(row, "{}", time_ns / kNsPerMs);
   int64_t fraction = time_ns % kNsPerMs;

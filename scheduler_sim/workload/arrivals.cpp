@@ -23,7 +23,7 @@ constexpr double kNsPerS = 1e9;
 constexpr double kMaxTimeNs = 100.0 * 365 * 86'400 * kNsPerS;  // what the trace readers accept
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
-/// Law of one gap, its scale left open.
+// Law of one gap, its scale left open.
 struct GapShape {
   GapLaw law = GapLaw::kGamma;
   double shape = 1;
@@ -35,7 +35,7 @@ struct GapShape {
     return law == GapLaw::kWeibull ? det_pow(stream.exponential(index), 1 / shape)
                                    : stream.gamma(shape, index);
   }
-  /// What is left of a gap at a random moment: a length-biased gap times a uniform number.
+  // What is left of a gap at a random moment: a length-biased gap times a uniform number.
   double draw_residual(const RandomStream& stream, uint64_t index) const {
     const double biased = law == GapLaw::kWeibull
                               ? det_pow(stream.gamma(1 + 1 / shape, index + 1), 1 / shape)
@@ -57,10 +57,10 @@ int64_t add_gap(int64_t time_ns, double gap_s) {
   return end < kMaxTimeNs ? time_ns + static_cast<int64_t>(gap_s * kNsPerS + 0.5) : kEnd;
 }
 
-/// The arrival times of one adapter, one after the other.
+// The arrival times of one adapter, one after the other.
 class RenewalStream {
  public:
-  /// Arrivals begin after `begin_ns`; `epoch` tells apart the stretches of one adapter.
+  // Arrivals begin after `begin_ns`; `epoch` tells apart the stretches of one adapter.
   RenewalStream(uint64_t seed, AdapterIndex adapter, uint64_t epoch, double rate_rps, GapShape gap,
                 int64_t begin_ns)
       : gaps_(seed, Purpose::kArrivals, adapter),
@@ -86,7 +86,7 @@ class RenewalStream {
   int64_t next_ns_ = 0;
 };
 
-/// The arrivals of all streams in order of (time, adapter), as long as they are before `end_ns`.
+// The arrivals of all streams in order of (time, adapter), as long as they are before `end_ns`.
 void merge_streams(std::vector<std::pair<RenewalStream, AdapterIndex>>& streams, int64_t end_ns,
                    uint64_t max_requests, std::vector<Arrival>& arrivals) {
   using Head = std::tuple<int64_t, AdapterIndex, size_t>;

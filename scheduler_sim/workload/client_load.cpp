@@ -21,7 +21,7 @@ struct Client {
   std::vector<const ClientWindow*> rows;
 };
 
-/// The clients in order of first appearance.
+// The clients in order of first appearance.
 std::vector<Client> group_by_client(const std::vector<ClientWindow>& table,
                                     std::string_view model) {
   std::vector<Client> clients;

@@ -26,7 +26,7 @@ double polynomial(const std::array<double, N>& coefficients, double x) {
   return sum;
 }
 
-/// x * 2^exponent in two steps, so that a subnormal result is rounded once.
+// x * 2^exponent in two steps, so that a subnormal result is rounded once.
 double scale(double x, int exponent) {
   const auto power = [](int e) {
     return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52);
@@ -35,7 +35,7 @@ double scale(double x, int exponent) {
   return x * power(half) * power(exponent - half);
 }
 
-/// AS 241's rational function for the central part, |p - 1/2| <= 0.425.
+// AS 241's rational function for the central part, |p - 1/2| <= 0.425.
 double normal_quantile_center(double q) {
   static constexpr std::array<double, 8> kNumerator = {
       3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
@@ -53,7 +53,7 @@ double normal_quantile_center(double q) {
   return q * polynomial(kNumerator, r) / polynomial(kDenominator, r);
 }
 
-/// AS 241's rational functions for the tails, at r = sqrt(-log(min(p, 1 - p))).
+// AS 241's rational functions for the tails, at r = sqrt(-log(min(p, 1 - p))).
 double normal_quantile_tail(double r) {
   static constexpr std::array<double, 8> kNearNumerator = {
       1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,

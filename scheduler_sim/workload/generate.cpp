@@ -29,7 +29,7 @@ bool has_adapters(const GenerateOptions& options) {
          options.popularity.kind == PopularityKind::kServegen;
 }
 
-/// One adapter stream per entry of the list: the shares are the rates.
+// One adapter stream per entry of the list: the shares are the rates.
 AdaptersAndArrivals arrivals_at_adapter_rates(const GenerateOptions& options) {
   std::vector<double> rates_rps;
   for (const AdapterRates& group : options.adapter_rates) {

@@ -17,9 +17,9 @@ namespace {
 
 struct Session {
   uint32_t id = 0;
-  uint32_t context_tokens = 0;  ///< prompt and output of its last turn
-  uint32_t prompt_tokens = 0;   ///< of its last turn
-  uint64_t content_begin = 0;   ///< of its last turn, in Trace::block_ids
+  uint32_t context_tokens = 0;  // prompt and output of its last turn
+  uint32_t prompt_tokens = 0;   // of its last turn
+  uint64_t content_begin = 0;   // of its last turn, in Trace::block_ids
   uint64_t num_turns = 0;
 };
 
@@ -83,7 +83,7 @@ class SessionWriter {
     return &system_prompts_[adapter % system_prompts_.size()];
   }
 
-  /// The session that this arrival goes on with. One that has no room for the message ends here.
+  // The session that this arrival goes on with. One that has no room for the message ends here.
   std::optional<Session> take_ready_session(const TraceRequest& request) {
     ReadyQueue& queue = ready_[request.adapter];
     while (!queue.empty() && queue.top().ready_ns <= request.arrival_ns) {
@@ -115,7 +115,7 @@ class SessionWriter {
     append_new_blocks(request);
   }
 
-  /// Fills up to ceil(prompt / block_tokens) ids; the last block may be partial.
+  // Fills up to ceil(prompt / block_tokens) ids; the last block may be partial.
   void append_new_blocks(TraceRequest& request) {
     if (options_.block_tokens == 0) return;
     const uint64_t count =

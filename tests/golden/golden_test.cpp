@@ -30,7 +30,7 @@ namespace loratory::reference {
 namespace {
 
 struct Case {
-  std::string model, adapter;  ///< "base" = no adapter
+  std::string model, adapter;  // "base" = no adapter
 
   friend void PrintTo(const Case& value, std::ostream* out) {
     *out << value.model << "/" << value.adapter;
@@ -50,12 +50,12 @@ std::string test_name(const testing::TestParamInfo<Case>& info) {
   return info.param.model + "_" + info.param.adapter;
 }
 
-/// DirectLora for an implementation that computes with W + s·B·A, made in float32 from weights in
-/// float32. Each number of it is a sum of 1 + r terms, rounded r + 3 times at most; the product
-/// with x follows. Beside what the product with W may lose (a rounding more is in its bound) that
-/// is
-///   gamma_{K+r+4} · |s| · sum_j |B_nj| · sum_c |A_jc|·|x_c|
-/// in each output n on its own, not only through the h that the outputs share.
+// DirectLora for an implementation that computes with W + s·B·A, made in float32 from weights in
+// float32. Each number of it is a sum of 1 + r terms, rounded r + 3 times at most; the product
+// with x follows. Beside what the product with W may lose (a rounding more is in its bound) that
+// is
+//   gamma_{K+r+4} · |s| · sum_j |B_nj| · sum_c |A_jc|·|x_c|
+// in each output n on its own, not only through the h that the outputs share.
 class MergedLora final : public LoraTerms<Traced> {
  public:
   MergedLora(const ModelConfig& config, const Adapter& adapter)
@@ -102,7 +102,7 @@ class MergedLora final : public LoraTerms<Traced> {
   DirectLora<Traced> direct_;
 };
 
-/// Exact values and bounds of the logits of one sequence.
+// Exact values and bounds of the logits of one sequence.
 struct Truth {
   Matrix<double> value, bound;
 };
@@ -118,8 +118,8 @@ Truth truth(const Model& model, const Adapter* adapter, const std::vector<int32_
   return truth;
 }
 
-/// The same for implementations that merge. The bound of bounded_logits, its allowance for the
-/// second order included, grows by what merging adds.
+// The same for implementations that merge. The bound of bounded_logits, its allowance for the
+// second order included, grows by what merging adds.
 Truth merged_truth(const Model& model, const Adapter& adapter, const std::vector<int32_t>& tokens) {
   Tape tape;
   const Tape::Scope scope(tape);
@@ -144,13 +144,13 @@ Truth merged_truth(const Model& model, const Adapter& adapter, const std::vector
   return truth;
 }
 
-/// How far `got` is from the truth.
+// How far `got` is from the truth.
 struct Distance {
   double absolute = 0, over_bound = 0;
 };
 
-/// NaN counts as infinitely far; so does a fixture of which nothing is known, because rounding
-/// could send a token to other experts.
+// NaN counts as infinitely far; so does a fixture of which nothing is known, because rounding
+// could send a token to other experts.
 Distance distance(const Matrix<float>& got, const Truth& truth) {
   Distance worst;
   for (Eigen::Index i = 0; i < got.size(); ++i) {
@@ -172,7 +172,7 @@ class Golden : public testing::TestWithParam<Case> {
   const std::string& name() const { return GetParam().adapter; }
   const Adapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
 
-  /// PEFT adds s·B·A to fused experts before they are used; all else it does as we do.
+  // PEFT adds s·B·A to fused experts before they are used; all else it does as we do.
   Truth truth_for_them() const {
     const bool merges = adapter_ && !adapter_->config.target_parameters.empty();
     return merges ? merged_truth(model_, *adapter_, tokens_) : truth(model_, adapter(), tokens_);
@@ -208,7 +208,7 @@ TEST_P(Golden, LogitsAreThoseOfTransformers) {
       exact.bound.maxCoeff());
 }
 
-/// The largest number of a column less the second largest.
+// The largest number of a column less the second largest.
 double gap(const Matrix<float>& logits, int64_t column) {
   std::vector<float> sorted(logits.col(column).begin(), logits.col(column).end());
   std::nth_element(sorted.begin(), sorted.begin() + 1, sorted.end(), std::greater<>());

@@ -24,7 +24,7 @@ BaseModelShapes shapes_of(const std::string& model) {
   return base_model_shapes(parse_model_config(read_file(path), path));
 }
 
-/// "E_KEY", "E_UNSUPPORTED(dora)", or "accepted".
+// "E_KEY", "E_UNSUPPORTED(dora)", or "accepted".
 template <typename Load>
 std::string refusal(const Load& load) {
   try {
@@ -160,7 +160,7 @@ TEST(RejectedAdapter, AdaptersFitTheirOwnModelAlone) {
   }
 }
 
-/// The tensors of one real file under other names.
+// The tensors of one real file under other names.
 std::string renamed(const SafetensorsFile& file, const std::string& from, const std::string& to) {
   std::vector<StoredTensor> tensors = file.tensors();
   for (StoredTensor& tensor : tensors) {

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxColumns = 100;
 constexpr size_t kMaxFunctionLines = 70;
 
-/// Functions that are longer for now, with their lengths: they may shrink, never grow, and leave
-/// the list when they are short enough. Nothing is added to it.
+// Functions that are longer for now, with their lengths: they may shrink, never grow, and leave
+// the list when they are short enough. Nothing is added to it.
 const std::map<std::string, size_t> kLongFunctions = {};
 
 struct File {
@@ -39,8 +39,8 @@ struct File {
 
 // --- reading --------------------------------------------------------------------------------
 
-/// Blanks comments and the inside of literals, so that what remains can be searched for braces and
-/// words. Newlines stay where they are.
+// Blanks comments and the inside of literals, so that what remains can be searched for braces and
+// words. Newlines stay where they are.
 class LiteralStripper {
  public:
   explicit LiteralStripper(std::string_view text) : text_(text) {}
@@ -63,7 +63,7 @@ class LiteralStripper {
     return std::move(out_);
   }
 
-  /// [begin, end) offsets of raw strings; valid after strip().
+  // [begin, end) offsets of raw strings; valid after strip().
   const std::vector<std::pair<size_t, size_t>>& raw_strings() const { return raw_strings_; }
 
  private:
@@ -250,8 +250,8 @@ struct Function {
   size_t first_line, num_lines;
 };
 
-/// Outermost function bodies of a file, by braces: a `{` whose statement has parentheses and is no
-/// type, namespace or initialiser opens one. Crude, and enough.
+// Outermost function bodies of a file, by braces: a `{` whose statement has parentheses and is no
+// type, namespace or initialiser opens one. Crude, and enough.
 std::vector<Function> functions_of(const File& file) {
   static const std::regex kNoFunction(R"(\b(namespace|class|struct|union|enum)\b|=\s*$)");
   static const std::regex kName(R"(([\w:~]+)\s*\()");

@@ -33,7 +33,7 @@ Line line_of(const MissRatioCurve& curve, int style) {
   return l;
 }
 
-/// What the replay measured, beside what the bare stream predicts.
+// What the replay measured, beside what the bare stream predicts.
 Line measured_line(const SizeResult& result, int style) {
   Line l{"replay", style, {}};
   for (const size_t i : sweep_of(result)) {

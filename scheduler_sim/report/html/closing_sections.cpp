@@ -33,8 +33,8 @@ constexpr std::array kTerms = {
 
 using Json = nlohmann::ordered_json;
 
-/// Arrays of thousands of entries (popularity, curves) keep kMaxCurvePoints of them. Arrays of
-/// equal length keep the same entries, so sizes and miss ratios stay together.
+// Arrays of thousands of entries (popularity, curves) keep kMaxCurvePoints of them. Arrays of
+// equal length keep the same entries, so sizes and miss ratios stay together.
 void thin(Json& json) {
   if (json.is_object()) {
     for (auto& [key, value] : json.items()) {
@@ -48,7 +48,7 @@ void thin(Json& json) {
   }
 }
 
-/// '<' occurs only inside JSON strings, where \u003c means the same and cannot end the element.
+// '<' occurs only inside JSON strings, where \u003c means the same and cannot end the element.
 std::string safe_in_script(const std::string& json) {
   std::string safe;
   for (const char c : json) {

@@ -16,7 +16,7 @@ using Show = std::string (*)(double);
 struct Column {
   const char* name;
   const char* unit;
-  double (*value)(const ConfigResult&);  ///< what the column sorts by
+  double (*value)(const ConfigResult&);  // what the column sorts by
   Show show;
   bool shown_if_infeasible = false;
 };
@@ -76,7 +76,7 @@ std::string row(const ConfigResult& config, bool recommended) {
                             config.feasible ? escape(config.verdict) : "does not fit");
 }
 
-/// The long story of the rows that do not fit, where it cannot widen the table.
+// The long story of the rows that do not fit, where it cannot widen the table.
 std::string notes(const SizeResult& result) {
   std::string html;
   for (const ConfigResult& config : result.configs) {

@@ -18,7 +18,7 @@ constexpr double kBottom = 46;
 constexpr double kRightWithLabels = 84;
 constexpr double kRight = 18;
 constexpr double kLabelGap = 15;
-constexpr double kCharWidth = 7;  ///< of a tick label, about
+constexpr double kCharWidth = 7;  // of a tick label, about
 constexpr size_t kMaxMarkers = 40;
 
 struct Range {
@@ -32,7 +32,7 @@ struct Range {
 
 bool is_finite(const Point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
 
-/// A metric without a value (no request completed) is a gap, not a line to nowhere.
+// A metric without a value (no request completed) is a gap, not a line to nowhere.
 void drop_gaps(LineChart& chart) {
   for (Line& l : chart.lines) std::erase_if(l.points, std::not_fn(is_finite));
   std::erase_if(chart.lines, [](const Line& l) { return l.points.empty(); });
@@ -77,7 +77,7 @@ bool is_choice(const LineChart& chart, double value) {
                      [&](const Rule& rule) { return !rule.is_limit && rule.value == value; });
 }
 
-/// The ticks that have room, the chosen one first of all.
+// The ticks that have room, the chosen one first of all.
 std::vector<double> labelled_ticks(const LineChart& chart, const Plot& plot) {
   std::vector<double> ticks = chart.x.ticks.empty() ? round_ticks(plot.x, 6) : chart.x.ticks;
   std::stable_partition(ticks.begin(), ticks.end(), [&](double v) { return is_choice(chart, v); });
@@ -141,7 +141,7 @@ std::string draw_rules(const LineChart& chart, const Plot& plot) {
   return svg;
 }
 
-/// Above the lines, so that no line crosses a word.
+// Above the lines, so that no line crosses a word.
 std::string draw_rule_names(const LineChart& chart, const Plot& plot) {
   std::string svg;
   for (const Rule& rule : chart.y_rules) {
@@ -182,7 +182,7 @@ std::string draw_end_labels(const LineChart& chart, const Plot& plot) {
   return svg;
 }
 
-/// For curves whose right ends coincide: a CDF ends at 100 %, a miss ratio at 0.
+// For curves whose right ends coincide: a CDF ends at 100 %, a miss ratio at 0.
 std::string draw_inner_legend(const LineChart& chart, const Plot& plot) {
   const double height = kLabelGap * double(chart.lines.size() - 1);
   double y =

@@ -109,7 +109,7 @@ class Bars {
                            format_bytes(double(result_.configs[sweep_.front()].memory.hbm_bytes))));
   }
 
-  /// Names beside the last bar, each at the middle of its part.
+  // Names beside the last bar, each at the middle of its part.
   std::string labels() const {
     const MemorySplit& last = result_.configs[sweep_.back()].memory;
     std::vector<double> wanted;

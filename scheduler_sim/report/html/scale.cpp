@@ -28,8 +28,8 @@ std::vector<double> linear_ticks(double lo, double hi, int count) {
   return ticks;
 }
 
-/// 1, 2 and 5 of every decade, or the decades alone, or every second of them: what gives at most
-/// twice `count`.
+// 1, 2 and 5 of every decade, or the decades alone, or every second of them: what gives at most
+// twice `count`.
 std::vector<double> log_ticks(double lo, double hi, int count) {
   const auto ticks_of = [&](std::initializer_list<double> factors, int stride) {
     std::vector<double> ticks;

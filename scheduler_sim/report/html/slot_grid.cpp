@@ -7,7 +7,7 @@ namespace {
 
 struct Cell {
   uint32_t adapter = 0;
-  double overlap = 0;  ///< in columns; 0 = empty
+  double overlap = 0;  // in columns; 0 = empty
 };
 
 void paint(std::vector<Cell>& row, const SlotSpan& span, double columns_per_ns) {

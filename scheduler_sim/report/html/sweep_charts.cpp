@@ -11,14 +11,14 @@
 namespace loratory::sim::report {
 namespace {
 
-/// One curve of a chart against max_loras.
+// One curve of a chart against max_loras.
 struct Measure {
   const char* label;
   int style;
   double (*value)(const ConfigResult&);
 };
 
-constexpr double kLogFromRatio = 30;  ///< values that differ by more are read on a log scale
+constexpr double kLogFromRatio = 30;  // values that differ by more are read on a log scale
 constexpr double kLogSizesFromRatio = 6;
 
 double size_of(const SizeResult& result, size_t i) { return result.configs[i].max_loras; }
@@ -28,7 +28,7 @@ std::vector<size_t> feasible_of(const SizeResult& result, std::vector<size_t> sw
   return sweep;
 }
 
-/// The axis, the marks and the crosses that all charts against max_loras share.
+// The axis, the marks and the crosses that all charts against max_loras share.
 LineChart chart_of_sizes(const SizeResult& result) {
   LineChart chart;
   const std::vector<size_t> sweep = sweep_of(result);
@@ -60,7 +60,7 @@ void add_measures(LineChart& chart, const SizeResult& result,
   }
 }
 
-/// A row for each size, for the table; and the same words as the read-out of the chart.
+// A row for each size, for the table; and the same words as the read-out of the chart.
 DataTable table_of(LineChart& chart, const SizeResult& result, const std::vector<Measure>& measures,
                    NumberFormat format) {
   DataTable table{{"max_loras"}, {}};
@@ -80,7 +80,7 @@ DataTable table_of(LineChart& chart, const SizeResult& result, const std::vector
   return table;
 }
 
-/// Log scale when the curves span more than kLogFromRatio and all are positive.
+// Log scale when the curves span more than kLogFromRatio and all are positive.
 bool wants_log(const LineChart& chart) {
   double lo = INFINITY;
   double hi = 0;

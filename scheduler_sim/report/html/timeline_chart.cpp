@@ -25,18 +25,18 @@ constexpr double kStripHeight = 56;
 constexpr double kStripGap = 34;
 constexpr uint32_t kMaxSlots = 64;
 constexpr uint32_t kMaxColumns = 460;
-constexpr uint32_t kMaxCells = 12'000;  ///< slots x columns: keeps the drawing near 200 KB
+constexpr uint32_t kMaxCells = 12'000;  // slots x columns: keeps the drawing near 200 KB
 constexpr size_t kNumBins = 230;
 constexpr size_t kNumColours = 8;
-constexpr double kMinNamedWidth = 76;  ///< narrower runs carry no name
+constexpr double kMinNamedWidth = 76;  // narrower runs carry no name
 constexpr double kMinNamedRow = 12;
 constexpr size_t kTableRows = 24;
 
-/// One part of the time axis.
+// One part of the time axis.
 struct Bin {
-  int32_t num_running = 0, num_waiting = 0, num_adapters_gpu = 0;  ///< most in the bin
+  int32_t num_running = 0, num_waiting = 0, num_adapters_gpu = 0;  // most in the bin
   int64_t kv_blocks_used = 0;
-  int64_t num_copies = 0;  ///< adapters that became resident
+  int64_t num_copies = 0;  // adapters that became resident
 };
 
 int64_t end_of(const ConfigResult& config) {
@@ -51,8 +51,8 @@ size_t bin_of(int64_t time_ns, int64_t end_ns) {
   return std::min(kNumBins - 1, size_t(share * kNumBins));
 }
 
-/// Keeps the peak of every bin: what hurts is the peak. A bin without a sample repeats the last
-/// one.
+// Keeps the peak of every bin: what hurts is the peak. A bin without a sample repeats the last
+// one.
 std::vector<Bin> bins_of(const ConfigResult& config, int64_t end_ns) {
   std::vector<Bin> bins(kNumBins);
   std::vector<bool> sampled(kNumBins, false);
@@ -74,10 +74,10 @@ std::vector<Bin> bins_of(const ConfigResult& config, int64_t end_ns) {
 
 struct Share {
   uint32_t adapter = 0;
-  double fraction = 0;  ///< of all slot time in use
+  double fraction = 0;  // of all slot time in use
 };
 
-/// The adapters that hold slots longest get the colours.
+// The adapters that hold slots longest get the colours.
 std::vector<Share> leaders_of(const ConfigResult& config) {
   std::map<uint32_t, double> held_ns;
   double total_ns = 0;
@@ -140,7 +140,7 @@ class Timeline {
     return adapter < adapters_.size() ? adapters_[adapter].name : fmt::format("#{}", adapter);
   }
 
-  /// Classes a1..a8 for the leaders, two greys in turn for the rest.
+  // Classes a1..a8 for the leaders, two greys in turn for the rest.
   std::string colour_of(uint32_t adapter) const {
     for (size_t i = 0; i < leaders_.size(); ++i) {
       if (leaders_[i].adapter == adapter) return fmt::format("a{}", i + 1);

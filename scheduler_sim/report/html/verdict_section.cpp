@@ -47,8 +47,8 @@ std::string tile(const std::string& label, const std::string& value, const std::
                      label, escape(value), escape(note));
 }
 
-/// The percentile that the SLO is judged on, when the result holds it; the CDF has whole
-/// percentiles.
+// The percentile that the SLO is judged on, when the result holds it; the CDF has whole
+// percentiles.
 std::optional<double> at_percentile(const LatencySummary& latency,
                                     const std::vector<double>& cdf_ms, double percentile) {
   if (percentile == 50) return latency.p50_ms;

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A program with two subcommands that share the system flags, as the real one.
+// A program with two subcommands that share the system flags, as the real one.
 class SystemFlags : public ::testing::Test {
  protected:
   SystemFlags() {

@@ -16,7 +16,7 @@ using Code = AdapterErrorCode;
 
 constexpr const char* kQ = "model.layers.1.self_attn.q_proj";
 
-/// A valid configuration with `fields` in front: "\"r\": 4," and the like.
+// A valid configuration with `fields` in front: "\"r\": 4," and the like.
 AdapterConfig parse(const std::string& fields, const ConfigOptions& options = {}) {
   return parse_adapter_config(
       "{" + fields +

@@ -37,7 +37,7 @@ std::string role_word(TensorRole role) {
   return kWords[static_cast<size_t>(role)];
 }
 
-/// "layer 3 q_proj: A", "E_KEY"
+// "layer 3 q_proj: A", "E_KEY"
 std::string reading_of(const std::string& key, const BaseModelShapes& shapes = small_model()) {
   try {
     const AdapterKey parsed = parse_adapter_key(key);

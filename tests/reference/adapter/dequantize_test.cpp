@@ -11,7 +11,7 @@ namespace {
 
 const std::string kLayer = "base_model.model.model.layers.0.";
 
-/// Bytes 0, 1, 2, ... modulo 120: no NaN in any fp8 format, all different along short rows.
+// Bytes 0, 1, 2, ... modulo 120: no NaN in any fp8 format, all different along short rows.
 std::string bytes(int64_t count) {
   std::string text;
   for (int64_t i = 0; i < count; ++i) text.push_back(static_cast<char>(i % 120));
@@ -24,7 +24,7 @@ int64_t count(const Extents& shape) {
   return product;
 }
 
-/// A module with e4m3 A and e5m2 B; factor i of a scale is 1 + i.
+// A module with e4m3 A and e5m2 B; factor i of a scale is 1 + i.
 TestTensors fp8_module(const std::string& path, const Extents& a, const Extents& b,
                        const Extents& a_scale, const Extents& b_scale) {
   TestTensors tensors;
@@ -39,7 +39,7 @@ AdapterConfig rank(int64_t r) {
   return config_of("\"r\": " + std::to_string(r) + ", \"lora_alpha\": 1");
 }
 
-/// Number `at` of the bytes above.
+// Number `at` of the bytes above.
 float number(Dtype dtype, int64_t at) {
   return static_cast<float>(decode(dtype, static_cast<uint32_t>(at % 120)));
 }

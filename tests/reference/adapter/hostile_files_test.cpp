@@ -44,7 +44,7 @@ namespace {
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
-/// "E_IO" or "accepted", and the most bytes that `read` added to the heap.
+// "E_IO" or "accepted", and the most bytes that `read` added to the heap.
 struct Outcome {
   std::string code = "accepted";
   int64_t bytes = 0;
@@ -79,7 +79,7 @@ std::string entry(const std::string& name, const std::string& shape, const std::
                      offsets);
 }
 
-/// "{<entry of t0>,<entry of t1>,...": at least num_bytes of them.
+// "{<entry of t0>,<entry of t1>,...": at least num_bytes of them.
 std::string many_entries(size_t num_bytes, const std::string& shape, const std::string& offsets) {
   std::string header = "{";
   for (int i = 0; header.size() < num_bytes; ++i) {

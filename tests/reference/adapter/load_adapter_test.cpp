@@ -267,7 +267,7 @@ TEST(LoadAdapter, CopiesOfTheBaseAreNoted) {
   EXPECT_EQ(tensors.refusal(), "E_UNSUPPORTED(resized_vocab)");
 }
 
-/// Weights [10, 8] that count up from `first`, with the strides of a column-major matrix or not.
+// Weights [10, 8] that count up from `first`, with the strides of a column-major matrix or not.
 ConstTensorView counting_weights(std::vector<float>& numbers, float first, bool column_major) {
   numbers.resize(80);
   for (int64_t i = 0; i < 80; ++i) {
@@ -387,7 +387,7 @@ TEST(LoadAdapter, SharedOuterExperts) {
   EXPECT_EQ(three.refusal(), "E_SHAPE");
 }
 
-/// Both parameters of layer 0, r = 2, E = 6: r differs from E, so a swapped view is seen.
+// Both parameters of layer 0, r = 2, E = 6: r differs from E, so a swapped view is seen.
 TestTensors nested_parameters() {
   TestTensors tensors;
   tensors.add(kKey + "mlp.experts.base_layer.lora_A.weight", {12, 8})

@@ -21,7 +21,7 @@ bool matches(std::string_view text, std::string_view path, Fit fit = Fit::kWhole
   return PathPattern(text, "target_modules", fit).matches(path, budget);
 }
 
-/// The line of the refusal, of the pattern itself or of a match.
+// The line of the refusal, of the pattern itself or of a match.
 std::string refusal(const std::string& text, std::string_view path = kQ,
                     Fit fit = Fit::kWholePath) {
   try {

@@ -42,7 +42,7 @@ std::string error_of(Function function) {
   return "no error";
 }
 
-/// A.1 with slot 2 for the base model where one is needed.
+// A.1 with slot 2 for the base model where one is needed.
 struct WorkedExample {
   StackedWeights stacked() const { return {a.view(), b.view(), {0, 2}}; }
   LoraSlice slice() const {

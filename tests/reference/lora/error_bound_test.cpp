@@ -37,7 +37,7 @@ float sum_in(Order order, std::vector<float> terms, Engine& engine) {
   return terms[0];
 }
 
-/// One output element: x [K], A [r][K], B [r], in `dtype`.
+// One output element: x [K], A [r][K], B [r], in `dtype`.
 struct Element {
   std::vector<double> x, b;
   std::vector<std::vector<double>> a;
@@ -118,7 +118,7 @@ double compute(const Element& e, const Arithmetic& a, Order order, Engine& engin
   return round_to(a.out, float(e.base) + d);
 }
 
-/// The worst error/bound of `num_cases` elements with an order of summation each.
+// The worst error/bound of `num_cases` elements with an order of summation each.
 double worst_ratio(const Arithmetic& a, Numbers numbers, int num_cases) {
   Engine engine(uint64_t(a.out) * 100 + uint64_t(numbers));
   double worst = 0;
@@ -142,10 +142,10 @@ std::vector<NumericMode> all_modes() {
   return modes;
 }
 
-/// Dtypes of the weights and of the result, and the least part of the bound that the worst of the
-/// plain cases must use. An f32 result of f32 weights has nothing but the accumulators' roundings,
-/// of which the worst case needs all to point one way; f32 results of narrower weights show what
-/// a rounding of h or B costs, because no rounding of y hides it.
+// Dtypes of the weights and of the result, and the least part of the bound that the worst of the
+// plain cases must use. An f32 result of f32 weights has nothing but the accumulators' roundings,
+// of which the worst case needs all to point one way; f32 results of narrower weights show what
+// a rounding of h or B costs, because no rounding of y hides it.
 struct Dtypes {
   Dtype weight, out;
   double least_worst_ratio;

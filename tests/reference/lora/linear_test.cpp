@@ -44,7 +44,7 @@ std::vector<double> values(const Tensor& t) {
   return out;
 }
 
-/// A.1: what lies beyond the ranks is NaN.
+// A.1: what lies beyond the ranks is NaN.
 struct WorkedExample {
   explicit WorkedExample(Dtype dtype)
       : x(tensor(dtype, {3, 2}, {1, 2, 3, 4, -1, 1})),
@@ -110,7 +110,7 @@ TEST(LoraLinear, OneAndTwoRoundingsDiffer) {
   }
 }
 
-/// expand of one number: y = 0 + scaling·h·B, with y of f32.
+// expand of one number: y = 0 + scaling·h·B, with y of f32.
 double one_product(double h, double b, float scaling, NumericMode mode, Dtype weight) {
   Tensor h_buffer = tensor(Dtype::f32, {1, 1, 1}, {h}), b_buffer = tensor(weight, {1, 1, 1}, {b});
   Tensor y(Dtype::f32, {1, 1});
@@ -292,7 +292,7 @@ TEST(LoraEmbedding, GathersAColumnOfA) {
   }
 }
 
-/// A layer of real size with K of no block's multiple; 40 tokens of 2 adapters of ranks 16 and 5.
+// A layer of real size with K of no block's multiple; 40 tokens of 2 adapters of ranks 16 and 5.
 Tensor wide_layer(Dtype dtype, int64_t num_in, double* worst) {
   std::mt19937_64 engine(7);
   const auto random = [&](Extents shape) {

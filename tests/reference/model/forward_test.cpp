@@ -22,8 +22,8 @@ Matrix<float> matrix(int64_t num_rows, std::initializer_list<float> row_major) {
 
 Vector<float> ones(int64_t size) { return Vector<float>::Ones(size); }
 
-/// Hidden 2, one head of 2, vocabulary 3, one layer. Attention and MLP give 0 until a test says
-/// otherwise, so that logits are those of the embedding alone.
+// Hidden 2, one head of 2, vocabulary 3, one layer. Attention and MLP give 0 until a test says
+// otherwise, so that logits are those of the embedding alone.
 Model small() {
   Model model;
   ModelConfig& c = model.config;
@@ -42,7 +42,7 @@ Model small() {
   return model;
 }
 
-/// x of the last token before the norm, read through an lm_head of its own and a norm undone.
+// x of the last token before the norm, read through an lm_head of its own and a norm undone.
 Vector<double> logits_of_last(const Model& model, std::vector<int32_t> tokens) {
   const auto all = sequence_logits<double>(model, nullptr, tokens);
   return all.col(all.cols() - 1);
@@ -125,7 +125,7 @@ TEST(Forward, ExpertsAreWeighedOnce) {
   EXPECT_NEAR(logits_of_last(model, {2})(1), 2 * second * scale, 0x1p-22);
 }
 
-/// What forward says about a batch of two tokens after `change`.
+// What forward says about a batch of two tokens after `change`.
 template <typename Change>
 std::string refusal(Change change) {
   const Model model = small();

@@ -33,7 +33,7 @@ json moe(const std::string& type) {
   return config;
 }
 
-/// `config` with the fields of `changes` put over it.
+// `config` with the fields of `changes` put over it.
 json with(json config, const json& changes) {
   config.update(changes);
   return config;

@@ -34,8 +34,8 @@ RopeConfig linear() {
   return config;
 }
 
-/// What transformers 5.23 with torch 2 gives for head_dim 16, which may differ from ours by twice
-/// the bound of any float32 implementation.
+// What transformers 5.23 with torch 2 gives for head_dim 16, which may differ from ours by twice
+// the bound of any float32 implementation.
 void expect_frequencies(const RopeConfig& config, const std::array<double, 8>& theirs) {
   Tape tape;
   const Tape::Scope scope(tape);

@@ -52,7 +52,7 @@ TEST(Sampling, DrawsFromPhilox) {
   EXPECT_GT(tokens.size(), 45U);  // both words of seed and position count
 }
 
-/// How often each of three tokens comes in 4000 draws.
+// How often each of three tokens comes in 4000 draws.
 std::array<double, 3> shares(const Vector<float>& of, SamplingParams params) {
   std::array<double, 3> out{};
   for (int64_t position = 0; position < 4000; ++position) {

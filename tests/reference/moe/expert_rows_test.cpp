@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// Four tokens, two experts of three each; token 1 is a base token, slot 1 is off.
+// Four tokens, two experts of three each; token 1 is a base token, slot 1 is off.
 struct Batch {
   ExpertRows rows() const { return {2, experts, expert_map}; }
   TokenAdapters adapters() const { return {slots, enabled}; }

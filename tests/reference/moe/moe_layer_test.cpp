@@ -146,7 +146,7 @@ TEST(MoeLayer, RouterWeightInTheExpand) {
   EXPECT_EQ(facts->num_in, 2);
 }
 
-/// One row, one expert, bf16 x and weights, K = 1.
+// One row, one expert, bf16 x and weights, K = 1.
 double one_element(const NumericMode& mode, Dtype out, double x, std::vector<double> a,
                    std::vector<double> b, float scaling, float router_weight) {
   const auto rank = int64_t(a.size());

@@ -114,7 +114,7 @@ TEST(WeightLayout, Errors) {
 
 const std::string kMlp = "base_model.model.model.layers.0.mlp.experts";
 
-/// Numbers of A and B of every expert as the buffer has them, and its ranks.
+// Numbers of A and B of every expert as the buffer has them, and its ranks.
 struct Loaded {
   std::vector<double> a, b;
   std::vector<int32_t> ranks;

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr auto kMisaligned = "packed LoRA B rows do not align with slice sizes";
 
-/// A pair whose B has `num_rows` rows, numbered from `first`.
+// A pair whose B has `num_rows` rows, numbered from `first`.
 struct OwnedPair {
   OwnedPair(double first, int64_t num_rows) : a(counting({2, 3})), b(Dtype::f32, {num_rows, 2}) {
     for (int64_t n = 0; n < num_rows; ++n) b.set(first + double(n), n, 0);

@@ -16,14 +16,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A.1: K = N = 2, W = I, one token of slot 0, one of the base model, one of slot 1. Slot 0:
-/// A = [[1, 1]], B = [[1], [2]], scaling 0.5; slot 1: A = [[1, 0], [0, 2]], B = [[1, 1], [0, -1]],
-/// scaling 2. y = [[2.5, 5], [3, 4], [1, -3]].
+// A.1: K = N = 2, W = I, one token of slot 0, one of the base model, one of slot 1. Slot 0:
+// A = [[1, 1]], B = [[1], [2]], scaling 0.5; slot 1: A = [[1, 0], [0, 2]], B = [[1, 1], [0, -1]],
+// scaling 2. y = [[2.5, 5], [3, 4], [1, -3]].
 struct WorkedExample {
   std::vector<LoraPairs> adapters() const {
     return {{LoraPair{a0.view(), b0.view(), 0.5F}}, {LoraPair{a1.view(), b1.view(), 2}}};
   }
-  /// With x whole on every tp_rank and NaN in every fresh h.
+  // With x whole on every tp_rank and NaN in every fresh h.
   LayerInput input(int64_t tp_size, const std::vector<LocalBuffers>& buffers) const {
     return {.x = std::vector<Tensor>(size_t(tp_size), x),
             .slots = slots,
@@ -248,7 +248,7 @@ TEST(ColumnLayer, ATpRankWithoutRowsStillExpands) {
   }
 }
 
-/// V = 3, H = 2, padded to 4.
+// V = 3, H = 2, padded to 4.
 struct VocabExample {
   Tensor weight = tensor(Dtype::f32, {3, 2}, {1, 2, 3, 4, 5, 6});
   Tensor a_e = tensor(Dtype::f32, {1, 3}, {1, 10, 100});  // [r, V]

@@ -9,8 +9,8 @@
 namespace loratory::reference {
 namespace {
 
-/// One expert, H = I = 2, R = 4, not gated, W1 = W2 = I. LoRA of rank 3 on both layers:
-/// A = [[1,0],[0,1],[1,1]], B = [[1,2,3],[0,1,-1]].
+// One expert, H = I = 2, R = 4, not gated, W1 = W2 = I. LoRA of rank 3 on both layers:
+// A = [[1,0],[0,1],[1,1]], B = [[1,2,3],[0,1,-1]].
 struct OneExpert {
   MoeArgs args() const {
     MoeArgs args;

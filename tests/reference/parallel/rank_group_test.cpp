@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Two tp_ranks, one column layer [4, 2], two slots, an adapter of rank 2.
+// Two tp_ranks, one column layer [4, 2], two slots, an adapter of rank 2.
 struct Example {
   std::shared_ptr<const MasterAdapter> adapter() const {
     MasterAdapter master;

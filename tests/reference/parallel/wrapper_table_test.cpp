@@ -19,7 +19,7 @@ using Type = BaseLayerType;
 
 constexpr int64_t kL = 3, kR = 4, kK = 8;
 
-/// What a row of the table says for F and P.
+// What a row of the table says for F and P.
 struct Expected {
   Kind kind = Kind::none;
   bool fully_sharded = false;
@@ -52,7 +52,7 @@ BaseLayer experts(bool gated) {
 
 Expected none(bool, int64_t) { return {}; }
 
-/// A [L, R or Rs, K], B [L, N_i / P, R] for every slice.
+// A [L, R or Rs, K], B [L, N_i / P, R] for every slice.
 Expected by_columns(Kind kind, bool fs, int64_t p, std::vector<int64_t> num_out) {
   Expected e{kind, fs, num_out, {}};
   for (const int64_t out : num_out)
@@ -66,7 +66,7 @@ Expected row(bool fs, int64_t p) {
 
 Expected replicated(Kind kind) { return {kind, false, {16}, {{{kL, kR, kK}, {kL, 16, kR}}}}; }
 
-/// q and the two of kv; Hkv = 2 of size 4: 8 rows, 4 and, with P = 4, 4 again.
+// q and the two of kv; Hkv = 2 of size 4: 8 rows, 4 and, with P = 4, 4 again.
 Expected qkv_rows(Kind kind, bool fs, int64_t p) {
   const int64_t q = 32 / p, kv = p == 1 ? 8 : 4, rank = fs ? kR / p : kR;
   const auto shape = [&](int64_t rows) { return BufferShape{{kL, rank, kK}, {kL, rows, kR}}; };
@@ -212,7 +212,7 @@ TEST(WrapperTable, DivisibilityIsChecked) {
   EXPECT_EQ(error(odd, 2, 4, false, 6), "");
 }
 
-/// A pair of rank 1 whose B has so many rows.
+// A pair of rank 1 whose B has so many rows.
 struct OnePair {
   explicit OnePair(int64_t num_rows) : b(counting({num_rows, 1})) {}
   std::optional<LoraPair> pair() const { return LoraPair{a.view(), b.view(), 1}; }

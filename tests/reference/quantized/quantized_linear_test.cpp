@@ -35,12 +35,12 @@ Tensor constant(Dtype dtype, const Extents& shape, double number) {
   return filled(dtype, shape, [=](int64_t) { return number; });
 }
 
-/// 1, 2, 4, 8, ... so that any wrong factor shows.
+// 1, 2, 4, 8, ... so that any wrong factor shows.
 Tensor powers(const Extents& shape) {
   return filled(Dtype::f32, shape, [](int64_t i) { return std::ldexp(1.0, int(i)); });
 }
 
-/// One slot, rank and scaling 1 unless said otherwise; T tokens of slot 0.
+// One slot, rank and scaling 1 unless said otherwise; T tokens of slot 0.
 struct Small {
   std::vector<int32_t> slots, ranks{1};
   std::vector<float> scalings{1};
@@ -209,7 +209,7 @@ TEST(QuantizedLinear, I8SumsAreExact) {
   EXPECT_EQ(h.get(0, 0, 0), double(float(127 * 127 * 3000 + 127)));
 }
 
-/// A case in which every mode is accepted: T = 5, K = 6, R = 4, L = 2, S = 2, N = 3.
+// A case in which every mode is accepted: T = 5, K = 6, R = 4, L = 2, S = 2, N = 3.
 struct Mode {
   Dtype weight, activations;
   bool weights_by_channel = false, activations_by_token = false, is_block = false;
@@ -313,8 +313,8 @@ TEST(QuantizedLinear, ScalesAreReadAtEachCall) {
   EXPECT_EQ(stage.y.get(0, 0), 2 * first);
 }
 
-/// A real layer of K = num_in, rank 16, N = 96 in blocks of 128 x 128 or by channel and token; y
-/// and the worst error/bound of both stages.
+// A real layer of K = num_in, rank 16, N = 96 in blocks of 128 x 128 or by channel and token; y
+// and the worst error/bound of both stages.
 Tensor wide_layer(int64_t num_in, bool is_block, Dtype activations, double* worst) {
   const int64_t num_tokens = 40, num_groups = (num_in + 127) / 128;
   const auto wave = [](int64_t i) { return 1.7 * std::sin(double(i) * 0.7 + 0.3); };

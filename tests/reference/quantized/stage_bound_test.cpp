@@ -20,7 +20,7 @@ enum class Numbers { plain, cancelling, tiny };
 
 double real(Engine& engine) { return (double(engine() >> 12) * 0x1p-52 - 0.5) * 4; }
 
-/// One element of an expand with h_q of one token: n terms, in blocks of `group` (0: none).
+// One element of an expand with h_q of one token: n terms, in blocks of `group` (0: none).
 struct Element {
   int64_t group = 0;
   Tensor b, h, b_scale, h_scale, y;
@@ -94,7 +94,7 @@ float sum_of(std::vector<float> terms, bool is_tree, Engine& engine) {
 
 constexpr int kNumWays = 4;
 
-/// d by one of kNumWays ways.
+// d by one of kNumWays ways.
 float delta(const Element& e, int way, Engine& engine) {
   std::vector<float> parts;
   const bool is_tree = engine() % 2 == 0;
@@ -172,7 +172,7 @@ TEST(StageBound, HoldsForOtherImplementationsAndIsTight) {
   std::printf("%d results\n", num_results);
 }
 
-/// [1.47]: the numbers of [1.18] that a stage counts: n + 4 roundings of each term.
+// [1.47]: the numbers of [1.18] that a stage counts: n + 4 roundings of each term.
 TEST(StageBound, OfOneElementByHand) {
   const StageFacts facts{
       .base = 0, .delta = 3, .magnitude = 5, .underflows = 7, .num_terms = 10, .adds_base = false};

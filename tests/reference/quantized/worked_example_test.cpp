@@ -14,7 +14,7 @@ Tensor tensor(Dtype dtype, Extents shape, const std::vector<double>& values) {
   return t;
 }
 
-/// y of h = [1, 1, 1, 1] and B = [1, 2, 4, 1] under these factors.
+// y of h = [1, 1, 1, 1] and B = [1, 2, 4, 1] under these factors.
 double expanded(Dtype dtype, const Tensor& b_scale, BlockSize block) {
   const Tensor h = tensor(Dtype::f32, {1, 1, 4}, {1, 1, 1, 1});
   const Tensor b = tensor(dtype, {1, 1, 4}, {1, 2, 4, 1});

@@ -91,7 +91,7 @@ ModelSpec model_of(const Row& row) {
   return load_model_spec(row.at("model").starts_with("llama") ? "Llama-3.1-8B" : "Qwen2.5-7B");
 }
 
-/// What vLLM 0.8.5 keeps per slot: on Llama also embeddings, lm_head and extra vocabulary.
+// What vLLM 0.8.5 keeps per slot: on Llama also embeddings, lm_head and extra vocabulary.
 MemoryOptions vllm_085(const ModelSpec& model) {
   MemoryOptions options;
   options.max_num_seqs = 2048;
@@ -144,7 +144,7 @@ TEST_F(Measured, KvTokensOfVllm019OnRtx4090) {
   EXPECT_LT(std::fabs(error), 0.1);
 }
 
-/// The average step of a server run: Little's law gives the rows, throughput the prefill tokens.
+// The average step of a server run: Little's law gives the rows, throughput the prefill tokens.
 BatchShape average_step(const Row& row) {
   const double step_s = number(row, "real_mean_tpot_ms") / 1e3;
   const double seqs = std::max(1.0, number(row, "real_out_tps") * step_s);
@@ -192,8 +192,8 @@ TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
   EXPECT_LT(with_grid.median_size(), 0.4);
 }
 
-/// One decoding request of Qwen3-8B on an H100 with rank-64 adapters (TokenSpeed): tokens per
-/// second.
+// One decoding request of Qwen3-8B on an H100 with rank-64 adapters (TokenSpeed): tokens per
+// second.
 TEST(MeasuredDecode, OneRequestOfQwen3OnH100) {
   struct Case {
     const char* modules;
@@ -217,7 +217,7 @@ TEST(MeasuredDecode, OneRequestOfQwen3OnH100) {
   }
 }
 
-/// Microseconds of the four matrices of one Llama-3.1-8B layer, by number of tokens.
+// Microseconds of the four matrices of one Llama-3.1-8B layer, by number of tokens.
 std::map<int64_t, double> layer_us(const std::vector<Row>& rows) {
   std::map<int64_t, double> us;
   std::map<int64_t, int> found;

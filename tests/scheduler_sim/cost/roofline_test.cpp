@@ -10,7 +10,7 @@
 namespace loratory::sim {
 namespace {
 
-/// A GPU on which numbers come out round: 1 byte/ns at fraction .9, flops fraction .8.
+// A GPU on which numbers come out round: 1 byte/ns at fraction .9, flops fraction .8.
 GpuSpec gpu() { return parse_gpu_spec("mem=80GiB,bw=1TB/s,flops=100T,host=50GB/s"); }
 
 BatchShape decode(int64_t seqs, int64_t context) {

@@ -13,8 +13,8 @@ namespace {
 using testing::ElementsAre;
 using Phase = Moment::Phase;
 
-/// A fourth executor: a load takes 5 ns, a copy 3 and a step 10, every row samples its length, and
-/// all of it is written down. There is one of each at a time here.
+// A fourth executor: a load takes 5 ns, a copy 3 and a step 10, every row samples its length, and
+// all of it is written down. There is one of each at a time here.
 class DiaryExecutor final : public Executor {
  public:
   void begin_load(const LoadStart& load, int64_t now_ns) override {

@@ -27,7 +27,7 @@ struct Log : DecisionSink {
   int count() const {
     return int(std::ranges::count_if(all, [](const Decision& d) { return d.is<Kind>(); }));
   }
-  /// Tokens that request `id` found in the cache at its first admission.
+  // Tokens that request `id` found in the cache at its first admission.
   int64_t cached(uint64_t id) const {
     for (const Decision& d : all) {
       const auto* admission = d.get_if<decision::Admission>();
@@ -38,7 +38,7 @@ struct Log : DecisionSink {
   std::vector<Decision> all;
 };
 
-/// A model, adapters "x", "y", "z" of different ranks and modules, and an engine.
+// A model, adapters "x", "y", "z" of different ranks and modules, and an engine.
 class ReferenceEngineTest : public testing::Test {
  protected:
   ReferenceEngineTest() : model_(random_model(small_model(), 1)) {
@@ -66,7 +66,7 @@ class ReferenceEngineTest : public testing::Test {
   RandomAdapter adapter(uint64_t seed, const reference::RandomAdapterOptions& options) const {
     return random_adapter(model_.config, seed, options);
   }
-  /// The engine of this test. Adapters are registered.
+  // The engine of this test. Adapters are registered.
   ReferenceEngine& start(const SchedulerConfig& c, uint64_t seed = 0) {
     log_ = {};
     engine_ = std::make_unique<ReferenceEngine>(model_, c, ModelRunnerConfig{.max_lora_rank = 4},
@@ -76,7 +76,7 @@ class ReferenceEngineTest : public testing::Test {
     }
     return *engine_;
   }
-  /// Prompt tokens follow from `prompt_seed`; a shorter prompt is a beginning of a longer one.
+  // Prompt tokens follow from `prompt_seed`; a shorter prompt is a beginning of a longer one.
   EngineRequest request(uint64_t id, const std::string& adapter, int64_t num_prompt,
                         int64_t max_new, uint64_t prompt_seed = 9) const {
     EngineRequest r;
@@ -98,7 +98,7 @@ class ReferenceEngineTest : public testing::Test {
     ASSERT_EQ(engine_->submit(r), SubmitStatus::ok);
     requests_.push_back(r);
   }
-  /// Runs to the end; every request must have the oracle's tokens and logits.
+  // Runs to the end; every request must have the oracle's tokens and logits.
   void run_and_compare() {
     engine_->run();
     for (const EngineRequest& r : requests_) {

@@ -17,7 +17,7 @@ ConfigResult replay(const Trace& trace, const SimulationConfig& config, const St
   return result_of(simulator, slo);
 }
 
-/// A microsecond for every KV entry that a decoding row reads.
+// A microsecond for every KV entry that a decoding row reads.
 struct ContextTime : StepTimeModel {
   int64_t step_ns(const BatchShape& s) const override {
     return std::max<int64_t>(1, 1000 * s.decode_context_tokens);

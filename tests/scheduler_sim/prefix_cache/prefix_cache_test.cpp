@@ -82,7 +82,7 @@ TEST(BlockPool, EvictedNamespaceIsGoneAtOnceAndForGood) {  // [6.24]
   EXPECT_EQ(pool.find(22), kNullBlock);
 }
 
-/// Requests one after the other; says how many prompt tokens each found in the cache.
+// Requests one after the other; says how many prompt tokens each found in the cache.
 class OneByOne {
  public:
   OneByOne(uint32_t block_size, uint32_t num_blocks) : scheduler_(config(block_size, num_blocks)) {

@@ -29,7 +29,7 @@ std::string page_of(const SizeResult& result, const std::vector<TraceAdapter>& a
 
 std::string big_page() { return page_of(test::big_result(), test::big_adapters()); }
 
-/// A failure names the part, not 200 KB of page.
+// A failure names the part, not 200 KB of page.
 testing::AssertionResult holds(const std::string& page, const std::string& part) {
   const bool found = page.find(part) != std::string::npos;
   return (found ? testing::AssertionSuccess() : testing::AssertionFailure())
@@ -42,8 +42,8 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-/// The first tag that closes what is not open, or stays open; "" when all tags balance. A '>'
-/// inside an attribute is an entity, and scripts hold no tag.
+// The first tag that closes what is not open, or stays open; "" when all tags balance. A '>'
+// inside an attribute is an entity, and scripts hold no tag.
 std::string unbalanced_tag(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
@@ -61,7 +61,7 @@ std::string unbalanced_tag(const std::string& html) {
   return open.empty() ? "" : open.back();
 }
 
-/// LORATORY_REPORT_PAGE=/path/page.html keeps the page, to look at it in a browser.
+// LORATORY_REPORT_PAGE=/path/page.html keeps the page, to look at it in a browser.
 TEST(Html, PageIsWholeAndSmall) {
   const std::string page = big_page();
   if (const char* path = std::getenv("LORATORY_REPORT_PAGE")) std::ofstream(path) << page;

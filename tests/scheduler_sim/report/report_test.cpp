@@ -194,7 +194,7 @@ TEST(Csv, QuotesByRfc4180) {
   EXPECT_EQ(csv_field("two\nlines"), "\"two\nlines\"");
 }
 
-/// Begins and ends of async events pair up per id, and slices of a slot do not overlap.
+// Begins and ends of async events pair up per id, and slices of a slot do not overlap.
 TEST(Perfetto, EventsPairUp) {
   const auto json = nlohmann::json::parse(written([](auto& out) {
     write_perfetto(out, test::kept_config(), test::small_result().provenance,

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// One request at a time, whose transfers end at once.
+// One request at a time, whose transfers end at once.
 class OneByOne {
  public:
   OneByOne(int32_t max_loras, int32_t max_cpu_loras, EvictionPolicy policy)

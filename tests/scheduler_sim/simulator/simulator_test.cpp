@@ -158,7 +158,7 @@ TEST(Simulator, OperationsOfOneTimeRunInTheirOrder) {
   }
 }
 
-/// Remembers what it was asked.
+// Remembers what it was asked.
 struct RecordedShapes : StepTimeModel {
   int64_t step_ns(const BatchShape& shape) const override {
     shapes.push_back(shape);

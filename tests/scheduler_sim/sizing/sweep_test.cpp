@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-/// Every step takes 10 ms.
+// Every step takes 10 ms.
 class TenMilliseconds : public StepTimeModel {
  public:
   int64_t step_ns(const BatchShape&) const override { return 10 * kMillisecond; }

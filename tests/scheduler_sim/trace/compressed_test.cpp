@@ -27,7 +27,7 @@ std::string rows(int count) {
   return csv;
 }
 
-/// `bytes` as AtomicFile writes them to a file of that name.
+// `bytes` as AtomicFile writes them to a file of that name.
 std::string packed(const std::string& bytes, const std::string& name) {
   const std::string path = testing::TempDir() + "/" + std::to_string(::getpid()) + name;
   AtomicFile file(path);
@@ -144,7 +144,7 @@ TEST(ByteSources, ChecksumIsXxh3) {
   EXPECT_EQ(source.checksum(), "xxh3:2d06800538d394c2");  // published value of XXH3 of nothing
 }
 
-/// Gives one byte at a time, the worst case of a slow pipe.
+// Gives one byte at a time, the worst case of a slow pipe.
 class Trickle final : public ByteSource {
  public:
   explicit Trickle(std::string bytes) : bytes_(std::move(bytes)) {}

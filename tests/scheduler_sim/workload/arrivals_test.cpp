@@ -114,7 +114,7 @@ TEST(Arrivals, ClientsFollowTheirWindows) {
   }
 }
 
-/// Folder of the public traces that are too large for the repository; empty when there is none.
+// Folder of the public traces that are too large for the repository; empty when there is none.
 std::string public_traces() {
   const char* variable = std::getenv("LORATORY_SHARED");
   const std::string folder = variable ? std::string(variable) + "/traces"

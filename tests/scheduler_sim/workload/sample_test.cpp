@@ -23,7 +23,7 @@ std::string unpacked(const std::string& path) {
   return text;
 }
 
-/// The first `loratory trace generate` of the page, its lines joined.
+// The first `loratory trace generate` of the page, its lines joined.
 std::string recipe() {
   const std::string page = unpacked(kTraces + "README.md");
   const size_t begin = page.find("loratory trace generate");
@@ -65,7 +65,7 @@ TEST(Sample, IsWhatItsPageSays) {
   EXPECT_EQ(std::llround(output / 3588), 200);
 }
 
-/// Share of blocks that hit an unbounded cache, keyed by adapter or not.
+// Share of blocks that hit an unbounded cache, keyed by adapter or not.
 double block_hit_ratio(const Trace& trace, bool by_adapter) {
   std::set<std::pair<AdapterIndex, uint64_t>> cache;
   uint64_t hits = 0, blocks = 0;
