@@ -23,6 +23,15 @@ void check(const Model& model, const TokenBatch& batch) {
           fmt::format("id {} is outside the vocabulary of {}", batch.ids[t], model.config.vocab));
     }
   }
+  const int64_t window = model.config.sliding_window;
+  for (const int64_t position : batch.positions) {
+    if (window == 0 || position < window) continue;
+    throw InputError("forward: positions",
+                     fmt::format("position {} is past the sliding window of {} tokens, which is "
+                                 "not supported",
+                                 position, window),
+                     "use contexts within the window");
+  }
   for (const int64_t t : batch.logits_of) {
     if (t < 0 || t >= int64_t(num_tokens)) {
       throw InputError("forward: logits_of", fmt::format("names token {} of {}", t, num_tokens));

@@ -54,7 +54,8 @@ struct TokenBatch {
 };
 
 /// Logits [vocab, logits_of.size()]. `lora` may be null: the base model.
-/// Errors   InputError: an id outside the vocabulary, arrays of different lengths.
+/// Errors   InputError: an id outside the vocabulary, arrays of different lengths, a position past
+///          the sliding window.
 /// Repeats  bitwise, for any number of threads and any batch.
 /// Cost     O(T · weights + T · context · heads · head_dim).
 template <typename Real>

@@ -21,6 +21,7 @@ using nlohmann::json;
 // Far above any model; low enough that no product of sizes overflows 64 bits.
 constexpr int64_t kLargestSize = 1 << 24;
 constexpr int64_t kMostLayers = 4096;
+constexpr int64_t kDefaultWindow = 4096;  // of Mistral, and of Qwen with use_sliding_window
 constexpr size_t kLargestModelConfig = size_t{4} << 20;
 constexpr double kMostParameters = 0x1p50;
 
@@ -84,21 +85,27 @@ void reject_uncomputed(const JsonFields& fields, const Family& family) {
   if (family.type.starts_with("mi") && fields.flag_or("attention_bias", false)) {
     fields.fail("attention_bias", fmt::format("{} has no biases", family.type));
   }
+}
+
+/// Which layers have the window does not matter to contexts within it.
+void read_sliding_window(const JsonFields& fields, const Family& family, ModelConfig& config) {
   const bool is_qwen = family.type.starts_with("qwen");
-  if (is_qwen && fields.flag_or("use_sliding_window", false)) {
-    fields.fail("use_sliding_window", "sliding windows are not supported");
-  }
-  const bool has_window = fields.has("sliding_window") ||
-                          (family.type == "mistral" && !fields.is_null("sliding_window"));
-  if (family.type.starts_with("mi") && has_window) {
-    fields.fail("sliding_window", "sliding windows are not supported",
-                "write null if no context is longer than the window");
-  }
-  if (const json* const types = fields.find("layer_types"); types != nullptr) {
-    const auto is_full = [](const json& type) { return type == "full_attention"; };
-    if (!types->is_array() || !std::all_of(types->begin(), types->end(), is_full)) {
-      fields.fail("layer_types", "only a list of full_attention is supported");
+  const bool may_slide =
+      is_qwen ? fields.flag_or("use_sliding_window", false) : family.type.starts_with("mi");
+  if (may_slide && !fields.is_null("sliding_window")) {
+    const bool has_default = family.type != "mixtral";
+    if (has_default || fields.has("sliding_window")) {
+      config.sliding_window = fields.size_or("sliding_window", kDefaultWindow, kLargestSize);
     }
+  }
+  const json* const types = fields.find("layer_types");
+  if (types == nullptr) return;
+  const auto is_known = [&](const json& type) {
+    return type == "full_attention" || (config.sliding_window > 0 && type == "sliding_attention");
+  };
+  if (!types->is_array() || !std::all_of(types->begin(), types->end(), is_known)) {
+    fields.fail("layer_types",
+                "only full_attention is supported, and sliding_attention with a sliding_window");
   }
 }
 
@@ -332,6 +339,7 @@ void read_arithmetic(const JsonFields& fields, const Family& family, ModelConfig
   reject_uncomputed(fields, family);
   config.max_position_embeddings =
       fields.size_or("max_position_embeddings", family.max_position_embeddings, kLargestSize);
+  read_sliding_window(fields, family, config);
   config.rms_norm_eps = fields.number_or("rms_norm_eps", family.rms_norm_eps, 0);
   read_rope(fields, family, config);
   read_eos(fields, family, config);

@@ -36,6 +36,9 @@ struct ModelConfig {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t vocab = 0;
   int64_t max_position_embeddings = 0;
+  /// Tokens that a layer with a window attends to, the newest included; 0 = no layer has a window.
+  /// A context of no more tokens is computed as without it, a longer one is refused.
+  int64_t sliding_window = 0;
   double rms_norm_eps = 1e-6;
   Dtype dtype = Dtype::bf16;  ///< of weights and KV cache as served; bf16, f16 or f32
   RopeConfig rope;
@@ -57,7 +60,7 @@ struct ModelConfig {
 /// one is read from its `text_config`.
 /// Errors   InputError "file: key: what is wrong": no model whose layers are known, quantised
 ///          weights, a missing or impossible size. What is wrong for the arithmetic only (an
-///          activation, a RoPE variant, a sliding window) becomes `not_computed`.
+///          activation, a RoPE variant) becomes `not_computed`.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 /// The same for a file of at most 4 MiB; `remedy` is what to do if it cannot be read.

@@ -156,6 +156,19 @@ TEST(Forward, ChecksItsBatch) {
   EXPECT_EQ(forward<float>(model, TokenBatch{}, kv, nullptr).cols(), 0);
 }
 
+// Within the window every token sees all earlier ones; past it the first would be hidden.
+TEST(Forward, ContextsWithinTheSlidingWindow) {
+  Model model = small();
+  const std::vector<int32_t> ids{0, 1, 0};
+  const Matrix<double> without = sequence_logits<double>(model, nullptr, ids);
+  model.config.sliding_window = 3;
+  EXPECT_EQ(sequence_logits<double>(model, nullptr, ids), without);
+  model.config.sliding_window = 2;
+  EXPECT_THAT([&] { sequence_logits<double>(model, nullptr, ids); },
+              testing::ThrowsMessage<InputError>(
+                  testing::HasSubstr("position 2 is past the sliding window of 2 tokens")));
+}
+
 TEST(Generate, StopsAtAStopTokenWhichItKeeps) {
   const Model model = small();  // repeats the likeliest: token 0 gives 0 for ever
   const std::vector<int32_t> prompt{0};

@@ -243,19 +243,35 @@ TEST(ModelConfig, NamesFileKeyAndRule) {
   }
 }
 
+// What transformers 5 takes: a window of Mistral unless it says null, one of Mixtral if it says so,
+// one of Qwen if it says use_sliding_window, none of Llama.
+TEST(ModelConfig, SlidingWindows) {
+  const auto window = [](const char* type, const json& changes) {
+    json config = llama();
+    config["model_type"] = type;
+    if (std::string_view(type) == "mixtral") config = with(moe(type), json::object());
+    return parse(with(config, changes)).sliding_window;
+  };
+  EXPECT_EQ(window("mistral", json::object()), 4096);
+  EXPECT_EQ(window("mistral", {{"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window("mistral", {{"sliding_window", 8}}), 8);
+  EXPECT_EQ(window("mixtral", json::object()), 0);
+  EXPECT_EQ(window("mixtral", {{"sliding_window", 8}}), 8);
+  EXPECT_EQ(window("qwen2", {{"sliding_window", 8}}), 0);
+  EXPECT_EQ(window("qwen2", {{"use_sliding_window", true}}), 4096);
+  EXPECT_EQ(window("qwen3", {{"use_sliding_window", true}, {"sliding_window", 8}}), 8);
+  EXPECT_EQ(window("qwen3", {{"use_sliding_window", true}, {"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window("llama", {{"sliding_window", 8}}), 0);
+  const json mixed{"full_attention", "sliding_attention"};
+  EXPECT_EQ(window("qwen2", {{"use_sliding_window", true}, {"layer_types", mixed}}), 4096);
+}
+
 TEST(ModelConfig, RefusesWhatOneFamilyDoesNotHave) {
   const auto error = [](const char* type, const json& changes) {
     return refusal(with(with(moe(type), {{"sliding_window", nullptr}}), changes));
   };
   using testing::HasSubstr;
-  json mistral = llama();
-  mistral["model_type"] = "mistral";
-  EXPECT_THAT(refusal(mistral), HasSubstr("sliding_window"));  // absent means 4096
-  EXPECT_THAT(error("mistral", {{"sliding_window", 4096}}), HasSubstr("sliding_window"));
-  EXPECT_EQ(error("mistral", json::object()), "accepted");
-  EXPECT_THAT(error("mixtral", {{"sliding_window", 8}}), HasSubstr("sliding_window"));
-  EXPECT_THAT(error("qwen2", {{"use_sliding_window", true}}), HasSubstr("use_sliding_window"));
-  EXPECT_EQ(error("qwen2", {{"use_sliding_window", false}, {"sliding_window", 8}}), "accepted");
+  EXPECT_THAT(error("mistral", {{"sliding_window", 0}}), HasSubstr("sliding_window: must be"));
   EXPECT_THAT(error("mistral", {{"attention_bias", true}}), HasSubstr("attention_bias"));
   EXPECT_THAT(error("qwen3", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
   EXPECT_THAT(error("qwen2_moe", {{"shared_expert_intermediate_size", -1}}),
@@ -294,9 +310,9 @@ TEST(ModelConfig, SizesAreKnownOfModelsThatCannotBeComputed) {
   EXPECT_EQ(gemma.head_dim, 256);
   EXPECT_TRUE(gemma.tied_embeddings);
   EXPECT_THAT(parse_as("phi3", json::object()).not_computed, testing::HasSubstr("model_type"));
-  const ModelConfig windowed = parse_as("mistral", {{"sliding_window", 4096}});
-  EXPECT_EQ(windowed.hidden, 32);
-  EXPECT_THAT(windowed.not_computed, testing::StartsWith("config.json: sliding_window: "));
+  const ModelConfig longrope = parse_as("llama", {{"rope_scaling", {{"rope_type", "longrope"}}}});
+  EXPECT_EQ(longrope.hidden, 32);
+  EXPECT_THAT(longrope.not_computed, testing::StartsWith("config.json: rope_scaling.rope_type: "));
   EXPECT_EQ(parse(llama()).not_computed, "");
 }
 
