@@ -207,7 +207,7 @@ TEST(Safetensors, AMissingFileIsNamed) {
   } catch (const AdapterError& error) {
     EXPECT_STREQ(
         error.what(),
-        "E_IO: /nowhere/adapter_model.safetensors: cannot open: No such file or directory");
+        "E_IO: /nowhere/adapter_model.safetensors: cannot be opened: No such file or directory");
   }
 }
 
