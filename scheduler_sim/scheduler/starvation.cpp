@@ -59,8 +59,11 @@ bool Starvation::keeps_place_from(const Request& r) const {
 // --- drains ---------------------------------------------------------------------------------
 
 // Not if it runs a request that the reservation does not bind: others like it may follow for ever.
-bool Starvation::drain_goes_on(const std::vector<RequestRef>& running) const {
+// Who runs changes with the claims only, so nobody is looked at in between.
+bool Starvation::drain_goes_on(const std::vector<RequestRef>& running) {
   if (!reserved_ || residency_.num_running(draining_) == 0) return false;
+  const std::pair now{residency_.num_claim_changes(), reserved_->priority};
+  if (std::exchange(drain_checked_at_, now) == now) return true;
   return std::ranges::none_of(running, [&](RequestRef ref) {
     return requests_[ref].adapter == draining_ && !binds(requests_[ref]);
   });

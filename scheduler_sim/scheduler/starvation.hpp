@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "scheduler_sim/residency/residency.hpp"
@@ -24,7 +25,8 @@ namespace loratory::sim {
 ///   keeps_place_from(r), outlasts_drain(r)    two questions of the adapter gate [7.9]
 ///   end_walk(end, now);                       counts whom the walk turned away
 ///
-/// A walk costs what waits and does not reserve yet, plus, while one drains, what runs.
+/// A walk costs what waits and does not reserve yet, plus what runs when a drain begins or claims
+/// change while one drains.
 class Starvation {
  public:
   /// Everything outlives this object.
@@ -64,7 +66,7 @@ class Starvation {
   bool binds(const Request& r) const { return reserved_ && r.priority >= reserved_->priority; }
   void collect_reservations(int64_t now_ns);
   std::optional<Reserved> find_reserved() const;
-  bool drain_goes_on(const std::vector<RequestRef>& running) const;
+  bool drain_goes_on(const std::vector<RequestRef>& running);
   void end_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   void start_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   AdapterRef first_to_be_done(const std::vector<RequestRef>& running);
@@ -82,8 +84,9 @@ class Starvation {
   AdapterRef draining_ = kBaseRef;
   Uid draining_uid_ = kBaseUid;  // known even if its unload completed before the drain ended
   int64_t drain_left_ = 0;
-  std::optional<WaitKey> walk_end_;         // of the last walk
-  std::vector<int64_t> largest_remaining_;  // scratch of first_to_be_done, by AdapterRef
+  std::pair<uint64_t, int32_t> drain_checked_at_;  // number of claim changes, priority
+  std::optional<WaitKey> walk_end_;                // of the last walk
+  std::vector<int64_t> largest_remaining_;         // scratch of first_to_be_done, by AdapterRef
 };
 
 }  // namespace loratory::sim
