@@ -27,7 +27,7 @@ namespace {
 class FileDescriptor {
  public:
   explicit FileDescriptor(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) fail_for_errno(path, "cannot be opened");
+    if (fd_ < 0) fail_for_errno(path, "cannot open");
   }
   ~FileDescriptor() { close(fd_); }
   FileDescriptor(const FileDescriptor&) = delete;
