@@ -74,6 +74,14 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
   return is_inner || !has_down ? gate_up : down;
 }
 
+// What patterns are matched against: the path of the module, or of the parameter if PEFT's
+// target_parameters made it [1.38].
+std::string pattern_path(const CheckpointModule& module, const AdapterConfig& config) {
+  const bool is_parameter = module.ref.packing == Packing::kInnerParameter ||
+                            module.ref.packing == Packing::kOuterParameter;
+  return is_parameter ? parameter_path(module, config) : module.path;
+}
+
 // The pieces of one module, all with the same rank and scaling.
 class Expander {
  public:
@@ -288,12 +296,6 @@ BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool 
   }
   LORATORY_ASSERT(false, "every projection has a shape");
   return {};
-}
-
-std::string pattern_path(const CheckpointModule& module, const AdapterConfig& config) {
-  const bool is_parameter = module.ref.packing == Packing::kInnerParameter ||
-                            module.ref.packing == Packing::kOuterParameter;
-  return is_parameter ? parameter_path(module, config) : module.path;
 }
 
 std::vector<LoraModule> expand_module(const CheckpointModule& module, const AdapterConfig& config,

@@ -29,10 +29,6 @@ struct BaseShape {
 
 BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool in_expert);
 
-/// The path that patterns are matched against: that of the module, or of the parameter if PEFT's
-/// target_parameters made it [1.38].
-std::string pattern_path(const CheckpointModule& module, const AdapterConfig& config);
-
 /// Spreads one module: q, k, v of a fused qkv_proj, every expert of a fused tensor. Throws E_SHAPE,
 /// E_CONFIG(r | rank_pattern | target_parameters).
 std::vector<LoraModule> expand_module(const CheckpointModule& module, const AdapterConfig& config,
