@@ -143,7 +143,7 @@ void read_biases(const JsonFields& fields, const Family& family, ModelConfig& co
 
 // Layers named in mlp_only_layers are dense.
 std::vector<bool> dense_layers(const JsonFields& fields, int64_t num_layers) {
-  std::vector<bool> dense(static_cast<size_t>(num_layers), false);
+  std::vector<bool> dense(size_t(num_layers), false);
   const json* const listed = fields.find("mlp_only_layers");
   if (listed == nullptr) return dense;
   if (!listed->is_array()) fields.fail("mlp_only_layers", "must be a list of layers");
