@@ -106,7 +106,7 @@ void NaiveResidency::tidy(Uid u) {
 void NaiveResidency::submitted(Uid u) {
   ++adapters.at(u).inflight;
   if (state(u) == AdapterState::on_cpu) to_back(cpu, u);  // [5.11]
-  want_load(u);
+  if (config_.prefetch) want_load(u);
 }
 
 void NaiveResidency::admitted(Uid u) {
@@ -145,7 +145,20 @@ void NaiveResidency::want_load(Uid u) {
   if (state(u) == AdapterState::on_disk && !has(jobs, u)) jobs.push_back(u);
 }
 
+// [5.41]: [5.16] without regard to who waits, or to the GPU either.
+Uid NaiveResidency::cpu_victim_of_engine() const {
+  std::vector<Uid> candidates;  // least recent first
+  for (const Uid u : cpu) {
+    if (!claims_place(u) && copying != u) candidates.push_back(u);
+  }
+  if (config_.cpu_eviction == CpuEviction::gpu_last) {
+    std::ranges::stable_partition(candidates, [&](Uid u) { return !on_gpu(u); });
+  }
+  return candidates.empty() ? 0 : candidates.front();
+}
+
 Uid NaiveResidency::cpu_victim(bool demand) const {
+  if (config_.cpu_eviction != CpuEviction::idle_first) return cpu_victim_of_engine();
   for (const bool busy : {false, true}) {
     if (busy && !demand) break;
     for (const bool gpu_too : {false, true}) {

@@ -83,6 +83,7 @@ class NaiveResidency {
   void finish_unload(Uid u);
   void retire(Uid u);
   Uid cpu_victim(bool demand) const;
+  Uid cpu_victim_of_engine() const;
   Uid gpu_victim() const;
   void evict_cpu(Uid u);
   void free_slot(Uid u);

@@ -25,6 +25,9 @@ ResidencyConfig random_config(Draw& draw) {
   c.max_cpu_loras = c.max_loras + int32_t(draw(4));
   c.num_load_workers = int32_t(draw.between(1, 3));
   c.gpu_eviction = draw.one_of({EvictionPolicy::lru, EvictionPolicy::fifo, EvictionPolicy::lfu});
+  c.cpu_eviction = draw.one_of(
+      {CpuEviction::idle_first, CpuEviction::idle_first, CpuEviction::gpu_last, CpuEviction::lru});
+  c.prefetch = !draw.one_in(4);
   return c;
 }
 
@@ -265,6 +268,7 @@ RC_GTEST_PROP(Residency, EqualsTheListModel, ()) {
   RC_CLASSIFY(pair.config().gpu_eviction == EvictionPolicy::lru, "lru");
   RC_CLASSIFY(pair.config().gpu_eviction == EvictionPolicy::fifo, "fifo");
   RC_CLASSIFY(pair.config().gpu_eviction == EvictionPolicy::lfu, "lfu");
+  RC_CLASSIFY(!pair.config().prefetch, "no prefetch");
   RC_CLASSIFY(pair.evicted, "evicts");
   RC_CLASSIFY(pair.pinned, "pins");
   RC_CLASSIFY(pair.failed, "loads fail");

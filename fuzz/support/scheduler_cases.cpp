@@ -10,6 +10,9 @@ SchedulerConfig random_scheduler_config(Draw& draw) {
   c.residency.num_load_workers = int32_t(draw.between(1, 2));
   c.residency.gpu_eviction =
       draw.one_of({EvictionPolicy::lru, EvictionPolicy::fifo, EvictionPolicy::lfu});
+  c.residency.cpu_eviction = draw.one_of(
+      {CpuEviction::idle_first, CpuEviction::idle_first, CpuEviction::gpu_last, CpuEviction::lru});
+  c.residency.prefetch = !draw.one_in(4);
   c.block_size = uint32_t(draw.between(1, 4));
   c.num_blocks = uint32_t(1 + (20 + c.block_size) / c.block_size + draw.one_of({0, 0, 1, 5, 60}));
   c.max_model_len = 20;

@@ -61,7 +61,6 @@ void Residency::retire(AdapterRef ref) {
   by_name_.erase(a.name);
   a.retiring = true;
   unpin(ref);
-  cancel_job_if_idle(ref);
   finish_unload_if_idle(ref);
 }
 
@@ -124,7 +123,7 @@ void Residency::promise(AdapterRef ref) {
   if (adapters_[ref].promised) return;
   change_claim(ref, [](Adapter& a) { a.promised = true; });
   promised_.push_back(ref);
-  if (adapters_[ref].state == AdapterState::on_disk) queue_job(ref);
+  queue_job(ref);
 }
 
 void Residency::drop_promise(AdapterRef ref) {
@@ -147,7 +146,7 @@ void Residency::submitted(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   ++a.num_inflight;
   if (a.state == AdapterState::on_cpu) a.cpu_clock = ++clock_;
-  if (a.state == AdapterState::on_disk) queue_job(ref);
+  if (config_.prefetch) queue_job(ref);
 }
 
 void Residency::admitted(AdapterRef ref) {
@@ -225,18 +224,27 @@ bool Residency::start_one_load() {
   return false;
 }
 
-// Groups in order: idle and not on the GPU, idle on the GPU, and for a demand job the same two
-// among adapters that somebody waits for. Within a group the least recent on the CPU.
+// Lower groups go first; -1 = never. Idle and not on the GPU, idle on the GPU, and for a demand job
+// the same two among adapters that somebody waits for.
+int Residency::cpu_victim_group(const Adapter& a, bool demand) const {
+  const bool in_transfer = a.state == AdapterState::loading || a.state == AdapterState::copying;
+  if (in_transfer || claims_place(a)) return -1;
+  const bool on_gpu = a.state == AdapterState::on_gpu;
+  if (config_.cpu_eviction == CpuEviction::lru) return 0;
+  if (config_.cpu_eviction == CpuEviction::gpu_last) return on_gpu;
+  if (a.num_inflight > 0 && !demand) return -1;
+  return 2 * (a.num_inflight > 0) + on_gpu;
+}
+
+// Within a group the least recent on the CPU.
 AdapterRef Residency::cpu_victim(bool demand) const {
   AdapterRef best = kBaseRef;
-  std::pair<int, uint64_t> best_order{4, 0};
+  std::pair<int, uint64_t> best_order{};
   for (const AdapterRef ref : cpu_members_) {
-    const Adapter& a = adapters_[ref];
-    if (a.state == AdapterState::loading || a.state == AdapterState::copying) continue;
-    if (claims_place(a) || (a.num_inflight > 0 && !demand)) continue;
-    const int group = 2 * (a.num_inflight > 0) + (a.state == AdapterState::on_gpu);
-    const std::pair<int, uint64_t> order{group, a.cpu_clock};
-    if (order < best_order) best = ref, best_order = order;
+    const std::pair<int, uint64_t> order{cpu_victim_group(adapters_[ref], demand),
+                                         adapters_[ref].cpu_clock};
+    if (order.first < 0) continue;
+    if (best == kBaseRef || order < best_order) best = ref, best_order = order;
   }
   return best;
 }

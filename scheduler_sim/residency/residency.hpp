@@ -24,11 +24,20 @@ enum class AdapterState : uint8_t { on_disk, loading, on_cpu, copying, on_gpu };
 
 enum class EvictionPolicy : uint8_t { lru, fifo, lfu };
 
+/// Which adapter leaves the CPU for another one; within a group the least recent. [5.16] [5.41]
+enum class CpuEviction : uint8_t {
+  idle_first,  ///< nobody waits for it, then not on the GPU; a prefetch takes idle ones only
+  gpu_last,    ///< not on the GPU, then on the GPU, whoever waits (TokenSpeed)
+  lru          ///< the least recent of all (vLLM)
+};
+
 struct ResidencyConfig {
   int32_t max_loras = 8;         ///< GPU slots, >= 1
   int32_t max_cpu_loras = 32;    ///< CPU places, >= max_loras
   int32_t num_load_workers = 2;  ///< concurrent disk -> CPU loads
   EvictionPolicy gpu_eviction = EvictionPolicy::lru;
+  CpuEviction cpu_eviction = CpuEviction::idle_first;
+  bool prefetch = true;  ///< a submission loads its adapter; false: only a promise does [5.42]
 };
 
 /// A transfer the caller must start now and report back (load_done / copy_done).
@@ -98,7 +107,7 @@ class Residency {
   void unpin(AdapterRef adapter);
 
   // --- life of a request --------------------------------------------------------------------
-  void submitted(AdapterRef adapter);     ///< counts it in flight; prefetches to the CPU if absent
+  void submitted(AdapterRef adapter);     ///< counts it in flight; may start a prefetch
   void admitted(AdapterRef adapter);      ///< waiting -> running
   void preempted(AdapterRef adapter);     ///< running -> waiting
   void left_running(AdapterRef adapter);  ///< a running request ended
@@ -188,6 +197,7 @@ class Residency {
   static bool is_demand(const Adapter& a) { return a.promised; }
   bool start_one_load();
   AdapterRef cpu_victim(bool demand) const;
+  int cpu_victim_group(const Adapter& a, bool demand) const;
   void evict_from_cpu(AdapterRef victim);
   bool start_one_copy();
   AdapterRef gpu_victim() const;

@@ -48,6 +48,7 @@ class OneByOne {
     }
     for (const CopyStart& copy : now.copies) {
       copies.push_back(int(copy.uid));
+      EXPECT_EQ(copy.generation, tiers.slot_generation(copy.slot));
       tiers.copy_done(tiers.find_uid(copy.uid));
       settle();
     }
@@ -157,6 +158,17 @@ TEST(Residency, PinsLeaveOneSlot) {  // [5.19]
   EXPECT_EQ(num_pinned(tiers), 0);
   Residency one_slot({.max_loras = 1, .max_cpu_loras = 1});
   EXPECT_EQ(one_slot.pin(one_slot.register_adapter("a", 8, 1).adapter), PinStatus::busy);
+}
+
+TEST(Residency, UnpinningCancelsALoadThatHasNotBegun) {  // [5.22], one worker
+  Residency tiers({.max_loras = 3, .max_cpu_loras = 4, .num_load_workers = 1});
+  const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
+  const AdapterRef b = tiers.register_adapter("b", 8, 1).adapter;
+  tiers.pin(a), tiers.pin(b), tiers.start_transfers();
+  ASSERT_EQ(tiers.num_queued_jobs(), 1U);
+  tiers.unpin(b);
+  EXPECT_EQ(tiers.num_queued_jobs(), 0U);
+  EXPECT_EQ(tiers.state(a), AdapterState::loading);
 }
 
 TEST(Residency, FailedLoadIsRetriedOnceAndCostsNothing) {  // [4.17] [5.13] [5.21]
@@ -281,6 +293,74 @@ TEST(Residency, ACancelledLoadForgetsItsFailures) {  // [5.21] [5.22]
   ASSERT_EQ(tiers.num_queued_jobs(), 0U);
   tiers.submitted(a), tiers.start_transfers();
   EXPECT_EQ(tiers.load_done(a, false), LoadOutcome::retried);
+}
+
+// Three places: w is in demand and the oldest, g is on the GPU, i is idle and the youngest. A
+// prefetch of a fourth adapter takes the place of ...
+std::string victim_of_a_prefetch(CpuEviction policy) {
+  Residency tiers({.max_loras = 1, .max_cpu_loras = 3, .cpu_eviction = policy});
+  const auto bring = [&](const char* name) {
+    const AdapterRef a = tiers.register_adapter(name, 8, 1).adapter;
+    tiers.submitted(a), tiers.start_transfers(), tiers.load_done(a, true);
+    return a;
+  };
+  bring("w");
+  const AdapterRef g = bring("g");
+  tiers.promise(g), tiers.start_transfers(), tiers.copy_done(g);
+  tiers.admitted(g), tiers.left_running(g);
+  tiers.left_waiting(bring("i"));
+  tiers.actions().clear();
+  tiers.submitted(tiers.register_adapter("new", 8, 1).adapter);
+  tiers.start_transfers();
+  if (tiers.actions().evictions.empty()) return "nobody";
+  EXPECT_EQ(tiers.num_on_cpu(), 3);
+  EXPECT_EQ(tiers.num_on_gpu(), tiers.ready(g));
+  return tiers.name(tiers.find_uid(tiers.actions().evictions[0].uid));
+}
+
+TEST(Residency, CpuEvictionPolicies) {  // [5.16] [5.41]
+  EXPECT_EQ(victim_of_a_prefetch(CpuEviction::idle_first), "i");
+  EXPECT_EQ(victim_of_a_prefetch(CpuEviction::gpu_last), "w");
+  EXPECT_EQ(victim_of_a_prefetch(CpuEviction::lru), "w");
+}
+
+// The same places, but w is gone: the oldest is on the GPU, and loses its slot with its place.
+TEST(Residency, EvictionFromTheCpuFreesTheSlot) {  // [5.41]
+  for (const CpuEviction policy : {CpuEviction::gpu_last, CpuEviction::lru}) {
+    Residency tiers({.max_loras = 1, .max_cpu_loras = 2, .cpu_eviction = policy});
+    const AdapterRef g = tiers.register_adapter("g", 8, 1).adapter;
+    const AdapterRef w = tiers.register_adapter("w", 8, 1).adapter;
+    for (const AdapterRef a : {g, w}) {
+      tiers.submitted(a), tiers.start_transfers(), tiers.load_done(a, true);
+    }
+    tiers.promise(g), tiers.start_transfers(), tiers.copy_done(g);
+    tiers.admitted(g), tiers.left_running(g);
+    tiers.submitted(w);  // younger than the copy of g
+    tiers.actions().clear();
+    tiers.submitted(tiers.register_adapter("new", 8, 1).adapter);
+    tiers.start_transfers();
+    ASSERT_EQ(tiers.actions().evictions.size(), 1U);
+    const bool gpu_last = policy == CpuEviction::gpu_last;
+    EXPECT_EQ(tiers.actions().evictions[0].uid, tiers.uid(gpu_last ? w : g));
+    EXPECT_EQ(tiers.num_on_gpu(), gpu_last ? 1 : 0);
+  }
+}
+
+TEST(Residency, WithoutPrefetchOnlyAPromiseLoads) {  // [5.42]
+  Residency tiers({.max_loras = 2, .max_cpu_loras = 2, .prefetch = false});
+  const AdapterRef a = tiers.register_adapter("a", 8, 1).adapter;
+  const AdapterRef b = tiers.register_adapter("b", 8, 1).adapter;
+  tiers.submitted(a), tiers.submitted(b), tiers.start_transfers();
+  EXPECT_EQ(tiers.num_queued_jobs(), 0U);
+  EXPECT_EQ(tiers.state(a), AdapterState::on_disk);
+  tiers.promise(b), tiers.start_transfers();
+  EXPECT_EQ(tiers.state(b), AdapterState::loading);
+  EXPECT_EQ(tiers.state(a), AdapterState::on_disk);
+  EXPECT_EQ(tiers.load_done(b, false), LoadOutcome::retried);  // [5.21] as ever
+  ASSERT_EQ(tiers.pin(a), PinStatus::ok);
+  tiers.start_transfers();
+  EXPECT_EQ(tiers.state(a), AdapterState::loading);
+  EXPECT_EQ(tiers.state(b), AdapterState::loading);
 }
 
 }  // namespace
