@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+
 #include "tests/scheduler_sim/simulator/tiny_replay.hpp"
 
 namespace loratory::sim {
@@ -131,6 +133,60 @@ TEST(Metrics, GoodputCountsWhatMeetsEveryLimit) {
   EXPECT_EQ(r.max_waiting, 2);
   EXPECT_DOUBLE_EQ(r.mean_batch_seqs, 1);
   EXPECT_DOUBLE_EQ(r.gpu_busy_fraction, 1);
+}
+
+// The last arrival is at 6000 ns, so a sample every 10 ns at most; a step takes 100 us.
+TEST(Metrics, TimelineKeepsToItsGrid) {
+  std::vector<TraceRequest> requests;
+  for (const int64_t ns : {0, 9, 11, 20, 6000}) requests.push_back(at(ns, kBaseModel, 3, 1));
+  const Trace trace = two_adapters(requests);
+  const ConfigResult r = replay(trace, tiny_config(LoadMode::overlap), FixedTime(100'000));
+  std::vector<std::array<int64_t, 4>> samples;
+  for (const TimelineSample& s : r.timeline) {
+    samples.push_back({s.time_ns, s.num_running, s.num_waiting, s.kv_blocks_used});
+  }
+  using Sample = std::array<int64_t, 4>;
+  EXPECT_THAT(samples, ElementsAre(Sample{0, 0, 1, 0}, Sample{11, 1, 2, 1}, Sample{20, 1, 3, 1},
+                                   Sample{6000, 1, 4, 1}, Sample{100'000, 0, 4, 0},
+                                   Sample{200'000, 0, 0, 0}));
+}
+
+// One slot: a has it until b's copy begins, b to the end.
+TEST(Metrics, SlotSpansCoverTheRun) {
+  const Trace trace = two_adapters({at(0, 0, 3, 1), at(1000, 1, 3, 1)});
+  const ConfigResult r = replay(trace, tiny_config(LoadMode::overlap), FixedTime(50));
+  ASSERT_EQ(r.slot_spans.size(), 2U);
+  EXPECT_EQ(r.slot_spans[0].adapter, 0U);
+  EXPECT_EQ(r.slot_spans[0].begin_ns, 110);
+  EXPECT_EQ(r.slot_spans[0].end_ns, 1100);
+  EXPECT_EQ(r.slot_spans[1].adapter, 1U);
+  EXPECT_EQ(r.slot_spans[1].begin_ns, 1110);
+  EXPECT_EQ(r.slot_spans[1].end_ns, 1160);
+}
+
+TEST(Metrics, DrainsAreCounted) {
+  const Trace trace = two_adapters({at(0, 0, 3, 9), at(120, 1, 3, 1)});
+  SimulationConfig c = tiny_config(LoadMode::overlap);
+  c.scheduler.n_starve = 0;
+  EXPECT_EQ(replay(trace, c, FixedTime(50)).num_drains, 1);
+}
+
+// The simulator's loads never fail; a scheduler whose do tells the same collector.
+TEST(Metrics, ARequestWithoutItsAdapterHasFailed) {
+  const Trace trace = two_adapters({at(0, 0, 3, 1)});
+  MetricsCollector metrics(trace);
+  Scheduler scheduler(tiny_config(LoadMode::overlap).scheduler, &metrics);
+  RequestSpec spec;
+  spec.adapter = scheduler.register_adapter("a", 8, 1, false, 0).uid;
+  spec.num_prompt_tokens = 3, spec.max_new_tokens = 1;
+  ASSERT_EQ(scheduler.submit(spec, 0), SubmitStatus::ok);
+  scheduler.load_done(spec.adapter, /*ok=*/false, 10);
+  scheduler.load_done(spec.adapter, /*ok=*/false, 20);
+  ConfigResult result;
+  metrics.fill(result, {}, 4, /*keep_details=*/true);
+  EXPECT_EQ(result.failed, 1);
+  EXPECT_EQ(result.completed, 0);
+  EXPECT_EQ(result.requests[0].outcome, RequestOutcome::failed);
 }
 
 }  // namespace

@@ -144,6 +144,15 @@ TEST(PrefixCache, OneRequestAfterTheOther) {
   EXPECT_EQ(engine.hits(7, {1, 2, 3, 4, 9}), 0U);  // and it stays dead
 }
 
+// A uid that is given to nobody yet has no namespace, and is as good as any when it is given.
+TEST(PrefixCache, EvictingAnUnknownNamespaceDoesNothing) {  // [6.24]
+  OneByOne engine(2, 10);
+  EXPECT_EQ(engine.scheduler().evict_lora_namespace(8), 0U);
+  engine.scheduler().register_adapter("8", 8, 1, false, 0);
+  EXPECT_EQ(engine.hits(8, {1, 2, 3}), 0U);
+  EXPECT_EQ(engine.hits(8, {1, 2, 3}), 2U);
+}
+
 TEST(PrefixCache, LastTokenRule) {  // [6.3]
   for (const uint32_t block_size : {1U, 2U, 4U, 16U}) {
     for (uint32_t n = 1; n <= 40; ++n) {

@@ -1,6 +1,8 @@
 // Worked examples of docs/scheduler.md: submission, preemption, abort, unload, failed loads.
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "tests/scheduler_sim/scheduler/engine.hpp"
 
 namespace loratory::sim {
@@ -44,6 +46,40 @@ TEST(Submit, RefusesWhatCanNeverRun) {  // [7.3]
   spec.id = 'b', spec.adapter = 1;  // its name is gone, its uid with it
   EXPECT_EQ(e.submit(spec), SubmitStatus::unknown_adapter);
   EXPECT_EQ(e.scheduler.num_live(), 1);
+}
+
+TEST(SchedulerConfig, NamesTheFirstSettingOutOfItsLimits) {
+  SchedulerConfig legal = Engine::config(1);
+  EXPECT_EQ(legal.problem(), "");
+  const auto problem_after = [&](auto change) {
+    SchedulerConfig c = legal;
+    change(c);
+    return c.problem();
+  };
+  using C = SchedulerConfig;
+  EXPECT_EQ(problem_after([](C& c) { c.residency.max_loras = 0; }), "max_loras must be 1..4096");
+  EXPECT_EQ(problem_after([](C& c) { c.residency = {.max_loras = 4097, .max_cpu_loras = 4097}; }),
+            "max_loras must be 1..4096");
+  EXPECT_EQ(problem_after([](C& c) { c.residency = {.max_loras = 4, .max_cpu_loras = 3}; }),
+            "max_cpu_loras must be >= max_loras");
+  EXPECT_EQ(problem_after([](C& c) { c.residency.num_load_workers = 0; }),
+            "num_load_workers must be >= 1");
+  EXPECT_EQ(problem_after([](C& c) { c.block_size = 0; }), "block_size must be >= 1");
+  EXPECT_EQ(problem_after([](C& c) { c.num_blocks = 1; }),
+            "num_blocks must be >= 2 (block 0 is the null block)");
+  EXPECT_EQ(problem_after([](C& c) { c.max_num_seqs = 0; }), "max_num_seqs must be >= 1");
+  EXPECT_EQ(problem_after([](C& c) { c.max_num_batched_tokens = c.max_num_seqs - 1; }),
+            "max_num_batched_tokens must be >= max_num_seqs");
+  legal.chunked_prefill = false;
+  EXPECT_EQ(problem_after([](C& c) { c.max_model_len = c.max_num_batched_tokens; }), "");
+  EXPECT_EQ(problem_after([](C& c) { c.max_model_len = c.max_num_batched_tokens + 1; }),
+            "without chunked_prefill max_num_batched_tokens must be >= max_model_len");
+  EXPECT_EQ(problem_after([](C& c) { c.long_prefill_threshold = 1; }),
+            "long_prefill_threshold needs chunked_prefill");
+  legal.chunked_prefill = true;
+  EXPECT_EQ(problem_after([](C& c) { c.drain_factor = -0.5; }), "drain_factor must be >= 0");
+  EXPECT_EQ(problem_after([](C& c) { c.drain_factor = std::nan(""); }),
+            "drain_factor must be >= 0");
 }
 
 // Its uid is good until its last request ends, but for new requests it is gone.
