@@ -37,6 +37,29 @@ sim::EvictionPolicy eviction_policy(const std::string& name) {
   return name == "lfu" ? sim::EvictionPolicy::lfu : sim::EvictionPolicy::lru;
 }
 
+sim::CpuEviction cpu_eviction(const std::string& name) {
+  if (name == "gpu-last") return sim::CpuEviction::gpu_last;
+  return name == "lru" ? sim::CpuEviction::lru : sim::CpuEviction::idle_first;
+}
+
+std::vector<sim::AdapterIndex> pinned_adapters(const std::vector<std::string>& names,
+                                               const sim::Trace& trace) {
+  std::vector<sim::AdapterIndex> pins;
+  for (const std::string& name : names) {
+    const auto it = std::ranges::find(trace.adapters, name, &sim::TraceAdapter::name);
+    if (it == trace.adapters.end()) {
+      throw InputError("--pin", fmt::format("the workload has no adapter '{}'", name),
+                       "name one of its adapters");
+    }
+    const auto adapter = sim::AdapterIndex(it - trace.adapters.begin());
+    if (std::ranges::count(pins, adapter) > 0) {
+      throw InputError("--pin", fmt::format("'{}' is named twice", name), "name it once");
+    }
+    pins.push_back(adapter);
+  }
+  return pins;
+}
+
 int64_t milliseconds(int64_t ms) {
   return ms > sim::kNever / 1'000'000 ? sim::kNever : ms * 1'000'000;
 }
@@ -44,6 +67,8 @@ int64_t milliseconds(int64_t ms) {
 sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& trace) {
   sim::SchedulerConfig config;
   config.residency.gpu_eviction = eviction_policy(o.gpu_eviction);
+  config.residency.cpu_eviction = cpu_eviction(o.cpu_eviction);
+  config.residency.prefetch = !o.no_prefetch;
   config.block_size = block_size_for(o, trace);
   config.max_num_batched_tokens = uint32_t(o.max_num_batched_tokens);
   config.max_num_seqs = uint32_t(o.max_num_seqs);
@@ -76,6 +101,7 @@ sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trac
   engine.loads = system.loads;
   engine.default_rank = max_rank;
   engine.scheduler = scheduler_config(options, trace);
+  engine.pins = pinned_adapters(options.pins, trace);
   engine.memory.block_size = engine.scheduler.block_size;
   if (!engine.scheduler.chunked_prefill &&
       engine.scheduler.max_num_batched_tokens < engine.scheduler.max_model_len) {

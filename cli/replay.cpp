@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -45,6 +47,12 @@ void run(const ReplayOptions& options) {
   if (cpu < options.max_loras) {
     throw InputError("--max-cpu-loras", "must be at least --max-loras",
                      "an adapter on the GPU is on the CPU too");
+  }
+  if (std::ssize(engine.pins) >= options.max_loras) {
+    throw InputError(
+        "--pin",
+        fmt::format("{} pinned adapters fill {} slots", engine.pins.size(), options.max_loras),
+        "one slot must stay free for the others: raise --max-loras");
   }
   const auto detail =
       options.event_log.empty() ? sim::ReplayDetail::details : sim::ReplayDetail::decisions;

@@ -122,6 +122,14 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--gpu-eviction", o.gpu_eviction, "lru, fifo or lfu")
       ->capture_default_str()
       ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
+  app.add_option("--cpu-eviction", o.cpu_eviction,
+                 "Who leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"idle-first", "gpu-last", "lru"}));
+  app.add_flag("--no-prefetch", o.no_prefetch,
+               "Adapters are read from disk when they get a slot, not when a request arrives");
+  app.add_option("--pin", o.pins, "Adapters that stay on the GPU, by name: --pin a,b or repeated")
+      ->delimiter(',');
   app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
       ->capture_default_str()
       ->check(CLI::IsMember({"overlap", "blocking"}));

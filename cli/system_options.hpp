@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/memory_law.hpp"
@@ -40,7 +41,10 @@ struct SystemOptions {
   int64_t max_model_len = 0;           ///< 0 = as long as the requests are
   int64_t long_prefill_threshold = 0;  ///< 0 = off
   bool no_chunked_prefill = false;
-  std::string gpu_eviction = "lru";   ///< lru, fifo, lfu
+  std::string gpu_eviction = "lru";         ///< lru, fifo, lfu
+  std::string cpu_eviction = "idle-first";  ///< idle-first, gpu-last, lru
+  bool no_prefetch = false;
+  std::vector<std::string> pins;      ///< names of adapters
   std::string load_mode = "overlap";  ///< overlap, blocking
   std::string policy = "priority";    ///< fcfs, priority
   std::string prefix_cache = "hash";  ///< hash, off

@@ -29,6 +29,14 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
   return config;
 }
 
+// Why it can not run, empty if it can.
+std::string problem_of(const EngineSpec& engine, EnginePoint point, const MemoryPlan& memory) {
+  if (std::ssize(engine.pins) >= point.max_loras) {
+    return fmt::format("{} pinned adapters fill every slot", engine.pins.size());
+  }
+  return engine.forced_kv_blocks == 0 && !memory.fits() ? memory.problem : "";
+}
+
 // "1.6x", "230x".
 std::string factor_text(double factor) {
   return factor < 10 ? fmt::format("{:.1f}x", factor) : fmt::format("{:.0f}x", factor);
@@ -70,18 +78,20 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   const MemoryPlan memory =
       plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
   result.memory = memory.split;
-  if (engine.forced_kv_blocks > 0) {
-    result.memory.kv_blocks = engine.forced_kv_blocks;
-  } else if (!memory.fits()) {
+  if (engine.forced_kv_blocks > 0) result.memory.kv_blocks = engine.forced_kv_blocks;
+  if (const std::string problem = problem_of(engine, point, memory); !problem.empty()) {
     result.feasible = false;
     result.num_requests = int64_t(trace.requests.size());
-    result.verdict = memory.problem;
+    result.verdict = problem;
     return out;
   }
   SimulationConfig config = simulation_config(trace, engine, point, result.memory.kv_blocks);
   config.keep_log = detail == ReplayDetail::decisions;
   const auto step_time = engine.make_step_time(point.max_loras);
   Simulator simulator(trace, config, *step_time);
+  for (const AdapterIndex adapter : engine.pins) {
+    simulator.schedule({0, ScheduledOp::Kind::pin, adapter});
+  }
   simulator.run();
   simulator.metrics().fill(result, slo, config.scheduler.block_size,
                            detail != ReplayDetail::metrics);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/memory_law.hpp"
@@ -24,7 +25,9 @@ struct EngineSpec {
   SchedulerConfig scheduler;  ///< max_loras, max_cpu_loras and num_blocks are filled in
   /// Step times of an engine with so many slots (its grids may depend on them).
   std::function<std::unique_ptr<StepTimeModel>(int64_t max_loras)> make_step_time;
-  uint32_t default_rank = 16;     ///< of adapters whose rank the trace does not give
+  uint32_t default_rank = 16;  ///< of adapters whose rank the trace does not give
+  /// Pinned from the start [5.19]. A configuration without a slot beside theirs is not feasible.
+  std::vector<AdapterIndex> pins;
   uint32_t forced_kv_blocks = 0;  ///< > 0: this many KV blocks, whatever memory allows
   bool fast = true;
 };

@@ -41,7 +41,7 @@ int32_t neighbour(const SizeResult& result, const ConfigResult& of, int directio
 
 std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
   const int32_t i = neighbour(result, chosen, -1);
-  if (i < 0) return {};
+  if (i < 0 || !result.configs[size_t(i)].feasible) return {};
   const ConfigResult& fewer = result.configs[size_t(i)];
   return fmt::format(
       "; with {} slots {:.0f} % of the requests find their adapter on the GPU instead "

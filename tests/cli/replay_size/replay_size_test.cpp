@@ -43,6 +43,28 @@ TEST_F(ReplayAndSize, SameSeedSameLogSteppedOrNot) {
   EXPECT_GT(content("fast.txt").size(), 100'000u);
 }
 
+TEST_F(ReplayAndSize, PoliciesOfTheTiersReachTheReplay) {
+  const std::string small = "--max-loras 4 --max-cpu-loras 6 ";
+  const json plain = replay(small);
+  for (const char* flags : {"--no-prefetch", "--cpu-eviction gpu-last", "--cpu-eviction lru",
+                            "--pin adapter-028,adapter-041"}) {
+    const json other = replay(small + flags);
+    EXPECT_NE(other["event_log_hash"], plain["event_log_hash"]) << flags;
+    EXPECT_EQ(other["completed"], plain["completed"]) << flags;
+  }
+}
+
+TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {
+  const Outcome run =
+      loratory("size " + sample_ + "--max-loras 2,8 --pin adapter-028 --pin adapter-041 " +
+               "--json size.json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json configs = json::parse(content("size.json"))["configs"];
+  EXPECT_EQ(configs[0]["feasible"], false);
+  EXPECT_EQ(configs[0]["verdict"], "2 pinned adapters fill every slot");
+  EXPECT_EQ(configs[1]["feasible"], true);
+}
+
 TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
   const std::string flags = "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --json ";
   ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 0);
@@ -103,6 +125,16 @@ TEST_F(ReplayAndSize, BadInputIsOneLine) {
   expect_bad_input("replay " + sample_ + "--block-size 48",
                    "--block-size: 48 does not divide the trace's blocks of 64 tokens; use 64 or a "
                    "divisor of it");
+}
+
+TEST_F(ReplayAndSize, BadPinsAreOneLine) {
+  expect_bad_input("replay " + sample_ + "--pin nobody",
+                   "--pin: the workload has no adapter 'nobody'; name one of its adapters");
+  expect_bad_input("size " + sample_ + "--pin adapter-028,adapter-028",
+                   "--pin: 'adapter-028' is named twice; name it once");
+  expect_bad_input("replay " + sample_ + "--max-loras 2 --pin adapter-028,adapter-041",
+                   "--pin: 2 pinned adapters fill 2 slots; one slot must stay free for the others: "
+                   "raise --max-loras");
 }
 
 TEST_F(ReplayAndSize, SkippedRowsAreInTheResult) {

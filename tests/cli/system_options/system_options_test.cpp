@@ -68,7 +68,11 @@ TEST_F(SystemFlags, ReachTheirFields) {
       "replay --model Qwen2.5-7B --gpu H200 --tp 2 --max-lora-rank 64 --target-modules q,v "
       "--reserve-gib 2 --host-memory-gib 8 --gpu-eviction fifo --load-mode blocking "
       "--disk-gbps 3.5 --h2d-gbps 12 --disk-sharing own --n-starve inf --t-starve-ms inf "
-      "--no-chunked-prefill --lora-dtype fp8 --lora-graphs one");
+      "--no-chunked-prefill --lora-dtype fp8 --lora-graphs one "
+      "--cpu-eviction gpu-last --no-prefetch --pin a,b --pin c");
+  EXPECT_EQ(options_.cpu_eviction, "gpu-last");
+  EXPECT_TRUE(options_.no_prefetch);
+  EXPECT_THAT(options_.pins, ::testing::ElementsAre("a", "b", "c"));
   EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(options_.t_starve_ms, std::numeric_limits<int64_t>::max());
   EXPECT_TRUE(options_.no_chunked_prefill);
@@ -125,7 +129,7 @@ TEST_F(SystemFlags, BadValuesAreParseErrors) {
   for (const char* flags :
        {"--tp 0", "--gpu-memory-utilization 1.5", "--block-size 0", "--load-mode later",
         "--n-starve -1", "--disk-workers 33", "--lora-dtype int4", "--lora-graphs none",
-        "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon"}) {
+        "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon", "--cpu-eviction fifo"}) {
     EXPECT_THROW(parse(std::string("size ") + flags), CLI::ParseError) << flags;
   }
 }

@@ -1,45 +1,15 @@
 // Sizing on hand-made workloads: which row is recommended, and what the sweep keeps.
 #include "scheduler_sim/sizing/sweep.hpp"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 
 #include "scheduler_sim/sizing/recommend.hpp"
+#include "tests/scheduler_sim/sizing/small_engine.hpp"
 
 namespace loratory::sim {
 namespace {
-
-constexpr int64_t kMillisecond = 1'000'000;
-
-// Every step takes 10 ms.
-class TenMilliseconds : public StepTimeModel {
- public:
-  int64_t step_ns(const BatchShape&) const override { return 10 * kMillisecond; }
-};
-
-// Adapters 0, 1, 2, 0, 1, 2, ... one request every 20 ms.
-Trace round_robin(uint32_t num_adapters, size_t num_requests) {
-  Trace trace;
-  for (uint32_t a = 0; a < num_adapters; ++a) trace.adapters.push_back({std::to_string(a), 16});
-  for (size_t i = 0; i < num_requests; ++i) {
-    TraceRequest r;
-    r.arrival_ns = int64_t(i) * 20 * kMillisecond;
-    r.prompt_tokens = 100;
-    r.output_tokens = 10;
-    r.adapter = AdapterIndex(i % num_adapters);
-    trace.requests.push_back(r);
-  }
-  return trace;
-}
-
-EngineSpec engine() {
-  EngineSpec engine;
-  engine.model = load_model_spec("Llama-3.1-8B");
-  engine.gpu = parse_gpu_spec("H100-80");
-  engine.make_step_time = [](int64_t) { return std::make_unique<TenMilliseconds>(); };
-  return engine;
-}
 
 TEST(AutoSizes, ArePowersOfTwoAndTheNumberItself) {
   EXPECT_EQ(auto_sizes(1), (std::vector<int32_t>{1}));
@@ -125,6 +95,69 @@ TEST(Choose, PrefersTheSmallestWithinOnePercent) {
   EXPECT_EQ(choose(result, {true, false, true}), 2);
   EXPECT_EQ(choose(result, {true, false, false}), 0);
   EXPECT_EQ(choose(result, {false, false, false}), -1);
+}
+
+// With two slots the first seed has every adapter on the GPU; the second thrashes.
+TEST(Sweep, EverySeedMustMeetTheSlo) {
+  SweepOptions options;
+  options.max_loras = {2};
+  options.slo = {.ttft_ms = 400};
+  const Trace good = round_robin(2, 60), bad = round_robin(8, 200);
+  EXPECT_EQ(sweep({good, good}, engine(), options).recommended, 0);
+  EXPECT_EQ(sweep({good, bad}, engine(), options).recommended, -1);
+  EXPECT_EQ(sweep({good, good, bad}, engine(), options).recommended, -1);
+}
+
+// 1, 2, 4, 8 first, then the middles between the best of them and its neighbours.
+TEST(Sweep, AutoLooksAroundTheBest) {
+  SweepOptions options;
+  options.slo = {.ttft_ms = 400, .tpot_ms = 20};
+  const SizeResult result = sweep({round_robin(8, 400)}, engine(), options);
+  std::vector<int32_t> sizes;
+  for (const ConfigResult& c : result.configs) sizes.push_back(c.max_loras);
+  EXPECT_THAT(sizes, testing::ElementsAre(1, 2, 3, 4, 6, 8));
+}
+
+TEST(Sweep, OnlyTheChosenRowKeepsItsRequests) {
+  SweepOptions options;
+  options.max_loras = {2, 4, 8};
+  options.slo = {.ttft_ms = 400, .tpot_ms = 20};
+  const SizeResult result = sweep({round_robin(8, 400)}, engine(), options);
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    const bool is_chosen = int32_t(i) == result.recommended;
+    EXPECT_EQ(result.configs[i].requests.empty(), !is_chosen) << i;
+    EXPECT_EQ(result.configs[i].timeline.empty(), !is_chosen) << i;
+    EXPECT_EQ(result.configs[i].slot_spans.empty(), !is_chosen) << i;
+  }
+  std::vector<int32_t> sizes = result.miss_ratio_curves[0].sizes;
+  EXPECT_THAT(sizes, testing::ElementsAre(1, 2, 4, 8));
+}
+
+// Four rows; the second is chosen, so the first and the third are its neighbours.
+TEST(Explain, ComparesWithTheNearestSizes) {
+  SizeResult result;
+  result.slo = {.ttft_ms = 100};
+  for (const int32_t size : {1, 4, 8, 32}) {
+    ConfigResult c;
+    c.max_loras = size, c.max_cpu_loras = 4 * size;
+    c.request_goodput = 10;
+    c.memory.kv_blocks = 1000 - 10 * size;
+    result.configs.push_back(c);
+  }
+  result.configs[2].request_goodput = 11;
+  result.configs[1].timeline = {{.kv_blocks_used = 5}, {.kv_blocks_used = 900}, {}};
+  result.recommended = 1;
+  explain(result);
+  EXPECT_THAT(result.reason, testing::HasSubstr("with 1 slots"));
+  result.configs[0].feasible = false;  // nothing to compare with
+  explain(result);
+  EXPECT_THAT(result.reason, testing::Not(testing::HasSubstr("with 1 slots")));
+  EXPECT_THAT(result.next_limit, testing::HasSubstr("8 slots would take 4 %"));
+  EXPECT_THAT(result.next_limit, testing::HasSubstr("bring 10.0 % more goodput"));
+  EXPECT_THAT(result.next_limit, testing::HasSubstr("94 % of the blocks"));  // 900 of 960
+  result.recommended = 3;
+  explain(result);
+  EXPECT_THAT(result.reason, testing::HasSubstr("with 8 slots"));
 }
 
 }  // namespace
