@@ -77,6 +77,7 @@ sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& 
   config.load_mode = o.load_mode == "blocking" ? sim::LoadMode::blocking : sim::LoadMode::overlap;
   config.prefix_cache = o.prefix_cache != "off";
   config.use_priorities = o.policy == "priority";
+  if (o.pack) config.admission_order = sim::AdmissionOrder::packed;
   config.t_starve_ns = milliseconds(o.t_starve_ms);
   config.n_starve = o.n_starve;
   config.drain_factor = o.drain_factor;

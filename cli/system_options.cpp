@@ -109,6 +109,7 @@ void add_scheduler_options(CLI::App& app, SystemOptions& o) {
                  "Waiting order: fcfs, or priority (the trace's priorities, lower first)")
       ->capture_default_str()
       ->check(CLI::IsMember({"fcfs", "priority"}));
+  app.add_flag("--pack", o.pack, "Requests for adapters on the GPU are admitted first");
   add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
                    "A request kept waiting this long for a slot reserves one; inf = never");
   add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");

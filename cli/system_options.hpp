@@ -47,6 +47,7 @@ struct SystemOptions {
   std::vector<std::string> pins;      ///< names of adapters
   std::string load_mode = "overlap";  ///< overlap, blocking
   std::string policy = "priority";    ///< fcfs, priority
+  bool pack = false;                  ///< packed admission
   std::string prefix_cache = "hash";  ///< hash, off
   int64_t t_starve_ms = 3000;         ///< INT64_MAX = off
   int64_t n_starve = 64;              ///< 0 = always, INT64_MAX = off

@@ -256,14 +256,35 @@ std::vector<uint64_t> NaiveScheduler::waiting() const {
   return ids;
 }
 
+// [7.23]: the base model, adapters on the GPU and those with a reserving request first.
+NaiveScheduler::Ids NaiveScheduler::walk_order() const {
+  Ids ids = waiting();
+  if (config_.admission_order == AdmissionOrder::arrival) return ids;
+  const auto reserves = [&](Uid uid) {
+    return std::ranges::any_of(ids, [&](uint64_t id) {
+      return requests.at(id).uid == uid && requests.at(id).reservation >= 0;
+    });
+  };
+  Ids order = ids;
+  std::ranges::stable_sort(order, {}, [&](uint64_t id) {
+    const Request& r = requests.at(id);
+    const bool packed = r.uid == 0 || tiers.on_gpu(r.uid) || reserves(r.uid);
+    return std::tuple(r.priority, !r.preempted, !packed);
+  });
+  return order;
+}
+
 void NaiveScheduler::walk(int64_t now_ns) {
   if (waiting().empty()) return;
   reserve(now_ns);
   drain(now_ns);
   std::vector<Uid> rejected;
-  for (const uint64_t id : waiting()) {
-    if (budget_ == 0 || running.size() >= config_.max_num_seqs) return;
-    Request& r = requests.at(id);
+  const Ids in_order = waiting(), order = walk_order();
+  Ids admitted;
+  size_t next = 0;
+  for (; next < order.size(); ++next) {
+    if (budget_ == 0 || running.size() >= config_.max_num_seqs) break;
+    Request& r = requests.at(order[next]);
     if (!gate_passes(r, rejected)) {
       rejected.push_back(r.uid);
       if (r.rejections++ == 0) r.first_rejection_ns = now_ns;
@@ -274,7 +295,24 @@ void NaiveScheduler::walk(int64_t now_ns) {
       tiers.promise(r.uid);
       continue;
     }
-    if (!admit(r, now_ns)) return;
+    if (!admit(r, now_ns)) break;
+    admitted.push_back(r.id);
+  }
+  count_overtaken({order.begin() + std::ptrdiff_t(next), order.end()}, admitted, in_order, now_ns);
+}
+
+// [7.23]: one that was not reached, or stopped the walk, while another behind it was admitted.
+void NaiveScheduler::count_overtaken(const Ids& missed, const Ids& admitted, const Ids& in_order,
+                                     int64_t now_ns) {
+  const auto place = [&](uint64_t id) {
+    return std::ranges::find(in_order, id) - in_order.begin();
+  };
+  for (const uint64_t id : missed) {
+    Request& r = requests.at(id);
+    const bool overtaken =
+        std::ranges::any_of(admitted, [&](uint64_t other) { return place(other) > place(id); });
+    if (!overtaken || r.uid == 0) continue;
+    if (r.rejections++ == 0) r.first_rejection_ns = now_ns;
   }
 }
 

@@ -63,7 +63,9 @@ class NaiveScheduler {
   void schedule_running(int64_t now_ns);
   bool schedule(uint64_t id, int64_t now_ns);
   void preempt(uint64_t id, int64_t now_ns);
+  Ids walk_order() const;
   void walk(int64_t now_ns);
+  void count_overtaken(const Ids& missed, const Ids& admitted, const Ids& in_order, int64_t now_ns);
   void reserve(int64_t now_ns);
   void drain(int64_t now_ns);
   bool outranks_reservation(Uid uid) const;

@@ -151,6 +151,38 @@ RC_GTEST_PROP(Fairness, NobodyWaitsLongerThanTheBound, ()) {
   late.require_at_most(bound);
 }
 
+// P58 with packed admission [7.23]: the late adapter has a place to come to, but each seat that
+// comes free goes to a younger request of adapter 1, which is on the GPU, until the late one
+// reserves. A seat comes free within `longest` steps; each time the late request is overtaken, or
+// admitted.
+RC_GTEST_PROP(Fairness, PackedAdmissionKeepsNobodyOutForEver, ()) {
+  const uint64_t seed = *seeds();
+  RC_LOG() << "REPRO: packed seed " << seed << '\n';
+  Draw draw(seed);
+  SchedulerConfig config = Stream::config(draw);
+  config.residency.max_loras = int32_t(draw.between(2, 4));
+  config.max_num_seqs = uint32_t(draw.between(1, 3));
+  config.admission_order = AdmissionOrder::packed;
+  Stream engine(draw, config);
+  constexpr size_t kMostWaiting = 4;
+  const uint32_t max_new = uint32_t(draw.between(1, 12)), longest = 4 + max_new;
+  const int64_t bound = (config.n_starve + 1) * longest +
+                        bound_of(config, 1, int64_t{kMostWaiting}, max_new, longest);
+  constexpr int64_t kArrival = 20;
+  uint64_t late = 0;
+  int64_t num_overtaking = 0;
+  for (int64_t step = 0; step < kArrival + bound; ++step) {
+    if (step == kArrival) late = engine.submit(2, 1, 1);
+    while (engine.scheduler_.waiting().size() < kMostWaiting) {
+      engine.submit(1, uint32_t(draw.between(1, 4)), uint32_t(draw.between(1, max_new)));
+    }
+    engine.step();
+    if (step >= kArrival && engine.waits(late)) ++num_overtaking;
+  }
+  RC_ASSERT(!engine.waits(late));
+  RC_CLASSIFY(num_overtaking > 0, "was overtaken");
+}
+
 // P58 with priorities: one or two urgent requests, each of an adapter of its own, under the same
 // streams. Base traffic uses up the budget of every walk, so that the two of the lowest priority,
 // which reserve long before, are never reached. Only the urgent ones count in the bound.

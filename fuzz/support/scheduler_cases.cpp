@@ -26,6 +26,7 @@ SchedulerConfig random_scheduler_config(Draw& draw) {
   }
   c.load_mode = draw.one_of({LoadMode::overlap, LoadMode::blocking});
   c.pack = draw.one_of({PackMode::off, PackMode::prefill_only, PackMode::on});
+  c.admission_order = draw.one_in(3) ? AdmissionOrder::packed : AdmissionOrder::arrival;
   c.prefix_cache = !draw.one_in(5);
   c.use_priorities = !draw.one_in(4);
   c.n_starve = draw.one_of<int64_t>({0, 1, 2, 5, 64, kOff});

@@ -16,7 +16,10 @@ const StepPlan& Scheduler::plan(int64_t now_ns) {
 
   schedule_running(now_ns);
   const bool walks = !preempted_in_plan_ && !waiting_.empty();
-  if (walks) starvation_.begin_walk(running_, now_ns);
+  if (walks) {
+    starvation_.begin_walk(running_, now_ns);
+    walk_order_.begin_walk();
+  }
   const uint64_t num_changes_before = num_changes();
   if (walks) starvation_.end_walk(visit_candidates(now_ns), now_ns);
   if (!plan_.empty()) begin_step();

@@ -43,14 +43,16 @@ enum class SubmitStatus : uint8_t {
 };
 const char* describe(SubmitStatus status);
 
-/// Place in the waiting order: by priority, preempted ones first, then arrival.
+/// Place in the waiting order: by priority, preempted ones first, then arrival. Only WalkOrder sets
+/// `not_packed`.
 struct WaitKey {
   int32_t priority = 0;
   uint32_t not_preempted = 1;
+  bool not_packed = false;
   uint64_t arrival_seq = 0;
   auto operator<=>(const WaitKey&) const = default;
   /// Comes before every request.
-  static constexpr WaitKey before_all() { return {INT32_MIN, 0, 0}; }
+  static constexpr WaitKey before_all() { return {INT32_MIN, 0, false, 0}; }
 };
 
 /// Place in the order of reservations: by priority, then by number.

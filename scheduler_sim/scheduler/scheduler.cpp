@@ -124,7 +124,7 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
   r.publish_prefix = config_.prefix_cache && !spec.disable_prefix_cache;
   r.tokens.assign(spec.tokens.begin(), spec.tokens.end());
   r.stop_tokens.assign(spec.stop_tokens.begin(), spec.stop_tokens.end());
-  r.wait_key = {r.priority, 1, r.arrival_seq};
+  r.wait_key = {.priority = r.priority, .arrival_seq = r.arrival_seq};
   if (r.publish_prefix) {
     for (const uint64_t content : spec.block_contents) {
       r.keys.push_back(

@@ -16,6 +16,7 @@
 #include "scheduler_sim/scheduler/starvation.hpp"
 #include "scheduler_sim/scheduler/step_plan.hpp"
 #include "scheduler_sim/scheduler/waiting.hpp"
+#include "scheduler_sim/scheduler/walk_order.hpp"
 
 namespace loratory::sim {
 
@@ -123,7 +124,7 @@ class Scheduler {
   void remove_row(RequestRef ref);
 
   // plan: waiting requests (walk.cpp)
-  std::optional<WaitKey> visit_candidates(int64_t now_ns);
+  WalkEnd visit_candidates(int64_t now_ns);
   void collect_candidates();
   void push_candidate(RequestRef ref);
   bool is_walk_over() const { return budget_ == 0 || running_.size() >= config_.max_num_seqs; }
@@ -180,7 +181,8 @@ class Scheduler {
   std::unordered_map<uint64_t, RequestRef> by_id_;
   std::vector<RequestRef> running_;  // in admission order
   WaitingSet waiting_{requests_};
-  Starvation starvation_{config_, residency_, requests_, waiting_, notes_};
+  WalkOrder walk_order_{config_, residency_, waiting_};
+  Starvation starvation_{config_, residency_, requests_, waiting_, walk_order_, notes_};
   uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;
 
   ResidencyActions starts_;

@@ -14,6 +14,8 @@ enum class LoadMode : uint8_t {
 };
 /// When the rows of a step are sorted by adapter.
 enum class PackMode : uint8_t { off, prefill_only, on };
+/// Whom a walk visits first: the oldest, or requests for adapters on the GPU [7.23].
+enum class AdmissionOrder : uint8_t { arrival, packed };
 
 /// The defaults and limits are those of docs/scheduler.md, part "Defaults".
 struct SchedulerConfig {
@@ -27,6 +29,7 @@ struct SchedulerConfig {
   uint32_t max_model_len = std::numeric_limits<uint32_t>::max();  ///< prompt + output, in tokens
   LoadMode load_mode = LoadMode::overlap;
   PackMode pack = PackMode::prefill_only;
+  AdmissionOrder admission_order = AdmissionOrder::arrival;
   bool prefix_cache = true;
   bool use_priorities = true;           ///< false: first come, first served
   int64_t t_starve_ns = 3'000'000'000;  ///< since the first rejection; kNever = off

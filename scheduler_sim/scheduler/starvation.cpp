@@ -110,17 +110,22 @@ AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) 
 
 // An adapter claims a place with its first request that passes the gate, and keeps the claim: so a
 // request was turned away exactly if its adapter has none now, or drains and the request is too
-// long.
+// long. Of those that a packed walk did not get past, the overtaken ones were turned away [7.23];
+// by arrival nobody is overtaken.
 template <typename Act>
 void Starvation::for_each_turned_away(Act act) {
   for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
     Request& r = requests_[ref];
-    if (walk_end_ && r.wait_key >= *walk_end_) return;
+    if (walk_end_.stop && order_.place(r) >= *walk_end_.stop) {
+      if (order_.is_by_arrival()) return;
+      if (r.wait_key < walk_end_.last_admitted) act(r);
+      continue;
+    }
     if (!residency_.claims_place(r.adapter) || outlasts_drain(r)) act(r);
   }
 }
 
-void Starvation::end_walk(const std::optional<WaitKey>& end, int64_t now_ns) {
+void Starvation::end_walk(const WalkEnd& end, int64_t now_ns) {
   walk_end_ = end;
   if (is_off()) return;
   for_each_turned_away([&](Request& r) {

@@ -10,6 +10,7 @@
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
 #include "scheduler_sim/scheduler/step_plan.hpp"
 #include "scheduler_sim/scheduler/waiting.hpp"
+#include "scheduler_sim/scheduler/walk_order.hpp"
 
 namespace loratory::sim {
 
@@ -31,16 +32,17 @@ class Starvation {
  public:
   /// Everything outlives this object.
   Starvation(const SchedulerConfig& config, const Residency& residency,
-             std::vector<Request>& requests, WaitingSet& waiting, DecisionNotes& notes)
+             std::vector<Request>& requests, WaitingSet& waiting, const WalkOrder& order,
+             DecisionNotes& notes)
       : config_(config),
         residency_(residency),
         requests_(requests),
         waiting_(waiting),
+        order_(order),
         notes_(notes) {}
 
   void begin_walk(const std::vector<RequestRef>& running, int64_t now_ns);
-  /// `end`: the first request that the walk did not get past; empty if it came to the end.
-  void end_walk(const std::optional<WaitKey>& end, int64_t now_ns);
+  void end_walk(const WalkEnd& end, int64_t now_ns);
   /// The effect of `num_walks` that are the last one again.
   void repeat_walk(int64_t num_walks);
   /// Shortens the stretch, so that nobody begins to reserve in it.
@@ -77,6 +79,7 @@ class Starvation {
   const Residency& residency_;
   std::vector<Request>& requests_;
   WaitingSet& waiting_;
+  const WalkOrder& order_;
   DecisionNotes& notes_;
 
   std::optional<Reserved> reserved_;  // it has the reservation, as of the last walk's begin
@@ -85,7 +88,7 @@ class Starvation {
   Uid draining_uid_ = kBaseUid;  // known even if its unload completed before the drain ended
   int64_t drain_left_ = 0;
   std::pair<uint64_t, int32_t> drain_checked_at_;  // number of claim changes, priority
-  std::optional<WaitKey> walk_end_;                // of the last walk
+  WalkEnd walk_end_;                               // of the last walk
   std::vector<int64_t> largest_remaining_;         // scratch of first_to_be_done, by AdapterRef
 };
 

@@ -20,9 +20,19 @@ bool Scheduler::gate_rejects(const Request& r) const {
   return is_full || starvation_.keeps_place_from(r);
 }
 
+// A reservation packs its adapter too, so that nobody is overtaken for ever.
+void WalkOrder::begin_walk() {
+  if (is_by_arrival()) return;
+  packed_.assign(residency_.ref_limit(), false);
+  for (const AdapterRef adapter : waiting_.adapters()) {
+    if (adapter != kBaseRef) packed_[adapter] = residency_.ready(adapter);
+  }
+  for (const auto& [key, adapter] : waiting_.reserving()) packed_[adapter] = true;
+}
+
 void Scheduler::push_candidate(RequestRef ref) {
   if (ref == kNoRequest) return;
-  heap_.emplace_back(requests_[ref].wait_key, ref);
+  heap_.emplace_back(walk_order_.place(requests_[ref]), ref);
   std::ranges::push_heap(heap_, std::greater<>{});
 }
 
@@ -37,11 +47,11 @@ void Scheduler::collect_candidates() {
   for (const AdapterRef adapter : residency_.claimants()) push_candidate(waiting_.head(adapter));
 }
 
-// Merges the queues of the candidates in waiting order. A queue whose head is turned away as a
-// whole (no place, or its adapter is still on its way to the GPU) is dropped. Returns the place at
-// which the walk stopped, empty if it came to the end.
-std::optional<WaitKey> Scheduler::visit_candidates(int64_t now_ns) {
-  if (is_walk_over()) return WaitKey::before_all();
+// Merges the queues of the candidates in the walk's order. A queue whose head is turned away as a
+// whole (no place, or its adapter is still on its way to the GPU) is dropped.
+WalkEnd Scheduler::visit_candidates(int64_t now_ns) {
+  WalkEnd end;
+  if (is_walk_over()) return {.stop = WaitKey::before_all(), .last_admitted = {}};
   collect_candidates();
   while (!heap_.empty()) {
     std::ranges::pop_heap(heap_, std::greater<>{});
@@ -62,12 +72,17 @@ std::optional<WaitKey> Scheduler::visit_candidates(int64_t now_ns) {
     }
     if (!try_admit(ref, now_ns)) {
       walk_stopped_at_drain_ = drains;
-      return key;
+      end.stop = key;
+      return end;
     }
-    if (is_walk_over()) return key;
+    end.last_admitted = std::max(end.last_admitted, std::optional(r.wait_key));
+    if (is_walk_over()) {
+      end.stop = key;
+      return end;
+    }
     push_candidate(next);
   }
-  return std::nullopt;
+  return end;
 }
 
 // All or nothing: on shortage no count, reference or order has changed.

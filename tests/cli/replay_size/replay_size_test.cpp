@@ -52,6 +52,11 @@ TEST_F(ReplayAndSize, PoliciesOfTheTiersReachTheReplay) {
     EXPECT_NE(other["event_log_hash"], plain["event_log_hash"]) << flags;
     EXPECT_EQ(other["completed"], plain["completed"]) << flags;
   }
+  // The order of admission shows where seats are few.
+  const json few = replay(small + "--max-num-seqs 4");
+  const json packed = replay(small + "--max-num-seqs 4 --pack");
+  EXPECT_NE(packed["event_log_hash"], few["event_log_hash"]);
+  EXPECT_EQ(packed["completed"], few["completed"]);
 }
 
 TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {

@@ -218,5 +218,44 @@ TEST(Walk, LongPromptsAreCutAtTheThreshold) {
   EXPECT_THAT(e.step(), ElementsAre(Pair('a', 1)));
 }
 
+// One seat. Adapter 1 has a slot, 2 has none; b is older than every request for 1.
+SchedulerConfig one_seat(AdmissionOrder order) {
+  SchedulerConfig c = Engine::config(2);
+  c.max_num_seqs = 1;
+  c.n_starve = 2;
+  c.t_starve_ns = SchedulerConfig::kNever;
+  c.admission_order = order;
+  return c;
+}
+
+std::string order_of_admission(AdmissionOrder order) {
+  Engine e(one_seat(order));
+  e.preload(2);
+  e.submit('a', 1, 1, 1), e.step();
+  e.submit('b', 2, 1, 1);
+  for (const char id : {'c', 'd', 'e'}) e.submit(id, 1, 1, 1);
+  std::string seats;
+  while (e.scheduler.num_live() > 0) seats += e.step().front().first;
+  return seats;
+}
+
+// In arrival order b is next. Packed, it is overtaken twice and then reserves.
+TEST(Walk, PackedAdmissionPutsAdaptersOnTheGpuFirst) {  // [7.23]
+  EXPECT_EQ(order_of_admission(AdmissionOrder::arrival), "bcde");
+  EXPECT_EQ(order_of_admission(AdmissionOrder::packed), "cdbe");
+}
+
+// The base model is packed, lower priorities are not overtaken by packed ones behind them.
+TEST(Walk, PackedAdmissionKeepsPriorities) {  // [7.23]
+  Engine e(one_seat(AdmissionOrder::packed));
+  e.preload(2);
+  e.submit('a', 1, 1, 1), e.step();
+  e.submit('b', 2, 1, 1, /*priority=*/0), e.submit('c', 1, 1, 1, /*priority=*/1);
+  e.submit('z', 0, 1, 1, /*priority=*/0);
+  std::string seats;
+  while (e.scheduler.num_live() > 0) seats += e.step().front().first;
+  EXPECT_EQ(seats, "zbc");
+}
+
 }  // namespace
 }  // namespace loratory::sim
