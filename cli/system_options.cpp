@@ -109,7 +109,7 @@ void add_scheduler_options(CLI::App& app, SystemOptions& o) {
                  "Waiting order: fcfs, or priority (the trace's priorities, lower first)")
       ->capture_default_str()
       ->check(CLI::IsMember({"fcfs", "priority"}));
-  app.add_flag("--pack", o.pack, "Requests for adapters on the GPU are admitted first");
+  app.add_flag("--pack", o.pack, "Admit requests for adapters on the GPU first");
   add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
                    "A request kept waiting this long for a slot reserves one; inf = never");
   add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");
@@ -124,12 +124,12 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
       ->capture_default_str()
       ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
   app.add_option("--cpu-eviction", o.cpu_eviction,
-                 "Who leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)")
+                 "Which adapter leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)")
       ->capture_default_str()
       ->check(CLI::IsMember({"idle-first", "gpu-last", "lru"}));
   app.add_flag("--no-prefetch", o.no_prefetch,
-               "Adapters are read from disk when they get a slot, not when a request arrives");
-  app.add_option("--pin", o.pins, "Adapters that stay on the GPU, by name: --pin a,b or repeated")
+               "Load adapters when they get a slot, not when a request arrives");
+  app.add_option("--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag")
       ->delimiter(',');
   app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
       ->capture_default_str()
