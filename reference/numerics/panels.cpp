@@ -113,8 +113,8 @@ void multiply_with(const Kernels& kernel, const Panels& matrix, const float* vec
 
 void multiply_in_order(const Panels& matrix, const float* vectors, int64_t num_vectors,
                        float* out) {
-  static const Kernels best = kernels();
-  multiply_with(best, matrix, vectors, num_vectors, out);
+  static const Kernels kBest = kernels();
+  multiply_with(kBest, matrix, vectors, num_vectors, out);
 }
 
 void multiply_in_order_without_avx2(const Panels& matrix, const float* vectors, int64_t num_vectors,

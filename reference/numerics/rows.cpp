@@ -60,12 +60,12 @@ template <Dtype kDtype>
 struct OneByte {
   using Bits = uint8_t;
   static float decode(Bits bits) {
-    static const std::array<float, 256> numbers = [] {
+    static const std::array<float, 256> kNumbers = [] {
       std::array<float, 256> all{};
       for (uint32_t b = 0; b < 256; ++b) all[b] = float(reference::decode(kDtype, b));
       return all;
     }();
-    return numbers[bits];
+    return kNumbers[bits];
   }
   static Bits encode(float value) { return Bits(reference::encode(kDtype, value)); }
 };
