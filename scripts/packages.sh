@@ -12,6 +12,7 @@ packages=(
   zlib1g-dev libzstd-dev                              # .gz and .zst traces
   libxxhash-dev librandom123-dev                      # XXH3, counter-based random numbers
   libgtest-dev libgmock-dev librapidcheck-dev         # tests and properties
+  clang-tidy                                          # a test
   libbenchmark-dev                                    # bench/
 )
 
