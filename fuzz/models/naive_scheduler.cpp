@@ -318,7 +318,7 @@ void NaiveScheduler::count_overtaken(const Ids& missed, const Ids& admitted, con
 
 // [7.10] (a) and (b).
 void NaiveScheduler::reserve(int64_t now_ns) {
-  constexpr int64_t kOff = SchedulerConfig::kNever;
+  constexpr int64_t kOff = kNever;
   for (const uint64_t id : waiting()) {
     Request& r = requests.at(id);
     if (r.reservation >= 0 || r.uid == 0) continue;

@@ -38,7 +38,7 @@ class Stream {
     c.max_num_seqs = 256;
     c.load_mode = draw.one_of({LoadMode::overlap, LoadMode::blocking});
     c.n_starve = draw.one_of<int64_t>({0, 1, 5, 20});
-    c.t_starve_ns = SchedulerConfig::kNever;
+    c.t_starve_ns = kNever;
     c.drain_factor = draw.one_of({0.0, 1.0, 1.2, 2.0});
     return c;
   }

@@ -316,8 +316,8 @@ class Pair {
       RC_ASSERT(r.end_at_commit == expected.ends_at_commit);
       if (expected.running) continue;
       RC_ASSERT(r.reservation == expected.reservation);
-      const bool counts = config_.n_starve != SchedulerConfig::kNever ||
-                          config_.t_starve_ns != SchedulerConfig::kNever;
+      const bool counts = config_.n_starve != kNever ||
+                          config_.t_starve_ns != kNever;
       if (expected.reservation >= 0 || !counts) continue;
       RC_ASSERT(r.num_rejections == expected.rejections);
       RC_ASSERT(r.first_rejection_ns == expected.first_rejection_ns);

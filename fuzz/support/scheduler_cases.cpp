@@ -3,7 +3,7 @@
 namespace loratory::sim {
 
 SchedulerConfig random_scheduler_config(Draw& draw) {
-  constexpr int64_t kOff = SchedulerConfig::kNever;
+  constexpr int64_t kOff = kNever;
   SchedulerConfig c;
   c.residency.max_loras = int32_t(draw.between(1, 4));
   c.residency.max_cpu_loras = c.residency.max_loras + int32_t(draw(4));

@@ -19,7 +19,7 @@ struct Moment {
     operations,   ///< aborts, unloads, pins: an operator's calls
     plan,         ///< the next step is planned, if none is in flight
   };
-  int64_t time_ns = Completion::kNever;
+  int64_t time_ns = kNever;
   Phase phase = Phase::arrivals;
 
   auto operator<=>(const Moment&) const = default;

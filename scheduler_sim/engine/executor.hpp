@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "scheduler_sim/scheduler/scheduler.hpp"
+#include "scheduler_sim/time.hpp"
 
 namespace loratory::sim {
 
@@ -11,8 +11,6 @@ namespace loratory::sim {
 /// before the step.
 struct Completion {
   enum class Kind : uint8_t { load, copy, step, none };
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
   int64_t time_ns = kNever;
   Kind kind = Kind::none;
 };

@@ -29,7 +29,7 @@ Completion CostExecutor::next(int64_t until_ns) {
 }
 
 StepResult CostExecutor::end_step(const StepPlan&, const Scheduler&) {
-  step_end_ns_ = Completion::kNever;
+  step_end_ns_ = kNever;
   return {};
 }
 

@@ -40,7 +40,7 @@ class CostExecutor final : public Executor {
   const StepTimeModel& model_;
   DiskChannel disk_;
   CopyChannel copies_;
-  int64_t step_end_ns_ = Completion::kNever;
+  int64_t step_end_ns_ = kNever;
   BatchShape shape_;
   std::vector<int64_t> seen_;  // by AdapterRef: the last shape_of call that met it
   int64_t call_ = 0;

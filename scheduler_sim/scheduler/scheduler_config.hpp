@@ -5,6 +5,7 @@
 #include <string>
 
 #include "scheduler_sim/residency/residency.hpp"
+#include "scheduler_sim/time.hpp"
 
 namespace loratory::sim {
 
@@ -36,7 +37,6 @@ struct SchedulerConfig {
   int64_t n_starve = 64;                ///< walks; kNever = off, 0 = always
   double drain_factor = 1.2;            ///< length of a drain in longest remaining outputs, >= 0
 
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   /// One sentence naming the first setting that is out of its limits, empty if all are legal.
   std::string problem() const;
 };

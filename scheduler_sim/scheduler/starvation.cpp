@@ -5,11 +5,6 @@
 #include <utility>
 
 namespace loratory::sim {
-namespace {
-
-constexpr int64_t kNever = SchedulerConfig::kNever;
-
-}  // namespace
 
 bool Starvation::is_off() const {
   return config_.n_starve == kNever && config_.t_starve_ns == kNever;

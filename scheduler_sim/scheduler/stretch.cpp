@@ -13,7 +13,7 @@ bool Scheduler::repeats_last_step() const {
 
 Stretch Scheduler::stretch() const {
   if (!repeats_last_step()) return {};
-  Stretch s{SchedulerConfig::kNever, SchedulerConfig::kNever};
+  Stretch s{kNever, kNever};
   for (const RequestRef ref : running_) {
     s.num_steps = std::min<int64_t>(s.num_steps, int64_t{requests_[ref].num_remaining()} - 1);
   }

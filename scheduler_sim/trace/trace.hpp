@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "scheduler_sim/time.hpp"
+
 namespace loratory::sim {
 
 /// Index into Trace::adapters; kBaseModel means "no adapter".
 using AdapterIndex = uint32_t;
 inline constexpr AdapterIndex kBaseModel = std::numeric_limits<uint32_t>::max();
-inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 /// One request of a trace, 48 bytes. The order of requests in a Trace is the order of arrival;
 /// requests with equal times keep file order.

@@ -133,7 +133,7 @@ TEST(Walk, LowerPriorityNumbersGoFirst) {
 TEST(Walk, SteadyStreamDoesNotStarveAnotherAdapter) {
   SchedulerConfig c = Engine::config(1);
   c.n_starve = 4;
-  c.t_starve_ns = SchedulerConfig::kNever;
+  c.t_starve_ns = kNever;
   Engine e(c);
   e.preload(2);
   e.submit('!', 1, 1, 8), e.step();
@@ -223,7 +223,7 @@ SchedulerConfig one_seat(AdmissionOrder order) {
   SchedulerConfig c = Engine::config(2);
   c.max_num_seqs = 1;
   c.n_starve = 2;
-  c.t_starve_ns = SchedulerConfig::kNever;
+  c.t_starve_ns = kNever;
   c.admission_order = order;
   return c;
 }
