@@ -150,7 +150,7 @@ class LayerParser {
       return shared(&kSharedRouter);
     }
     if (parts_.size() == 2 && at(0) == "mlp") {
-      if (shapes_.intermediate == 0) unknown_key(key_, "the model has no dense MLP");
+      require_dense_mlp();
       return named(find_name(kMlp, at(1)));
     }
     unknown_key(key_, "does not name a module of a decoder layer");
@@ -164,15 +164,31 @@ class LayerParser {
     return {layer_, name->projection, -1, name->packing};
   }
 
+  // What only some layers have is refused in the others: it would load and then do nothing.
+  void require_experts() const {
+    if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
+    if (!shapes_.layer_has_experts.empty() && !shapes_.layer_has_experts[size_t(layer_)]) {
+      unknown_key(key_, fmt::format("layer {} has a dense MLP and no experts", layer_));
+    }
+  }
+
+  void require_dense_mlp() const {
+    if (shapes_.intermediate == 0) unknown_key(key_, "the model has no dense MLP");
+    if (!shapes_.layer_has_experts.empty() && shapes_.layer_has_experts[size_t(layer_)]) {
+      unknown_key(key_, fmt::format("layer {} has experts and no dense MLP", layer_));
+    }
+  }
+
   ModuleRef shared(const Named* name) const {
     if (shapes_.shared_expert_intermediate == 0) {
       unknown_key(key_, "the model has no shared expert");
     }
+    require_experts();
     return named(name);
   }
 
   ModuleRef router() const {
-    if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
+    require_experts();
     if (!shapes_.router_has_lora) {
       unsupported("router", key_, "LoRA on the router of a MoE layer",
                   "train with its name in exclude_modules, or merge the adapter into its base");
@@ -181,7 +197,7 @@ class LayerParser {
   }
 
   ModuleRef expert() const {
-    if (shapes_.num_experts == 0) unknown_key(key_, "the model has no experts");
+    require_experts();
     if (parts_.size() == 2) return {layer_, Projection::kDown, -1, Packing::kOuterParameter};
     if (parts_.size() == 3 && at(2) == "base_layer") {
       return {layer_, Projection::kGate, -1, Packing::kInnerParameter};

@@ -16,6 +16,7 @@ BaseModelShapes base_model_shapes(const ModelConfig& config) {
   shapes.kv_size = config.num_kv_heads * config.head_dim;
   shapes.o_input = shapes.q_size;
   shapes.intermediate = some_dense ? config.intermediate : 0;
+  if (some_dense && config.num_experts > 0) shapes.layer_has_experts = has_experts;
   shapes.vocab = config.vocab;
   shapes.num_experts = config.num_experts;
   shapes.expert_intermediate = config.num_experts == 0 ? 0 : config.expert_intermediate;

@@ -196,5 +196,22 @@ TEST(AdapterKey, HintsSayWhatToDo) {
               HasSubstr("call it 'base_model.model.model.embed_tokens.lora_embedding_A'"));
 }
 
+// [4.9]: what another layer of the model has would load here, and then do nothing.
+TEST(AdapterKey, ALayerHasExpertsOrADenseMlp) {
+  BaseModelShapes shapes = small_model();
+  shapes.layer_has_experts = std::vector<bool>(size_t(shapes.num_layers), true);
+  shapes.layer_has_experts[1] = false;
+  const auto reading = [&](const std::string& module) {
+    return reading_of("base_model.model.model.layers." + module + ".lora_A.weight", shapes);
+  };
+  EXPECT_EQ(reading("1.mlp.up_proj"), "layer 1 up_proj: A");
+  EXPECT_EQ(reading("0.mlp.up_proj"), "E_KEY");
+  EXPECT_EQ(reading("0.mlp.experts.2.up_proj"), "layer 0 up_proj of expert 2: A");
+  EXPECT_EQ(reading("1.mlp.experts.2.up_proj"), "E_KEY");
+  EXPECT_EQ(reading("0.mlp.shared_expert.up_proj"), "layer 0 shared_expert.up_proj: A");
+  EXPECT_EQ(reading("1.mlp.shared_expert.up_proj"), "E_KEY");
+  EXPECT_EQ(reading("1.self_attn.q_proj"), "layer 1 q_proj: A");
+}
+
 }  // namespace
 }  // namespace loratory::reference
