@@ -105,18 +105,18 @@ struct Generation {
 void set_arrivals(const GenerateFlags& flags, Generation& generation) {
   sim::GenerateOptions& options = generation.options;
   if (!flags.adapter_rates.empty()) {
-    options.source = sim::ArrivalSource::kAdapterRates;
+    options.source = sim::ArrivalSource::adapter_rates;
     options.adapter_rates = sim::parse_adapter_rates(flags.adapter_rates);
   } else if (flags.arrivals.starts_with(kTracePrefix)) {
-    options.source = sim::ArrivalSource::kTrace;
+    options.source = sim::ArrivalSource::trace;
     generation.arrivals_from = sim::read_trace(flags.arrivals.substr(kTracePrefix.size()));
     options.arrivals_from = &*generation.arrivals_from;
   } else if (!flags.arrivals.empty()) {
     options.source =
-        flags.per_adapter ? sim::ArrivalSource::kPerAdapter : sim::ArrivalSource::kShared;
+        flags.per_adapter ? sim::ArrivalSource::per_adapter : sim::ArrivalSource::shared;
     options.arrivals = sim::parse_arrival_law(flags.arrivals);
-  } else if (options.popularity.kind == sim::PopularityKind::kServegen) {
-    options.source = sim::ArrivalSource::kClients;
+  } else if (options.popularity.kind == sim::PopularityKind::servegen) {
+    options.source = sim::ArrivalSource::clients;
   } else {
     throw InputError("--arrivals", "the law of arrivals is missing",
                      "give poisson:RATE, gamma:RATE:CV or trace:FILE");

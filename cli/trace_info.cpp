@@ -30,7 +30,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
     int64_t value = 0;
     if (text == "inf") {
       blocks.push_back(sim::kUnboundedBlocks);
-    } else if (sim::parse_integer(text, value) == sim::Parse::kGood && value >= 0) {
+    } else if (sim::parse_integer(text, value) == sim::Parse::good && value >= 0) {
       blocks.push_back(uint64_t(value));
     } else {
       throw InputError("--reuse", fmt::format("'{}' is not a number of blocks", text),

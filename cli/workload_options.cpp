@@ -14,8 +14,8 @@ namespace loratory::cli {
 
 bool AdapterOptions::are_given() const {
   const sim::PopularityKind kind = sim::parse_popularity(popularity).kind;
-  return num_adapters != 0 || kind == sim::PopularityKind::kWeights ||
-         kind == sim::PopularityKind::kServegen;
+  return num_adapters != 0 || kind == sim::PopularityKind::weights ||
+         kind == sim::PopularityKind::servegen;
 }
 
 std::vector<uint32_t> AdapterOptions::ranks_or_default() const {

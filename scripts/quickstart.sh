@@ -4,9 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-scripts/packages.sh
+scripts/packages.sh --program
 echo "build: the program, into build/release"
-cmake --preset release --log-level=WARNING
+cmake --preset release --log-level=WARNING -DLORATORY_BUILD_TESTS=OFF -DLORATORY_BUILD_BENCH=OFF
 cmake --build --preset release --target loratory
 
 out=out/quickstart

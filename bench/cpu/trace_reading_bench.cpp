@@ -77,9 +77,8 @@ class BenchTrace {
 void read(benchmark::State& state, const std::filesystem::path& path) {
   size_t num_requests = 0;
   for (auto _ : state) num_requests += read_trace(path.string()).requests.size();
-  state.SetItemsProcessed(static_cast<int64_t>(num_requests));
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) *
-                          static_cast<int64_t>(std::filesystem::file_size(path)));
+  state.SetItemsProcessed(int64_t(num_requests));
+  state.SetBytesProcessed(int64_t(state.iterations()) * int64_t(std::filesystem::file_size(path)));
 }
 
 void BM_ReadMooncakeJsonl(benchmark::State& state) {
@@ -100,7 +99,7 @@ void BM_PrefixReuse(benchmark::State& state) {
   const Trace trace = read_trace(file.path().string());
   const std::vector<uint64_t> capacities = {30'000};
   for (auto _ : state) benchmark::DoNotOptimize(prefix_reuse(trace, capacities));
-  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * trace.block_ids.size()));
+  state.SetItemsProcessed(int64_t(state.iterations() * trace.block_ids.size()));
 }
 BENCHMARK(BM_PrefixReuse)->Unit(benchmark::kMillisecond);
 

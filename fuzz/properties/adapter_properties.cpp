@@ -58,7 +58,7 @@ Tensor any_matrix(Draw& draw, Dtype dtype, Extents shape) {
   Tensor tensor(dtype, std::move(shape));
   for (int64_t i = 0; i < tensor.shape()[0]; ++i) {
     for (int64_t j = 0; j < tensor.shape()[1]; ++j) {
-      tensor.set(static_cast<double>(draw.between(-64, 64)) / 16, i, j);
+      tensor.set(double(draw.between(-64, 64)) / 16, i, j);
     }
   }
   return tensor;
@@ -75,7 +75,7 @@ std::pair<int64_t, double> any_rank(Draw& draw, Written& out, const std::string&
   int64_t rank = 2;
   double alpha = 3;
   if (draw.one_in(2)) out.ranks[path] = rank = draw.between(1, 5);
-  if (draw.one_in(2)) out.alphas[path] = alpha = static_cast<double>(draw.between(-8, 8)) / 4;
+  if (draw.one_in(2)) out.alphas[path] = alpha = double(draw.between(-8, 8)) / 4;
   return {rank, alpha};
 }
 
@@ -117,9 +117,9 @@ void write_parameter(Draw& draw, Written& out, int64_t layer, bool is_down) {
                                                     : n + (is_up ? half : 0);
         for (int64_t j = 0; j < rank; ++j) b.set(one_b.get(n, j), row, j * num_experts + e);
       }
-      const auto projection = is_down ? Projection::kDown
-                              : is_up ? Projection::kUp
-                                      : Projection::kGate;
+      const auto projection = is_down ? Projection::down
+                              : is_up ? Projection::up
+                                      : Projection::gate;
       out.expected.insert({{layer, e, projection}, {rank, alpha, one_a, one_b}});
     }
   }
@@ -136,12 +136,12 @@ void write_layer(Draw& draw, Written& out, int64_t layer) {
     int64_t rows, columns;
   };
   for (const auto& [name, projection, rows, columns] : std::initializer_list<Linear>{
-           {"self_attn.q_proj", Projection::kQ, s.q_size, s.hidden},
-           {"self_attn.k_proj", Projection::kK, s.kv_size, s.hidden},
-           {"self_attn.v_proj", Projection::kV, s.kv_size, s.hidden},
-           {"self_attn.o_proj", Projection::kO, s.hidden, s.o_input},
-           {"mlp.up_proj", Projection::kUp, s.intermediate, s.hidden},
-           {"mlp.down_proj", Projection::kDown, s.hidden, s.intermediate}}) {
+           {"self_attn.q_proj", Projection::q, s.q_size, s.hidden},
+           {"self_attn.k_proj", Projection::k, s.kv_size, s.hidden},
+           {"self_attn.v_proj", Projection::v, s.kv_size, s.hidden},
+           {"self_attn.o_proj", Projection::o, s.hidden, s.o_input},
+           {"mlp.up_proj", Projection::up, s.intermediate, s.hidden},
+           {"mlp.down_proj", Projection::down, s.hidden, s.intermediate}}) {
     if (draw.one_in(2)) continue;
     const std::string path = fmt::format("model.layers.{}.{}", layer, name);
     write_linear(draw, out, path, {layer, -1, projection}, rows, columns);
@@ -165,7 +165,7 @@ Written any_adapter(uint64_t seed) {
   Written out;
   out.shapes = any_model(draw);
   out.use_rslora = draw.one_in(2);
-  write_linear(draw, out, "lm_head", {-1, -1, Projection::kLmHead}, out.shapes.vocab,
+  write_linear(draw, out, "lm_head", {-1, -1, Projection::lm_head}, out.shapes.vocab,
                out.shapes.hidden);
   for (int64_t layer = 0; layer < out.shapes.num_layers; ++layer) write_layer(draw, out, layer);
   out.config_text = fmt::format(
@@ -190,9 +190,8 @@ void require_expected(const Adapter& adapter, const Written& written) {
     const LoraModule* module = adapter.find(id);
     RC_ASSERT(module != nullptr);
     RC_ASSERT(module->rank == expected.rank);
-    const auto r = static_cast<double>(expected.rank);
-    RC_ASSERT(module->scaling ==
-              static_cast<float>(expected.alpha / (written.use_rslora ? std::sqrt(r) : r)));
+    const auto r = double(expected.rank);
+    RC_ASSERT(module->scaling == float(expected.alpha / (written.use_rslora ? std::sqrt(r) : r)));
     require_equal(module->a, expected.a);
     require_equal(module->b, expected.b);
   }
@@ -206,8 +205,8 @@ RC_GTEST_PROP(Adapter, WhatIsSavedIsLoaded, ()) {
   RC_CLASSIFY(written.use_rslora, "rsLoRA");
   RC_CLASSIFY(!written.ranks.empty(), "rank_pattern");
   RC_CLASSIFY(written.expected.size() > 1, "several modules");
-  const std::string folder = fmt::format("{}loratory_adapter_properties_{}", testing::TempDir(),
-                                         static_cast<int>(getpid()));
+  const std::string folder =
+      fmt::format("{}loratory_adapter_properties_{}", testing::TempDir(), int(getpid()));
   save_adapter(folder, parse_adapter_config(written.config_text), written.tensors);
   const Adapter adapter = load_adapter(folder, written.shapes);
   std::filesystem::remove_all(folder);  // the mapping keeps the bytes
@@ -224,9 +223,9 @@ RC_GTEST_PROP(Adapter, DamageIsRefusedWithACode, ()) {
   std::string bytes = write_safetensors(written.tensors);
   Draw draw(c.seed + 1);
   for (int i = 0; i < c.num_ops; ++i) {
-    const auto at = static_cast<size_t>(draw(static_cast<int64_t>(bytes.size())));
+    const auto at = size_t(draw(int64_t(bytes.size())));
     if (draw.one_in(8)) bytes.resize(at + 1);
-    bytes[at] = static_cast<char>(draw.one_in(2) ? "{}[]\":,0919 "[draw(12)] : draw(256));
+    bytes[at] = char(draw.one_in(2) ? "{}[]\":,0919 "[draw(12)] : draw(256));
   }
   bool refused = false;
   try {

@@ -38,9 +38,7 @@ namespace {
 class Draw {
  public:
   explicit Draw(uint64_t seed) : engine_(seed) {}
-  int64_t operator()(int64_t below) {
-    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(below));
-  }
+  int64_t operator()(int64_t below) { return int64_t(engine_() % uint64_t(below)); }
 
  private:
   std::mt19937_64 engine_;
@@ -153,7 +151,7 @@ DiskRun drive(const DiskCase& c, int num_asks, FluidDisk& fluid) {
   DiskRun run;
   Draw draw(c.seed);
   int64_t now_ns = 0;
-  for (uint64_t job = 0; job < static_cast<uint64_t>(c.num_jobs); ++job) {
+  for (uint64_t job = 0; job < uint64_t(c.num_jobs); ++job) {
     now_ns += draw(4) == 0 ? draw(30'000'000) : draw(1000);
     const int64_t bytes = draw(5) == 0 ? draw(3) : draw(20'000'000);
     while (disk.next_completion().time_ns < now_ns) complete_next(disk, num_asks, run);
@@ -178,7 +176,7 @@ RC_GTEST_PROP(DiskChannel, EqualsAFluidSimulation, ()) {
   RC_ASSERT(fluid.ends().size() == run.ends.size());
   for (const auto& [job, end_ns] : run.ends) {
     const long double error = static_cast<long double>(end_ns) - fluid.ends().at(job);
-    RC_LOG() << c << " job " << job << " error " << static_cast<double>(error) << '\n';
+    RC_LOG() << c << " job " << job << " error " << double(error) << '\n';
     RC_ASSERT(error > -0.01L);  // the fluid model's own tolerance
     RC_ASSERT(error < 1.01L);   // a completion is a whole nanosecond
   }
@@ -201,7 +199,7 @@ RC_GTEST_PROP(DiskChannel, EveryByteIsReadAndNoneFasterThanTheBandwidth, ()) {
   const DiskRun run = drive(c, 1, unused);
   RC_CLASSIFY(run.most_active > 1, "shared");
   RC_LOG() << c << '\n';
-  RC_ASSERT(run.ends.size() == static_cast<size_t>(c.num_jobs));
+  RC_ASSERT(run.ends.size() == size_t(c.num_jobs));
   RC_ASSERT(std::ranges::is_sorted(run.order, {}, [&](uint64_t job) { return run.ends.at(job); }));
   // Reads that start and end within an interval went through the disk in that interval.
   for (const auto& [first, begin_ns] : run.starts) {
@@ -312,8 +310,8 @@ RC_GTEST_PROP(StepProfile, TextRoundTrips, ()) {
   StepProfile profile;
   profile.model = *rc::gen::element<std::string>("", "Llama-3.1-8B", "\xC3\xA9\t\"\\");
   profile.source = std::to_string(draw(1000));
-  profile.constant_ns = static_cast<double>(draw(1 << 30)) / 977;
-  for (double& ns : profile.ns_per) ns = static_cast<double>(draw(1 << 20) - (1 << 19)) / 313;
+  profile.constant_ns = double(draw(1 << 30)) / 977;
+  for (double& ns : profile.ns_per) ns = double(draw(1 << 20) - (1 << 19)) / 313;
   RC_ASSERT(parse_step_profile(format_step_profile(profile), "p") == profile);
   RC_ASSERT(ProfileModel(profile).step_ns(random_shape(draw)) >= 1);
 }

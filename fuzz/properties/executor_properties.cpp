@@ -212,13 +212,13 @@ std::vector<reference::LoraSlice> all_slices(const reference::SlotWeights& slots
   const auto add = [&](const reference::LinearRef& linear) {
     for (const reference::LoraSlice& slice : slots.slices(linear)) out.push_back(slice);
   };
-  add({-1, -1, PackedLinear::kLmHead});
+  add({-1, -1, PackedLinear::lm_head});
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    add({layer, -1, PackedLinear::kQkv});
-    add({layer, -1, PackedLinear::kO});
+    add({layer, -1, PackedLinear::qkv});
+    add({layer, -1, PackedLinear::o});
     for (int64_t e = has_dense ? -1 : 0; e < model.num_experts; ++e) {
-      add({layer, e, PackedLinear::kGateUp});
-      add({layer, e, PackedLinear::kDown});
+      add({layer, e, PackedLinear::gate_up});
+      add({layer, e, PackedLinear::down});
     }
   }
   return out;

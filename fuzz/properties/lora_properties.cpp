@@ -38,7 +38,7 @@ bool same_row(const Tensor& left, int64_t l, const Tensor& right, int64_t r) {
 }
 
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {
-  std::vector<int64_t> order(static_cast<size_t>(size));
+  auto order = std::vector<int64_t>(size_t(size));
   std::iota(order.begin(), order.end(), 0);
   sim::Draw draw(seed);
   for (int64_t i = size - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(draw(i + 1))]);

@@ -33,7 +33,7 @@ std::vector<AdapterIndex> make_stream(const Case& c) {
   std::vector<AdapterIndex> stream;
   for (uint32_t i = 0; i < c.num_references; ++i) {
     const double u = draws.unit(i);
-    uint32_t adapter = static_cast<uint32_t>(u * u * u * c.num_adapters);
+    uint32_t adapter = uint32_t(u * u * u * c.num_adapters);
     if (c.pattern == 1 && draws.unit(i / 64, 1) < 0.5) adapter = i % c.num_adapters;
     if (c.pattern == 2) adapter = (adapter / 3 + i / 50 * 7) % c.num_adapters;
     stream.push_back(adapter * 1000 + 17);  // indices need not be dense
@@ -54,13 +54,13 @@ Case arbitrary_case() {
 
 std::vector<int32_t> all_sizes(const Case& c) {
   std::vector<int32_t> sizes;
-  for (int32_t size = 1; size <= static_cast<int32_t>(c.num_adapters) + 2; ++size) {
+  for (int32_t size = 1; size <= int32_t(c.num_adapters) + 2; ++size) {
     sizes.push_back(size);
   }
   return sizes;
 }
 
-enum class Policy { kLru, kFifo, kLfu };
+enum class Policy { lru, fifo, lfu };
 
 // Front = the next to be evicted. LFU counts all uses ever; ties go to the front of the list.
 uint64_t count_misses(const std::vector<AdapterIndex>& stream, size_t size, Policy policy) {
@@ -71,13 +71,13 @@ uint64_t count_misses(const std::vector<AdapterIndex>& stream, size_t size, Poli
     ++uses[adapter];
     const auto it = std::find(residents.begin(), residents.end(), adapter);
     if (it != residents.end()) {
-      if (policy == Policy::kLru) residents.splice(residents.end(), residents, it);
+      if (policy == Policy::lru) residents.splice(residents.end(), residents, it);
       continue;
     }
     ++misses;
     if (residents.size() == size) {
       auto victim = residents.begin();
-      if (policy == Policy::kLfu) {
+      if (policy == Policy::lfu) {
         victim = std::min_element(residents.begin(), residents.end(),
                                   [&](auto a, auto b) { return uses[a] < uses[b]; });
       }
@@ -89,7 +89,7 @@ uint64_t count_misses(const std::vector<AdapterIndex>& stream, size_t size, Poli
 }
 
 double ratio(uint64_t misses, const std::vector<AdapterIndex>& stream) {
-  return stream.empty() ? 0 : static_cast<double>(misses) / static_cast<double>(stream.size());
+  return stream.empty() ? 0 : double(misses) / double(stream.size());
 }
 
 // The fewest misses of any policy, by trying every eviction.
@@ -129,8 +129,8 @@ RC_GTEST_PROP(MissRatioCurve, MattsonEqualsADirectLruForEverySize, ()) {
   const auto stream = make_stream(c);
   const MissRatioCurve curve = lru_curve(stream, all_sizes(c));
   for (size_t i = 0; i < curve.sizes.size(); ++i) {
-    const auto size = static_cast<size_t>(curve.sizes[i]);
-    const double direct = ratio(count_misses(stream, size, Policy::kLru), stream);
+    const auto size = size_t(curve.sizes[i]);
+    const double direct = ratio(count_misses(stream, size, Policy::lru), stream);
     if (curve.miss_ratios[i] != direct) {
       RC_FAIL(fmt::format("{}: size {}: Mattson {}, direct {}", c.repro(), size,
                           curve.miss_ratios[i], direct));
@@ -147,8 +147,8 @@ RC_GTEST_PROP(MissRatioCurve, OptIsNeverWorseThanAnyPolicy, ()) {
   bool beats_all = false;
   for (size_t i = 0; i < sizes.size(); ++i) {
     std::vector<double> others = {top_k.miss_ratios[i]};
-    for (const Policy policy : {Policy::kLru, Policy::kFifo, Policy::kLfu}) {
-      others.push_back(ratio(count_misses(stream, static_cast<size_t>(sizes[i]), policy), stream));
+    for (const Policy policy : {Policy::lru, Policy::fifo, Policy::lfu}) {
+      others.push_back(ratio(count_misses(stream, size_t(sizes[i]), policy), stream));
     }
     const double best = *std::min_element(others.begin(), others.end());
     if (opt.miss_ratios[i] > best) {
@@ -167,7 +167,7 @@ RC_GTEST_PROP(MissRatioCurve, OptEqualsTryingEveryEviction, ()) {
   const auto stream = make_stream(c);
   const MissRatioCurve opt = opt_curve(stream, all_sizes(c));
   for (size_t i = 0; i < opt.sizes.size(); ++i) {
-    const double fewest = ratio(fewest_misses(stream, static_cast<size_t>(opt.sizes[i])), stream);
+    const double fewest = ratio(fewest_misses(stream, size_t(opt.sizes[i])), stream);
     if (opt.miss_ratios[i] != fewest) {
       RC_FAIL(fmt::format("{}: size {}: OPT {}, fewest {}", c.repro(), opt.sizes[i],
                           opt.miss_ratios[i], fewest));
@@ -191,7 +191,7 @@ RC_GTEST_PROP(MissRatioCurve, ReuseDistancesAreTheLruCurveReadBackwards, ()) {
   const auto stream = make_stream(c);
   const MissRatioCurve lru = lru_curve(stream, all_sizes(c));
   for (const auto& [distance, share] : reuse_distance_cdf(stream)) {
-    const auto i = static_cast<size_t>(distance) - 1;
+    const auto i = size_t(distance) - 1;
     RC_ASSERT(std::abs(1 - lru.miss_ratios[i] - share) < 1e-12);
   }
 }

@@ -18,13 +18,13 @@
 namespace loratory::sim {
 namespace {
 
-enum class Content : uint8_t { kNone, kBlocks, kTokens };
+enum class Content : uint8_t { none, blocks, tokens };
 
 struct TraceCase {
   int num_requests = 1;
   int num_adapters = 0;
   int block_tokens = 1;
-  Content content = Content::kNone;
+  Content content = Content::none;
   uint64_t seed = 0;
 };
 
@@ -60,19 +60,19 @@ std::string adapter_name(Dice& dice, size_t index) {
 
 void add_content(const TraceCase& c, Dice& dice, Trace& trace, TraceRequest& request) {
   if (dice.one_in(4)) return;  // unknown content, in a trace that has some
-  if (c.content == Content::kBlocks) {
-    trace.block_tokens = static_cast<uint32_t>(c.block_tokens);
+  if (c.content == Content::blocks) {
+    trace.block_tokens = uint32_t(c.block_tokens);
     request.content_begin = trace.block_ids.size();
     request.content_count = (request.prompt_tokens + trace.block_tokens - 1) / trace.block_tokens;
     const uint64_t hot = dice.below(3);
     for (uint32_t i = 0; i < request.content_count; ++i) {
       trace.block_ids.push_back(dice.one_in(8) ? dice.any() : 100 * hot + i);
     }
-  } else if (c.content == Content::kTokens) {
+  } else if (c.content == Content::tokens) {
     request.content_begin = trace.token_ids.size();
     request.content_count = request.prompt_tokens;
     for (uint32_t i = 0; i < request.content_count; ++i) {
-      trace.token_ids.push_back(static_cast<int32_t>(dice.below(1u << 31)));
+      trace.token_ids.push_back(int32_t(dice.below(1u << 31)));
     }
   }
 }
@@ -80,12 +80,12 @@ void add_content(const TraceCase& c, Dice& dice, Trace& trace, TraceRequest& req
 void add_adapter(const TraceCase& c, Dice& dice, Trace& trace, TraceRequest& request) {
   if (c.num_adapters == 0 || dice.one_in(3)) return;
   const size_t index =
-      std::min<size_t>(dice.below(static_cast<uint64_t>(c.num_adapters)), trace.adapters.size());
+      std::min<size_t>(dice.below(uint64_t(c.num_adapters)), trace.adapters.size());
   if (index == trace.adapters.size()) {
     const uint32_t rank = dice.one_in(3) ? 0 : 1u << dice.below(8);
     trace.adapters.push_back({adapter_name(dice, index), rank});
   }
-  request.adapter = static_cast<AdapterIndex>(index);
+  request.adapter = AdapterIndex(index);
 }
 
 Trace make_trace(const TraceCase& c) {
@@ -94,14 +94,13 @@ Trace make_trace(const TraceCase& c) {
   int64_t now = 0;
   for (int i = 0; i < c.num_requests; ++i) {
     TraceRequest request;
-    if (!dice.one_in(3))
-      now += static_cast<int64_t>(dice.below(dice.one_in(2) ? 3'000'000 : 1u << 30));
+    if (!dice.one_in(3)) now += int64_t(dice.below(dice.one_in(2) ? 3'000'000 : 1u << 30));
     request.arrival_ns = now;
-    request.prompt_tokens = 1 + static_cast<uint32_t>(dice.below(40));
-    request.output_tokens = static_cast<uint32_t>(dice.below(dice.one_in(9) ? 1u << 31 : 100));
-    if (dice.one_in(4)) request.priority = static_cast<int32_t>(dice.any());
-    if (dice.one_in(4)) request.session = static_cast<uint32_t>(dice.any());
-    if (dice.one_in(4)) request.cancel_ns = now + static_cast<int64_t>(dice.below(1u << 30));
+    request.prompt_tokens = 1 + uint32_t(dice.below(40));
+    request.output_tokens = uint32_t(dice.below(dice.one_in(9) ? 1u << 31 : 100));
+    if (dice.one_in(4)) request.priority = int32_t(dice.any());
+    if (dice.one_in(4)) request.session = uint32_t(dice.any());
+    if (dice.one_in(4)) request.cancel_ns = now + int64_t(dice.below(1u << 30));
     add_adapter(c, dice, trace, request);
     add_content(c, dice, trace, request);
     trace.requests.push_back(request);
@@ -146,8 +145,8 @@ TraceCase trace_case() {
   c.block_tokens = *rc::gen::inRange(1, 20);
   c.content = static_cast<Content>(*rc::gen::inRange(0, 3));
   c.seed = *rc::gen::arbitrary<uint64_t>();
-  RC_CLASSIFY(c.content == Content::kBlocks, "block ids");
-  RC_CLASSIFY(c.content == Content::kTokens, "token ids");
+  RC_CLASSIFY(c.content == Content::blocks, "block ids");
+  RC_CLASSIFY(c.content == Content::tokens, "token ids");
   RC_CLASSIFY(c.num_adapters > 0, "adapters");
   RC_LOG() << "REPRO: " << c << "\n";
   return c;
@@ -172,18 +171,18 @@ RC_GTEST_PROP(TraceFiles, DamageIsAnErrorOrAnotherTrace, ()) {
   if (is_cut) {
     bytes.resize(at);
   } else {
-    bytes[at] = static_cast<char>(*rc::gen::inRange(0, 256));
+    bytes[at] = char(*rc::gen::inRange(0, 256));
   }
   RC_CLASSIFY(is_cut, "cut off");
   RC_LOG() << "REPRO: " << c << " at " << at << " cut " << is_cut << "\n";
   const auto num_lines = std::count(bytes.begin(), bytes.end(), '\n') +
                          (!bytes.empty() && bytes.back() != '\n' ? 1 : 0);
   ReadOptions options;
-  options.format = TraceFormat::kNative;
+  options.format = TraceFormat::native;
   options.skip_bad_rows = true;
   try {
     const Trace trace = read_trace_from(bytes, "t", options);
-    RC_ASSERT(trace.requests.size() + trace.num_rows_skipped == static_cast<uint64_t>(num_lines));
+    RC_ASSERT(trace.requests.size() + trace.num_rows_skipped == uint64_t(num_lines));
     RC_ASSERT(written(trace).size() > 0u);
   } catch (const InputError&) {
     RC_TAG("error");
@@ -213,7 +212,7 @@ uint64_t model_hits(const Trace& trace, uint64_t capacity) {
 // hurts (LRU is a stack algorithm).
 RC_GTEST_PROP(PrefixReuse, EqualsTheListModel, ()) {
   TraceCase c = trace_case();
-  c.content = Content::kBlocks;
+  c.content = Content::blocks;
   const Trace trace = make_trace(c);
   const std::vector<uint64_t> capacities = {0, 1, 2, 3, 5, 8, 13, 21, 34, kUnboundedBlocks};
   const std::vector<PrefixReuse> curve = prefix_reuse(trace, capacities);

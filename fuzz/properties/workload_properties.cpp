@@ -36,13 +36,13 @@ GenerateOptions make_options(const Case& c) {
   GenerateOptions options;
   options.seed = c.seed;
   options.num_adapters = c.num_adapters;
-  options.source = c.num_adapters != 0 && choice.below(2, 0) ? ArrivalSource::kPerAdapter
-                                                             : ArrivalSource::kShared;
+  options.source = c.num_adapters != 0 && choice.below(2, 0) ? ArrivalSource::per_adapter
+                                                             : ArrivalSource::shared;
   options.arrivals = {0.1 + 50 * choice.unit(1), 0.2 + 5 * choice.unit(2) * choice.unit(2)};
   options.limit.num_requests = c.num_requests;
   if (choice.below(2, 3)) options.limit.duration_ns = 10'000'000'000;
-  const PopularityKind kinds[] = {PopularityKind::kUniform, PopularityKind::kZipf,
-                                  PopularityKind::kPower};
+  const PopularityKind kinds[] = {PopularityKind::uniform, PopularityKind::zipf,
+                                  PopularityKind::power};
   options.popularity.kind = kinds[choice.below(3, 4)];
   options.popularity.exponent = 0.1 + 3 * choice.unit(5);
   if (choice.below(2, 6)) options.ranks = {8, 16, 64};
@@ -50,10 +50,10 @@ GenerateOptions make_options(const Case& c) {
   options.prompt_tokens = LengthLaw::lognormal(300, 50 + 200 * choice.unit(8), 4000);
   options.output_tokens = LengthLaw::lognormal(100, 60, 500);
   if (choice.below(3, 9) != 0) {
-    options.sessions = {.block_tokens = static_cast<uint32_t>(choice.below(40, 10)),
+    options.sessions = {.block_tokens = uint32_t(choice.below(40, 10)),
                         .mean_turns = 1 + 4 * choice.unit(11),
                         .mean_gap_s = 0.01 + 5 * choice.unit(12),
-                        .num_system_prompts = static_cast<uint32_t>(choice.below(4, 13)),
+                        .num_system_prompts = uint32_t(choice.below(4, 13)),
                         .system_tokens = LengthLaw::lognormal(200, 100, 3000),
                         .max_prompt_tokens = 4096};
   }
@@ -63,7 +63,7 @@ GenerateOptions make_options(const Case& c) {
 void classify(const GenerateOptions& options, const Trace& trace) {
   RC_CLASSIFY(trace.requests.empty(), "no requests");
   RC_CLASSIFY(trace.requests.size() < options.limit.num_requests, "ended by duration");
-  RC_CLASSIFY(options.source == ArrivalSource::kPerAdapter, "a stream per adapter");
+  RC_CLASSIFY(options.source == ArrivalSource::per_adapter, "a stream per adapter");
   RC_CLASSIFY(trace.adapters.empty(), "base model");
   RC_CLASSIFY(trace.block_tokens != 0, "block ids");
   RC_CLASSIFY(options.sessions.mean_turns > 1, "sessions");
@@ -156,7 +156,7 @@ RC_GTEST_PROP(Workload, QuantilesRiseWithTheirProbability, ()) {
   std::vector<LengthLaw::Bin> bins;
   uint32_t tokens = 0;
   for (uint64_t i = 0; i < 1 + draws.below(20, 0); ++i) {
-    tokens += 1 + static_cast<uint32_t>(draws.below(100, 2 * i + 1));
+    tokens += 1 + uint32_t(draws.below(100, 2 * i + 1));
     bins.push_back({tokens, i == 0 || draws.below(3, 2 * i + 2) ? draws.unit(i, 1) : 0});
   }
   const LengthLaw law = draws.below(2, 99) ? LengthLaw::histogram(bins)
@@ -176,7 +176,7 @@ RC_GTEST_PROP(Workload, RateScalingComesBack, ()) {
   Trace trace;
   int64_t time_ns = 0;
   for (uint64_t i = 0; i < 100; ++i) {
-    time_ns += static_cast<int64_t>(draws.below(10'000'000'000, i));
+    time_ns += int64_t(draws.below(10'000'000'000, i));
     trace.requests.push_back({.arrival_ns = time_ns});
   }
   const double factor = 0.1 + 10 * draws.unit(999);
@@ -187,7 +187,7 @@ RC_GTEST_PROP(Workload, RateScalingComesBack, ()) {
   scale_rate(scaled, 1 / factor);
   for (size_t i = 0; i < 100; ++i) {
     const auto error =
-        std::abs(static_cast<double>(scaled.requests[i].arrival_ns - trace.requests[i].arrival_ns));
+        std::abs(double(scaled.requests[i].arrival_ns - trace.requests[i].arrival_ns));
     RC_ASSERT(error <= 1 + factor);
   }
 }

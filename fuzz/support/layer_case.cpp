@@ -431,7 +431,7 @@ void scale_numbers(Tensor& t, double factor) {
 }
 
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {
-  std::vector<int64_t> order(static_cast<size_t>(size));
+  auto order = std::vector<int64_t>(size_t(size));
   std::iota(order.begin(), order.end(), 0);
   sim::Draw draw(seed);
   for (int64_t i = size - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(draw(i + 1))]);

@@ -215,7 +215,7 @@ class AdapterMaker {
     if (!options_.ragged || chance() % 3 != 0) return options_.rank;
     const int64_t rank = 1 + int64_t(chance() % uint64_t(options_.rank));
     config_.rank_pattern.push_back(
-        {PathPattern(path, "rank_pattern", PathPattern::Fit::kEnd), rank});
+        {PathPattern(path, "rank_pattern", PathPattern::Fit::end), rank});
     return rank;
   }
 

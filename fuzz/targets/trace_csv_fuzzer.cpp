@@ -6,8 +6,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace loratory::sim;
-  constexpr std::array kFormats = {TraceFormat::kAuto, TraceFormat::kAzure, TraceFormat::kBurstGpt,
-                                   TraceFormat::kVidur, TraceFormat::kSplitwise};
+  constexpr std::array kFormats = {TraceFormat::detect, TraceFormat::azure, TraceFormat::burst_gpt,
+                                   TraceFormat::vidur, TraceFormat::splitwise};
   if (size == 0) return 0;
   ReadOptions options;
   options.format = kFormats[(data[0] & 7) % kFormats.size()];

@@ -7,8 +7,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace loratory::sim;
-  constexpr std::array kFormats = {TraceFormat::kAuto, TraceFormat::kNative, TraceFormat::kMooncake,
-                                   TraceFormat::kQwenBailian, TraceFormat::kVllm};
+  constexpr std::array kFormats = {TraceFormat::detect, TraceFormat::native, TraceFormat::mooncake,
+                                   TraceFormat::qwen_bailian, TraceFormat::vllm};
   if (size == 0) return 0;
   ReadOptions options;
   options.format = kFormats[(data[0] & 7) % kFormats.size()];

@@ -18,7 +18,8 @@
 //                 the generic path gives the bits of the reference.
 // expand   y[t, o_i + n] = base + scaling(s(t), i) · sum_j h[i, t, j] · B_i[s(t), n, j],
 //          j < r(s(t), i), o_i = offset_start + N_0 + ... + N_{i-1}: the second half alone. Rounds
-//          as expand() of reference/lora/linear.hpp; the tensor_core path keeps an fp32 h as split2.
+//          as expand() of reference/lora/linear.hpp. The tensor_core path keeps an fp32 h as
+//          split2.
 //          Bound  as linear with num_in = 0; the generic path gives the bits of the reference.
 //
 // Covered  Rows of tokens with an adapter, and in them columns of slices with a rank (y) or columns

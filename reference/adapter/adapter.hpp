@@ -21,7 +21,7 @@ namespace loratory::reference {
 struct ModuleId {
   int64_t layer = -1;   ///< -1: embed_tokens and lm_head
   int64_t expert = -1;  ///< -1: not in an expert
-  Projection projection = Projection::kQ;
+  Projection projection = Projection::q;
 
   friend auto operator<=>(const ModuleId&, const ModuleId&) = default;
 };

@@ -67,7 +67,7 @@ std::optional<int64_t> layer_of(std::string_view path, const std::vector<std::st
 }  // namespace
 
 StepBudget step_budget(size_t num_modules) {
-  const auto for_modules = static_cast<int64_t>(std::min<size_t>(num_modules, kMostSteps));
+  const auto for_modules = int64_t(std::min<size_t>(num_modules, kMostSteps));
   return {std::min(kSteps + for_modules * kStepsOfModule, kMostSteps)};
 }
 
@@ -84,11 +84,11 @@ RankAndAlpha AdapterConfig::rank_and_alpha_of(std::string_view path, StepBudget&
 }
 
 float AdapterConfig::scaling_of(std::string_view path, const RankAndAlpha& module) const {
-  const auto r = static_cast<double>(module.rank);
+  const auto r = double(module.rank);
   const double scaling = module.alpha / (use_rslora ? std::sqrt(r) : r);
-  const auto rounded = static_cast<float>(scaling);
+  const auto rounded = float(scaling);
   if (!std::isfinite(rounded)) {
-    throw AdapterError(AdapterErrorCode::kConfig, "lora_alpha", path,
+    throw AdapterError(AdapterErrorCode::config, "lora_alpha", path,
                        fmt::format("alpha / r = {} is not finite in fp32", scaling), "");
   }
   return rounded;

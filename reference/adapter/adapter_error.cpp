@@ -21,7 +21,7 @@ std::string place_of(AdapterErrorCode code, std::string_view detail, std::string
 
 }  // namespace
 
-std::string_view code_word(AdapterErrorCode code) { return kWords[static_cast<size_t>(code)]; }
+std::string_view code_word(AdapterErrorCode code) { return kWords[size_t(code)]; }
 
 std::string printable_key(std::string_view key) {
   std::string text(key.substr(0, kLongestKey));

@@ -10,17 +10,17 @@ namespace loratory::reference {
 
 /// Why an adapter was refused [4.15] [4.16]. The names are the E_ words without E_.
 enum class AdapterErrorCode : uint8_t {
-  kIo,           ///< a file is missing, cannot be read, or breaks its own format
-  kConfig,       ///< a field of adapter_config.json; the detail names it
-  kKey,          ///< a tensor whose name means nothing here
-  kPair,         ///< lora_A without lora_B, or the reverse
-  kShape,        ///< a tensor does not fit the base model, or its own size
-  kDtype,        ///< a number format that weights of adapters cannot have
-  kRank,         ///< above max_lora_rank
-  kTarget,       ///< a tensor of a module that the configuration does not target
-  kUnsupported,  ///< a known feature we refuse to drop silently; the detail names it
-  kNonFinite,    ///< NaN or infinity in the weights, or an overflow of the cast
-  kEmpty,        ///< no module at all
+  io,           ///< a file is missing, cannot be read, or breaks its own format
+  config,       ///< a field of adapter_config.json; the detail names it
+  key,          ///< a tensor whose name means nothing here
+  pair,         ///< lora_A without lora_B, or the reverse
+  shape,        ///< a tensor does not fit the base model, or its own size
+  dtype,        ///< a number format that weights of adapters cannot have
+  rank,         ///< above max_lora_rank
+  target,       ///< a tensor of a module that the configuration does not target
+  unsupported,  ///< a known feature we refuse to drop silently; the detail names it
+  non_finite,   ///< NaN or infinity in the weights, or an overflow of the cast
+  empty,        ///< no module at all
 };
 
 /// "E_SHAPE"

@@ -24,22 +24,22 @@ struct Suffix {
 };
 
 constexpr std::array<Suffix, 6> kSuffixes{{
-    {".lora_A.weight", TensorRole::kA},
-    {".lora_B.weight", TensorRole::kB},
-    {".lora_embedding_A", TensorRole::kEmbeddingA},
-    {".lora_embedding_B", TensorRole::kEmbeddingB},
-    {".lora_A.weight_scale", TensorRole::kAScale},
-    {".lora_B.weight_scale", TensorRole::kBScale},
+    {".lora_A.weight", TensorRole::a},
+    {".lora_B.weight", TensorRole::b},
+    {".lora_embedding_A", TensorRole::embedding_a},
+    {".lora_embedding_B", TensorRole::embedding_b},
+    {".lora_A.weight_scale", TensorRole::a_scale},
+    {".lora_B.weight_scale", TensorRole::b_scale},
 }};
 
 [[noreturn]] void unknown_key(std::string_view key, std::string_view rule,
                               std::string_view remedy = {}) {
-  throw AdapterError(Code::kKey, key, rule, remedy);
+  throw AdapterError(Code::key, key, rule, remedy);
 }
 
 [[noreturn]] void unsupported(std::string_view feature, std::string_view key, std::string_view rule,
                               std::string_view remedy) {
-  throw AdapterError(Code::kUnsupported, feature, key, rule, remedy);
+  throw AdapterError(Code::unsupported, feature, key, rule, remedy);
 }
 
 bool contains(std::string_view text, std::string_view part) {
@@ -99,29 +99,29 @@ std::optional<int64_t> index_of(std::string_view text) {
 struct Named {
   std::string_view name;
   Projection projection;
-  Packing packing = Packing::kSingle;
+  Packing packing = Packing::single;
 };
 
-constexpr std::array<Named, 5> kAttention{{{"q_proj", Projection::kQ},
-                                           {"k_proj", Projection::kK},
-                                           {"v_proj", Projection::kV},
-                                           {"o_proj", Projection::kO},
-                                           {"qkv_proj", Projection::kQ, Packing::kQkv}}};
-constexpr std::array<Named, 4> kMlp{{{"gate_proj", Projection::kGate},
-                                     {"up_proj", Projection::kUp},
-                                     {"down_proj", Projection::kDown},
-                                     {"gate_up_proj", Projection::kGate, Packing::kGateUp}}};
-constexpr std::array<Named, 6> kExpert{{{"gate_proj", Projection::kGate},
-                                        {"up_proj", Projection::kUp},
-                                        {"down_proj", Projection::kDown},
-                                        {"w1", Projection::kGate},
-                                        {"w3", Projection::kUp},
-                                        {"w2", Projection::kDown}}};
+constexpr std::array<Named, 5> kAttention{{{"q_proj", Projection::q},
+                                           {"k_proj", Projection::k},
+                                           {"v_proj", Projection::v},
+                                           {"o_proj", Projection::o},
+                                           {"qkv_proj", Projection::q, Packing::qkv}}};
+constexpr std::array<Named, 4> kMlp{{{"gate_proj", Projection::gate},
+                                     {"up_proj", Projection::up},
+                                     {"down_proj", Projection::down},
+                                     {"gate_up_proj", Projection::gate, Packing::gate_up}}};
+constexpr std::array<Named, 6> kExpert{{{"gate_proj", Projection::gate},
+                                        {"up_proj", Projection::up},
+                                        {"down_proj", Projection::down},
+                                        {"w1", Projection::gate},
+                                        {"w3", Projection::up},
+                                        {"w2", Projection::down}}};
 
-constexpr std::array<Named, 3> kSharedExpert{{{"gate_proj", Projection::kSharedGate},
-                                              {"up_proj", Projection::kSharedUp},
-                                              {"down_proj", Projection::kSharedDown}}};
-constexpr Named kSharedRouter{"shared_expert_gate", Projection::kSharedRouter};
+constexpr std::array<Named, 3> kSharedExpert{{{"gate_proj", Projection::shared_gate},
+                                              {"up_proj", Projection::shared_up},
+                                              {"down_proj", Projection::shared_down}}};
+constexpr Named kSharedRouter{"shared_expert_gate", Projection::shared_router};
 
 template <size_t kSize>
 const Named* find_name(const std::array<Named, kSize>& names, std::string_view name) {
@@ -193,18 +193,18 @@ class LayerParser {
       unsupported("router", key_, "LoRA on the router of a MoE layer",
                   "train with its name in exclude_modules, or merge the adapter into its base");
     }
-    return {layer_, Projection::kRouter, -1, Packing::kSingle};
+    return {layer_, Projection::router, -1, Packing::single};
   }
 
   ModuleRef expert() const {
     require_experts();
-    if (parts_.size() == 2) return {layer_, Projection::kDown, -1, Packing::kOuterParameter};
+    if (parts_.size() == 2) return {layer_, Projection::down, -1, Packing::outer_parameter};
     if (parts_.size() == 3 && at(2) == "base_layer") {
-      return {layer_, Projection::kGate, -1, Packing::kInnerParameter};
+      return {layer_, Projection::gate, -1, Packing::inner_parameter};
     }
     if (parts_.size() == 3 && at(2).starts_with('w')) {
       ModuleRef all = named(find_name(kExpert, at(2)));
-      all.packing = Packing::kExperts;
+      all.packing = Packing::experts;
       return all;
     }
     const auto index = index_of(at(2));
@@ -252,7 +252,7 @@ std::string_view projection_name(Projection projection) {
                                                     "shared_expert_gate",
                                                     "embed_tokens",
                                                     "lm_head"};
-  return kNames[static_cast<size_t>(projection)];
+  return kNames[size_t(projection)];
 }
 
 AdapterKey parse_adapter_key(std::string_view key) {
@@ -268,20 +268,19 @@ AdapterKey parse_adapter_key(std::string_view key) {
     }
   }
   const std::string_view copied = before_suffix(rest, ".base_layer.weight");
-  if (is_embedding(copied)) return {std::string(copied), TensorRole::kBaseCopy};
+  if (is_embedding(copied)) return {std::string(copied), TensorRole::base_copy};
   const std::string_view whole = before_suffix(rest, ".weight");
-  if (is_embedding(whole)) return {std::string(whole), TensorRole::kWholeWeight};
+  if (is_embedding(whole)) return {std::string(whole), TensorRole::whole_weight};
   reject_rest(key);
 }
 
 ModuleRef parse_module_path(std::string_view path, std::string_view key,
                             const BaseModelShapes& shapes) {
   for (const std::string& prefix : shapes.lm_head_prefixes) {
-    if (path == prefix + "lm_head") return {-1, Projection::kLmHead, -1, Packing::kSingle};
+    if (path == prefix + "lm_head") return {-1, Projection::lm_head, -1, Packing::single};
   }
   for (const std::string& prefix : shapes.decoder_prefixes) {
-    if (path == prefix + "embed_tokens")
-      return {-1, Projection::kEmbedTokens, -1, Packing::kSingle};
+    if (path == prefix + "embed_tokens") return {-1, Projection::embed_tokens, -1, Packing::single};
     if (path.starts_with(prefix + "layers.")) {
       return parse_decoder_path(path.substr(prefix.size()), key, shapes);
     }

@@ -17,13 +17,13 @@ constexpr std::string_view kDownParameter = "down_proj";
 // A matrix inside of a tensor; strides in elements.
 ConstTensorView matrix(const StoredTensor& tensor, int64_t offset, Extents shape, Extents strides) {
   const Dtype dtype = *weight_dtype(tensor.dtype);
-  const auto* data = tensor.bytes.data() + offset * static_cast<int64_t>(size_bytes(dtype));
+  const auto* data = tensor.bytes.data() + offset * int64_t(size_bytes(dtype));
   return {dtype, data, std::move(shape), std::move(strides)};
 }
 
 void require_shape(const StoredTensor& tensor, const Extents& shape, std::string_view meaning) {
   if (tensor.shape != shape) {
-    throw AdapterError(Code::kShape, tensor.name,
+    throw AdapterError(Code::shape, tensor.name,
                        fmt::format("has shape {}, must have {} {}", shape_text(tensor.shape),
                                    meaning, shape_text(shape)));
   }
@@ -32,7 +32,7 @@ void require_shape(const StoredTensor& tensor, const Extents& shape, std::string
 void require_axes(const StoredTensor& tensor, size_t num_axes) {
   if (tensor.shape.size() != num_axes) {
     throw AdapterError(
-        Code::kShape, tensor.name,
+        Code::shape, tensor.name,
         fmt::format("has shape {}, must have {} axes", shape_text(tensor.shape), num_axes));
   }
 }
@@ -57,18 +57,18 @@ bool targets_parameter(const AdapterConfig& config, const std::string& path) {
 // `experts.base_layer` is the parameter that PEFT wrapped first, `experts` the last one [1.38].
 std::string parameter_path(const CheckpointModule& module, const AdapterConfig& config) {
   std::string experts = module.path;
-  const bool is_inner = module.ref.packing == Packing::kInnerParameter;
+  const bool is_inner = module.ref.packing == Packing::inner_parameter;
   if (is_inner) experts.resize(experts.size() - std::string_view(".base_layer").size());
   const std::string gate_up = fmt::format("{}.{}", experts, kGateUpParameter);
   const std::string down = fmt::format("{}.{}", experts, kDownParameter);
   const bool has_gate_up = targets_parameter(config, gate_up);
   const bool has_down = targets_parameter(config, down);
   if (!has_gate_up && !has_down) {
-    throw AdapterError(Code::kTarget, module.key(),
+    throw AdapterError(Code::target, module.key(),
                        "target_parameters does not name a parameter here");
   }
   if (is_inner && !(has_gate_up && has_down)) {
-    throw AdapterError(Code::kConfig, "target_parameters", module.key(),
+    throw AdapterError(Code::config, "target_parameters", module.key(),
                        "two parameters are nested in the file, the configuration targets one", "");
   }
   return is_inner || !has_down ? gate_up : down;
@@ -77,8 +77,8 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
 // What patterns are matched against: the path of the module, or of the parameter if PEFT's
 // target_parameters made it [1.38].
 std::string pattern_path(const CheckpointModule& module, const AdapterConfig& config) {
-  const bool is_parameter = module.ref.packing == Packing::kInnerParameter ||
-                            module.ref.packing == Packing::kOuterParameter;
+  const bool is_parameter = module.ref.packing == Packing::inner_parameter ||
+                            module.ref.packing == Packing::outer_parameter;
   return is_parameter ? parameter_path(module, config) : module.path;
 }
 
@@ -95,20 +95,20 @@ class Expander {
 
   std::vector<LoraModule> expand() {
     switch (module_.ref.packing) {
-      case Packing::kSingle:
+      case Packing::single:
         expand_single();
         break;
-      case Packing::kQkv:
-        expand_rows({Projection::kQ, Projection::kK, Projection::kV});
+      case Packing::qkv:
+        expand_rows({Projection::q, Projection::k, Projection::v});
         break;
-      case Packing::kGateUp:
-        expand_rows({Projection::kGate, Projection::kUp});
+      case Packing::gate_up:
+        expand_rows({Projection::gate, Projection::up});
         break;
-      case Packing::kExperts:
+      case Packing::experts:
         expand_experts();
         break;
-      case Packing::kInnerParameter:
-      case Packing::kOuterParameter:
+      case Packing::inner_parameter:
+      case Packing::outer_parameter:
         expand_parameter();
         break;
     }
@@ -120,11 +120,11 @@ class Expander {
   const StoredTensor& b() const { return *module_.b; }
 
   void require_rank(int64_t rank) {
-    if (rank < 1) throw AdapterError(Code::kShape, a().name, "has rank 0");
+    if (rank < 1) throw AdapterError(Code::shape, a().name, "has rank 0");
     const RankAndAlpha expected = config_.rank_and_alpha_of(path_, budget_);
     if (rank != expected.rank) {
       throw AdapterError(
-          Code::kConfig, expected.rank_field, a().name,
+          Code::config, expected.rank_field, a().name,
           fmt::format("the tensor has rank {}, the configuration says {}", rank, expected.rank),
           "");
     }
@@ -155,7 +155,7 @@ class Expander {
 
   void expand_single() {
     const Projection projection = module_.ref.projection;
-    if (projection == Projection::kLmHead && module_.is_embedding) return expand_tied_head();
+    if (projection == Projection::lm_head && module_.is_embedding) return expand_tied_head();
     expand_rows({projection});
   }
 
@@ -182,7 +182,7 @@ class Expander {
   // is the B of the logits, and B_e^T their A.
   void expand_tied_head() {
     require_pair(shapes_.hidden, shapes_.vocab);
-    emit(Projection::kLmHead, -1, matrix(b(), 0, {rank_, shapes_.hidden}, {1, rank_}),
+    emit(Projection::lm_head, -1, matrix(b(), 0, {rank_, shapes_.hidden}, {1, rank_}),
          matrix(a(), 0, {shapes_.vocab, rank_}, {1, shapes_.vocab}));
   }
 
@@ -212,14 +212,14 @@ class Expander {
   void expand_parameter() {
     const bool is_down = path_.ends_with("." + std::string(kDownParameter));
     const auto [half, columns] =
-        base_shape(shapes_, is_down ? Projection::kDown : Projection::kGate, true);
+        base_shape(shapes_, is_down ? Projection::down : Projection::gate, true);
     const int64_t rows = is_down ? half : 2 * half;
     const int64_t num_experts = shapes_.num_experts;
     require_axes(a(), 2);
     require_axes(b(), 2);
     if (a().shape[0] % num_experts != 0) {
       throw AdapterError(
-          Code::kShape, a().name,
+          Code::shape, a().name,
           fmt::format("has {} rows, not a multiple of {} experts", a().shape[0], num_experts));
     }
     require_shape(a(), {a().shape[0], columns}, "[E·r, K] =");
@@ -227,13 +227,13 @@ class Expander {
     require_rank(a().shape[0] / num_experts);
     for (int64_t e = 0; e < num_experts; ++e) {
       if (is_down) {
-        emit_parameter(Projection::kDown, e, {rows, columns}, 0, 1);
+        emit_parameter(Projection::down, e, {rows, columns}, 0, 1);
       } else if (shapes_.interleaved_gate_up) {
-        emit_parameter(Projection::kGate, e, {half, columns}, 0, 2);
-        emit_parameter(Projection::kUp, e, {half, columns}, 1, 2);
+        emit_parameter(Projection::gate, e, {half, columns}, 0, 2);
+        emit_parameter(Projection::up, e, {half, columns}, 1, 2);
       } else {
-        emit_parameter(Projection::kGate, e, {half, columns}, 0, 1);
-        emit_parameter(Projection::kUp, e, {half, columns}, half, 1);
+        emit_parameter(Projection::gate, e, {half, columns}, 0, 1);
+        emit_parameter(Projection::up, e, {half, columns}, half, 1);
       }
     }
   }
@@ -268,30 +268,30 @@ class Expander {
 BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool in_expert) {
   const int64_t inner = in_expert ? shapes.expert_intermediate : shapes.intermediate;
   switch (projection) {
-    case Projection::kQ:
+    case Projection::q:
       return {shapes.q_size, shapes.hidden};
-    case Projection::kK:
-    case Projection::kV:
+    case Projection::k:
+    case Projection::v:
       return {shapes.kv_size, shapes.hidden};
-    case Projection::kO:
+    case Projection::o:
       return {shapes.hidden, shapes.o_input};
-    case Projection::kGate:
-    case Projection::kUp:
+    case Projection::gate:
+    case Projection::up:
       return {inner, shapes.hidden};
-    case Projection::kDown:
+    case Projection::down:
       return {shapes.hidden, inner};
-    case Projection::kRouter:
+    case Projection::router:
       return {shapes.num_experts, shapes.hidden};
-    case Projection::kSharedGate:
-    case Projection::kSharedUp:
+    case Projection::shared_gate:
+    case Projection::shared_up:
       return {shapes.shared_expert_intermediate, shapes.hidden};
-    case Projection::kSharedDown:
+    case Projection::shared_down:
       return {shapes.hidden, shapes.shared_expert_intermediate};
-    case Projection::kSharedRouter:
+    case Projection::shared_router:
       return {1, shapes.hidden};
-    case Projection::kEmbedTokens:
+    case Projection::embed_tokens:
       return {shapes.hidden, shapes.vocab};
-    case Projection::kLmHead:
+    case Projection::lm_head:
       return {shapes.vocab, shapes.hidden};
   }
   LORATORY_ASSERT(false, "every projection has a shape");

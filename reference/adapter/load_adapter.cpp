@@ -47,10 +47,10 @@ void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
   const Dtype dtype = *weight_dtype(tensor.dtype);
   const double largest = largest_magnitude(tensor, dtype);
   if (!std::isfinite(largest)) {
-    throw AdapterError(Code::kNonFinite, tensor.name, "has a weight that is NaN or infinite");
+    throw AdapterError(Code::non_finite, tensor.name, "has a weight that is NaN or infinite");
   }
   if (!is_f8(dtype) && !std::isfinite(round_to(engine_dtype, largest))) {
-    throw AdapterError(Code::kNonFinite, tensor.name,
+    throw AdapterError(Code::non_finite, tensor.name,
                        fmt::format("has a weight of magnitude {}, which overflows in {}", largest,
                                    name(engine_dtype)));
   }
@@ -63,7 +63,7 @@ void require_finite_product(const StoredTensor& tensor, const StoredTensor* scal
   const double largest = largest_magnitude(tensor, *weight_dtype(tensor.dtype)) *
                          largest_magnitude(*scale, Dtype::f32);
   if (std::isfinite(round_to(Dtype::f32, largest))) return;
-  throw AdapterError(Code::kNonFinite, scale->name,
+  throw AdapterError(Code::non_finite, scale->name,
                      fmt::format("scales weights up to {}, which overflows in f32", largest));
 }
 
@@ -73,8 +73,8 @@ bool holds_numbers_of(const StoredTensor& tensor, const ConstTensorView& base) {
   if (!dtype) return false;
   const int64_t columns = tensor.shape[1];
   const ConstTensorView copy{*dtype, tensor.bytes.data(), tensor.shape, {columns, 1}};
-  std::vector<float> copied(static_cast<size_t>(columns));
-  std::vector<float> expected(static_cast<size_t>(columns));
+  auto copied = std::vector<float>(size_t(columns));
+  auto expected = std::vector<float>(size_t(columns));
   for (int64_t row = 0; row < tensor.shape[0]; ++row) {
     read_row(copy, row, 0, std::span(copied));
     read_row(base, row, 0, std::span(expected));
@@ -90,14 +90,14 @@ struct Group {
 };
 
 Group group_of(const ModuleRef& ref, const EnabledModules& enabled) {
-  const bool in_experts = ref.expert >= 0 || ref.packing == Packing::kExperts ||
-                          ref.packing == Packing::kInnerParameter ||
-                          ref.packing == Packing::kOuterParameter ||
-                          ref.projection == Projection::kRouter;
+  const bool in_experts = ref.expert >= 0 || ref.packing == Packing::experts ||
+                          ref.packing == Packing::inner_parameter ||
+                          ref.packing == Packing::outer_parameter ||
+                          ref.projection == Projection::router;
   if (in_experts) return {"experts", enabled.experts};
-  if (ref.projection == Projection::kEmbedTokens) return {"embed_tokens", enabled.embed_tokens};
-  if (ref.projection == Projection::kLmHead) return {"lm_head", enabled.lm_head};
-  if (ref.projection >= Projection::kGate) return {"mlp", enabled.mlp};
+  if (ref.projection == Projection::embed_tokens) return {"embed_tokens", enabled.embed_tokens};
+  if (ref.projection == Projection::lm_head) return {"lm_head", enabled.lm_head};
+  if (ref.projection >= Projection::gate) return {"mlp", enabled.mlp};
   return {"attention", enabled.attention};
 }
 
@@ -119,7 +119,7 @@ class Loader {
       }
     }
     if (modules_.empty())
-      throw AdapterError(Code::kEmpty, "", "the adapter adapts no module of the model");
+      throw AdapterError(Code::empty, "", "the adapter adapts no module of the model");
     return finish();
   }
 
@@ -138,13 +138,13 @@ class Loader {
     try {
       const AdapterKey key = parse_adapter_key(tensor.name);
       const ModuleRef ref = parse_module_path(key.path, tensor.name, shapes_);
-      if (key.role == TensorRole::kBaseCopy || key.role == TensorRole::kWholeWeight) {
+      if (key.role == TensorRole::base_copy || key.role == TensorRole::whole_weight) {
         return note_base_copy(tensor, key.role, ref.projection);
       }
       require_role(tensor, key.role, ref);
       place(tensor, key, ref);
     } catch (const AdapterError& error) {
-      if (options_.strict || error.code() != Code::kKey) throw;
+      if (options_.strict || error.code() != Code::key) throw;
       warnings_.emplace_back(error.what());
     }
   }
@@ -153,7 +153,7 @@ class Loader {
   void note_base_copy(const StoredTensor& tensor, TensorRole role, Projection projection) {
     const auto refuse = [&](std::string_view feature, std::string_view rule,
                             std::string_view remedy) {
-      throw AdapterError(Code::kUnsupported, feature, tensor.name, rule, remedy);
+      throw AdapterError(Code::unsupported, feature, tensor.name, rule, remedy);
     };
     if (tensor.shape != Extents{shapes_.vocab, shapes_.hidden}) {
       refuse("resized_vocab",
@@ -162,7 +162,7 @@ class Loader {
              kMergeRemedy);
     }
     if (!options_.base_weights) {
-      if (role == TensorRole::kWholeWeight) {
+      if (role == TensorRole::whole_weight) {
         refuse("modules_to_save", "a whole weight, and there is no base model to compare it with",
                "if it was not trained, save the adapter with save_embedding_layers=False");
       }
@@ -178,43 +178,43 @@ class Loader {
 
   // Embeddings have lora_embedding_A and _B, linear layers lora_A and lora_B.
   void require_role(const StoredTensor& tensor, TensorRole role, const ModuleRef& ref) const {
-    const bool is_embedding = role == TensorRole::kEmbeddingA || role == TensorRole::kEmbeddingB;
+    const bool is_embedding = role == TensorRole::embedding_a || role == TensorRole::embedding_b;
     const bool may_be =
-        ref.projection == Projection::kEmbedTokens ||
-        (ref.projection == Projection::kLmHead && (!is_embedding || shapes_.tied_embeddings));
+        ref.projection == Projection::embed_tokens ||
+        (ref.projection == Projection::lm_head && (!is_embedding || shapes_.tied_embeddings));
     if (is_embedding && !may_be) {
-      throw AdapterError(Code::kKey, tensor.name, "is of an embedding, the module is none");
+      throw AdapterError(Code::key, tensor.name, "is of an embedding, the module is none");
     }
-    if (!is_embedding && ref.projection == Projection::kEmbedTokens) {
-      throw AdapterError(Code::kKey, tensor.name, "is of a linear layer, the module is none",
+    if (!is_embedding && ref.projection == Projection::embed_tokens) {
+      throw AdapterError(Code::key, tensor.name, "is of a linear layer, the module is none",
                          "PEFT calls it lora_embedding_A or lora_embedding_B");
     }
   }
 
   void place(const StoredTensor& tensor, const AdapterKey& key, const ModuleRef& ref) {
     const bool is_embedding =
-        key.role == TensorRole::kEmbeddingA || key.role == TensorRole::kEmbeddingB;
+        key.role == TensorRole::embedding_a || key.role == TensorRole::embedding_b;
     CheckpointModule& module = checkpoint_modules_[{key.path, is_embedding}];
     module.path = key.path;
     module.ref = ref;
     module.is_embedding = is_embedding;
     switch (key.role) {
-      case TensorRole::kA:
-      case TensorRole::kEmbeddingA:
+      case TensorRole::a:
+      case TensorRole::embedding_a:
         module.a = &tensor;
         break;
-      case TensorRole::kB:
-      case TensorRole::kEmbeddingB:
+      case TensorRole::b:
+      case TensorRole::embedding_b:
         module.b = &tensor;
         break;
-      case TensorRole::kAScale:
+      case TensorRole::a_scale:
         module.a_scale = &tensor;
         break;
-      case TensorRole::kBScale:
+      case TensorRole::b_scale:
         module.b_scale = &tensor;
         break;
-      case TensorRole::kBaseCopy:
-      case TensorRole::kWholeWeight:
+      case TensorRole::base_copy:
+      case TensorRole::whole_weight:
         break;
     }
   }
@@ -224,7 +224,7 @@ class Loader {
     require_pair(module);
     const auto [group, enabled] = group_of(module.ref, options_.enabled);
     if (!enabled) {
-      throw AdapterError(Code::kUnsupported, group, module.key(),
+      throw AdapterError(Code::unsupported, group, module.key(),
                          "LoRA is not enabled for these modules", "");
     }
     require_target(module, budget);
@@ -236,7 +236,7 @@ class Loader {
     if (module.a != nullptr && module.b != nullptr) return;
     for (const StoredTensor* lonely : {module.a, module.b, module.a_scale, module.b_scale}) {
       if (lonely == nullptr) continue;
-      throw AdapterError(Code::kPair, lonely->name,
+      throw AdapterError(Code::pair, lonely->name,
                          fmt::format("module {} has no {}", printable_key(module.path),
                                      module.a == nullptr ? "lora_A" : "lora_B"));
     }
@@ -245,9 +245,9 @@ class Loader {
   // Parameters have their own list, which parameter_path looks at.
   void require_target(const CheckpointModule& module, StepBudget& budget) const {
     const Packing packing = module.ref.packing;
-    if (packing == Packing::kInnerParameter || packing == Packing::kOuterParameter) return;
+    if (packing == Packing::inner_parameter || packing == Packing::outer_parameter) return;
     if (!config_.targets(module.path, module.ref.layer >= 0, budget)) {
-      throw AdapterError(Code::kTarget, module.key(),
+      throw AdapterError(Code::target, module.key(),
                          "target_modules of the configuration leave this module out");
     }
   }
@@ -256,30 +256,30 @@ class Loader {
     const auto dtype = weight_dtype(tensor.dtype);
     if (!dtype) {
       throw AdapterError(
-          Code::kDtype, tensor.name,
+          Code::dtype, tensor.name,
           fmt::format("{} is not a supported type of weights", dtype_name(tensor.dtype)),
           "F32, F16, BF16, F8_E4M3 and F8_E5M2 are");
     }
     if (is_f8(*dtype) && scale == nullptr) {
-      throw AdapterError(Code::kDtype, tensor.name, "is fp8 without a weight_scale tensor");
+      throw AdapterError(Code::dtype, tensor.name, "is fp8 without a weight_scale tensor");
     }
     if (!is_f8(*dtype) && scale != nullptr) {
-      throw AdapterError(Code::kDtype, scale->name, "scales a tensor that is not fp8");
+      throw AdapterError(Code::dtype, scale->name, "scales a tensor that is not fp8");
     }
-    if (scale != nullptr && scale->dtype != StorageDtype::kF32) {
-      throw AdapterError(Code::kDtype, scale->name, "scales must be F32");
+    if (scale != nullptr && scale->dtype != StorageDtype::f32) {
+      throw AdapterError(Code::dtype, scale->name, "scales must be F32");
     }
   }
 
   void add(LoraModule piece, const CheckpointModule& module) {
     if (piece.rank > options_.max_lora_rank) {
-      throw AdapterError(Code::kRank, module.key(),
+      throw AdapterError(Code::rank, module.key(),
                          fmt::format("rank {} is greater than max_lora_rank {}", piece.rank,
                                      options_.max_lora_rank));
     }
     const ModuleId id = piece.id;
     if (!modules_.emplace(id, std::move(piece)).second) {
-      throw AdapterError(Code::kKey, module.key(),
+      throw AdapterError(Code::key, module.key(),
                          fmt::format("{} is adapted a second time", to_string(id)));
     }
   }
@@ -318,7 +318,7 @@ std::string weights_path(const std::filesystem::path& directory) {
   const auto path = directory / "adapter_model.safetensors";
   const auto pickle = directory / "adapter_model.bin";
   if (!std::filesystem::exists(path) && std::filesystem::exists(pickle)) {
-    throw AdapterError(Code::kUnsupported, "pickle", pickle.string(),
+    throw AdapterError(Code::unsupported, "pickle", pickle.string(),
                        "an unsafe format: loading it can run code",
                        "convert it to adapter_model.safetensors");
   }
@@ -331,7 +331,7 @@ std::string to_string(const ModuleId& id) {
   const std::string_view name = projection_name(id.projection);
   if (id.layer < 0) return std::string(name);
   if (id.expert >= 0) return fmt::format("layers.{}.mlp.experts.{}.{}", id.layer, id.expert, name);
-  const bool is_attention = id.projection <= Projection::kO;
+  const bool is_attention = id.projection <= Projection::o;
   return fmt::format("layers.{}.{}.{}", id.layer, is_attention ? "self_attn" : "mlp", name);
 }
 

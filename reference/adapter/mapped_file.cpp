@@ -17,7 +17,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, std::string_view rule,
                        std::string_view remedy = {}) {
-  throw AdapterError(AdapterErrorCode::kIo, path, rule, remedy);
+  throw AdapterError(AdapterErrorCode::io, path, rule, remedy);
 }
 
 [[noreturn]] void fail_for_errno(const std::string& path, std::string_view what) {
@@ -27,7 +27,7 @@ namespace {
 class FileDescriptor {
  public:
   explicit FileDescriptor(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) fail_for_errno(path, "cannot open");
+    if (fd_ < 0) fail_for_errno(path, "cannot be opened");
   }
   ~FileDescriptor() { close(fd_); }
   FileDescriptor(const FileDescriptor&) = delete;
@@ -44,7 +44,7 @@ MappedFile::MappedFile(const std::string& path) {
   const FileDescriptor file(path);
   struct stat info {};
   if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) fail(path, "is not a regular file");
-  const auto size = static_cast<size_t>(info.st_size);
+  const auto size = size_t(info.st_size);
   if (size == 0) return;  // mmap refuses empty files
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) fail_for_errno(path, "cannot be mapped");

@@ -73,11 +73,11 @@ constexpr std::array<std::array<std::string_view, 2>, 14> kRejected{{
 
 [[noreturn]] void fail(std::string_view field, std::string_view rule,
                        std::string_view remedy = {}) {
-  throw AdapterError(Code::kConfig, field, "adapter_config.json", rule, remedy);
+  throw AdapterError(Code::config, field, "adapter_config.json", rule, remedy);
 }
 
 [[noreturn]] void unsupported(std::string_view feature, std::string_view rule) {
-  throw AdapterError(Code::kUnsupported, feature, "adapter_config.json", rule, kMergeRemedy);
+  throw AdapterError(Code::unsupported, feature, "adapter_config.json", rule, kMergeRemedy);
 }
 
 // Python's truth of a JSON value.
@@ -168,9 +168,8 @@ class Fields {
   }
 
   static int64_t integer(std::string_view field, const json& value, int64_t low, int64_t high) {
-    const bool good = value.is_number_integer() &&
-                      value.get<double>() >= static_cast<double>(low) &&
-                      value.get<double>() <= static_cast<double>(high);
+    const bool good = value.is_number_integer() && value.get<double>() >= double(low) &&
+                      value.get<double>() <= double(high);
     if (!good) fail(field, fmt::format("must be an integer from {} to {}", low, high));
     return value.get<int64_t>();
   }
@@ -193,7 +192,7 @@ class Fields {
       if (!is_plain_pattern(text) && ++num_regexes > kMostRegexes) {
         fail(name, fmt::format("more than {} regular expressions", kMostRegexes));
       }
-      read(PathPattern(text, name, PathPattern::Fit::kEnd), (*value)[text]);
+      read(PathPattern(text, name, PathPattern::Fit::end), (*value)[text]);
     }
   }
 
@@ -247,7 +246,7 @@ ModuleSelection selection(const Fields& fields, const char* name) {
   if (value == nullptr || !value->is_string()) return fields.texts(name);
   const auto& text = value->get_ref<const std::string&>();
   if (text == "all-linear") return AllLinear{};
-  return PathPattern(text, name, PathPattern::Fit::kWholePath);
+  return PathPattern(text, name, PathPattern::Fit::whole_path);
 }
 
 void read_selections(const Fields& fields, AdapterConfig& config) {

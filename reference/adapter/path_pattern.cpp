@@ -137,7 +137,7 @@ PathPattern::PathPattern(std::string_view text, std::string_view field, Fit fit)
   }
   // Every module meets this pattern. Those of ranks are many and mostly fail at once, which does
   // not pay for the compilation. Where machine code cannot be made, the interpreter runs.
-  if (fit == Fit::kWholePath) pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  if (fit == Fit::whole_path) pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   compiled_ = std::make_shared<const Compiled>(Compiled{std::move(code)});
 }
 
@@ -145,7 +145,7 @@ bool PathPattern::matches(std::string_view path, StepBudget& budget) const {
   if (--budget.steps_left < 0) fail_for_work();
   if (!compiled_) return plain_matches(path);
   if (matches_from(path, 0, budget)) return true;
-  if (fit_ == Fit::kWholePath) return false;
+  if (fit_ == Fit::whole_path) return false;
   for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1)) {
     if (matches_from(path, dot + 1, budget)) return true;
   }
@@ -155,7 +155,7 @@ bool PathPattern::matches(std::string_view path, StepBudget& budget) const {
 bool PathPattern::plain_matches(std::string_view path) const {
   if (path.size() < text_.size()) return false;
   const size_t begin = path.size() - text_.size();
-  const bool may_begin = begin == 0 || (fit_ == Fit::kEnd && path[begin - 1] == '.');
+  const bool may_begin = begin == 0 || (fit_ == Fit::end && path[begin - 1] == '.');
   // '.' stands for any character.
   return may_begin && std::ranges::equal(text_, path.substr(begin),
                                          [](char p, char c) { return p == '.' || p == c; });
@@ -178,7 +178,7 @@ void PathPattern::fail_for_work() const {
 }
 
 void PathPattern::fail(std::string_view rule, std::string_view remedy) const {
-  throw AdapterError(AdapterErrorCode::kConfig, field_, text_, rule, remedy);
+  throw AdapterError(AdapterErrorCode::config, field_, text_, rule, remedy);
 }
 
 bool is_plain_pattern(std::string_view text) { return std::ranges::all_of(text, is_plain_char); }

@@ -24,8 +24,8 @@ struct StepBudget {
 class PathPattern {
  public:
   enum class Fit : uint8_t {
-    kWholePath,  ///< Python's re.fullmatch(text, path); compiled to machine code where that works
-    kEnd,        ///< re.match(r"(.*\.)?(text)$", path) [4.7]: `q_proj|k_proj` matches the end of a
+    whole_path,  ///< Python's re.fullmatch(text, path); compiled to machine code where that works
+    end,         ///< re.match(r"(.*\.)?(text)$", path) [4.7]: `q_proj|k_proj` matches the end of a
                  ///< path, from the beginning of a component on; `^layers.1...` the whole path
   };
 

@@ -28,17 +28,17 @@ uint64_t little_endian(std::span<const std::byte> bytes) {
 
 uint64_t header_size(std::span<const std::byte> bytes, std::string_view place) {
   if (bytes.size() < kSizeBytes) {
-    throw AdapterError(Code::kIo, place, "is shorter than the 8 bytes of the header size");
+    throw AdapterError(Code::io, place, "is shorter than the 8 bytes of the header size");
   }
   const uint64_t size = little_endian(bytes.first(kSizeBytes));
   if (size > kLargestHeader) {
     throw AdapterError(
-        Code::kIo, place,
+        Code::io, place,
         fmt::format("a header of {} bytes, but at most {} are allowed", size, kLargestHeader),
         "the file is damaged or not a safetensors file");
   }
   if (size > bytes.size() - kSizeBytes) {
-    throw AdapterError(Code::kIo, place, fmt::format("ends within its header of {} bytes", size),
+    throw AdapterError(Code::io, place, fmt::format("ends within its header of {} bytes", size),
                        "the file is truncated");
   }
   return size;
@@ -48,15 +48,15 @@ std::string json_text(const std::string& text, const std::string& name) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {
-    throw AdapterError(Code::kKey, name, "is not UTF-8");
+    throw AdapterError(Code::key, name, "is not UTF-8");
   }
 }
 
 void require_writable(const std::vector<StoredTensor>& sorted) {
   for (const StoredTensor& tensor : sorted) {
     const int64_t needed = tensor_bytes(tensor.dtype, tensor.shape, tensor.name);
-    if (static_cast<uint64_t>(needed) != tensor.bytes.size()) {
-      throw AdapterError(Code::kShape, tensor.name,
+    if (uint64_t(needed) != tensor.bytes.size()) {
+      throw AdapterError(Code::shape, tensor.name,
                          fmt::format("{} {} needs {} bytes, has {}", dtype_name(tensor.dtype),
                                      shape_text(tensor.shape), needed, tensor.bytes.size()));
     }
@@ -65,9 +65,9 @@ void require_writable(const std::vector<StoredTensor>& sorted) {
   for (const StoredTensor& tensor : sorted) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) throw AdapterError(Code::kKey, *twice, "is given twice");
+  if (twice != names.end()) throw AdapterError(Code::key, *twice, "is given twice");
   if (std::binary_search(names.begin(), names.end(), "__metadata__")) {
-    throw AdapterError(Code::kKey, "__metadata__", "cannot be the name of a tensor");
+    throw AdapterError(Code::key, "__metadata__", "cannot be the name of a tensor");
   }
 }
 
@@ -129,11 +129,11 @@ std::string write_safetensors(std::vector<StoredTensor> tensors,
   require_writable(tensors);
   const std::string header = header_text(tensors, metadata);
   if (header.size() > kLargestHeader) {
-    throw AdapterError(Code::kIo, "", "the header would have more than 100,000,000 bytes");
+    throw AdapterError(Code::io, "", "the header would have more than 100,000,000 bytes");
   }
   std::string out;
   for (uint64_t i = 0; i < kSizeBytes; ++i) {
-    out.push_back(static_cast<char>(header.size() >> (8 * i) & 0xff));
+    out.push_back(char(header.size() >> (8 * i) & 0xff));
   }
   out += header;
   for (const StoredTensor& tensor : tensors) {
@@ -146,13 +146,13 @@ int64_t tensor_bytes(StorageDtype dtype, std::span<const int64_t> shape, std::st
   int64_t bits = dtype_bits(dtype);
   for (const int64_t size : shape) {
     if (size < 0 || __builtin_mul_overflow(bits, size, &bits)) {
-      throw AdapterError(Code::kShape, name,
+      throw AdapterError(Code::shape, name,
                          fmt::format("{}: the number of bytes overflows", shape_text(shape)));
     }
   }
   if (bits % 8 != 0) {
     throw AdapterError(
-        Code::kShape, name,
+        Code::shape, name,
         fmt::format("{} {} does not end on a byte", dtype_name(dtype), shape_text(shape)));
   }
   return bits / 8;

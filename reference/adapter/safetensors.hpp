@@ -18,7 +18,7 @@ namespace loratory::reference {
 /// bytes.
 struct StoredTensor {
   std::string name;
-  StorageDtype dtype = StorageDtype::kF32;
+  StorageDtype dtype = StorageDtype::f32;
   std::vector<int64_t> shape;  ///< empty = one element
   std::span<const std::byte> bytes;
 };

@@ -83,72 +83,72 @@ class HeaderHandler {
 
   bool number_unsigned(uint64_t value) {
     extend_limit();
-    if (state_ == State::kShape) return add_dimension(value);
-    if (state_ != State::kOffsets) return refuse("a number");
-    if (num_offsets_ == 2) fail(Code::kIo, "data_offsets has more than two numbers");
+    if (state_ == State::shape) return add_dimension(value);
+    if (state_ != State::offsets) return refuse("a number");
+    if (num_offsets_ == 2) fail(Code::io, "data_offsets has more than two numbers");
     (num_offsets_++ == 0 ? entry_.begin : entry_.end) = value;
     return true;
   }
 
   bool string(std::string& text) {
     extend_limit();
-    if (state_ == State::kMetadata) return true;
-    if (state_ != State::kEntry || field_ != Field::kDtype) return refuse("a string");
+    if (state_ == State::metadata) return true;
+    if (state_ != State::entry || field_ != Field::dtype) return refuse("a string");
     const auto dtype = find_dtype(text);
-    if (!dtype) fail(Code::kDtype, fmt::format("unknown dtype '{}'", printable_key(text)));
+    if (!dtype) fail(Code::dtype, fmt::format("unknown dtype '{}'", printable_key(text)));
     entry_.dtype = *dtype;
-    field_ = Field::kNone;
+    field_ = Field::none;
     return true;
   }
 
   bool start_object(size_t) {
     extend_limit();
-    if (state_ == State::kStart) return enter(State::kRoot);
-    if (state_ == State::kRoot && entry_.name == "__metadata__") return enter(State::kMetadata);
-    if (state_ == State::kRoot) return enter(State::kEntry);
+    if (state_ == State::start) return enter(State::root);
+    if (state_ == State::root && entry_.name == "__metadata__") return enter(State::metadata);
+    if (state_ == State::root) return enter(State::entry);
     return refuse("an object");
   }
 
   bool key(std::string& text) {
     extend_limit();
-    if (state_ == State::kRoot) return begin_entry(std::move(text));
-    if (state_ == State::kEntry) begin_field(text);
+    if (state_ == State::root) return begin_entry(std::move(text));
+    if (state_ == State::entry) begin_field(text);
     return true;
   }
 
   bool end_object() {
     extend_limit();
-    if (state_ == State::kEntry) finish_entry();
-    return enter(state_ == State::kRoot ? State::kDone : State::kRoot);
+    if (state_ == State::entry) finish_entry();
+    return enter(state_ == State::root ? State::done : State::root);
   }
 
   bool start_array(size_t) {
     extend_limit();
-    if (state_ == State::kEntry && field_ == Field::kShape) return enter(State::kShape);
-    if (state_ == State::kEntry && field_ == Field::kOffsets) return enter(State::kOffsets);
+    if (state_ == State::entry && field_ == Field::shape) return enter(State::shape);
+    if (state_ == State::entry && field_ == Field::offsets) return enter(State::offsets);
     return refuse("an array");
   }
 
   bool end_array() {
     extend_limit();
-    if (state_ == State::kOffsets && num_offsets_ != 2) {
-      fail(Code::kIo, "data_offsets must have two numbers");
+    if (state_ == State::offsets && num_offsets_ != 2) {
+      fail(Code::io, "data_offsets must have two numbers");
     }
-    field_ = Field::kNone;
-    return enter(State::kEntry);
+    field_ = Field::none;
+    return enter(State::entry);
   }
 
   bool parse_error(size_t position, const std::string&, const json::exception&) {
     if (was_cut()) {
-      throw AdapterError(Code::kIo, place_, "a name or value in the header is longer than 1 MiB");
+      throw AdapterError(Code::io, place_, "a name or value in the header is longer than 1 MiB");
     }
-    throw AdapterError(Code::kIo, place_, fmt::format("the header is not JSON (byte {})", position),
+    throw AdapterError(Code::io, place_, fmt::format("the header is not JSON (byte {})", position),
                        "the file is damaged or not a safetensors file");
   }
 
  private:
-  enum class State { kStart, kRoot, kMetadata, kEntry, kShape, kOffsets, kDone };
-  enum class Field { kNone, kDtype, kShape, kOffsets };
+  enum class State { start, root, metadata, entry, shape, offsets, done };
+  enum class Field { none, dtype, shape, offsets };
 
   bool enter(State state) {
     state_ = state;
@@ -156,7 +156,7 @@ class HeaderHandler {
   }
 
   void extend_limit() {
-    const auto left = static_cast<size_t>(end_ - position_);
+    const auto left = size_t(end_ - position_);
     limit_ = position_ + std::min(left, kLongestToken);
   }
 
@@ -165,13 +165,13 @@ class HeaderHandler {
   }
 
   bool refuse(std::string_view what) const {
-    fail(Code::kIo, fmt::format("{} where the header of safetensors has none", what));
+    fail(Code::io, fmt::format("{} where the header of safetensors has none", what));
   }
 
   bool add_dimension(uint64_t value) {
-    if (entry_.shape.size() == kMostDimensions) fail(Code::kShape, "more than 32 dimensions");
-    if (value > static_cast<uint64_t>(INT64_MAX)) fail(Code::kShape, "a dimension above 2^63");
-    entry_.shape.push_back(static_cast<int64_t>(value));
+    if (entry_.shape.size() == kMostDimensions) fail(Code::shape, "more than 32 dimensions");
+    if (value > uint64_t(INT64_MAX)) fail(Code::shape, "a dimension above 2^63");
+    entry_.shape.push_back(int64_t(value));
     return true;
   }
 
@@ -180,46 +180,45 @@ class HeaderHandler {
     entry_.name = std::move(name);
     seen_ = {};
     num_offsets_ = 0;
-    if (!names_.insert(entry_.name).second) fail(Code::kKey, "is in the header twice");
-    if (names_.size() > kMostTensors) fail(Code::kIo, "more than 2^18 tensors");
+    if (!names_.insert(entry_.name).second) fail(Code::key, "is in the header twice");
+    if (names_.size() > kMostTensors) fail(Code::io, "more than 2^18 tensors");
     return true;
   }
 
   void begin_field(std::string_view name) {
     if (name == "dtype")
-      field_ = Field::kDtype;
+      field_ = Field::dtype;
     else if (name == "shape")
-      field_ = Field::kShape;
+      field_ = Field::shape;
     else if (name == "data_offsets")
-      field_ = Field::kOffsets;
+      field_ = Field::offsets;
     else
-      fail(Code::kIo, fmt::format("unknown field '{}'", printable_key(name)));
-    bool& seen = seen_[static_cast<size_t>(field_)];
-    if (seen) fail(Code::kKey, fmt::format("has '{}' twice", name));
+      fail(Code::io, fmt::format("unknown field '{}'", printable_key(name)));
+    bool& seen = seen_[size_t(field_)];
+    if (seen) fail(Code::key, fmt::format("has '{}' twice", name));
     seen = true;
   }
 
   void finish_entry() {
     if (!seen_[1] || !seen_[2] || !seen_[3]) {
-      fail(Code::kIo, "needs dtype, shape and data_offsets");
+      fail(Code::io, "needs dtype, shape and data_offsets");
     }
     if (entry_.begin > entry_.end || entry_.end > num_data_bytes_) {
-      fail(Code::kIo, fmt::format("data_offsets [{}, {}] outside of the {} bytes of data",
-                                  entry_.begin, entry_.end, num_data_bytes_));
+      fail(Code::io, fmt::format("data_offsets [{}, {}] outside of the {} bytes of data",
+                                 entry_.begin, entry_.end, num_data_bytes_));
     }
     const uint64_t size = entry_.end - entry_.begin;
-    const auto needed =
-        static_cast<uint64_t>(tensor_bytes(entry_.dtype, entry_.shape, entry_.name));
+    const auto needed = uint64_t(tensor_bytes(entry_.dtype, entry_.shape, entry_.name));
     if (size != needed) {
-      fail(Code::kShape,
+      fail(Code::shape,
            fmt::format("{} {} needs {} bytes, data_offsets give {}", dtype_name(entry_.dtype),
                        shape_text(entry_.shape), needed, size));
     }
     if (size == 0 && ++num_empty_ > kMostEmptyTensors) {
-      fail(Code::kIo, "more than 1024 tensors without data");
+      fail(Code::io, "more than 1024 tensors without data");
     }
     num_claimed_bytes_ += size;  // each at most the data: no overflow before the next line
-    if (num_claimed_bytes_ > num_data_bytes_) fail(Code::kIo, "overlaps another tensor");
+    if (num_claimed_bytes_ > num_data_bytes_) fail(Code::io, "overlaps another tensor");
     entries_.push_back(std::move(entry_));
     entry_ = HeaderEntry{};
   }
@@ -230,8 +229,8 @@ class HeaderHandler {
   uint64_t num_data_bytes_;
   std::string_view place_;
 
-  State state_ = State::kStart;
-  Field field_ = Field::kNone;
+  State state_ = State::start;
+  Field field_ = Field::none;
   std::array<bool, 4> seen_{};
   int num_offsets_ = 0;
   HeaderEntry entry_;
@@ -248,7 +247,7 @@ void require_cover(const std::vector<HeaderEntry>& entries, uint64_t num_data_by
   for (const HeaderEntry& entry : entries) {
     if (entry.begin != covered) {
       throw AdapterError(
-          Code::kIo, entry.name,
+          Code::io, entry.name,
           fmt::format("begins at byte {} of the data, {} was expected: {}", entry.begin, covered,
                       entry.begin < covered ? "an overlap" : "a hole"));
     }
@@ -256,7 +255,7 @@ void require_cover(const std::vector<HeaderEntry>& entries, uint64_t num_data_by
   }
   if (covered != num_data_bytes) {
     throw AdapterError(
-        Code::kIo, place,
+        Code::io, place,
         fmt::format("{} bytes of data belong to no tensor", num_data_bytes - covered));
   }
 }
@@ -266,7 +265,7 @@ void require_cover(const std::vector<HeaderEntry>& entries, uint64_t num_data_by
 std::vector<HeaderEntry> parse_safetensors_header(std::string_view text, uint64_t num_data_bytes,
                                                   std::string_view place) {
   if (text.empty() || text.front() != '{') {
-    throw AdapterError(Code::kIo, place, "the header must begin with '{'");
+    throw AdapterError(Code::io, place, "the header must begin with '{'");
   }
   text = text.substr(0, text.find_last_not_of(' ') + 1);
   HeaderHandler handler(text, num_data_bytes, place);

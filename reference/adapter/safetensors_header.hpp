@@ -12,7 +12,7 @@ namespace loratory::reference {
 /// One entry of a safetensors header; begin and end are relative to the end of the header.
 struct HeaderEntry {
   std::string name;
-  StorageDtype dtype = StorageDtype::kF32;
+  StorageDtype dtype = StorageDtype::f32;
   std::vector<int64_t> shape;
   uint64_t begin = 0;
   uint64_t end = 0;

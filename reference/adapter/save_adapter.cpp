@@ -21,7 +21,7 @@ void save_adapter(const std::string& directory, const AdapterConfig& config,
   const std::string weights = write_safetensors(tensors, {{"format", "pt"}});
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) throw AdapterError(AdapterErrorCode::kIo, directory, "cannot be created");
+  if (error) throw AdapterError(AdapterErrorCode::io, directory, "cannot be created");
   const std::filesystem::path folder(directory);
   write_file(folder / "adapter_model.safetensors", weights);
   write_file(folder / "adapter_config.json", adapter_config_text(config));

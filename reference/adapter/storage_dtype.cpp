@@ -26,9 +26,9 @@ constexpr std::array kWeightDtypes{Dtype::f32, Dtype::f16, Dtype::bf16, Dtype::f
 
 }  // namespace
 
-std::string_view dtype_name(StorageDtype dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+std::string_view dtype_name(StorageDtype dtype) { return kRows[size_t(dtype)].name; }
 
-int dtype_bits(StorageDtype dtype) { return kRows[static_cast<size_t>(dtype)].bits; }
+int dtype_bits(StorageDtype dtype) { return kRows[size_t(dtype)].bits; }
 
 std::optional<StorageDtype> find_dtype(std::string_view name) {
   for (size_t i = 0; i < kRows.size(); ++i) {
@@ -47,20 +47,20 @@ std::optional<Dtype> weight_dtype(StorageDtype dtype) {
 StorageDtype storage_dtype(Dtype dtype) {
   switch (dtype) {
     case Dtype::f32:
-      return StorageDtype::kF32;
+      return StorageDtype::f32;
     case Dtype::f16:
-      return StorageDtype::kF16;
+      return StorageDtype::f16;
     case Dtype::bf16:
-      return StorageDtype::kBF16;
+      return StorageDtype::bf16;
     case Dtype::f8_e4m3fn:
-      return StorageDtype::kF8E4M3;
+      return StorageDtype::f8e4m3;
     case Dtype::f8_e5m2:
-      return StorageDtype::kF8E5M2;
+      return StorageDtype::f8e5m2;
     case Dtype::i8:
-      return StorageDtype::kI8;
+      return StorageDtype::i8;
   }
   LORATORY_ASSERT(false, "every number format can be stored");
-  return StorageDtype::kF32;
+  return StorageDtype::f32;
 }
 
 }  // namespace loratory::reference

@@ -22,7 +22,7 @@ int64_t group_size(int64_t size, int64_t num_groups) {
 }
 
 [[noreturn]] void refuse(const StoredTensor& tensor, int64_t num_rows, int64_t num_columns) {
-  throw AdapterError(AdapterErrorCode::kUnsupported, "block_scales", tensor.name,
+  throw AdapterError(AdapterErrorCode::unsupported, "block_scales", tensor.name,
                      fmt::format("has shape {} for a matrix [{}, {}]", shape_text(tensor.shape),
                                  num_rows, num_columns),
                      "known are one scale, one for each row, and blocks of powers of two");
@@ -31,7 +31,7 @@ int64_t group_size(int64_t size, int64_t num_groups) {
 std::vector<float> read_numbers(const StoredTensor& tensor, int64_t begin, int64_t count) {
   std::vector<float> numbers;
   for (int64_t i = begin; i < begin + count; ++i) {
-    numbers.push_back(static_cast<float>(load(Dtype::f32, tensor.bytes.data() + 4 * i)));
+    numbers.push_back(float(load(Dtype::f32, tensor.bytes.data() + 4 * i)));
   }
   return numbers;
 }
@@ -90,12 +90,10 @@ WeightScale part_of(const WeightScale& scale, const Stride& rows, const Stride& 
   if (scale.factors.empty()) return scale;
   const AxisPart row_part = axis_part(scale.group_rows, rows);
   const AxisPart column_part = axis_part(scale.group_columns, columns);
-  WeightScale part{
-      row_part.group, column_part.group, static_cast<int64_t>(column_part.source.size()), {}};
+  WeightScale part{row_part.group, column_part.group, int64_t(column_part.source.size()), {}};
   for (const int64_t row : row_part.source) {
     for (const int64_t column : column_part.source) {
-      part.factors.push_back(
-          scale.factors[static_cast<size_t>(row * scale.num_column_groups + column)]);
+      part.factors.push_back(scale.factors[size_t(row * scale.num_column_groups + column)]);
     }
   }
   return part;

@@ -17,8 +17,7 @@ struct WeightScale {
   std::vector<float> factors;  ///< row-major; empty: the matrix is not fp8
 
   float at(int64_t row, int64_t column) const {
-    return factors[static_cast<size_t>(row / group_rows * num_column_groups +
-                                       column / group_columns)];
+    return factors[size_t(row / group_rows * num_column_groups + column / group_columns)];
   }
 };
 

@@ -3,9 +3,7 @@
 /// LORATORY_ASSERT(condition, "why it must hold"): a programmer error. On in every build; prints
 /// the expression, the reason and the place, then aborts.
 #define LORATORY_ASSERT(condition, why) \
-  (static_cast<bool>(condition)         \
-       ? void(0)                        \
-       : ::loratory::assertion_failed(#condition, why, __FILE__, __LINE__))
+  (bool(condition) ? void(0) : ::loratory::assertion_failed(#condition, why, __FILE__, __LINE__))
 
 namespace loratory {
 

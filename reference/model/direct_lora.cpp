@@ -52,7 +52,7 @@ void DirectLora<Real>::add(const LinearRef& linear, std::span<const int64_t>, co
 
 template <typename Real>
 void DirectLora<Real>::add_embedding(std::span<const int32_t> ids, Matrix<Real>& y) const {
-  const Weights* const weights = find({-1, -1, Projection::kEmbedTokens});
+  const Weights* const weights = find({-1, -1, Projection::embed_tokens});
   if (weights == nullptr) return;
   for (int64_t t = 0; t < y.cols(); ++t) {
     const Vector<Real> h = weights->a.col(ids[size_t(t)]).template cast<Real>();

@@ -121,7 +121,7 @@ class Pass {
 
   Matrix<Real> attention(int64_t layer, const Matrix<Real>& in) {
     const LayerWeights& weights = model_.layers[size_t(layer)];
-    Matrix<Real> qkv = linear({layer, -1, PackedLinear::kQkv}, {&weights.q, &weights.k, &weights.v},
+    Matrix<Real> qkv = linear({layer, -1, PackedLinear::qkv}, {&weights.q, &weights.k, &weights.v},
                               all_tokens_, in);
     for (int64_t t = 0; t < qkv.cols(); ++t) prepare_heads(weights, column(qkv, t), t);
     store(layer, qkv);
@@ -131,7 +131,7 @@ class Pass {
     for (int64_t t = 0; t < qkv.cols(); ++t) {
       attend(layer, t, column(qkv, t).first(size_t(q_size)), column(out, t));
     }
-    return linear({layer, -1, PackedLinear::kO}, {&weights.o}, all_tokens_, out);
+    return linear({layer, -1, PackedLinear::o}, {&weights.o}, all_tokens_, out);
   }
 
   // Norm, where the model has one, and RoPE on each head of q and k.
@@ -197,10 +197,10 @@ class Pass {
   };
   static MlpRefs dense_mlp(int64_t layer) { return expert_mlp(layer, -1); }
   static MlpRefs expert_mlp(int64_t layer, int64_t expert) {
-    return {{layer, expert, PackedLinear::kGateUp}, {layer, expert, PackedLinear::kDown}};
+    return {{layer, expert, PackedLinear::gate_up}, {layer, expert, PackedLinear::down}};
   }
   static MlpRefs shared_mlp(int64_t layer) {
-    return {{layer, -1, PackedLinear::kSharedGateUp}, {layer, -1, PackedLinear::kSharedDown}};
+    return {{layer, -1, PackedLinear::shared_gate_up}, {layer, -1, PackedLinear::shared_down}};
   }
 
   Matrix<Real> mlp(const MlpWeights& weights, const MlpRefs& refs, std::span<const int64_t> tokens,
@@ -247,7 +247,7 @@ class Pass {
     const LayerWeights& weights = model_.layers[size_t(layer)];
     const Matrix<Real> z = mlp(weights.shared_expert, shared_mlp(layer), all_tokens_, in);
     const Matrix<Real> scores =
-        linear({layer, -1, PackedLinear::kSharedRouter}, {&weights.shared_router}, all_tokens_, in);
+        linear({layer, -1, PackedLinear::shared_router}, {&weights.shared_router}, all_tokens_, in);
     for (int64_t t = 0; t < y.cols(); ++t) {
       const Real weight = sigmoid(scores(0, t));
       for (int64_t n = 0; n < y.rows(); ++n) {
@@ -280,7 +280,7 @@ class Pass {
   Matrix<Real> logits() const {
     Matrix<Real> x(config_.hidden, int64_t(batch_.logits_of.size()));
     for (int64_t i = 0; i < x.cols(); ++i) x.col(i) = x_.col(batch_.logits_of[size_t(i)]);
-    const LinearRef ref{-1, -1, PackedLinear::kLmHead};
+    const LinearRef ref{-1, -1, PackedLinear::lm_head};
     return lm_head(ref, normed(std::move(x), model_.norm));
   }
 

@@ -137,7 +137,7 @@ class Loader {
 std::function<ConstTensorView(Projection)> base_weights_of(const Model& model) {
   return [&model](Projection projection) {
     const Matrix<float>& weight =
-        projection == Projection::kLmHead ? model.output_embedding() : model.embed_tokens;
+        projection == Projection::lm_head ? model.output_embedding() : model.embed_tokens;
     const auto* data = reinterpret_cast<const std::byte*>(weight.data());
     return ConstTensorView{Dtype::f32, data, {weight.rows(), weight.cols()}, {1, weight.rows()}};
   };

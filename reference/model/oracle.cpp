@@ -116,29 +116,29 @@ Matrix<float>& weight_of(Model& model, const ModuleId& id) {
   LayerWeights& layer = model.layers[size_t(id.layer)];
   MlpWeights& mlp = id.expert < 0 ? layer.mlp : layer.experts[size_t(id.expert)];
   switch (id.projection) {
-    case Projection::kQ:
+    case Projection::q:
       return layer.q.weight;
-    case Projection::kK:
+    case Projection::k:
       return layer.k.weight;
-    case Projection::kV:
+    case Projection::v:
       return layer.v.weight;
-    case Projection::kO:
+    case Projection::o:
       return layer.o.weight;
-    case Projection::kGate:
+    case Projection::gate:
       return mlp.gate.weight;
-    case Projection::kUp:
+    case Projection::up:
       return mlp.up.weight;
-    case Projection::kDown:
+    case Projection::down:
       return mlp.down.weight;
-    case Projection::kRouter:
+    case Projection::router:
       return layer.router;
-    case Projection::kSharedGate:
+    case Projection::shared_gate:
       return layer.shared_expert.gate.weight;
-    case Projection::kSharedUp:
+    case Projection::shared_up:
       return layer.shared_expert.up.weight;
-    case Projection::kSharedDown:
+    case Projection::shared_down:
       return layer.shared_expert.down.weight;
-    case Projection::kSharedRouter:
+    case Projection::shared_router:
       return layer.shared_router.weight;
     default:
       break;
@@ -153,9 +153,9 @@ Model merge(const Model& model, const Adapter& adapter) {
   if (merged.lm_head.size() == 0) merged.lm_head = merged.embed_tokens;  // may part now [1.32]
   merged.config.tied_embeddings = false;
   for (const LoraModule& module : adapter.modules) {
-    if (module.id.projection == Projection::kEmbedTokens) {
+    if (module.id.projection == Projection::embed_tokens) {
       add_to(merged.embed_tokens, delta(module).transpose());
-    } else if (module.id.projection == Projection::kLmHead) {
+    } else if (module.id.projection == Projection::lm_head) {
       add_to(merged.lm_head, delta(module));
     } else {
       add_to(weight_of(merged, module.id), delta(module));

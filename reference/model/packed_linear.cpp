@@ -5,30 +5,30 @@
 namespace loratory::reference {
 
 std::span<const Projection> projections(PackedLinear kind) {
-  static constexpr std::array kQkvSlices{Projection::kQ, Projection::kK, Projection::kV};
-  static constexpr std::array kOSlices{Projection::kO};
-  static constexpr std::array kGateUpSlices{Projection::kGate, Projection::kUp};
-  static constexpr std::array kDownSlices{Projection::kDown};
-  static constexpr std::array kSharedGateUpSlices{Projection::kSharedGate, Projection::kSharedUp};
-  static constexpr std::array kSharedDownSlices{Projection::kSharedDown};
-  static constexpr std::array kSharedRouterSlices{Projection::kSharedRouter};
-  static constexpr std::array kLmHeadSlices{Projection::kLmHead};
+  static constexpr std::array kQkvSlices{Projection::q, Projection::k, Projection::v};
+  static constexpr std::array kOSlices{Projection::o};
+  static constexpr std::array kGateUpSlices{Projection::gate, Projection::up};
+  static constexpr std::array kDownSlices{Projection::down};
+  static constexpr std::array kSharedGateUpSlices{Projection::shared_gate, Projection::shared_up};
+  static constexpr std::array kSharedDownSlices{Projection::shared_down};
+  static constexpr std::array kSharedRouterSlices{Projection::shared_router};
+  static constexpr std::array kLmHeadSlices{Projection::lm_head};
   switch (kind) {
-    case PackedLinear::kQkv:
+    case PackedLinear::qkv:
       return kQkvSlices;
-    case PackedLinear::kO:
+    case PackedLinear::o:
       return kOSlices;
-    case PackedLinear::kGateUp:
+    case PackedLinear::gate_up:
       return kGateUpSlices;
-    case PackedLinear::kDown:
+    case PackedLinear::down:
       return kDownSlices;
-    case PackedLinear::kSharedGateUp:
+    case PackedLinear::shared_gate_up:
       return kSharedGateUpSlices;
-    case PackedLinear::kSharedDown:
+    case PackedLinear::shared_down:
       return kSharedDownSlices;
-    case PackedLinear::kSharedRouter:
+    case PackedLinear::shared_router:
       return kSharedRouterSlices;
-    case PackedLinear::kLmHead:
+    case PackedLinear::lm_head:
       return kLmHeadSlices;
   }
   return {};

@@ -28,7 +28,7 @@ void SlotLora::add(const LinearRef& linear, std::span<const int64_t> tokens, con
     slots.push_back(token_slots_[size_t(token)]);
   }
   const auto slices = weights_.slices(linear);
-  if (linear.kind == PackedLinear::kLmHead) {
+  if (linear.kind == PackedLinear::lm_head) {
     lora_logits(rows_of(x), slots, slices[0], {}, rows_of(y));
   } else {
     lora_linear({.x = rows_of(x), .slots = slots, .slices = slices, .y = rows_of(y)});

@@ -31,20 +31,20 @@ void write(const Matrix<float>& from, const TensorView& to) {
 SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank)
     : max_rank_(max_rank), contents_(size_t(max_loras)) {
   for (int64_t layer = 0; layer < shapes.num_layers; ++layer) {
-    for (const Projection p : {Projection::kQ, Projection::kK, Projection::kV, Projection::kO}) {
+    for (const Projection p : {Projection::q, Projection::k, Projection::v, Projection::o}) {
       add_module(shapes, {layer, -1, p});
     }
-    for (const Projection p : {Projection::kGate, Projection::kUp, Projection::kDown}) {
+    for (const Projection p : {Projection::gate, Projection::up, Projection::down}) {
       if (shapes.intermediate > 0) add_module(shapes, {layer, -1, p});
       for (int64_t e = 0; e < shapes.num_experts; ++e) add_module(shapes, {layer, e, p});
     }
-    for (const Projection p : {Projection::kSharedGate, Projection::kSharedUp,
-                               Projection::kSharedDown, Projection::kSharedRouter}) {
+    for (const Projection p : {Projection::shared_gate, Projection::shared_up,
+                               Projection::shared_down, Projection::shared_router}) {
       if (shapes.shared_expert_intermediate > 0) add_module(shapes, {layer, -1, p});
     }
   }
-  add_module(shapes, {-1, -1, Projection::kEmbedTokens});
-  add_module(shapes, {-1, -1, Projection::kLmHead});
+  add_module(shapes, {-1, -1, Projection::embed_tokens});
+  add_module(shapes, {-1, -1, Projection::lm_head});
   for (int32_t slot = 0; slot < max_loras; ++slot) begin_fill(slot);
 }
 
@@ -107,7 +107,7 @@ std::vector<LoraSlice> SlotWeights::slices(const LinearRef& linear) const {
 }
 
 LoraSlice SlotWeights::embedding() const {
-  return modules_.at({-1, -1, Projection::kEmbedTokens}).slice();
+  return modules_.at({-1, -1, Projection::embed_tokens}).slice();
 }
 
 }  // namespace loratory::reference

@@ -67,7 +67,7 @@ uint32_t encode_magnitude(const Format& f, double magnitude, Overflow overflow) 
 uint32_t encode_i8(double value) {
   if (std::isnan(value)) return 0;
   const double nearest = std::nearbyint(std::clamp(value, -128.0, 127.0));
-  return static_cast<uint8_t>(static_cast<int8_t>(nearest));
+  return uint8_t(int8_t(nearest));
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ double largest_finite(Dtype dtype) {
 
 double decode(Dtype dtype, uint32_t bits) {
   if (dtype == Dtype::f32) return std::bit_cast<float>(bits);
-  if (dtype == Dtype::i8) return static_cast<int8_t>(bits);
+  if (dtype == Dtype::i8) return int8_t(bits);
   const Format& f = format(dtype);
   const double magnitude = decode_code(f, bits & (f.sign_bit() - 1));
   return (bits & f.sign_bit()) != 0 ? -magnitude : magnitude;

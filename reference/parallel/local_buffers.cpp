@@ -113,7 +113,7 @@ LocalPairs slice_pairs(const LayerShards& layer, int64_t tp_rank, const LoraPair
 
 LocalBuffers::LocalBuffers(const LayerShards& layer, int64_t tp_rank, int64_t max_loras,
                            Dtype dtype) {
-  const std::vector<int32_t> no_ranks(static_cast<size_t>(max_loras), 0);
+  const std::vector<int32_t> no_ranks(size_t(max_loras), 0);
   for (const BufferShape& shape : buffer_shapes(layer, tp_rank, max_loras)) {
     slices.push_back({Tensor(dtype, shape.a), Tensor(dtype, shape.b), no_ranks, no_ranks,
                       std::vector<float>(size_t(max_loras), 0.0F)});

@@ -201,7 +201,7 @@ size_t WrappedModel::num_wrappers() const {
 const Wrapper& WrappedModel::for_adapter(const std::string& path, std::string_view key) const {
   const auto found = index_of_path_.find(path);
   if (found != index_of_path_.end()) return wrappers_[found->second];
-  throw AdapterError(AdapterErrorCode::kUnsupported, "layer", key,
+  throw AdapterError(AdapterErrorCode::unsupported, "layer", key,
                      "the layer " + path + " has no LoRA", "");
 }
 

@@ -36,9 +36,9 @@ bool item_selects(std::string_view item, const Module& module) {
 ModuleShape cut_shape(ModuleShape shape, const ModelSpec& model, int tp) {
   if (shape.name == "k_proj" || shape.name == "v_proj") {
     shape.out = model.kv_size(tp);  // replicated heads when tp exceeds them
-  } else if (shape.cut == TpCut::kColumn) {
+  } else if (shape.cut == TpCut::column) {
     shape.out = ceil_div<int64_t>(shape.out, tp);
-  } else if (shape.cut == TpCut::kRow) {
+  } else if (shape.cut == TpCut::row) {
     shape.in /= tp;
   }
   return shape;
@@ -51,19 +51,19 @@ std::vector<ModuleShape> module_shapes(const ModelSpec& model) {
   const int64_t layers = model.num_layers;
   const bool moe = model.num_experts > 0;
   const int64_t mlps = layers * std::max<int64_t>(model.num_experts, 1);
-  std::vector<ModuleShape> shapes{{"q_proj", h, model.q_size(), layers, TpCut::kColumn, 0},
-                                  {"k_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
-                                  {"v_proj", h, model.kv_size(), layers, TpCut::kColumn, 0},
-                                  {"o_proj", model.q_size(), h, layers, TpCut::kRow, 1},
-                                  {"gate_proj", h, i, mlps, TpCut::kColumn, 2, moe},
-                                  {"up_proj", h, i, mlps, TpCut::kColumn, 2, moe},
-                                  {"down_proj", i, h, mlps, TpCut::kRow, 3, moe},
-                                  {"embed_tokens", model.vocab, h, 1, TpCut::kReplicated, 4},
-                                  {"lm_head", h, model.vocab, 1, TpCut::kColumn, 5}};
+  std::vector<ModuleShape> shapes{{"q_proj", h, model.q_size(), layers, TpCut::column, 0},
+                                  {"k_proj", h, model.kv_size(), layers, TpCut::column, 0},
+                                  {"v_proj", h, model.kv_size(), layers, TpCut::column, 0},
+                                  {"o_proj", model.q_size(), h, layers, TpCut::row, 1},
+                                  {"gate_proj", h, i, mlps, TpCut::column, 2, moe},
+                                  {"up_proj", h, i, mlps, TpCut::column, 2, moe},
+                                  {"down_proj", i, h, mlps, TpCut::row, 3, moe},
+                                  {"embed_tokens", model.vocab, h, 1, TpCut::replicated, 4},
+                                  {"lm_head", h, model.vocab, 1, TpCut::column, 5}};
   if (shared > 0) {
-    shapes.push_back({"gate_proj", h, shared, layers, TpCut::kColumn, 6});
-    shapes.push_back({"up_proj", h, shared, layers, TpCut::kColumn, 6});
-    shapes.push_back({"down_proj", shared, h, layers, TpCut::kRow, 7});
+    shapes.push_back({"gate_proj", h, shared, layers, TpCut::column, 6});
+    shapes.push_back({"up_proj", h, shared, layers, TpCut::column, 6});
+    shapes.push_back({"down_proj", shared, h, layers, TpCut::row, 7});
   }
   return shapes;
 }

@@ -11,7 +11,7 @@ namespace loratory::sim {
 
 /// How tensor parallelism cuts a linear layer: its output (column), its input (row), or its
 /// vocabulary (embed_tokens keeps the low-rank matrices whole, lm_head cuts its B).
-enum class TpCut : uint8_t { kColumn, kRow, kReplicated };
+enum class TpCut : uint8_t { column, row, replicated };
 
 /// A linear module of the model: `count` of them, each [out, in].
 struct ModuleShape {
@@ -19,7 +19,7 @@ struct ModuleShape {
   int64_t in = 0;
   int64_t out = 0;
   int64_t count = 0;  ///< layers (x experts)
-  TpCut cut = TpCut::kColumn;
+  TpCut cut = TpCut::column;
   int group = 0;           ///< modules of one group run as one packed layer (q|k|v, gate|up)
   bool is_expert = false;  ///< `count` layers x experts, of which a token uses a few
 };

@@ -65,7 +65,7 @@ void RooflineModel::add_lora_costs(const ModelSpec& model, double byte_ns, doubl
   std::set<int> groups;
   for (const ModuleShape& shape : lora_shapes(model, options_.targets, options_.tp)) {
     // An embedding gathers columns of A; its matrix is never read as a whole.
-    const bool gather = shape.cut == TpCut::kReplicated;
+    const bool gather = shape.cut == TpCut::replicated;
     const double in = gather ? 0 : as_double(shape.in);
     const double out = as_double(shape.out);
     const double count = as_double(shape.count);

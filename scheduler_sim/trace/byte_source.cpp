@@ -36,7 +36,7 @@ class FileSource final : public ByteSource {
   uint64_t total_bytes() const override {
     struct stat status {};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
-    return static_cast<uint64_t>(status.st_size);
+    return uint64_t(status.st_size);
   }
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
@@ -44,7 +44,7 @@ class FileSource final : public ByteSource {
   size_t read(char* out, size_t capacity) override {
     for (;;) {
       const ssize_t count = ::read(fd_, out, capacity);
-      if (count >= 0) return static_cast<size_t>(count);
+      if (count >= 0) return size_t(count);
       if (errno != EINTR) fail("cannot be read");
     }
   }

@@ -56,7 +56,7 @@ std::string name(const Cell& cell) {
 
 int64_t integer(const Cell& cell, int64_t high) {
   int64_t value = 0;
-  if (parse_integer(cell.text, value) != Parse::kGood || value < 0 || value > high) {
+  if (parse_integer(cell.text, value) != Parse::good || value < 0 || value > high) {
     bad_row(cell.column, "not a whole number: " + excerpt(cell.text),
             fmt::format("it must be in 0..{}", high));
   }
@@ -65,21 +65,21 @@ int64_t integer(const Cell& cell, int64_t high) {
 
 double positive(const Cell& cell, bool may_be_zero) {
   double value = 0;
-  if (parse_double(cell.text, value) != Parse::kGood || value < 0 || (value == 0 && !may_be_zero)) {
+  if (parse_double(cell.text, value) != Parse::good || value < 0 || (value == 0 && !may_be_zero)) {
     bad_row(cell.column, "not a positive number: " + excerpt(cell.text), "write a decimal number");
   }
   return value;
 }
 
 GapLaw gap_law(const Cell& cell) {
-  if (cell.text.empty()) return GapLaw::kNone;
-  if (cell.text == "Gamma") return GapLaw::kGamma;
-  if (cell.text == "Weibull") return GapLaw::kWeibull;
+  if (cell.text.empty()) return GapLaw::none;
+  if (cell.text == "Gamma") return GapLaw::gamma;
+  if (cell.text == "Weibull") return GapLaw::weibull;
   bad_row(cell.column, "unknown pattern " + excerpt(cell.text), "use Gamma, Weibull or nothing");
 }
 
 double parameter_of(GapLaw law, const Cell& cell) {
-  if (law != GapLaw::kNone) return positive(cell, false);
+  if (law != GapLaw::none) return positive(cell, false);
   if (!cell.text.empty()) bad_row(cell.column, "a parameter without a pattern", "leave it empty");
   return 0;
 }
@@ -96,7 +96,7 @@ ClientWindow parse_window(const Line& line) {
   ClientWindow window;
   window.category = name(cells[kCategory]);
   window.model = name(cells[kModel]);
-  window.client_id = static_cast<uint32_t>(integer(cells[kClientId], UINT32_MAX));
+  window.client_id = uint32_t(integer(cells[kClientId], UINT32_MAX));
   window.window_start_s = integer(cells[kWindowStart], kMaxTimeNs / 1'000'000'000);
   window.rate_rps = positive(cells[kRate], true);
   window.cv = cells[kCv].text.empty() ? 0 : positive(cells[kCv], true);

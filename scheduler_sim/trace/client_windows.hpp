@@ -9,9 +9,9 @@ namespace loratory::sim {
 
 /// Law of the gaps between the requests of one client in one window.
 enum class GapLaw : uint8_t {
-  kNone,     ///< too few requests to fit one: take the rate as Poisson
-  kGamma,    ///< shape k, scale theta: mean k * theta seconds
-  kWeibull,  ///< shape k, scale lambda: mean lambda * Gamma(1 + 1/k) seconds
+  none,     ///< too few requests to fit one: take the rate as Poisson
+  gamma,    ///< shape k, scale theta: mean k * theta seconds
+  weibull,  ///< shape k, scale lambda: mean lambda * Gamma(1 + 1/k) seconds
 };
 
 /// Request rate of one client during one window of 600 s. Not a request log: ServeGen publishes,
@@ -23,7 +23,7 @@ struct ClientWindow {
   int64_t window_start_s = 0;
   double rate_rps = 0;  ///< requests per second, >= 0
   double cv = 0;        ///< standard deviation / mean of the gaps; 0 = unknown
-  GapLaw pattern = GapLaw::kNone;
+  GapLaw pattern = GapLaw::none;
   double shape = 0;  ///< of `pattern`; 0 when it is kNone
   double scale = 0;  ///< seconds, of `pattern`; 0 when it is kNone
 

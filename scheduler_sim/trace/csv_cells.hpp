@@ -14,7 +14,7 @@ size_t for_each_cell(std::string_view line, F f) {
   size_t index = 0;
   for (size_t begin = 0; begin <= line.size(); ++index) {
     const size_t end = std::min(line.find(',', begin), line.size());
-    f(line.substr(begin, end - begin), static_cast<uint32_t>(begin + 1), index);
+    f(line.substr(begin, end - begin), uint32_t(begin + 1), index);
     begin = end + 1;
   }
   return index;

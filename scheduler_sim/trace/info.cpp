@@ -63,7 +63,7 @@ void append_adapters(Table& table, const TraceSummary& summary) {
                "share");
   const auto row = [&](std::string_view name, const std::string& rank, uint64_t num_requests) {
     table.append("{:<40}{:>8}{:>12}{:>10.4f}\n", name, rank, num_requests,
-                 static_cast<double>(num_requests) / static_cast<double>(summary.num_requests));
+                 double(num_requests) / double(summary.num_requests));
   };
   const size_t num_shown = std::min(summary.adapters.size(), kMaxAdaptersShown);
   for (size_t i = 0; i < num_shown; ++i) {

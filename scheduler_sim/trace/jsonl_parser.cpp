@@ -48,18 +48,18 @@ class JsonlParser final : public RowParser {
  private:
   void read_field(ondemand::field& field, Row& row, TraceBuilder& builder) {
     const char* key_begin = field.key().raw();
-    const std::string_view rest = line_.substr(static_cast<size_t>(key_begin - line_.data()));
+    const std::string_view rest = line_.substr(size_t(key_begin - line_.data()));
     const std::string_view key = rest.substr(0, rest.find('"'));
     const ColumnSpec& spec = spec_of(key);
     ondemand::value& value = field.value();
     switch (spec.field) {
-      case Field::kBlockIds:
+      case Field::block_ids:
         return read_ids(spec, value, row, builder.block_ids());
-      case Field::kTokenIds:
+      case Field::token_ids:
         return read_ids(spec, value, row, builder.token_ids());
-      case Field::kAdapter:
+      case Field::adapter:
         return read_adapter(spec, value, row);
-      case Field::kIgnored:
+      case Field::ignored:
         return skip_scalar(value);
       default:
         break;
@@ -89,7 +89,7 @@ class JsonlParser final : public RowParser {
 
   template <typename Id>
   void read_ids(const ColumnSpec& spec, ondemand::value& value, Row& row, std::vector<Id>& ids) {
-    row.columns[static_cast<size_t>(spec.field)] = column_of(value);
+    row.columns[size_t(spec.field)] = column_of(value);
     ondemand::array array;
     check(value.get_array().get(array));
     for (auto element : array) {
@@ -100,7 +100,7 @@ class JsonlParser final : public RowParser {
                 "write ids in decimal digits");
       }
       check(error);
-      if (id > static_cast<uint64_t>(std::numeric_limits<Id>::max())) {
+      if (id > uint64_t(std::numeric_limits<Id>::max())) {
         bad_row(row.column(spec.field), fmt::format("{} holds {}", spec.name, id),
                 fmt::format("ids go up to {}", std::numeric_limits<Id>::max()));
       }
@@ -110,7 +110,7 @@ class JsonlParser final : public RowParser {
 
   void read_adapter(const ColumnSpec& spec, ondemand::value& value, Row& row) {
     const uint32_t column = column_of(value);
-    row.columns[static_cast<size_t>(spec.field)] = column;
+    row.columns[size_t(spec.field)] = column;
     check(value.get_string().get(row.adapter));
     if (row.adapter.empty()) bad_row(column, "adapter is empty", "leave it out for the base model");
   }
@@ -135,14 +135,14 @@ class JsonlParser final : public RowParser {
   void check_structure(simdjson::error_code error) const {
     if (error == simdjson::SUCCESS) return;
     if (error == simdjson::UTF8_ERROR) check_utf8(line_);
-    fail(error, static_cast<uint32_t>(line_.size()) + 1);
+    fail(error, uint32_t(line_.size()) + 1);
   }
 
   void check(simdjson::error_code error) {
     if (error == simdjson::SUCCESS) return;
     // That a bracket is not closed is noticed at the first one; what is missing is at the end.
     const bool is_cut = error == simdjson::INCOMPLETE_ARRAY_OR_OBJECT;
-    fail(error, is_cut ? static_cast<uint32_t>(line_.size()) + 1 : column_of_error());
+    fail(error, is_cut ? uint32_t(line_.size()) + 1 : column_of_error());
   }
 
   [[noreturn]] static void fail(simdjson::error_code error, uint32_t column) {
@@ -173,9 +173,7 @@ class JsonlParser final : public RowParser {
   uint32_t column_of(ondemand::value& value) const {
     return column_at(value.raw_json_token().data());
   }
-  uint32_t column_at(const char* place) const {
-    return static_cast<uint32_t>(place - line_.data()) + 1;
-  }
+  uint32_t column_at(const char* place) const { return uint32_t(place - line_.data()) + 1; }
 
   // Where simdjson stopped; the end of the line when it does not know.
   uint32_t column_of_error() {

@@ -18,8 +18,7 @@ bool LineReader::next(Line& line) {
   for (;;) {
     const void* newline = std::memchr(buffer_.get() + scanned_, '\n', end_ - scanned_);
     if (newline != nullptr) {
-      return take(static_cast<size_t>(static_cast<const char*>(newline) - buffer_.get()), true,
-                  line);
+      return take(size_t(static_cast<const char*>(newline) - buffer_.get()), true, line);
     }
     scanned_ = end_;
     if (refill()) continue;

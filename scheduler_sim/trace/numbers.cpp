@@ -14,7 +14,7 @@ constexpr int64_t kNsPerSecond = 1'000'000'000;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 size_t count_digits(std::string_view text) {
-  return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
+  return size_t(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
 }
 
 // A JSON number taken apart: -digits.fraction e exponent.
@@ -69,104 +69,104 @@ int two_digits(std::string_view text, size_t at) {
 bool in_range(int value, int low, int high) { return value >= low && value <= high; }
 
 Parse parse_date(std::string_view text, int64_t& days) {
-  if (text[4] != '-' || text[7] != '-') return Parse::kNotANumber;
+  if (text[4] != '-' || text[7] != '-') return Parse::not_a_number;
   const int century = two_digits(text, 0), year_of = two_digits(text, 2);
   const int month = two_digits(text, 5), day = two_digits(text, 8);
-  if (century < 0 || year_of < 0 || month < 0 || day < 0) return Parse::kNotANumber;
+  if (century < 0 || year_of < 0 || month < 0 || day < 0) return Parse::not_a_number;
   const std::chrono::year_month_day date{std::chrono::year(100 * century + year_of),
-                                         std::chrono::month(static_cast<unsigned>(month)),
-                                         std::chrono::day(static_cast<unsigned>(day))};
-  if (!date.ok() || !in_range(int(date.year()), 1970, 2199)) return Parse::kOutOfRange;
+                                         std::chrono::month(unsigned(month)),
+                                         std::chrono::day(unsigned(day))};
+  if (!date.ok() || !in_range(int(date.year()), 1970, 2199)) return Parse::out_of_range;
   days = std::chrono::sys_days(date).time_since_epoch().count();
-  return Parse::kGood;
+  return Parse::good;
 }
 
 Parse parse_clock(std::string_view text, int64_t& seconds) {
-  if (text[2] != ':' || text[5] != ':') return Parse::kNotANumber;
+  if (text[2] != ':' || text[5] != ':') return Parse::not_a_number;
   const int hour = two_digits(text, 0), minute = two_digits(text, 3), second = two_digits(text, 6);
-  if (hour < 0 || minute < 0 || second < 0) return Parse::kNotANumber;
-  if (hour > 23 || minute > 59 || second > 59) return Parse::kOutOfRange;
+  if (hour < 0 || minute < 0 || second < 0) return Parse::not_a_number;
+  if (hour > 23 || minute > 59 || second > 59) return Parse::out_of_range;
   seconds = 3600 * hour + 60 * minute + second;
-  return Parse::kGood;
+  return Parse::good;
 }
 
 Parse parse_zone(std::string_view text, int64_t& offset_s) {
-  if (text.empty() || text == "Z") return Parse::kGood;
-  if (text.size() != 6 || text[3] != ':') return Parse::kNotANumber;
-  if (text[0] != '+' && text[0] != '-') return Parse::kNotANumber;
+  if (text.empty() || text == "Z") return Parse::good;
+  if (text.size() != 6 || text[3] != ':') return Parse::not_a_number;
+  if (text[0] != '+' && text[0] != '-') return Parse::not_a_number;
   const int hours = two_digits(text, 1), minutes = two_digits(text, 4);
-  if (hours < 0 || minutes < 0) return Parse::kNotANumber;
-  if (hours > 14 || minutes > 59) return Parse::kOutOfRange;
+  if (hours < 0 || minutes < 0) return Parse::not_a_number;
+  if (hours > 14 || minutes > 59) return Parse::out_of_range;
   offset_s = (text[0] == '-' ? -1 : 1) * (3600 * hours + 60 * minutes);
-  return Parse::kGood;
+  return Parse::good;
 }
 
 }  // namespace
 
 Parse parse_scaled(std::string_view text, int scale, int64_t& value) {
   NumberText number;
-  if (!split_number(text, number)) return Parse::kNotANumber;
+  if (!split_number(text, number)) return Parse::not_a_number;
   // Digit i has the weight 10^(units - 1 - i): the first `units` digits are the whole part.
-  const int64_t units = static_cast<int64_t>(number.digits.size()) + number.exponent + scale;
-  const auto num_digits = static_cast<int64_t>(number.digits.size() + number.fraction.size());
+  const int64_t units = int64_t(number.digits.size()) + number.exponent + scale;
+  const auto num_digits = int64_t(number.digits.size() + number.fraction.size());
   int64_t magnitude = 0;
   for (int64_t i = 0; i < units; ++i) {
     // Trailing zeros stop mattering for 0 and run out of range for all else within 19 rounds.
     if (i >= num_digits && magnitude == 0) break;
-    const int digit = i < num_digits ? digit_at(number, static_cast<size_t>(i)) - '0' : 0;
+    const int digit = i < num_digits ? digit_at(number, size_t(i)) - '0' : 0;
     if (__builtin_mul_overflow(magnitude, 10, &magnitude) ||
         __builtin_add_overflow(magnitude, digit, &magnitude)) {
-      return Parse::kOutOfRange;
+      return Parse::out_of_range;
     }
   }
   const bool has_half = units >= 0 && units < num_digits;
-  if (has_half && digit_at(number, static_cast<size_t>(units)) >= '5' &&
+  if (has_half && digit_at(number, size_t(units)) >= '5' &&
       __builtin_add_overflow(magnitude, 1, &magnitude)) {
-    return Parse::kOutOfRange;
+    return Parse::out_of_range;
   }
   value = number.is_negative ? -magnitude : magnitude;
-  return Parse::kGood;
+  return Parse::good;
 }
 
 Parse parse_integer(std::string_view text, int64_t& value) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
-  if (digits.size() > 1 && digits.front() == '0') return Parse::kNotANumber;
+  if (digits.size() > 1 && digits.front() == '0') return Parse::not_a_number;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc::invalid_argument || stop != end) return Parse::kNotANumber;
-  return error == std::errc() ? Parse::kGood : Parse::kOutOfRange;
+  if (error == std::errc::invalid_argument || stop != end) return Parse::not_a_number;
+  return error == std::errc() ? Parse::good : Parse::out_of_range;
 }
 
 Parse parse_double(std::string_view text, double& value) {
   NumberText number;
-  if (!split_number(text, number)) return Parse::kNotANumber;
+  if (!split_number(text, number)) return Parse::not_a_number;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? Parse::kGood : Parse::kOutOfRange;
+  return error == std::errc() ? Parse::good : Parse::out_of_range;
 }
 
 Parse parse_timestamp(std::string_view text, int64_t& unix_ns) {
   constexpr size_t kDateChars = 10, kClockChars = 8;
-  if (text.size() < kDateChars + 1 + kClockChars) return Parse::kNotANumber;
-  if (text[kDateChars] != ' ' && text[kDateChars] != 'T') return Parse::kNotANumber;
+  if (text.size() < kDateChars + 1 + kClockChars) return Parse::not_a_number;
+  if (text[kDateChars] != ' ' && text[kDateChars] != 'T') return Parse::not_a_number;
   int64_t days = 0, seconds = 0, offset_s = 0, fraction_ns = 0;
   const Parse date = parse_date(text, days);
-  if (date != Parse::kGood) return date;
+  if (date != Parse::good) return date;
   const Parse clock = parse_clock(text.substr(kDateChars + 1), seconds);
-  if (clock != Parse::kGood) return clock;
+  if (clock != Parse::good) return clock;
 
   text.remove_prefix(kDateChars + 1 + kClockChars);
   if (text.starts_with('.')) {
     text.remove_prefix(1);
     const size_t num_digits = count_digits(text);
-    if (num_digits == 0 || num_digits > 9) return Parse::kNotANumber;
+    if (num_digits == 0 || num_digits > 9) return Parse::not_a_number;
     std::from_chars(text.data(), text.data() + num_digits, fraction_ns);
     for (size_t i = num_digits; i < 9; ++i) fraction_ns *= 10;
     text.remove_prefix(num_digits);
   }
   const Parse zone = parse_zone(text, offset_s);
-  if (zone != Parse::kGood) return zone;
+  if (zone != Parse::good) return zone;
   unix_ns = (86'400 * days + seconds - offset_s) * kNsPerSecond + fraction_ns;
-  return Parse::kGood;
+  return Parse::good;
 }
 
 }  // namespace loratory::sim

@@ -5,7 +5,7 @@
 
 namespace loratory::sim {
 
-enum class Parse : uint8_t { kGood, kNotANumber, kOutOfRange };
+enum class Parse : uint8_t { good, not_a_number, out_of_range };
 
 /// value = text * 10^scale, exactly, then rounded half away from zero: "1.5" with scale 9 is
 /// 1,500,000,000 (seconds to nanoseconds), on every machine. The grammar is JSON's: no "+1",

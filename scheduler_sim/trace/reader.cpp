@@ -36,12 +36,12 @@ class TraceReading {
 
  private:
   void read_from(Line& line) {
-    const Schema& schema = options_.format == TraceFormat::kAuto
+    const Schema& schema = options_.format == TraceFormat::detect
                                ? detect_schema(line.text, trace_.source)
                                : schema_of(options_.format);
     trace_.format = schema.name;
     TraceBuilder builder(schema, options_.block_tokens, trace_);
-    if (schema.syntax == Syntax::kJsonl) {
+    if (schema.syntax == Syntax::jsonl) {
       const auto parser = make_jsonl_parser(schema);
       do read_row(*parser, line, builder);
       while (lines_.next(line));
@@ -84,12 +84,12 @@ class TraceReading {
     constexpr size_t kEstimatesGrowBy = 16;
     constexpr double kMargin = 1.05;  // also covers what was read ahead of the last row
     next_estimate_ *= kEstimatesGrowBy;
-    const auto total = static_cast<double>(raw_.total_bytes());
-    const auto read = static_cast<double>(raw_.bytes_read());
+    const auto total = double(raw_.total_bytes());
+    const auto read = double(raw_.bytes_read());
     if (total <= read) return;
     const double factor = kMargin * total / read;
     const auto reserve = [factor](auto& values) {
-      values.reserve(static_cast<size_t>(factor * static_cast<double>(values.size())));
+      values.reserve(size_t(factor * double(values.size())));
     };
     reserve(trace_.requests);
     reserve(trace_.block_ids);

@@ -9,15 +9,15 @@ namespace loratory::sim {
 
 /// Formats of request traces; traces/SCHEMA.md has the columns of each.
 enum class TraceFormat : uint8_t {
-  kAuto,         ///< told from the first line
-  kNative,       ///< our own JSON lines, milliseconds
-  kMooncake,     ///< JSON lines, milliseconds, hash_ids of 512 tokens
-  kQwenBailian,  ///< JSON lines, seconds, hash_ids of 16 tokens, chats
-  kVllm,       ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
-  kAzure,      ///< CSV of timestamps, 2023 and 2024
-  kBurstGpt,   ///< CSV, seconds
-  kVidur,      ///< CSV, seconds
-  kSplitwise,  ///< CSV, seconds
+  detect,        ///< told from the first line
+  native,        ///< our own JSON lines, milliseconds
+  mooncake,      ///< JSON lines, milliseconds, hash_ids of 512 tokens
+  qwen_bailian,  ///< JSON lines, seconds, hash_ids of 16 tokens, chats
+  vllm,       ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
+  azure,      ///< CSV of timestamps, 2023 and 2024
+  burst_gpt,  ///< CSV, seconds
+  vidur,      ///< CSV, seconds
+  splitwise,  ///< CSV, seconds
 };
 
 /// Names that trace_format() knows, for help texts: "native, mooncake, ...".
@@ -27,7 +27,7 @@ std::string trace_format_names();
 TraceFormat trace_format(std::string_view name);
 
 struct ReadOptions {
-  TraceFormat format = TraceFormat::kAuto;
+  TraceFormat format = TraceFormat::detect;
   /// Leave bad rows out and count them in Trace::num_rows_skipped.
   bool skip_bad_rows = false;
   /// Tokens of one entry of hash_ids where the rows do not say; 0 = the format's own number.

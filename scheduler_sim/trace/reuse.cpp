@@ -11,7 +11,7 @@ namespace {
 class LruBlocks {
  public:
   LruBlocks(size_t num_distinct, uint64_t capacity)
-      : links_(num_distinct + 1), capacity_(capacity), head_(static_cast<uint32_t>(num_distinct)) {
+      : links_(num_distinct + 1), capacity_(capacity), head_(uint32_t(num_distinct)) {
     for (Link& link : links_) link = {kOut, kOut};
     links_[head_] = {head_, head_};
   }
@@ -79,8 +79,7 @@ std::vector<uint32_t> dense_ids(const Trace& trace, size_t& num_distinct) {
   std::vector<uint32_t> dense;
   dense.reserve(blocks.size());
   for (const Block& block : blocks) {
-    dense.push_back(
-        static_cast<uint32_t>(std::ranges::lower_bound(distinct, block) - distinct.begin()));
+    dense.push_back(uint32_t(std::ranges::lower_bound(distinct, block) - distinct.begin()));
   }
   return dense;
 }
@@ -95,7 +94,7 @@ PrefixReuse replay(const Trace& trace, std::span<const uint32_t> ids, size_t num
     const auto blocks = ids.subspan(request.content_begin, request.content_count);
     const auto miss =
         std::ranges::find_if_not(blocks, [&](uint32_t block) { return cache.contains(block); });
-    const auto hits = static_cast<uint64_t>(miss - blocks.begin());
+    const auto hits = uint64_t(miss - blocks.begin());
     reuse.num_blocks += blocks.size();
     reuse.hit_blocks += hits;
     reuse.num_tokens += request.prompt_tokens;

@@ -22,7 +22,7 @@ struct PrefixReuse {
 
  private:
   static double ratio(uint64_t part, uint64_t whole) {
-    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+    return whole == 0 ? 0 : double(part) / double(whole);
   }
 };
 

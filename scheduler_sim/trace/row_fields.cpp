@@ -26,40 +26,38 @@ struct Cell {
 int64_t integer(const Cell& cell, int64_t low, int64_t high) {
   int64_t value = 0;
   const Parse parse = parse_integer(cell.text, value);
-  if (parse == Parse::kNotANumber) cell.fail("not a whole number", "write decimal digits");
-  if (parse == Parse::kOutOfRange || value < low || value > high) {
+  if (parse == Parse::not_a_number) cell.fail("not a whole number", "write decimal digits");
+  if (parse == Parse::out_of_range || value < low || value > high) {
     cell.fail("out of range", fmt::format("it must be in {}..{}", low, high));
   }
   return value;
 }
 
-uint32_t count(const Cell& cell, int64_t low) {
-  return static_cast<uint32_t>(integer(cell, low, kMaxCount));
-}
+uint32_t count(const Cell& cell, int64_t low) { return uint32_t(integer(cell, low, kMaxCount)); }
 
 int64_t time_ns(const Cell& cell, TimeUnit unit) {
   int64_t value = 0;
-  const Parse parse = unit == TimeUnit::kTimestamp ? parse_timestamp(cell.text, value)
-                      : unit == TimeUnit::kSeconds ? parse_scaled(cell.text, 9, value)
-                                                   : parse_scaled(cell.text, 6, value);
-  if (parse == Parse::kNotANumber) {
-    cell.fail("not a time", unit == TimeUnit::kTimestamp
+  const Parse parse = unit == TimeUnit::timestamp ? parse_timestamp(cell.text, value)
+                      : unit == TimeUnit::seconds ? parse_scaled(cell.text, 9, value)
+                                                  : parse_scaled(cell.text, 6, value);
+  if (parse == Parse::not_a_number) {
+    cell.fail("not a time", unit == TimeUnit::timestamp
                                 ? "write YYYY-MM-DD HH:MM:SS.fffffff, with a zone or without"
                                 : "write a decimal number");
   }
   if (value < 0) cell.fail("negative", "times count from the start of the trace");
   // Timestamps count from 1970, and only their differences stay.
-  if (parse == Parse::kOutOfRange || (unit != TimeUnit::kTimestamp && value > kMaxTimeNs)) {
+  if (parse == Parse::out_of_range || (unit != TimeUnit::timestamp && value > kMaxTimeNs)) {
     cell.fail("out of range", "check the unit of the times");
   }
   return value;
 }
 
 void set_session(Row& row, const Schema& schema, const Cell& cell) {
-  if (schema.syntax == Syntax::kCsv) {
+  if (schema.syntax == Syntax::csv) {
     row.session_name = cell.text;
   } else {
-    row.session = static_cast<uint32_t>(integer(cell, 0, UINT32_MAX));
+    row.session = uint32_t(integer(cell, 0, UINT32_MAX));
   }
 }
 
@@ -73,47 +71,47 @@ size_t character_bytes(unsigned char lead) {
 void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
                uint32_t column) {
   const Cell cell{spec, text, column};
-  row.columns[static_cast<size_t>(spec.field)] = column;
+  row.columns[size_t(spec.field)] = column;
   switch (spec.field) {
-    case Field::kArrival:
+    case Field::arrival:
       row.arrival_ns = time_ns(cell, schema.time_unit);
       return;
-    case Field::kCancel:
+    case Field::cancel:
       row.cancel_ns = time_ns(cell, schema.time_unit);
       return;
-    case Field::kPromptTokens:
+    case Field::prompt_tokens:
       row.prompt_tokens = count(cell, 0);
       return;
-    case Field::kOutputTokens:
+    case Field::output_tokens:
       row.output_tokens = count(cell, 0);
       return;
-    case Field::kBlockTokens:
+    case Field::block_tokens:
       row.block_tokens = count(cell, 1);
       return;
-    case Field::kRank:
+    case Field::rank:
       row.rank = count(cell, 1);
       return;
-    case Field::kPriority:
-      row.priority = static_cast<int32_t>(integer(cell, INT32_MIN, INT32_MAX));
+    case Field::priority:
+      row.priority = int32_t(integer(cell, INT32_MIN, INT32_MAX));
       return;
-    case Field::kSession:
+    case Field::session:
       set_session(row, schema, cell);
       return;
-    case Field::kChat:
+    case Field::chat:
       row.chat = integer(cell, 0, INT64_MAX);
       return;
-    case Field::kParentChat:
+    case Field::parent_chat:
       row.parent_chat = integer(cell, -1, INT64_MAX);
       return;
-    case Field::kBatchSize:
+    case Field::batch_size:
       integer(cell, 1, 1);
       return;
-    case Field::kIgnored:
+    case Field::ignored:
       return;
-    case Field::kAdapter:
-    case Field::kBlockIds:
-    case Field::kTokenIds:
-    case Field::kNumFields:
+    case Field::adapter:
+    case Field::block_ids:
+    case Field::token_ids:
+    case Field::num_fields:
       break;
   }
   LORATORY_ASSERT(false, "a scalar is neither a string nor a list");

@@ -12,55 +12,59 @@ namespace loratory::sim {
 namespace {
 
 constexpr ColumnSpec kNativeColumns[] = {
-    {"arrival_ms", Field::kArrival, true},
-    {"prompt_tokens", Field::kPromptTokens, false},
-    {"output_tokens", Field::kOutputTokens, true},
-    {"adapter", Field::kAdapter, false},
-    {"rank", Field::kRank, false},
-    {"priority", Field::kPriority, false},
-    {"session", Field::kSession, false},
-    {"cancel_ms", Field::kCancel, false},
-    {"block_tokens", Field::kBlockTokens, false},
-    {"block_ids", Field::kBlockIds, false},
-    {"token_ids", Field::kTokenIds, false},
+    {"arrival_ms", Field::arrival, true},
+    {"prompt_tokens", Field::prompt_tokens, false},
+    {"output_tokens", Field::output_tokens, true},
+    {"adapter", Field::adapter, false},
+    {"rank", Field::rank, false},
+    {"priority", Field::priority, false},
+    {"session", Field::session, false},
+    {"cancel_ms", Field::cancel, false},
+    {"block_tokens", Field::block_tokens, false},
+    {"block_ids", Field::block_ids, false},
+    {"token_ids", Field::token_ids, false},
 };
 constexpr ColumnSpec kMooncakeColumns[] = {
-    {"timestamp", Field::kArrival, true},
-    {"input_length", Field::kPromptTokens, true},
-    {"output_length", Field::kOutputTokens, true},
-    {"hash_ids", Field::kBlockIds, true},
+    {"timestamp", Field::arrival, true},
+    {"input_length", Field::prompt_tokens, true},
+    {"output_length", Field::output_tokens, true},
+    {"hash_ids", Field::block_ids, true},
 };
 constexpr ColumnSpec kQwenBailianColumns[] = {
-    {"chat_id", Field::kChat, true},
-    {"parent_chat_id", Field::kParentChat, true},
-    {"timestamp", Field::kArrival, true},
-    {"input_length", Field::kPromptTokens, true},
-    {"output_length", Field::kOutputTokens, true},
-    {"type", Field::kIgnored, false},
-    {"turn", Field::kIgnored, false},
-    {"hash_ids", Field::kBlockIds, true},
+    {"chat_id", Field::chat, true},
+    {"parent_chat_id", Field::parent_chat, true},
+    {"timestamp", Field::arrival, true},
+    {"input_length", Field::prompt_tokens, true},
+    {"output_length", Field::output_tokens, true},
+    {"type", Field::ignored, false},
+    {"turn", Field::ignored, false},
+    {"hash_ids", Field::block_ids, true},
 };
 constexpr ColumnSpec kAzureColumns[] = {
-    {"TIMESTAMP", Field::kArrival, true},
-    {"ContextTokens", Field::kPromptTokens, true},
-    {"GeneratedTokens", Field::kOutputTokens, true},
+    {"TIMESTAMP", Field::arrival, true},
+    {"ContextTokens", Field::prompt_tokens, true},
+    {"GeneratedTokens", Field::output_tokens, true},
 };
 constexpr ColumnSpec kBurstGptColumns[] = {
-    {"Timestamp", Field::kArrival, true},           {"Session ID", Field::kSession, false},
-    {"Elapsed time", Field::kIgnored, false},       {"Model", Field::kIgnored, true},
-    {"Request tokens", Field::kPromptTokens, true}, {"Response tokens", Field::kOutputTokens, true},
-    {"Total tokens", Field::kIgnored, false},       {"Log Type", Field::kIgnored, false},
+    {"Timestamp", Field::arrival, true},
+    {"Session ID", Field::session, false},
+    {"Elapsed time", Field::ignored, false},
+    {"Model", Field::ignored, true},
+    {"Request tokens", Field::prompt_tokens, true},
+    {"Response tokens", Field::output_tokens, true},
+    {"Total tokens", Field::ignored, false},
+    {"Log Type", Field::ignored, false},
 };
 constexpr ColumnSpec kVidurColumns[] = {
-    {"arrived_at", Field::kArrival, true},
-    {"num_prefill_tokens", Field::kPromptTokens, true},
-    {"num_decode_tokens", Field::kOutputTokens, true},
+    {"arrived_at", Field::arrival, true},
+    {"num_prefill_tokens", Field::prompt_tokens, true},
+    {"num_decode_tokens", Field::output_tokens, true},
 };
 constexpr ColumnSpec kSplitwiseColumns[] = {
-    {"request_id", Field::kIgnored, false},     {"request_type", Field::kIgnored, false},
-    {"application_id", Field::kIgnored, false}, {"arrival_timestamp", Field::kArrival, true},
-    {"batch_size", Field::kBatchSize, false},   {"prompt_size", Field::kPromptTokens, true},
-    {"token_size", Field::kOutputTokens, true},
+    {"request_id", Field::ignored, false},      {"request_type", Field::ignored, false},
+    {"application_id", Field::ignored, false},  {"arrival_timestamp", Field::arrival, true},
+    {"batch_size", Field::batch_size, false},   {"prompt_size", Field::prompt_tokens, true},
+    {"token_size", Field::output_tokens, true},
 };
 
 constexpr uint32_t kMooncakeBlockTokens = 512;
@@ -68,21 +72,21 @@ constexpr uint32_t kShortBlockTokens = 16;  // Qwen-Bailian's; vLLM's default
 
 // Mooncake stands before vLLM: they differ only in units, and looks_like_vllm() tells them apart.
 constexpr Schema kSchemas[] = {
-    {TraceFormat::kNative, "native", Syntax::kJsonl, TimeUnit::kMilliseconds, false, 0,
-     "arrival_ms", kNativeColumns},
-    {TraceFormat::kQwenBailian, "qwen-bailian", Syntax::kJsonl, TimeUnit::kSeconds, false,
+    {TraceFormat::native, "native", Syntax::jsonl, TimeUnit::milliseconds, false, 0, "arrival_ms",
+     kNativeColumns},
+    {TraceFormat::qwen_bailian, "qwen-bailian", Syntax::jsonl, TimeUnit::seconds, false,
      kShortBlockTokens, "chat_id", kQwenBailianColumns},
-    {TraceFormat::kMooncake, "mooncake", Syntax::kJsonl, TimeUnit::kMilliseconds, false,
+    {TraceFormat::mooncake, "mooncake", Syntax::jsonl, TimeUnit::milliseconds, false,
      kMooncakeBlockTokens, "timestamp", kMooncakeColumns},
-    {TraceFormat::kVllm, "vllm", Syntax::kJsonl, TimeUnit::kSeconds, false, kShortBlockTokens,
+    {TraceFormat::vllm, "vllm", Syntax::jsonl, TimeUnit::seconds, false, kShortBlockTokens,
      "timestamp", kMooncakeColumns},
-    {TraceFormat::kAzure, "azure", Syntax::kCsv, TimeUnit::kTimestamp, true, 0, "TIMESTAMP",
+    {TraceFormat::azure, "azure", Syntax::csv, TimeUnit::timestamp, true, 0, "TIMESTAMP",
      kAzureColumns},
-    {TraceFormat::kBurstGpt, "burstgpt", Syntax::kCsv, TimeUnit::kSeconds, true, 0,
-     "Request tokens", kBurstGptColumns},
-    {TraceFormat::kVidur, "vidur", Syntax::kCsv, TimeUnit::kSeconds, false, 0, "arrived_at",
+    {TraceFormat::burst_gpt, "burstgpt", Syntax::csv, TimeUnit::seconds, true, 0, "Request tokens",
+     kBurstGptColumns},
+    {TraceFormat::vidur, "vidur", Syntax::csv, TimeUnit::seconds, false, 0, "arrived_at",
      kVidurColumns},
-    {TraceFormat::kSplitwise, "splitwise", Syntax::kCsv, TimeUnit::kSeconds, false, 0,
+    {TraceFormat::splitwise, "splitwise", Syntax::csv, TimeUnit::seconds, false, 0,
      "arrival_timestamp", kSplitwiseColumns},
 };
 
@@ -129,12 +133,12 @@ const Schema& detect_schema(std::string_view first_line, std::string_view file) 
   const size_t first = first_line.find_first_not_of(" \t");
   const bool is_json = first != std::string_view::npos && first_line[first] == '{';
   for (const Schema& schema : kSchemas) {
-    if (is_json != (schema.syntax == Syntax::kJsonl)) continue;
+    if (is_json != (schema.syntax == Syntax::jsonl)) continue;
     const bool has_telltale = is_json ? has_json_key(first_line, schema.telltale)
                                       : has_csv_column(first_line, schema.telltale);
     if (!has_telltale) continue;
-    const bool is_vllm = schema.format == TraceFormat::kMooncake && looks_like_vllm(first_line);
-    return is_vllm ? schema_of(TraceFormat::kVllm) : schema;
+    const bool is_vllm = schema.format == TraceFormat::mooncake && looks_like_vllm(first_line);
+    return is_vllm ? schema_of(TraceFormat::vllm) : schema;
   }
   throw InputError(std::string(file) + ":1:1", "not a known trace format",
                    "name one with --format: " + trace_format_names());
@@ -149,7 +153,7 @@ std::string trace_format_names() {
 }
 
 TraceFormat trace_format(std::string_view name) {
-  if (name == "auto") return TraceFormat::kAuto;
+  if (name == "auto") return TraceFormat::detect;
   for (const Schema& schema : kSchemas) {
     if (schema.name == name) return schema.format;
   }

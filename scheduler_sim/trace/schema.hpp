@@ -11,24 +11,24 @@ namespace loratory::sim {
 
 /// What a column of a trace means to us.
 enum class Field : uint8_t {
-  kArrival,
-  kPromptTokens,
-  kOutputTokens,
-  kBlockIds,
-  kBlockTokens,
-  kTokenIds,
-  kAdapter,
-  kRank,
-  kPriority,
-  kSession,  ///< a number, or a text that stands for one
-  kChat,     ///< id of this request; with kParentChat it gives the session
-  kParentChat,
-  kCancel,
-  kBatchSize,  ///< must be 1
-  kIgnored,
-  kNumFields
+  arrival,
+  prompt_tokens,
+  output_tokens,
+  block_ids,
+  block_tokens,
+  token_ids,
+  adapter,
+  rank,
+  priority,
+  session,  ///< a number, or a text that stands for one
+  chat,     ///< id of this request; with parent_chat it gives the session
+  parent_chat,
+  cancel,
+  batch_size,  ///< must be 1
+  ignored,
+  num_fields
 };
-inline constexpr size_t kNumFields = static_cast<size_t>(Field::kNumFields);
+inline constexpr size_t kNumFields = size_t(Field::num_fields);
 
 struct ColumnSpec {
   std::string_view name;
@@ -36,10 +36,10 @@ struct ColumnSpec {
   bool is_required;
 };
 
-enum class Syntax : uint8_t { kJsonl, kCsv };
+enum class Syntax : uint8_t { jsonl, csv };
 
 /// How a time is written.
-enum class TimeUnit : uint8_t { kMilliseconds, kSeconds, kTimestamp };
+enum class TimeUnit : uint8_t { milliseconds, seconds, timestamp };
 
 /// One trace format: the table that its reader runs on.
 struct Schema {

@@ -12,11 +12,11 @@ namespace {
 constexpr double kNsPerSecond = 1e9;
 
 double percentile(const std::vector<uint32_t>& sorted, double percent) {
-  const double index = percent / 100 * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(index);
+  const double index = percent / 100 * double(sorted.size() - 1);
+  const auto below = size_t(index);
   const size_t above = std::min(below + 1, sorted.size() - 1);
   const double low = sorted[below], high = sorted[above];
-  return low + (index - static_cast<double>(below)) * (high - low);
+  return low + (index - double(below)) * (high - low);
 }
 
 TokenStatistics token_statistics(const Trace& trace, uint32_t TraceRequest::*tokens) {
@@ -26,7 +26,7 @@ TokenStatistics token_statistics(const Trace& trace, uint32_t TraceRequest::*tok
   std::ranges::sort(sorted);
   const uint64_t sum = std::accumulate(sorted.begin(), sorted.end(), uint64_t{0});
   TokenStatistics statistics;
-  statistics.mean = static_cast<double>(sum) / static_cast<double>(sorted.size());
+  statistics.mean = double(sum) / double(sorted.size());
   statistics.p50 = percentile(sorted, 50);
   statistics.p90 = percentile(sorted, 90);
   statistics.p95 = percentile(sorted, 95);
@@ -38,17 +38,16 @@ TokenStatistics token_statistics(const Trace& trace, uint32_t TraceRequest::*tok
 
 void summarize_arrivals(const Trace& trace, TraceSummary& summary) {
   const std::vector<TraceRequest>& requests = trace.requests;
-  summary.span_s =
-      static_cast<double>(requests.back().arrival_ns - requests.front().arrival_ns) / kNsPerSecond;
+  summary.span_s = double(requests.back().arrival_ns - requests.front().arrival_ns) / kNsPerSecond;
   summary.num_arrival_times = 1;
   if (summary.span_s == 0) return;
-  summary.request_rate = static_cast<double>(requests.size()) / summary.span_s;
-  const auto num_gaps = static_cast<double>(requests.size() - 1);
+  summary.request_rate = double(requests.size()) / summary.span_s;
+  const auto num_gaps = double(requests.size() - 1);
   summary.gap_mean_s = summary.span_s / num_gaps;
   double sum_squares = 0;
   for (size_t i = 1; i < requests.size(); ++i) {
     const int64_t gap_ns = requests[i].arrival_ns - requests[i - 1].arrival_ns;
-    const double deviation = static_cast<double>(gap_ns) / kNsPerSecond - summary.gap_mean_s;
+    const double deviation = double(gap_ns) / kNsPerSecond - summary.gap_mean_s;
     sum_squares += deviation * deviation;
     if (gap_ns > 0) ++summary.num_arrival_times;
   }
@@ -72,7 +71,7 @@ void summarize_adapters(const Trace& trace, TraceSummary& summary) {
 template <typename T>
 uint64_t num_distinct(std::vector<T> values) {
   std::ranges::sort(values);
-  return static_cast<uint64_t>(std::unique(values.begin(), values.end()) - values.begin());
+  return uint64_t(std::unique(values.begin(), values.end()) - values.begin());
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ void TraceBuilder::add(const Row& row) {
   }
   request.adapter = adapter_of(row);
   request.session = session_of(row);
-  if (row.has(Field::kBlockIds)) {
-    if (row.has(Field::kBlockTokens)) block_tokens_ = row.block_tokens;
+  if (row.has(Field::block_ids)) {
+    if (row.has(Field::block_tokens)) block_tokens_ = row.block_tokens;
     trace_.block_tokens = block_tokens_;
   }
   num_block_ids_ = trace_.block_ids.size();
@@ -41,12 +41,12 @@ TraceRequest TraceBuilder::checked(const Row& row) const {
   const bool is_first = trace_.requests.empty();
   request.arrival_ns = is_first && schema_.is_from_first_row ? 0 : row.arrival_ns - origin_ns_;
   if (!is_first && request.arrival_ns < trace_.requests.back().arrival_ns) {
-    bad_row(row.column(Field::kArrival), "this row arrives before the row above it",
+    bad_row(row.column(Field::arrival), "this row arrives before the row above it",
             "sort the rows by time");
   }
   request.cancel_ns = row.cancel_ns;
   if (row.cancel_ns < row.arrival_ns) {
-    bad_row(row.column(Field::kCancel), "cancelled before it arrives",
+    bad_row(row.column(Field::cancel), "cancelled before it arrives",
             "give cancel_ms on the clock of arrival_ms");
   }
   request.prompt_tokens = row.prompt_tokens;
@@ -54,8 +54,8 @@ TraceRequest TraceBuilder::checked(const Row& row) const {
   request.priority = row.priority;
   check_content(row, request);
   check_adapter(row);
-  if (schema_.format == TraceFormat::kBurstGpt && row.output_tokens == 0) {
-    bad_row(row.column(Field::kOutputTokens), "a failed request (0 response tokens)",
+  if (schema_.format == TraceFormat::burst_gpt && row.output_tokens == 0) {
+    bad_row(row.column(Field::output_tokens), "a failed request (0 response tokens)",
             "use the file without_fails, or leave failures out with --skip-bad-rows");
   }
   return request;
@@ -63,46 +63,46 @@ TraceRequest TraceBuilder::checked(const Row& row) const {
 
 // Fills in what the content says about the request: where it is and how long the prompt is.
 void TraceBuilder::check_content(const Row& row, TraceRequest& request) const {
-  const bool has_blocks = row.has(Field::kBlockIds), has_tokens = row.has(Field::kTokenIds);
+  const bool has_blocks = row.has(Field::block_ids), has_tokens = row.has(Field::token_ids);
   if (has_tokens) {
-    const auto count = static_cast<uint32_t>(trace_.token_ids.size() - num_token_ids_);
+    const auto count = uint32_t(trace_.token_ids.size() - num_token_ids_);
     if (has_blocks || trace_.block_tokens != 0) {
-      bad_row(row.column(Field::kTokenIds), "token_ids in a trace of block_ids",
+      bad_row(row.column(Field::token_ids), "token_ids in a trace of block_ids",
               "use one of them throughout");
     }
-    if (row.has(Field::kPromptTokens) && row.prompt_tokens != count) {
-      bad_row(row.column(Field::kTokenIds),
+    if (row.has(Field::prompt_tokens) && row.prompt_tokens != count) {
+      bad_row(row.column(Field::token_ids),
               fmt::format("{} token_ids for {} prompt_tokens", count, row.prompt_tokens),
               "leave prompt_tokens out, or make them agree");
     }
     request.prompt_tokens = count;
     request.content_begin = num_token_ids_;
     request.content_count = count;
-  } else if (!row.has(Field::kPromptTokens)) {
+  } else if (!row.has(Field::prompt_tokens)) {
     bad_row(1, "prompt_tokens and token_ids are both missing", "give one of them");
   }
   if (request.prompt_tokens == 0) {
-    bad_row(row.column(has_tokens ? Field::kTokenIds : Field::kPromptTokens),
+    bad_row(row.column(has_tokens ? Field::token_ids : Field::prompt_tokens),
             "a prompt of 0 tokens", "a request has at least 1 prompt token");
   }
   if (has_blocks) {
     check_block_ids(row, request.prompt_tokens);
     request.content_begin = num_block_ids_;
-    request.content_count = static_cast<uint32_t>(trace_.block_ids.size() - num_block_ids_);
-  } else if (row.has(Field::kBlockTokens)) {
-    bad_row(row.column(Field::kBlockTokens), "block_tokens without block_ids", "leave it out");
+    request.content_count = uint32_t(trace_.block_ids.size() - num_block_ids_);
+  } else if (row.has(Field::block_tokens)) {
+    bad_row(row.column(Field::block_tokens), "block_tokens without block_ids", "leave it out");
   }
 }
 
 void TraceBuilder::check_block_ids(const Row& row, uint32_t prompt_tokens) const {
-  const uint32_t column = row.column(Field::kBlockIds);
+  const uint32_t column = row.column(Field::block_ids);
   if (!trace_.token_ids.empty()) {
     bad_row(column, "block_ids in a trace of token_ids", "use one of them throughout");
   }
   uint32_t block_tokens = block_tokens_;
-  if (row.has(Field::kBlockTokens)) {
+  if (row.has(Field::block_tokens)) {
     if (block_tokens != 0 && row.block_tokens != block_tokens) {
-      bad_row(row.column(Field::kBlockTokens),
+      bad_row(row.column(Field::block_tokens),
               fmt::format("block_tokens {} after {}", row.block_tokens, block_tokens),
               "use one block size throughout");
     }
@@ -122,32 +122,32 @@ void TraceBuilder::check_block_ids(const Row& row, uint32_t prompt_tokens) const
 }
 
 void TraceBuilder::check_adapter(const Row& row) const {
-  if (!row.has(Field::kRank)) return;
-  if (!row.has(Field::kAdapter)) {
-    bad_row(row.column(Field::kRank), "a rank without an adapter", "name the adapter");
+  if (!row.has(Field::rank)) return;
+  if (!row.has(Field::adapter)) {
+    bad_row(row.column(Field::rank), "a rank without an adapter", "name the adapter");
   }
   const auto known = adapters_.find(std::string(row.adapter));
   if (known == adapters_.end()) return;
   const uint32_t rank = trace_.adapters[known->second].rank;
   if (rank != 0 && rank != row.rank) {
-    bad_row(row.column(Field::kRank),
+    bad_row(row.column(Field::rank),
             fmt::format("adapter '{}' had rank {} before", row.adapter, rank),
             "an adapter has one rank");
   }
 }
 
 AdapterIndex TraceBuilder::adapter_of(const Row& row) {
-  if (!row.has(Field::kAdapter)) return kBaseModel;
-  const auto next = static_cast<AdapterIndex>(trace_.adapters.size());
+  if (!row.has(Field::adapter)) return kBaseModel;
+  const auto next = AdapterIndex(trace_.adapters.size());
   const auto [entry, is_new] = adapters_.try_emplace(std::string(row.adapter), next);
   if (is_new) trace_.adapters.push_back({entry->first, 0});
-  if (row.has(Field::kRank)) trace_.adapters[entry->second].rank = row.rank;
+  if (row.has(Field::rank)) trace_.adapters[entry->second].rank = row.rank;
   return entry->second;
 }
 
 // Sessions are numbered from 1 in order of appearance; a chat belongs to the session of its parent.
 uint32_t TraceBuilder::session_of(const Row& row) {
-  if (row.has(Field::kChat)) {
+  if (row.has(Field::chat)) {
     const int64_t root = row.parent_chat >= 0 ? row.parent_chat : row.chat;
     const auto [entry, is_new] = chat_sessions_.try_emplace(root, num_sessions_ + 1);
     if (is_new) ++num_sessions_;

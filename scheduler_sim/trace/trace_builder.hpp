@@ -29,7 +29,7 @@ struct Row {
   std::string_view session_name;  ///< when the session is not a number
 
   bool has(Field field) const { return column(field) != 0; }
-  uint32_t column(Field field) const { return columns[static_cast<size_t>(field)]; }
+  uint32_t column(Field field) const { return columns[size_t(field)]; }
 };
 
 /// Checks rows against each other and appends them to a Trace. A row's block or token ids go

@@ -16,7 +16,7 @@ void assign_adapters(Trace& trace, const AdapterAssignment& assignment) {
   }
   const AdapterMix mix =
       make_adapter_mix(assignment.popularity, assignment.num_adapters, assignment.ranks);
-  const RandomStream picks(assignment.seed, Purpose::kAdapters);
+  const RandomStream picks(assignment.seed, Purpose::adapters);
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     TraceRequest& request = trace.requests[i];
     request.adapter = mix.pick(picks.unit(i), request.arrival_ns);
@@ -38,7 +38,7 @@ void set_adapters(Trace& trace, const std::vector<TraceAdapter>& adapters) {
     if (request.adapter == kBaseModel) continue;
     AdapterIndex& index = new_index[request.adapter];
     if (index == kBaseModel) {
-      index = static_cast<AdapterIndex>(trace.adapters.size());
+      index = AdapterIndex(trace.adapters.size());
       trace.adapters.push_back(adapters[request.adapter]);
     }
     request.adapter = index;

@@ -25,36 +25,34 @@ constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
 // Law of one gap, its scale left open.
 struct GapShape {
-  GapLaw law = GapLaw::kGamma;
+  GapLaw law = GapLaw::gamma;
   double shape = 1;
 
-  double mean() const {
-    return law == GapLaw::kWeibull ? det_gamma_function(1 + 1 / shape) : shape;
-  }
+  double mean() const { return law == GapLaw::weibull ? det_gamma_function(1 + 1 / shape) : shape; }
   double draw(const RandomStream& stream, uint64_t index) const {
-    return law == GapLaw::kWeibull ? det_pow(stream.exponential(index), 1 / shape)
-                                   : stream.gamma(shape, index);
+    return law == GapLaw::weibull ? det_pow(stream.exponential(index), 1 / shape)
+                                  : stream.gamma(shape, index);
   }
   // What is left of a gap at a random moment: a length-biased gap times a uniform number.
   double draw_residual(const RandomStream& stream, uint64_t index) const {
-    const double biased = law == GapLaw::kWeibull
+    const double biased = law == GapLaw::weibull
                               ? det_pow(stream.gamma(1 + 1 / shape, index + 1), 1 / shape)
                               : stream.gamma(shape + 1, index + 1);
     return stream.unit(index) * biased;
   }
 };
 
-GapShape gap_shape_of_cv(double cv) { return {GapLaw::kGamma, 1 / (cv * cv)}; }
+GapShape gap_shape_of_cv(double cv) { return {GapLaw::gamma, 1 / (cv * cv)}; }
 
 GapShape gap_shape_of_cell(const ClientLoad::Cell& cell) {
-  if (cell.law == GapLaw::kNone || cell.shape <= 0) return {};  // Poisson
+  if (cell.law == GapLaw::none || cell.shape <= 0) return {};  // Poisson
   // A Weibull gap below shape 0.02 has a CV above 10^14: a fit gone wrong, and no mean to speak of.
   return {cell.law, std::max(cell.shape, 0.02)};
 }
 
 int64_t add_gap(int64_t time_ns, double gap_s) {
-  const double end = static_cast<double>(time_ns) + gap_s * kNsPerS;
-  return end < kMaxTimeNs ? time_ns + static_cast<int64_t>(gap_s * kNsPerS + 0.5) : kEnd;
+  const double end = double(time_ns) + gap_s * kNsPerS;
+  return end < kMaxTimeNs ? time_ns + int64_t(gap_s * kNsPerS + 0.5) : kEnd;
 }
 
 // The arrival times of one adapter, one after the other.
@@ -63,7 +61,7 @@ class RenewalStream {
   // Arrivals begin after `begin_ns`; `epoch` tells apart the stretches of one adapter.
   RenewalStream(uint64_t seed, AdapterIndex adapter, uint64_t epoch, double rate_rps, GapShape gap,
                 int64_t begin_ns)
-      : gaps_(seed, Purpose::kArrivals, adapter),
+      : gaps_(seed, Purpose::arrivals, adapter),
         first_index_(epoch << 40),
         unit_s_(1 / (rate_rps * gap.mean())),
         gap_(gap) {
@@ -137,7 +135,7 @@ std::vector<Arrival> shared_arrivals(const ArrivalLaw& law, const AdapterMix& mi
   streams.emplace_back(RenewalStream(seed, 0, 0, law.rate_rps, gap_shape_of_cv(law.cv), 0), 0);
   std::vector<Arrival> arrivals;
   merge_streams(streams, limit.duration_ns, limit.num_requests, arrivals);
-  const RandomStream picks(seed, Purpose::kAdapters);
+  const RandomStream picks(seed, Purpose::adapters);
   for (size_t i = 0; i < arrivals.size(); ++i) {
     arrivals[i].adapter = mix.pick(picks.unit(i), arrivals[i].time_ns);
   }
@@ -161,7 +159,7 @@ std::vector<Arrival> client_arrivals(const ClientLoad& load, double rate_scale,
                                      const ArrivalLimit& limit, uint64_t seed) {
   std::vector<Arrival> arrivals;
   for (size_t window = 0; window < load.windows.size(); ++window) {
-    const int64_t begin_ns = static_cast<int64_t>(window) * kClientWindowNs;
+    const int64_t begin_ns = int64_t(window) * kClientWindowNs;
     if (begin_ns >= limit.duration_ns || arrivals.size() >= limit.num_requests) break;
     std::vector<std::pair<RenewalStream, AdapterIndex>> streams;
     for (AdapterIndex i = 0; i < load.names.size(); ++i) {
@@ -179,7 +177,7 @@ std::vector<Arrival> client_arrivals(const ClientLoad& load, double rate_scale,
 
 std::vector<Arrival> trace_arrivals(const Trace& trace, const AdapterMix& mix,
                                     const ArrivalLimit& limit, uint64_t seed) {
-  const RandomStream picks(seed, Purpose::kAdapters);
+  const RandomStream picks(seed, Purpose::adapters);
   std::vector<Arrival> arrivals;
   for (const TraceRequest& request : trace.requests) {
     if (request.arrival_ns >= limit.duration_ns || arrivals.size() >= limit.num_requests) break;
@@ -199,13 +197,13 @@ void scale_rate(Trace& trace, double factor) {
   check_rate_scale(factor);
   if (factor == 1) return;
   for (TraceRequest& request : trace.requests) {
-    const double scaled = std::floor(static_cast<double>(request.arrival_ns) / factor + 0.5);
+    const double scaled = std::floor(double(request.arrival_ns) / factor + 0.5);
     if (scaled >= kMaxTimeNs) {
       throw InputError("--rate-scale", fmt::format("{} moves arrivals past 100 years", factor),
                        "give a larger factor");
     }
     const int64_t patience = request.cancel_ns - request.arrival_ns;
-    request.arrival_ns = static_cast<int64_t>(scaled);
+    request.arrival_ns = int64_t(scaled);
     if (request.cancel_ns != kNever) {
       request.cancel_ns = request.arrival_ns + std::min(patience, kNever - request.arrival_ns);
     }

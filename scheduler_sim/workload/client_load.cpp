@@ -68,13 +68,12 @@ ClientLoad make_client_load(const std::vector<ClientWindow>& table, std::string_
     throw InputError(place, "the windows span more than a year", "cut the table to what is needed");
   }
   ClientLoad load;
-  load.windows.assign(static_cast<size_t>(last - first + 1),
-                      std::vector<ClientLoad::Cell>(clients.size()));
+  load.windows.assign(size_t(last - first + 1), std::vector<ClientLoad::Cell>(clients.size()));
   for (size_t i = 0; i < clients.size(); ++i) {
     load.names.push_back(clients[i].name);
     for (const ClientWindow* row : clients[i].rows) {
       const int64_t window = row->window_start_s / kWindowS - first;
-      load.windows[static_cast<size_t>(window)][i] = {row->rate_rps, row->pattern, row->shape};
+      load.windows[size_t(window)][i] = {row->rate_rps, row->pattern, row->shape};
     }
   }
   return load;

@@ -16,7 +16,7 @@ inline constexpr int64_t kClientWindowNs = 600'000'000'000;
 struct ClientLoad {
   struct Cell {
     double rate_rps = 0;
-    GapLaw law = GapLaw::kNone;
+    GapLaw law = GapLaw::none;
     double shape = 0;  ///< of `law`; its scale follows from the rate
   };
   std::vector<std::string> names;          ///< `<model>-<client_id>`, the busiest client first

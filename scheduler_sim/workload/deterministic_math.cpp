@@ -28,9 +28,7 @@ double polynomial(const std::array<double, N>& coefficients, double x) {
 
 // x * 2^exponent in two steps, so that a subnormal result is rounded once.
 double scale(double x, int exponent) {
-  const auto power = [](int e) {
-    return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52);
-  };
+  const auto power = [](int e) { return std::bit_cast<double>(uint64_t(e + 1023) << 52); };
   const int half = exponent / 2;
   return x * power(half) * power(exponent - half);
 }
@@ -106,7 +104,7 @@ double det_exp(double x) {
   LORATORY_ASSERT(x == x, "exp needs a number");
   if (x > 709.782712893384) return std::numeric_limits<double>::infinity();
   if (x < -745.2) return 0;
-  const auto k = static_cast<int>(std::floor(x / (kLn2High + kLn2Low) + 0.5));
+  const auto k = int(std::floor(x / (kLn2High + kLn2Low) + 0.5));
   const double r = (x - k * kLn2High) - k * kLn2Low;
   // Taylor to degree 13: |r| <= 0.3466, so the first term left out is below 2^-57.
   double series = 1;

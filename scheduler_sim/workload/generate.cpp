@@ -25,8 +25,8 @@ struct AdaptersAndArrivals {
 AdapterMix one_base_model() { return AdapterMix({TraceAdapter{}}, {1.0}); }
 
 bool has_adapters(const GenerateOptions& options) {
-  return options.num_adapters != 0 || options.popularity.kind == PopularityKind::kWeights ||
-         options.popularity.kind == PopularityKind::kServegen;
+  return options.num_adapters != 0 || options.popularity.kind == PopularityKind::weights ||
+         options.popularity.kind == PopularityKind::servegen;
 }
 
 // One adapter stream per entry of the list: the shares are the rates.
@@ -35,14 +35,14 @@ AdaptersAndArrivals arrivals_at_adapter_rates(const GenerateOptions& options) {
   for (const AdapterRates& group : options.adapter_rates) {
     rates_rps.insert(rates_rps.end(), group.count, group.rate_rps * options.rate_scale);
   }
-  const auto num_adapters = static_cast<uint32_t>(rates_rps.size());
+  const auto num_adapters = uint32_t(rates_rps.size());
   const AdapterMix mix = make_adapter_mix({}, num_adapters, options.ranks);
   return {mix.adapters(),
           adapter_arrivals(rates_rps, options.arrivals.cv, options.limit, options.seed)};
 }
 
 AdaptersAndArrivals arrivals_of_clients(const GenerateOptions& options) {
-  if (options.popularity.kind != PopularityKind::kServegen) {
+  if (options.popularity.kind != PopularityKind::servegen) {
     throw InputError("--arrivals", "only a table of clients has arrivals of its own",
                      "give --popularity servegen:FILE");
   }
@@ -61,10 +61,10 @@ AdaptersAndArrivals arrivals_of_clients(const GenerateOptions& options) {
 std::vector<Arrival> arrivals_of_mix(const GenerateOptions& options, const AdapterMix& mix) {
   ArrivalLaw law = options.arrivals;
   law.rate_rps *= options.rate_scale;
-  if (options.source == ArrivalSource::kShared) {
+  if (options.source == ArrivalSource::shared) {
     return shared_arrivals(law, mix, options.limit, options.seed);
   }
-  if (options.source == ArrivalSource::kPerAdapter) {
+  if (options.source == ArrivalSource::per_adapter) {
     std::vector<double> rates_rps;
     for (AdapterIndex i = 0; i < mix.adapters().size(); ++i) {
       rates_rps.push_back(law.rate_rps * mix.share(i));
@@ -79,8 +79,8 @@ std::vector<Arrival> arrivals_of_mix(const GenerateOptions& options, const Adapt
 }
 
 AdaptersAndArrivals make_arrivals(const GenerateOptions& options) {
-  if (options.source == ArrivalSource::kAdapterRates) return arrivals_at_adapter_rates(options);
-  if (options.source == ArrivalSource::kClients) return arrivals_of_clients(options);
+  if (options.source == ArrivalSource::adapter_rates) return arrivals_at_adapter_rates(options);
+  if (options.source == ArrivalSource::clients) return arrivals_of_clients(options);
   if (!has_adapters(options)) return {{}, arrivals_of_mix(options, one_base_model())};
   const AdapterMix mix = make_adapter_mix(options.popularity, options.num_adapters, options.ranks);
   return {mix.adapters(), arrivals_of_mix(options, mix)};
@@ -90,9 +90,9 @@ class LengthSource {
  public:
   explicit LengthSource(const GenerateOptions& options)
       : options_(options),
-        prompt_(options.seed, Purpose::kPromptTokens),
-        output_(options.seed, Purpose::kOutputTokens),
-        rows_(options.seed, Purpose::kSampledRows) {
+        prompt_(options.seed, Purpose::prompt_tokens),
+        output_(options.seed, Purpose::output_tokens),
+        rows_(options.seed, Purpose::sampled_rows) {
     if (options.lengths_from != nullptr && options.lengths_from->requests.empty()) {
       throw InputError("--lengths-from", "the trace has no request", "give one with lengths");
     }
@@ -123,7 +123,7 @@ class FieldHash {
   void add(Integer value) {
     unsigned char bytes[sizeof(Integer)];
     for (size_t i = 0; i < sizeof(Integer); ++i) {
-      bytes[i] = static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * i));
+      bytes[i] = static_cast<unsigned char>(uint64_t(value) >> (8 * i));
     }
     XXH3_64bits_update(&state_, bytes, sizeof bytes);
   }
@@ -152,7 +152,7 @@ std::vector<AdapterRates> parse_adapter_rates(std::string_view text, std::string
       throw InputError(place, fmt::format("'{}' is not a number of adapters", parts[1]),
                        "it must lie in 1 .. 1000000");
     }
-    groups.push_back({parse_number(parts[0], "rate", place), static_cast<uint32_t>(count)});
+    groups.push_back({parse_number(parts[0], "rate", place), uint32_t(count)});
   }
   return groups;
 }
@@ -162,7 +162,7 @@ Trace generate(const GenerateOptions& options) {
   const AdaptersAndArrivals made = make_arrivals(options);
   Trace trace;
   const LengthSource lengths(options);
-  const bool drawn_times = options.source != ArrivalSource::kTrace;
+  const bool drawn_times = options.source != ArrivalSource::trace;
   trace.requests.resize(made.arrivals.size());
   for (size_t i = 0; i < made.arrivals.size(); ++i) {
     TraceRequest& request = trace.requests[i];

@@ -24,17 +24,17 @@ std::vector<AdapterRates> parse_adapter_rates(std::string_view text,
                                               std::string_view place = "--adapter-rates");
 
 enum class ArrivalSource : uint8_t {
-  kShared,        ///< one stream of `arrivals`; every request draws its adapter
-  kPerAdapter,    ///< one stream per adapter: its share of arrivals.rate_rps, with arrivals.cv
-  kAdapterRates,  ///< one stream per adapter of `adapter_rates`, with arrivals.cv
-  kClients,       ///< the rates and gap laws of the table of a servegen popularity
-  kTrace,         ///< the times of `arrivals_from`
+  shared,         ///< one stream of `arrivals`; every request draws its adapter
+  per_adapter,    ///< one stream per adapter: its share of arrivals.rate_rps, with arrivals.cv
+  adapter_rates,  ///< one stream per adapter of `adapter_rates`, with arrivals.cv
+  clients,        ///< the rates and gap laws of the table of a servegen popularity
+  trace,          ///< the times of `arrivals_from`
 };
 
 struct GenerateOptions {
   uint64_t seed = 0;
 
-  ArrivalSource source = ArrivalSource::kShared;
+  ArrivalSource source = ArrivalSource::shared;
   ArrivalLaw arrivals;
   std::vector<AdapterRates> adapter_rates;
   const Trace* arrivals_from = nullptr;

@@ -23,7 +23,7 @@ uint32_t parse_tokens(std::string_view text, std::string_view place) {
     throw InputError(place, fmt::format("length '{}' is not a number of tokens", text),
                      fmt::format("it must lie in 1 .. {}", LengthLaw::kMaxTokens));
   }
-  return static_cast<uint32_t>(tokens);
+  return uint32_t(tokens);
 }
 
 LengthLaw parse_lognormal(std::string_view values, std::string_view place) {
@@ -87,7 +87,7 @@ LengthLaw LengthLaw::histogram(const std::vector<Bin>& bins) {
 uint32_t LengthLaw::quantile(double u) const {
   if (bins_.empty()) {
     const double tokens = std::floor(det_exp(mu_ + sigma_ * det_normal_quantile(u)) + 0.5);
-    return static_cast<uint32_t>(std::clamp(tokens, 1.0, static_cast<double>(max_tokens_)));
+    return uint32_t(std::clamp(tokens, 1.0, double(max_tokens_)));
   }
   const double target = u * bins_.back().weight;
   const auto not_below = [](const Bin& bin, double value) { return bin.weight < value; };
@@ -97,7 +97,7 @@ uint32_t LengthLaw::quantile(double u) const {
   const uint32_t tokens_below = is_first ? 0 : std::prev(bin)->up_to_tokens;
   const double width = bin->up_to_tokens - tokens_below;
   const double inside = (target - weight_below) / (bin->weight - weight_below);
-  return std::min(bin->up_to_tokens, tokens_below + 1 + static_cast<uint32_t>(inside * width));
+  return std::min(bin->up_to_tokens, tokens_below + 1 + uint32_t(inside * width));
 }
 
 LengthLaw parse_length_law(std::string_view text, std::string_view place) {

@@ -23,9 +23,9 @@ constexpr uint32_t kMaxRank = 65'536;
 double share_of(const Popularity& popularity, uint32_t index, uint32_t num_adapters) {
   const double n = num_adapters;
   switch (popularity.kind) {
-    case PopularityKind::kZipf:
+    case PopularityKind::zipf:
       return det_pow(index + 1.0, -popularity.exponent);
-    case PopularityKind::kPower:
+    case PopularityKind::power:
       return det_pow((index + 1.0) / n, popularity.exponent) -
              det_pow(index / n, popularity.exponent);
     default:
@@ -113,15 +113,15 @@ std::vector<double> cumulate(const std::vector<double>& shares) {
 
 std::string Popularity::text() const {
   switch (kind) {
-    case PopularityKind::kUniform:
+    case PopularityKind::uniform:
       return "uniform";
-    case PopularityKind::kZipf:
+    case PopularityKind::zipf:
       return fmt::format("zipf:{}", exponent);
-    case PopularityKind::kPower:
+    case PopularityKind::power:
       return fmt::format("power:{}", exponent);
-    case PopularityKind::kWeights:
+    case PopularityKind::weights:
       return "weights:" + path;
-    case PopularityKind::kServegen:
+    case PopularityKind::servegen:
       return model.empty() ? "servegen:" + path : fmt::format("servegen:{}#{}", path, model);
   }
   return {};
@@ -135,16 +135,16 @@ Popularity parse_popularity(std::string_view text, std::string_view place) {
   if (text == "uniform") return result;
   if (value.empty()) throw InputError(place, fmt::format("unknown law '{}'", text), kForms);
   if (name == "zipf" || name == "power") {
-    result.kind = name == "zipf" ? PopularityKind::kZipf : PopularityKind::kPower;
+    result.kind = name == "zipf" ? PopularityKind::zipf : PopularityKind::power;
     result.exponent = parse_number(value, "exponent", place);
     if (name == "power" && result.exponent == 0) {
       throw InputError(place, "power:0 has no law", "give an exponent > 0");
     }
   } else if (name == "weights") {
-    result.kind = PopularityKind::kWeights;
+    result.kind = PopularityKind::weights;
     result.path = value;
   } else if (name == "servegen") {
-    result.kind = PopularityKind::kServegen;
+    result.kind = PopularityKind::servegen;
     const size_t hash = value.rfind('#');
     result.path = value.substr(0, hash);
     if (hash != value.npos) result.model = value.substr(hash + 1);
@@ -183,21 +183,21 @@ AdapterMix::AdapterMix(std::vector<TraceAdapter> adapters, const ClientLoad& loa
 }
 
 AdapterIndex AdapterMix::pick(double u, int64_t time_ns) const {
-  const auto window = static_cast<size_t>(time_ns / kClientWindowNs) % cumulated_.size();
+  const auto window = size_t(time_ns / kClientWindowNs) % cumulated_.size();
   const std::vector<double>& sums = cumulated_[window];
   const auto it = std::upper_bound(sums.begin(), sums.end(), u * sums.back());
   // Among subnormal sums u * sum may round up to the sum itself: then the last adapter with a share
   // is meant, which is the first to reach the sum.
   const auto last = std::lower_bound(sums.begin(), sums.end(), sums.back());
-  return static_cast<AdapterIndex>(std::min(it, last) - sums.begin());
+  return AdapterIndex(std::min(it, last) - sums.begin());
 }
 
 AdapterMix make_adapter_mix(const Popularity& popularity, uint32_t num_adapters,
                             const std::vector<uint32_t>& ranks) {
-  if (popularity.kind == PopularityKind::kWeights) {
+  if (popularity.kind == PopularityKind::weights) {
     return mix_from_weights(popularity, num_adapters, ranks);
   }
-  if (popularity.kind == PopularityKind::kServegen) {
+  if (popularity.kind == PopularityKind::servegen) {
     return mix_from_clients(popularity, num_adapters, ranks);
   }
   if (num_adapters == 0) {

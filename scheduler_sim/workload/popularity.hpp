@@ -10,7 +10,7 @@
 
 namespace loratory::sim {
 
-enum class PopularityKind : uint8_t { kUniform, kZipf, kPower, kWeights, kServegen };
+enum class PopularityKind : uint8_t { uniform, zipf, power, weights, servegen };
 
 /// How requests spread over adapters, as written in a flag. With N adapters, adapter i = 0 .. N-1:
 ///   uniform          share 1/N
@@ -21,7 +21,7 @@ enum class PopularityKind : uint8_t { kUniform, kZipf, kPower, kWeights, kServeg
 ///   servegen:FILE[#MODEL]  the clients of a table of ServeGen, the busiest first, each an adapter;
 ///                    shares change every 600 s as the clients' rates do
 struct Popularity {
-  PopularityKind kind = PopularityKind::kUniform;
+  PopularityKind kind = PopularityKind::uniform;
   double exponent = 0;  ///< A of zipf and power
   std::string path;     ///< of weights and servegen
   std::string model;    ///< of servegen; empty = all

@@ -16,13 +16,13 @@ uint64_t RandomStream::bits(uint64_t index, uint64_t draw) const {
 }
 
 double RandomStream::unit(uint64_t index, uint64_t draw) const {
-  return (static_cast<double>(bits(index, draw) >> 12) + 0.5) * 0x1p-52;
+  return (double(bits(index, draw) >> 12) + 0.5) * 0x1p-52;
 }
 
 uint64_t RandomStream::below(uint64_t bound, uint64_t index) const {
   LORATORY_ASSERT(bound >= 1, "there is no number below 0");
   __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>(static_cast<Wide>(bits(index)) * bound >> 64);
+  return uint64_t(static_cast<Wide>(bits(index)) * bound >> 64);
 }
 
 double RandomStream::exponential(uint64_t index) const { return -det_log(unit(index)); }

@@ -8,14 +8,14 @@ namespace loratory::sim {
 /// workload (say the output lengths) leaves all else (arrivals, adapters, ...) as it was.
 /// The values are part of "same seed, same bytes": append, never renumber.
 enum class Purpose : uint32_t {
-  kArrivals = 1,
-  kAdapters = 2,
-  kPromptTokens = 3,
-  kOutputTokens = 4,
-  kSampledRows = 5,
-  kSystemPrompts = 6,
-  kTurns = 7,
-  kThinkTimes = 8,
+  arrivals = 1,
+  adapters = 2,
+  prompt_tokens = 3,
+  output_tokens = 4,
+  sampled_rows = 5,
+  system_prompts = 6,
+  turns = 7,
+  think_times = 8,
 };
 
 /// Random numbers without state: value = f(seed, stream, index).
@@ -27,7 +27,7 @@ enum class Purpose : uint32_t {
 class RandomStream {
  public:
   RandomStream(uint64_t seed, Purpose purpose, uint32_t substream = 0)
-      : seed_(seed), stream_(static_cast<uint64_t>(purpose) << 32 | substream) {}
+      : seed_(seed), stream_(uint64_t(purpose) << 32 | substream) {}
   RandomStream(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
 
   /// Uniform over all 64-bit integers.

@@ -33,9 +33,9 @@ class SessionWriter {
   SessionWriter(Trace& trace, const SessionOptions& options, uint64_t seed)
       : trace_(trace),
         options_(options),
-        turns_(seed, Purpose::kTurns),
-        gaps_(seed, Purpose::kThinkTimes) {
-    const RandomStream lengths(seed, Purpose::kSystemPrompts);
+        turns_(seed, Purpose::turns),
+        gaps_(seed, Purpose::think_times) {
+    const RandomStream lengths(seed, Purpose::system_prompts);
     for (uint32_t i = 0; i < options.num_system_prompts; ++i) {
       const uint32_t tokens = options.system_tokens.quantile(lengths.unit(i));
       system_prompts_.push_back({tokens, next_block_id_});
@@ -123,7 +123,7 @@ class SessionWriter {
     while (trace_.block_ids.size() - request.content_begin < count) {
       trace_.block_ids.push_back(next_block_id_++);
     }
-    request.content_count = static_cast<uint32_t>(count);
+    request.content_count = uint32_t(count);
   }
 
   void keep_session(size_t request_index, Session session) {
@@ -134,7 +134,7 @@ class SessionWriter {
     session.prompt_tokens = request.prompt_tokens;
     session.context_tokens = request.prompt_tokens + request.output_tokens;
     session.content_begin = request.content_begin;
-    ready_[request.adapter].push({request.arrival_ns + static_cast<int64_t>(gap_s * 1e9), session});
+    ready_[request.adapter].push({request.arrival_ns + int64_t(gap_s * 1e9), session});
   }
 
   Trace& trace_;

@@ -49,7 +49,7 @@ class Fixture {
 
   /// "base.tokens", "num_prompt"
   std::vector<int32_t> integers(const std::string& name) const {
-    const StoredTensor& tensor = find(name, StorageDtype::kI32);
+    const StoredTensor& tensor = find(name, StorageDtype::i32);
     std::vector<int32_t> numbers(tensor.bytes.size() / sizeof(int32_t));
     std::memcpy(numbers.data(), tensor.bytes.data(), tensor.bytes.size());
     return numbers;
@@ -57,12 +57,12 @@ class Fixture {
 
   /// "base.logits", "qv_r4.merged_logits": [vocab, tokens], one column for each token.
   Matrix<float> logits(const std::string& name) const {
-    const StoredTensor& tensor = find(name, StorageDtype::kF32);
+    const StoredTensor& tensor = find(name, StorageDtype::f32);
     Matrix<float> logits(tensor.shape.at(1), tensor.shape.at(0));
     for (int64_t t = 0; t < logits.cols(); ++t) {
       for (int64_t v = 0; v < logits.rows(); ++v) {
         const auto* address = tensor.bytes.data() + 4 * (t * logits.rows() + v);
-        logits(v, t) = static_cast<float>(load(Dtype::f32, address));
+        logits(v, t) = float(load(Dtype::f32, address));
       }
     }
     return logits;

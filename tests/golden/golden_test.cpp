@@ -79,7 +79,7 @@ class MergedLora final : public LoraTerms<Traced> {
 
   void add_embedding(std::span<const int32_t> ids, Matrix<Traced>& y) const override {
     direct_.add_embedding(ids, y);
-    const LoraModule* const module = adapter_.find({-1, -1, Projection::kEmbedTokens});
+    const LoraModule* const module = adapter_.find({-1, -1, Projection::embed_tokens});
     for (int64_t t = 0; t < y.cols() && module != nullptr; ++t) {
       const Vector<double> h = dequantized_a(*module).col(ids[size_t(t)]).cast<double>();
       add_error(*module, h.cwiseAbs(), 0, 0, y.col(t));

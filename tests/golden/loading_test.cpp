@@ -81,7 +81,7 @@ TEST_P(RealAdapter, HasTheModulesRanksAndScalingsOfPeft) {
     const std::string name = to_string(module.id);
     ASSERT_TRUE(expected.contains(name)) << name;
     EXPECT_EQ(module.rank, expected[name][0].get<int64_t>()) << name;
-    EXPECT_EQ(module.scaling, static_cast<float>(expected[name][1].get<double>())) << name;
+    EXPECT_EQ(module.scaling, float(expected[name][1].get<double>())) << name;
   }
 }
 

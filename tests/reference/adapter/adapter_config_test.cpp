@@ -82,7 +82,7 @@ TEST(AdapterConfig, RequiredFields) {
 // [1.10] [4.7] [4.8]
 TEST(AdapterConfig, ScalingIsAlphaOverTheRankOfTheModule) {
   EXPECT_EQ(scaling_of(parse("")), 2.0F);
-  EXPECT_EQ(scaling_of(parse("\"use_rslora\": true,")), static_cast<float>(16 / std::sqrt(8.0)));
+  EXPECT_EQ(scaling_of(parse("\"use_rslora\": true,")), float(16 / std::sqrt(8.0)));
   const auto patterned = parse(R"("use_rslora": true, "rank_pattern": {"q_proj": 4},)");
   EXPECT_EQ(scaling_of(patterned), 8.0F);
   const auto both = parse(R"("rank_pattern": {"q_proj": 4}, "alpha_pattern": {"layers.1.*": 3},)");

@@ -42,7 +42,7 @@ class TestTensors {
     int64_t num_numbers = 1;
     for (const int64_t size : shape) num_numbers *= size;
     std::vector<float> numbers;
-    for (int64_t i = 0; i < num_numbers; ++i) numbers.push_back(first + static_cast<float>(i));
+    for (int64_t i = 0; i < num_numbers; ++i) numbers.push_back(first + float(i));
     return add_numbers(name, std::move(shape), std::move(numbers));
   }
 
@@ -50,7 +50,7 @@ class TestTensors {
                            std::vector<float> numbers) {
     numbers_.push_back(std::move(numbers));
     const auto bytes = std::as_bytes(std::span(numbers_.back()));
-    tensors_.push_back({name, StorageDtype::kF32, std::move(shape), bytes});
+    tensors_.push_back({name, StorageDtype::f32, std::move(shape), bytes});
     return *this;
   }
 

@@ -15,17 +15,17 @@ using testing::HasSubstr;
 
 std::string packing_word(const ModuleRef& ref) {
   switch (ref.packing) {
-    case Packing::kSingle:
+    case Packing::single:
       return ref.expert >= 0 ? fmt::format(" of expert {}", ref.expert) : "";
-    case Packing::kQkv:
+    case Packing::qkv:
       return " k v";
-    case Packing::kGateUp:
+    case Packing::gate_up:
       return " up_proj";
-    case Packing::kExperts:
+    case Packing::experts:
       return " of all experts";
-    case Packing::kInnerParameter:
+    case Packing::inner_parameter:
       return " up_proj of all experts";
-    case Packing::kOuterParameter:
+    case Packing::outer_parameter:
       return " of all experts or the only parameter";
   }
   return "?";
@@ -34,7 +34,7 @@ std::string packing_word(const ModuleRef& ref) {
 std::string role_word(TensorRole role) {
   constexpr std::array<const char*, 8> kWords{"A",       "B",       "embedding A", "embedding B",
                                               "A scale", "B scale", "base copy",   "whole weight"};
-  return kWords[static_cast<size_t>(role)];
+  return kWords[size_t(role)];
 }
 
 // "layer 3 q_proj: A", "E_KEY"

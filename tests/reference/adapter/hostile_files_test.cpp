@@ -66,7 +66,7 @@ Outcome outcome(const Read& read) {
 
 std::string file_of(const std::string& header, size_t num_data_bytes) {
   std::string file;
-  for (int i = 0; i < 8; ++i) file.push_back(static_cast<char>(header.size() >> (8 * i)));
+  for (int i = 0; i < 8; ++i) file.push_back(char(header.size() >> (8 * i)));
   return file + header + std::string(num_data_bytes, '\0');
 }
 

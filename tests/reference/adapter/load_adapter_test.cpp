@@ -25,7 +25,7 @@ TEST(LoadAdapter, OnePair) {
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8);
   const Adapter adapter = tensors.load();
   ASSERT_EQ(adapter.modules.size(), 1);
-  const LoraModule* q = adapter.find({0, -1, Projection::kQ});
+  const LoraModule* q = adapter.find({0, -1, Projection::q});
   ASSERT_NE(q, nullptr);
   EXPECT_EQ(q->rank, 2);
   EXPECT_EQ(q->scaling, 1.5F);
@@ -34,7 +34,7 @@ TEST(LoadAdapter, OnePair) {
   EXPECT_EQ(q->a.get(1, 0), 9);
   EXPECT_EQ(q->b.get(11, 1), 123);
   EXPECT_EQ(adapter.rank, 2);
-  EXPECT_EQ(adapter.find({0, -1, Projection::kK}), nullptr);
+  EXPECT_EQ(adapter.find({0, -1, Projection::k}), nullptr);
   EXPECT_EQ(to_string(q->id), "layers.0.self_attn.q_proj");
 }
 
@@ -96,8 +96,8 @@ TEST(LoadAdapter, AnOutputGateDoublesTheRowsOfQ) {
   TestTensors fused;
   fused.add_pair(kPath + "self_attn.qkv_proj", 24 + 6 + 6, 8);
   const Adapter adapter = fused.load(config_of(), {}, gated);
-  EXPECT_EQ(adapter.find({0, -1, Projection::kQ})->b.shape, (Extents{24, 2}));
-  EXPECT_EQ(adapter.find({0, -1, Projection::kK})->b.get(0, 0), 100 + 24 * 2);
+  EXPECT_EQ(adapter.find({0, -1, Projection::q})->b.shape, (Extents{24, 2}));
+  EXPECT_EQ(adapter.find({0, -1, Projection::k})->b.get(0, 0), 100 + 24 * 2);
 }
 
 // [4.7] [4.12] The last rows of appendix B: tensors whose keys are right and whose sizes are not.
@@ -177,13 +177,13 @@ TEST(LoadAdapter, FusedQkvAndGateUpAreSplitByRows) {
   const auto first_b = [&](Projection projection) {
     return adapter.find({0, -1, projection})->b.get(0, 0);
   };
-  EXPECT_EQ(first_b(Projection::kQ), 100);
-  EXPECT_EQ(first_b(Projection::kK), 100 + 12 * 2);
-  EXPECT_EQ(first_b(Projection::kV), 100 + 18 * 2);
-  EXPECT_EQ(first_b(Projection::kUp), 100 + 14 * 2);
-  const LoraModule& v = *adapter.find({0, -1, Projection::kV});
+  EXPECT_EQ(first_b(Projection::q), 100);
+  EXPECT_EQ(first_b(Projection::k), 100 + 12 * 2);
+  EXPECT_EQ(first_b(Projection::v), 100 + 18 * 2);
+  EXPECT_EQ(first_b(Projection::up), 100 + 14 * 2);
+  const LoraModule& v = *adapter.find({0, -1, Projection::v});
   EXPECT_EQ(v.b.shape, (Extents{6, 2}));
-  EXPECT_EQ(v.a.data, adapter.find({0, -1, Projection::kQ})->a.data) << "A is shared, not copied";
+  EXPECT_EQ(v.a.data, adapter.find({0, -1, Projection::q})->a.data) << "A is shared, not copied";
 }
 
 // [4.17]
@@ -228,7 +228,7 @@ TEST(LoadAdapter, Embeddings) {
   TestTensors tensors;
   tensors.add(key + ".lora_embedding_A", {2, 10}).add(key + ".lora_embedding_B", {8, 2}, 100);
   const Adapter adapter = tensors.load();
-  const LoraModule& embed = *adapter.find({-1, -1, Projection::kEmbedTokens});
+  const LoraModule& embed = *adapter.find({-1, -1, Projection::embed_tokens});
   EXPECT_EQ(embed.a.shape, (Extents{2, 10}));
   EXPECT_EQ(embed.b.shape, (Extents{8, 2}));
   TestTensors wrong;
@@ -250,7 +250,7 @@ TEST(LoadAdapter, ATiedHeadTrainedAsAnEmbeddingIsTransposed) {
   BaseModelShapes tied = small_model();
   tied.tied_embeddings = true;
   const Adapter adapter = tensors.load(config_of(), {}, tied);
-  const LoraModule& head = *adapter.find({-1, -1, Projection::kLmHead});
+  const LoraModule& head = *adapter.find({-1, -1, Projection::lm_head});
   EXPECT_EQ(head.a.shape, (Extents{2, 8}));
   EXPECT_EQ(head.b.shape, (Extents{10, 2}));
   EXPECT_EQ(head.a.get(1, 3), 100 + 3 * 2 + 1);
@@ -272,7 +272,7 @@ ConstTensorView counting_weights(std::vector<float>& numbers, float first, bool 
   numbers.resize(80);
   for (int64_t i = 0; i < 80; ++i) {
     const int64_t at = column_major ? i % 8 * 10 + i / 8 : i;
-    numbers[static_cast<size_t>(at)] = first + static_cast<float>(i);
+    numbers[size_t(at)] = first + float(i);
   }
   const auto* data = reinterpret_cast<const std::byte*>(numbers.data());
   const Extents strides = column_major ? Extents{1, 10} : Extents{8, 1};
@@ -283,7 +283,7 @@ ConstTensorView counting_weights(std::vector<float>& numbers, float first, bool 
 TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
   const std::string embeddings = "base_model.model.model.embed_tokens.base_layer.weight";
   std::vector<float> numbers;
-  Projection asked = Projection::kQ;
+  Projection asked = Projection::q;
   const auto refusal = [&](TestTensors& tensors, float first, bool column_major = false) {
     const ConstTensorView base = counting_weights(numbers, first, column_major);
     LoadOptions options;
@@ -296,7 +296,7 @@ TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
   TestTensors tensors;
   tensors.add_pair(kPath + "self_attn.q_proj", 12, 8).add(embeddings, {10, 8});
   EXPECT_EQ(refusal(tensors, 1), "accepted");
-  EXPECT_EQ(asked, Projection::kEmbedTokens);
+  EXPECT_EQ(asked, Projection::embed_tokens);
   EXPECT_EQ(refusal(tensors, 1, /*column_major=*/true), "accepted");
   EXPECT_EQ(tensors.refusal(), "accepted") << "not at hand";
   EXPECT_EQ(refusal(tensors, 2), "E_UNSUPPORTED(changed_base)");
@@ -304,17 +304,17 @@ TEST(LoadAdapter, CopiesOfTheBaseAreComparedIfItIsAtHand) {
 
   std::string halves, other_type;
   for (int i = 0; i < 80; ++i) {  // bf16: the upper half of a float, exact for these numbers
-    const float number = static_cast<float>(i + 1);
+    const float number = float(i + 1);
     const auto* bytes = reinterpret_cast<const char*>(&number);
     halves.append(bytes + 2, 2);
     other_type.append(bytes, 4);
   }
   TestTensors rounded, wrong;
   rounded.add_pair(kPath + "self_attn.q_proj", 12, 8)
-      .add_bytes(embeddings, StorageDtype::kBF16, {10, 8}, halves);
+      .add_bytes(embeddings, StorageDtype::bf16, {10, 8}, halves);
   EXPECT_EQ(refusal(rounded, 1), "accepted") << "the same numbers in another type";
   wrong.add_pair(kPath + "self_attn.q_proj", 12, 8)
-      .add_bytes(embeddings, StorageDtype::kU32, {10, 8}, other_type);
+      .add_bytes(embeddings, StorageDtype::u32, {10, 8}, other_type);
   EXPECT_EQ(refusal(wrong, 1), "E_UNSUPPORTED(changed_base)");
 }
 
@@ -365,7 +365,7 @@ TEST(LoadAdapter, ThreeDimensionalExperts) {
       .add(kKey + "mlp.experts.w1.lora_B.weight", {6, 5, 2}, 100);
   const Adapter adapter = tensors.load();
   ASSERT_EQ(adapter.modules.size(), 6);
-  const LoraModule& gate = *adapter.find({0, 4, Projection::kGate});
+  const LoraModule& gate = *adapter.find({0, 4, Projection::gate});
   EXPECT_EQ(gate.a.get(1, 7), 1 + 4 * 16 + 15);
   EXPECT_EQ(gate.b.get(3, 1), 100 + 4 * 10 + 7);
   EXPECT_EQ(to_string(gate.id), "layers.0.mlp.experts.4.gate_proj");
@@ -377,8 +377,8 @@ TEST(LoadAdapter, SharedOuterExperts) {
   tensors.add(kKey + "mlp.experts.w2.lora_A.weight", {6, 2, 5})
       .add(kKey + "mlp.experts.w2.lora_B.weight", {1, 8, 2}, 100);
   const Adapter adapter = tensors.load();
-  const LoraModule& first = *adapter.find({0, 0, Projection::kDown});
-  const LoraModule& last = *adapter.find({0, 5, Projection::kDown});
+  const LoraModule& first = *adapter.find({0, 0, Projection::down});
+  const LoraModule& last = *adapter.find({0, 5, Projection::down});
   EXPECT_EQ(first.b.data, last.b.data);
   EXPECT_EQ(last.a.get(0, 0), 1 + 5 * 10);
   TestTensors three;
@@ -403,13 +403,13 @@ TEST(LoadAdapter, TargetParametersNestInOrder) {
   const Adapter adapter = tensors.load();
   ASSERT_EQ(adapter.modules.size(), 18);
   // A [E·r, in] is (E, r, in): expert 3, rank 1 is row 7. B [out, r·E] is (out, r, E).
-  const LoraModule& gate = *adapter.find({0, 3, Projection::kGate});
+  const LoraModule& gate = *adapter.find({0, 3, Projection::gate});
   EXPECT_EQ(gate.a.get(1, 2), 1 + 7 * 8 + 2);
   EXPECT_EQ(gate.b.get(4, 1), 1000 + 4 * 12 + 1 * 6 + 3);
-  const LoraModule& up = *adapter.find({0, 3, Projection::kUp});
+  const LoraModule& up = *adapter.find({0, 3, Projection::up});
   EXPECT_EQ(up.a.data, gate.a.data);
   EXPECT_EQ(up.b.get(0, 0), 1000 + 5 * 12 + 3);
-  const LoraModule& down = *adapter.find({0, 3, Projection::kDown});
+  const LoraModule& down = *adapter.find({0, 3, Projection::down});
   EXPECT_EQ(down.a.get(0, 4), 1 + 6 * 5 + 4);
   EXPECT_EQ(down.b.get(7, 1), 2000 + 7 * 12 + 6 + 3);
   EXPECT_EQ(down.scaling, 1.5F) << "alpha / r, never alpha / (r·E)";
@@ -421,8 +421,8 @@ TEST(LoadAdapter, InterleavedGateAndUpRows) {
   BaseModelShapes shapes = small_model();
   shapes.interleaved_gate_up = true;
   const Adapter adapter = tensors.load(config_of(), {}, shapes);
-  EXPECT_EQ(adapter.find({0, 3, Projection::kGate})->b.get(4, 1), 1000 + 8 * 12 + 6 + 3);
-  EXPECT_EQ(adapter.find({0, 3, Projection::kUp})->b.get(4, 1), 1000 + 9 * 12 + 6 + 3);
+  EXPECT_EQ(adapter.find({0, 3, Projection::gate})->b.get(4, 1), 1000 + 8 * 12 + 6 + 3);
+  EXPECT_EQ(adapter.find({0, 3, Projection::up})->b.get(4, 1), 1000 + 9 * 12 + 6 + 3);
 }
 
 AdapterConfig parameter_config(const std::string& parameters, const std::string& more = "") {
@@ -440,8 +440,8 @@ TEST(LoadAdapter, OneTargetParameterIsTheOuterOne) {
       .add(kKey + "mlp.experts.lora_B.weight", {10, 12});
   const auto down_only = parameter_config("\"mlp.experts.down_proj\"");
   const auto gate_up_only = parameter_config("\"mlp.experts.gate_up_proj\"");
-  EXPECT_NE(down.load(down_only).find({0, 0, Projection::kDown}), nullptr);
-  EXPECT_NE(gate_up.load(gate_up_only).find({0, 0, Projection::kUp}), nullptr);
+  EXPECT_NE(down.load(down_only).find({0, 0, Projection::down}), nullptr);
+  EXPECT_NE(gate_up.load(gate_up_only).find({0, 0, Projection::up}), nullptr);
   EXPECT_EQ(down.refusal(gate_up_only), "E_SHAPE");
   EXPECT_EQ(down.refusal(parameter_config("\"mlp.experts.other\"")), "E_TARGET");
   EXPECT_EQ(nested_parameters().refusal(down_only), "E_CONFIG(target_parameters)");
@@ -457,9 +457,9 @@ TEST(LoadAdapter, ThePatternOfAParameterIsItsOwnPath) {
   const auto scaling = [&](const std::string& pattern, Projection projection) {
     return tensors.load(config(pattern)).find({0, 0, projection})->scaling;
   };
-  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::kUp), 5.0F);
-  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::kDown), 1.5F);
-  EXPECT_EQ(scaling("^model.layers.0.mlp.experts.down_proj", Projection::kDown), 5.0F);
+  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::up), 5.0F);
+  EXPECT_EQ(scaling("experts.gate_up_proj", Projection::down), 1.5F);
+  EXPECT_EQ(scaling("^model.layers.0.mlp.experts.down_proj", Projection::down), 5.0F);
 }
 
 // [1.38]
@@ -582,8 +582,8 @@ TEST(LoadAdapter, TypesOfWeights) {
     return tensors.refusal();
   };
   using enum StorageDtype;
-  for (const auto dtype : {kF32, kF16, kBF16}) EXPECT_EQ(refusal(dtype), "accepted");
-  for (const auto dtype : {kF64, kI8, kI64, kBool, kF4, kF8E8M0, kF8E4M3Fnuz, kF8E4M3, kF8E5M2}) {
+  for (const auto dtype : {f32, f16, bf16}) EXPECT_EQ(refusal(dtype), "accepted");
+  for (const auto dtype : {f64, i8, i64, boolean, f4, f8e8m0, f8e4m3fnuz, f8e4m3, f8e5m2}) {
     EXPECT_EQ(refusal(dtype), "E_DTYPE") << dtype_name(dtype);
   }
 }
@@ -593,16 +593,15 @@ TEST(LoadAdapter, Fp8WithItsScales) {
   const std::string qkv = kKey + "self_attn.qkv_proj";
   const auto with_scales = [&](std::vector<int64_t> a_shape, std::vector<int64_t> b_shape) {
     TestTensors tensors;
-    tensors
-        .add_bytes(qkv + ".lora_A.weight", StorageDtype::kF8E4M3, {2, 8}, std::string(16, '\x38'))
-        .add_bytes(qkv + ".lora_B.weight", StorageDtype::kF8E5M2, {24, 2}, std::string(48, '\x38'))
+    tensors.add_bytes(qkv + ".lora_A.weight", StorageDtype::f8e4m3, {2, 8}, std::string(16, '\x38'))
+        .add_bytes(qkv + ".lora_B.weight", StorageDtype::f8e5m2, {24, 2}, std::string(48, '\x38'))
         .add(qkv + ".lora_A.weight_scale", std::move(a_shape))
         .add(qkv + ".lora_B.weight_scale", std::move(b_shape));
     return tensors;
   };
   TestTensors tensors = with_scales({1}, {24, 1});
   const Adapter adapter = tensors.load();
-  const LoraModule& k = *adapter.find({0, -1, Projection::kK});
+  const LoraModule& k = *adapter.find({0, -1, Projection::k});
   EXPECT_EQ(k.a.get(0, 0), 1.0) << "0x38 in e4m3";
   EXPECT_EQ(k.b.get(0, 0), 0.5) << "0x38 in e5m2";
   EXPECT_EQ(k.a_scale.factors, std::vector<float>{1});
@@ -649,7 +648,7 @@ TEST_F(Folder, WhatIsSavedIsLoaded) {
   const Adapter adapter = load_adapter(path_, small_model());
   EXPECT_EQ(adapter.modules.size(), 2);
   const Adapter copy = adapter;
-  EXPECT_EQ(copy.find({0, -1, Projection::kQ})->b.get(11, 1), 123);
+  EXPECT_EQ(copy.find({0, -1, Projection::q})->b.get(11, 1), 123);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 2) << "no partial files";
 }
 

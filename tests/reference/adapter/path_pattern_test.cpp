@@ -16,14 +16,14 @@ using testing::HasSubstr;
 
 constexpr const char* kQ = "model.layers.1.self_attn.q_proj";
 
-bool matches(std::string_view text, std::string_view path, Fit fit = Fit::kWholePath) {
+bool matches(std::string_view text, std::string_view path, Fit fit = Fit::whole_path) {
   StepBudget budget{1 << 20};
   return PathPattern(text, "target_modules", fit).matches(path, budget);
 }
 
 // The line of the refusal, of the pattern itself or of a match.
 std::string refusal(const std::string& text, std::string_view path = kQ,
-                    Fit fit = Fit::kWholePath) {
+                    Fit fit = Fit::whole_path) {
   try {
     matches(text, path, fit);
   } catch (const AdapterError& error) {
@@ -86,7 +86,7 @@ TEST(PathPattern, EndsOfPathsAsInPython) {
            {"roj", false},
            {"[p]roj", false},
        }) {
-    EXPECT_EQ(matches(pattern, kQ, Fit::kEnd), expected) << pattern;
+    EXPECT_EQ(matches(pattern, kQ, Fit::end), expected) << pattern;
   }
 }
 
@@ -163,8 +163,8 @@ TEST(PathPattern, RefusedOnes) {
 TEST(PathPattern, NoPatternTakesExponentialTime) {
   const std::string path = "model." + std::string(60, 'a') + "!";
   for (const char* pattern : {"(a+)+b", "(a*)*b", "(a|aa)+b", "(.*)*(.*)*x", "(a|a)*(a|a)*b"}) {
-    for (const Fit fit : {Fit::kWholePath, Fit::kEnd}) {
-      const std::string text = fit == Fit::kWholePath ? fmt::format("model.{}", pattern) : pattern;
+    for (const Fit fit : {Fit::whole_path, Fit::end}) {
+      const std::string text = fit == Fit::whole_path ? fmt::format("model.{}", pattern) : pattern;
       EXPECT_THAT(refusal(text, path, fit), HasSubstr("takes too many steps")) << pattern;
     }
   }
@@ -172,8 +172,8 @@ TEST(PathPattern, NoPatternTakesExponentialTime) {
 
 // [4.19] The budget is one for all matches, and a match costs one step at least.
 TEST(PathPattern, TheBudgetIsShared) {
-  const PathPattern plain("q_proj", "rank_pattern", Fit::kEnd);
-  const PathPattern pattern("(q|k)_proj", "rank_pattern", Fit::kEnd);
+  const PathPattern plain("q_proj", "rank_pattern", Fit::end);
+  const PathPattern pattern("(q|k)_proj", "rank_pattern", Fit::end);
   StepBudget budget{1000};
   EXPECT_TRUE(plain.matches(kQ, budget));
   EXPECT_EQ(budget.steps_left, 999);
@@ -197,7 +197,7 @@ TEST(PathPattern, DeepMatches) {
     EXPECT_TRUE(PathPattern("(a|aa)+", "target_modules", fit).matches(path, budget));
     return (1 << 20) - budget.steps_left;
   };
-  EXPECT_EQ(steps(Fit::kWholePath), steps(Fit::kEnd));
+  EXPECT_EQ(steps(Fit::whole_path), steps(Fit::end));
 }
 
 TEST(PathPattern, PlainOnesNeedNoRegularExpression) {

@@ -13,8 +13,8 @@ namespace loratory::reference {
 namespace {
 
 constexpr int64_t kMaxRank = 4;
-const LinearRef kQkv{0, -1, PackedLinear::kQkv};
-const LinearRef kDown{1, -1, PackedLinear::kDown};
+const LinearRef kQkv{0, -1, PackedLinear::qkv};
+const LinearRef kDown{1, -1, PackedLinear::down};
 
 ModelConfig model() { return tiny_model_config(); }
 SlotWeights empty_slots(int32_t max_loras) {
@@ -31,8 +31,8 @@ RandomAdapter everything(uint64_t seed) {
 TEST(SlotWeights, Fp8BecomesNumbers) {
   const std::string path = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
   TestTensors tensors;
-  tensors.add_bytes(path + "A.weight", StorageDtype::kF8E4M3, {2, 8}, std::string(16, '\x38'))
-      .add_bytes(path + "B.weight", StorageDtype::kF8E5M2, {12, 2}, std::string(24, '\x38'))
+  tensors.add_bytes(path + "A.weight", StorageDtype::f8e4m3, {2, 8}, std::string(16, '\x38'))
+      .add_bytes(path + "B.weight", StorageDtype::f8e5m2, {12, 2}, std::string(24, '\x38'))
       .add_numbers(path + "A.weight_scale", {2}, {3, 5})
       .add_numbers(path + "B.weight_scale", {1}, {7});
   const Adapter adapter = tensors.load();
@@ -63,7 +63,7 @@ TEST(SlotWeights, WhereOneAdapterLies) {  // [1.26] [5.9]
   const LoraSlice& k = slices[1];
   EXPECT_EQ(k.a.shape, (Extents{3, kMaxRank, 64}));
   EXPECT_EQ(k.b.shape, (Extents{3, 32, kMaxRank}));
-  const LoraModule* module = a.adapter.find({0, -1, Projection::kK});
+  const LoraModule* module = a.adapter.find({0, -1, Projection::k});
   ASSERT_NE(module, nullptr);
   EXPECT_EQ(k.ranks[1], 2);
   EXPECT_EQ(k.scalings[1], module->scaling);
@@ -142,7 +142,7 @@ TEST(SlotLora, ColumnsAreTokens) {
   const Matrix<float> x = Matrix<float>::Ones(64, 2);
   Matrix<float> y = Matrix<float>::Zero(256, 2);
   const std::vector<int64_t> tokens{2, 3};
-  lora.add({-1, -1, PackedLinear::kLmHead}, tokens, x, y);
+  lora.add({-1, -1, PackedLinear::lm_head}, tokens, x, y);
   EXPECT_TRUE(y.col(0).isZero());
   EXPECT_FALSE(y.col(1).isZero());
 }
@@ -154,7 +154,7 @@ TEST(SlotLora, EmbeddingOfEveryToken) {  // [1.28]
   Matrix<float> y = Matrix<float>::Zero(64, 2);
   const std::vector<int32_t> ids{255, 255};
   SlotLora(slots, {0, kBaseSlot}).add_embedding(ids, y);
-  const auto* module = x.adapter.find({-1, -1, Projection::kEmbedTokens});
+  const auto* module = x.adapter.find({-1, -1, Projection::embed_tokens});
   float sum = 0;
   for (int64_t j = 0; j < 4; ++j) {
     sum += float(module->a.get(j, 255)) * float(module->b.get(63, j));

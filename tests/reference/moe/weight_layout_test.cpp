@@ -123,7 +123,7 @@ struct Loaded {
 };
 
 Loaded load(const Adapter& adapter, Projection projection) {
-  const bool is_down = projection == Projection::kDown;
+  const bool is_down = projection == Projection::down;
   ExpertLoraBuffer buffer(Dtype::f32, {1, 6, 3, is_down ? 5 : 8, is_down ? 8 : 5});
   buffer.load(0, adapter, 0, projection);
   const ExpertLoraSlice slice = buffer.slice();
@@ -148,12 +148,12 @@ TEST(ExpertLoraBuffer, CheckpointLayoutsGiveTheSameBuffers) {
       .add_numbers(kMlp + ".w2.lora_B.weight", {6, 8, 2}, b);
   parameter.add_numbers(kMlp + ".lora_A.weight", {12, 5}, a)
       .add_numbers(kMlp + ".lora_B.weight", {8, 12}, parameter_b);
-  const Loaded expected = load(by_expert.load(), Projection::kDown);
+  const Loaded expected = load(by_expert.load(), Projection::down);
   EXPECT_EQ(expected.a[15 * 5 + 6], 506);  // expert 5, rank 1, column 1
   EXPECT_EQ(expected.a[15 * 5 + 10], 0);   // beyond the rank
   EXPECT_THAT(expected.ranks, testing::Each(2));
-  EXPECT_EQ(load(fused_3d.load(), Projection::kDown), expected);
-  EXPECT_EQ(load(parameter.load(), Projection::kDown), expected);
+  EXPECT_EQ(load(fused_3d.load(), Projection::down), expected);
+  EXPECT_EQ(load(parameter.load(), Projection::down), expected);
 }
 
 // [1.38] P21: dimension 1 in the place of E is the weights of every expert.
@@ -164,7 +164,7 @@ TEST(ExpertLoraBuffer, SharedOuterIsCopies) {
   shared.add(kMlp + ".w1.lora_A.weight", {1, 2, 8}).add(kMlp + ".w1.lora_B.weight", {6, 5, 2});
   copied.add_numbers(kMlp + ".w1.lora_A.weight", {6, 2, 8}, a)
       .add(kMlp + ".w1.lora_B.weight", {6, 5, 2});
-  EXPECT_EQ(load(shared.load(), Projection::kGate), load(copied.load(), Projection::kGate));
+  EXPECT_EQ(load(shared.load(), Projection::gate), load(copied.load(), Projection::gate));
 }
 
 // [1.39] gpt-oss: rows 0::2 of the fused parameter are gate.
@@ -177,7 +177,7 @@ TEST(ExpertLoraBuffer, InterleavedParametersAreGateAndUp) {
       R"({"r": 2, "lora_alpha": 3, "target_parameters": ["mlp.experts.gate_up_proj"]})");
   const Adapter adapter = tensors.load(config, {}, shapes);
   // B [10, r·E]: row n, rank 0, expert 0 is 12 n.
-  const Loaded gate = load(adapter, Projection::kGate), up = load(adapter, Projection::kUp);
+  const Loaded gate = load(adapter, Projection::gate), up = load(adapter, Projection::up);
   for (size_t n = 0; n < 5; ++n) {
     EXPECT_EQ(gate.b[n * 3], 24.0 * double(n));
     EXPECT_EQ(up.b[n * 3], 24.0 * double(n) + 12);
@@ -190,13 +190,13 @@ TEST(ExpertLoraBuffer, MissingExpertsHaveRankZero) {
   TestTensors one;
   one.add_pair("model.layers.0.mlp.experts.4.up_proj", 5, 8);
   ExpertLoraBuffer buffer(Dtype::bf16, {2, 3, 2, 8, 5});
-  buffer.load(1, one.load(), 0, Projection::kUp, 3);  // the experts 3, 4, 5
+  buffer.load(1, one.load(), 0, Projection::up, 3);  // the experts 3, 4, 5
   EXPECT_THAT(buffer.slice().ranks, ElementsAre(0, 0, 0, 0, 2, 0));
   EXPECT_EQ(buffer.slice().scalings[4], 1.5F);
-  buffer.load(1, one.load(), 0, Projection::kUp, 0);
+  buffer.load(1, one.load(), 0, Projection::up, 0);
   EXPECT_THAT(buffer.slice().ranks, testing::Each(0));
   EXPECT_EQ(buffer.slice().a.get(1, 1, 0, 0), 0);
-  buffer.load(1, one.load(), 0, Projection::kUp, 3);
+  buffer.load(1, one.load(), 0, Projection::up, 3);
   buffer.clear(1);
   EXPECT_THAT(buffer.slice().ranks, testing::Each(0));
 }
@@ -206,9 +206,9 @@ TEST(ExpertLoraBuffer, Errors) {
   one.add_pair("model.layers.0.mlp.experts.4.up_proj", 5, 8);
   const Adapter adapter = one.load();
   ExpertLoraBuffer buffer(Dtype::f32, {1, 6, 1, 8, 5}), other(Dtype::f32, {1, 6, 2, 7, 5});
-  EXPECT_THROW(buffer.load(0, adapter, 0, Projection::kUp), InputError);  // rank 2 in R = 1
-  EXPECT_THROW(other.load(0, adapter, 0, Projection::kUp), InputError);
-  EXPECT_THROW(buffer.load(1, adapter, 0, Projection::kUp), InputError);
+  EXPECT_THROW(buffer.load(0, adapter, 0, Projection::up), InputError);  // rank 2 in R = 1
+  EXPECT_THROW(other.load(0, adapter, 0, Projection::up), InputError);
+  EXPECT_THROW(buffer.load(1, adapter, 0, Projection::up), InputError);
   EXPECT_THROW(buffer.clear(-1), InputError);
 }
 
@@ -217,19 +217,19 @@ TEST(ExpertLoraBuffer, RefusesFp8) {
   TestTensors wide;
   wide.add_pair("model.layers.0.mlp.experts.4.up_proj", 5, 8);
   ExpertLoraBuffer buffer(Dtype::f32, {1, 6, 2, 8, 5});
-  buffer.load(0, wide.load(), 0, Projection::kUp);
+  buffer.load(0, wide.load(), 0, Projection::up);
   const auto a_before = rows(buffer.slice().a), b_before = rows(buffer.slice().b);
   for (const bool a_is_fp8 : {true, false}) {
     TestTensors fp8;
     const std::string path = kMlp + ".4.up_proj.lora_";
     const std::string narrow = a_is_fp8 ? "A.weight" : "B.weight";
     const Extents a{2, 8}, b{5, 2};
-    fp8.add_bytes(path + narrow, StorageDtype::kF8E4M3, a_is_fp8 ? a : b,
+    fp8.add_bytes(path + narrow, StorageDtype::f8e4m3, a_is_fp8 ? a : b,
                   std::string(a_is_fp8 ? 16 : 10, '\x38'))
         .add(path + narrow + "_scale", {1})
         .add(path + (a_is_fp8 ? "B.weight" : "A.weight"), a_is_fp8 ? b : a);
     const Adapter adapter = fp8.load();
-    EXPECT_THROW(buffer.load(0, adapter, 0, Projection::kUp), InputError);
+    EXPECT_THROW(buffer.load(0, adapter, 0, Projection::up), InputError);
     EXPECT_EQ(rows(buffer.slice().a), a_before);
     EXPECT_EQ(rows(buffer.slice().b), b_before);
   }

@@ -290,7 +290,7 @@ TEST(WrappedModel, LayersWithoutLora) {
     model.for_adapter("model.layers.0.norm", "base_model.model.norm.lora_A.weight");
     FAIL();
   } catch (const AdapterError& e) {
-    EXPECT_EQ(e.code(), AdapterErrorCode::kUnsupported);
+    EXPECT_EQ(e.code(), AdapterErrorCode::unsupported);
     EXPECT_EQ(e.detail(), "layer");
     EXPECT_EQ(e.key(), "base_model.model.norm.lora_A.weight");
   }

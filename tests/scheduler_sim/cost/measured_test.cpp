@@ -111,17 +111,17 @@ TEST_F(Measured, KvTokensOfVllm085) {
     if (!row.at("vllm").starts_with("0.8.5")) continue;
     const ModelSpec model = model_of(row);
     MemoryOptions options = vllm_085(model);
-    options.max_lora_rank = static_cast<int64_t>(number(row, "max_lora_rank"));
-    const auto max_loras = static_cast<int64_t>(number(row, "max_loras"));
+    options.max_lora_rank = int64_t(number(row, "max_lora_rank"));
+    const auto max_loras = int64_t(number(row, "max_loras"));
     const MemorySplit split = plan_memory(model, h100_64(), options, max_loras, max_loras).split;
-    const double gib = static_cast<double>(split.weights_bytes + split.slot_bytes) / (1 << 30);
+    const double gib = double(split.weights_bytes + split.slot_bytes) / (1 << 30);
     const double measured_gib = number(row, "weights_plus_lora_gib");
     if (!std::isnan(measured_gib)) weights[model.name].add(gib, measured_gib);
     if (row.at("status") != "ok") {
       unexplained[model.name] += split.kv_blocks > 0 ? 1 : 0;
       continue;
     }
-    kv[model.name].add(static_cast<double>(split.kv_blocks * 16), number(row, "kv_cache_tokens"));
+    kv[model.name].add(double(split.kv_blocks * 16), number(row, "kv_cache_tokens"));
   }
   for (const auto& [name, errors] : kv) {
     fmt::print("{}: KV tokens, {} starts, |error| median {:.2f} % worst {:.2f} %; ", name,
@@ -139,7 +139,7 @@ TEST_F(Measured, KvTokensOfVllm019OnRtx4090) {
   // LLMServingSim's run: utilization .9, 256 sequences, 2,048 tokens, 41,408 KV tokens.
   const ModelSpec model = load_model_spec("Llama-3.1-8B");
   const MemorySplit split = plan_memory(model, parse_gpu_spec("RTX-4090"), {}, 0, 0).split;
-  const double error = static_cast<double>(split.kv_blocks) / 2588 - 1;
+  const double error = double(split.kv_blocks) / 2588 - 1;
   fmt::print("RTX 4090: KV blocks {} against 2588, error {:.1f} %\n", split.kv_blocks, 100 * error);
   EXPECT_LT(std::fabs(error), 0.1);
 }
@@ -160,9 +160,9 @@ BatchShape average_step(const Row& row) {
   shape.num_prefill_tokens = shape.prefill_context_tokens = std::llround(prefill);
   shape.prefill_pairs = std::llround(prefill * prompt / 2);
   shape.decode_context_tokens = std::llround(seqs * (prompt + output / 2));
-  shape.lora_rank_tokens = std::llround(static_cast<double>(shape.num_tokens) * rank);
+  shape.lora_rank_tokens = std::llround(double(shape.num_tokens) * rank);
   shape.num_adapters = std::max<int64_t>(1, std::llround(adapters));
-  shape.sum_rank = std::llround(static_cast<double>(shape.num_adapters) * rank);
+  shape.sum_rank = std::llround(double(shape.num_adapters) * rank);
   shape.max_rank = std::llround(rank);
   return shape;
 }
@@ -174,14 +174,14 @@ TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
   for (const Row& row : all) {
     if (std::isnan(number(row, "real_mean_tpot_ms"))) continue;
     RooflineOptions options;
-    options.lora_padded_rank = static_cast<int64_t>(number(row, "max_lora_rank"));
+    options.lora_padded_rank = int64_t(number(row, "max_lora_rank"));
     const BatchShape step = average_step(row);
     const double measured_ns = number(row, "real_mean_tpot_ms") * 1e6;
     const RooflineModel active_only(model_of(row), h100_64(), options);
-    without_grid.add(static_cast<double>(active_only.step_ns(step)), measured_ns);
-    options.lora_grid_max_loras = static_cast<int64_t>(number(row, "max_loras"));
+    without_grid.add(double(active_only.step_ns(step)), measured_ns);
+    options.lora_grid_max_loras = int64_t(number(row, "max_loras"));
     const RooflineModel grid(model_of(row), h100_64(), options);
-    with_grid.add(static_cast<double>(grid.step_ns(step)), measured_ns);
+    with_grid.add(double(grid.step_ns(step)), measured_ns);
   }
   fmt::print(
       "step time, {} server runs: |error| with grid median {:.0f} % (bias {:+.0f} %) worst "
@@ -224,7 +224,7 @@ std::map<int64_t, double> layer_us(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const std::string& layer = row.at("layer");
     if (!layer.ends_with("_proj")) continue;
-    const auto tokens = static_cast<int64_t>(number(row, "tokens"));
+    const auto tokens = int64_t(number(row, "tokens"));
     us[tokens] += number(row, "time_us");
     ++found[tokens];
   }
@@ -245,7 +245,7 @@ TEST_F(Measured, DenseLayersOfTwoCards) {
     for (const auto& [tokens, us] : layer_us(all)) {
       BatchShape shape;
       shape.num_tokens = tokens;
-      const double dense = model.parts(shape).dense - static_cast<double>(tokens) * activation_ns;
+      const double dense = model.parts(shape).dense - double(tokens) * activation_ns;
       errors.add(dense / 32 / 1e3, us);
     }
     fmt::print(

@@ -125,7 +125,7 @@ TEST(MemoryLaw, SlotsTakeKvBlocksAway) {
   const GpuSpec gpu = parse_gpu_spec("H100-80");
   const int64_t few = plan_memory(model, gpu, {}, 8, 8).split.kv_blocks;
   const int64_t many = plan_memory(model, gpu, {}, 72, 72).split.kv_blocks;
-  EXPECT_NEAR(static_cast<double>(few - many), 64.0 * 80 * kMiB / (16 * 131072), 1.0);
+  EXPECT_NEAR(double(few - many), 64.0 * 80 * kMiB / (16 * 131072), 1.0);
 }
 
 TEST(MemoryLaw, AbsurdNumbersDoNotOverflow) {

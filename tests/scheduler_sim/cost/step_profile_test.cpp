@@ -50,7 +50,7 @@ TEST(StepProfile, RoundTripsBitForBit) {
   StepProfile profile = parse_step_profile(kText, "p.json");
   profile.engine = "a \"quoted\" name\n";
   for (size_t i = 0; i < profile.ns_per.size(); ++i) {
-    profile.ns_per[i] = 1.0 / (3.0 + static_cast<double>(i));
+    profile.ns_per[i] = 1.0 / (3.0 + double(i));
   }
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
 }

@@ -19,7 +19,7 @@ TEST(LoadCosts, DefaultsGiveTheMeasuredTimes) {
   const int64_t bytes = 36 * 16 * 2 * (8192 + 5120 + 5120 + 8192);
   DiskChannel disk{LoadCosts{}};
   disk.start(1, bytes, 0);
-  EXPECT_NEAR(static_cast<double>(disk.next_completion().time_ns), 30e6, 1e6);
+  EXPECT_NEAR(double(disk.next_completion().time_ns), 30e6, 1e6);
   CopyChannel copy{LoadCosts{}};
   copy.start(1, bytes, 0);
   EXPECT_LT(copy.next_completion().time_ns, 1'000'000);

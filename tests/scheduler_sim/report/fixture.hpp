@@ -188,7 +188,7 @@ class Wobble {
  public:
   double next() {
     state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
-    return static_cast<double>(state_ >> 40) / static_cast<double>(1 << 24);
+    return double(state_ >> 40) / double(1 << 24);
   }
 
  private:
@@ -225,12 +225,12 @@ inline std::vector<SlotSpan> big_spans(int32_t max_loras, Wobble& wobble) {
   const auto shares = zipf_shares(kBigAdapters);
   std::vector<SlotSpan> spans;
   for (int32_t slot = 0; slot < max_loras; ++slot) {
-    int64_t now = static_cast<int64_t>(wobble.next() * 20e9);
+    int64_t now = int64_t(wobble.next() * 20e9);
     while (now < kBigEnd) {
       const uint32_t adapter = pick(shares, wobble.next());
-      const auto held = static_cast<int64_t>(wobble.next() * 3e12 / (adapter + 3.0)) + 2000 * kMs;
-      spans.push_back({now, std::min(now + held, kBigEnd), adapter, static_cast<uint16_t>(slot)});
-      now += held + static_cast<int64_t>(wobble.next() * 500) * kMs;
+      const auto held = int64_t(wobble.next() * 3e12 / (adapter + 3.0)) + 2000 * kMs;
+      spans.push_back({now, std::min(now + held, kBigEnd), adapter, uint16_t(slot)});
+      now += held + int64_t(wobble.next() * 500) * kMs;
     }
   }
   return spans;
@@ -242,10 +242,10 @@ inline std::vector<TimelineSample> big_timeline(const ConfigResult& c, Wobble& w
     const double wave = 0.5 + 0.4 * std::sin(i / 400.0);
     TimelineSample s;
     s.time_ns = int64_t{i} * 1000 * kMs;
-    s.num_running = static_cast<int32_t>(180 * wave + 20 * wobble.next());
-    s.num_waiting = static_cast<int32_t>(wave > 0.8 ? 60 * wobble.next() : 3 * wobble.next());
+    s.num_running = int32_t(180 * wave + 20 * wobble.next());
+    s.num_waiting = int32_t(wave > 0.8 ? 60 * wobble.next() : 3 * wobble.next());
     s.num_adapters_gpu = c.max_loras;
-    s.kv_blocks_used = static_cast<int64_t>(static_cast<double>(c.memory.kv_blocks) * 0.95 * wave);
+    s.kv_blocks_used = int64_t(double(c.memory.kv_blocks) * 0.95 * wave);
     samples.push_back(s);
   }
   return samples;
@@ -270,7 +270,7 @@ inline ConfigResult big_config(int32_t max_loras) {
   const double p99 = 210 + 22'000 * miss * miss * miss + 14 * starve;
   c.adapter_gpu_hit_ratio = 1 - miss;
   c.adapter_cpu_hit_ratio = 0.97;
-  c.adapter_copies = static_cast<int64_t>(54'000 * miss);
+  c.adapter_copies = int64_t(54'000 * miss);
   c.ttft = latency(p99 / 3.5, p99 / 7, p99 / 2.2, p99);
   c.queue = latency(p99 / 6, p99 / 30, p99 / 3, p99 * 0.8);
   c.tpot = latency(22 + n / 20 + starve / 18, 21 + n / 22 + starve / 25, 27 + n / 16,
@@ -280,7 +280,7 @@ inline ConfigResult big_config(int32_t max_loras) {
   c.request_throughput = 14.9 - 2 * miss;
   c.request_goodput = c.request_throughput * c.slo_attainment;
   c.prefix_hit_ratio_tokens = 0.34 - starve / 700;
-  c.num_preemptions = static_cast<int64_t>(starve * 9);
+  c.num_preemptions = int64_t(starve * 9);
   c.duration_s = 3612;
   c.meets_slo = p99 <= 500 && c.tpot.p99_ms <= 50;
   c.verdict = c.meets_slo ? "meets SLOs" : p99 > 500 ? "TTFT p99" : "TPOT p99";
@@ -294,7 +294,7 @@ inline std::vector<MissRatioCurve> big_curves() {
   const auto shares = zipf_shares(kBigAdapters);
   double popular = 0;
   for (int k = 1; k <= kBigAdapters; ++k) {
-    popular = std::min(popular + shares[static_cast<size_t>(k - 1)], 1.0);
+    popular = std::min(popular + shares[size_t(k - 1)], 1.0);
     for (MissRatioCurve& curve : curves) curve.sizes.push_back(k);
     curves[0].miss_ratios.push_back(std::pow(1 - popular, 0.72));
     curves[1].miss_ratios.push_back(std::pow(1 - popular, 1.25));

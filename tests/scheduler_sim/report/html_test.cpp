@@ -137,10 +137,9 @@ TEST(Html, ManyAdaptersAndSpansStaySmall) {
   config.max_loras = 256;
   config.slot_spans.clear();
   for (int i = 0; i < 400'000; ++i) {
-    const auto begin = static_cast<int64_t>(wobble.next() * 3.5e12);
-    config.slot_spans.push_back({begin, begin + 4000 * test::kMs,
-                                 static_cast<uint32_t>(wobble.next() * 20'000),
-                                 static_cast<uint16_t>(wobble.next() * 256)});
+    const auto begin = int64_t(wobble.next() * 3.5e12);
+    config.slot_spans.push_back({begin, begin + 4000 * test::kMs, uint32_t(wobble.next() * 20'000),
+                                 uint16_t(wobble.next() * 256)});
   }
   for (MissRatioCurve& curve : result.miss_ratio_curves) {
     for (int k = 257; k <= 20'000; ++k) {

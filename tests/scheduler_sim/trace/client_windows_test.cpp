@@ -29,9 +29,9 @@ TEST(ClientWindows, AreReadInFileOrder) {
                                "w");
   ASSERT_EQ(windows.size(), 2u);
   EXPECT_EQ(windows[0],
-            (ClientWindow{"language", "m-large", 0, 0, 1.33, 8.5, GapLaw::kWeibull, 0.375, 0.397}));
+            (ClientWindow{"language", "m-large", 0, 0, 1.33, 8.5, GapLaw::weibull, 0.375, 0.397}));
   EXPECT_EQ(windows[1],
-            (ClientWindow{"reason", "deepseek-r1", 7, 1200, 5e-05, 0, GapLaw::kNone, 0, 0}));
+            (ClientWindow{"reason", "deepseek-r1", 7, 1200, 5e-05, 0, GapLaw::none, 0, 0}));
 }
 
 TEST(ClientWindows, BadRowsAreErrors) {

@@ -117,7 +117,7 @@ TEST(ByteSources, APipeGivesItsBytesAsTheyCome) {
     for (size_t at = 0; at < plain.size();) {
       const ssize_t count = ::write(ends[1], plain.data() + at, plain.size() - at);
       ASSERT_GT(count, 0);
-      at += static_cast<size_t>(count);
+      at += size_t(count);
     }
     ::close(ends[1]);
   });

@@ -9,7 +9,7 @@ namespace {
 
 int64_t scaled(std::string_view text, int scale) {
   int64_t value = -12345;
-  EXPECT_EQ(parse_scaled(text, scale, value), Parse::kGood) << text;
+  EXPECT_EQ(parse_scaled(text, scale, value), Parse::good) << text;
   return value;
 }
 
@@ -38,27 +38,27 @@ TEST(ParseScaled, IsExactAndRoundsHalfAwayFromZero) {
 TEST(ParseScaled, RefusesWhatJsonDoes) {
   for (const char* text : {"", "-", "+1", "01", ".5", "1.", "1e", "1e+", "NaN", "inf", "0x10", "1 ",
                            " 1", "1,5", "--1", "1.5.5", "1e5.5"}) {
-    EXPECT_EQ(result(text), Parse::kNotANumber) << text;
+    EXPECT_EQ(result(text), Parse::not_a_number) << text;
   }
-  EXPECT_EQ(result("9223372036.854775808"), Parse::kOutOfRange);
-  EXPECT_EQ(result("9223372036.8547758075"), Parse::kOutOfRange);
-  EXPECT_EQ(result("1e9999999999"), Parse::kOutOfRange);
-  EXPECT_EQ(result(std::string(1000, '9')), Parse::kOutOfRange);
+  EXPECT_EQ(result("9223372036.854775808"), Parse::out_of_range);
+  EXPECT_EQ(result("9223372036.8547758075"), Parse::out_of_range);
+  EXPECT_EQ(result("1e9999999999"), Parse::out_of_range);
+  EXPECT_EQ(result(std::string(1000, '9')), Parse::out_of_range);
 }
 
 TEST(ParseInteger, TakesDigitsOnly) {
   int64_t value = 0;
-  EXPECT_EQ(parse_integer("-42", value), Parse::kGood);
+  EXPECT_EQ(parse_integer("-42", value), Parse::good);
   EXPECT_EQ(value, -42);
-  EXPECT_EQ(parse_integer("9223372036854775808", value), Parse::kOutOfRange);
+  EXPECT_EQ(parse_integer("9223372036854775808", value), Parse::out_of_range);
   for (const char* text : {"", "1.0", "1e3", "+1", " 1", "1 ", "007", "-", "0x1"}) {
-    EXPECT_EQ(parse_integer(text, value), Parse::kNotANumber) << text;
+    EXPECT_EQ(parse_integer(text, value), Parse::not_a_number) << text;
   }
 }
 
 int64_t timestamp(std::string_view text) {
   int64_t value = -1;
-  EXPECT_EQ(parse_timestamp(text, value), Parse::kGood) << text;
+  EXPECT_EQ(parse_timestamp(text, value), Parse::good) << text;
   return value;
 }
 
@@ -76,12 +76,12 @@ TEST(ParseTimestamp, RefusesTheRest) {
        {"", "2023-11-16", "2023-11-16 18:15", "2023/11/16 18:15:46", "2023-11-16 18:15:46.",
         "2023-11-16 18:15:46.1234567890", "2023-11-16 18:15:46 UTC", "2023-11-16 18:15:46+0200",
         "2023-11-16x18:15:46", "2o23-11-16 18:15:46", "2023-11-16 18:15:4x"}) {
-    EXPECT_EQ(parse_timestamp(text, value), Parse::kNotANumber) << text;
+    EXPECT_EQ(parse_timestamp(text, value), Parse::not_a_number) << text;
   }
   for (const char* text :
        {"2023-02-29 00:00:00", "2023-13-01 00:00:00", "2023-11-16 24:00:00", "2023-11-16 18:60:00",
         "1969-12-31 23:59:59", "2200-01-01 00:00:00", "2023-11-16 18:15:46+15:00"}) {
-    EXPECT_EQ(parse_timestamp(text, value), Parse::kOutOfRange) << text;
+    EXPECT_EQ(parse_timestamp(text, value), Parse::out_of_range) << text;
   }
 }
 

@@ -70,7 +70,7 @@ TEST(ReadTrace, VllmTimedTraceIsMooncakeInSecondsAndBlocksOf16) {
 
 TEST(ReadTrace, VllmTimedTraceWithAnotherChunkSize) {
   ReadOptions options;
-  options.format = TraceFormat::kVllm;
+  options.format = TraceFormat::vllm;
   options.block_tokens = 100;
   const Trace trace = read_trace_from(
       "{\"timestamp\":1,\"input_length\":201,\"output_length\":5,\"hash_ids\":[1,2,3]}", "v",
@@ -212,7 +212,7 @@ TEST(ReadTrace, AFormatCanBeForced) {
   EXPECT_EQ(read_trace_from(row, "m", options).format, "mooncake");
   options.format = trace_format("vllm");
   EXPECT_EQ(read_trace_from(row, "m", options).requests[0].arrival_ns, 4 * kSecond);
-  EXPECT_EQ(trace_format("auto"), TraceFormat::kAuto);
+  EXPECT_EQ(trace_format("auto"), TraceFormat::detect);
   EXPECT_THROW(trace_format("moon"), InputError);
 }
 

@@ -10,7 +10,7 @@ namespace {
 Trace trace_of(size_t num_requests) {
   Trace trace;
   for (size_t i = 0; i < num_requests; ++i) {
-    trace.requests.push_back({.arrival_ns = static_cast<int64_t>(i), .prompt_tokens = 1});
+    trace.requests.push_back({.arrival_ns = int64_t(i), .prompt_tokens = 1});
   }
   return trace;
 }

@@ -20,11 +20,11 @@ struct GapStatistics {
 GapStatistics gap_statistics(const std::vector<Arrival>& arrivals) {
   double sum = 0, squares = 0;
   for (size_t i = 1; i < arrivals.size(); ++i) {
-    const double gap = static_cast<double>(arrivals[i].time_ns - arrivals[i - 1].time_ns) * 1e-9;
+    const double gap = double(arrivals[i].time_ns - arrivals[i - 1].time_ns) * 1e-9;
     sum += gap;
     squares += gap * gap;
   }
-  const double n = static_cast<double>(arrivals.size() - 1);
+  const double n = double(arrivals.size() - 1);
   const double mean = sum / n;
   return {mean, std::sqrt(squares / n - mean * mean) / mean};
 }
@@ -47,7 +47,7 @@ TEST(Arrivals, PoissonCountsHaveVarianceEqualToTheirMean) {
   const auto arrivals =
       shared_arrivals({10, 1}, uniform_mix(1), {.duration_ns = 4000 * kSecond}, 3);
   std::vector<double> counts(4000, 0);
-  for (const Arrival& a : arrivals) ++counts.at(static_cast<size_t>(a.time_ns / kSecond));
+  for (const Arrival& a : arrivals) ++counts.at(size_t(a.time_ns / kSecond));
   double sum = 0, squares = 0;
   for (const double c : counts) sum += c, squares += c * c;
   const double mean = sum / 4000, variance = squares / 4000 - mean * mean;
@@ -62,7 +62,7 @@ TEST(Arrivals, BurstyStreamsDoNotStartWithABurst) {
   const auto arrivals = adapter_arrivals(rates_rps, 4, {.duration_ns = kSecond}, 5);
   // Expected 400; one adapter rarely has several, so the count's deviation is a few times
   // sqrt(400).
-  EXPECT_NEAR(static_cast<double>(arrivals.size()), 400, 200);
+  EXPECT_NEAR(double(arrivals.size()), 400, 200);
 }
 
 TEST(Arrivals, AdapterStreamsHaveTheirOwnRates) {
@@ -90,16 +90,16 @@ TEST(Arrivals, AnAdapterKeepsItsTimesWhateverTheOthersDo) {
 ClientLoad load_of(GapLaw law, double shape) {
   ClientLoad load;
   load.names = {"x", "y"};
-  load.windows = {{{4.0, law, shape}, {0.0, GapLaw::kNone, 0}},
+  load.windows = {{{4.0, law, shape}, {0.0, GapLaw::none, 0}},
                   {{0.0, law, shape}, {8.0, law, shape}}};
   return load;
 }
 
 TEST(Arrivals, ClientsFollowTheirWindows) {
-  for (const auto& [law, shape] : {std::pair{GapLaw::kNone, 0.0},
-                                   {GapLaw::kGamma, 0.5},
-                                   {GapLaw::kWeibull, 0.6},
-                                   {GapLaw::kWeibull, 2.0}}) {
+  for (const auto& [law, shape] : {std::pair{GapLaw::none, 0.0},
+                                   {GapLaw::gamma, 0.5},
+                                   {GapLaw::weibull, 0.6},
+                                   {GapLaw::weibull, 2.0}}) {
     const auto arrivals = client_arrivals(load_of(law, shape), 0.5, {}, 9);
     double first = 0, second = 0;
     for (const Arrival& a : arrivals) {
@@ -134,7 +134,7 @@ TEST(Arrivals, ClientsOfServegenHaveTheirMeasuredRates) {
   }
   const auto arrivals = client_arrivals(load, 0.1, {.duration_ns = 6 * kClientWindowNs}, 1);
   // The busiest client has CV 1.3 and half of the requests: two deviations are about 1 %.
-  EXPECT_NEAR(static_cast<double>(arrivals.size()) / expected, 1, 0.02);
+  EXPECT_NEAR(double(arrivals.size()) / expected, 1, 0.02);
 }
 
 TEST(Arrivals, TraceTimesAreKeptUpToTheLimit) {

@@ -6,21 +6,21 @@ namespace loratory::sim {
 namespace {
 
 ClientWindow row(const char* model, uint32_t client, int64_t start_s, double rate_rps,
-                 GapLaw law = GapLaw::kGamma, double shape = 0.5) {
+                 GapLaw law = GapLaw::gamma, double shape = 0.5) {
   return {"language", model, client, start_s, rate_rps, 1, law, shape, 1};
 }
 
 TEST(ClientLoad, OrdersClientsByRateAndKeepsTheirWindows) {
   const ClientLoad load =
       make_client_load({row("large", 0, 600, 1), row("large", 1, 600, 2),
-                        row("large", 1, 1800, 3, GapLaw::kWeibull, 0.7), row("small", 0, 600, 9)},
+                        row("large", 1, 1800, 3, GapLaw::weibull, 0.7), row("small", 0, 600, 9)},
                        "large", 0, "F");
   EXPECT_EQ(load.names, (std::vector<std::string>{"large-1", "large-0"}));
   ASSERT_EQ(load.windows.size(), 3u);  // 600, 1200, 1800: the first one is time 0
   EXPECT_EQ(load.windows[0][1].rate_rps, 1);
   EXPECT_EQ(load.windows[1][0].rate_rps, 0);
   EXPECT_EQ(load.windows[2][0].rate_rps, 3);
-  EXPECT_EQ(load.windows[2][0].law, GapLaw::kWeibull);
+  EXPECT_EQ(load.windows[2][0].law, GapLaw::weibull);
   EXPECT_EQ(load.windows[2][0].shape, 0.7);
 }
 

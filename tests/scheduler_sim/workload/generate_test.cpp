@@ -11,7 +11,7 @@ namespace {
 GenerateOptions chat_options() {
   GenerateOptions options;
   options.seed = 42;
-  options.source = ArrivalSource::kPerAdapter;
+  options.source = ArrivalSource::per_adapter;
   options.arrivals = {10, 2};
   options.limit.num_requests = 2000;
   options.popularity = parse_popularity("zipf:0.9");
@@ -31,7 +31,7 @@ GenerateOptions chat_options() {
 TEST(Generate, SameSeedSameBytes) {
   EXPECT_EQ(generate(chat_options()).checksum, "xxh3:cd9feda6c2b87dc2");
   GenerateOptions shared = chat_options();
-  shared.source = ArrivalSource::kShared;
+  shared.source = ArrivalSource::shared;
   shared.sessions = {};
   EXPECT_EQ(generate(shared).checksum, "xxh3:419643e54a21e7ac");
 }
@@ -80,7 +80,7 @@ TEST(Generate, WithoutAdaptersAllAskForTheBaseModel) {
 // Agullo et al.: groups of adapters, each adapter a Poisson stream with the rate of its group.
 TEST(Generate, AdapterRatesMakeGroups) {
   GenerateOptions options;
-  options.source = ArrivalSource::kAdapterRates;
+  options.source = ArrivalSource::adapter_rates;
   options.adapter_rates = parse_adapter_rates("0.1:4,0.025:8");
   options.limit.duration_ns = 3600'000'000'000;
   const Trace trace = generate(options);
@@ -90,14 +90,14 @@ TEST(Generate, AdapterRatesMakeGroups) {
     fast += trace.adapters[request.adapter].name < "adapter-004";
   }
   EXPECT_NEAR(fast, 1440, 4 * std::sqrt(1440.0));
-  EXPECT_NEAR(static_cast<double>(trace.requests.size()) - fast, 720, 4 * std::sqrt(720.0));
+  EXPECT_NEAR(double(trace.requests.size()) - fast, 720, 4 * std::sqrt(720.0));
 }
 
 TEST(Generate, RateScaleMultipliesTheRateAndKeepsTheDuration) {
   GenerateOptions options = chat_options();
   options.limit = {.duration_ns = 400'000'000'000};
   options.rate_scale = 3;
-  const auto count = static_cast<double>(generate(options).requests.size());
+  const auto count = double(generate(options).requests.size());
   EXPECT_NEAR(count, 12'000, 0.1 * 12'000);
 }
 
@@ -125,7 +125,7 @@ TEST(Generate, TimesOfATraceAreScaledBeforeTheLimit) {
   Trace times;
   for (int64_t i = 0; i < 10; ++i) times.requests.push_back({.arrival_ns = 100 * i});
   GenerateOptions options;
-  options.source = ArrivalSource::kTrace;
+  options.source = ArrivalSource::trace;
   options.arrivals_from = &times;
   options.rate_scale = 2;
   options.limit.duration_ns = 400;
@@ -136,7 +136,7 @@ TEST(Generate, TimesOfATraceAreScaledBeforeTheLimit) {
 
 TEST(Generate, ErrorsNameTheFlags) {
   GenerateOptions options;
-  options.source = ArrivalSource::kClients;
+  options.source = ArrivalSource::clients;
   EXPECT_EQ(error_of([&] { (void)generate(options); }),
             "--arrivals: only a table of clients has arrivals of its own; "
             "give --popularity servegen:FILE");

@@ -39,7 +39,7 @@ TEST(LengthLaw, HistogramSpreadsAWeightEvenlyOverItsBin) {
   std::vector<uint64_t> counts(30, 0);
   std::vector<double> shares(30, 0.075);
   for (size_t i = 10; i < 30; ++i) shares[i] = 0.25 / 20;
-  const RandomStream stream(5, Purpose::kPromptTokens);
+  const RandomStream stream(5, Purpose::prompt_tokens);
   for (uint64_t i = 0; i < 60'000; ++i) ++counts.at(law.quantile(stream.unit(i)) - 11);
   EXPECT_LT(std::abs(chi_square_z(counts, shares)), 4);
 }

@@ -9,7 +9,7 @@ namespace loratory::sim {
 namespace {
 
 std::vector<uint64_t> count_picks(const AdapterMix& mix, uint64_t n, int64_t time_ns = 0) {
-  const RandomStream stream(11, Purpose::kAdapters);
+  const RandomStream stream(11, Purpose::adapters);
   std::vector<uint64_t> counts(mix.adapters().size(), 0);
   for (uint64_t i = 0; i < n; ++i) ++counts.at(mix.pick(stream.unit(i), time_ns));
   return counts;
@@ -55,10 +55,10 @@ TEST(Popularity, PowerOneIsUniform) {
 TEST(Popularity, PowerDrawsTheAdapterThatSloraDraws) {
   constexpr uint32_t kAdapters = 200;
   const AdapterMix mix = make_adapter_mix(parse_popularity("power:0.3"), kAdapters, {});
-  const RandomStream stream(1, Purpose::kAdapters);
+  const RandomStream stream(1, Purpose::adapters);
   for (uint64_t i = 0; i < 20'000; ++i) {
     const double u = stream.unit(i);
-    ASSERT_EQ(mix.pick(u, 0), static_cast<uint32_t>(kAdapters * std::pow(u, 1 / 0.3))) << u;
+    ASSERT_EQ(mix.pick(u, 0), uint32_t(kAdapters * std::pow(u, 1 / 0.3))) << u;
   }
 }
 

@@ -79,7 +79,7 @@ double block_hit_ratio(const Trace& trace, bool by_adapter) {
     }
     for (const uint64_t id : trace.blocks_of(request)) cache.emplace(space, id);
   }
-  return static_cast<double>(hits) / static_cast<double>(blocks);
+  return double(hits) / double(blocks);
 }
 
 TEST(Sample, PromptsRepeatWithinAdaptersAndAcrossThem) {

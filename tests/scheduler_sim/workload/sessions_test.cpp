@@ -15,10 +15,10 @@ Trace requests_every_second(size_t count, uint32_t num_adapters, uint32_t messag
                             uint32_t output_tokens) {
   Trace trace;
   for (size_t i = 0; i < count; ++i) {
-    trace.requests.push_back({.arrival_ns = static_cast<int64_t>(i) * kSecond,
+    trace.requests.push_back({.arrival_ns = int64_t(i) * kSecond,
                               .prompt_tokens = message_tokens,
                               .output_tokens = output_tokens,
-                              .adapter = static_cast<AdapterIndex>(i % num_adapters)});
+                              .adapter = AdapterIndex(i % num_adapters)});
   }
   return trace;
 }
@@ -67,7 +67,7 @@ TEST(Sessions, ASessionStaysWithItsAdapterAndWaitsForItsGap) {
     before = &request;
   }
   // Sessions that never come back to an arrival shorten the mean a little.
-  EXPECT_NEAR(4000.0 / static_cast<double>(last.size()), 3, 0.4);
+  EXPECT_NEAR(4000.0 / double(last.size()), 3, 0.4);
 }
 
 TEST(Sessions, ASessionWithoutRoomEnds) {

@@ -48,14 +48,14 @@ class TempFile {
 /// hundreds.
 inline double chi_square_z(const std::vector<uint64_t>& counts, const std::vector<double>& shares) {
   double total = 0, statistic = 0, freedom = -1;
-  for (const uint64_t count : counts) total += static_cast<double>(count);
+  for (const uint64_t count : counts) total += double(count);
   for (size_t i = 0; i < counts.size(); ++i) {
     const double expected = total * shares[i];
     if (expected == 0) {
       EXPECT_EQ(counts[i], 0u) << "bin " << i << " has no share";
       continue;
     }
-    const double difference = static_cast<double>(counts[i]) - expected;
+    const double difference = double(counts[i]) - expected;
     statistic += difference * difference / expected;
     freedom += 1;
   }
