@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that every build and test needs, or with `--program` those that
-# the program alone needs. Installs nothing, and needs neither root nor a network, when all of them
-# are there. The fuzz preset needs three more: see CONTRIBUTING.md.
+# Installs the Debian 12 packages that every build and test needs, or with `--program` those of the
+# preset `release`, which has no tests. Installs nothing, and needs neither root nor a network, when
+# all of them are there. The fuzz preset needs three more: see CONTRIBUTING.md.
 set -euo pipefail
 
 packages=(
@@ -11,12 +11,12 @@ packages=(
   libpcre2-dev                                        # patterns of adapters
   zlib1g-dev libzstd-dev                              # .gz and .zst traces
   libxxhash-dev librandom123-dev                      # XXH3, counter-based random numbers
+  libbenchmark-dev                                    # bench/
 )
 if [[ "${1:-}" != --program ]]; then
   packages+=(
     libgtest-dev libgmock-dev librapidcheck-dev       # tests and properties
     clang-tidy                                        # a test
-    libbenchmark-dev                                  # bench/
   )
 fi
 

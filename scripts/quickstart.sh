@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/packages.sh --program
 echo "build: the program, into build/release"
-cmake --preset release --log-level=WARNING -DLORATORY_BUILD_TESTS=OFF -DLORATORY_BUILD_BENCH=OFF
+cmake --preset release --log-level=WARNING
 cmake --build --preset release --target loratory
 
 out=out/quickstart
