@@ -200,6 +200,7 @@ void Scheduler::unpin(Uid uid, int64_t now_ns) {
 
 void Scheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
   const AdapterRef adapter = residency_.find_uid(uid);
+  LORATORY_ASSERT(adapter != kBaseRef, "only a load that was asked for ends");
   const LoadOutcome outcome = residency_.load_done(adapter, ok);
   if (ok) {
     note(now_ns, uid, decision::LoadDone{});
@@ -228,6 +229,7 @@ void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
 
 void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   const AdapterRef adapter = residency_.find_uid(uid);
+  LORATORY_ASSERT(adapter != kBaseRef, "only a copy that was asked for ends");
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, uid, decision::CopyDone{slot});
   const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;

@@ -20,16 +20,6 @@ bool Scheduler::gate_rejects(const Request& r) const {
   return is_full || starvation_.keeps_place_from(r);
 }
 
-// A reservation packs its adapter too, so that nobody is overtaken for ever.
-void WalkOrder::begin_walk() {
-  if (is_by_arrival()) return;
-  packed_.assign(residency_.ref_limit(), false);
-  for (const AdapterRef adapter : waiting_.adapters()) {
-    if (adapter != kBaseRef) packed_[adapter] = residency_.ready(adapter);
-  }
-  for (const auto& [key, adapter] : waiting_.reserving()) packed_[adapter] = true;
-}
-
 void Scheduler::push_candidate(RequestRef ref) {
   if (ref == kNoRequest) return;
   heap_.emplace_back(walk_order_.place(requests_[ref]), ref);

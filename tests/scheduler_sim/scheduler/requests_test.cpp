@@ -441,6 +441,14 @@ TEST(Blocking, ARowGetsTheSlotOfALateCopy) {  // [5.25]
   EXPECT_EQ(e.end_of('c'), kLength);
 }
 
+// An executor that names nobody's transfer is stopped before it reads past the table of adapters.
+TEST(TransfersDeathTest, OnlyWhatWasAskedForEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Engine e(Engine::config(1));
+  EXPECT_DEATH(e.scheduler.load_done(99, true, 0), "only a load that was asked for");
+  EXPECT_DEATH(e.scheduler.copy_done(99, 0), "only a copy that was asked for");
+}
+
 TEST(Residue, NothingIsLeft) {  // P65
   Engine e(Engine::config(2, LoadMode::overlap), 3);
   for (int i = 1; i <= 3; ++i) e.submit(char('a' + i), i, 9, 3);
