@@ -6,6 +6,7 @@
 #include <set>
 
 #include "fuzz/models/naive_block_pool.hpp"
+#include "fuzz/support/handed_out.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "scheduler_sim/prefix_cache/block_pool.hpp"
 
@@ -58,7 +59,7 @@ class PoolPair {
     check();
     RC_ASSERT(sut_.num_allocatable() == num_blocks_ - 1);
     for (uint32_t i = 1; i < num_blocks_; ++i) RC_ASSERT(sut_.allocate() == model_.allocate());
-    RC_ASSERT(sut_.num_published() == 0U);
+    check_every_name();
   }
 
   bool hit = false, reused = false, twins = false, evicted = false;
@@ -104,7 +105,7 @@ class PoolPair {
       if (s.table.size() == s.names.size()) return;
       RC_ASSERT(sut_.num_allocatable() == model_.num_allocatable());
       if (sut_.num_allocatable() == 0) return give_back();
-      reused |= sut_.num_plain_free() == 0;
+      reused |= model_.num_plain_free() == 0;
       const BlockId block = sut_.allocate();
       RC_ASSERT(block == model_.allocate());
       s.table.push_back(block);
@@ -139,9 +140,7 @@ class PoolPair {
     check();
     RC_ASSERT(sut_.evict_namespace(uid) == 0U);
     model_.evict_namespace(uid);
-    for (BlockId id = 1; uid != 0 && id < num_blocks_; ++id) {
-      RC_ASSERT(sut_.published_key(id) == kNoKey || sut_.namespace_of(id) != uid);
-    }
+    check_every_name();
   }
 
   void check() {
@@ -153,12 +152,16 @@ class PoolPair {
     for (BlockId id = 1; id < num_blocks_; ++id) {
       RC_ASSERT(sut_.ref_count(id) == refs[id]);
       RC_ASSERT(refs[id] == uint32_t(model_.pages[id].refs));
-      RC_ASSERT(text_of(sut_.published_key(id)) == model_.pages[id].key);
-      RC_ASSERT(sut_.is_plain_free(id) == model_.plain_free(id));
+      const std::string& text = model_.pages[id].key;
+      if (!text.empty()) RC_ASSERT(sut_.find(keys_of_text_.at(text)) == id);
     }
-    RC_ASSERT(sut_.cached_free_queue() == model_.queue);
-    RC_ASSERT(sut_.num_plain_free() + sut_.num_cached_free() + sut_.num_referenced() + 1 ==
-              num_blocks_);
+    std::vector<uint32_t> free;
+    for (uint32_t id = 1; id < num_blocks_; ++id) {
+      if (model_.plain_free(id)) free.push_back(id);
+    }
+    free.insert(free.end(), model_.queue.begin(), model_.queue.end());
+    RC_ASSERT(handed_out(sut_) == free);
+    RC_ASSERT(sut_.num_allocatable() + sut_.num_referenced() + 1 == num_blocks_);
     check_parents();
   }
 
@@ -174,12 +177,12 @@ class PoolPair {
     }
   }
 
-  std::string text_of(BlockKey key) const {
-    if (key == kNoKey) return "";
-    return texts_.contains(key) ? texts_.at(key) : "unknown key";
+  // What can be found, of all that there ever was.
+  void check_every_name() const {
+    for (const auto& [text, key] : keys_of_text_) RC_ASSERT(sut_.find(key) == model_.find(text));
   }
   void remember(const Sequence& s) {
-    for (const Name& name : s.names) texts_[name.key] = name.text;
+    for (const Name& name : s.names) keys_of_text_[name.text] = name.key;
   }
 
   Draw draw_;
@@ -188,7 +191,7 @@ class PoolPair {
   NaiveBlockPool model_{num_blocks_};
   BlockKeyInterner keys_;
   std::vector<Sequence> live_;
-  std::map<BlockKey, std::string> texts_;
+  std::map<std::string, BlockKey> keys_of_text_;
   uint64_t next_sequence_ = 0;
 };
 

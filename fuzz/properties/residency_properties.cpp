@@ -89,9 +89,8 @@ class TierPair {
       finish_load(true), settle();
       finish_copy(), settle();
     }
-    RC_ASSERT(num_registered(sut_) + sut_.num_on_cpu() + sut_.num_on_gpu() + sut_.num_claimants() ==
-              0);
-    RC_ASSERT(sut_.num_queued_jobs() == 0U);
+    RC_ASSERT(num_registered(sut_) + sut_.num_on_gpu() + sut_.num_claimants() == 0);
+    RC_ASSERT(!sut_.transfer_in_flight());
   }
 
   bool evicted = false, pinned = false, failed = false, unloaded = false;
@@ -248,7 +247,7 @@ class TierPair {
     // P33, by counting; P43.
     RC_ASSERT(on_gpu == sut_.num_on_gpu());
     RC_ASSERT(on_gpu <= config_.max_loras);
-    RC_ASSERT(sut_.num_on_cpu() <= config_.max_cpu_loras);
+    RC_ASSERT(num_on_cpu(sut_) <= config_.max_cpu_loras);
     RC_ASSERT(sut_.num_claimants() <= config_.max_loras);
     RC_ASSERT(num_pinned(sut_) <= config_.max_loras - 1);
     RC_ASSERT(num_in_state(sut_, AdapterState::loading) <= config_.num_load_workers);

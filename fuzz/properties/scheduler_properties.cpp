@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fuzz/models/naive_scheduler.hpp"
+#include "fuzz/support/handed_out.hpp"
 #include "fuzz/support/scheduler_cases.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "fuzz/support/tier_counts.hpp"
@@ -95,19 +96,19 @@ class Pair {
 
   // P65: after all requests ended and all adapters are unloaded every table is empty.
   void unload_everything() {
-    if (sut_.step_in_flight()) commit();
+    if (step_ != nullptr) commit();
     for (int i = 0; i < 6; ++i) unload(fmt::format("a{}", i), false);
     while (!loads_.empty() || copying_ != kBaseUid) finish_a_transfer(false);
     check();
     const Residency& tiers = sut_.residency();
     RC_ASSERT(num_registered(tiers) == 0);
-    RC_ASSERT(tiers.num_on_gpu() + tiers.num_on_cpu() + tiers.num_claimants() + num_pinned(tiers) ==
-              0);
-    RC_ASSERT(tiers.num_queued_jobs() == 0U);
+    RC_ASSERT(tiers.num_on_gpu() + tiers.num_claimants() == 0);
+    RC_ASSERT(!tiers.transfer_in_flight());
     RC_ASSERT(sut_.blocks().num_referenced() == 0U);
     RC_ASSERT(sut_.blocks().num_allocatable() == config_.num_blocks - 1);
-    for (const BlockId block : sut_.blocks().cached_free_queue()) {
-      RC_ASSERT(sut_.blocks().namespace_of(block) == kBaseUid);
+    // Only base blocks are left to match; check() has compared how many they are.
+    for (const auto& [text, key] : key_of_text_) {
+      RC_ASSERT(text.starts_with("uid 0|") || sut_.blocks().find(key) == kNullBlock);
     }
   }
 
@@ -199,7 +200,7 @@ class Pair {
   }
 
   void advance_step() {
-    if (!sut_.step_in_flight()) {
+    if (step_ == nullptr) {
       if (!samples_ && draw_.one_in(2)) jump();
       plan();
     } else if (sut_.step_can_start()) {
@@ -210,7 +211,7 @@ class Pair {
 
   void plan() {
     const StepPlan& plan = sut_.plan(now_);
-    step_ = &plan;
+    step_ = plan.empty() ? nullptr : &plan;
     const auto& expected = model_.plan(now_);
     std::vector<NaiveScheduler::Row> rows;
     std::set<AdapterRef> adapters;
@@ -248,6 +249,7 @@ class Pair {
     for (const StepRow& row : step_->rows) {
       if (samples_ && row.samples) tokens.push_back(int32_t(draw_(2)));
     }
+    step_ = nullptr;
     sut_.commit({tokens}, now_);
     model_.commit(tokens, now_);
   }
@@ -303,9 +305,22 @@ class Pair {
     return out;
   }
 
+  // The queues of the adapters, merged.
+  std::vector<uint64_t> waiting_ids() const {
+    const auto wait_key = [&](RequestRef ref) { return sut_.request(ref).wait_key; };
+    std::vector<RequestRef> refs;
+    for (const AdapterRef adapter : sut_.waiting().adapters()) {
+      const std::vector<RequestRef> queue = sut_.waiting().of_adapter(adapter);
+      RC_ASSERT(std::ranges::is_sorted(queue, {}, wait_key));
+      refs.insert(refs.end(), queue.begin(), queue.end());
+    }
+    std::ranges::sort(refs, {}, wait_key);
+    return ids(refs);
+  }
+
   void check_requests() {
     RC_ASSERT(ids(sut_.running()) == model_.running);
-    RC_ASSERT(ids(sut_.waiting().in_order()) == model_.waiting());
+    RC_ASSERT(waiting_ids() == model_.waiting());
     RC_ASSERT(sut_.num_live() == int64_t(model_.requests.size()));
     for (const auto& [id, expected] : model_.requests) {
       const RequestRef ref = sut_.find_request(id);
@@ -316,14 +331,11 @@ class Pair {
       RC_ASSERT(r.end_at_commit == expected.ends_at_commit);
       if (expected.running) continue;
       RC_ASSERT(r.reservation == expected.reservation);
-      const bool counts = config_.n_starve != kNever ||
-                          config_.t_starve_ns != kNever;
+      const bool counts = config_.n_starve != kNever || config_.t_starve_ns != kNever;
       if (expected.reservation >= 0 || !counts) continue;
       RC_ASSERT(r.num_rejections == expected.rejections);
       RC_ASSERT(r.first_rejection_ns == expected.first_rejection_ns);
     }
-    if (model_.draining != 0) RC_ASSERT(sut_.draining() != kBaseRef);
-    if (model_.draining == 0) RC_ASSERT(sut_.draining() == kBaseRef);
   }
 
   void check_tiers() {
@@ -337,25 +349,22 @@ class Pair {
       RC_ASSERT(tiers.promised(a) == NaiveResidency::has(model_.tiers.promised, uid));
       RC_ASSERT(tiers.pinned(a) == NaiveResidency::has(model_.tiers.pinned, uid));
       RC_ASSERT(tiers.num_running(a) == expected.running);
-      RC_ASSERT(tiers.num_inflight(a) == expected.inflight);
       RC_ASSERT(tiers.retiring(a) == expected.retiring);
     }
     RC_ASSERT(tiers.num_claimants() == model_.tiers.num_claimants());
     RC_ASSERT(tiers.num_claimants() <= config_.residency.max_loras);
-    RC_ASSERT(tiers.num_on_cpu() == model_.tiers.num_on_cpu());
-    RC_ASSERT(tiers.num_on_cpu() <= config_.residency.max_cpu_loras);
-    RC_ASSERT(tiers.num_queued_jobs() == model_.tiers.jobs.size());
+    RC_ASSERT(num_on_cpu(tiers) == model_.tiers.num_on_cpu());
+    RC_ASSERT(num_on_cpu(tiers) <= config_.residency.max_cpu_loras);
   }
 
   // A jump hands out the same blocks in another order. So blocks are paired by where they are (in
   // a request's table, in the queue of cached ones), one to one, and pairs must agree in references
-  // and in what they are published as. Keys and contents are one to one over the whole run: no
+  // and in what they can be found as. Keys and contents are one to one over the whole run: no
   // request ever matches what another namespace or another prefix has computed (P45, P46).
   void check_blocks() {
     const BlockPool& pool = sut_.blocks();
     std::map<BlockId, uint32_t> pairs;
-    const auto pair_up = [&](const std::vector<BlockId>& ours,
-                             const std::vector<uint32_t>& theirs) {
+    const auto pair_up = [&](std::span<const BlockId> ours, std::span<const uint32_t> theirs) {
       RC_ASSERT(ours.size() == theirs.size());
       for (size_t i = 0; i < ours.size(); ++i) {
         RC_ASSERT(pairs.try_emplace(ours[i], theirs[i]).first->second == theirs[i]);
@@ -365,22 +374,29 @@ class Pair {
       pair_up(sut_.request(sut_.find_request(id)).blocks, r.table);
     }
     RC_ASSERT(pairs.size() == size_t{pool.num_referenced()});  // P48: none of them is free
-    pair_up(pool.cached_free_queue(), model_.pool.queue);
-    RC_ASSERT(pairs.size() == size_t{pool.num_blocks()} - 1 - pool.num_plain_free());
+    RC_ASSERT(pool.num_allocatable() == model_.pool.num_allocatable());
+    const std::vector<BlockId> free = handed_out(pool);
+    pair_up(std::span(free).subspan(model_.pool.num_plain_free()), model_.pool.queue);
     std::set<uint32_t> distinct;
-    std::set<BlockKey> published;
     for (const auto& [block, page] : pairs) {
       RC_ASSERT(distinct.insert(page).second);
-      const BlockKey key = pool.published_key(block);
-      const std::string& text = model_.pool.pages[page].key;
       RC_ASSERT(pool.ref_count(block) == uint32_t(model_.pool.pages[page].refs));
-      RC_ASSERT((key == kNoKey) == text.empty());
-      if (key == kNoKey) continue;
-      published.insert(key);
-      RC_ASSERT(text_of_key_.try_emplace(key, text).first->second == text);
-      RC_ASSERT(key_of_text_.try_emplace(text, key).first->second == key);
     }
-    RC_ASSERT(published.size() == pool.num_published());
+    check_keys(pairs);
+  }
+
+  void check_keys(const std::map<BlockId, uint32_t>& pairs) {
+    for (const auto& [id, r] : model_.requests) {
+      for (const BlockKey key : sut_.request(sut_.find_request(id)).keys) {
+        const BlockId block = key == kNoKey ? kNullBlock : sut_.blocks().find(key);
+        if (block == kNullBlock) continue;
+        RC_ASSERT(pairs.contains(block));
+        const std::string& text = model_.pool.pages[pairs.at(block)].key;
+        RC_ASSERT(!text.empty());
+        RC_ASSERT(text_of_key_.try_emplace(key, text).first->second == text);
+        RC_ASSERT(key_of_text_.try_emplace(text, key).first->second == key);
+      }
+    }
   }
 
   Draw draw_;
@@ -389,7 +405,7 @@ class Pair {
   DecisionList log_;
   Scheduler sut_;
   NaiveScheduler model_;
-  const StepPlan* step_ = nullptr;  // the last one; copy_done fills in its slots
+  const StepPlan* step_ = nullptr;  // in flight; copy_done fills in its slots
   std::vector<Uid> loads_;
   Uid copying_ = kBaseUid;
   std::set<Uid> seen_uids_;

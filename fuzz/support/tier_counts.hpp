@@ -22,6 +22,10 @@ inline int32_t num_pinned(const Residency& tiers) {
 inline int32_t num_in_state(const Residency& tiers, AdapterState state) {
   return count_adapters(tiers, [&](AdapterRef a) { return tiers.state(a) == state; });
 }
+/// Places in host memory that are taken, those of adapters that load too.
+inline int32_t num_on_cpu(const Residency& tiers) {
+  return num_registered(tiers) - num_in_state(tiers, AdapterState::on_disk);
+}
 /// kBaseUid if the slot is free.
 inline Uid slot_owner(const Residency& tiers, int32_t slot) {
   for (AdapterRef a = 0; a < tiers.ref_limit(); ++a) {

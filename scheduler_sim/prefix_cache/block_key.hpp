@@ -23,7 +23,6 @@ class BlockKeyInterner {
   static BlockKey unique(uint64_t request_seq, uint32_t block_index) {
     return (BlockKey{1} << 63) | (request_seq << 24) | block_index;
   }
-  static bool is_unique(BlockKey key) { return (key >> 63) != 0; }
 
  private:
   enum class ContentKind : uint64_t { block_id, tokens };

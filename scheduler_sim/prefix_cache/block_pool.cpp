@@ -131,7 +131,7 @@ uint32_t BlockPool::evict_namespace(uint64_t uid) {
   if (uid == 0) return 0;
   dead_namespaces_.insert(uid);
   uint32_t num_freed = 0;
-  for (BlockId id = 1; id < num_blocks(); ++id) {
+  for (BlockId id = 1; id < blocks_.size(); ++id) {
     Block& block = blocks_[id];
     if (block.key == kNoKey || block.uid != uid) continue;
     if (block.ref_count == 0) {
@@ -158,14 +158,6 @@ void BlockPool::remove_cached(BlockId id) {
   blocks_[block.prev].next = block.next;
   blocks_[block.next].prev = block.prev;
   --num_cached_free_;
-}
-
-std::vector<BlockId> BlockPool::cached_free_queue() const {
-  std::vector<BlockId> queue;
-  for (BlockId id = blocks_[kNullBlock].next; id != kNullBlock; id = blocks_[id].next) {
-    queue.push_back(id);
-  }
-  return queue;
 }
 
 }  // namespace loratory::sim

@@ -20,7 +20,6 @@ class LowestFirstSet {
   explicit LowestFirstSet(uint32_t capacity);
   void insert(BlockId id);
   BlockId pop_lowest();  ///< precondition: not empty
-  bool contains(BlockId id) const { return levels_[0][id / 64] >> (id % 64) & 1; }
   uint32_t size() const { return size_; }
 
  private:
@@ -42,11 +41,9 @@ class BlockPool {
   /// `num_blocks` includes the null block.
   explicit BlockPool(uint32_t num_blocks);
 
-  uint32_t num_blocks() const { return uint32_t(blocks_.size()); }
-  uint32_t num_plain_free() const { return plain_free_.size(); }
-  uint32_t num_cached_free() const { return num_cached_free_; }
   uint32_t num_referenced() const { return num_referenced_; }
-  uint32_t num_allocatable() const { return num_plain_free() + num_cached_free_; }
+  uint32_t num_allocatable() const { return plain_free_.size() + num_cached_free_; }
+  uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
 
   /// The published block with this key, kNullBlock if none. Changes nothing.
   BlockId find(BlockKey key) const;
@@ -66,14 +63,6 @@ class BlockPool {
   uint32_t evict_namespace(uint64_t uid);
   /// The uid can not publish any more (its unload completed): forget that its namespace is dead.
   void forget_namespace(uint64_t uid) { dead_namespaces_.erase(uid); }
-
-  // For checks and tests.
-  uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
-  BlockKey published_key(BlockId id) const { return blocks_[id].key; }
-  uint64_t namespace_of(BlockId id) const { return blocks_[id].uid; }
-  bool is_plain_free(BlockId id) const { return plain_free_.contains(id); }
-  std::vector<BlockId> cached_free_queue() const;  ///< head (next victim) first
-  size_t num_published() const { return published_.size(); }
 
  private:
   struct Block {

@@ -148,15 +148,12 @@ class Residency {
   bool promised(AdapterRef a) const { return adapters_[a].promised; }
   bool retiring(AdapterRef a) const { return adapters_[a].retiring; }
   int32_t num_running(AdapterRef a) const { return adapters_[a].num_running; }
-  int32_t num_inflight(AdapterRef a) const { return adapters_[a].num_inflight; }
   int32_t num_claimants() const { return int32_t(claimants_.size()); }
   const std::vector<AdapterRef>& claimants() const { return claimants_; }  ///< in any order
   /// Grows with every change of whether or why an adapter claims a place.
   uint64_t num_claim_changes() const { return num_claim_changes_; }
   int32_t num_on_gpu() const { return num_on_gpu_; }  ///< slots taken
-  int32_t num_on_cpu() const { return num_on_cpu_; }  ///< places taken, loading ones too
   bool transfer_in_flight() const { return num_loading_ > 0 || copying_ != kBaseRef; }
-  size_t num_queued_jobs() const { return jobs_.size(); }
   AdapterRef ref_limit() const { return AdapterRef(adapters_.size()); }
   const ResidencyConfig& config() const { return config_; }
 

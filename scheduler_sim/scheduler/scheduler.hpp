@@ -74,7 +74,8 @@ class Scheduler {
   /// A copy that starts() asked for has ended.
   void copy_done(Uid uid, int64_t now_ns);
   /// Frees what the prefix cache holds for this adapter, and stops it from publishing more. Returns
-  /// the number of blocks freed; unknown uids and the base model: nothing happens.
+  /// the number of blocks freed; unknown uids and the base model: nothing happens. An unload does
+  /// this by itself. An engine calls it when KV of a registered adapter went bad. [6.24]
   uint32_t evict_lora_namespace(Uid uid) {
     return residency_.find_uid(uid) == kBaseRef ? 0 : pool_.evict_namespace(uid);
   }
@@ -85,7 +86,6 @@ class Scheduler {
   const StepPlan& plan(int64_t now_ns);
   /// The effects of the step in flight: tokens, published blocks, requests that end.
   void commit(const StepResult& result, int64_t now_ns);
-  bool step_in_flight() const { return step_in_flight_; }
   /// Blocking load mode: everything the step in flight waits for is on the GPU (or failed).
   bool step_can_start() const;
   /// Transfers to start now. The caller takes them and clears the lists.
@@ -107,8 +107,6 @@ class Scheduler {
   const WaitingSet& waiting() const { return waiting_; }
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
-  /// kBaseRef while nobody drains.
-  AdapterRef draining() const { return starvation_.draining(); }
   /// Requests that were accepted and have not ended.
   int64_t num_live() const { return int64_t(by_id_.size()); }
 

@@ -1,7 +1,5 @@
 #include "scheduler_sim/scheduler/waiting.hpp"
 
-#include <algorithm>
-
 namespace loratory::sim {
 namespace {
 
@@ -122,19 +120,6 @@ std::vector<RequestRef> WaitingSet::of_adapter(AdapterRef adapter) const {
   for (RequestRef r = head(adapter); r != kNoRequest; r = requests_[r].adapter_next) {
     out.push_back(r);
   }
-  return out;
-}
-
-std::vector<RequestRef> WaitingSet::in_order() const {
-  std::vector<RequestRef> out;
-  for (const AdapterRef adapter : active_) {
-    for (RequestRef r = head(adapter); r != kNoRequest; r = requests_[r].adapter_next) {
-      out.push_back(r);
-    }
-  }
-  std::sort(out.begin(), out.end(), [&](RequestRef a, RequestRef b) {
-    return requests_[a].wait_key < requests_[b].wait_key;
-  });
   return out;
 }
 

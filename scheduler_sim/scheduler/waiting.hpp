@@ -35,8 +35,6 @@ class WaitingSet {
   const std::set<std::pair<ReservationKey, AdapterRef>>& reserving() const { return reserving_; }
   /// All waiting requests of an adapter, in order.
   std::vector<RequestRef> of_adapter(AdapterRef adapter) const;
-  /// Every waiting request in waiting order (for tests and checks).
-  std::vector<RequestRef> in_order() const;
 
  private:
   struct Queue {
