@@ -10,6 +10,7 @@
 
 #include "reference/adapter/adapter_config.hpp"
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/json_fields.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -71,8 +72,8 @@ constexpr std::array<std::array<std::string_view, 2>, 14> kRejected{{
     {"ensure_weight_tying", "ensure_weight_tying"},
 }};
 
-[[noreturn]] void fail(std::string_view field, std::string_view rule,
-                       std::string_view remedy = {}) {
+[[noreturn]] void config_error(std::string_view field, std::string_view rule,
+                               std::string_view remedy = {}) {
   throw AdapterError(Code::config, field, "adapter_config.json", rule, remedy);
 }
 
@@ -100,13 +101,13 @@ ParsedJson parse_json(std::string_view text) {
   std::string field;
   std::set<std::pair<std::string, std::string>> seen;  // (field, key)
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kDeepest) fail("", "is nested too deeply");
+    if (depth > kDeepest) config_error("", "is nested too deeply");
     if (event != json::parse_event_t::key || depth > 2) return true;
     const auto& key = value.get_ref<const std::string&>();
     if (depth == 1) field = key;
     const std::string& parent = depth == 1 ? std::string() : field;
     if (!seen.emplace(parent, key).second && (depth == 1 || field.ends_with("_pattern"))) {
-      fail(field, fmt::format("has the key '{}' twice", printable_key(key)));
+      config_error(field, fmt::format("has the key '{}' twice", printable_key(key)));
     }
     if (depth == 2) parsed.order[field].push_back(key);
     return true;
@@ -114,37 +115,19 @@ ParsedJson parse_json(std::string_view text) {
   try {
     parsed.root = json::parse(text, watch);
   } catch (const json::parse_error& error) {
-    fail("", fmt::format("is not JSON (byte {})", error.byte));
+    config_error("", fmt::format("is not JSON (byte {})", error.byte));
   } catch (const json::out_of_range&) {
-    fail("", "has a number outside the range of a double");
+    config_error("", "has a number outside the range of a double");
   }
-  if (!parsed.root.is_object()) fail("", "must be a JSON object");
+  if (!parsed.root.is_object()) config_error("", "must be a JSON object");
   return parsed;
 }
 
-// The fields of one configuration by type; null counts as absent.
-class Fields {
+// E_CONFIG in place of a plain InputError; and lists, patterns.
+class Fields : public JsonFields {
  public:
-  explicit Fields(const ParsedJson& parsed) : parsed_(parsed) {}
-
-  const json* find(const char* name) const {
-    const auto it = parsed_.root.find(name);
-    return it == parsed_.root.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  bool flag(const char* name) const {
-    const json* value = find(name);
-    if (value == nullptr) return false;
-    if (!value->is_boolean()) fail(name, "must be true or false");
-    return value->get<bool>();
-  }
-
-  std::string text_or(const char* name, std::string fallback) const {
-    const json* value = find(name);
-    if (value == nullptr) return fallback;
-    if (!value->is_string()) fail(name, "must be a string");
-    return value->get<std::string>();
-  }
+  explicit Fields(const ParsedJson& parsed)
+      : JsonFields(parsed.root, "adapter_config.json"), parsed_(parsed) {}
 
   // A string counts as a list of one if `or_one`.
   std::vector<std::string> texts(const char* name, bool or_one = false) const {
@@ -167,14 +150,7 @@ class Fields {
     return layers;
   }
 
-  static int64_t integer(std::string_view field, const json& value, int64_t low, int64_t high) {
-    const bool good = value.is_number_integer() && value.get<double>() >= double(low) &&
-                      value.get<double>() <= double(high);
-    if (!good) fail(field, fmt::format("must be an integer from {} to {}", low, high));
-    return value.get<int64_t>();
-  }
-
-  static double number(std::string_view field, const json& value) {
+  double number(std::string_view field, const json& value) const {
     if (!value.is_number()) fail(field, "must be a number");
     return value.get<double>();
   }
@@ -197,13 +173,18 @@ class Fields {
   }
 
  private:
+  void throw_error(std::string_view field, std::string_view rule,
+                   std::string_view remedy) const override {
+    config_error(field, rule, remedy);
+  }
+
   const ParsedJson& parsed_;
 };
 
 void reject_init(const Fields& fields, const ConfigOptions& options) {
   const json* init = fields.find("init_lora_weights");
   if (init == nullptr || init->is_boolean()) return;
-  if (!init->is_string()) fail("init_lora_weights", "must be a boolean or a string");
+  if (!init->is_string()) config_error("init_lora_weights", "must be a boolean or a string");
   const auto& kind = init->get_ref<const std::string&>();
   for (const char* harmless : {"gaussian", "eva", "orthogonal"}) {
     if (kind == harmless) return;
@@ -238,7 +219,8 @@ void require_fields(const Fields& fields, bool has_parameters) {
     if (std::string_view(name) == "target_modules" && has_parameters) continue;
     missing.append(missing.empty() ? "" : ", ").append(name);
   }
-  if (!missing.empty()) fail(missing, "is missing", "PEFT writes r, lora_alpha, target_modules");
+  if (!missing.empty())
+    config_error(missing, "is missing", "PEFT writes r, lora_alpha, target_modules");
 }
 
 ModuleSelection selection(const Fields& fields, const char* name) {
@@ -254,7 +236,7 @@ void read_selections(const Fields& fields, AdapterConfig& config) {
   config.target_modules = selection(fields, "target_modules");
   const auto* names = std::get_if<std::vector<std::string>>(&config.target_modules);
   if (names != nullptr && names->empty() && config.target_parameters.empty()) {
-    fail("target_modules", "is empty, and there are no target_parameters");
+    config_error("target_modules", "is empty, and there are no target_parameters");
   }
   if (fields.find("exclude_modules") != nullptr) {
     config.exclude_modules = selection(fields, "exclude_modules");
@@ -264,10 +246,10 @@ void read_selections(const Fields& fields, AdapterConfig& config) {
   std::erase(config.layers_pattern, "");
   for (const std::string& name : config.layers_pattern) {
     const bool is_name = is_plain_pattern(name) && name.find('.') == std::string::npos;
-    if (!is_name) fail("layers_pattern", "must be names of lists of layers");
+    if (!is_name) config_error("layers_pattern", "must be names of lists of layers");
   }
   if (!config.layers_to_transform.empty() && names == nullptr) {
-    fail("layers_to_transform", "needs target_modules to be a list");
+    config_error("layers_to_transform", "needs target_modules to be a list");
   }
 }
 
@@ -297,22 +279,22 @@ json list_or_null(const List& list) {
 }  // namespace
 
 AdapterConfig parse_adapter_config(std::string_view text, const ConfigOptions& options) {
-  if (text.size() > kLargestConfig) fail("", "is larger than 4 MiB");
+  if (text.size() > kLargestConfig) config_error("", "is larger than 4 MiB");
   const ParsedJson parsed = parse_json(text);
   const Fields fields(parsed);
   reject_unsupported(fields, options);
   require_fields(fields, !fields.texts("target_parameters").empty());
 
   AdapterConfig config;
-  config.rank = Fields::integer("r", *fields.find("r"), 1, kLargestRank);
-  config.alpha = Fields::number("lora_alpha", *fields.find("lora_alpha"));
-  config.use_rslora = fields.flag("use_rslora");
+  config.rank = fields.integer("r", *fields.find("r"), 1, kLargestRank);
+  config.alpha = fields.number("lora_alpha", *fields.find("lora_alpha"));
+  config.use_rslora = fields.flag_or("use_rslora", false);
   fields.for_patterns("rank_pattern", [&](PathPattern pattern, const json& value) {
-    const int64_t rank = Fields::integer("rank_pattern", value, 1, kLargestRank);
+    const int64_t rank = fields.integer("rank_pattern", value, 1, kLargestRank);
     config.rank_pattern.push_back({std::move(pattern), rank});
   });
   fields.for_patterns("alpha_pattern", [&](PathPattern pattern, const json& value) {
-    config.alpha_pattern.push_back({std::move(pattern), Fields::number("alpha_pattern", value)});
+    config.alpha_pattern.push_back({std::move(pattern), fields.number("alpha_pattern", value)});
   });
   read_selections(fields, config);
   config.base_model_name = fields.text_or("base_model_name_or_path", "");

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "reference/base/input_error.hpp"
 
 namespace loratory {
@@ -83,6 +85,12 @@ std::string JsonFields::text_or(const char* key, const std::string& fallback) co
 }
 
 void JsonFields::fail(std::string_view key, std::string_view rule, std::string_view remedy) const {
+  throw_error(key, rule, remedy);
+  std::abort();  // a throw_error that returns
+}
+
+void JsonFields::throw_error(std::string_view key, std::string_view rule,
+                             std::string_view remedy) const {
   throw InputError(fmt::format("{}: {}{}", file_, prefix_, key), rule, remedy);
 }
 

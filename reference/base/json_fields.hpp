@@ -16,11 +16,13 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& file,
                                  size_t largest = size_t{4} << 20);
 
 /// The fields of one JSON object; every error names the file and the key. A null counts as absent.
+/// A subclass may throw errors of a kind of its own.
 class JsonFields {
  public:
   /// `prefix` stands before the key in errors. Lifetime: `object`'s.
   JsonFields(const nlohmann::json& object, std::string file, std::string prefix = "")
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+  virtual ~JsonFields() = default;
 
   bool has(const char* key) const { return find(key) != nullptr; }
   bool is_null(const char* key) const;
@@ -41,6 +43,10 @@ class JsonFields {
                          std::string_view remedy = {}) const;
 
  private:
+  /// Throws; an InputError that names file and key.
+  virtual void throw_error(std::string_view key, std::string_view rule,
+                           std::string_view remedy) const;
+
   const nlohmann::json& object_;
   std::string file_, prefix_;
 };
