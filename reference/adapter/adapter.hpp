@@ -75,10 +75,10 @@ struct LoadOptions {
   bool assume_residual_base = false;  ///< ConfigOptions
   std::string base_model_name;        ///< "" = unknown; another one in the config warns
 
-  /// embed_tokens and lm_head of the base model, [V, H]: base_weights_of(model) of
-  /// reference/model/model.hpp. A copy in the adapter's file must hold the same numbers, else
-  /// E_UNSUPPORTED(changed_base). Without it `base_layer.weight` is noted and not compared, a bare
-  /// `.weight` is E_UNSUPPORTED(modules_to_save) [4.9].
+  /// embed_tokens and lm_head of the base model, [V, H], from the engine that has them. A copy in
+  /// the adapter's file must hold the same numbers, else E_UNSUPPORTED(changed_base). Without it
+  /// `base_layer.weight` is noted and not compared, a bare `.weight` is
+  /// E_UNSUPPORTED(modules_to_save) [4.9].
   std::function<ConstTensorView(Projection)> base_weights;
 };
 

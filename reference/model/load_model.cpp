@@ -134,15 +134,6 @@ class Loader {
 
 }  // namespace
 
-std::function<ConstTensorView(Projection)> base_weights_of(const Model& model) {
-  return [&model](Projection projection) {
-    const Matrix<float>& weight =
-        projection == Projection::lm_head ? model.output_embedding() : model.embed_tokens;
-    const auto* data = reinterpret_cast<const std::byte*>(weight.data());
-    return ConstTensorView{Dtype::f32, data, {weight.rows(), weight.cols()}, {1, weight.rows()}};
-  };
-}
-
 Model load_model(const std::string& directory) {
   const ModelConfig config = read_model_config(fmt::format("{}/config.json", directory),
                                                "a model is a folder with a config.json");

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,10 +45,6 @@ struct Model {
     return lm_head.size() == 0 ? embed_tokens : lm_head;
   }
 };
-
-/// embed_tokens and lm_head [vocab, hidden], for LoadOptions::base_weights.
-/// Lifetime: the views show `model`.
-std::function<ConstTensorView(Projection)> base_weights_of(const Model& model);
 
 /// Loads a Hugging Face folder: config.json, and model.safetensors or the shards that
 /// model.safetensors.index.json names.

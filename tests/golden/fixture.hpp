@@ -85,7 +85,12 @@ class Fixture {
 /// What PEFT saved of the base weights is compared with `model`, which outlives the options.
 inline LoadOptions compared_with(const Model& model) {
   LoadOptions options;
-  options.base_weights = base_weights_of(model);
+  options.base_weights = [&model](Projection projection) {
+    const Matrix<float>& weight =
+        projection == Projection::lm_head ? model.output_embedding() : model.embed_tokens;
+    const auto* data = reinterpret_cast<const std::byte*>(weight.data());
+    return ConstTensorView{Dtype::f32, data, {weight.rows(), weight.cols()}, {1, weight.rows()}};
+  };
   return options;
 }
 
