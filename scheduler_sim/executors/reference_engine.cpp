@@ -24,6 +24,16 @@ void check_vocabulary(const EngineRequest& request, int64_t vocab) {
   }
 }
 
+// A request whose context may outgrow the model's sliding window is refused at its submission, and
+// not by the step that gets there. vLLM bounds max_model_len so where the window is not in use
+// (disable_sliding_window).
+SchedulerConfig within_window(SchedulerConfig config, const reference::ModelConfig& model) {
+  if (model.sliding_window > 0 && model.sliding_window < int64_t{config.max_model_len}) {
+    config.max_model_len = uint32_t(model.sliding_window);
+  }
+  return config;
+}
+
 std::vector<DecisionSink*> sinks_of(DecisionSink* engine, DecisionSink* sink) {
   return sink == nullptr ? std::vector{engine} : std::vector{engine, sink};
 }
@@ -35,7 +45,7 @@ ReferenceEngine::ReferenceEngine(const reference::Model& model, const SchedulerC
     : model_(model),
       delays_(seed, kDelayStream),
       executor_(model, config, runner, [this] { return random_delay_ns(); }),
-      loop_(config, executor_, sinks_of(this, sink), this) {}
+      loop_(within_window(config, model.config), executor_, sinks_of(this, sink), this) {}
 
 int64_t ReferenceEngine::random_delay_ns() {
   const uint64_t index = num_delays_++;

@@ -35,7 +35,8 @@ struct EngineOutput {
 /// Repeats  same calls, same seed: same everything.
 class ReferenceEngine : private DecisionSink, private StepObserver {
  public:
-  /// `model` outlives this object. `sink` hears every decision too.
+  /// `model` outlives this object; its sliding window bounds max_model_len. `sink` hears every
+  /// decision too.
   ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
                   const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink = nullptr);
 

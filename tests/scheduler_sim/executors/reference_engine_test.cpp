@@ -123,6 +123,18 @@ TEST_F(ReferenceEngineTest, TheAdaptersMakeADifference) {
   EXPECT_EQ(outputs.size(), 4U);
 }
 
+// Six tokens of context fill the window; the engine must refuse what would go past it before it
+// computes anything.
+TEST_F(ReferenceEngineTest, RequestsPastTheSlidingWindowAreRefused) {
+  model_.config.sliding_window = 6;
+  start(config(1));
+  EXPECT_EQ(engine_->submit(request(1, "x", 3, 4)), SubmitStatus::too_long);
+  EXPECT_EQ(engine_->submit(request(2, "x", 7, 0)), SubmitStatus::too_long);
+  submit(request(3, "x", 3, 3));
+  submit(request(4, "", 6, 0));
+  run_and_compare();
+}
+
 // [6.3] [6.9] P54: 9 prompt tokens in blocks of 4, so two blocks are found; the third request goes
 // on where the first one stopped and finds the blocks with its generated tokens.
 TEST_F(ReferenceEngineTest, APrefixHitComputesLessAndGivesTheSame) {
