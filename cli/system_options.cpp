@@ -116,7 +116,8 @@ void add_scheduler_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--drain-factor", o.drain_factor,
                  "How long an adapter drains, as a multiple of its longest running request")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(CLI::Range(0.0, 1e6))
+      ->each([&o](const std::string&) { o.has_drain_factor = true; });
 }
 
 void add_residency_options(CLI::App& app, SystemOptions& o) {
@@ -211,6 +212,11 @@ void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
   if (o.no_chunked_prefill && o.max_model_len > o.max_num_batched_tokens) {
     throw InputError("--no-chunked-prefill", "needs steps as long as --max-model-len",
                      "raise --max-num-batched-tokens");
+  }
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (o.has_drain_factor && o.t_starve_ms == kNever && o.n_starve == kNever) {
+    throw InputError("--drain-factor", "has no effect: no request ever reserves a slot",
+                     "leave it out, or give --t-starve-ms or --n-starve a limit");
   }
   if (o.max_lora_rank > 0 && o.max_lora_rank < trace_max_rank) {
     throw InputError(

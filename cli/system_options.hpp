@@ -52,6 +52,7 @@ struct SystemOptions {
   int64_t t_starve_ms = 3000;         ///< INT64_MAX = off
   int64_t n_starve = 64;              ///< 0 = always, INT64_MAX = off
   double drain_factor = 1.2;
+  bool has_drain_factor = false;  ///< given by the user
 
   int disk_workers = 2;
   std::string disk_sharing = "shared";  ///< shared, own

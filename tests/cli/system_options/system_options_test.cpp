@@ -138,10 +138,21 @@ TEST_F(SystemFlags, ContradictionsAreInputErrors) {
   for (const char* flags :
        {"--max-num-batched-tokens 8", "--no-chunked-prefill --long-prefill-threshold 64",
         "--no-chunked-prefill --max-model-len 4096", "--max-lora-rank 8", "--model Llama-9",
-        "--gpu H300", "--target-modules qkv", "--tp 3"}) {
+        "--gpu H300", "--target-modules qkv", "--tp 3",
+        "--t-starve-ms inf --n-starve inf --drain-factor 1.2"}) {
     options_ = {};
     parse(std::string("size ") + flags);
     EXPECT_THROW(resolve_system(options_, 16), InputError) << flags;
+  }
+}
+
+// One limit is enough for somebody to reserve, and then to drain.
+TEST_F(SystemFlags, ADrainFactorNeedsALimitOfStarvation) {
+  for (const char* flags : {"--t-starve-ms inf --drain-factor 2", "--n-starve inf --drain-factor 2",
+                            "--t-starve-ms inf --n-starve inf"}) {
+    options_ = {};
+    parse(std::string("size ") + flags);
+    EXPECT_NO_THROW(resolve_system(options_, 16)) << flags;
   }
 }
 
