@@ -75,6 +75,7 @@ void Starvation::start_drain(const std::vector<RequestRef>& running, int64_t now
   if (!reserved_ || draining_ != kBaseRef || !is_full) return;
   draining_ = first_to_be_done(running);
   if (draining_ == kBaseRef) return;
+  drain_checked_at_ = {residency_.num_claim_changes(), reserved_->priority};
   draining_uid_ = residency_.uid(draining_);
   drain_left_ = int64_t(std::floor(config_.drain_factor * double(largest_remaining_[draining_])));
   notes_.note({now_ns, kNoRequestId, draining_uid_, decision::Drain{drain_left_}});

@@ -184,6 +184,24 @@ TEST(Walk, NoDrainForAReservationOfLowerPriority) {  // [7.10]
   EXPECT_EQ(e.decisions<decision::Drain>().size(), 1U);
 }
 
+// h reserves in place of l and its drain is in order: it binds s. Nobody comes or goes on the GPU
+// until h is gone, and l, which does not bind s, has the reservation again.
+TEST(Walk, ADrainEndsWhenTheReservationFallsBack) {  // [7.10]
+  SchedulerConfig c = Engine::config(1);
+  c.n_starve = 0;
+  Engine e(c);
+  e.preload(2);
+  e.submit('r', 1, 1, 90, /*priority=*/1), e.step();
+  e.submit('l', 2, 1, 1, /*priority=*/1), e.step();
+  e.submit('s', 1, 1, 90, /*priority=*/0), e.step(), e.step();
+  EXPECT_EQ(e.decisions<decision::DrainEnd>().size(), 1U);
+  e.submit('h', 2, 1, 1, /*priority=*/0), e.step();
+  EXPECT_EQ(e.decisions<decision::Drain>().size(), 2U);
+  EXPECT_EQ(e.decisions<decision::DrainEnd>().size(), 1U);
+  e.scheduler.abort('h', e.now_ns), e.step();
+  EXPECT_EQ(e.decisions<decision::DrainEnd>().size(), 2U);
+}
+
 TEST(Walk, OverlapLeavesARequestBehindUntilItsAdapterIsThere) {  // [5.23]
   Engine e(Engine::config(1, LoadMode::overlap));
   e.submit('a', 1, 2, 2), e.submit('b', 0, 3, 2);
