@@ -41,16 +41,20 @@ bool meets(const Slo& slo, const Latencies& l) {
 
 }  // namespace
 
-MetricsCollector::MetricsCollector(const Trace& trace) : records_(trace.requests.size()) {
-  for (size_t i = 0; i < records_.size(); ++i) {
-    const TraceRequest& request = trace.requests[i];
-    records_[i].arrival_ns = request.arrival_ns;
-    records_[i].prompt_tokens = request.prompt_tokens;
-    records_[i].adapter = request.adapter;
-  }
-  if (!trace.requests.empty()) {
-    sample_every_ns_ = std::max<int64_t>(1, trace.requests.back().arrival_ns / kNumSamples);
-  }
+MetricsCollector::MetricsCollector(const Trace& trace)
+    : MetricsCollector(trace.requests.empty() ? 0 : trace.requests.back().arrival_ns) {
+  records_.reserve(trace.requests.size());
+  for (const TraceRequest& request : trace.requests) add_request(request);
+}
+
+MetricsCollector::MetricsCollector(int64_t last_arrival_ns)
+    : sample_every_ns_(std::max<int64_t>(1, last_arrival_ns / kNumSamples)) {}
+
+void MetricsCollector::add_request(const TraceRequest& request) {
+  RequestRecord& record = records_.emplace_back();
+  record.arrival_ns = request.arrival_ns;
+  record.prompt_tokens = request.prompt_tokens;
+  record.adapter = request.adapter;
 }
 
 void MetricsCollector::on_decision(const Decision& d) {
@@ -74,7 +78,7 @@ void MetricsCollector::on(const Decision& d, const decision::FirstToken& /*first
 void MetricsCollector::on(const Decision& d, const decision::Preemption& /*preemption*/) {
   ++num_preemptions_;
   ++records_[d.request].num_preemptions;
-  if (last_token_ns_.empty()) last_token_ns_.resize(records_.size(), -1);
+  if (last_token_ns_.size() < records_.size()) last_token_ns_.resize(records_.size(), -1);
   if (last_token_ns_[d.request] >= 0) return;
   last_token_ns_[d.request] = last_step_end_ns_;
   ++num_irregular_;
@@ -127,7 +131,7 @@ void MetricsCollector::close_slot(uint32_t slot, int64_t now_ns) {
 
 // The end of the request's last token if it was preempted since, else -1; forgets it.
 int64_t MetricsCollector::take_last_token(uint64_t request) {
-  if (last_token_ns_.empty() || last_token_ns_[request] < 0) return -1;
+  if (request >= last_token_ns_.size() || last_token_ns_[request] < 0) return -1;
   --num_irregular_;
   return std::exchange(last_token_ns_[request], -1);
 }

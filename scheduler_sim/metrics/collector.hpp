@@ -18,7 +18,12 @@ namespace loratory::sim {
 /// request; E2EL = last token - arrival; queue = first admission - arrival.
 class MetricsCollector final : public DecisionSink, public StepObserver {
  public:
+  /// Of all requests of the trace.
   explicit MetricsCollector(const Trace& trace);
+  /// Of requests that are added one by one, the last of them at `last_arrival_ns`.
+  explicit MetricsCollector(int64_t last_arrival_ns);
+  /// Its id is the number of requests before it.
+  void add_request(const TraceRequest& request);
 
   /// Before any decision about the adapter.
   void on_registered(AdapterIndex adapter, Uid uid) { index_of_.emplace(uid, adapter); }

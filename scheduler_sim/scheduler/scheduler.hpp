@@ -94,6 +94,8 @@ class Scheduler {
   /// After a commit: how many further steps would repeat the last one exactly, if nothing else
   /// happens. Zero unless the executor samples no real tokens.
   Stretch stretch() const;
+  /// KV blocks in use when step `num_steps` of the stretch is planned. O(running requests).
+  uint32_t num_blocks_after(int64_t num_steps) const;
   /// The effect of `num_steps` plan/commit pairs of the stretch.
   void advance(int64_t num_steps);
 
@@ -135,6 +137,7 @@ class Scheduler {
   bool is_regular_plan() const;
   bool repeats_last_step() const;
   bool blocks_suffice_for(int64_t num_steps) const;
+  uint64_t num_new_blocks(int64_t num_steps) const;
   uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
 
   // commit

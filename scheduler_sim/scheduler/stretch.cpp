@@ -25,13 +25,21 @@ Stretch Scheduler::stretch() const {
 bool Scheduler::blocks_suffice_for(int64_t num_steps) const {
   const uint64_t free_blocks = pool_.num_allocatable();
   if (running_.size() * (blocks_for(uint64_t(num_steps)) + 1) <= free_blocks) return true;
+  return num_new_blocks(num_steps) <= free_blocks;
+}
+
+uint64_t Scheduler::num_new_blocks(int64_t num_steps) const {
   uint64_t needed = 0;
   for (const RequestRef ref : running_) {
     const Request& r = requests_[ref];
     const uint32_t total = blocks_for(r.num_computed + uint64_t(num_steps));
     needed += total > r.blocks.size() ? total - r.blocks.size() : 0;
   }
-  return needed <= free_blocks;
+  return needed;
+}
+
+uint32_t Scheduler::num_blocks_after(int64_t num_steps) const {
+  return pool_.num_referenced() + uint32_t(num_new_blocks(num_steps));
 }
 
 void Scheduler::advance(int64_t num_steps) {
