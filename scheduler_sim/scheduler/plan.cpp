@@ -53,7 +53,9 @@ void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   Request& r = requests_[ref];
   const uint32_t wanted = r.num_total() - r.num_computed;
   const uint32_t num_tokens = chunk_tokens(wanted);
-  if (num_tokens == 0 || !make_room(ref, num_tokens, now_ns)) return;
+  if (num_tokens == 0) return;
+  const bool has_room = r.num_computed + num_tokens <= r.blocks.size() * config_.block_size;
+  if (!has_room && !make_room(ref, num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && r.num_generated > 0;
   if (!is_decode) {
     note(now_ns, r, decision::Chunk{num_tokens, r.num_computed});
@@ -70,7 +72,6 @@ uint32_t Scheduler::chunk_tokens(uint32_t wanted) const {
 // Blocks for `num_tokens` more; preempts until they are there. False: the request itself had to go.
 bool Scheduler::make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns) {
   Request& r = requests_[ref];
-  if (r.num_computed + num_tokens <= r.blocks.size() * config_.block_size) return true;
   const uint32_t needed = blocks_for(r.num_computed + num_tokens);
   while (needed - r.blocks.size() > pool_.num_allocatable()) {
     const RequestRef victim = preemption_victim();

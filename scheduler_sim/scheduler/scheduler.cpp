@@ -238,12 +238,6 @@ void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   settle_transfers(now_ns);
 }
 
-// Which slot the row reads, and which of the adapters that the slot has seen it expects there.
-void Scheduler::bind_slot(StepRow& row) const {
-  row.slot = row.adapter == kBaseRef ? kNoSlot : residency_.slot(row.adapter);
-  row.generation = row.slot == kNoSlot ? 0 : residency_.slot_generation(row.slot);
-}
-
 void Scheduler::bind_slots_of(AdapterRef adapter) {
   for (StepRow& row : plan_.rows) {
     if (row.adapter == adapter) bind_slot(row);
@@ -302,7 +296,7 @@ void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;  // else its load failed
   if (has_weights) {
     r.num_computed += row.num_tokens;
-    publish_full_blocks(r, row.num_computed);
+    if (fills_block(r, row.num_computed)) publish_full_blocks(r, row.num_computed);
   }
   if (r.end_at_commit) return finish_running(row.request, r.end_reason, now_ns);
   if (r.num_computed < r.num_total()) return;
@@ -330,7 +324,6 @@ bool Scheduler::ends_with(const Request& r, int32_t token) const {
 }
 
 void Scheduler::publish_full_blocks(Request& r, uint32_t from_tokens) {
-  if (!r.publish_prefix) return;
   const uint32_t end = r.num_computed / config_.block_size;
   for (uint32_t i = from_tokens / config_.block_size; i < end; ++i) {
     pool_.publish(r.blocks[i], key_of(r, i), uid_of(r.adapter));

@@ -143,6 +143,12 @@ class Scheduler {
   // commit
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
   void drop_finished_from_running();
+  /// Is there a block to publish, now that the tokens from `from_tokens` on have KV? Asked for each
+  /// row of each step.
+  bool fills_block(const Request& r, uint32_t from_tokens) const {
+    const uint32_t num_new = r.num_computed - from_tokens;
+    return r.publish_prefix && from_tokens % config_.block_size + num_new >= config_.block_size;
+  }
   void publish_full_blocks(Request& r, uint32_t from_tokens);
   void append_token(Request& r, int32_t token);
   bool ends_with(const Request& r, int32_t token) const;
@@ -158,7 +164,11 @@ class Scheduler {
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
-  void bind_slot(StepRow& row) const;
+  /// Which slot the row reads, and which of the adapters that the slot has seen it expects there.
+  void bind_slot(StepRow& row) const {
+    row.slot = row.adapter == kBaseRef ? kNoSlot : residency_.slot(row.adapter);
+    row.generation = row.slot == kNoSlot ? 0 : residency_.slot_generation(row.slot);
+  }
   void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();
   void touch_adapters(int64_t num_steps);

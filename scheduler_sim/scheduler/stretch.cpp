@@ -51,7 +51,7 @@ void Scheduler::advance(int64_t num_steps) {
     r.num_generated += uint32_t(num_steps);
     const uint32_t needed = blocks_for(r.num_computed);
     while (r.blocks.size() < needed) r.blocks.push_back(pool_.allocate());
-    publish_full_blocks(r, before);
+    if (fills_block(r, before)) publish_full_blocks(r, before);
   }
   for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
   plan_.step += num_steps;
