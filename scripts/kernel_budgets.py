@@ -3,8 +3,9 @@
 
     scripts/kernel_budgets.py           write the file
     scripts/kernel_budgets.py --check   fail if a kernel uses more, spills, or lost its HMMA
+    scripts/kernel_budgets.py --arch sm_80   what the kernels use elsewhere; writes nothing
 
-Compiles every .cu of gpu/ for sm_90a. No kernel may have a stack frame or spill: local memory is
+Compiles every .cu of gpu/, for sm_90a unless told otherwise. No kernel may have a stack frame or spill: local memory is
 DRAM traffic that no profile of ours would explain. No kernel may use more registers than its line
 says: an occupancy lost by accident is found here and not in a benchmark. A kernel that multiplied
 matrices on the tensor cores goes on doing so: its machine code has HMMA or HGMMA.
@@ -28,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGETS = ROOT / "tests" / "tidy" / "kernel_budgets.txt"
 SKIPPED = 77
 # As in gpu/CMakeLists.txt.
-FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", "-arch=sm_90a", f"-I{ROOT}"]
+FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}"]
 # The low 12 bits of an instruction (16 bytes each since Volta).
 MATRIX = {0x23C: "HMMA", 0x9F0: "HGMMA"}
 
@@ -74,11 +75,11 @@ def matrix_instructions(cubin):
     return found
 
 
-def usage_of(nvcc, source, folder):
+def usage_of(nvcc, arch, source, folder):
     """({kernel: (registers, matrix instructions)}, [what lies in local memory]) of one file."""
     cubin = pathlib.Path(folder) / f"{source.stem}.cubin"
-    run = subprocess.run([nvcc, *FLAGS, "-cubin", "-Xptxas=-v", "-o", cubin, source],
-                         capture_output=True, text=True, check=False)
+    run = subprocess.run([nvcc, *FLAGS, f"-arch={arch}", "-cubin", "-Xptxas=-v", "-o", cubin,
+                          source], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise SystemExit(f"{source.relative_to(ROOT)}: does not compile\n{run.stderr}")
     registers, local, entry, function = {}, [], None, None
@@ -96,12 +97,12 @@ def usage_of(nvcc, source, folder):
     return {name: (used, matrix[name]) for name, used in registers.items()}, local
 
 
-def measure(nvcc, jobs):
+def measure(nvcc, arch, jobs):
     sources = sorted((ROOT / "gpu").rglob("*.cu"))
     usage, local = {}, []
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for used, spilled in pool.map(lambda s: usage_of(nvcc, s, folder), sources):
+        for used, spilled in pool.map(lambda s: usage_of(nvcc, arch, s, folder), sources):
             usage |= used
             local += spilled
     names = readable(list(usage))
@@ -145,6 +146,7 @@ def violations(version, usage):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument("--arch", help="compile for this one: print, compare and write nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files at a time")
     args = parser.parse_args()
     nvcc = find_nvcc()
@@ -152,7 +154,10 @@ def main():
         print("kernel_budgets: skipped, no nvcc on PATH or in /usr/local/cuda/bin")
         return SKIPPED
     version = version_of(nvcc)
-    usage, wrong = measure(nvcc, args.jobs)
+    usage, wrong = measure(nvcc, args.arch or "sm_90a", args.jobs)
+    if args.arch:
+        print("\n".join([*page(version, usage).splitlines()[4:], *wrong]))
+        return 0
     if args.check:
         wrong += violations(version, usage)
     else:
