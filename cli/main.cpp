@@ -1,13 +1,15 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "cli/command_line.hpp"
 #include "cli/commands.hpp"
+#include "cli/config_file.hpp"
 #include "cli/provenance.hpp"
-#include "cli/system_options.hpp"
 
 namespace {
 
@@ -30,12 +32,15 @@ int run(int argc, char** argv) {
   loratory::cli::add_size(app);
   loratory::cli::add_trace(app);
   loratory::cli::add_config_file(app);
+  loratory::cli::refuse_flags_as_values(app);
+  std::vector<std::string> words = loratory::cli::arguments(argc, argv);
+  std::ranges::reverse(words);  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return fail(fmt::format("{}; see loratory --help", error.what()));
+    return fail(loratory::cli::explain(app, error));
   }
   if (std::fflush(stdout) != 0) return fail("stdout: cannot be written; check the disk or pipe");
   return 0;

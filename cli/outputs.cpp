@@ -5,6 +5,7 @@
 #include <functional>
 #include <ostream>
 
+#include "cli/flags.hpp"
 #include "reference/base/atomic_file.hpp"
 #include "reference/base/check.hpp"
 #include "scheduler_sim/report/csv.hpp"
@@ -37,17 +38,15 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
 }
 
 void add_slo_options(CLI::App& command, sim::Slo& slo) {
-  command.add_option("--slo-ttft-ms", slo.ttft_ms, "Limit of the time to first token, 0 = none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
+  constexpr double kMostMs = 1e9;
+  add_number(command, "--slo-ttft-ms", slo.ttft_ms, {0, kMostMs},
+             "Limit of the time to first token, 0 = none")
       ->group("SLO");
-  command.add_option("--slo-tpot-ms", slo.tpot_ms, "Limit of the time per output token, 0 = none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
+  add_number(command, "--slo-tpot-ms", slo.tpot_ms, {0, kMostMs},
+             "Limit of the time per output token, 0 = none")
       ->group("SLO");
-  command.add_option("--slo-percentile", slo.percentile, "Percentile that must meet the limits")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str()
+  add_number(command, "--slo-percentile", slo.percentile, {0, 100},
+             "Percentile that must meet the limits")
       ->group("SLO");
 }
 

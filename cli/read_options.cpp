@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "cli/flags.hpp"
+
 namespace loratory::cli {
 
 void add_read_options(CLI::App& command, sim::ReadOptions& options) {
@@ -13,8 +15,9 @@ void add_read_options(CLI::App& command, sim::ReadOptions& options) {
       fmt::format("Format of the trace: auto, {}", sim::trace_format_names()));
   command.add_flag("--skip-bad-rows", options.skip_bad_rows,
                    "Skip and count bad rows instead of stopping at the first");
-  command.add_option("--block-tokens", options.block_tokens,
-                     "Tokens per entry of hash_ids, if not the format's own number");
+  add_number(command, "--block-tokens", options.block_tokens, {1, 65'536},
+             "Tokens per entry of hash_ids, if not the format's own number")
+      ->default_str("");
 }
 
 }  // namespace loratory::cli

@@ -7,8 +7,10 @@
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
+#include "cli/flags.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
+#include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
 #include "reference/base/atomic_file.hpp"
@@ -19,6 +21,8 @@
 
 namespace loratory::cli {
 namespace {
+
+constexpr uint32_t kMostKvBlocks = 1 << 28;
 
 struct ReplayOptions {
   WorkloadOptions workload;
@@ -82,15 +86,12 @@ void add_replay(CLI::App& app) {
       *app.add_subcommand("replay", "Replay a trace on one configuration: every metric");
   const auto options = std::make_shared<ReplayOptions>();
   add_workload_options(command, options->workload);
-  command.add_option("--max-loras", options->max_loras, "GPU slots: adapters in one batch")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command
-      .add_option("--max-cpu-loras", options->max_cpu_loras,
-                  "Adapters in host memory, 0 = 4 x max-loras")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--kv-blocks", options->kv_blocks,
-                     "Number of KV blocks, regardless of memory; 0 = what memory leaves");
+  add_number(command, "--max-loras", options->max_loras, {1, kLargestSize},
+             "GPU slots: adapters in one batch");
+  add_number(command, "--max-cpu-loras", options->max_cpu_loras, {0, kLargestCpuSize},
+             "Adapters in host memory, 0 = 4 x max-loras");
+  add_number(command, "--kv-blocks", options->kv_blocks, {0, kMostKvBlocks},
+             "Number of KV blocks, regardless of memory; 0 = what memory leaves");
   command.add_flag("--stepwise", options->stepwise,
                    "Run every step one by one (same event log, slower)");
   command.add_option("--event-log", options->event_log, "Write every decision as a line of text");

@@ -1,18 +1,21 @@
-#include <CLI/CLI.hpp>
-
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
+#include "cli/flags.hpp"
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
+#include "reference/base/input_error.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/sizing/sweep.hpp"
 
@@ -42,15 +45,43 @@ std::vector<sim::Trace> traces_of(const SizeOptions& options) {
   return traces;
 }
 
+// Each configuration is a replay of every seed; a longer list would run for days.
+constexpr size_t kMostConfigurations = 4096;
+
+void require_every_cpu_size_used(const sim::SweepOptions& sweep) {
+  size_t num_pairs = 0;
+  for (const int32_t cpu : sweep.max_cpu_loras) {
+    const auto below = std::ranges::upper_bound(sweep.max_loras, cpu) - sweep.max_loras.begin();
+    if (below == 0) {
+      throw InputError("--max-cpu-loras", fmt::format("{} is below every size of --max-loras", cpu),
+                       "an adapter on the GPU is on the CPU too: leave it out");
+    }
+    num_pairs += size_t(below);
+  }
+  if (num_pairs > kMostConfigurations) {
+    throw InputError(
+        "--max-cpu-loras",
+        fmt::format("makes {} configurations with --max-loras; at most {} can be tried", num_pairs,
+                    kMostConfigurations),
+        "list fewer sizes");
+  }
+}
+
+void set_sizes(const SizeOptions& options, sim::SweepOptions& sweep) {
+  if (options.max_loras != "auto") {
+    sweep.max_loras = parse_sizes("--max-loras", options.max_loras, kLargestSize);
+  }
+  if (options.max_cpu_loras.empty()) return;
+  sweep.max_cpu_loras = parse_sizes("--max-cpu-loras", options.max_cpu_loras, kLargestCpuSize);
+  if (!sweep.max_loras.empty()) require_every_cpu_size_used(sweep);
+}
+
 void run(const SizeOptions& options) {
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();
   const sim::EngineSpec engine = make_engine(options.system, trace);
   sim::SweepOptions sweep;
-  if (options.max_loras != "auto") sweep.max_loras = parse_sizes("--max-loras", options.max_loras);
-  if (!options.max_cpu_loras.empty()) {
-    sweep.max_cpu_loras = parse_sizes("--max-cpu-loras", options.max_cpu_loras);
-  }
+  set_sizes(options, sweep);
   sweep.slo = options.slo;
   sweep.num_threads = options.num_threads;
   sim::SizeResult result;
@@ -83,14 +114,11 @@ void add_size(CLI::App& app) {
   command.add_option(
       "--max-cpu-loras", options->max_cpu_loras,
       "Adapters in host memory to try with each: a list or range (default: 4 x max-loras)");
-  command
-      .add_option(
-          "--seeds", options->num_seeds,
-          "Number of seeds, each with its own assignment of adapters; the report shows their range")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  command.add_option("--threads", options->num_threads, "Parallel replays, 0 = all cores")
-      ->check(CLI::Range(0, 1024));
+  add_number(command, "--seeds", options->num_seeds, {1, 100},
+             "Number of seeds, each with its own assignment of adapters; the report shows their "
+             "range");
+  add_number(command, "--threads", options->num_threads, {0, 1024},
+             "Parallel replays, 0 = all cores");
   add_slo_options(command, options->slo);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);

@@ -6,8 +6,11 @@
 
 namespace loratory::cli {
 
-/// "4,8,16" and ranges "4:64:4" (first:last:step), ascending without duplicates, each 1..4096.
-/// Throws InputError at `flag`.
-std::vector<int32_t> parse_sizes(const std::string& flag, const std::string& text);
+inline constexpr int32_t kLargestSize = 4096;           ///< of max_loras
+inline constexpr int32_t kLargestCpuSize = 10'000'000;  ///< of max_cpu_loras
+
+/// "4,8,16" and ranges "4:64:4" (first:last:step), ascending, each from 1 to `largest` and no more
+/// than 4,096 of them. Throws InputError at `flag`, also for a size that is listed twice.
+std::vector<int32_t> parse_sizes(const std::string& flag, const std::string& text, int32_t largest);
 
 }  // namespace loratory::cli

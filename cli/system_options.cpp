@@ -4,10 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <limits>
-#include <vector>
 
+#include "cli/flags.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
@@ -18,22 +17,8 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 constexpr double kMostGib = 1 << 20;
+constexpr double kLeastGbps = 0.001;
 constexpr double kMostGbps = 10000;
-
-// A count, or "inf" for never.
-void add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
-                      const std::string& help) {
-  const CLI::Validator inf(
-      [](std::string& text) {
-        if (text == "inf") text = fmt::format("{}", std::numeric_limits<int64_t>::max());
-        return std::string();
-      },
-      "UINT or inf", "inf");
-  app.add_option(flag, value, help)
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
-      ->transform(inf);
-}
 
 void add_model_options(CLI::App& app, SystemOptions& o) {
   app.add_option("--model", o.model,
@@ -45,12 +30,10 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
                              fmt::join(sim::gpu_preset_names(), ", ")))
       ->capture_default_str();
   app.add_option("--profile", o.profile, "Step times fitted to a server, instead of the roofline");
-  app.add_option("--tp", o.tp, "GPUs that share the model")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 64));
-  app.add_option("--max-lora-rank", o.max_lora_rank,
-                 "Rank that every slot has room for (default: the largest in the trace)")
-      ->check(CLI::Range(1, 512));
+  add_number(app, "--tp", o.tp, {1, 64}, "GPUs that share the model");
+  add_number(app, "--max-lora-rank", o.max_lora_rank, {1, 512},
+             "Rank that every slot has room for (default: the largest in the trace)")
+      ->default_str("");
   app.add_option("--target-modules", o.target_modules,
                  "Modules that adapters target, e.g. q,k,v,o or all-linear,lm_head")
       ->capture_default_str();
@@ -58,117 +41,70 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
                "Cost every adapter as if it had the maximum rank");
   app.add_flag("--lora-max-grid", o.lora_max_grid,
                "Cost kernels that launch blocks for idle slots too (vLLM 0.8)");
-  app.add_option("--lora-dtype", o.lora_dtype,
-                 "Type in which adapters are kept and read: auto (the model's) or fp8")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "fp8"}));
-  app.add_option("--lora-graphs", o.lora_graphs,
-                 "both: steps without adapters launch no LoRA kernels; one: every step does")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"both", "one"}));
+  add_choice(app, "--lora-dtype", o.lora_dtype, {"auto", "fp8"},
+             "Type in which adapters are kept and read: auto (the model's) or fp8");
+  add_choice(app, "--lora-graphs", o.lora_graphs, {"both", "one"},
+             "both: steps without adapters launch no LoRA kernels; one: every step does");
 }
 
 void add_memory_options(CLI::App& app, SystemOptions& o) {
-  app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
-                 "Fraction of the card that the engine may use")
-      ->capture_default_str()
-      ->check(CLI::Range(0.01, 1.0));
-  app.add_option("--reserve-gib", o.reserve_gib,
-                 "GPU memory for activations and runtime (default: an estimate)")
-      ->check(CLI::Range(0.0, kMostGib));
-  app.add_option("--host-memory-gib", o.host_memory_gib,
-                 "Host memory for adapters (default: no limit)")
-      ->check(CLI::Range(0.0, kMostGib));
-  app.add_option("--slot-overhead-mib", o.slot_overhead_mib,
-                 "Fixed memory per slot (vLLM up to 0.10 on Llama: 6)")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, kMostGib));
-  app.add_option("--block-size", o.block_size,
-                 "Tokens per KV block (default: 16, or the trace's own blocks)")
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--max-model-len", o.max_model_len, "Longest request: prompt and output tokens")
-      ->check(CLI::Range(int64_t{1}, kMostTokens));
+  add_number(app, "--gpu-memory-utilization", o.gpu_memory_utilization, {0.01, 1},
+             "Fraction of the card that the engine may use");
+  add_number(app, "--reserve-gib", o.reserve_gib, {0, kMostGib},
+             "GPU memory for activations and runtime (default: an estimate)")
+      ->default_str("");
+  add_number(app, "--host-memory-gib", o.host_memory_gib, {0, kMostGib},
+             "Host memory for adapters; 0 = no limit");
+  add_number(app, "--slot-overhead-mib", o.slot_overhead_mib, {0, kMostGib},
+             "Fixed memory per slot (vLLM up to 0.10 on Llama: 6)");
+  add_number(app, "--block-size", o.block_size, {1, 65536},
+             "Tokens per KV block (default: 16, or the trace's own blocks)")
+      ->default_str("");
+  add_number(app, "--max-model-len", o.max_model_len, {1, kMostTokens},
+             "Longest request: prompt and output tokens (default: as long as the requests are)")
+      ->default_str("");
 }
 
 void add_scheduler_options(CLI::App& app, SystemOptions& o) {
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Most requests in a step")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "Most tokens in a step")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, kMostTokens));
-  app.add_option("--long-prefill-threshold", o.long_prefill_threshold,
-                 "Most prompt tokens of one request in a step; 0 = no such limit")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, kMostTokens));
+  add_number(app, "--max-num-seqs", o.max_num_seqs, {1, 65536}, "Most requests in a step");
+  add_number(app, "--max-num-batched-tokens", o.max_num_batched_tokens, {1, kMostTokens},
+             "Most tokens in a step");
+  add_number(app, "--long-prefill-threshold", o.long_prefill_threshold, {0, kMostTokens},
+             "Most prompt tokens of one request in a step; 0 = no such limit");
   app.add_flag("--no-chunked-prefill", o.no_chunked_prefill, "Never split a prompt over steps");
-  app.add_option("--prefix-cache", o.prefix_cache, "hash or off")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"hash", "off"}));
-  app.add_option("--policy", o.policy,
-                 "Waiting order: fcfs, or priority (the trace's priorities, lower first)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fcfs", "priority"}));
+  add_choice(app, "--prefix-cache", o.prefix_cache, {"hash", "off"}, "hash or off");
+  add_choice(app, "--policy", o.policy, {"fcfs", "priority"},
+             "Waiting order: fcfs, or priority (the trace's priorities, lower first)");
   app.add_flag("--pack", o.pack, "Admit requests for adapters on the GPU first");
   add_count_or_inf(app, "--t-starve-ms", o.t_starve_ms,
                    "A request kept waiting this long for a slot reserves one; inf = never");
   add_count_or_inf(app, "--n-starve", o.n_starve, "The same, in scheduling rounds; inf = never");
-  app.add_option("--drain-factor", o.drain_factor,
-                 "How long an adapter drains, as a multiple of its longest running request")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6))
+  add_number(app, "--drain-factor", o.drain_factor, {0, 1e6},
+             "How long an adapter drains, as a multiple of its longest running request")
       ->each([&o](const std::string&) { o.has_drain_factor = true; });
 }
 
 void add_residency_options(CLI::App& app, SystemOptions& o) {
-  app.add_option("--gpu-eviction", o.gpu_eviction, "lru, fifo or lfu")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"lru", "fifo", "lfu"}));
-  app.add_option("--cpu-eviction", o.cpu_eviction,
-                 "Which adapter leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"idle-first", "gpu-last", "lru"}));
+  add_choice(app, "--gpu-eviction", o.gpu_eviction, {"lru", "fifo", "lfu"}, "lru, fifo or lfu");
+  add_choice(app, "--cpu-eviction", o.cpu_eviction, {"idle-first", "gpu-last", "lru"},
+             "Which adapter leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)");
   app.add_flag("--no-prefetch", o.no_prefetch,
                "Load adapters when they get a slot, not when a request arrives");
   app.add_option("--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag")
-      ->delimiter(',');
-  app.add_option("--load-mode", o.load_mode, "overlap: steps go on while adapters load; blocking")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"overlap", "blocking"}));
-  app.add_option("--disk-workers", o.disk_workers, "Parallel adapter reads from disk")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 32));
-  app.add_option("--disk-sharing", o.disk_sharing,
-                 "shared: workers share the disk's bandwidth; own: each has all of it")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"shared", "own"}));
-  app.add_option("--disk-gbps", o.disk_gbps, "Disk bandwidth, GB/s (default 1.1)")
-      ->check(CLI::Range(0.001, kMostGbps));
-  app.add_option("--h2d-gbps", o.h2d_gbps,
-                 "Host to GPU bandwidth, GB/s (default: 0.8 of the GPU's host link)")
-      ->check(CLI::Range(0.001, kMostGbps));
+      ->delimiter(',')
+      ->allow_extra_args(false);  // or it would take the words after it
+  add_choice(app, "--load-mode", o.load_mode, {"overlap", "blocking"},
+             "overlap: steps go on while adapters load; blocking");
+  add_number(app, "--disk-workers", o.disk_workers, {1, 32}, "Parallel adapter reads from disk");
+  add_choice(app, "--disk-sharing", o.disk_sharing, {"shared", "own"},
+             "shared: workers share the disk's bandwidth; own: each has all of it");
+  add_number(app, "--disk-gbps", o.disk_gbps, {kLeastGbps, kMostGbps},
+             "Disk bandwidth, GB/s (default 1.1)")
+      ->default_str("");
+  add_number(app, "--h2d-gbps", o.h2d_gbps, {kLeastGbps, kMostGbps},
+             "Host to GPU bandwidth, GB/s (default: 0.8 of the GPU's host link)")
+      ->default_str("");
 }
-
-// CLI11 reads a config file for the program only, and takes flat keys as the program's own flags.
-// The subcommand that was given owns them here.
-class SubcommandConfig : public CLI::ConfigTOML {
- public:
-  explicit SubcommandConfig(const CLI::App& program) : program_(program) {}
-
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
-    const std::vector<const CLI::App*> given = program_.get_subcommands(is_given);
-    if (given.empty()) return entries;
-    for (CLI::ConfigItem& entry : entries) {
-      if (entry.parents.empty()) entry.parents = {given.front()->get_name()};
-    }
-    return entries;
-  }
-
- private:
-  static bool is_given(const CLI::App* app) { return app->parsed(); }
-  const CLI::App& program_;
-};
 
 int64_t to_bytes_per_s(double gbps) { return int64_t(gbps * 1e9); }
 
@@ -233,16 +169,6 @@ void add_system_options(CLI::App& app, SystemOptions& options) {
   add_memory_options(app, options);
   add_scheduler_options(app, options);
   add_residency_options(app, options);
-}
-
-void add_config_file(CLI::App& program) {
-  program.set_config("--config", "", "TOML file with any of the subcommand's flags");
-  program.config_formatter(std::make_shared<SubcommandConfig>(program));
-  program.allow_config_extras(CLI::config_extras_mode::error);
-  for (CLI::App* subcommand : program.get_subcommands({})) {
-    subcommand->fallthrough();
-    subcommand->allow_config_extras(CLI::config_extras_mode::error);
-  }
 }
 
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {

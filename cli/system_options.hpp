@@ -63,12 +63,6 @@ struct SystemOptions {
 /// Adds the flags, with defaults and limits in their help.
 void add_system_options(CLI::App& app, SystemOptions& options);
 
-/// Adds `--config run.toml` to the program: its top-level keys are the long flags, without dashes,
-/// of whatever subcommand runs ("max-num-seqs = 64"). A flag on the command line wins; an unknown
-/// key is an error. Call after the subcommands are there; it makes them fall through, so that
-/// `--config` may follow the subcommand.
-void add_config_file(CLI::App& program);
-
 /// The flags resolved: presets looked up, files read.
 struct System {
   sim::ModelSpec model;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cli/commands.hpp"
+#include "cli/flags.hpp"
 #include "cli/workload_options.hpp"
 #include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
@@ -18,6 +19,7 @@
 namespace loratory::cli {
 namespace {
 
+constexpr double kLongestSeconds = 3e9;              // 95 years, in nanoseconds an int64
 constexpr std::string_view kTracePrefix = "trace:";  // of --arrivals
 
 // The flags as they were written.
@@ -44,9 +46,11 @@ struct GenerateFlags {
 };
 
 void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
-  app.add_option("--requests", flags.num_requests, "Stop after so many requests")
-      ->check(CLI::Range(1, 1'000'000'000));
-  app.add_option("--duration", flags.duration_s, "Stop after so many seconds");
+  add_number(app, "--requests", flags.num_requests, {1, 1'000'000'000},
+             "Stop after so many requests")
+      ->default_str("");
+  add_number(app, "--duration", flags.duration_s, {0, kLongestSeconds},
+             "Stop after so many seconds; 0 = never");
   app.add_option("--arrivals", flags.arrivals,
                  "poisson:RATE | gamma:RATE:CV | trace:FILE, in requests per second. Not with "
                  "--popularity servegen:FILE, whose clients have rates and gaps");
@@ -55,8 +59,8 @@ void add_arrival_flags(CLI::App& app, GenerateFlags& flags) {
   app.add_option("--adapter-rates", flags.adapter_rates,
                  "Instead of --arrivals: RATE:COUNT,... for COUNT adapters, each with a Poisson "
                  "stream of RATE");
-  app.add_option("--rate-scale", flags.rate_scale, "Multiplies every rate")->capture_default_str();
-  app.add_option("--seed", flags.seed, "Seed of all random numbers")->capture_default_str();
+  add_number(app, "--rate-scale", flags.rate_scale, {0, 1e9}, "Multiplies every rate");
+  add_number(app, "--seed", flags.seed, {0, UINT64_MAX}, "Seed of all random numbers");
 }
 
 void add_length_flags(CLI::App& app, GenerateFlags& flags) {
@@ -74,26 +78,17 @@ void add_length_flags(CLI::App& app, GenerateFlags& flags) {
 }
 
 void add_session_flags(CLI::App& app, GenerateFlags& flags) {
-  app.add_option("--turns", flags.mean_turns, "Mean turns of a session")
-      ->check(CLI::Range(1.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--turn-gap", flags.turn_gap_s, "Mean seconds until a next turn is ready")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str();
-  app.add_option("--block-tokens", flags.block_tokens,
-                 "Write block ids of the prompts, one per this many tokens; 0 = none")
-      ->check(CLI::Range(0, 65'536))
-      ->capture_default_str();
-  app.add_option("--system-prompts", flags.num_system_prompts,
-                 "Number of system prompts that the adapters share; 0 = none")
-      ->check(CLI::Range(0, 1'000'000))
-      ->capture_default_str();
+  add_number(app, "--turns", flags.mean_turns, {1, 1e6}, "Mean turns of a session");
+  add_number(app, "--turn-gap", flags.turn_gap_s, {1e-3, 1e6},
+             "Mean seconds until a next turn is ready");
+  add_number(app, "--block-tokens", flags.block_tokens, {0, 65'536},
+             "Write block ids of the prompts, one per this many tokens; 0 = none");
+  add_number(app, "--system-prompts", flags.num_system_prompts, {0, 1'000'000},
+             "Number of system prompts that the adapters share; 0 = none");
   app.add_option("--system-tokens", flags.system_tokens, "Law of system prompt lengths")
       ->capture_default_str();
-  app.add_option("--max-prompt-tokens", flags.max_prompt_tokens,
-                 "End a session before it grows past this; cut a longer first prompt")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
+  add_number(app, "--max-prompt-tokens", flags.max_prompt_tokens, {1, 1 << 24},
+             "End a session before it grows past this; cut a longer first prompt");
 }
 
 // The options of the generator and the traces they point to.
@@ -124,7 +119,7 @@ void set_arrivals(const GenerateFlags& flags, Generation& generation) {
   options.rate_scale = flags.rate_scale;
   if (flags.num_requests != 0) options.limit.num_requests = flags.num_requests;
   if (flags.duration_s > 0) {
-    options.limit.duration_ns = int64_t(std::min(flags.duration_s, 3e9) * 1e9);
+    options.limit.duration_ns = int64_t(flags.duration_s * 1e9);
   }
 }
 
@@ -164,10 +159,6 @@ void check_flags(const GenerateFlags& flags) {
          "a trace already has its arrival times", "leave one of the two out");
   refuse(flags.lengths_in_order && flags.lengths_from.empty(), "--lengths-in-order",
          "the trace to take lengths from is missing", "add --lengths-from FILE");
-  if (!(flags.duration_s >= 0)) {
-    throw InputError("--duration", fmt::format("{} is not a number of seconds", flags.duration_s),
-                     "give one > 0");
-  }
 }
 
 void run_generate(const GenerateFlags& flags) {

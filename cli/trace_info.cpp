@@ -66,7 +66,8 @@ void add_trace_info(CLI::App& trace) {
   command
       .add_option("--reuse", options->reuse,
                   "Prefix-cache capacities in blocks, for example 1000,5859,inf")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);  // or it would take the trace after it
   command.add_option("--json", options->json, "Write the same as JSON to this file");
   add_read_options(command, options->read);
   command.final_callback([options] { run(*options); });

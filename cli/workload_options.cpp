@@ -6,11 +6,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/flags.hpp"
 #include "cli/read_options.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/workload/arrivals.hpp"
 
 namespace loratory::cli {
+namespace {
+
+constexpr uint32_t kMostAdapters = 10'000'000;
+constexpr double kMostRateScale = 1e9;
+
+}  // namespace
 
 bool AdapterOptions::are_given() const {
   const sim::PopularityKind kind = sim::parse_popularity(popularity).kind;
@@ -23,17 +30,16 @@ std::vector<uint32_t> AdapterOptions::ranks_or_default() const {
 }
 
 void add_adapter_options(CLI::App& app, AdapterOptions& options) {
-  app.add_option("--adapters", options.num_adapters, "Number of adapters")->group("Workload");
+  add_number(app, "--adapters", options.num_adapters, {1, kMostAdapters}, "Number of adapters")
+      ->default_str("")
+      ->group("Workload");
   app.add_option("--popularity", options.popularity,
                  "How requests spread over them: uniform | zipf:A | power:A | weights:FILE | "
                  "servegen:FILE[#MODEL]")
       ->capture_default_str()
       ->group("Workload");
-  app.add_option("--ranks", options.ranks,
-                 "Ranks, assigned to the adapters in turn: 8,16 (default: 16)")
-      ->delimiter(',')
-      ->allow_extra_args(false)  // or it would take the words after it
-      ->check(CLI::Range(1, 65'536))
+  add_numbers(app, "--ranks", options.ranks, {1, 65'536},
+              "Ranks, assigned to the adapters in turn: 8,16 (default: 16)")
       ->group("Workload");
 }
 
@@ -59,11 +65,10 @@ void add_workload_options(CLI::App& app, WorkloadOptions& options) {
   app.add_flag("--replace-adapters", options.replace_adapters,
                "Assign adapters even if the trace has its own")
       ->group("Workload");
-  app.add_option("--seed", options.seed, "Seed of all random numbers")
-      ->capture_default_str()
+  add_number(app, "--seed", options.seed, {0, UINT64_MAX}, "Seed of all random numbers")
       ->group("Workload");
-  app.add_option("--rate-scale", options.rate_scale, "Multiplies the request rate")
-      ->capture_default_str()
+  add_number(app, "--rate-scale", options.rate_scale, {0, kMostRateScale},
+             "Multiplies the request rate")
       ->group("Workload");
 }
 

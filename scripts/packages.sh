@@ -6,7 +6,8 @@ set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache            # g++ 12 with OpenMP and sanitizers
-  libeigen3-dev libfmt-dev libcli11-dev               # arithmetic, text, flags
+  libeigen3-dev libfmt-dev                            # arithmetic, text
+  libcli11-dev libtomlplusplus-dev                    # flags, and files of them
   libsimdjson-dev nlohmann-json3-dev                  # JSON: reading fast, writing
   libpcre2-dev                                        # patterns of adapters
   zlib1g-dev libzstd-dev                              # .gz and .zst traces

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 
+#include "cli/config_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/step_profile.hpp"
 
@@ -112,25 +113,57 @@ TEST_F(SystemFlags, ConfigFileMayComeBeforeTheSubcommand) {
 }
 
 TEST_F(SystemFlags, ConfigFileErrors) {
-  write("max-num-sequences = 77\n");
-  EXPECT_THROW(parse("size" + config()), CLI::ParseError);
+  const auto error = [&](const std::string& text) {
+    write(text);
+    try {
+      parse("size" + config());
+    } catch (const InputError& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("no error");
+  };
+  const std::string file = path_;
+  EXPECT_EQ(error("# sizes\nmax-num-sequences = 77\n"),
+            file + ":2: 'max-num-sequences' is no flag of size; did you mean 'max-num-seqs'?");
+  EXPECT_EQ(error("tp = 1\ncolour = 77\n"), file + ":2: 'colour' is no flag of size; leave it out");
+  EXPECT_EQ(
+      error("[size]\ntp = 1\n"),
+      file + ":1: 'size' is a table; write the flags of the command that runs, without a table");
+  EXPECT_EQ(
+      error("\nload-mode = \"sometimes\"\n"),
+      file + ":2: --load-mode: 'sometimes' is not one of overlap, blocking; give one of them");
+  EXPECT_EQ(error("drain-factor = nan\n"),
+            file +
+                ":1: --drain-factor: 'nan' is not a number from 0 to 1000000; give one, such as "
+                "2 or 0.5");
+  EXPECT_EQ(error("pack = 1\n"), file + ":1: --pack: is neither true nor false");
+  EXPECT_EQ(error("tp = 2001-01-01\n"),
+            file +
+                ":1: --tp: has no value that a flag could have; write a string, a number or a "
+                "list of them");
+  EXPECT_THAT(error("tp = 1\ntp = 2\n"), HasSubstr(file + ":2:"));
+  EXPECT_THAT(error("tp 1\n"), HasSubstr(file + ":1:"));
 }
 
-TEST_F(SystemFlags, ConfigFileBadValue) {
-  write("load-mode = \"sometimes\"\n");
-  EXPECT_THROW(parse("size" + config()), CLI::ParseError);
+TEST_F(SystemFlags, ConfigFileHasListsAndSwitches) {
+  write("pin = [\"a\", \"b\"]\npack = false\nno-prefetch = true\nn-starve = inf\n");
+  parse("size" + config());
+  EXPECT_THAT(options_.pins, ::testing::ElementsAre("a", "b"));
+  EXPECT_FALSE(options_.pack);
+  EXPECT_TRUE(options_.no_prefetch);
+  EXPECT_EQ(options_.n_starve, std::numeric_limits<int64_t>::max());
 }
 
 TEST_F(SystemFlags, MissingConfigFile) {
   EXPECT_THROW(parse("size --config /no/such/run.toml"), CLI::ParseError);
 }
 
-TEST_F(SystemFlags, BadValuesAreParseErrors) {
+TEST_F(SystemFlags, BadValuesAreInputErrors) {
   for (const char* flags :
        {"--tp 0", "--gpu-memory-utilization 1.5", "--block-size 0", "--load-mode later",
         "--n-starve -1", "--disk-workers 33", "--lora-dtype int4", "--lora-graphs none",
         "--max-lora-rank 513", "--drain-factor -1", "--n-starve soon", "--cpu-eviction fifo"}) {
-    EXPECT_THROW(parse(std::string("size ") + flags), CLI::ParseError) << flags;
+    EXPECT_THROW(parse(std::string("size ") + flags), InputError) << flags;
   }
 }
 

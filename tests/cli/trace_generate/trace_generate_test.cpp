@@ -75,7 +75,7 @@ TEST_F(TraceGenerate, BadInputIsOneLine) {
                "--popularity: the number of adapters is missing; "
                "add --adapters N");
   expect_error("--requests 5 --arrivals poisson:1 --duration -1",
-               "--duration: -1 is not a number of seconds; give one > 0");
+               "--duration: '-1' is not a number from 0 to 3000000000; give one, such as 2 or 0.5");
   expect_error("--requests 5 --arrivals poisson:1 --rate-scale 0",
                "--rate-scale: 0 is not a factor; give one > 0");
   expect_error("--requests 5 --adapter-rates 0.1:2 --adapters 3",

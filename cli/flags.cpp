@@ -1,0 +1,127 @@
+#include "cli/flags.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+#include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
+#include "reference/base/wording.hpp"
+
+namespace loratory::cli {
+namespace {
+
+constexpr const char* kInf = "inf";
+constexpr int64_t kMostCount = std::numeric_limits<int64_t>::max();
+
+template <typename T>
+std::optional<T> number_in(std::string_view text, Range<T> range) {
+  const std::optional<T> value = to_number<T>(text);
+  if constexpr (std::is_floating_point_v<T>) {
+    if (value && !std::isfinite(*value)) return std::nullopt;
+  }
+  return value && *value >= range.least && *value <= range.most ? value : std::nullopt;
+}
+
+template <typename T>
+std::string range_text(Range<T> range) {
+  return fmt::format("{} to {}", range.least, range.most);
+}
+
+}  // namespace
+
+template <typename T>
+T parse_number(std::string_view flag, std::string_view text, Range<T> range,
+               std::string_view remedy) {
+  if (const std::optional<T> value = number_in(text, range)) return *value;
+  if (remedy.empty()) {
+    remedy = std::is_floating_point_v<T> ? "give one, such as 2 or 0.5" : "give a whole number";
+  }
+  throw InputError(flag, fmt::format("{} is not a number from {}", shown(text), range_text(range)),
+                   remedy);
+}
+
+template <typename T>
+CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, Range<T> range,
+                        const std::string& help) {
+  const auto parse = [flag, &value, range](const std::string& text) {
+    value = parse_number(flag, text, range);
+  };
+  return app.add_option_function<std::string>(flag, parse, help)
+      ->type_name(range_text(range))
+      ->default_str(fmt::format("{}", value));
+}
+
+CLI::Option* add_count_or_inf(CLI::App& app, const std::string& flag, int64_t& value,
+                              const std::string& help) {
+  const auto parse = [flag, &value](const std::string& text) {
+    const auto count = text == kInf ? kMostCount : number_in<int64_t>(text, {0, kMostCount});
+    if (!count) {
+      throw InputError(flag, fmt::format("{} is not a count from 0 or 'inf'", shown(text)),
+                       "give a whole number, or inf for never");
+    }
+    value = *count;
+  };
+  return app.add_option_function<std::string>(flag, parse, help)
+      ->type_name("COUNT or inf")
+      ->default_str(fmt::format("{}", value));
+}
+
+template <typename T>
+CLI::Option* add_numbers(CLI::App& app, const std::string& flag, std::vector<T>& values,
+                         Range<T> range, const std::string& help) {
+  const auto parse = [flag, &values, range](const std::string& text) {
+    values.clear();
+    for (const std::string_view part : split(text, ',')) {
+      values.push_back(parse_number(flag, part, range));
+    }
+  };
+  return app.add_option_function<std::string>(flag, parse, help)
+      ->type_name(fmt::format("{}, ...", range_text(range)));
+}
+
+CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::string& value,
+                        const std::vector<std::string>& choices, const std::string& help) {
+  const auto parse = [flag, &value, choices](const std::string& text) {
+    if (std::ranges::find(choices, text) == choices.end()) {
+      throw InputError(flag,
+                       fmt::format("{} is not one of {}", shown(text), fmt::join(choices, ", ")),
+                       did_you_mean(text, choices, "give one of them"));
+    }
+    value = text;
+  };
+  return app.add_option_function<std::string>(flag, parse, help)
+      ->type_name(fmt::format("{}", fmt::join(choices, " | ")))
+      ->default_str(value);
+}
+
+void refuse_ignored(const CLI::App& app, const std::vector<std::string>& flags,
+                    std::string_view why, std::string_view remedy) {
+  for (const std::string& flag : flags) {
+    if (app.get_option(flag)->count() == 0) continue;
+    throw InputError(flag, fmt::format("changes nothing: {}", why), remedy);
+  }
+}
+
+using Text = std::string_view;
+template int32_t parse_number(Text, Text, Range<int32_t>, Text);
+template uint32_t parse_number(Text, Text, Range<uint32_t>, Text);
+template int64_t parse_number(Text, Text, Range<int64_t>, Text);
+template uint64_t parse_number(Text, Text, Range<uint64_t>, Text);
+template double parse_number(Text, Text, Range<double>, Text);
+
+using Flag = const std::string&;
+template CLI::Option* add_number(CLI::App&, Flag, int32_t&, Range<int32_t>, Flag);
+template CLI::Option* add_number(CLI::App&, Flag, uint32_t&, Range<uint32_t>, Flag);
+template CLI::Option* add_number(CLI::App&, Flag, int64_t&, Range<int64_t>, Flag);
+template CLI::Option* add_number(CLI::App&, Flag, uint64_t&, Range<uint64_t>, Flag);
+template CLI::Option* add_number(CLI::App&, Flag, double&, Range<double>, Flag);
+template CLI::Option* add_numbers(CLI::App&, Flag, std::vector<uint32_t>&, Range<uint32_t>, Flag);
+
+}  // namespace loratory::cli

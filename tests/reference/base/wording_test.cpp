@@ -1,0 +1,53 @@
+#include "reference/base/wording.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace loratory {
+namespace {
+
+TEST(Wording, OneIsSingular) {
+  EXPECT_EQ(counted(0, "adapter"), "0 adapters");
+  EXPECT_EQ(counted(1, "adapter"), "1 adapter");
+  EXPECT_EQ(counted(2, "adapter"), "2 adapters");
+  EXPECT_EQ(counted(1, "copy", "copies"), "1 copy");
+  EXPECT_EQ(counted(3, "copy", "copies"), "3 copies");
+}
+
+TEST(Wording, LongTextIsCut) {
+  EXPECT_EQ(shown(""), "''");
+  EXPECT_EQ(shown(std::string(60, 'x')), "'" + std::string(60, 'x') + "'");
+  EXPECT_EQ(shown(std::string(309, '1')), "'" + std::string(40, '1') + "...' (309 bytes)");
+}
+
+TEST(Wording, NoCharacterIsCutInTwo) {
+  const std::string euro = "\xe2\x82\xac";  // 3 bytes: byte 40 is the second of the 14th
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += euro;
+  EXPECT_EQ(shown(text), "'" + text.substr(0, 39) + "...' (90 bytes)");
+}
+
+TEST(Wording, NearestIsTheFewestEdits) {
+  const std::vector<std::string> flags = {"--max-loras", "--max-lora-rank", "--max-cpu-loras",
+                                          "--pin"};
+  EXPECT_EQ(nearest("--max-lora", flags), "--max-loras");
+  EXPECT_EQ(nearest("--max-lora-rnak", flags), "--max-lora-rank");  // a swap is one edit
+  EXPECT_EQ(nearest("--MAX_LORAS", flags), "--max-loras");
+  EXPECT_EQ(nearest("--nip", flags), "--pin");
+  EXPECT_EQ(nearest("--colour", flags), "");
+  EXPECT_EQ(nearest("", flags), "");
+  EXPECT_EQ(nearest(std::string(200, 'x'), flags), "");
+}
+
+TEST(Wording, TheFirstOfEqualsIsNamed) {
+  const std::array<std::string, 2> names = {"size", "side"};
+  EXPECT_EQ(nearest("sixe", names), "size");
+  EXPECT_EQ(did_you_mean("sixe", names, "no"), "did you mean 'size'?");
+  EXPECT_EQ(did_you_mean("generate", names, "give size or side"), "give size or side");
+}
+
+}  // namespace
+}  // namespace loratory
