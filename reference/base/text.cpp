@@ -8,12 +8,13 @@
 namespace loratory {
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
-  if (text.empty()) return {text};  // std::views::split gives no part at all
   std::vector<std::string_view> parts;
-  for (const auto part : std::views::split(text, separator)) {
-    parts.emplace_back(part.begin(), part.end());
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
   }
-  return parts;
 }
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {

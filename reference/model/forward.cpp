@@ -41,7 +41,7 @@ void check(const Model& model, const TokenBatch& batch) {
 
 // Threads may share the work; a tape belongs to one of them.
 template <typename Real>
-constexpr bool may_share = !std::is_same_v<Real, Traced>;
+constexpr bool kMayShare = !std::is_same_v<Real, Traced>;
 
 template <typename Real>
 std::span<Real> column(Matrix<Real>& m, int64_t t) {
@@ -103,7 +103,7 @@ class Pass {
       num_products += slice->weight.size() * x.cols();
     }
     Matrix<Real> y(num_rows, x.cols());
-#pragma omp parallel for if (may_share <Real> && num_products >= kMinParallelProducts)
+#pragma omp parallel for if (kMayShare <Real> && num_products >= kMinParallelProducts)
     for (int64_t t = 0; t < x.cols(); ++t) {
       const Vector<Real> x_t = x.col(t);
       int64_t row = 0;
@@ -127,7 +127,7 @@ class Pass {
     store(layer, qkv);
     const int64_t q_size = config_.num_heads * config_.head_dim;
     Matrix<Real> out(q_size, qkv.cols());
-#pragma omp parallel for if (may_share <Real> && qkv.cols() * q_size >= kMinParallelProducts / 16)
+#pragma omp parallel for if (kMayShare <Real> && qkv.cols() * q_size >= kMinParallelProducts / 16)
     for (int64_t t = 0; t < qkv.cols(); ++t) {
       attend(layer, t, column(qkv, t).first(size_t(q_size)), column(out, t));
     }
@@ -287,7 +287,7 @@ class Pass {
   Matrix<Real> lm_head(const LinearRef& ref, const Matrix<Real>& x) const {
     const Matrix<float>& weight = model_.output_embedding();
     Matrix<Real> y(weight.rows(), x.cols());
-#pragma omp parallel for if (may_share <Real> && weight.size() * x.cols() >= kMinParallelProducts)
+#pragma omp parallel for if (kMayShare <Real> && weight.size() * x.cols() >= kMinParallelProducts)
     for (int64_t t = 0; t < x.cols(); ++t) y.col(t) = product(weight, Vector<Real>(x.col(t)));
     if (lora_ != nullptr) lora_->add(ref, batch_.logits_of, x, y);
     return y;

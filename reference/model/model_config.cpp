@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ranges>
+#include <string_view>
+#include <vector>
 
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
@@ -55,7 +56,8 @@ const Family& family_of(const JsonFields& fields) {
   const std::string type = fields.text_or("model_type", "");
   const auto* const it = std::ranges::find(kFamilies, type, &Family::type);
   if (it == kFamilies.end()) {
-    const auto known = kFamilies | std::views::transform(&Family::type);
+    std::vector<std::string_view> known;
+    for (const Family& family : kFamilies) known.push_back(family.type);
     fields.fail("model_type", fmt::format("'{}' is not a supported model", type.substr(0, 64)),
                 fmt::format("supported are {}; if its layers have Llama's form, write \"llama\"",
                             fmt::join(known, ", ")));
