@@ -46,6 +46,27 @@ function(loratory_add_headers target)
   cmake_language(DEFER CALL add_compile_options -O0 -g0)
 endfunction()
 
+# Compiles the sources of a folder together, ten at a time: most of the time goes into the headers
+# that neighbours share. A folder is then one scope for what is file-local.
+function(loratory_compile_by_folder target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # GCC takes a source that is included for a header, which could not have file-local types.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  set(sources ${ARGN})
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source IN LISTS sources)
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME folder)
+    if(NOT DEFINED num_in_${folder})
+      set(num_in_${folder} 0)
+    endif()
+    math(EXPR part "${num_in_${folder}} / 10")
+    math(EXPR num_in_${folder} "${num_in_${folder}} + 1")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${folder}_${part})
+  endforeach()
+endfunction()
+
 # loratory_add_room(reference SOURCES ... LINK ...): one room's library, alias loratory::<room>.
 function(loratory_add_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LINK_PRIVATE" ${ARGN})
@@ -60,6 +81,7 @@ function(loratory_add_room room)
   target_link_libraries(${target} PUBLIC ${ARG_LINK}
     PRIVATE $<BUILD_INTERFACE:loratory_private_flags> ${ARG_LINK_PRIVATE})
   loratory_add_headers(${target} ${ARG_SOURCES})
+  loratory_compile_by_folder(${target} ${ARG_SOURCES})
   set_property(GLOBAL APPEND PROPERTY LORATORY_ROOMS ${room})
 endfunction()
 
