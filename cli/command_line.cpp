@@ -86,15 +86,16 @@ std::vector<std::string> arguments(int argc, const char* const* argv) {
   return words;
 }
 
-void refuse_flags_as_values(CLI::App& program) {
-  const auto is_value = [](const std::string& word) {
+void refuse_missing_values(CLI::App& program) {
+  const auto problem = [](const std::string& word) -> std::string {
+    if (word.empty()) return "its value is empty";
     return word.starts_with("--") ? fmt::format("its value is missing, {} is a flag", shown(word))
-                                  : std::string();
+                                  : "";
   };
   for (CLI::Option* option : program.get_options()) {
-    if (option->get_expected_min() > 0) option->check(is_value);
+    if (option->get_expected_min() > 0) option->check(problem);
   }
-  for (CLI::App* subcommand : program.get_subcommands({})) refuse_flags_as_values(*subcommand);
+  for (CLI::App* subcommand : program.get_subcommands({})) refuse_missing_values(*subcommand);
 }
 
 std::string explain(const CLI::App& program, const CLI::ParseError& error) {

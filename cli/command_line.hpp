@@ -14,9 +14,9 @@ namespace loratory::cli {
 /// CLI11 would take for a flag without one, and eat the next word).
 std::vector<std::string> arguments(int argc, const char* const* argv);
 
-/// Makes every flag of the program refuse a value that is a flag: in "--json --html x.html" the
-/// name of the JSON file is missing. Call when all flags are there.
-void refuse_flags_as_values(CLI::App& program);
+/// Makes every flag of the program refuse an empty value, and one that is a flag: in "--json --html
+/// x.html" the name of the JSON file is missing. Call when all flags are there.
+void refuse_missing_values(CLI::App& program);
 
 /// What is wrong with a command line that CLI11 refused with `error`, in one line with the nearest
 /// name that would have been right.

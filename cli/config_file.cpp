@@ -69,6 +69,11 @@ void set_flag(CLI::Option& option, const toml::node& node) {
     throw InputError(option.get_name(), "has no value that a flag could have",
                      "write a string, a number or a list of them");
   }
+  for (const std::string& value : values) {
+    if (value.find('\0') != std::string::npos) {
+      throw InputError(option.get_name(), "its value has a NUL in it", "write text");
+    }
+  }
   if (option.get_expected_max() > 1) {
     option.add_result(values);
   } else {
@@ -132,6 +137,13 @@ void add_config_file(CLI::App& program) {
       ->type_name("FILE");
   program.config_formatter(std::make_shared<SubcommandConfig>(program));
   let_fall_through(program);
+}
+
+std::string config_path(const CLI::App& command) {
+  const CLI::App* program = &command;
+  while (program->get_parent() != nullptr) program = program->get_parent();
+  const CLI::Option* config = program->get_config_ptr();
+  return config == nullptr || config->count() == 0 ? "" : config->as<std::string>();
 }
 
 }  // namespace loratory::cli

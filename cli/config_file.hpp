@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace CLI {
 class App;
 }
@@ -12,5 +14,8 @@ namespace loratory::cli {
 /// `file:line`. Call after the subcommands are there; it makes them fall through, so that
 /// `--config` may follow the subcommand.
 void add_config_file(CLI::App& program);
+
+/// The file of --config that a subcommand was given; empty if none.
+std::string config_path(const CLI::App& command);
 
 }  // namespace loratory::cli

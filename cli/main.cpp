@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,51 +12,65 @@
 #include "cli/command_line.hpp"
 #include "cli/commands.hpp"
 #include "cli/config_file.hpp"
+#include "cli/exit_code.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/provenance.hpp"
+#include "reference/base/atomic_file.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace {
 
-constexpr int kBadInput = 2;
+using loratory::cli::ExitCode;
 
-int fail(std::string line) {
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
-  }
+constexpr const char* kFooter =
+    "Exit codes: 0 recommended, or done; 1 other failures, such as a full disk; 2 bad input; 3 no\n"
+    "configuration meets the SLO; 4 none fits in memory.";
+
+int fail(ExitCode code, std::string line) {
+  std::ranges::replace(line, '\n', ' ');
   std::fprintf(stderr, "loratory: %s\n", line.c_str());
-  return kBadInput;
+  return int(code);
 }
 
 int run(int argc, char** argv) {
   CLI::App app("Size multi-LoRA serving: replay request traces with different max_loras",
                "loratory");
   app.set_version_flag("--version", loratory::cli::version_text());
+  app.footer(kFooter);
   app.require_subcommand(1);
   loratory::cli::add_replay(app);
   loratory::cli::add_size(app);
   loratory::cli::add_trace(app);
   loratory::cli::add_config_file(app);
-  loratory::cli::refuse_flags_as_values(app);
+  loratory::cli::refuse_missing_values(app);
   std::vector<std::string> words = loratory::cli::arguments(argc, argv);
   std::ranges::reverse(words);  // as CLI11 wants them
+  int code = int(ExitCode::good);
   try {
     app.parse(std::move(words));
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    code = app.exit(success);
+  } catch (const CLI::RuntimeError& end) {  // end_with()
+    code = end.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    return fail(loratory::cli::explain(app, error));
+    return fail(ExitCode::bad_input, loratory::cli::explain(app, error));
   }
-  if (std::fflush(stdout) != 0) return fail("stdout: cannot be written; check the disk or pipe");
-  return 0;
+  if (std::fflush(stdout) != 0) throw loratory::OutputError("stdout: cannot be written to its end");
+  return code;
 }
 
 }  // namespace
 
-// Exit 0 good, 1 a check failed, 2 bad input or output that can not be written.
 int main(int argc, char** argv) {
+  loratory::cli::clean_up_on_signals();
   loratory::cli::remember_command(argc, argv);
   try {
     return run(argc, argv);
+  } catch (const loratory::InputError& error) {
+    return fail(ExitCode::bad_input, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::failure, "memory ran out; give the machine more, or the run less to do");
   } catch (const std::exception& error) {
-    return fail(error.what());
+    return fail(ExitCode::failure, error.what());
   }
 }

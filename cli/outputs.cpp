@@ -2,11 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <functional>
-#include <ostream>
-
+#include "cli/config_file.hpp"
 #include "cli/flags.hpp"
-#include "reference/base/atomic_file.hpp"
 #include "reference/base/check.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/html.hpp"
@@ -15,17 +12,6 @@
 #include "scheduler_sim/report/prometheus.hpp"
 
 namespace loratory::cli {
-namespace {
-
-void write_if_asked(const std::string& path, const std::function<void(std::ostream&)>& write) {
-  if (path.empty()) return;
-  AtomicFile file(path);
-  write(file.stream());
-  file.commit();
-}
-
-}  // namespace
-
 void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_option("--json", options.json, "Write results.json, the authority")->group("Outputs");
   command.add_option("--csv", options.csv, "Write one row per configuration")->group("Outputs");
@@ -59,22 +45,36 @@ const sim::ConfigResult& detailed_row(const sim::SizeResult& result) {
   return result.configs.front();
 }
 
-void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
-                   const sim::Trace& trace) {
+std::vector<InputFile> input_files(const CLI::App& command, const WorkloadOptions& workload,
+                                   const SystemOptions& system) {
+  return {{"the trace", workload.trace_path},
+          {"the file of --popularity", popularity_file(workload.adapters)},
+          {"the model", system.model},
+          {"the profile", system.profile},
+          {"the config file", config_path(command)}};
+}
+
+void open_outputs(OutputFiles& files, const OutputOptions& options) {
+  files.open("--json", options.json);
+  files.open("--csv", options.csv);
+  files.open("--requests-csv", options.requests_csv);
+  files.open("--html", options.html);
+  files.open("--perfetto", options.perfetto);
+  files.open("--prom", options.prometheus);
+}
+
+void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace) {
   const sim::ConfigResult& row = detailed_row(result);
-  write_if_asked(options.json, [&](std::ostream& out) { sim::write_results_json(out, result); });
-  write_if_asked(options.csv,
-                 [&](std::ostream& out) { sim::write_results_csv(out, result.configs); });
-  write_if_asked(options.requests_csv, [&](std::ostream& out) {
-    sim::write_requests_csv(out, row.requests, trace.adapters);
-  });
-  write_if_asked(options.html,
-                 [&](std::ostream& out) { sim::write_html(out, result, trace.adapters); });
-  write_if_asked(options.perfetto, [&](std::ostream& out) {
-    sim::write_perfetto(out, row, result.provenance, trace.adapters);
-  });
-  write_if_asked(options.prometheus,
-                 [&](std::ostream& out) { sim::write_prometheus(out, row, result.workload); });
+  if (auto* out = files.find("--json")) sim::write_results_json(*out, result);
+  if (auto* out = files.find("--csv")) sim::write_results_csv(*out, result.configs);
+  if (auto* out = files.find("--requests-csv")) {
+    sim::write_requests_csv(*out, row.requests, trace.adapters);
+  }
+  if (auto* out = files.find("--html")) sim::write_html(*out, result, trace.adapters);
+  if (auto* out = files.find("--perfetto")) {
+    sim::write_perfetto(*out, row, result.provenance, trace.adapters);
+  }
+  if (auto* out = files.find("--prom")) sim::write_prometheus(*out, row, result.workload);
 }
 
 }  // namespace loratory::cli

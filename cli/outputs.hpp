@@ -1,7 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "cli/output_files.hpp"
+#include "cli/system_options.hpp"
+#include "cli/workload_options.hpp"
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -24,8 +28,13 @@ void add_slo_options(CLI::App& command, sim::Slo& slo);
 /// The row that per-request outputs show: the recommended one, else the one with details.
 const sim::ConfigResult& detailed_row(const sim::SizeResult& result);
 
-/// Writes what was asked for; every file is whole or absent.
-void write_outputs(const OutputOptions& options, const sim::SizeResult& result,
-                   const sim::Trace& trace);
+/// The files that a replay or a sweep of these options reads; `command` knows its --config.
+std::vector<InputFile> input_files(const CLI::App& command, const WorkloadOptions& workload,
+                                   const SystemOptions& system);
+
+void open_outputs(OutputFiles& files, const OutputOptions& options);
+
+/// Writes the outputs that are open; commit() is left to the caller.
+void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace);
 
 }  // namespace loratory::cli

@@ -4,19 +4,39 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
 
 namespace loratory::cli {
 namespace {
 
 constexpr int64_t kBarWidth = 30;
 constexpr std::chrono::milliseconds kRedrawInterval{100};
+constexpr std::chrono::milliseconds kPatience{500};
 constexpr const char* kWipeLine = "\r\x1b[K";
+
+// Held while a line is drawn; and by wipe_for_good(), which never lets go.
+std::mutex& terminal() {
+  static auto* const mutex = new std::mutex;  // outlives every thread
+  return *mutex;
+}
+
+std::FILE* drawn_on = nullptr;  // where there is a line to be wiped; guarded by terminal()
+
+void wipe() {
+  if (drawn_on == nullptr) return;
+  std::fputs(kWipeLine, drawn_on);
+  std::fflush(drawn_on);
+  drawn_on = nullptr;
+}
 
 }  // namespace
 
 std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s) {
+  if (total <= 0) return fmt::format("{}  {:.0f} s", label, elapsed_s);
   const int64_t filled =
-      total > 0 ? std::clamp<int64_t>(kBarWidth * done / total, 0, kBarWidth) : 0;
+      std::clamp<int64_t>(int64_t(double(kBarWidth) * double(done) / double(total)), 0, kBarWidth);
   std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}  {:.0f} s", label, "", filled, "",
                                  kBarWidth - filled, done, total, elapsed_s);
   if (done > 0 && done < total) {
@@ -27,26 +47,44 @@ std::string progress_line(const std::string& label, int64_t done, int64_t total,
 }
 
 Progress::Progress(std::string label, std::FILE* out)
-    : label_(std::move(label)),
-      out_(out),
-      enabled_(isatty(fileno(out)) == 1),
-      start_(Clock::now()) {}
+    : label_(std::move(label)), out_(out), start_(Clock::now()) {
+  if (isatty(fileno(out)) == 1) {
+    drawing_ = std::jthread([this](const std::stop_token& stop) { draw_until(stop); });
+  }
+}
 
 Progress::~Progress() {
-  if (!enabled_) return;
-  std::fputs(kWipeLine, out_);
-  std::fflush(out_);
+  if (!drawing_.joinable()) return;
+  drawing_.request_stop();
+  drawing_.join();
+  const std::scoped_lock lock(terminal());
+  wipe();
 }
 
 void Progress::show(int64_t done, int64_t total) {
-  if (!enabled_) return;
-  const std::scoped_lock lock(mutex_);
-  const auto now = Clock::now();
-  if (now - drawn_ < kRedrawInterval && done < total) return;
-  drawn_ = now;
-  const double elapsed_s = std::chrono::duration<double>(now - start_).count();
-  std::fputs((kWipeLine + progress_line(label_, done, total, elapsed_s)).c_str(), out_);
-  std::fflush(out_);
+  done_ = done;
+  total_ = total;
+}
+
+void Progress::draw_until(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock waiting(mutex);
+  auto pause = kPatience;
+  while (!wake.wait_for(waiting, stop, pause, [&] { return stop.stop_requested(); })) {
+    pause = kRedrawInterval;
+    const double elapsed_s = std::chrono::duration<double>(Clock::now() - start_).count();
+    const std::string line = kWipeLine + progress_line(label_, done_, total_, elapsed_s);
+    const std::scoped_lock lock(terminal());
+    std::fputs(line.c_str(), out_);
+    std::fflush(out_);
+    drawn_on = out_;
+  }
+}
+
+void Progress::wipe_for_good() {
+  terminal().lock();
+  wipe();
 }
 
 }  // namespace loratory::cli

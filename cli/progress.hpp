@@ -1,15 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <mutex>
 #include <string>
+#include <thread>
 
 namespace loratory::cli {
 
-/// A progress bar, redrawn in place ten times a second at most and wiped at the end. Silent when
-/// `out` is not a terminal, so that logs and pipes stay clean. show() may be called by any thread.
+/// A progress bar on a terminal, redrawn in place ten times a second and wiped at the end. It
+/// appears after half a second, so that quick work shows none. Silent when `out` is not a terminal,
+/// so that logs and pipes stay clean. One at a time.
 class Progress {
  public:
   explicit Progress(std::string label, std::FILE* out = stderr);
@@ -17,20 +19,25 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  /// So much of `total` is done; total = 0: nobody knows of how much, and there is no bar but the
+  /// time. By any thread; cheap.
   void show(int64_t done, int64_t total);
+
+  /// For who is about to end the process: wipes what is drawn and lets nothing be drawn again.
+  static void wipe_for_good();
 
  private:
   using Clock = std::chrono::steady_clock;
+  void draw_until(const std::stop_token& stop);
 
-  std::mutex mutex_;
   const std::string label_;
   std::FILE* const out_;
-  const bool enabled_;
   const Clock::time_point start_;
-  Clock::time_point drawn_;
+  std::atomic<int64_t> done_ = 0, total_ = 0;
+  std::jthread drawing_;
 };
 
-/// "size  [#####.....]  5/10  12 s, 12 s left"
+/// "size  [#####.....]  5/10  12 s, 12 s left"; without a total "size  12 s".
 std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s);
 
 }  // namespace loratory::cli

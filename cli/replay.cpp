@@ -7,13 +7,13 @@
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
+#include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
-#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
@@ -36,13 +36,10 @@ struct ReplayOptions {
   std::string event_log;
 };
 
-void write_event_log(const std::string& path, const std::vector<sim::Decision>& decisions) {
-  AtomicFile file(path);
-  sim::EventLog::write_text(file.stream(), decisions);
-  file.commit();
-}
-
-void run(const ReplayOptions& options) {
+void run(const CLI::App& command, const ReplayOptions& options) {
+  OutputFiles files(input_files(command, options.workload, options.system));
+  open_outputs(files, options.outputs);
+  files.open("--event-log", options.event_log);
   const sim::Trace trace = load_workload(options.workload);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
@@ -74,9 +71,11 @@ void run(const ReplayOptions& options) {
   result.workload.cost_model = describe_cost_model(options.system);
   result.slo = options.slo;
   result.configs.push_back(std::move(output.result));
-  std::fputs(sim::replay_console(result).c_str(), stdout);
-  write_outputs(options.outputs, result, trace);
-  if (!options.event_log.empty()) write_event_log(options.event_log, output.decisions);
+  std::fputs(sim::replay_console(result).c_str(), files.table());
+  write_outputs(files, result, trace);
+  if (auto* out = files.find("--event-log")) sim::EventLog::write_text(*out, output.decisions);
+  files.commit();
+  end_with(exit_code_of(result));
 }
 
 }  // namespace
@@ -98,7 +97,7 @@ void add_replay(CLI::App& app) {
   add_slo_options(command, options->slo);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

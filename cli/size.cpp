@@ -8,6 +8,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
+#include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
@@ -76,12 +77,14 @@ void set_sizes(const SizeOptions& options, sim::SweepOptions& sweep) {
   if (!sweep.max_loras.empty()) require_every_cpu_size_used(sweep);
 }
 
-void run(const SizeOptions& options) {
+void run(const CLI::App& command, const SizeOptions& options) {
+  sim::SweepOptions sweep;
+  set_sizes(options, sweep);
+  OutputFiles files(input_files(command, options.workload, options.system));
+  open_outputs(files, options.outputs);
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();
   const sim::EngineSpec engine = make_engine(options.system, trace);
-  sim::SweepOptions sweep;
-  set_sizes(options, sweep);
   sweep.slo = options.slo;
   sweep.num_threads = options.num_threads;
   sim::SizeResult result;
@@ -96,8 +99,11 @@ void run(const SizeOptions& options) {
   for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
   result.workload.adapters = describe_adapters(trace, options.workload);
   result.workload.cost_model = describe_cost_model(options.system);
-  std::fputs(sim::size_console(result, isatty(STDOUT_FILENO) == 1).c_str(), stdout);
-  write_outputs(options.outputs, result, trace);
+  std::FILE* const table = files.table();
+  std::fputs(sim::size_console(result, isatty(fileno(table)) == 1).c_str(), table);
+  write_outputs(files, result, trace);
+  files.commit();
+  end_with(exit_code_of(result));
 }
 
 }  // namespace
@@ -122,7 +128,7 @@ void add_size(CLI::App& app) {
   add_slo_options(command, options->slo);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
-#include "reference/base/atomic_file.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 
@@ -19,10 +19,11 @@ struct ConvertOptions {
 };
 
 void run(const ConvertOptions& options) {
+  OutputFiles files({{"the trace", options.in}});
+  files.open("out", options.out);
   const sim::Trace trace = sim::read_trace(options.in, options.read);
-  AtomicFile file(options.out);
-  sim::write_native(file.stream(), trace);
-  file.commit();
+  sim::write_native(*files.find("out"), trace);
+  files.commit();
   std::fprintf(stderr, "%s: %zu requests written, %llu bad rows skipped\n", options.out.c_str(),
                trace.requests.size(), static_cast<unsigned long long>(trace.num_rows_skipped));
 }

@@ -9,8 +9,8 @@
 
 #include "cli/commands.hpp"
 #include "cli/flags.hpp"
+#include "cli/output_files.hpp"
 #include "cli/workload_options.hpp"
-#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
@@ -161,8 +161,25 @@ void check_flags(const GenerateFlags& flags) {
          "the trace to take lengths from is missing", "add --lengths-from FILE");
 }
 
+// FILE of "prefix:FILE"; empty for other laws.
+std::string file_of(const std::string& law, std::string_view prefix) {
+  return law.starts_with(prefix) ? law.substr(prefix.size()) : "";
+}
+
+std::vector<InputFile> input_files(const GenerateFlags& flags) {
+  constexpr std::string_view kHistogram = "histogram:";
+  return {{"the trace of --arrivals", file_of(flags.arrivals, kTracePrefix)},
+          {"the trace of --lengths-from", flags.lengths_from},
+          {"the file of --popularity", popularity_file(flags.adapters)},
+          {"the file of --prompt-tokens", file_of(flags.prompt_tokens, kHistogram)},
+          {"the file of --output-tokens", file_of(flags.output_tokens, kHistogram)},
+          {"the file of --system-tokens", file_of(flags.system_tokens, kHistogram)}};
+}
+
 void run_generate(const GenerateFlags& flags) {
   check_flags(flags);
+  OutputFiles files(input_files(flags));
+  files.open("--out", flags.out);
   Generation generation;
   sim::GenerateOptions& options = generation.options;
   options.seed = flags.seed;
@@ -173,9 +190,8 @@ void run_generate(const GenerateFlags& flags) {
   set_lengths(flags, generation);
 
   const sim::Trace trace = sim::generate(options);
-  AtomicFile file(flags.out);
-  sim::write_native(file.stream(), trace);
-  file.commit();
+  sim::write_native(*files.find("--out"), trace);
+  files.commit();
   fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(), trace.adapters.size(),
              trace.checksum);
 }

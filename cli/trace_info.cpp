@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
-#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/trace/info.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
@@ -42,6 +42,8 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
 
 void run(const InfoOptions& options) {
   const std::vector<uint64_t> blocks = capacities(options.reuse);
+  OutputFiles files({{"the trace", options.trace}});
+  files.open("--json", options.json);
   const sim::Trace trace = sim::read_trace(options.trace, options.read);
   if (!blocks.empty() && trace.block_tokens == 0) {
     throw InputError("--reuse", "the trace has no prefix blocks",
@@ -49,11 +51,9 @@ void run(const InfoOptions& options) {
   }
   const sim::TraceSummary summary = sim::summarize(trace);
   const std::vector<sim::PrefixReuse> reuse = sim::prefix_reuse(trace, blocks);
-  std::fputs(sim::info_table(trace, summary, reuse).c_str(), stdout);
-  if (options.json.empty()) return;
-  AtomicFile file(options.json);
-  file.stream() << sim::info_json(trace, summary, reuse);
-  file.commit();
+  std::fputs(sim::info_table(trace, summary, reuse).c_str(), files.table());
+  if (auto* out = files.find("--json")) *out << sim::info_json(trace, summary, reuse);
+  files.commit();
 }
 
 }  // namespace

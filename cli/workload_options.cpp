@@ -29,6 +29,10 @@ std::vector<uint32_t> AdapterOptions::ranks_or_default() const {
   return ranks.empty() ? std::vector<uint32_t>{16} : ranks;
 }
 
+std::string popularity_file(const AdapterOptions& options) {
+  return sim::parse_popularity(options.popularity).path;
+}
+
 void add_adapter_options(CLI::App& app, AdapterOptions& options) {
   add_number(app, "--adapters", options.num_adapters, {1, kMostAdapters}, "Number of adapters")
       ->default_str("")

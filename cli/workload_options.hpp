@@ -35,6 +35,9 @@ struct WorkloadOptions {
   double rate_scale = 1;
 };
 
+/// The file that --popularity names; empty if its law has none.
+std::string popularity_file(const AdapterOptions& options);
+
 /// The flags fill `options`, which must outlive the parsing.
 void add_adapter_options(CLI::App& app, AdapterOptions& options);
 void add_workload_options(CLI::App& app, WorkloadOptions& options);

@@ -15,6 +15,9 @@ size=(build/release/cli/loratory size --trace traces/sample.jsonl.gz --gpu L40S 
       --slo-ttft-ms 1000 --slo-tpot-ms 60 --json "$out/results.json" --html "$out/report.html")
 echo "run: ${size[*]}"
 echo
-"${size[@]}"
+status=0
+"${size[@]}" || status=$?  # 3 and 4: nothing to recommend, but a report that says why
+[[ $status -eq 0 || $status -eq 3 || $status -eq 4 ]] || exit "$status"
 echo
 echo "report: $PWD/$out/report.html"
+exit "$status"

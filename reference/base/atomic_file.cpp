@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <streambuf>
 #include <string_view>
 
@@ -24,9 +26,26 @@ constexpr size_t kBufferBytes = 1 << 16;
 constexpr int kGzipLevel = 6;
 constexpr int kZstdLevel = 3;
 
-[[noreturn]] void fail(const std::string& path, const char* what) {
+[[noreturn]] void fail_to_open(const std::string& path, const char* what) {
   throw InputError(path, fmt::format("{}: {}", what, std::strerror(errno)),
                    "name a folder that exists, is writable and has room");
+}
+
+[[noreturn]] void fail_to_write(const std::string& path) {
+  throw OutputError(
+      fmt::format("{}: cannot be written to its end: {}", path, std::strerror(errno)));
+}
+
+// Temporary files that have a name: between a link and a rename, or as long as the file is open
+// where the file system knows no file without a name.
+struct Temporaries {
+  std::mutex mutex;
+  std::set<std::string> names;
+};
+
+Temporaries& temporaries() {
+  static auto* const all = new Temporaries;  // outlives every thread
+  return *all;
 }
 
 // A file descriptor that a whole file grows behind, out of sight until publish().
@@ -43,6 +62,7 @@ class HiddenFile {
       open_in_place();
       return;
     }
+    if (exists && ::access(path.c_str(), W_OK) != 0) fail_to_open(path, "cannot be replaced");
     // A link keeps pointing at its file: it is the file that is replaced.
     if (exists) final_ = std::filesystem::canonical(path).string();
     open_hidden();
@@ -50,7 +70,10 @@ class HiddenFile {
 
   ~HiddenFile() {
     if (fd_ > STDERR_FILENO) ::close(fd_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    if (temporary_.empty()) return;
+    const std::scoped_lock lock(temporaries().mutex);
+    ::unlink(temporary_.c_str());
+    temporaries().names.erase(temporary_);
   }
   HiddenFile(const HiddenFile&) = delete;
   HiddenFile& operator=(const HiddenFile&) = delete;
@@ -59,17 +82,22 @@ class HiddenFile {
     while (count > 0) {
       const ssize_t written = ::write(fd_, data, count);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(path_, "cannot be written");
+      if (written < 0) fail_to_write(path_);
       data += written;
       count -= size_t(written);
     }
   }
 
+  void sync() {
+    if (!has_name() && ::fsync(fd_) != 0) fail_to_write(path_);
+  }
+
   void publish() {
-    if (in_place_ || fd_ == STDOUT_FILENO) return;
-    if (::fsync(fd_) != 0) fail(path_, "cannot be written");
+    if (has_name()) return;
+    const std::scoped_lock lock(temporaries().mutex);
     if (temporary_.empty()) link_anonymous();
-    if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail(path_, "cannot be replaced");
+    if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail_to_write(path_);
+    temporaries().names.erase(temporary_);
     temporary_.clear();
   }
 
@@ -78,8 +106,10 @@ class HiddenFile {
   void open_in_place() {
     in_place_ = true;
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (fd_ < 0) fail(path_, "cannot be opened");
+    if (fd_ < 0) fail_to_open(path_, "cannot be opened");
   }
+
+  bool has_name() const { return in_place_ || fd_ == STDOUT_FILENO; }
 
   // An anonymous file vanishes by itself when the process is killed; where the file system has
   // none, a named one beside the final name has to do.
@@ -88,8 +118,10 @@ class HiddenFile {
     fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     if (fd_ >= 0) return;
     const std::string name = temporary_name();
+    const std::scoped_lock lock(temporaries().mutex);
     fd_ = ::open(name.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail(path_, "cannot be created");
+    if (fd_ < 0) fail_to_open(path_, "cannot be created");
+    temporaries().names.insert(name);
     temporary_ = name;
   }
 
@@ -98,7 +130,7 @@ class HiddenFile {
     ::unlink(name.c_str());
     const std::string self = fmt::format("/proc/self/fd/{}", fd_);
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      fail(path_, "cannot be created");
+      fail_to_write(path_);
     }
     temporary_ = name;
   }
@@ -195,9 +227,15 @@ class AtomicFile::Buffer final : public std::streambuf {
   explicit Buffer(const std::string& path) : file_(path), encoder_(make_encoder(path, file_)) {
     setp(buffer_.data(), buffer_.data() + buffer_.size());
   }
-  void commit() {
+  void finish() {
+    if (is_finished_) return;
     flush();
     encoder_->finish();
+    file_.sync();
+    is_finished_ = true;
+  }
+  void commit() {
+    finish();
     file_.publish();
   }
 
@@ -220,6 +258,7 @@ class AtomicFile::Buffer final : public std::streambuf {
   HiddenFile file_;
   std::unique_ptr<Encoder> encoder_;
   std::array<char, kBufferBytes> buffer_;
+  bool is_finished_ = false;
 };
 
 AtomicFile::AtomicFile(const std::string& path)
@@ -231,6 +270,13 @@ AtomicFile::AtomicFile(const std::string& path)
 
 AtomicFile::~AtomicFile() = default;
 
+void AtomicFile::finish() { buffer_->finish(); }
+
 void AtomicFile::commit() { buffer_->commit(); }
+
+void abandon_files() {
+  temporaries().mutex.lock();  // for good: no file is opened or published any more
+  for (const std::string& name : temporaries().names) ::unlink(name.c_str());
+}
 
 }  // namespace loratory

@@ -63,7 +63,7 @@ TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {
   const Outcome run =
       loratory("size " + sample_ + "--max-loras 2,8 --pin adapter-028 --pin adapter-041 " +
                "--json size.json");
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_EQ(run.exit_code, 3) << run.err;
   const json configs = json::parse(content("size.json"))["configs"];
   EXPECT_EQ(configs[0]["feasible"], false);
   EXPECT_EQ(configs[0]["verdict"], "2 pinned adapters fill every slot");
@@ -72,8 +72,8 @@ TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {
 
 TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
   const std::string flags = "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --json ";
-  ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 0);
-  ASSERT_EQ(loratory("size " + sample_ + flags + "two.json --threads 2").exit_code, 0);
+  ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 3);
+  ASSERT_EQ(loratory("size " + sample_ + flags + "two.json --threads 2").exit_code, 3);
   EXPECT_EQ(json::parse(content("one.json"))["configs"],
             json::parse(content("two.json"))["configs"]);
 }
@@ -103,7 +103,7 @@ TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
 
 TEST_F(ReplayAndSize, WhatDoesNotFitIsARow) {
   const Outcome run = loratory("size " + sample_ + "--gpu A10G --max-loras 1,64 --json size.json");
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_EQ(run.exit_code, 3) << run.err;
   const json configs = json::parse(content("size.json"))["configs"];
   EXPECT_EQ(configs[1]["feasible"], false);
   EXPECT_EQ(configs[1]["completed"], 0);

@@ -1,0 +1,31 @@
+#include "cli/interrupt.hpp"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <thread>
+
+#include "cli/progress.hpp"
+#include "reference/base/atomic_file.hpp"
+
+namespace loratory::cli {
+
+// All threads block the signals and one waits for them: it may lock and call what a handler may
+// not. It ends the process with the signal itself, so that a script that ran it stops as well.
+void clean_up_on_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    Progress::wipe_for_good();
+    abandon_files();
+    std::signal(signal, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    std::raise(signal);
+  }).detach();
+}
+
+}  // namespace loratory::cli

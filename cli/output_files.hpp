@@ -1,0 +1,69 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdio>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "reference/base/atomic_file.hpp"
+
+namespace loratory::cli {
+
+/// A file that the run reads: what to call it in a message ("the trace"), and where. "-" is stdin.
+struct InputFile {
+  std::string what;
+  std::string path;
+};
+
+/// The files that a command was asked to write. They are opened before it runs, so that what cannot
+/// be written costs no run, and appear when all are complete: a run that fails leaves every old
+/// file as it was and nothing else.
+///
+/// "-" is stdout, and so is any other name of it (/dev/stdout, the file it goes to). Not more than
+/// one output may go there, and then no table does.
+class OutputFiles {
+ public:
+  explicit OutputFiles(const std::vector<InputFile>& inputs);
+
+  /// Opens the file that `flag` asks for; none if `path` is empty. Throws InputError at `flag` if
+  /// it is (or is a link to) one of the inputs or an output that is open already, or cannot be
+  /// written.
+  void open(const std::string& flag, const std::string& path);
+
+  /// Where to write what `flag` asks for; null if it does not.
+  std::ostream* find(const std::string& flag);
+
+  /// For what people read: stdout, or stderr when an output goes to stdout.
+  std::FILE* table() const { return stdout_is_taken_ ? stderr : stdout; }
+
+  /// Every file in its place. Once, at the end. Throws OutputError.
+  void commit();
+
+ private:
+  // What makes two names one file. For one that does not exist yet: its folder and its name there.
+  struct Identity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    std::string name;
+    bool operator==(const Identity&) const = default;
+  };
+  struct Known {
+    Identity identity;
+    std::string what;
+  };
+  struct Output {
+    std::string flag;
+    std::unique_ptr<AtomicFile> file;
+  };
+
+  static bool identify(const std::string& path, int stream, Identity& identity);
+
+  std::vector<Known> known_;
+  std::vector<Output> outputs_;
+  bool stdout_is_taken_ = false;
+};
+
+}  // namespace loratory::cli
