@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
@@ -20,24 +21,132 @@ constexpr double kLargestMemoryBytes = 1e15;
 constexpr double kLeastBandwidth = 1e6;
 constexpr double kLargestBandwidth = 16e12;
 
+// memory_gib: what a program sees as the total (cudaMemGetInfo, hipMemGetInfo), which is less than
+// nvidia-smi shows and much less than the datasheet: as PyTorch's "total capacity of" lines quote
+// it, the smallest figure where drivers differ. Rates are dense and accumulate in fp32; fp8 = 0 is
+// a GPU whose matrix units have no such type.
 struct Preset {
   const char* name;
   const char* source;
-  double memory_gib;  // as the driver reports it: less than the datasheet's figure
-  double bandwidth, flops, host, link;
+  double memory_gib;
+  double bandwidth, flops, fp8_flops, host, link;
 };
 
-constexpr std::array<Preset, 7> kPresets{{
-    {"A100-80", "NVIDIA A100 datasheet (SXM4 80 GB)", 79.1, 2.039e12, 312e12, kPcie4, 300e9},
-    {"H100-80", "NVIDIA H100 datasheet (SXM5)", 79.1, 3.35e12, 989e12, kPcie5, 450e9},
-    {"H200", "NVIDIA H200 datasheet (SXM)", 139.7, 4.8e12, 989e12, kPcie5, 450e9},
-    {"L40S", "NVIDIA L40S datasheet", 44.4, 864e9, 362e12, kPcie4, kPcie4},
-    {"A10G", "AWS G5 / NVIDIA A10G datasheet", 22.0, 600e9, 70e12, kPcie4, kPcie4},
-    {"RTX-4090", "NVIDIA Ada GPU architecture whitepaper", 23.51, 1.008e12, 165.2e12, kPcie4,
+constexpr std::array<Preset, 15> kPresets{{
+    // name, source, memory GiB, bandwidth, bf16, fp8, host, link
+    {"A100-40", "NVIDIA A100 datasheet (SXM4 40 GB)", 39.39, 1.555e12, 312e12, 0, kPcie4, 300e9},
+    {"A100-80", "NVIDIA A100 datasheet (SXM4 80 GB)", 79.1, 2.039e12, 312e12, 0, kPcie4, 300e9},
+    {"A100-80-PCIe", "NVIDIA A100 datasheet (PCIe 80 GB)", 79.1, 1.935e12, 312e12, 0, kPcie4,
      kPcie4},
-    {"RTX-PRO-6000", "NVIDIA RTX PRO 6000 Blackwell datasheet", 94.9, 1.597e12, 503.8e12, kPcie5,
-     kPcie5},
+    {"H100-80", "NVIDIA H100 datasheet (SXM5)", 79.1, 3.35e12, 989e12, 1979e12, kPcie5, 450e9},
+    {"H100-PCIe", "NVIDIA H100 PCIe product brief", 79.1, 2.0e12, 756e12, 1513e12, kPcie5, kPcie5},
+    {"H100-NVL", "NVIDIA H100 datasheet (NVL)", 93.0, 3.9e12, 835e12, 1671e12, kPcie5, 300e9},
+    {"H200", "NVIDIA H200 datasheet (SXM)", 139.7, 4.8e12, 989e12, 1979e12, kPcie5, 450e9},
+    {"B200", "NVIDIA Blackwell datasheet (HGX B200)", 178.3, 7.7e12, 2250e12, 4500e12, kPcie5,
+     900e9},
+    {"L4", "NVIDIA L4 datasheet", 21.9, 300e9, 121e12, 242.5e12, kPcie4, kPcie4},
+    {"L40S", "NVIDIA L40S datasheet", 44.4, 864e9, 362e12, 733e12, kPcie4, kPcie4},
+    {"A10G", "AWS G5 / NVIDIA A10G datasheet", 22.0, 600e9, 70e12, 0, kPcie4, kPcie4},
+    {"RTX-4090", "NVIDIA Ada GPU architecture whitepaper", 23.51, 1.008e12, 165.2e12, 330.3e12,
+     kPcie4, kPcie4},
+    {"RTX-PRO-6000", "NVIDIA RTX PRO 6000 Blackwell datasheet (Server)", 94.9, 1.597e12, 503.8e12,
+     1007.6e12, kPcie5, kPcie5},
+    {"RTX-PRO-6000-WS", "NVIDIA RTX PRO 6000 Blackwell datasheet (Workstation)", 94.9, 1.792e12,
+     503.8e12, 1007.6e12, kPcie5, kPcie5},
+    {"MI300X", "AMD Instinct MI300X datasheet", 191.9, 5.3e12, 1307.4e12, 2614.9e12, kPcie5, 448e9},
 }};
+
+struct Alias {
+  std::string_view name;  // as plain_name() leaves it; one that ends in '*' is a beginning
+  std::string_view preset;
+};
+
+// What nvidia-smi and rocm-smi call them, Kubernetes' accelerator labels, and the instance types of
+// clouds that have one kind of GPU each.
+constexpr Alias kAliases[] = {
+    // name, preset
+    {"a100-sxm4-40gb", "A100-40"},
+    {"a100-pcie-40gb", "A100-40"},
+    {"a100-40gb", "A100-40"},
+    {"tesla-a100", "A100-40"},
+    {"p4d.24xlarge", "A100-40"},
+    {"a2-highgpu-*", "A100-40"},
+    {"a2-megagpu-*", "A100-40"},
+    {"standard-nd96asr-v4", "A100-40"},
+    {"a100-sxm4-80gb", "A100-80"},
+    {"a100-80gb", "A100-80"},
+    {"p4de.24xlarge", "A100-80"},
+    {"a2-ultragpu-*", "A100-80"},
+    {"standard-nd96amsr-a100-v4", "A100-80"},
+    {"a100-80gb-pcie", "A100-80-PCIe"},
+    {"standard-nc24ads-a100-v4", "A100-80-PCIe"},
+    {"standard-nc48ads-a100-v4", "A100-80-PCIe"},
+    {"standard-nc96ads-a100-v4", "A100-80-PCIe"},
+    {"h100-80gb-hbm3", "H100-80"},
+    {"h100-80gb", "H100-80"},
+    {"h100-mega-80gb", "H100-80"},
+    {"h100-sxm*", "H100-80"},
+    {"p5.*", "H100-80"},
+    {"a3-highgpu-*", "H100-80"},
+    {"a3-megagpu-*", "H100-80"},
+    {"standard-nd96isr-h100-v5", "H100-80"},
+    {"h100-pcie*", "H100-PCIe"},
+    {"h100-nvl", "H100-NVL"},
+    {"standard-nc40ads-h100-v5", "H100-NVL"},
+    {"standard-nc80adis-h100-v5", "H100-NVL"},
+    {"h200-141gb", "H200"},
+    {"h200-sxm*", "H200"},
+    {"p5e.*", "H200"},
+    {"p5en.*", "H200"},
+    {"a3-ultragpu-*", "H200"},
+    {"standard-nd96isr-h200-v5", "H200"},
+    {"p6-b200.*", "B200"},
+    {"a4-highgpu-*", "B200"},
+    {"g6.*", "L4"},
+    {"g2-standard-*", "L4"},
+    {"g6e.*", "L40S"},
+    {"g5.*", "A10G"},
+    {"rtx-pro-6000-blackwell-server-edition", "RTX-PRO-6000"},
+    {"rtx-pro-6000-blackwell-workstation-edition", "RTX-PRO-6000-WS"},
+    {"g7e.*", "RTX-PRO-6000"},
+    {"mi300x-*", "MI300X"},
+    {"standard-nd96isr-mi300x-v5", "MI300X"},
+};
+
+// Names that fit several presets: which one changes the answer by a factor.
+constexpr Alias kAmbiguous[] = {{"a100", "A100-40 or A100-80"},
+                                {"h100", "H100-80 (SXM), H100-PCIe or H100-NVL"},
+                                {"rtx-pro-6000-blackwell", "RTX-PRO-6000 or RTX-PRO-6000-WS"}};
+
+// "NVIDIA GeForce RTX 4090" -> "rtx-4090": lower case, one '-' between words, no makers.
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    const bool separates = c == ' ' || c == '_' || c == '-';
+    if (!separates) plain += char(std::tolower(uint8_t(c)));
+    if (separates && !plain.empty() && plain.back() != '-') plain += '-';
+  }
+  for (const std::string_view maker : {"nvidia-", "amd-", "geforce-", "instinct-"}) {
+    if (plain.starts_with(maker)) plain.erase(0, maker.size());
+  }
+  return plain;
+}
+
+bool matches(std::string_view plain, std::string_view pattern) {
+  if (!pattern.ends_with('*')) return plain == pattern;
+  return plain.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+// The name of a preset, or nothing.
+std::string_view preset_of(const std::string& plain) {
+  for (const Preset& preset : kPresets) {
+    if (equal_ignoring_case(plain, preset.name)) return preset.name;
+  }
+  for (const Alias& alias : kAliases) {
+    if (matches(plain, alias.name)) return alias.preset;
+  }
+  return {};
+}
 
 GpuSpec from_preset(const Preset& preset) {
   GpuSpec gpu;
@@ -46,14 +155,22 @@ GpuSpec from_preset(const Preset& preset) {
   gpu.memory_bytes = int64_t(preset.memory_gib * double(kGiB));
   gpu.bandwidth_bytes_per_s = preset.bandwidth;
   gpu.flops = preset.flops;
+  gpu.fp8_flops = preset.fp8_flops;
   gpu.host_bytes_per_s = preset.host;
   gpu.link_bytes_per_s = preset.link;
   return gpu;
 }
 
 GpuSpec preset_named(std::string_view name) {
+  const std::string plain = plain_name(name);
+  for (const Alias& several : kAmbiguous) {
+    if (plain != several.name) continue;
+    throw InputError(kPlace, fmt::format("'{}' may be one of several GPUs", name),
+                     fmt::format("say {}", several.preset));
+  }
+  const std::string_view found = preset_of(plain);
   for (const Preset& preset : kPresets) {
-    if (name == preset.name) return from_preset(preset);
+    if (found == preset.name) return from_preset(preset);
   }
   throw InputError(kPlace, fmt::format("unknown GPU '{}'", name),
                    fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
@@ -83,13 +200,15 @@ void set_number(GpuSpec& gpu, std::string_view key, std::string_view value) {
     gpu.bandwidth_bytes_per_s = parse_bandwidth(value);
   } else if (key == "flops") {
     gpu.flops = parse_quantity(value, "FLOP/s", kPlace);
+  } else if (key == "fp8") {
+    gpu.fp8_flops = parse_quantity(value, "FLOP/s", kPlace);
   } else if (key == "host") {
     gpu.host_bytes_per_s = parse_bandwidth(value);
   } else if (key == "link") {
     gpu.link_bytes_per_s = parse_bandwidth(value);
   } else {
     throw InputError(kPlace, fmt::format("unknown key '{}'", key),
-                     "the keys are mem, bw, flops, host and link");
+                     "the keys are mem, bw, flops, fp8, host and link");
   }
 }
 
@@ -119,7 +238,7 @@ GpuSpec parse_gpu_spec(std::string_view text) {
   }
   if (gpu.host_bytes_per_s == 0) gpu.host_bytes_per_s = kPcie4;
   if (gpu.link_bytes_per_s == 0) gpu.link_bytes_per_s = gpu.host_bytes_per_s;
-  if (gpu.name != text) {
+  if (text.find('=') != std::string_view::npos) {
     gpu.name = std::string(text);
     gpu.source = "command line";
   }

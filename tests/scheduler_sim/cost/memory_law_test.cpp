@@ -159,5 +159,43 @@ TEST(GpuSpec, PresetsListsAndOverrides) {
   }
 }
 
+TEST(GpuSpec, NamesOfDriversAndClouds) {
+  const std::pair<const char*, const char*> names[] = {
+      // as others write it, preset
+      {"NVIDIA H100 80GB HBM3", "H100-80"},
+      {"h100-80", "H100-80"},
+      {"nvidia-h100-80gb", "H100-80"},
+      {"p5.48xlarge", "H100-80"},
+      {"Standard_ND96isr_H100_v5", "H100-80"},
+      {"NVIDIA H100 PCIe", "H100-PCIe"},
+      {"NVIDIA H100 NVL", "H100-NVL"},
+      {"NVIDIA H200", "H200"},
+      {"p5en.48xlarge", "H200"},
+      {"NVIDIA B200", "B200"},
+      {"NVIDIA A100-SXM4-40GB", "A100-40"},
+      {"NVIDIA A100-SXM4-80GB", "A100-80"},
+      {"NVIDIA A100 80GB PCIe", "A100-80-PCIe"},
+      {"NVIDIA L4", "L4"},
+      {"g6.xlarge", "L4"},
+      {"g6e.xlarge", "L40S"},
+      {"NVIDIA A10G", "A10G"},
+      {"NVIDIA GeForce RTX 4090", "RTX-4090"},
+      {"NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"},
+      {"AMD Instinct MI300X", "MI300X"},
+  };
+  for (const auto& [name, preset] : names) EXPECT_EQ(parse_gpu_spec(name).name, preset) << name;
+  EXPECT_EQ(parse_gpu_spec("nvidia l4,mem=20GiB").memory_bytes, int64_t{20} << 30);
+  EXPECT_EQ(parse_gpu_spec("A10G").fp8_flops, 0);
+  EXPECT_DOUBLE_EQ(parse_gpu_spec("L4,fp8=1T").fp8_flops, 1e12);
+  for (const char* several : {"A100", "nvidia h100"}) {
+    try {
+      parse_gpu_spec(several);
+      FAIL() << several;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("may be one of several GPUs; say "));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace loratory::sim
