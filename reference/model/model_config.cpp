@@ -2,81 +2,33 @@
 #include "reference/model/model_config.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <string_view>
-#include <vector>
+#include <filesystem>
 
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/json_fields.hpp"
+#include "reference/model/model_config_parts.hpp"
 
 namespace loratory::reference {
 namespace {
 
 using nlohmann::json;
 
-// Far above any model; low enough that no product of sizes overflows 64 bits.
-constexpr int64_t kLargestSize = 1 << 24;
 constexpr int64_t kMostLayers = 4096;
 constexpr int64_t kDefaultWindow = 4096;  // of Mistral, and of Qwen with use_sliding_window
 constexpr size_t kLargestModelConfig = size_t{4} << 20;
 constexpr double kMostParameters = 0x1p50;
 
-// What a model_type means when its config is silent.
-struct Family {
-  std::string_view type;
-  int64_t num_kv_heads;  // 0 = one for each head
-  int64_t max_position_embeddings;
-  double rms_norm_eps;
-  double rope_theta;
-  int32_t eos_token_id;  // -1 = none
-  int64_t head_dim;      // 0 = hidden / heads
-  bool has_experts;
-  bool is_computed = true;  // false: only its sizes are known
-  bool tied_embeddings = false;
-};
-
-constexpr std::array<Family, 9> kFamilies{{
-    {"llama", 0, 2048, 1e-6, 1e4, 2, 0, false},
-    {"mistral", 8, 131072, 1e-6, 1e4, 2, 0, false},
-    {"mixtral", 8, 131072, 1e-5, 1e6, 2, 0, true},
-    {"qwen2", 32, 32768, 1e-6, 1e4, -1, 0, false},
-    {"qwen3", 32, 32768, 1e-6, 1e4, -1, 128, false},
-    {"qwen2_moe", 16, 32768, 1e-6, 1e4, -1, 0, true},
-    {"qwen3_moe", 4, 32768, 1e-6, 1e4, -1, 0, true},
-    {"gemma", 16, 8192, 1e-6, 1e4, 1, 256, false, false, true},
-    {"phi3", 0, 4096, 1e-5, 1e4, 32000, 0, false, false},
-}};
-
-const Family& family_of(const JsonFields& fields) {
-  const std::string type = fields.text_or("model_type", "");
-  const auto* const it = std::ranges::find(kFamilies, type, &Family::type);
-  if (it == kFamilies.end()) {
-    std::vector<std::string_view> known;
-    for (const Family& family : kFamilies) known.push_back(family.type);
-    fields.fail("model_type", fmt::format("'{}' is not a supported model", type.substr(0, 64)),
-                fmt::format("supported are {}; if its layers have Llama's form, write \"llama\"",
-                            fmt::join(known, ", ")));
-  }
-  return *it;
-}
-
-// What would make the sizes wrong without a sign of it.
-void reject_unknown_sizes(const JsonFields& fields) {
-  if (fields.has("quantization_config")) {
-    fields.fail("quantization_config", "is not supported", "use an unquantised checkpoint");
-  }
-  if (fields.has("kv_lora_rank")) {
-    fields.fail("kv_lora_rank", "multi-head latent attention is not supported");
-  }
-}
-
 // What would change the result without a sign of it.
-void reject_uncomputed(const JsonFields& fields, const Family& family) {
+void reject_uncomputed(const JsonFields& fields, const ModelFamily& family,
+                       const ModelConfig& config) {
+  if (config.quantization.bits > 0) {
+    fields.fail("quantization_config", "only its sizes are known, not its arithmetic",
+                "use an unquantised checkpoint");
+  }
   if (!family.is_computed) {
     fields.fail("model_type",
                 fmt::format("only the sizes of '{}' are known, not its arithmetic", family.type));
@@ -90,7 +42,7 @@ void reject_uncomputed(const JsonFields& fields, const Family& family) {
 }
 
 /// Which layers have the window does not matter to contexts within it.
-void read_sliding_window(const JsonFields& fields, const Family& family, ModelConfig& config) {
+void read_sliding_window(const JsonFields& fields, const ModelFamily& family, ModelConfig& config) {
   const bool is_qwen = family.type.starts_with("qwen");
   const bool may_slide =
       is_qwen ? fields.flag_or("use_sliding_window", false) : family.type.starts_with("mi");
@@ -111,88 +63,20 @@ void read_sliding_window(const JsonFields& fields, const Family& family, ModelCo
   }
 }
 
-void read_attention(const JsonFields& fields, const Family& family, ModelConfig& config) {
-  config.num_heads = fields.size("num_attention_heads", kLargestSize);
-  const bool one_each = family.num_kv_heads == 0 || fields.is_null("num_key_value_heads");
-  const int64_t fallback = one_each ? config.num_heads : family.num_kv_heads;
-  config.num_kv_heads = fields.size_or("num_key_value_heads", fallback, kLargestSize);
-  if (config.num_heads % config.num_kv_heads != 0) {
-    fields.fail("num_key_value_heads", fmt::format("{} does not divide num_attention_heads = {}",
-                                                   config.num_kv_heads, config.num_heads));
-  }
-  config.head_dim = fields.size_or("head_dim", family.head_dim, kLargestSize);
-  if (config.head_dim == 0) config.head_dim = config.hidden / config.num_heads;
-  if (!fields.has("head_dim") && family.head_dim == 0 && config.hidden % config.num_heads != 0) {
-    fields.fail("hidden_size", "is not a multiple of num_attention_heads, and head_dim is missing");
-  }
-}
-
-void read_biases(const JsonFields& fields, const Family& family, ModelConfig& config) {
+void read_biases(const JsonFields& fields, const ModelFamily& family, ModelConfig& config) {
   const bool attention_bias = fields.flag_or("attention_bias", false);
   if (family.type == "qwen2") {
     config.qkv_bias = true;  // it has them without saying so
   } else if (family.type == "qwen2_moe") {
     config.qkv_bias = fields.flag_or("qkv_bias", true);
   } else {
-    config.qkv_bias = config.o_bias = attention_bias;
+    config.qkv_bias = config.o_bias = family.has(kAttentionBias) || attention_bias;
   }
   config.mlp_bias = fields.flag_or("mlp_bias", false);
   if (config.mlp_bias && family.type != "llama") {
     fields.fail("mlp_bias", fmt::format("{} has no biases there", family.type));
   }
-  config.qk_norm = family.type.starts_with("qwen3");
-}
-
-// Layers named in mlp_only_layers are dense.
-std::vector<bool> dense_layers(const JsonFields& fields, int64_t num_layers) {
-  std::vector<bool> dense(size_t(num_layers), false);
-  const json* const listed = fields.find("mlp_only_layers");
-  if (listed == nullptr) return dense;
-  if (!listed->is_array()) fields.fail("mlp_only_layers", "must be a list of layers");
-  for (const json& layer : *listed) {
-    dense[size_t(fields.integer("mlp_only_layers", layer, 0, num_layers - 1))] = true;
-  }
-  return dense;
-}
-
-int64_t read_num_experts(const JsonFields& fields) {
-  const char* const key = fields.has("num_local_experts") ? "num_local_experts" : "num_experts";
-  const int64_t count = fields.size(key, kLargestSize);
-  if (fields.has("num_experts") && fields.size("num_experts", kLargestSize) != count) {
-    fields.fail("num_experts", "differs from num_local_experts");
-  }
-  return count;
-}
-
-int64_t read_shared_expert_intermediate(const JsonFields& fields) {
-  const char* const key = "shared_expert_intermediate_size";
-  const json* const size = fields.find(key);
-  return size == nullptr ? 5632 : fields.integer(key, *size, 0, kLargestSize);
-}
-
-void read_experts(const JsonFields& fields, const Family& family, ModelConfig& config) {
-  if (!family.has_experts) return;
-  config.num_experts = read_num_experts(fields);
-  config.experts_per_token = fields.size("num_experts_per_tok", kLargestSize);
-  if (config.experts_per_token > config.num_experts) {
-    fields.fail("num_experts_per_tok",
-                fmt::format("{} of {} experts", config.experts_per_token, config.num_experts));
-  }
-  if (family.type == "mixtral") {
-    config.expert_intermediate = config.intermediate;
-    config.layer_has_experts.assign(size_t(config.num_layers), true);
-    return;
-  }
-  if (family.type == "qwen2_moe") {
-    config.shared_expert_intermediate = read_shared_expert_intermediate(fields);
-  }
-  config.expert_intermediate = fields.size("moe_intermediate_size", kLargestSize);
-  config.norm_topk_prob = fields.flag_or("norm_topk_prob", false);
-  const int64_t step = fields.size_or("decoder_sparse_step", 1, kLargestSize);
-  for (const bool dense : dense_layers(fields, config.num_layers)) {
-    const auto layer = int64_t(config.layer_has_experts.size());
-    config.layer_has_experts.push_back(!dense && (layer + 1) % step == 0);
-  }
+  config.qk_norm = family.has(kQkNorm);
 }
 
 RopeScaling rope_scaling(const JsonFields& rope) {
@@ -260,7 +144,7 @@ void read_scaling(const JsonFields& root, const JsonFields& rope, ModelConfig& c
   if (out.scaling == RopeScaling::yarn) read_yarn(rope, out);
 }
 
-void read_rope(const JsonFields& fields, const Family& family, ModelConfig& config) {
+void read_rope(const JsonFields& fields, const ModelFamily& family, ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     fields.fail("head_dim", fmt::format("{} is odd, RoPE needs pairs", config.head_dim));
   }
@@ -278,7 +162,7 @@ void read_rope(const JsonFields& fields, const Family& family, ModelConfig& conf
   read_scaling(fields, rope, config);
 }
 
-void read_eos(const JsonFields& fields, const Family& family, ModelConfig& config) {
+void read_eos(const JsonFields& fields, const ModelFamily& family, ModelConfig& config) {
   const char* const key = "eos_token_id";
   const json* const value = fields.find(key);
   const auto add = [&](const json& id) {
@@ -294,12 +178,43 @@ void read_eos(const JsonFields& fields, const Family& family, ModelConfig& confi
   }
 }
 
+// Every entry is compared with the modules of every layer.
+void require_short_list(const JsonFields& fields, const ModelConfig& config) {
+  constexpr size_t kMostComparisons = 4'000'000;
+  if (config.quantization.ignored.size() * size_t(config.num_layers) > kMostComparisons) {
+    fields.fail("quantization_config", "lists too many modules that are not quantised",
+                "name them by patterns");
+  }
+}
+
+// What takes memory or changes it and is not in the sizes.
+void note_ignored(const JsonFields& fields, const JsonFields& root, ModelConfig& config) {
+  const auto note = [&](std::string line) { config.ignored.push_back(std::move(line)); };
+  if (root.has("audio_config")) note("audio_config: its weights and its tokens are not counted");
+  if (fields.has("num_nextn_predict_layers")) {
+    note("num_nextn_predict_layers: layers for speculative decoding are not counted");
+  }
+  if (config.latent.kv_rank > 0 && fields.has("index_topk")) {
+    note("index_topk: the sparse indexer is not counted");
+  }
+  if (config.quantization.has_kv_scheme) {
+    note("the checkpoint has factors for an FP8 KV cache: --kv-cache-dtype fp8 counts it so");
+  }
+  for (const std::string& pattern : config.quantization.not_understood) {
+    note(fmt::format("quantization_config: '{}' is taken to ignore no module", pattern));
+  }
+}
+
 // Products of sizes as doubles first: a hostile file must not overflow the integers.
 void require_plausible(const JsonFields& fields, const ModelConfig& config) {
   const double attention = double(config.num_heads) * double(config.head_dim);
   const double mlp = double(config.intermediate) + double(config.shared_expert_intermediate) +
                      double(config.num_experts) * double(config.expert_intermediate);
-  const double per_layer = 4 * double(config.hidden) * (attention + mlp);
+  const LatentAttention& latent = config.latent;
+  const double ranks = double(latent.q_rank) + double(latent.kv_rank) + double(latent.rope_dim);
+  const double heads = attention + double(config.num_heads) * double(latent.v_dim);
+  const double per_layer =
+      4 * double(config.hidden) * (heads + mlp + ranks) + 2 * ranks * (attention + heads);
   const double total =
       double(config.num_layers) * per_layer + 2 * double(config.hidden) * double(config.vocab);
   if (total > kMostParameters) {
@@ -318,27 +233,38 @@ Dtype read_dtype(const JsonFields& fields) {
               "use bfloat16, float16 or float32");
 }
 
-// All that sizes depend on.
-ModelConfig read_sizes(const JsonFields& fields, const Family& family) {
-  reject_unknown_sizes(fields);
+// All that sizes depend on; `root` is the whole file.
+ModelConfig read_sizes(const JsonFields& fields, const JsonFields& root,
+                       const ModelFamily& family) {
   ModelConfig config;
   config.name = fields.text_or("_name_or_path", "");
   config.hidden = fields.size("hidden_size", kLargestSize);
-  config.intermediate = fields.size("intermediate_size", kLargestSize);
+  const char* const dense = family.has(kLlama4) ? "intermediate_size_mlp" : "intermediate_size";
+  config.intermediate = fields.size(dense, kLargestSize);
   config.num_layers = fields.size("num_hidden_layers", kMostLayers);
-  config.vocab = fields.size("vocab_size", kLargestSize);
+  config.vocab = family.vocab > 0 ? fields.size_or("vocab_size", family.vocab, kLargestSize)
+                                  : fields.size("vocab_size", kLargestSize);
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", family.tied_embeddings);
-  config.dtype = read_dtype(fields);
+  config.dtype = read_dtype(fields.has("torch_dtype") || fields.has("dtype") ? fields : root);
+  config.fused_projections = family.has(kFused);
+  config.has_llama_code = family.has(kLlamaCode);
+  config.post_norms = family.has(kPostNorms);
+  config.attention_sinks = family.has(kSinks);
   read_attention(fields, family, config);
   read_biases(fields, family, config);
   read_experts(fields, family, config);
+  read_layer_windows(fields, family, config);
+  config.quantization = read_quantization(fields.has("quantization_config") ? fields : root);
+  require_short_list(fields, config);
+  read_vision(root, family, config);
+  note_ignored(fields, root, config);
   require_plausible(fields, config);
   return config;
 }
 
 // All that is needed beside the sizes to compute the model.
-void read_arithmetic(const JsonFields& fields, const Family& family, ModelConfig& config) {
-  reject_uncomputed(fields, family);
+void read_arithmetic(const JsonFields& fields, const ModelFamily& family, ModelConfig& config) {
+  reject_uncomputed(fields, family, config);
   config.max_position_embeddings =
       fields.size_or("max_position_embeddings", family.max_position_embeddings, kLargestSize);
   read_sliding_window(fields, family, config);
@@ -350,15 +276,16 @@ void read_arithmetic(const JsonFields& fields, const Family& family, ModelConfig
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view text, const std::string& file) {
-  const json root = parse_json_object(text, file, kLargestModelConfig);
-  const auto language_model = root.find("text_config");
-  const bool is_nested = language_model != root.end() && language_model->is_object();
-  const JsonFields fields(is_nested ? *language_model : root, file,
+  const json parsed = parse_json_object(text, file, kLargestModelConfig);
+  const auto language_model = parsed.find("text_config");
+  const bool is_nested = language_model != parsed.end() && language_model->is_object();
+  const JsonFields root(parsed, file);
+  const JsonFields fields(is_nested ? *language_model : parsed, file,
                           is_nested ? "text_config." : "");
-  const Family& family = family_of(fields);
-  ModelConfig config = read_sizes(fields, family);
+  const ModelFamily& family = family_of(fields);
+  ModelConfig config = read_sizes(fields, root, family);
   try {
-    if (is_nested) JsonFields(root, file).fail("text_config", "a part of a model is not computed");
+    if (is_nested) root.fail("text_config", "a part of a model is not computed");
     read_arithmetic(fields, family, config);
   } catch (const InputError& error) {
     config.not_computed = error.what();
@@ -367,7 +294,18 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
 }
 
 ModelConfig read_model_config(const std::string& path, std::string_view remedy) {
-  return parse_model_config(read_file(path, kLargestModelConfig, remedy), path);
+  ModelConfig config = parse_model_config(read_file(path, kLargestModelConfig, remedy), path);
+  const auto beside = std::filesystem::path(path).parent_path() / "hf_quant_config.json";
+  std::error_code ignored;
+  if (config.quantization.bits > 0 || !std::filesystem::is_regular_file(beside, ignored)) {
+    return config;
+  }
+  const std::string file = beside.string();
+  const json parsed = parse_json_object(read_file(file, kLargestModelConfig, remedy), file);
+  config.quantization = read_quantization(JsonFields(parsed, file));
+  config.not_computed =
+      fmt::format("{}: quantised weights are not computed: use an unquantised checkpoint", file);
+  return config;
 }
 
 void require_computed(const ModelConfig& config) {

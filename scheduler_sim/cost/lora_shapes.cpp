@@ -7,7 +7,6 @@
 #include <array>
 
 #include "reference/base/input_error.hpp"
-#include "reference/base/integers.hpp"
 #include "reference/base/text.hpp"
 
 namespace loratory::sim {
@@ -18,55 +17,30 @@ struct Module {
   bool linear;  // part of "all-linear"
 };
 
-constexpr std::array<Module, 9> kModules{{{"q_proj", "q", true},
-                                          {"k_proj", "k", true},
-                                          {"v_proj", "v", true},
-                                          {"o_proj", "o", true},
-                                          {"gate_proj", "gate", true},
-                                          {"up_proj", "up", true},
-                                          {"down_proj", "down", true},
-                                          {"embed_tokens", "embed", false},
-                                          {"lm_head", "lm_head", false}}};
+constexpr std::array<Module, 15> kModules{{
+    {"q_proj", "q", true},
+    {"k_proj", "k", true},
+    {"v_proj", "v", true},
+    {"qkv_proj", "qkv_proj", true},
+    {"q_a_proj", "q_a_proj", true},
+    {"q_b_proj", "q_b_proj", true},
+    {"kv_a_proj_with_mqa", "kv_a_proj_with_mqa", true},
+    {"kv_b_proj", "kv_b_proj", true},
+    {"o_proj", "o", true},
+    {"gate_proj", "gate", true},
+    {"up_proj", "up", true},
+    {"gate_up_proj", "gate_up_proj", true},
+    {"down_proj", "down", true},
+    {"embed_tokens", "embed", false},
+    {"lm_head", "lm_head", false},
+}};
 
 bool item_selects(std::string_view item, const Module& module) {
   return item == module.name || item == module.short_name ||
          (item == "all-linear" && module.linear);
 }
 
-ModuleShape cut_shape(ModuleShape shape, const ModelSpec& model, int tp) {
-  if (shape.name == "k_proj" || shape.name == "v_proj") {
-    shape.out = model.kv_size(tp);  // replicated heads when tp exceeds them
-  } else if (shape.cut == TpCut::column) {
-    shape.out = ceil_div<int64_t>(shape.out, tp);
-  } else if (shape.cut == TpCut::row) {
-    shape.in /= tp;
-  }
-  return shape;
-}
-
 }  // namespace
-
-std::vector<ModuleShape> module_shapes(const ModelSpec& model) {
-  const int64_t h = model.hidden, i = model.intermediate, shared = model.shared_intermediate;
-  const int64_t layers = model.num_layers;
-  const bool moe = model.num_experts > 0;
-  const int64_t mlps = layers * std::max<int64_t>(model.num_experts, 1);
-  std::vector<ModuleShape> shapes{{"q_proj", h, model.q_size(), layers, TpCut::column, 0},
-                                  {"k_proj", h, model.kv_size(), layers, TpCut::column, 0},
-                                  {"v_proj", h, model.kv_size(), layers, TpCut::column, 0},
-                                  {"o_proj", model.q_size(), h, layers, TpCut::row, 1},
-                                  {"gate_proj", h, i, mlps, TpCut::column, 2, moe},
-                                  {"up_proj", h, i, mlps, TpCut::column, 2, moe},
-                                  {"down_proj", i, h, mlps, TpCut::row, 3, moe},
-                                  {"embed_tokens", model.vocab, h, 1, TpCut::replicated, 4},
-                                  {"lm_head", h, model.vocab, 1, TpCut::column, 5}};
-  if (shared > 0) {
-    shapes.push_back({"gate_proj", h, shared, layers, TpCut::column, 6});
-    shapes.push_back({"up_proj", h, shared, layers, TpCut::column, 6});
-    shapes.push_back({"down_proj", shared, h, layers, TpCut::row, 7});
-  }
-  return shapes;
-}
 
 LoraTargets::LoraTargets(std::string_view list) {
   const std::vector<std::string_view> items = split(list, ',');
@@ -74,14 +48,19 @@ LoraTargets::LoraTargets(std::string_view list) {
     const bool known = std::ranges::any_of(
         kModules, [item](const Module& module) { return item_selects(item, module); });
     if (known) continue;
+    std::vector<std::string_view> names;
+    for (const Module& module : kModules) names.push_back(module.name);
     throw InputError("--target-modules", fmt::format("unknown module '{}'", item),
-                     "use all-linear or a comma list of q_proj, k_proj, v_proj, o_proj, "
-                     "gate_proj, up_proj, down_proj, embed_tokens, lm_head");
+                     fmt::format("use all-linear or a comma list of {}", fmt::join(names, ", ")));
   }
   for (const Module& module : kModules) {
     const bool selected = std::ranges::any_of(
         items, [&module](std::string_view item) { return item_selects(item, module); });
     if (selected) names_.push_back(module.name);
+    const bool named = std::ranges::any_of(items, [&module](std::string_view item) {
+      return item != "all-linear" && item_selects(item, module);
+    });
+    if (named) given_.push_back(module.name);
   }
 }
 
@@ -91,10 +70,23 @@ bool LoraTargets::contains(std::string_view module) const {
 
 std::string LoraTargets::to_string() const { return fmt::format("{}", fmt::join(names_, ",")); }
 
+void LoraTargets::require_modules_of(const ModelSpec& model) const {
+  const std::vector<ModuleShape> shapes = module_shapes(model);
+  for (const std::string_view name : given_) {
+    if (std::ranges::find(shapes, name, &ModuleShape::name) != shapes.end()) continue;
+    std::vector<std::string_view> modules;
+    for (const ModuleShape& shape : shapes) {
+      if (std::ranges::find(modules, shape.name) == modules.end()) modules.push_back(shape.name);
+    }
+    throw InputError("--target-modules", fmt::format("{} has no module '{}'", model.name, name),
+                     fmt::format("it has {}", fmt::join(modules, ", ")));
+  }
+}
+
 std::vector<ModuleShape> lora_shapes(const ModelSpec& model, const LoraTargets& targets, int tp) {
   std::vector<ModuleShape> shapes;
-  for (const ModuleShape& shape : module_shapes(model)) {
-    if (targets.contains(shape.name)) shapes.push_back(cut_shape(shape, model, tp));
+  for (const ModuleShape& shape : cut_module_shapes(model, tp)) {
+    if (targets.contains(shape.name)) shapes.push_back(shape);
   }
   return shapes;
 }

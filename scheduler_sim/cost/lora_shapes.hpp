@@ -6,28 +6,12 @@
 #include <vector>
 
 #include "scheduler_sim/cost/model_spec.hpp"
+#include "scheduler_sim/cost/module_shapes.hpp"
 
 namespace loratory::sim {
 
-/// How tensor parallelism cuts a linear layer: its output (column), its input (row), or its
-/// vocabulary (embed_tokens keeps the low-rank matrices whole, lm_head cuts its B).
-enum class TpCut : uint8_t { column, row, replicated };
-
-/// A linear module of the model: `count` of them, each [out, in].
-struct ModuleShape {
-  std::string_view name;  ///< PEFT's name without the path: "q_proj"
-  int64_t in = 0;
-  int64_t out = 0;
-  int64_t count = 0;  ///< layers (x experts)
-  TpCut cut = TpCut::column;
-  int group = 0;           ///< modules of one group run as one packed layer (q|k|v, gate|up)
-  bool is_expert = false;  ///< `count` layers x experts, of which a token uses a few
-};
-
-/// The modules of `model` that adapters may target, whole (tp = 1).
-std::vector<ModuleShape> module_shapes(const ModelSpec& model);
-
-/// Which modules adapters target. Default "all-linear": q, k, v, o, gate, up, down.
+/// Which modules adapters target. Default "all-linear": every linear layer of the decoder, which is
+/// q, k, v, o, gate, up, down on most models.
 class LoraTargets {
  public:
   LoraTargets() : LoraTargets(std::string_view("all-linear")) {}
@@ -37,9 +21,12 @@ class LoraTargets {
 
   bool contains(std::string_view module) const;
   std::string to_string() const;
+  /// Throws InputError if the model lacks a module that was given by name.
+  void require_modules_of(const ModelSpec& model) const;
 
  private:
-  std::vector<std::string_view> names_;  // in the order of module_shapes, no duplicates
+  std::vector<std::string_view> names_;  // in the order of kModules, no duplicates
+  std::vector<std::string_view> given_;  // of those, what was named and not part of "all-linear"
 };
 
 /// The targeted modules of `model` as one of `tp` GPUs holds them: matrices A [r, in] and

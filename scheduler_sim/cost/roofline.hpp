@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
@@ -64,7 +65,17 @@ class RooflineModel final : public StepTimeModel {
   double lora_ns(const BatchShape& shape) const;
   double grid_ns(int64_t num_tokens) const;
   double allreduce_ns(const BatchShape& shape) const;
+  void add_dense_costs(const ModelSpec& model, const GpuSpec& gpu);
+  void add_attention_costs(const ModelSpec& model, double byte_ns, double flop_ns);
   void add_lora_costs(const ModelSpec& model, double byte_ns, double flop_ns);
+
+  // Of all layers that are alike, in nanoseconds.
+  struct AttentionCost {
+    double window = 0;      // entries that a query sees at most; 0 = all
+    double pair_ns = 0;     // of a (query, key) pair in prefill
+    double context_ns = 0;  // to read one entry
+    double decode_ns = 0;   // of one entry in decode
+  };
 
   RooflineOptions options_;
   double num_layers_ = 0;
@@ -74,8 +85,7 @@ class RooflineModel final : public StepTimeModel {
   double num_experts_ = 0, experts_per_token_ = 0;
   double token_flops_ns_ = 0;
   double token_activation_ns_ = 0;
-  double pair_flops_ns_ = 0;
-  double context_ns_ = 0;
+  std::vector<AttentionCost> attention_;
   double lm_head_ns_ = 0;
   double sample_flops_ns_ = 0, sample_bytes_ns_ = 0;
   double rank_bytes_ns_ = 0;

@@ -206,7 +206,8 @@ TEST(ModelConfig, NamesFileKeyAndRule) {
       {{{"tie_word_embeddings", 1}}, "tie_word_embeddings: must be true or false"},
       {{{"hidden_act", "gelu"}}, "hidden_act: only silu"},
       {{{"hidden_act", 3}}, "hidden_act: must be a string"},
-      {{{"quantization_config", json::object()}}, "quantization_config: is not supported"},
+      {{{"quantization_config", json::object()}},
+       "quantization_config.quant_method: '' is not supported"},
       {{{"layer_types", {"full_attention", "sliding_attention"}}}, "layer_types: only"},
       {{{"layer_types", 3}}, "layer_types: only"},
       {{{"eos_token_id", 100}}, "eos_token_id: must be an integer from 0 to 99"},
@@ -262,7 +263,7 @@ TEST(ModelConfig, SlidingWindows) {
   EXPECT_EQ(window("qwen3", {{"use_sliding_window", true}, {"sliding_window", 8}}), 8);
   EXPECT_EQ(window("qwen3", {{"use_sliding_window", true}, {"sliding_window", nullptr}}), 0);
   EXPECT_EQ(window("llama", {{"sliding_window", 8}}), 0);
-  const json mixed{"full_attention", "sliding_attention"};
+  const json mixed{"full_attention", "sliding_attention", "full_attention"};
   EXPECT_EQ(window("qwen2", {{"use_sliding_window", true}, {"layer_types", mixed}}), 4096);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/cost/lora_shapes.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -137,12 +138,17 @@ TEST(ModelSpecOf, TheSharedExpertIsCounted) {
   EXPECT_EQ(model.num_parameters(), 14'315'784'192);
 }
 
-TEST(ModelSpecOf, MixedDenseAndExpertLayersAreRefused) {
+TEST(ModelSpecOf, DenseLayersAmongExpertLayers) {
   const std::string mixed =
       with(with(kMixtral, "mixtral", "qwen3_moe"), "\"vocab_size\"",
            "\"moe_intermediate_size\": 768, \"mlp_only_layers\": [3], \"vocab_size\"");
-  EXPECT_EQ(error_of(mixed),
-            "config.json: mlp_only_layers: mixed dense and expert layers are not modelled");
+  const ModelSpec all = spec_of(with(mixed, "[3]", "[]")), one_dense = spec_of(mixed);
+  EXPECT_EQ(one_dense.num_dense_layers, 1);
+  const int64_t experts = 8 * (3 * 4096 * 768 + 4096), dense = 3 * 4096 * 14336;
+  EXPECT_EQ(one_dense.num_parameters() - all.num_parameters(), dense - experts);
+  EXPECT_EQ(lora_parameters_per_rank(one_dense, LoraTargets("up")) -
+                lora_parameters_per_rank(all, LoraTargets("up")),
+            (4096 + 14336) - 8 * (4096 + 768));
 }
 
 TEST(ModelSpecOf, ErrorsNameFileAndKey) {

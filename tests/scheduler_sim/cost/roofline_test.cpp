@@ -130,6 +130,7 @@ TEST(Roofline, TheSharedExpertIsReadInEveryStep) {
   routed.experts_per_token = 2;
   ModelSpec shared = routed;
   shared.shared_intermediate = 5632;
+  shared.shared_gate = true;
   const double weights = 32 * (3.0 * 4096 * 5632 + 4096) * 2 / kBytesPerNs;
   const double activation = 32 * 3.0 * 5632 * 2 / kBytesPerNs;
   const RooflineModel without(routed, gpu(), {}), with(shared, gpu(), {});
@@ -171,6 +172,51 @@ TEST(Roofline, AStepLastsAtLeastOneNanosecond) {
   EXPECT_EQ(round_step_ns(std::numeric_limits<double>::quiet_NaN()), 1);
   EXPECT_EQ(round_step_ns(2.5), 3);
   EXPECT_EQ(round_step_ns(std::numeric_limits<double>::infinity()), 1'000'000'000'000'000);
+}
+
+TEST(Roofline, LayersWithAWindowReadNoMoreThanIt) {
+  ModelSpec windowed = load_model_spec("Llama-3.1-8B");
+  windowed.windows = {{1000, 24}};
+  const RooflineModel full = model(), some(windowed, gpu(), {});
+  EXPECT_EQ(some.parts(decode(4, 900)).attention, full.parts(decode(4, 900)).attention);
+  EXPECT_NEAR(some.parts(decode(4, 3000)).attention,
+              full.parts(decode(4, 3000)).attention * (8 * 3000 + 24 * 1000) / (32 * 3000.0), 1);
+  // The newest query of each of 4,000 tokens sees 1,000 keys.
+  const double pair_ns = 4 * 4096 / (gpu().flops * 0.5) * 1e9;
+  EXPECT_NEAR(some.parts(prefill(4000)).attention,
+              (8 * 4000 * 4001 / 2.0 + 24 * 4000 * 1000.0) * pair_ns, 1);
+}
+
+TEST(Roofline, Fp8WeightsHalveTheirBytesAndDoubleTheRate) {
+  ModelSpec fp8 = load_model_spec("Llama-3.1-8B");
+  apply_dtypes(fp8, "fp8", "fp8");
+  GpuSpec card = gpu();
+  const RooflineModel emulated(fp8, card, {});
+  card.fp8_flops = 2 * card.flops;
+  const RooflineModel native(fp8, card, {});
+  const double activation = 32 * (4 * 4096.0 + 3 * 14336.0) * 2 / kBytesPerNs;
+  EXPECT_NEAR(native.parts(decode(1, 0)).dense, kLayerWeights / kBytesPerNs + activation, 1);
+  EXPECT_EQ(native.parts(decode(9, 99)).attention, model().parts(decode(9, 99)).attention / 2);
+  const double compute = 2 * kLayerWeights * 2048 / kFlopsPerNs;
+  EXPECT_NEAR(emulated.parts(prefill(2048)).dense, compute + 2048 * activation, 100);
+  EXPECT_NEAR(native.parts(prefill(2048)).dense, compute / 2 + 2048 * activation, 100);
+}
+
+// DeepSeek-V2-Lite: in decode 16 heads share the 576 numbers of a token; 256 heads would compute.
+TEST(Roofline, LatentAttentionReadsTheCompressedKv) {
+  ModelSpec lite = load_model_spec("Llama-3.1-8B");
+  lite.latent = {.kv_rank = 512, .q_rank = 0, .nope_dim = 128, .rope_dim = 64, .v_dim = 128};
+  lite.num_heads = lite.num_kv_heads = 16;
+  lite.head_dim = 192;
+  const RooflineModel few(lite, gpu(), {});
+  EXPECT_NEAR(few.parts(decode(1, 1000)).attention, 1000 * 32 * 576 * 2 / kBytesPerNs, 1);
+  lite.num_heads = lite.num_kv_heads = 256;
+  const RooflineModel many(lite, gpu(), {});
+  const double flops = 2.0 * 256 * (512 + 64 + 512);
+  EXPECT_NEAR(many.parts(decode(1, 1000)).attention, 1000 * 32 * flops / (gpu().flops * 0.5) * 1e9,
+              1);
+  EXPECT_NEAR(many.parts(prefill(1000)).attention,
+              32 * 500500 * 2.0 * 256 * (192 + 128) / (gpu().flops * 0.5) * 1e9, 1);
 }
 
 }  // namespace
