@@ -6,9 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cmake --preset release >/dev/null
-cmake --build --preset release --target simulator_bench trace_reading_bench
+cmake --build --preset release --target simulator_bench fleet_bench trace_reading_bench
 name="bench/results/cpu-$(date -u +%Y-%m-%d)-$(git rev-parse --short HEAD)"
-for bench in simulator trace_reading; do
+for bench in simulator fleet trace_reading; do
   "build/release/bench/${bench}_bench" --benchmark_repetitions=3 \
     --benchmark_report_aggregates_only=true --benchmark_out_format=json \
     --benchmark_out="$name-$bench.json" --benchmark_context=commit="$(git rev-parse HEAD)"

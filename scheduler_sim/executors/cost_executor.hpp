@@ -28,8 +28,11 @@ class CostExecutor final : public Executor {
   StepResult end_step(const StepPlan& plan, const Scheduler& scheduler) override;
 
   // --- for fast mode ------------------------------------------------------------------------
-  /// Of the last step that began.
+  /// Of the last step that began or was skipped.
   const BatchShape& shape() const { return shape_; }
+  void skip_steps(int64_t num_steps) {
+    shape_.decode_context_tokens += num_steps * shape_.num_seqs;
+  }
   int64_t step_ns(const BatchShape& shape) const { return model_.step_ns(shape); }
   /// The same rows one decode step later: every one of them reads one KV entry more.
   static void move_one_step(BatchShape& shape) { shape.decode_context_tokens += shape.num_seqs; }

@@ -172,6 +172,17 @@ void MetricsCollector::sample(const Scheduler& scheduler, int64_t now_ns) {
                        int64_t(scheduler.blocks().num_referenced())});
 }
 
+void MetricsCollector::absorb(const MetricsCollector& other, std::span<const size_t> indices) {
+  for (size_t i = 0; i < other.records_.size(); ++i) records_[indices[i]] = other.records_[i];
+  itl_.add(other.itl_);
+  busy_ns_ += other.busy_ns_, sum_seqs_ += other.sum_seqs_, num_steps_ += other.num_steps_;
+  end_ns_ = std::max(end_ns_, other.end_ns_);
+  num_preemptions_ += other.num_preemptions_, num_drains_ += other.num_drains_;
+  max_waiting_ = std::max(max_waiting_, other.max_waiting_);
+  loads_ += other.loads_, load_bytes_ += other.load_bytes_;
+  copies_ += other.copies_, copy_bytes_ += other.copy_bytes_;
+}
+
 void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block_size,
                             bool keep_details) {
   result.num_requests = int64_t(records_.size());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -46,6 +47,12 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   /// that do not depend on how regular steps are run.
   void sample(const Scheduler& scheduler, int64_t now_ns);
   void on_commit(const Scheduler& scheduler, int64_t now_ns) override;
+
+  /// Adds what another engine's collector has seen: its request i is request `indices[i]` here.
+  /// The timeline and the slots are of one engine and stay with it.
+  void absorb(const MetricsCollector& other, std::span<const size_t> indices);
+  /// Samples of the timeline are at least so far apart.
+  int64_t sample_every_ns() const { return sample_every_ns_; }
 
   /// Fills the metrics of `result` from what was collected. `keep_details` also fills the CDFs,
   /// the timeline, the slot spans and the request records.

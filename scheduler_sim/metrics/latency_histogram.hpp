@@ -18,6 +18,12 @@ class LatencyHistogram {
     total_ += count;
     sum_ns_ += ns * count;
   }
+  void add(const LatencyHistogram& other) {
+    counts_.resize(std::max(counts_.size(), other.counts_.size()), 0);
+    for (size_t i = 0; i < other.counts_.size(); ++i) counts_[i] += other.counts_[i];
+    total_ += other.total_;
+    sum_ns_ += other.sum_ns_;
+  }
   int64_t total() const { return total_; }
   double mean_ns() const { return total_ == 0 ? 0 : double(sum_ns_) / double(total_); }
   /// The value below which a share `q` of the counts lies; 0 if empty.

@@ -51,6 +51,31 @@ struct SlotSpan {
   uint16_t slot = 0;
 };
 
+/// One engine of a fleet: its share of the requests, and how they went there.
+struct ReplicaResult {
+  int64_t num_requests = 0;
+  int64_t num_adapters = 0;  ///< distinct, that its requests asked for
+  double slo_attainment = 0;
+  double p50_ttft_ms = 0, slo_ttft_ms = 0, slo_tpot_ms = 0;
+  double adapter_gpu_hit_ratio = 0;
+  int64_t adapter_copies = 0;
+  double prefix_hit_ratio_tokens = 0;
+  int64_t num_preemptions = 0;
+  int64_t max_waiting = 0;
+  double gpu_busy_s = 0;  ///< time in steps
+  std::string event_log_hash;
+};
+
+/// Engines of one configuration behind a router; the default is one engine and no router.
+struct FleetSummary {
+  int32_t num_replicas = 1;
+  int32_t num_gpus = 1;                     ///< replicas x tp
+  std::string router;                       ///< empty: one engine alone
+  double gpu_hours_per_million_tokens = 0;  ///< prompt and output tokens of completed requests
+  double usd_per_million_tokens = 0;        ///< 0 = no price was given
+  std::vector<ReplicaResult> replicas;
+};
+
 /// One configuration, replayed. The names are those of results.json.
 struct ConfigResult {
   int32_t max_loras = 0;
@@ -91,6 +116,7 @@ struct ConfigResult {
   double gpu_busy_fraction = 0;  ///< step time / duration
   int64_t max_waiting = 0;
 
+  FleetSummary fleet;  ///< everything above is of the whole fleet, `memory` of one replica
   MemorySplit memory;
   std::string event_log_hash;  ///< 16 hex digits
 

@@ -35,6 +35,7 @@ void SimulatedEngine::register_adapters() {
                                      config_.adapter_bytes[i], /*replace=*/false, now_ns);
       LORATORY_ASSERT(added.status == RegisterStatus::ok, "names of a trace's adapters are unique");
       uids_.push_back(added.uid);
+      LORATORY_ASSERT(uids_.back() == uids_.front() + i, "uids count up");
       metrics_.on_registered(i, uids_.back());
     }
   });
@@ -50,10 +51,15 @@ void SimulatedEngine::advance_to(const Moment& until) {
 
 // --- calls ----------------------------------------------------------------------------------
 
-// What was left ahead is settled: the step that is in flight at the time of the call is planned.
+// What was left ahead is settled: of the steps that the call puts an end to, only the one that is
+// in flight is left to plan.
 void SimulatedEngine::prepare_call(int64_t time_ns, Phase phase) {
-  if (!ahead_.empty()) advance_to({time_ns, phase});
   quiet_until_ns_ = time_ns;
+  if (ahead_.empty()) return;
+  take_steps_ahead(time_ns);
+  ahead_.clear();
+  while (loop_.advance({time_ns, phase})) {
+  }
 }
 
 void SimulatedEngine::arrive(uint64_t id, const TraceRequest& request) {
@@ -156,8 +162,12 @@ void SimulatedEngine::skip_regular_steps(int64_t until_ns) {
     metrics_.on_regular_step(num_seqs, step_ns);
     end_ns += step_ns;
   });
-  if (num_steps == 0) return;
+  if (num_steps > 0) end_regular_steps(num_steps, end_ns);
+}
+
+void SimulatedEngine::end_regular_steps(int64_t num_steps, int64_t end_ns) {
   metrics_.on_regular_steps_end(end_ns);
+  executor_.skip_steps(num_steps);
   loop_.skip_steps(num_steps, end_ns);
 }
 
@@ -194,8 +204,7 @@ void SimulatedEngine::take_steps_ahead(int64_t until_ns) {
     end_ns = next_ns;
   }
   ahead_.erase(ahead_.begin(), ahead_.begin() + num_steps);
-  metrics_.on_regular_steps_end(end_ns);
-  loop_.skip_steps(num_steps, end_ns);
+  end_regular_steps(num_steps, end_ns);
 }
 
 uint32_t SimulatedEngine::num_blocks_at(int64_t time_ns) const {

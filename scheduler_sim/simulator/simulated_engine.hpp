@@ -59,9 +59,15 @@ class SimulatedEngine {
 
   const EventLog& log() const { return log_; }
   MetricsCollector& metrics() { return metrics_; }
+  const MetricsCollector& metrics() const { return metrics_; }
   const Scheduler& scheduler() const { return loop_.scheduler(); }
   /// kBaseUid for the base model.
   Uid uid_of(AdapterIndex adapter) const;
+  /// kBaseModel for kBaseRef.
+  AdapterIndex adapter_of(AdapterRef ref) const {
+    if (ref == kBaseRef) return kBaseModel;
+    return AdapterIndex(scheduler().residency().uid(ref) - uids_.front());
+  }
 
  private:
   void register_adapters();
@@ -69,6 +75,7 @@ class SimulatedEngine {
   void skip_regular_steps(int64_t until_ns);
   template <typename OnStep>
   int64_t walk_regular_steps(int64_t until_ns, OnStep on_step);
+  void end_regular_steps(int64_t num_steps, int64_t end_ns);
   bool look_ahead(const Moment& until);
   void take_steps_ahead(int64_t until_ns);
   RequestSpec spec_of(uint64_t id, const TraceRequest& request);

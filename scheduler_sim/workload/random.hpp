@@ -16,6 +16,7 @@ enum class Purpose : uint32_t {
   system_prompts = 6,
   turns = 7,
   think_times = 8,
+  routing = 9,
 };
 
 /// Random numbers without state: value = f(seed, stream, index).
