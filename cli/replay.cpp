@@ -9,6 +9,7 @@
 #include "cli/engine.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
+#include "cli/fleet_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/size_list.hpp"
@@ -28,6 +29,7 @@ struct ReplayOptions {
   WorkloadOptions workload;
   SystemOptions system;
   OutputOptions outputs;
+  FleetFlags fleet;
   sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
   int32_t max_loras = 8;
   int32_t max_cpu_loras = 0;  // 0 = 4 x max_loras
@@ -35,6 +37,16 @@ struct ReplayOptions {
   bool stepwise = false;
   std::string event_log;
 };
+
+// Of a fleet: replica by replica, whose number comes first in a line.
+void write_event_log(std::ostream& out, const sim::ReplayOutput& output) {
+  sim::EventLog::write_text(out, output.decisions);
+  for (size_t replica = 0; replica < output.replica_decisions.size(); ++replica) {
+    for (const sim::Decision& d : output.replica_decisions[replica]) {
+      out << replica << ' ' << sim::EventLog::line_of(d) << '\n';
+    }
+  }
+}
 
 void run(const CLI::App& command, const ReplayOptions& options) {
   OutputFiles files(input_files(command, options.workload, options.system));
@@ -44,6 +56,7 @@ void run(const CLI::App& command, const ReplayOptions& options) {
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
   engine.forced_kv_blocks = options.kv_blocks;
+  apply_fleet(engine, options.fleet, options.workload.seed);
   const int32_t cpu = options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * options.max_loras;
   if (cpu < options.max_loras) {
     throw InputError("--max-cpu-loras", "must be at least --max-loras",
@@ -54,6 +67,10 @@ void run(const CLI::App& command, const ReplayOptions& options) {
         "--pin",
         fmt::format("{} pinned adapters fill {} slots", engine.pins.size(), options.max_loras),
         "one slot must stay free for the others: raise --max-loras");
+  }
+  if (options.fleet.is_auto()) {
+    engine.fleet->num_replicas =
+        find_replicas({trace}, engine, {options.max_loras, cpu}, options.slo, options.fleet);
   }
   const auto detail =
       options.event_log.empty() ? sim::ReplayDetail::details : sim::ReplayDetail::decisions;
@@ -72,8 +89,9 @@ void run(const CLI::App& command, const ReplayOptions& options) {
   result.slo = options.slo;
   result.configs.push_back(std::move(output.result));
   std::fputs(sim::replay_console(result).c_str(), files.table());
+  std::fputs(sim::fleet_console(result).c_str(), files.table());
   write_outputs(files, result, trace);
-  if (auto* out = files.find("--event-log")) sim::EventLog::write_text(*out, output.decisions);
+  if (auto* out = files.find("--event-log")) write_event_log(*out, output);
   files.commit();
   end_with(exit_code_of(result));
 }
@@ -95,6 +113,7 @@ void add_replay(CLI::App& app) {
                    "Run every step one by one (same event log, slower)");
   command.add_option("--event-log", options->event_log, "Write every decision as a line of text");
   add_slo_options(command, options->slo);
+  add_fleet_options(command, options->fleet);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);
   command.final_callback([&command, options] { run(command, *options); });

@@ -10,6 +10,7 @@
 #include "cli/engine.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
+#include "cli/fleet_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
@@ -27,6 +28,7 @@ struct SizeOptions {
   WorkloadOptions workload;
   SystemOptions system;
   OutputOptions outputs;
+  FleetFlags fleet;
   sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
   std::string max_loras = "auto";
   std::string max_cpu_loras;
@@ -84,9 +86,15 @@ void run(const CLI::App& command, const SizeOptions& options) {
   open_outputs(files, options.outputs);
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();
-  const sim::EngineSpec engine = make_engine(options.system, trace);
+  sim::EngineSpec engine = make_engine(options.system, trace);
+  apply_fleet(engine, options.fleet, options.workload.seed);
   sweep.slo = options.slo;
   sweep.num_threads = options.num_threads;
+  std::vector<sim::ConfigResult> fleets;
+  if (options.fleet.is_auto()) {
+    fleets = find_fleets(traces, engine, sweep, options.fleet);
+    engine.fleet->num_replicas = replicas_of_cheapest(fleets);
+  }
   sim::SizeResult result;
   {
     Progress progress("replaying");
@@ -99,8 +107,10 @@ void run(const CLI::App& command, const SizeOptions& options) {
   for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
   result.workload.adapters = describe_adapters(trace, options.workload);
   result.workload.cost_model = describe_cost_model(options.system);
+  result.fleets = std::move(fleets);
   std::FILE* const table = files.table();
   std::fputs(sim::size_console(result, isatty(fileno(table)) == 1).c_str(), table);
+  std::fputs(sim::fleet_console(result).c_str(), table);
   write_outputs(files, result, trace);
   files.commit();
   end_with(exit_code_of(result));
@@ -126,6 +136,7 @@ void add_size(CLI::App& app) {
   add_number(command, "--threads", options->num_threads, {0, 1024},
              "Parallel replays, 0 = all cores");
   add_slo_options(command, options->slo);
+  add_fleet_options(command, options->fleet);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);
   command.final_callback([&command, options] { run(command, *options); });

@@ -11,7 +11,7 @@ MetricsScrapes::MetricsScrapes(int32_t num_replicas, size_t num_adapters, int64_
       metrics_(size_t(num_replicas)),
       num_decisions_(size_t(num_replicas), 0),
       in_use_(size_t(num_replicas)),
-      uses_(size_t(num_replicas) * num_adapters, 0) {}
+      num_adapters_(num_adapters) {}
 
 // Scrape k * n + r is that of replica r in interval k.
 int64_t MetricsScrapes::time_of(int64_t scrape) const {
@@ -36,6 +36,11 @@ void MetricsScrapes::take_due(int64_t now_ns, std::deque<Replica>& replicas) {
     take(time_ns, int32_t(i % n), replica.engine());
   }
   num_taken_ = due;
+}
+
+AdapterUse MetricsScrapes::use_of(AdapterIndex adapter, int32_t replica) const {
+  if (uses_.empty()) return AdapterUse::none;
+  return AdapterUse(uses_[size_t{adapter} * metrics_.size() + size_t(replica)]);
 }
 
 void MetricsScrapes::take(int64_t time_ns, int32_t replica, const SimulatedEngine& engine) {
@@ -72,6 +77,7 @@ void MetricsScrapes::take_adapters(int32_t replica, const SimulatedEngine& engin
 // 1 if this is new.
 int32_t MetricsScrapes::add_use(AdapterIndex adapter, int32_t replica, AdapterUse use) {
   if (adapter == kBaseModel) return 0;
+  if (uses_.empty()) uses_.resize(metrics_.size() * num_adapters_, 0);
   uint8_t& uses = uses_[size_t{adapter} * metrics_.size() + size_t(replica)];
   if ((uses & uint8_t(use)) != 0) return 0;
   if (uses == 0) in_use_[size_t(replica)].push_back(adapter);

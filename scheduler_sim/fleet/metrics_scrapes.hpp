@@ -27,9 +27,7 @@ class MetricsScrapes {
 
   const std::vector<EndpointMetrics>& metrics() const { return metrics_; }
   uint64_t num_changes() const { return num_changes_; }
-  FleetView::AdapterUse use_of(AdapterIndex adapter, int32_t replica) const {
-    return FleetView::AdapterUse(uses_[size_t{adapter} * metrics_.size() + size_t(replica)]);
-  }
+  FleetView::AdapterUse use_of(AdapterIndex adapter, int32_t replica) const;
 
  private:
   int64_t num_due(int64_t now_ns) const;
@@ -43,7 +41,8 @@ class MetricsScrapes {
   std::vector<EndpointMetrics> metrics_;  // by replica
   std::vector<uint64_t> num_decisions_;   // by replica, when its adapters were noted
   std::vector<std::vector<AdapterIndex>> in_use_;  // by replica: those with an entry in uses_
-  std::vector<uint8_t> uses_;                      // by adapter, then replica
+  size_t num_adapters_;
+  std::vector<uint8_t> uses_;  // by adapter, then replica; empty until there is one
   uint64_t num_changes_ = 0;
 };
 

@@ -61,6 +61,15 @@ void visit_engine(const ConfigResult& c, Visit& visit) {
 }
 
 template <class Visit>
+void visit_fleet(const FleetSummary& fleet, Visit& visit) {
+  visit("num_replicas", fleet.num_replicas);
+  visit("num_gpus", fleet.num_gpus);
+  visit("router", fleet.router);
+  visit("gpu_hours_per_million_tokens", fleet.gpu_hours_per_million_tokens);
+  visit("usd_per_million_tokens", fleet.usd_per_million_tokens);
+}
+
+template <class Visit>
 void visit_memory(const MemorySplit& memory, Visit& visit) {
   visit("hbm_bytes", memory.hbm_bytes);
   visit("weights_bytes", memory.weights_bytes);
@@ -82,6 +91,7 @@ void visit_fields(const ConfigResult& c, Visit visit) {
   visit_latency("queue", c.queue, visit);
   visit_caches(c, visit);
   visit_engine(c, visit);
+  visit_fleet(c.fleet, visit);
   visit_memory(c.memory, visit);
   visit("event_log_hash", c.event_log_hash);
 }

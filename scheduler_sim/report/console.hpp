@@ -15,4 +15,8 @@ std::string size_console(const SizeResult& result, bool colour);
 /// What `replay` prints: one configuration in the manner of `vllm bench serve`, 50 columns.
 std::string replay_console(const SizeResult& result);
 
+/// What follows it where there is a fleet or a price: cost per configuration, one row a replica.
+/// Empty otherwise.
+std::string fleet_console(const SizeResult& result);
+
 }  // namespace loratory::sim

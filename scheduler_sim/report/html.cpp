@@ -48,7 +48,7 @@ void write_html(std::ostream& out, const SizeResult& result,
                 std::span<const TraceAdapter> adapters) {
   write_head(out, result);
   out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
-  out << report::configs_section(result);
+  out << report::configs_section(result) << report::fleet_section(result);
   write_figures(
       out, "trade-off", "The trade-off",
       "With too few slots, requests wait for adapters; with too many, the KV cache is too small.",

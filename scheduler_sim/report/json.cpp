@@ -48,9 +48,30 @@ Json slo_object(const Slo& slo) {
           {"percentile", slo.percentile}};
 }
 
+Json replicas_array(const std::vector<ReplicaResult>& replicas) {
+  Json array = Json::array();
+  for (const ReplicaResult& r : replicas) {
+    array.push_back({{"num_requests", r.num_requests},
+                     {"num_adapters", r.num_adapters},
+                     {"slo_attainment", r.slo_attainment},
+                     {"p50_ttft_ms", r.p50_ttft_ms},
+                     {"slo_ttft_ms", r.slo_ttft_ms},
+                     {"slo_tpot_ms", r.slo_tpot_ms},
+                     {"adapter_gpu_hit_ratio", r.adapter_gpu_hit_ratio},
+                     {"adapter_copies", r.adapter_copies},
+                     {"prefix_hit_ratio_tokens", r.prefix_hit_ratio_tokens},
+                     {"num_preemptions", r.num_preemptions},
+                     {"max_waiting", r.max_waiting},
+                     {"gpu_busy_s", r.gpu_busy_s},
+                     {"event_log_hash", r.event_log_hash}});
+  }
+  return array;
+}
+
 Json config_object(const ConfigResult& config) {
   Json object;
   visit_fields(config, [&](const auto& name, const auto& value) { object[name] = value; });
+  if (!config.fleet.replicas.empty()) object["replicas"] = replicas_array(config.fleet.replicas);
   if (!config.ttft_cdf_ms.empty()) object["ttft_cdf_ms"] = config.ttft_cdf_ms;
   if (!config.tpot_cdf_ms.empty()) object["tpot_cdf_ms"] = config.tpot_cdf_ms;
   return object;
@@ -107,6 +128,7 @@ Json sweep_object(const SizeResult& result) {
     add_if_known(config, "ttft_max_ms", result.ttft_max_ms, i);
     json["configs"].push_back(std::move(config));
   }
+  for (const ConfigResult& fleet : result.fleets) json["fleets"].push_back(config_object(fleet));
   json["miss_ratio_curves"] = curves_array(result.miss_ratio_curves);
   return json;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "scheduler_sim/simulator/simulator.hpp"
+#include "scheduler_sim/sizing/fleet_replay.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 
 namespace loratory::sim {
@@ -61,6 +62,19 @@ std::string verdict_of(const ConfigResult& r, const Slo& slo) {
                      cause_of(r, slo, ttft_missed));
 }
 
+void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& config,
+               const StepTimeModel& step_time, const EngineSpec& engine, const Slo& slo,
+               bool keep_details) {
+  Simulator simulator(trace, config, step_time);
+  for (const AdapterIndex adapter : engine.pins) {
+    simulator.schedule({0, ScheduledOp::Kind::pin, adapter});
+  }
+  simulator.run();
+  simulator.metrics().fill(out.result, slo, config.scheduler.block_size, keep_details);
+  out.result.event_log_hash = simulator.log().hash();
+  out.decisions = simulator.log().decisions();
+}
+
 }  // namespace
 
 bool meets_slo(const ConfigResult& result, const Slo& slo) {
@@ -88,17 +102,15 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   SimulationConfig config = simulation_config(trace, engine, point, result.memory.kv_blocks);
   config.keep_log = detail == ReplayDetail::decisions;
   const auto step_time = engine.make_step_time(point.max_loras);
-  Simulator simulator(trace, config, *step_time);
-  for (const AdapterIndex adapter : engine.pins) {
-    simulator.schedule({0, ScheduledOp::Kind::pin, adapter});
+  const bool keep_details = detail != ReplayDetail::metrics;
+  if (engine.fleet) {
+    run_fleet(out, trace, config, *step_time, engine, slo, keep_details);
+  } else {
+    run_alone(out, trace, config, *step_time, engine, slo, keep_details);
   }
-  simulator.run();
-  simulator.metrics().fill(result, slo, config.scheduler.block_size,
-                           detail != ReplayDetail::metrics);
-  result.event_log_hash = simulator.log().hash();
+  fill_cost(result, engine);
   result.meets_slo = meets_slo(result, slo);
   result.verdict = verdict_of(result, slo);
-  out.decisions = simulator.log().decisions();
   return out;
 }
 

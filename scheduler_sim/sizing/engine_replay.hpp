@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
@@ -10,6 +11,7 @@
 #include "scheduler_sim/cost/model_spec.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
+#include "scheduler_sim/fleet/fleet.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
@@ -30,6 +32,8 @@ struct EngineSpec {
   std::vector<AdapterIndex> pins;
   uint32_t forced_kv_blocks = 0;  ///< > 0: this many KV blocks, whatever memory allows
   bool fast = true;
+  std::optional<FleetOptions> fleet;  ///< several engines behind a router; none: one engine alone
+  double gpu_hour_usd = 0;            ///< of one GPU; 0 = not known
 };
 
 struct EnginePoint {
@@ -41,6 +45,7 @@ struct EnginePoint {
 struct ReplayOutput {
   ConfigResult result;
   std::vector<Decision> decisions;
+  std::vector<std::vector<Decision>> replica_decisions;  ///< in their place, of a fleet
 };
 
 enum class ReplayDetail : uint8_t { metrics, details, decisions };

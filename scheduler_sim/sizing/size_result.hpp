@@ -52,6 +52,9 @@ struct SizeResult {
   std::string reason;        ///< one sentence: why this one
   std::string next_limit;    ///< one sentence: what limits next
   std::vector<MissRatioCurve> miss_ratio_curves;
+  /// Of `--replicas auto`: for each max_loras the fewest replicas; `configs` have as many as the
+  /// cheapest of them.
+  std::vector<ConfigResult> fleets;
 };
 
 }  // namespace loratory::sim

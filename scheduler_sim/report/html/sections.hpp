@@ -13,6 +13,7 @@ std::string page_title(const SizeResult& result);
 std::string verdict_section(const SizeResult& result);
 std::string workload_section(const SizeResult& result);
 std::string configs_section(const SizeResult& result);
+std::string fleet_section(const SizeResult& result);  ///< empty without a fleet or a price
 std::string definitions_section();
 std::string provenance_footer(const SizeResult& result);
 

@@ -1,0 +1,111 @@
+// Fleets in sizing: how many replicas an SLO takes.
+#include "scheduler_sim/sizing/fleet_size.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/scheduler_sim/sizing/small_engine.hpp"
+
+namespace loratory::sim {
+namespace {
+
+using testing::ElementsAre;
+
+// 50 requests/s, each in a step of 100 ms with at most one other: a replica serves 20 a second.
+EngineSpec two_at_a_time() {
+  struct HundredMilliseconds : StepTimeModel {
+    int64_t step_ns(const BatchShape&) const override { return 100 * kMillisecond; }
+  };
+  EngineSpec spec = engine();
+  spec.scheduler.max_num_seqs = 2;
+  spec.make_step_time = [](int64_t) { return std::make_unique<HundredMilliseconds>(); };
+  spec.fleet = FleetOptions{};
+  return spec;
+}
+
+Trace one_token_each() {
+  Trace trace = round_robin(1, 500);
+  for (TraceRequest& r : trace.requests) r.output_tokens = 1, r.adapter = kBaseModel;
+  return trace;
+}
+
+TEST(FewestReplicas, DoublesAndBisects) {
+  std::vector<int32_t> tried;
+  FleetSearch search;
+  search.margin = 1;
+  search.on_try = [&](int32_t n) { tried.push_back(n); };
+  const Slo slo{.ttft_ms = 300};
+  EXPECT_EQ(fewest_replicas({one_token_each()}, two_at_a_time(), {1, 1}, slo, search), 3);
+  EXPECT_THAT(tried, ElementsAre(1, 2, 4, 3));
+}
+
+TEST(FewestReplicas, MarginIsMoreTraffic) {
+  FleetSearch search;
+  search.margin = 2;
+  const Slo slo{.ttft_ms = 300};
+  EXPECT_EQ(fewest_replicas({one_token_each()}, two_at_a_time(), {1, 1}, slo, search), 5);
+}
+
+TEST(FewestReplicas, NoneIfAStepIsTooLong) {
+  FleetSearch search;
+  search.max_replicas = 6;
+  std::vector<int32_t> tried;
+  search.on_try = [&](int32_t n) { tried.push_back(n); };
+  const Slo slo{.ttft_ms = 99};
+  EXPECT_EQ(fewest_replicas({one_token_each()}, two_at_a_time(), {1, 1}, slo, search), 0);
+  EXPECT_THAT(tried, ElementsAre(1, 2, 4, 6));
+}
+
+TEST(FleetSize, PointsAreTheSizesOfTheSweep) {
+  SweepOptions options;
+  options.max_loras = {1, 4};
+  const auto usual = fleet_points(options, 6);
+  ASSERT_EQ(usual.size(), 2u);
+  EXPECT_EQ(usual[0].max_cpu_loras, 4);
+  EXPECT_EQ(usual[1].max_cpu_loras, 6);
+  options.max_cpu_loras = {2, 3};
+  const auto given = fleet_points(options, 6);
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_EQ(given[0].max_cpu_loras, 3);
+  EXPECT_EQ(fleet_points({}, 6).size(), 4u);  // 1, 2, 4, 6
+}
+
+// More slots do not help requests of the base model: both sizes take 3 replicas.
+TEST(FleetSize, FewestForEveryPoint) {
+  SweepOptions options;
+  options.slo = {.ttft_ms = 300};
+  FleetSearch search;
+  search.margin = 1;
+  const auto fleets =
+      fewest_fleets({one_token_each()}, two_at_a_time(), {{1, 1}, {2, 2}}, options, search);
+  ASSERT_EQ(fleets.size(), 2u);
+  EXPECT_EQ(fleets[0].fleet.num_replicas, 3);
+  EXPECT_EQ(fleets[1].max_loras, 2);
+  EXPECT_TRUE(fleets[1].meets_slo);
+  options.slo.ttft_ms = 99;
+  search.max_replicas = 2;
+  EXPECT_TRUE(
+      fewest_fleets({one_token_each()}, two_at_a_time(), {{1, 1}}, options, search).empty());
+}
+
+TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
+  std::vector<ConfigResult> fleets(3);
+  fleets[0].fleet.num_gpus = 4;
+  fleets[1].fleet.num_gpus = fleets[2].fleet.num_gpus = 2;
+  fleets[1].slo_ttft_ms = 20, fleets[2].slo_ttft_ms = 10;
+  EXPECT_EQ(cheapest_fleet(fleets), 2);
+  EXPECT_EQ(cheapest_fleet({}), -1);
+}
+
+TEST(FleetReplay, DecisionsHaveTheTracesNumbers) {
+  EngineSpec spec = two_at_a_time();
+  spec.fleet->num_replicas = 2;
+  const ReplayOutput out = replay(one_token_each(), spec, {1, 1}, Slo{}, ReplayDetail::decisions);
+  ASSERT_EQ(out.replica_decisions.size(), 2u);
+  EXPECT_EQ(out.replica_decisions[1].front().request, 1u);
+  EXPECT_EQ(out.replica_decisions[0].back().request, 498u);
+  EXPECT_EQ(out.result.fleet.router, "round-robin");
+  EXPECT_EQ(out.result.fleet.num_gpus, 2);
+}
+
+}  // namespace
+}  // namespace loratory::sim
