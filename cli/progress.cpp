@@ -18,8 +18,8 @@ constexpr const char* kWipeLine = "\r\x1b[K";
 
 // Held while a line is drawn; and by wipe_for_good(), which never lets go.
 std::mutex& terminal() {
-  static auto* const mutex = new std::mutex;  // outlives every thread
-  return *mutex;
+  static auto& mutex = *new std::mutex;  // outlives every thread
+  return mutex;
 }
 
 std::FILE* drawn_on = nullptr;  // where there is a line to be wiped; guarded by terminal()

@@ -44,8 +44,8 @@ struct Temporaries {
 };
 
 Temporaries& temporaries() {
-  static auto* const all = new Temporaries;  // outlives every thread
-  return *all;
+  static auto& all = *new Temporaries;  // outlives every thread
+  return all;
 }
 
 // A file descriptor that a whole file grows behind, out of sight until publish().

