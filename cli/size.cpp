@@ -32,6 +32,8 @@ struct SizeOptions {
   sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
   std::string max_loras = "auto";
   std::string max_cpu_loras;
+  std::string choose = "robust";  // robust, smallest
+  bool no_headroom = false;
   int num_seeds = 3;
   int num_threads = 0;
 };
@@ -79,6 +81,34 @@ void set_sizes(const SizeOptions& options, sim::SweepOptions& sweep) {
   if (!sweep.max_loras.empty()) require_every_cpu_size_used(sweep);
 }
 
+// Twice and four times the GPUs, then larger ones: what a user could buy instead. A system that
+// this model cannot run on is no alternative, and a profile is of one system only.
+std::vector<sim::Alternative> alternatives_to(const SystemOptions& system,
+                                              const sim::EngineSpec& engine,
+                                              const sim::Trace& trace) {
+  std::vector<sim::Alternative> found;
+  if (!system.profile.empty()) return found;
+  const auto try_one = [&](std::string flags, const SystemOptions& other) {
+    try {
+      found.push_back({std::move(flags), make_engine(other, trace)});
+      found.back().engine.fleet = engine.fleet;
+    } catch (const InputError&) {
+    }
+  };
+  for (const int factor : {2, 4}) {
+    SystemOptions other = system;
+    other.tp *= factor;
+    try_one(fmt::format("--tp {}", other.tp), other);
+  }
+  const std::string own_gpu = sim::parse_gpu_spec(system.gpu).name;
+  for (const char* gpu : {"H100-80", "H200"}) {
+    SystemOptions other = system;
+    other.gpu = gpu;
+    if (gpu != own_gpu) try_one(fmt::format("--gpu {}", gpu), other);
+  }
+  return found;
+}
+
 void run(const CLI::App& command, const SizeOptions& options) {
   sim::SweepOptions sweep;
   set_sizes(options, sweep);
@@ -89,7 +119,10 @@ void run(const CLI::App& command, const SizeOptions& options) {
   sim::EngineSpec engine = make_engine(options.system, trace);
   apply_fleet(engine, options.fleet, options.workload.seed);
   sweep.slo = options.slo;
+  sweep.choice = options.choose == "smallest" ? sim::Choice::smallest : sim::Choice::robust;
+  sweep.find_headroom = !options.no_headroom;
   sweep.num_threads = options.num_threads;
+  sweep.alternatives = [&] { return alternatives_to(options.system, engine, trace); };
   std::vector<sim::ConfigResult> fleets;
   if (options.fleet.is_auto()) {
     fleets = find_fleets(traces, engine, sweep, options.fleet);
@@ -129,7 +162,16 @@ void add_size(CLI::App& app) {
       ->capture_default_str();
   command.add_option(
       "--max-cpu-loras", options->max_cpu_loras,
-      "Adapters in host memory to try with each: a list or range (default: 4 x max-loras)");
+      "Adapters in host memory to try with each: a list or range (default: the fewest that lose "
+      "nothing)");
+  command
+      .add_option("--choose", options->choose,
+                  "robust: the size with most headroom among those that cost little; smallest: the "
+                  "first that meets the SLO")
+      ->check(CLI::IsMember({"robust", "smallest"}))
+      ->capture_default_str();
+  command.add_flag("--no-headroom", options->no_headroom,
+                   "Do not look for the largest rate that each size can serve");
   add_number(command, "--seeds", options->num_seeds, {1, 100},
              "Number of seeds, each with its own assignment of adapters; the report shows their "
              "range");

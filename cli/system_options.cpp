@@ -192,7 +192,8 @@ std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options
   roofline.tp = options.tp;
   roofline.targets = system.memory.targets;
   roofline.lora_dtype = system.memory.lora_dtype;
-  if (options.lora_graphs == "one") roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
+  if (options.lora_graphs == "one" && max_loras > 0)
+    roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
   if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
   if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
   return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);

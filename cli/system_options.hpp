@@ -74,8 +74,8 @@ struct System {
 /// `trace_max_rank` stands in for --max-lora-rank. Throws InputError.
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
 
-/// The step times of a configuration with `max_loras` slots: the profile if there is one, else the
-/// roofline. Throws InputError for a bad profile.
+/// The step times of a configuration with `max_loras` slots, 0 = without LoRA: the profile if there
+/// is one, else the roofline. Throws InputError for a bad profile.
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
                                                     const System& system, int64_t max_loras);
 

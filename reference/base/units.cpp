@@ -72,6 +72,10 @@ std::string format_count(int64_t value) {
   return digits;
 }
 
+std::string count_text(int64_t value, std::string_view noun) {
+  return fmt::format("{} {}{}", format_count(value), noun, value == 1 ? "" : "s");
+}
+
 std::string format_number(double value) { return std::isfinite(value) ? significant(value) : "-"; }
 
 std::string format_ms(double value_ms) {

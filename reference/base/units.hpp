@@ -18,7 +18,9 @@ inline constexpr int64_t kGiB = int64_t{1} << 30;
 double parse_quantity(std::string_view text, std::string_view unit, std::string_view place);
 
 // A value that is not finite is shown as "-".
-std::string format_count(int64_t value);       ///< 1234567 -> "1,234,567"
+std::string format_count(int64_t value);  ///< 1234567 -> "1,234,567"
+/// "1 slot", "2 slots", "1,234 slots".
+std::string count_text(int64_t value, std::string_view noun);
 std::string format_number(double value);       ///< three significant digits: "0.042", "1,234"
 std::string format_ms(double value_ms);        ///< "0.42 ms", "31.5 ms", "3.21 s", "14 min 12 s"
 std::string format_bytes(double value_bytes);  ///< "512 B", "14.1 GiB"

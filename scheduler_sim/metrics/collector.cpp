@@ -1,6 +1,7 @@
 #include "scheduler_sim/metrics/collector.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -66,6 +67,29 @@ void MetricsCollector::on(const Decision& d, const decision::Admission& admissio
   if (r.first_scheduled_ns >= 0) return;  // admitted again after a preemption
   r.first_scheduled_ns = d.time_ns;
   r.cached_tokens = admission.num_cached_tokens;
+  if (r.adapter != kBaseModel) split_wait(r);
+}
+
+// Disk, host, on its way, on the GPU: an adapter's last times of each say where it was while the
+// request waited.
+void MetricsCollector::split_wait(RequestRecord& r) const {
+  const Moves& moves = moves_[r.adapter];
+  const auto since_arrival = [&](int64_t time_ns) {
+    return std::clamp(time_ns, r.arrival_ns, r.first_scheduled_ns) - r.arrival_ns;
+  };
+  const int64_t loaded = since_arrival(moves.loaded_ns);
+  const int64_t copy_begin = since_arrival(moves.copy_begin_ns);
+  r.wait_load_ns = loaded;
+  r.wait_slot_ns = std::max<int64_t>(0, copy_begin - loaded);
+  r.wait_copy_ns = std::max<int64_t>(0, since_arrival(moves.copied_ns) - copy_begin);
+}
+
+void MetricsCollector::watch(const Slo& slo) {
+  watched_ = slo;
+  // Fewer requests may be measured than there are, but then fewer late ones suffice.
+  const double num_others = std::max(0.0, double(records_.size()) - 1);
+  late_for_certain_ =
+      int64_t(records_.size()) - int64_t(std::floor(slo.percentile / 100 * num_others));
 }
 
 void MetricsCollector::on(const Decision& d, const decision::FirstToken& /*first*/) {
@@ -98,20 +122,37 @@ void MetricsCollector::on(const Decision& d, const decision::Finish& finish) {
   if (finish.reason == FinishReason::abort) --num_irregular_;
   end_ns_ = std::max(end_ns_, d.time_ns);
   something_finished_ = true;
+  if (late_for_certain_ > 0) count_lateness(r);
+}
+
+void MetricsCollector::count_lateness(const RequestRecord& r) {
+  if (r.outcome == RequestOutcome::failed) slo_is_missed_ = true;
+  if (r.outcome != RequestOutcome::completed) return;
+  const Latencies l = latencies_of(r);
+  late_ttft_ += watched_.ttft_ms > 0 && l.has_first_token && l.ttft_ms > watched_.ttft_ms;
+  late_tpot_ += watched_.tpot_ms > 0 && l.has_tpot && l.tpot_ms > watched_.tpot_ms;
+  slo_is_missed_ |= std::max(late_ttft_, late_tpot_) >= late_for_certain_;
 }
 
 void MetricsCollector::on(const Decision& /*d*/, const decision::Load& load) {
   ++loads_, load_bytes_ += load.bytes;
 }
 
-void MetricsCollector::on(const Decision& /*d*/, const decision::Copy& copy) {
+void MetricsCollector::on(const Decision& d, const decision::LoadDone& /*load*/) {
+  moves_[index_of_.at(d.uid)].loaded_ns = d.time_ns;
+}
+
+void MetricsCollector::on(const Decision& d, const decision::Copy& copy) {
   ++copies_, copy_bytes_ += copy.bytes;
+  moves_[index_of_.at(d.uid)].copy_begin_ns = d.time_ns;
 }
 
 void MetricsCollector::on(const Decision& d, const decision::CopyDone& copy) {
   const auto slot = size_t(copy.slot);
   open_slots_.resize(std::max(open_slots_.size(), slot + 1), SlotSpan{.adapter = kBaseModel});
-  open_slots_[slot] = {d.time_ns, 0, index_of_.at(d.uid), uint16_t(slot)};
+  const AdapterIndex adapter = index_of_.at(d.uid);
+  moves_[adapter].copied_ns = d.time_ns;
+  open_slots_[slot] = {d.time_ns, 0, adapter, uint16_t(slot)};
 }
 
 void MetricsCollector::on(const Decision& d, const decision::Eviction& eviction) {
@@ -155,6 +196,7 @@ void MetricsCollector::on_step_end(const Scheduler& scheduler, const StepPlan& p
   ++num_steps_;
   busy_ns_ += now_ns - start_ns;
   sum_seqs_ += int64_t(plan.rows.size());
+  max_running_ = std::max(max_running_, int64_t(plan.rows.size()));
   last_step_end_ns_ = now_ns;
 }
 
@@ -165,6 +207,7 @@ void MetricsCollector::on_commit(const Scheduler& scheduler, int64_t now_ns) {
 void MetricsCollector::sample(const Scheduler& scheduler, int64_t now_ns) {
   const auto num_waiting = int64_t(scheduler.waiting().size());
   max_waiting_ = std::max(max_waiting_, num_waiting);
+  max_kv_blocks_ = std::max(max_kv_blocks_, int64_t(scheduler.blocks().num_referenced()));
   if (now_ns < next_sample_ns_) return;
   next_sample_ns_ = now_ns - now_ns % sample_every_ns_ + sample_every_ns_;
   timeline_.push_back({now_ns, int32_t(scheduler.running().size()), int32_t(num_waiting),
@@ -191,12 +234,15 @@ void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block
   result.num_drains = num_drains_;
   result.num_steps = num_steps_;
   result.max_waiting = max_waiting_;
+  result.max_running = max_running_;
+  result.max_kv_blocks = max_kv_blocks_;
   if (num_steps_ > 0) result.mean_batch_seqs = double(sum_seqs_) / double(num_steps_);
   if (end_ns_ > 0) result.gpu_busy_fraction = double(busy_ns_) / double(end_ns_);
   result.itl = {itl_.mean_ns() * kMs, itl_.quantile_ns(0.5) * kMs, itl_.quantile_ns(0.9) * kMs,
                 itl_.quantile_ns(0.99) * kMs};
   fill_latencies(result, slo, keep_details);
   fill_adapters(result);
+  fill_waits(result, slo);
   fill_prefix(result, block_size);
   if (!keep_details) return;
   for (uint32_t slot = 0; slot < open_slots_.size(); ++slot) close_slot(slot, end_ns_);
@@ -253,6 +299,31 @@ void MetricsCollector::fill_adapters(ConfigResult& result) const {
   result.adapter_load_bytes = load_bytes_;
   result.adapter_copies = copies_;
   result.adapter_copy_bytes = copy_bytes_;
+}
+
+void MetricsCollector::fill_waits(ConfigResult& result, const Slo& slo) const {
+  constexpr int64_t kNoticeable = 1'000'000;
+  double late_ns = 0;
+  for (const RequestRecord& r : records_) {
+    if (r.first_scheduled_ns < 0) continue;
+    const int64_t all = r.first_scheduled_ns - r.arrival_ns;
+    const int64_t batch = all - r.wait_load_ns - r.wait_slot_ns - r.wait_copy_ns;
+    const bool late = slo.ttft_ms > 0 && latencies_of(r).ttft_ms > slo.ttft_ms;
+    if (late) late_ns += double(all);
+    const auto add = [&](WaitShare& wait, int64_t time_ns) {
+      wait.requests += time_ns >= kNoticeable;
+      if (late) wait.of_late_time += double(time_ns);
+    };
+    add(result.waits.load, r.wait_load_ns);
+    add(result.waits.slot, r.wait_slot_ns);
+    add(result.waits.copy, r.wait_copy_ns);
+    add(result.waits.batch, batch);
+  }
+  for (WaitShare* wait :
+       {&result.waits.load, &result.waits.slot, &result.waits.copy, &result.waits.batch}) {
+    wait->requests /= std::max(1.0, double(records_.size()));
+    wait->of_late_time /= std::max(1.0, late_ns);
+  }
 }
 
 // Over the requests that were admitted; a block counts whether it is full or not.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -27,11 +28,22 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void add_request(const TraceRequest& request);
 
   /// Before any decision about the adapter.
-  void on_registered(AdapterIndex adapter, Uid uid) { index_of_.emplace(uid, adapter); }
+  void on_registered(AdapterIndex adapter, Uid uid) {
+    index_of_.emplace(uid, adapter);
+    moves_.resize(std::max(moves_.size(), size_t{adapter} + 1));
+  }
   void on_decision(const Decision& decision) override;
   /// Where the adapter was when the request arrived (before its submission starts a prefetch).
   void on_arrival(size_t request, ArrivalTier tier) { records_[request].tier_at_arrival = tier; }
-  void on_rejected(size_t request) { records_[request].outcome = RequestOutcome::rejected; }
+  void on_rejected(size_t request) {
+    records_[request].outcome = RequestOutcome::rejected;
+    slo_is_missed_ = true;
+  }
+  /// From now on slo_is_missed() watches these limits.
+  void watch(const Slo& slo);
+  /// Whatever happens until the end, the SLO will be missed: a request has failed, or so many were
+  /// late that the percentile is. False says nothing.
+  bool slo_is_missed() const { return slo_is_missed_; }
   /// A step that started at `start_ns` and ends now; called before its commit.
   void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
                    int64_t now_ns) override;
@@ -65,6 +77,7 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void on(const Decision& d, const decision::Abort& abort);
   void on(const Decision& d, const decision::Finish& finish);
   void on(const Decision& d, const decision::Load& load);
+  void on(const Decision& d, const decision::LoadDone& load);
   void on(const Decision& d, const decision::Copy& copy);
   void on(const Decision& d, const decision::CopyDone& copy);
   void on(const Decision& d, const decision::Eviction& eviction);
@@ -73,10 +86,13 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void on(const Decision& /*d*/, const Kind& /*no figure needs it*/) {}
 
   int64_t take_last_token(uint64_t request);
+  void split_wait(RequestRecord& r) const;
+  void count_lateness(const RequestRecord& r);
   void add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns);
   void close_slot(uint32_t slot, int64_t now_ns);
   void fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details);
   void fill_adapters(ConfigResult& result) const;
+  void fill_waits(ConfigResult& result, const Slo& slo) const;
   void fill_prefix(ConfigResult& result, uint32_t block_size) const;
 
   std::unordered_map<Uid, AdapterIndex> index_of_;
@@ -89,6 +105,16 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   bool something_finished_ = false;
   int64_t num_preemptions_ = 0, num_drains_ = 0, max_waiting_ = 0;
   int64_t loads_ = 0, load_bytes_ = 0, copies_ = 0, copy_bytes_ = 0;
+
+  // Of each adapter's last way to the GPU, by AdapterIndex.
+  struct Moves {
+    int64_t loaded_ns = 0, copy_begin_ns = 0, copied_ns = 0;
+  };
+  std::vector<Moves> moves_;
+  Slo watched_;
+  int64_t late_ttft_ = 0, late_tpot_ = 0, late_for_certain_ = 0;  // of watched_
+  bool slo_is_missed_ = false;
+  int64_t max_running_ = 0, max_kv_blocks_ = 0;
 
   std::vector<SlotSpan> open_slots_;  // by slot; adapter == kBaseModel: empty
   std::vector<SlotSpan> slot_spans_;

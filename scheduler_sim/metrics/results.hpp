@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "scheduler_sim/cost/memory_split.hpp"
+#include "scheduler_sim/metrics/cause.hpp"
 
 namespace loratory::sim {
 
@@ -32,6 +33,20 @@ struct RequestRecord {
   uint16_t num_preemptions = 0;
   ArrivalTier tier_at_arrival = ArrivalTier::base_model;
   RequestOutcome outcome = RequestOutcome::unfinished;
+  /// Parts of the time from arrival to admission: the adapter was not in host memory; it was there
+  /// and had no slot; it was being copied. The rest it waited for blocks, budget or a seat. Zero in
+  /// blocking load mode, which admits first.
+  int64_t wait_load_ns = 0, wait_slot_ns = 0, wait_copy_ns = 0;
+};
+
+/// What requests waited for before their admission.
+struct WaitShare {
+  double requests = 0;      ///< share of all requests that waited 1 ms or more for it
+  double of_late_time = 0;  ///< its share of the waiting of those that miss the TTFT limit
+};
+struct Waits {
+  WaitShare load, slot, copy;  ///< as in RequestRecord
+  WaitShare batch;             ///< the rest
 };
 
 /// One point of the sampled timeline (for charts).
@@ -82,9 +97,15 @@ struct ConfigResult {
   int32_t max_cpu_loras = 0;
   uint64_t seed = 0;
 
-  bool feasible = true;  ///< false: it does not fit; `verdict` says why, metrics are zero
+  bool feasible = true;  ///< false: it does not fit; `problem` says why, metrics are zero
   bool meets_slo = false;
-  std::string verdict;  ///< one short phrase for the table
+  std::string problem;        ///< of one that does not fit: what is short, by how much
+  Cause cause;                ///< `miss` always; the rest where sizing has looked for it
+  int32_t num_seeds = 1;      ///< of a sweep: replays behind this row; meets_slo is all of them
+  int32_t num_seeds_met = 0;  ///< those that meet the SLO
+  /// Largest factor of the rate at which the SLO is met with every seed; 0 = none of those tried,
+  /// -1 = not known.
+  double headroom = -1;
 
   int64_t num_requests = 0;
   int64_t completed = 0;
@@ -115,6 +136,9 @@ struct ConfigResult {
   double mean_batch_seqs = 0;
   double gpu_busy_fraction = 0;  ///< step time / duration
   int64_t max_waiting = 0;
+  int64_t max_running = 0;    ///< most requests in a step
+  int64_t max_kv_blocks = 0;  ///< most blocks in use, at arrivals and after requests finish
+  Waits waits;
 
   FleetSummary fleet;  ///< everything above is of the whole fleet, `memory` of one replica
   MemorySplit memory;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 
 #include "scheduler_sim/metrics/results.hpp"
+#include "scheduler_sim/report/advice.hpp"
 
 /// The one list of what a configuration shows: results.json and results.csv have these names in
 /// this order. `visit(name, value)` is called with bool, integers, double and std::string.
@@ -17,7 +19,10 @@ void visit_outcome(const ConfigResult& c, Visit& visit) {
   visit("seed", c.seed);
   visit("feasible", c.feasible);
   visit("meets_slo", c.meets_slo);
-  visit("verdict", c.verdict);
+  visit("verdict", verdict_text(c));
+  visit("cause", std::string(name_of(c.cause.kind)));
+  visit("slo_miss", c.cause.miss);
+  visit("headroom", c.headroom < 0 ? std::nan("") : c.headroom);
   visit("num_requests", c.num_requests);
   visit("completed", c.completed);
   visit("cancelled", c.cancelled);
@@ -51,6 +56,12 @@ void visit_caches(const ConfigResult& c, Visit& visit) {
 }
 
 template <class Visit>
+void visit_wait(const std::string& name, const WaitShare& wait, Visit& visit) {
+  visit(fmt::format("wait_{}_requests", name), wait.requests);
+  visit(fmt::format("wait_{}_of_late_time", name), wait.of_late_time);
+}
+
+template <class Visit>
 void visit_engine(const ConfigResult& c, Visit& visit) {
   visit("num_preemptions", c.num_preemptions);
   visit("num_drains", c.num_drains);
@@ -58,6 +69,12 @@ void visit_engine(const ConfigResult& c, Visit& visit) {
   visit("mean_batch_seqs", c.mean_batch_seqs);
   visit("gpu_busy_fraction", c.gpu_busy_fraction);
   visit("max_waiting", c.max_waiting);
+  visit("max_running", c.max_running);
+  visit("max_kv_blocks", c.max_kv_blocks);
+  visit_wait("load", c.waits.load, visit);
+  visit_wait("slot", c.waits.slot, visit);
+  visit_wait("copy", c.waits.copy, visit);
+  visit_wait("batch", c.waits.batch, visit);
 }
 
 template <class Visit>

@@ -4,6 +4,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/units.hpp"
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/words.hpp"
@@ -87,7 +88,7 @@ void add_engine(Banner& banner, const ConfigResult& c) {
 }
 
 std::string infeasible(const ConfigResult& c) {
-  return fmt::format("max_loras {}: {}\n", c.max_loras, c.verdict);
+  return fmt::format("max_loras {}: {}\n", c.max_loras, c.problem);
 }
 
 }  // namespace
@@ -108,7 +109,7 @@ std::string replay_console(const SizeResult& result) {
   add_engine(banner, config);
   banner.section("", '=');
   banner.line("SLO:", report::slo_sentence(result.slo));
-  banner.line("Verdict:", config.verdict);
+  banner.line("Verdict:", report::verdict_text(config));
   banner.line("Event log hash:", config.event_log_hash);
   return std::move(banner).text();
 }

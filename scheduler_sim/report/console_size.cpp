@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "reference/base/units.hpp"
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/words.hpp"
+#include "scheduler_sim/sizing/headroom.hpp"
 
 namespace loratory::sim {
 namespace {
 
 constexpr size_t kMaxWidth = 100;
-constexpr size_t kMaxVerdictWidth = 24;
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kGreen = "\x1b[32m";
@@ -42,32 +43,44 @@ double per_second(int64_t count, const ConfigResult& c) {
   return c.duration_s > 0 ? double(count) / c.duration_s : 0;
 }
 
+// Of the traffic's rate: "1.22x".
+std::string headroom_cell(double headroom) {
+  if (headroom >= rate_factor(kMostStep)) return ">15x";
+  return headroom < 0.1 ? "<0.1x" : report::factor_text(headroom);
+}
+
 constexpr int kAlways = 100;
 const auto kColumns = std::to_array<Column>({
     {"max_", "loras", 5, kAlways, true,
      [](const ConfigResult& c) { return fmt::format("{}", c.max_loras); }},
-    {"max_cpu", "loras", 8, kAlways, true,
+    {"max_cpu", "loras", 8, 9, true,
      [](const ConfigResult& c) { return fmt::format("{}", c.max_cpu_loras); }},
     {"slots", "GiB", 7, 5, true,
      [](const ConfigResult& c) {
        return fmt::format("{:.1f}", double(c.memory.slot_bytes) / double(kGiB));
      }},
+    {"host", "GiB", 8, 7, true,
+     [](const ConfigResult& c) {
+       return fmt::format("{:.1f}", double(c.memory.host_bytes) / double(kGiB));
+     }},
     {"KV", "blocks", 8, kAlways, true,
      [](const ConfigResult& c) { return format_count(c.memory.kv_blocks); }},
-    {"GPU", "hit %", 7, kAlways, false,
+    {"GPU", "hit %", 7, 8, false,
      [](const ConfigResult& c) { return percent(c.adapter_gpu_hit_ratio); }},
     {"CPU", "hit %", 7, 3, false,
      [](const ConfigResult& c) { return percent(c.adapter_cpu_hit_ratio); }},
     {"copies", "/s", 7, 4, false,
      [](const ConfigResult& c) { return fmt::format("{:.1f}", per_second(c.adapter_copies, c)); }},
     {"queue", "p99 ms", 8, 2, false, [](const ConfigResult& c) { return ms(c.queue.p99_ms); }},
-    {"TTFT", "p50 ms", 8, kAlways, false, [](const ConfigResult& c) { return ms(c.ttft.p50_ms); }},
+    {"TTFT", "p50 ms", 8, 6, false, [](const ConfigResult& c) { return ms(c.ttft.p50_ms); }},
     {"TTFT", "p90 ms", 8, 1, false, [](const ConfigResult& c) { return ms(c.ttft.p90_ms); }},
     {"TTFT", "p99 ms", 8, kAlways, false, [](const ConfigResult& c) { return ms(c.ttft.p99_ms); }},
-    {"TPOT", "p50 ms", 7, 6, false, [](const ConfigResult& c) { return ms(c.tpot.p50_ms); }},
+    {"TPOT", "p50 ms", 7, 5, false, [](const ConfigResult& c) { return ms(c.tpot.p50_ms); }},
     {"TPOT", "p99 ms", 7, kAlways, false, [](const ConfigResult& c) { return ms(c.tpot.p99_ms); }},
     {"goodput", "req/s", 8, kAlways, false,
      [](const ConfigResult& c) { return fmt::format("{:.2f}", c.request_goodput); }},
+    {"head-", "room", 7, kAlways, false,
+     [](const ConfigResult& c) { return headroom_cell(c.headroom); }},
 });
 
 bool host_sizes_differ(const SizeResult& result) {
@@ -76,27 +89,32 @@ bool host_sizes_differ(const SizeResult& result) {
   });
 }
 
-size_t verdict_width(const SizeResult& result) {
-  size_t width = std::string_view("verdict").size();
-  for (const ConfigResult& c : result.configs) {
-    if (c.feasible) width = std::max(width, c.verdict.size());
-  }
-  return std::min(width, kMaxVerdictWidth);
+// What does not fit is told under the table, where there is room.
+std::string verdict_cell(const ConfigResult& config) {
+  return config.feasible ? report::verdict_text(config) : "does not fit";
 }
 
-// The columns that fit beside the mark and the verdict.
+size_t verdict_width(const SizeResult& result) {
+  size_t width = std::string_view("verdict").size();
+  for (const ConfigResult& c : result.configs) width = std::max(width, verdict_cell(c).size());
+  return width;
+}
+
+// The columns that fit beside the mark and the verdict, without those that say nothing.
 std::vector<Column> choose_columns(const SizeResult& result) {
   std::vector<Column> columns(kColumns.begin(), kColumns.end());
   if (!host_sizes_differ(result)) columns.erase(columns.begin() + 1);
+  const auto known = [](const ConfigResult& c) { return c.headroom >= 0; };
+  if (std::ranges::none_of(result.configs, known)) columns.pop_back();
   const auto total = [&] {
     size_t width = 2 + 2 + verdict_width(result);
     for (const Column& column : columns) width += column.width;
     return width;
   };
   while (total() > kMaxWidth) {
-    columns.erase(std::min_element(
-        columns.begin(), columns.end(),
-        [](const Column& a, const Column& b) { return a.importance < b.importance; }));
+    const auto least = std::ranges::min_element(columns, {}, &Column::importance);
+    if (least->importance == kAlways) break;
+    columns.erase(least);
   }
   return columns;
 }
@@ -114,10 +132,10 @@ std::string header(const std::vector<Column>& columns) {
 std::string row(const ConfigResult& config, bool recommended, const std::vector<Column>& columns) {
   std::string line = recommended ? "> " : "  ";
   for (const Column& column : columns) {
-    if (!config.feasible && !column.shown_if_infeasible) continue;
-    line += fmt::format("{:>{}}", column.value(config), column.width);
+    const bool shown = config.feasible || column.shown_if_infeasible;
+    line += fmt::format("{:>{}}", shown ? column.value(config) : "", column.width);
   }
-  return line + "  " + report::clip(config.verdict, kMaxWidth - line.size() - 2);
+  return line + "  " + verdict_cell(config);
 }
 
 std::string table(const SizeResult& result, bool colour) {
@@ -173,15 +191,31 @@ std::string verdict(const SizeResult& result, bool colour) {
   std::string set = report::headline(result);
   if (colour) set = kBold + set + kReset;
   std::string text = set + "\n";
-  if (!result.reason.empty()) text += labelled("why", result.reason);
-  if (!result.next_limit.empty()) text += labelled("next", result.next_limit);
+  const auto say = [&](std::string_view label, const std::string& words) {
+    if (!words.empty()) text += labelled(label, words);
+  };
+  say("why", report::reason(result));
+  say("next", report::next_limit(result));
+  say("bounds", report::yardstick_sentence(result));
+  say("adapters", report::about_adapters(result));
+  say("trust", report::caveat(result));
   return text;
+}
+
+// The first size that does not fit says it for those above.
+std::string misfit(const SizeResult& result) {
+  for (const ConfigResult& c : result.configs) {
+    if (c.feasible) continue;
+    return labelled("memory", fmt::format("{}: {}", count_text(c.max_loras, "slot"), c.problem));
+  }
+  return "";
 }
 
 }  // namespace
 
 std::string size_console(const SizeResult& result, bool colour) {
-  return workload_box(result) + "\n" + table(result, colour) + "\n" + verdict(result, colour);
+  return workload_box(result) + "\n" + table(result, colour) + misfit(result) + "\n" +
+         verdict(result, colour);
 }
 
 }  // namespace loratory::sim

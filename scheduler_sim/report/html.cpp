@@ -50,12 +50,17 @@ void write_html(std::ostream& out, const SizeResult& result,
   out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
   out << report::configs_section(result) << report::fleet_section(result);
   write_figures(
-      out, "trade-off", "The trade-off",
-      "With too few slots, requests wait for adapters; with too many, the KV cache is too small.",
+      out, "trade-off", result.is_replay ? "Memory" : "The trade-off",
+      result.is_replay
+          ? "Where the memory of the GPU goes."
+          : "With too few slots, requests wait for adapters; with too many, the KV cache is too "
+            "small.",
       joined(report::sweep_figures(result),
              joined(report::miss_ratio_figures(result), report::memory_figures(result))));
   write_figures(out, "requests", "Every request, not only percentiles",
-                "The chosen size beside the next smaller and the next larger one.",
+                result.is_replay
+                    ? "How the latencies of all requests are distributed."
+                    : "The chosen size beside the next smaller and the next larger one.",
                 report::latency_cdf_figures(result));
   write_figures(out, "over-time", "Over time", "What the slots, the queue and the KV cache did.",
                 report::timeline_figures(result, adapters));

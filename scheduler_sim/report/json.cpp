@@ -68,9 +68,20 @@ Json replicas_array(const std::vector<ReplicaResult>& replicas) {
   return array;
 }
 
+Json cause_object(const Cause& cause) {
+  if (cause.kind == CauseKind::none) return nullptr;
+  return {{"kind", name_of(cause.kind)},
+          {"measure", cause.is_ttft ? "ttft" : "tpot"},
+          {"miss", cause.miss},
+          {"miss_without", cause.miss_without},
+          {"miss_of_base", cause.miss_of_base},
+          {"figure", cause.figure}};
+}
+
 Json config_object(const ConfigResult& config) {
   Json object;
   visit_fields(config, [&](const auto& name, const auto& value) { object[name] = value; });
+  object["cause"] = cause_object(config.cause);
   if (!config.fleet.replicas.empty()) object["replicas"] = replicas_array(config.fleet.replicas);
   if (!config.ttft_cdf_ms.empty()) object["ttft_cdf_ms"] = config.ttft_cdf_ms;
   if (!config.tpot_cdf_ms.empty()) object["tpot_cdf_ms"] = config.tpot_cdf_ms;
@@ -102,6 +113,32 @@ Json curves_array(const std::vector<MissRatioCurve>& curves) {
   return array;
 }
 
+// What limits the chosen configuration above its headroom.
+Json limit_object(const SizeResult& result) {
+  if (!result.bounds || result.bounds->limit.kind == CauseKind::none) return nullptr;
+  Json limit = cause_object(result.bounds->limit);
+  limit["rate_factor"] = result.bounds->limit_factor;
+  return limit;
+}
+
+Json yardsticks_object(const SizeResult& result) {
+  if (!result.bounds) return nullptr;
+  return {{"base", config_object(result.bounds->base)},
+          {"resident", config_object(result.bounds->resident)}};
+}
+
+Json remedies_array(const SizeResult& result) {
+  Json array = Json::array();
+  for (const Remedy& remedy : result.remedies) {
+    array.push_back({{"flags", remedy.flags},
+                     {"feasible", remedy.fits},
+                     {"meets_slo", remedy.result.meets_slo},
+                     {"max_loras", remedy.result.max_loras},
+                     {"verdict", verdict_text(remedy.result)}});
+  }
+  return array;
+}
+
 // Of a replay: all that a configuration has.
 Json replay_object(const SizeResult& result) {
   Json json = document(result);
@@ -117,8 +154,13 @@ Json sweep_object(const SizeResult& result) {
   Json json = document(result);
   json["num_seeds"] = result.num_seeds;
   json["recommended"] = result.recommended < 0 ? Json(nullptr) : Json(result.recommended);
-  json["reason"] = result.reason;
-  json["next_limit"] = result.next_limit;
+  json["choice"] = result.choice == Choice::robust ? "robust" : "smallest";
+  json["smallest"] = result.smallest < 0 ? Json(nullptr) : Json(result.smallest);
+  json["reason"] = reason(result);
+  json["next_limit"] = next_limit(result);
+  json["limit"] = limit_object(result);
+  json["yardsticks"] = yardsticks_object(result);
+  json["remedies"] = remedies_array(result);
   json["configs"] = Json::array();
   for (size_t i = 0; i < result.configs.size(); ++i) {
     Json config = config_object(result.configs[i]);

@@ -46,7 +46,7 @@ void SimulatedEngine::advance_to(const Moment& until) {
   ahead_.clear();
   do {
     if (config_.fast && loop_.plans_next(until)) skip_regular_steps(until.time_ns);
-  } while (loop_.advance(until));
+  } while (!has_stopped() && loop_.advance(until));
 }
 
 // --- calls ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "scheduler_sim/engine/engine_loop.hpp"
@@ -19,6 +20,8 @@ struct SimulationConfig {
   std::vector<uint32_t> adapter_ranks;  ///< by AdapterIndex: true ranks
   bool fast = true;       ///< jump over regular steps; the event log is the same either way
   bool keep_log = false;  ///< keep the decisions in memory, not only their hash
+  /// Ends a Simulator's run once these limits are certainly missed; then nothing is known but that.
+  std::optional<Slo> stop_when_missed;
 };
 
 /// An operator's action at a time of the replay, beside the requests of the trace.
@@ -56,6 +59,9 @@ class SimulatedEngine {
   /// KV blocks in use just before the arrivals of `time_ns`, a time that the engine was advanced
   /// to, lazily or not.
   uint32_t num_blocks_at(int64_t time_ns) const;
+
+  /// The limits of stop_when_missed, which metrics() watches, are missed: nothing happens any more.
+  bool has_stopped() const { return config_.stop_when_missed && metrics_.slo_is_missed(); }
 
   const EventLog& log() const { return log_; }
   MetricsCollector& metrics() { return metrics_; }

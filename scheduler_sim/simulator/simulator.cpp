@@ -9,6 +9,7 @@ namespace loratory::sim {
 Simulator::Simulator(const Trace& trace, const SimulationConfig& config,
                      const StepTimeModel& step_time)
     : trace_(trace), engine_(trace, config, step_time, MetricsCollector(trace)) {
+  if (config.stop_when_missed) metrics().watch(*config.stop_when_missed);
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     if (trace.requests[i].cancel_ns != kNever) {
       schedule({trace.requests[i].cancel_ns, ScheduledOp::Kind::abort, i});
@@ -22,6 +23,7 @@ void Simulator::run() {
   for (;;) {
     const Moment next = next_call();
     engine_.advance_to(next);
+    if (engine_.has_stopped()) return;
     if (next == kEndOfTime) break;
     make_call(next);
   }

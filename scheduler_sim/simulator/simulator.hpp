@@ -22,7 +22,7 @@ class Simulator {
 
   /// Adds an operation; before run(). A request goes by its index in the trace.
   void schedule(const ScheduledOp& op) { ops_.push_back(op); }
-  /// Runs to the end: every request finished, no transfer in flight.
+  /// Runs to the end: every request finished, no transfer in flight. Or until stop_when_missed.
   void run();
 
   const EventLog& log() const { return engine_.log(); }

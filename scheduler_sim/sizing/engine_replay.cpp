@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "reference/base/integers.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/simulator/simulator.hpp"
 #include "scheduler_sim/sizing/fleet_replay.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
@@ -11,12 +13,45 @@
 namespace loratory::sim {
 namespace {
 
+constexpr int32_t kMostSlots = 4096;
+
+// Blocks with which no request ever waits for one or is preempted: all that run have the longest.
+int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
+  int64_t longest = 0, total = 0;
+  for (const TraceRequest& r : trace.requests) {
+    const int64_t blocks =
+        ceil_div(int64_t{r.prompt_tokens} + r.output_tokens, int64_t{scheduler.block_size});
+    longest = std::max(longest, blocks);
+    total += blocks;
+  }
+  return std::max<int64_t>(1, std::min(longest * scheduler.max_num_seqs, total));
+}
+
+void spare(SimulationConfig& config, const Trace& trace, const Spared& spared) {
+  ResidencyConfig& residency = config.scheduler.residency;
+  if (spared.slots) {
+    const auto all = int32_t(std::min<size_t>(trace.adapters.size() + 1, kMostSlots));
+    residency.max_loras = std::max(residency.max_loras, all);
+    residency.max_cpu_loras = std::max(residency.max_cpu_loras, residency.max_loras);
+  }
+  if (spared.load_time) {
+    config.loads.disk_latency_ns = config.loads.h2d_latency_ns = 0;
+    std::ranges::fill(config.adapter_bytes, 1);
+  }
+  if (spared.seats) config.scheduler.max_num_seqs = config.scheduler.max_num_batched_tokens;
+  if (spared.kv_limit) {
+    const int64_t blocks =
+        std::max(int64_t{config.scheduler.num_blocks}, 1 + blocks_for_all(trace, config.scheduler));
+    config.scheduler.num_blocks = uint32_t(std::min<int64_t>(blocks, UINT32_MAX));
+  }
+}
+
 SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine, EnginePoint point,
                                    int64_t kv_blocks) {
   SimulationConfig config;
   config.scheduler = engine.scheduler;
-  config.scheduler.residency.max_loras = point.max_loras;
-  config.scheduler.residency.max_cpu_loras = point.max_cpu_loras;
+  config.scheduler.residency.max_loras = std::max(1, point.max_loras);
+  config.scheduler.residency.max_cpu_loras = std::max(1, point.max_cpu_loras);
   config.scheduler.residency.num_load_workers = engine.loads.num_workers;
   config.scheduler.num_blocks = 1 + uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1));
   config.loads = engine.loads;
@@ -32,44 +67,44 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
 
 // Why it can not run, empty if it can.
 std::string problem_of(const EngineSpec& engine, EnginePoint point, const MemoryPlan& memory) {
-  if (std::ssize(engine.pins) >= point.max_loras) {
-    return fmt::format("{} pinned adapters fill every slot", engine.pins.size());
+  if (!engine.pins.empty() && std::ssize(engine.pins) >= point.max_loras) {
+    return fmt::format("{} {} every slot", count_text(std::ssize(engine.pins), "pinned adapter"),
+                       engine.pins.size() == 1 ? "fills" : "fill");
   }
   return engine.forced_kv_blocks == 0 && !memory.fits() ? memory.problem : "";
 }
 
-// "1.6x", "230x".
-std::string factor_text(double factor) {
-  return factor < 10 ? fmt::format("{:.1f}x", factor) : fmt::format("{:.0f}x", factor);
+MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point) {
+  MemoryPlan plan =
+      plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
+  if (engine.forced_kv_blocks > 0) plan.split.kv_blocks = engine.forced_kv_blocks;
+  return plan;
 }
 
-// The first cause that explains a missed TTFT (or TPOT), in a few words.
-std::string_view cause_of(const ConfigResult& r, const Slo& slo, bool ttft_missed) {
-  const double completed = double(std::max<int64_t>(1, r.completed));
-  if (double(r.num_preemptions) > 0.02 * completed) return "KV runs short";
-  if (r.num_drains > 0) return "slots thrash";
-  if (!ttft_missed) return "steps take too long";
-  if (r.queue.p50_ms > 0.5 * slo.ttft_ms) return "GPU saturated";
-  return double(r.adapter_copies) > 0.2 * completed ? "adapter loads" : "load peaks";
-}
+// Every step in half the time.
+class HalfTime final : public StepTimeModel {
+ public:
+  explicit HalfTime(const StepTimeModel& model) : model_(model) {}
+  int64_t step_ns(const BatchShape& shape) const override {
+    return std::max<int64_t>(1, model_.step_ns(shape) / 2);
+  }
 
-std::string verdict_of(const ConfigResult& r, const Slo& slo) {
-  if (r.meets_slo) return "meets the SLO";
-  if (r.failed > 0) return fmt::format("{} requests failed", r.failed);
-  const bool ttft_missed = slo.ttft_ms > 0 && r.slo_ttft_ms > slo.ttft_ms;
-  const double over = ttft_missed ? r.slo_ttft_ms / slo.ttft_ms : r.slo_tpot_ms / slo.tpot_ms;
-  return fmt::format("{} {}: {}", ttft_missed ? "TTFT" : "TPOT", factor_text(over),
-                     cause_of(r, slo, ttft_missed));
+ private:
+  const StepTimeModel& model_;
+};
+
+void pin_and_run(Simulator& simulator, const std::vector<AdapterIndex>& pins) {
+  for (const AdapterIndex adapter : pins) {
+    simulator.schedule({0, ScheduledOp::Kind::pin, adapter});
+  }
+  simulator.run();
 }
 
 void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& config,
                const StepTimeModel& step_time, const EngineSpec& engine, const Slo& slo,
                bool keep_details) {
   Simulator simulator(trace, config, step_time);
-  for (const AdapterIndex adapter : engine.pins) {
-    simulator.schedule({0, ScheduledOp::Kind::pin, adapter});
-  }
-  simulator.run();
+  pin_and_run(simulator, engine.pins);
   simulator.metrics().fill(out.result, slo, config.scheduler.block_size, keep_details);
   out.result.event_log_hash = simulator.log().hash();
   out.decisions = simulator.log().decisions();
@@ -83,35 +118,58 @@ bool meets_slo(const ConfigResult& result, const Slo& slo) {
   return result.feasible && result.failed == 0 && ttft_ok && tpot_ok;
 }
 
+Cause miss_of(const ConfigResult& result, const Slo& slo) {
+  const double ttft = slo.ttft_ms > 0 ? result.slo_ttft_ms / slo.ttft_ms : 0;
+  const double tpot = slo.tpot_ms > 0 ? result.slo_tpot_ms / slo.tpot_ms : 0;
+  return {.is_ttft = ttft >= tpot, .miss = std::max(ttft, tpot)};
+}
+
 ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo,
-                    ReplayDetail detail) {
+                    ReplayDetail detail, const Spared& spared) {
   ReplayOutput out;
   ConfigResult& result = out.result;
   result.max_loras = point.max_loras;
   result.max_cpu_loras = point.max_cpu_loras;
-  const MemoryPlan memory =
-      plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
+  const MemoryPlan memory = memory_of(engine, point);
   result.memory = memory.split;
-  if (engine.forced_kv_blocks > 0) result.memory.kv_blocks = engine.forced_kv_blocks;
-  if (const std::string problem = problem_of(engine, point, memory); !problem.empty()) {
+  result.problem = problem_of(engine, point, memory);
+  if (!result.problem.empty()) {
     result.feasible = false;
     result.num_requests = int64_t(trace.requests.size());
-    result.verdict = problem;
     return out;
   }
   SimulationConfig config = simulation_config(trace, engine, point, result.memory.kv_blocks);
+  spare(config, trace, spared);
   config.keep_log = detail == ReplayDetail::decisions;
   const auto step_time = engine.make_step_time(point.max_loras);
+  const HalfTime half_time(*step_time);
+  const StepTimeModel* times = step_time.get();
+  if (spared.half_time) times = &half_time;
   const bool keep_details = detail != ReplayDetail::metrics;
   if (engine.fleet) {
-    run_fleet(out, trace, config, *step_time, engine, slo, keep_details);
+    run_fleet(out, trace, config, *times, engine, slo, keep_details);
   } else {
-    run_alone(out, trace, config, *step_time, engine, slo, keep_details);
+    run_alone(out, trace, config, *times, engine, slo, keep_details);
   }
   fill_cost(result, engine);
   result.meets_slo = meets_slo(result, slo);
-  result.verdict = verdict_of(result, slo);
+  result.cause = miss_of(result, slo);
   return out;
+}
+
+bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo) {
+  if (engine.fleet) return replay(trace, engine, point, slo).result.meets_slo;
+  const MemoryPlan memory = memory_of(engine, point);
+  if (!problem_of(engine, point, memory).empty()) return false;
+  SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  config.stop_when_missed = slo;
+  const auto step_time = engine.make_step_time(point.max_loras);
+  Simulator simulator(trace, config, *step_time);
+  pin_and_run(simulator, engine.pins);
+  if (simulator.metrics().slo_is_missed()) return false;
+  ConfigResult result;
+  simulator.metrics().fill(result, slo, config.scheduler.block_size, /*keep_details=*/false);
+  return meets_slo(result, slo);
 }
 
 WorkloadSummary summarize_workload(const Trace& trace, const EngineSpec& engine) {

@@ -36,6 +36,8 @@ struct EngineSpec {
   double gpu_hour_usd = 0;            ///< of one GPU; 0 = not known
 };
 
+/// max_loras 0 is an engine without LoRA: no memory for slots, no LoRA kernels. It replays a trace
+/// without adapters, or one that is spared its slots.
 struct EnginePoint {
   int32_t max_loras = 0;
   int32_t max_cpu_loras = 0;
@@ -50,13 +52,28 @@ struct ReplayOutput {
 
 enum class ReplayDetail : uint8_t { metrics, details, decisions };
 
+/// What a replay does without, to see what it costs. Memory stays as the point has it.
+struct Spared {
+  bool slots = false;      ///< every adapter has a slot (of at most 4,096) and a place on the host
+  bool load_time = false;  ///< an adapter is read in 1 ns and copied in 1 ns
+  bool kv_limit = false;   ///< KV blocks for all requests that can run at once
+  bool seats = false;      ///< max_num_seqs is as large as a step's token budget
+  bool half_time = false;  ///< a step takes half as long
+};
+
 /// Replays the trace on one configuration. One that does not fit in memory is a result with
-/// `feasible` = false whose verdict says what is short. Thread-safe: shares nothing.
+/// `feasible` = false whose `problem` says what is short. Thread-safe: shares nothing.
 ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo,
-                    ReplayDetail detail = ReplayDetail::metrics);
+                    ReplayDetail detail = ReplayDetail::metrics, const Spared& spared = {});
+
+/// Whether the replay would meet the SLO; it ends as soon as it cannot.
+bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo);
 
 /// Does the result meet the SLO: every limit at its percentile, nothing failed?
 bool meets_slo(const ConfigResult& result, const Slo& slo);
+
+/// A Cause without a kind: by how much the result misses the SLO, and with which of its limits.
+Cause miss_of(const ConfigResult& result, const Slo& slo);
 
 /// What the table and the report say about the workload and the system.
 WorkloadSummary summarize_workload(const Trace& trace, const EngineSpec& engine);

@@ -1,19 +1,24 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "scheduler_sim/sizing/size_result.hpp"
 
 namespace loratory::sim {
 
-/// The row to recommend: of those that meet the SLO with every seed (`meets_in_every_seed[i]`
-/// belongs to configs[i]), the first whose goodput is within 1 % of the best of them; -1 = none.
-int32_t choose(const SizeResult& result, const std::vector<bool>& meets_in_every_seed);
+inline constexpr double kGoodputShare = 0.99;  ///< of the best: as good as it
+inline constexpr double kKvShare = 0.90;       ///< of the smallest candidate's blocks: costs little
 
-/// Fills `reason` and `next_limit`: one sentence each on why `recommended` (or why none), and on
-/// what limits next.
-void explain(SizeResult& result);
+/// The row that `result.choice` recommends, -1 = none.
+///
+/// Candidates meet the SLO with every seed, and their goodput is within 1 % of the best that do.
+///   smallest  the first of them.
+///   robust    of those that keep 90 % of the KV blocks of the first, the one with the most
+///             headroom. Headrooms within two steps (5 %) are the same; then a size that holds
+///             every adapter comes first, for popularity cannot hurt it, and the smallest after it.
+/// Where headroom is not known, robust is smallest.
+int32_t choose(const SizeResult& result);
+int32_t choose(const SizeResult& result, Choice choice);
 
 /// Index of the feasible row with the highest goodput, -1 if none is feasible.
 int32_t best_goodput(const SizeResult& result);

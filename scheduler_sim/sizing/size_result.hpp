@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,26 @@ struct WorkloadSummary {
   std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)
 };
 
+/// How a sweep recommends one of the configurations that do about equally well (sizing/sweep.hpp).
+enum class Choice : uint8_t { smallest, robust };
+
+/// What a sweep found beside the rows, where it looked for it.
+struct Bounds {
+  ConfigResult base;      ///< the base model alone: no size can beat it
+  ConfigResult resident;  ///< all adapters resident for free
+  /// Why the chosen row misses the SLO at `limit_factor` times the rate, the next step of headroom:
+  /// what limits next. Kind none where the row has no headroom, or no end of it.
+  Cause limit{};
+  double limit_factor = 0;
+};
+
+/// Another system, at the size that comes closest on this one.
+struct Remedy {
+  std::string flags;      ///< "--tp 2"
+  bool fits = false;      ///< in memory
+  ConfigResult result{};  ///< of the first seed that misses, of the first if all meet
+};
+
 /// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
 /// `goodput_min/max[i]` is the band over all seeds of configs[i].
 struct SizeResult {
@@ -48,9 +69,11 @@ struct SizeResult {
   std::vector<double> goodput_min, goodput_max;
   std::vector<double> ttft_min_ms, ttft_max_ms;  ///< of the SLO percentile
   int32_t num_seeds = 1;
+  Choice choice = Choice::robust;
   int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
-  std::string reason;        ///< one sentence: why this one
-  std::string next_limit;    ///< one sentence: what limits next
+  int32_t smallest = -1;     ///< what Choice::smallest recommends
+  std::optional<Bounds> bounds;
+  std::vector<Remedy> remedies;  ///< where nothing is recommended: what was tried beside
   std::vector<MissRatioCurve> miss_ratio_curves;
   /// Of `--replicas auto`: for each max_loras the fewest replicas; `configs` have as many as the
   /// cheapest of them.

@@ -1,144 +1,20 @@
 #include "scheduler_sim/sizing/sweep.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "reference/base/check.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
+#include "scheduler_sim/sizing/sweep_rows.hpp"
+#include "scheduler_sim/sizing/tasks.hpp"
 
 namespace loratory::sim {
 namespace {
 
-// Runs task(0) .. task(n-1), in this order of starting, on so many threads (0 = one per core). An
-// exception of a task is thrown again here, after the others have ended.
-template <typename Task>
-void run_tasks(int64_t num_tasks, int num_threads, Task task) {
-  std::atomic<int64_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (int64_t i = next++; i < num_tasks; i = next++) {
-      try {
-        task(i);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        failure = std::current_exception();
-      }
-    }
-  };
-  const int cores = int(std::max(1u, std::thread::hardware_concurrency()));
-  std::vector<std::jthread> helpers;
-  for (int i = 1; i < (num_threads > 0 ? num_threads : cores); ++i) helpers.emplace_back(work);
-  work();
-  helpers.clear();  // joins
-  if (failure) std::rethrow_exception(failure);
-}
-
-// Runs of one configuration, one per trace.
-struct Row {
-  EnginePoint point;
-  std::vector<ConfigResult> runs;
-};
-
-bool by_size(const Row& a, const Row& b) {
-  return std::pair(a.point.max_loras, a.point.max_cpu_loras) <
-         std::pair(b.point.max_loras, b.point.max_cpu_loras);
-}
-
-class Sweep {
- public:
-  Sweep(const std::vector<Trace>& traces, const EngineSpec& engine, const SweepOptions& options)
-      : traces_(traces), engine_(engine), options_(options) {}
-
-  // Every new size, as one batch of replays over all cores.
-  void run(const std::vector<int32_t>& sizes) {
-    const size_t first = rows_.size();
-    for (const int32_t size : sizes) {
-      for (const int32_t cpu : cpu_sizes(size)) add({size, cpu});
-    }
-    const auto num_runs = int64_t((rows_.size() - first) * traces_.size());
-    total_ += num_runs;
-    report();
-    run_tasks(num_runs, options_.num_threads, [&](int64_t i) {
-      run_one(rows_[first + size_t(i) / traces_.size()], size_t(i) % traces_.size());
-    });
-    std::ranges::sort(rows_, by_size);
-  }
-
-  SizeResult result() const {
-    SizeResult out;
-    out.slo = options_.slo;
-    out.num_seeds = int32_t(traces_.size());
-    std::vector<bool> meets;
-    for (const Row& row : rows_) {
-      out.configs.push_back(median_run(row));
-      const auto goodput = range_of(row, &ConfigResult::request_goodput);
-      const auto ttft = range_of(row, &ConfigResult::slo_ttft_ms);
-      out.goodput_min.push_back(goodput.first), out.goodput_max.push_back(goodput.second);
-      out.ttft_min_ms.push_back(ttft.first), out.ttft_max_ms.push_back(ttft.second);
-      meets.push_back(std::ranges::all_of(row.runs, &ConfigResult::meets_slo));
-    }
-    out.recommended = choose(out, meets);
-    return out;
-  }
-
- private:
-  std::vector<int32_t> cpu_sizes(int32_t max_loras) const {
-    std::vector<int32_t> sizes;
-    for (const int32_t cpu : options_.max_cpu_loras) {
-      if (cpu >= max_loras) sizes.push_back(cpu);
-    }
-    if (!options_.max_cpu_loras.empty()) return sizes;
-    const auto num_adapters = int32_t(traces_.front().adapters.size());
-    return {std::max(max_loras, std::min(4 * max_loras, num_adapters))};
-  }
-
-  void add(EnginePoint point) {
-    const bool known = std::ranges::any_of(rows_, [&](const Row& row) {
-      return row.point.max_loras == point.max_loras &&
-             row.point.max_cpu_loras == point.max_cpu_loras;
-    });
-    if (!known) rows_.push_back({point, std::vector<ConfigResult>(traces_.size())});
-  }
-
-  void run_one(Row& row, size_t trace) {
-    row.runs[trace] = replay(traces_[trace], engine_, row.point, options_.slo).result;
-    row.runs[trace].seed = trace;
-    ++done_;
-    report();
-  }
-
-  void report() const {
-    if (options_.on_progress) options_.on_progress(done_, total_);
-  }
-
-  static ConfigResult median_run(const Row& row) {
-    std::vector<const ConfigResult*> runs;
-    for (const ConfigResult& run : row.runs) runs.push_back(&run);
-    std::ranges::stable_sort(runs, {}, &ConfigResult::request_goodput);
-    return *runs[runs.size() / 2];
-  }
-
-  static std::pair<double, double> range_of(const Row& row, double ConfigResult::*field) {
-    const auto [low, high] = std::ranges::minmax_element(row.runs, {}, field);
-    return {(*low).*field, (*high).*field};
-  }
-
-  const std::vector<Trace>& traces_;
-  const EngineSpec& engine_;
-  const SweepOptions& options_;
-  std::vector<Row> rows_;
-  std::atomic<int64_t> done_ = 0;
-  int64_t total_ = 0;
-};
-
 // Second round of `auto`: the middles between the best row and its neighbours.
 std::vector<int32_t> sizes_around_best(const SizeResult& coarse) {
-  const int32_t best = coarse.recommended >= 0 ? coarse.recommended : best_goodput(coarse);
+  const int32_t smallest = choose(coarse, Choice::smallest);
+  const int32_t best = smallest >= 0 ? smallest : best_goodput(coarse);
   std::vector<int32_t> sizes;
   if (best < 0) return sizes;
   const int32_t size = coarse.configs[size_t(best)].max_loras;
@@ -158,12 +34,16 @@ void add_details(SizeResult& result, int32_t row, int32_t chosen, const std::vec
   if (row < 0 || size_t(row) >= result.configs.size()) return;
   ConfigResult& config = result.configs[size_t(row)];
   if (!config.feasible) return;
-  const uint64_t seed = config.seed;
-  config = replay(traces[seed], engine, {config.max_loras, config.max_cpu_loras}, result.slo,
-                  ReplayDetail::details)
-               .result;
-  config.seed = seed;
-  if (row != chosen) config.timeline.clear(), config.slot_spans.clear(), config.requests.clear();
+  ConfigResult detailed =
+      replay(traces[config.seed], engine, {config.max_loras, config.max_cpu_loras}, result.slo,
+             ReplayDetail::details)
+          .result;
+  config.ttft_cdf_ms = std::move(detailed.ttft_cdf_ms);
+  config.tpot_cdf_ms = std::move(detailed.tpot_cdf_ms);
+  if (row != chosen) return;
+  config.timeline = std::move(detailed.timeline);
+  config.slot_spans = std::move(detailed.slot_spans);
+  config.requests = std::move(detailed.requests);
 }
 
 // Where the miss-ratio curves have points: the sizes that auto would try, and those of the rows.
@@ -173,6 +53,49 @@ std::vector<int32_t> curve_sizes(const SizeResult& result, const Trace& trace) {
   std::ranges::sort(sizes);
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
+}
+
+// The system at this size with every trace, up to the first that misses.
+Remedy try_out(const Alternative& alternative, const std::vector<Trace>& traces, EnginePoint point,
+               const Slo& slo) {
+  Remedy remedy{.flags = alternative.flags};
+  for (const Trace& trace : traces) {
+    ConfigResult result = replay(trace, alternative.engine, point, slo).result;
+    remedy.fits = result.feasible;
+    remedy.result = std::move(result);
+    if (!remedy.result.meets_slo) break;
+  }
+  return remedy;
+}
+
+// Up to the first alternative that meets the SLO.
+std::vector<Remedy> find_remedies(const SizeResult& result, const std::vector<Trace>& traces,
+                                  const SweepOptions& options) {
+  if (!options.alternatives || result.configs.empty()) return {};
+  const std::vector<Alternative> alternatives = options.alternatives();
+  const auto closest = size_t(std::max(0, best_goodput(result)));
+  const EnginePoint point{result.configs[closest].max_loras, result.configs[closest].max_cpu_loras};
+  std::vector<Remedy> remedies(alternatives.size());
+  run_tasks(std::ssize(alternatives), options.num_threads, [&](int64_t i) {
+    remedies[size_t(i)] = try_out(alternatives[size_t(i)], traces, point, result.slo);
+  });
+  const auto meets = [](const Remedy& r) { return r.result.meets_slo; };
+  const auto first = std::ranges::find_if(remedies, meets);
+  if (first != remedies.end()) remedies.erase(first + 1, remedies.end());
+  return remedies;
+}
+
+// What is drawn: three rows and the curves, four tasks that write to four places.
+void draw_from(SizeResult& result, const std::vector<Trace>& traces, const EngineSpec& engine,
+               int num_threads) {
+  const int32_t chosen = result.recommended >= 0 ? result.recommended : best_goodput(result);
+  const std::vector<int32_t> sizes = curve_sizes(result, traces.front());
+  run_tasks(4, num_threads, [&](int64_t i) {
+    if (i < 3 && chosen >= 0) add_details(result, chosen + int32_t(i) - 1, chosen, traces, engine);
+    if (i < 3) return;
+    const auto references = adapter_references(traces.front());
+    if (!references.empty()) result.miss_ratio_curves = miss_ratio_curves(references, sizes);
+  });
 }
 
 }  // namespace
@@ -189,21 +112,25 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
                  const SweepOptions& options) {
   LORATORY_ASSERT(!traces.empty(), "one trace per seed, at least one");
   const bool is_auto = options.max_loras.empty();
-  Sweep runs(traces, engine, options);
-  runs.run(is_auto ? auto_sizes(int64_t(traces.front().adapters.size())) : options.max_loras);
-  if (is_auto) runs.run(sizes_around_best(runs.result()));
-  SizeResult result = runs.result();
-  const int32_t chosen = result.recommended >= 0 ? result.recommended : best_goodput(result);
-  const std::vector<int32_t> sizes = curve_sizes(result, traces.front());
-  // Four tasks that write to four places: three rows and the curves.
-  run_tasks(4, options.num_threads, [&](int64_t i) {
-    if (i < 3 && chosen >= 0) add_details(result, chosen + int32_t(i) - 1, chosen, traces, engine);
-    if (i < 3) return;
-    const auto references = adapter_references(traces.front());
-    if (!references.empty()) result.miss_ratio_curves = miss_ratio_curves(references, sizes);
-  });
-  result.workload = summarize_workload(traces.front(), engine);
-  explain(result);
+  SweepRows rows(traces, engine, options);
+  rows.replay_sizes(is_auto ? auto_sizes(int64_t(traces.front().adapters.size()))
+                            : options.max_loras);
+  if (is_auto) rows.replay_sizes(sizes_around_best(rows.result()));
+  const Yardsticks yardsticks = measure_yardsticks(traces.front(), engine, options.slo);
+  if (options.find_headroom) rows.find_headrooms();
+  rows.find_causes(yardsticks);
+
+  int32_t recommended = choose(rows.result());
+  if (recommended >= 0 && options.max_cpu_loras.empty()) {
+    recommended = int32_t(rows.shrink_host(size_t(recommended)));
+  }
+  SizeResult result = rows.result();
+  result.recommended = recommended;
+  result.smallest = choose(result, Choice::smallest);
+  const int32_t focus = recommended >= 0 ? recommended : best_goodput(result);
+  if (focus >= 0) result.bounds = rows.find_limit(size_t(focus), yardsticks);
+  if (recommended < 0) result.remedies = find_remedies(result, traces, options);
+  draw_from(result, traces, engine, options.num_threads);
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "scheduler_sim/sizing/engine_replay.hpp"
@@ -10,11 +11,21 @@
 
 namespace loratory::sim {
 
+/// A system to try where no size of the asked one meets the SLO.
+struct Alternative {
+  std::string flags;  ///< what makes it: "--tp 2"
+  EngineSpec engine;
+};
+
 struct SweepOptions {
   std::vector<int32_t> max_loras;      ///< empty = auto: powers of two, then around the best
-  std::vector<int32_t> max_cpu_loras;  ///< empty = 4 x max_loras, at most one per adapter
+  std::vector<int32_t> max_cpu_loras;  ///< empty = searched, see sweep()
   Slo slo;
+  Choice choice = Choice::robust;
+  bool find_headroom = true;
   int num_threads = 0;  ///< 0 = all cores
+  /// Called once, if nothing is recommended. In the order in which they are to be tried.
+  std::function<std::vector<Alternative>()> alternatives;
   /// Called from any thread after each replay, and before the first one with done = 0.
   std::function<void(int64_t done, int64_t total)> on_progress;
 };
@@ -23,11 +34,19 @@ struct SweepOptions {
 std::vector<int32_t> auto_sizes(int64_t num_adapters);
 
 /// Replays every trace (one per seed: the same requests, adapters dealt anew) on every
-/// configuration, on all cores, and recommends one:
-///   of the configurations that meet the SLO with every seed, the smallest whose goodput is within
-///   1 % of the best; none, if none meets it.
-/// A row of the result shows the seed with the median goodput; the band is the minimum and maximum
-/// over seeds. Results do not depend on the number of threads.
+/// configuration, on all cores, and recommends one (sizing/recommend.hpp). A row of the result
+/// shows the seed with the median goodput; the band is the minimum and maximum over seeds.
+///
+/// Then, where asked for
+///   headroom  of every row: the largest factor of the rate that meets the SLO with every seed,
+///             found by bisection (sizing/headroom.hpp) with the same requests and adapters;
+///   causes    of every row that misses it, and of what limits the chosen row next
+///             (sizing/blame.hpp), with the first seed that misses.
+/// Without max_cpu_loras, every row has all adapters in host memory, or as many as
+/// host_memory_bytes hold; for the chosen one, the smallest of max_loras * 2^n is looked for that
+/// loses nothing: it meets the SLO with every seed, and keeps 99 % of the goodput and the headroom
+/// but for one step. It becomes a row of its own, and the recommended one.
+/// Results do not depend on the number of threads.
 SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
                  const SweepOptions& options);
 

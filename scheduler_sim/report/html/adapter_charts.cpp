@@ -72,13 +72,16 @@ std::vector<Figure> miss_ratio_figures(const SizeResult& result) {
   mark_recommended(chart, result);
   for (const size_t i : kept_indices(result.miss_ratio_curves[0].sizes.size(), kTableRows)) {
     table.rows.push_back(miss_row(result, i));
-    std::string tip = fmt::format("{} slots", table.rows.back()[0]);
+    std::string tip = count_text(result.miss_ratio_curves[0].sizes[i], "slot");
     for (size_t k = 1; k < table.head.size(); ++k)
       tip += fmt::format("\n{}  {}", table.head[k], table.rows.back()[k]);
     chart.tips.push_back({double(result.miss_ratio_curves[0].sizes[i]), tip});
   }
   Figure figure{.id = "miss-ratio", .title = "Miss ratio of the adapter stream"};
-  figure.subtitle = "Each request looks up its adapter once; lower is better. No policy beats opt.";
+  figure.subtitle =
+      "Each request looks up its adapter once; lower is better. lru: the adapter used longest ago "
+      "goes. opt: the one needed last goes, which no policy beats. top-k: the most requested ones "
+      "stay, one slot serves the rest. replay: adapters not on the GPU when requests arrived.";
   figure.description =
       "Miss ratio against the number of slots for each replacement policy, and the "
       "share of arrivals the replay did not find on the GPU.";
@@ -93,22 +96,23 @@ std::vector<Figure> popularity_figure(const SizeResult& result) {
   const std::vector<double>& shares = result.workload.popularity;
   if (shares.size() < 2) return {};
   LineChart chart;
-  chart.x = {"rank of the adapter, log scale", format_number, true};
+  chart.x = {"adapters, the most requested first, log scale", format_number, true};
   chart.y = {"share of requests, log scale", fine_percent, true};
   Line curve{"popularity", 1, {}, false};
-  DataTable table{{"rank", "share of requests"}, {}};
+  DataTable table{{"place", "share of requests"}, {}};
   for (const size_t i : kept_indices(shares.size())) {
     if (shares[i] > 0) curve.points.push_back({double(i + 1), shares[i]});
   }
   for (const size_t i : kept_indices(shares.size(), kTableRows)) {
     table.rows.push_back({format_count(int64_t(i) + 1), fine_percent(shares[i])});
     chart.tips.push_back(
-        {double(i + 1), fmt::format("rank {}\n{}", i + 1, fine_percent(shares[i]))});
+        {double(i + 1), fmt::format("place {}\n{}", i + 1, fine_percent(shares[i]))});
   }
   chart.lines.push_back(std::move(curve));
   Figure figure{.id = "popularity", .title = "Popularity of adapters"};
   figure.subtitle = "A straight line is a Zipf law; a flat one is uniform.";
-  figure.description = "Share of requests against the rank of the adapter, both on log scales.";
+  figure.description =
+      "Share of requests against the adapter's place among the most requested, both on log scales.";
   figure.drawing = draw(chart);
   figure.table = std::move(table);
   return {figure};

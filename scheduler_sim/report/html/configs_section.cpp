@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "reference/base/units.hpp"
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
 #include "scheduler_sim/report/html/sections.hpp"
@@ -25,6 +26,8 @@ std::string whole(double value) { return format_count(std::llround(value)); }
 std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
 std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / double(kGiB)); }
 
+std::string headroom_cell(double headroom) { return headroom < 0 ? "" : headroom_text(headroom); }
+
 double copy_rate(const ConfigResult& c) {
   return c.duration_s > 0 ? double(c.adapter_copies) / c.duration_s : 0;
 }
@@ -33,6 +36,7 @@ const auto kColumns = std::to_array<Column>({
     {"max", "loras", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
     {"max cpu", "loras", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole,
      true},
+    {"headroom", "x rate", [](const ConfigResult& c) { return c.headroom; }, headroom_cell},
     {"goodput", "req/s", [](const ConfigResult& c) { return c.request_goodput; }, format_number},
     {"SLO", "met %", [](const ConfigResult& c) { return c.slo_attainment; }, percent},
     {"TTFT", "p50 ms", [](const ConfigResult& c) { return c.ttft.p50_ms; }, format_number},
@@ -46,6 +50,7 @@ const auto kColumns = std::to_array<Column>({
     {"prefix", "hit %", [](const ConfigResult& c) { return c.prefix_hit_ratio_tokens; }, percent},
     {"pre-", "empted", [](const ConfigResult& c) { return double(c.num_preemptions); }, whole},
     {"slots", "GiB", [](const ConfigResult& c) { return double(c.memory.slot_bytes); }, gib, true},
+    {"host", "GiB", [](const ConfigResult& c) { return double(c.memory.host_bytes); }, gib, true},
     {"KV", "blocks", [](const ConfigResult& c) { return double(c.memory.kv_blocks); }, whole, true},
 });
 
@@ -73,7 +78,7 @@ std::string row(const ConfigResult& config, bool recommended) {
                             : config.feasible ? 1
                                               : 0,
                             recommended ? "&#9733; " : "",
-                            config.feasible ? escape(config.verdict) : "does not fit");
+                            config.feasible ? escape(verdict_text(config)) : "does not fit");
 }
 
 // The long story of the rows that do not fit, where it cannot widen the table.
@@ -82,7 +87,7 @@ std::string notes(const SizeResult& result) {
   for (const ConfigResult& config : result.configs) {
     if (config.feasible) continue;
     html += fmt::format("<p class=\"note\">max_loras {}: {}</p>\n", config.max_loras,
-                        escape(config.verdict));
+                        escape(config.problem));
   }
   return html;
 }
@@ -90,11 +95,10 @@ std::string notes(const SizeResult& result) {
 }  // namespace
 
 std::string configs_section(const SizeResult& result) {
-  std::string html =
-      "<section id=\"configurations\"><h2>Configurations</h2>\n"
-      "<p>Select a heading to sort.</p>\n"
-      "<div class=\"scroll\"><table class=\"configs\">" +
-      header() + "<tbody>\n";
+  const char* heading = result.is_replay ? "The configuration" : "Configurations";
+  std::string html = fmt::format("<section id=\"configurations\"><h2>{}</h2>\n", heading) +
+                     (result.is_replay ? "" : "<p>Select a heading to sort.</p>\n") +
+                     "<div class=\"scroll\"><table class=\"configs\">" + header() + "<tbody>\n";
   for (size_t i = 0; i < result.configs.size(); ++i) {
     html += row(result.configs[i], int32_t(i) == result.recommended);
   }

@@ -71,7 +71,9 @@ std::vector<Figure> cdf_figure(const SizeResult& result, const std::string& id,
   Figure figure{.id = fmt::format("{}-cdf", id), .title = fmt::format("{} of all requests", name)};
   figure.subtitle = "Share of requests at or below; further left is better.";
   figure.description =
-      fmt::format("Distribution of {} for the chosen max_loras and its neighbours.", name);
+      result.is_replay
+          ? fmt::format("Distribution of {}.", name)
+          : fmt::format("Distribution of {} for the chosen max_loras and its neighbours.", name);
   figure.drawing = draw(chart);
   figure.table = table_of(result, shown, quantiles);
   return {figure};

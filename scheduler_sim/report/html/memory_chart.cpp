@@ -161,7 +161,8 @@ std::vector<Figure> memory_figures(const SizeResult& result) {
   const std::vector<size_t> sweep = sweep_of(result);
   if (sweep.empty()) return {};
   Figure figure{.id = "memory", .title = "GPU memory"};
-  figure.subtitle = "The KV cache loses what the slots take.";
+  figure.subtitle = result.is_replay ? "What the engine may use of the card, and for what."
+                                     : "The KV cache loses what the slots take.";
   figure.description =
       "Stacked bars against max_loras: weights, reserve, slots and KV cache, with "
       "the usable GPU memory as a line.";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/charts.hpp"
 #include "scheduler_sim/report/html/line_chart.hpp"
@@ -74,7 +75,7 @@ DataTable table_of(LineChart& chart, const SizeResult& result, const std::vector
       if (config.feasible) tip += fmt::format("\n{}  {}", measure.label, row.back());
     }
     chart.tips.push_back(
-        {size_of(result, i), config.feasible ? tip : fmt::format("{}\n{}", tip, config.verdict)});
+        {size_of(result, i), config.feasible ? tip : fmt::format("{}\n{}", tip, config.problem)});
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -128,9 +129,30 @@ Figure goodput_figure(const SizeResult& result) {
   for (const Point& p : chart.lines[0].points) {
     if (p.x == knee) chart.notes.push_back({p, "knee"});
   }
+  figure.subtitle += " Knee: the smallest size with 95 % of the best.";
   figure.description = fmt::format(
       "Goodput against max_loras. The knee, the smallest size with 95 % of the best, is {}.", knee);
   figure.table = table_of(chart, result, measures, format_number);
+  figure.drawing = draw(chart);
+  return figure;
+}
+
+Figure headroom_figure(const SizeResult& result) {
+  const std::vector<Measure> measures = {
+      {"headroom", 1, [](const ConfigResult& c) { return c.headroom < 0 ? NAN : c.headroom; }}};
+  LineChart chart = chart_of_sizes(result);
+  chart.y = {"times the request rate", format_number};
+  add_measures(chart, result, measures);
+  chart.y_rules.push_back({1, "this traffic", true});
+  Figure figure{.id = "headroom", .title = "Headroom"};
+  figure.subtitle =
+      "The largest multiple of the request rate at which every SLO is met, with every seed; higher "
+      "is better.";
+  figure.description =
+      "Headroom against max_loras; at 1 the size meets the SLOs with this traffic.";
+  figure.table = table_of(chart, result, measures, [](double v) {
+    return std::isfinite(v) ? headroom_text(v) : std::string("-");
+  });
   figure.drawing = draw(chart);
   return figure;
 }
@@ -208,7 +230,13 @@ Figure hit_figure(const SizeResult& result) {
 
 std::vector<Figure> sweep_figures(const SizeResult& result) {
   if (feasible_of(result, sweep_of(result)).size() < 2) return {};
-  return {goodput_figure(result), ttft_figure(result), tpot_figure(result), hit_figure(result)};
+  std::vector<Figure> figures = {goodput_figure(result)};
+  const auto known = [](const ConfigResult& c) { return c.headroom >= 0; };
+  if (std::ranges::any_of(result.configs, known)) figures.push_back(headroom_figure(result));
+  figures.push_back(ttft_figure(result));
+  figures.push_back(tpot_figure(result));
+  figures.push_back(hit_figure(result));
+  return figures;
 }
 
 }  // namespace loratory::sim::report

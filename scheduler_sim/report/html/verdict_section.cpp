@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
 #include "scheduler_sim/report/html/sections.hpp"
@@ -35,9 +36,12 @@ std::string sentences(const SizeResult& result) {
   const auto say = [&](const char* label, const std::string& words) {
     if (!words.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, escape(words));
   };
-  say(result.is_replay ? "Verdict" : "Why",
-      result.is_replay ? result.configs[0].verdict : result.reason);
-  say("Next limit", result.next_limit);
+  if (result.is_replay) say("Verdict", verdict_text(result.configs[0]));
+  say("Why", reason(result));
+  say(result.recommended >= 0 ? "Next limit" : "Instead", next_limit(result));
+  say("Bounds", yardstick_sentence(result));
+  say("Adapters", about_adapters(result));
+  say("Trust", caveat(result));
   return html + "</dl>\n";
 }
 

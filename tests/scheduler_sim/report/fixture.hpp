@@ -75,7 +75,13 @@ inline ConfigResult small_config(int32_t max_loras) {
   c.max_cpu_loras = 64;
   c.seed = 42;
   c.meets_slo = true;
-  c.verdict = "meets SLOs";
+  c.num_seeds = c.num_seeds_met = 3;
+  c.headroom = 1.45;
+  c.slo_ttft_ms = 412.75, c.slo_tpot_ms = 33.125;
+  c.cause.miss = 0.8255;
+  c.max_running = 64;
+  c.max_kv_blocks = 9000;
+  c.waits = {{.05, .2}, {.1, .5}, {.2, .05}, {.3, .25}};
   c.num_requests = 1000;
   c.completed = 998;
   c.cancelled = 1;
@@ -113,7 +119,10 @@ inline ConfigResult small_config(int32_t max_loras) {
 inline ConfigResult thrashing_config() {
   ConfigResult c = small_config(4);
   c.meets_slo = false;
-  c.verdict = "TTFT p99";
+  c.failed = 0;
+  c.num_seeds_met = 0;
+  c.headroom = 0.41;
+  c.cause = {CauseKind::slots, true, 122.469, 0.9, 0.25, 0.62};
   c.request_goodput = 2.125;
   c.slo_attainment = 0.27;
   c.ttft = latency(20050, 12500, 48000, 61234.5);
@@ -130,7 +139,7 @@ inline ConfigResult infeasible_config() {
   c.max_cpu_loras = 64;
   c.seed = 42;
   c.feasible = false;
-  c.verdict = "does not fit: slots need 94.0 GiB, 54.0 GiB are left";
+  c.problem = "does not fit: slots need 94.0 GiB, 54.0 GiB are left";
   c.memory = memory_with(1024, 94);
   return c;
 }
@@ -175,9 +184,11 @@ inline SizeResult small_result() {
   r.ttft_max_ms = {64000, 431.5, 0};
   r.num_seeds = 3;
   r.recommended = 1;
-  r.reason = "16 slots are the fewest with TTFT p99 <= 500 ms and TPOT p99 <= 50 ms at every seed.";
-  r.next_limit =
-      "More slots take KV blocks: at 32 slots the queue grows before adapters miss less.";
+  r.smallest = 1;
+  r.bounds = Bounds{.base = small_config(0),
+                    .resident = small_config(3),
+                    .limit = {CauseKind::loads, true, 1.1, 0.6, 0.5, 0.41},
+                    .limit_factor = 1.486};
   r.miss_ratio_curves = {{"lru", {1, 2, 3}, {0.6, 0.25, 0.003}},
                          {"opt", {1, 2, 3}, {0.5, 0.2, 0.003}}};
   return r;
@@ -283,7 +294,11 @@ inline ConfigResult big_config(int32_t max_loras) {
   c.num_preemptions = int64_t(starve * 9);
   c.duration_s = 3612;
   c.meets_slo = p99 <= 500 && c.tpot.p99_ms <= 50;
-  c.verdict = c.meets_slo ? "meets SLOs" : p99 > 500 ? "TTFT p99" : "TPOT p99";
+  c.num_seeds_met = c.meets_slo ? 3 : 0;
+  c.headroom = std::min(2.0, 400 / p99);
+  c.cause = {.is_ttft = p99 / 500 > c.tpot.p99_ms / 50,
+             .miss = std::max(p99 / 500, c.tpot.p99_ms / 50)};
+  if (!c.meets_slo) c.cause.kind = p99 > 500 ? CauseKind::slots : CauseKind::kv_cache;
   c.ttft_cdf_ms = long_tail(c.ttft.p50_ms, p99);
   c.tpot_cdf_ms = long_tail(c.tpot.p50_ms, c.tpot.p99_ms);
   return c;
@@ -338,11 +353,7 @@ inline SizeResult big_result() {
   }
   r.provenance.command =
       "loratory size --trace azure_conv.csv --adapters 256 --popularity zipf:1 --max-loras auto";
-  r.reason =
-      "32 slots are the fewest that keep TTFT p99 under 500 ms and TPOT p99 under 50 ms at all 3 "
-      "seeds.";
-  r.next_limit =
-      "Above 48 slots the KV cache limits: preemptions rise and TPOT p99 passes 50 ms at 96.";
+  r.smallest = 3;
   r.miss_ratio_curves = big_curves();
   return r;
 }

@@ -88,7 +88,7 @@ TEST(Html, StringsOfTheTraceAreEscaped) {
   SizeResult result = test::big_result();
   result.provenance.inputs[0].path = "</script><script>alert(2)</script>";
   result.workload.model = "\"><img onerror=alert(3)>";
-  result.configs[0].verdict = "<b>bold</b>";
+  result.configs.back().problem = "<b>bold</b>";
   const std::string page = page_of(result, test::big_adapters());
   EXPECT_FALSE(holds(page, "<script>alert"));
   EXPECT_FALSE(holds(page, "<img"));
@@ -99,14 +99,14 @@ TEST(Html, StringsOfTheTraceAreEscaped) {
 
 TEST(Html, EveryChartHasATextAlternativeAndATable) {
   const std::string page = big_page();
-  for (const char* id : {"goodput", "ttft", "tpot", "hits", "memory", "ttft-cdf", "tpot-cdf",
-                         "timeline", "miss-ratio", "popularity", "reuse"}) {
+  for (const char* id : {"goodput", "headroom", "ttft", "tpot", "hits", "memory", "ttft-cdf",
+                         "tpot-cdf", "timeline", "miss-ratio", "popularity", "reuse"}) {
     EXPECT_TRUE(holds(page, "<figure id=\"" + std::string(id) + "\""));
   }
-  EXPECT_EQ(count(page, "<svg "), 11U);
-  EXPECT_EQ(count(page, "<title id="), 11U);
-  EXPECT_EQ(count(page, "<desc id="), 11U);
-  EXPECT_EQ(count(page, "<details>"), 11U);
+  EXPECT_EQ(count(page, "<svg "), 12U);
+  EXPECT_EQ(count(page, "<title id="), 12U);
+  EXPECT_EQ(count(page, "<desc id="), 12U);
+  EXPECT_EQ(count(page, "<details>"), 12U);
 }
 
 TEST(Html, ValuesThatAreNotFiniteAreLeftOut) {

@@ -13,12 +13,14 @@
 #include <thread>
 
 #include "fixture.hpp"
+#include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/json.hpp"
 #include "scheduler_sim/report/perfetto.hpp"
 #include "scheduler_sim/report/prometheus.hpp"
+#include "scheduler_sim/sizing/headroom.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -97,7 +99,9 @@ TEST(Golden, Prometheus) {
 
 TEST(Console, FitsAHundredColumns) {
   SizeResult result = test::big_result();
-  result.configs[2].verdict = "TTFT p99 over the limit and a long story after it";
+  result.configs[2].cause.kind = CauseKind::too_large;
+  result.configs[2].failed = 54'000;
+  result.configs[2].meets_slo = false;
   for (const int32_t host : {256, 512}) {
     result.configs[0].max_cpu_loras = host;
     for (const std::string& line : lines_of(size_console(result, false))) {
@@ -122,6 +126,96 @@ TEST(Console, SaysWhenNothingMeetsTheSlos) {
   SizeResult result = test::small_result();
   result.recommended = -1;
   EXPECT_THAT(size_console(result, false), HasSubstr("No configuration meets the SLOs."));
+}
+
+TEST(Console, LeavesOutHeadroomThatIsNotKnown) {
+  SizeResult result = test::small_result();
+  EXPECT_THAT(size_console(result, false), HasSubstr("head-"));
+  for (ConfigResult& c : result.configs) c.headroom = -1;
+  EXPECT_THAT(size_console(result, false), Not(HasSubstr("head-")));
+}
+
+// --- words -----------------------------------------------------------------------------------
+
+TEST(Advice, FactorsAndSharesNeverRoundToNonsense) {
+  using report::factor_text, report::share_text, report::headroom_text;
+  EXPECT_EQ(factor_text(60303), "over 100x");
+  EXPECT_EQ(factor_text(47.4), "47x");
+  EXPECT_EQ(factor_text(2.04), "2.0x");
+  EXPECT_EQ(factor_text(1.004), "1.00x");
+  EXPECT_EQ(factor_text(0.61), "0.61x");
+  EXPECT_EQ(factor_text(0.01), "under 0.1x");
+  EXPECT_EQ(headroom_text(rate_factor(kMostStep)), "15x or more");
+  EXPECT_EQ(share_text(0.004), "under 1 %");
+  EXPECT_EQ(share_text(0.9951), "over 99 %");
+  EXPECT_EQ(share_text(0.41), "41 %");
+  EXPECT_EQ(share_text(0), "none");
+}
+
+TEST(Advice, VerdictsNameTheLimitThatRules) {
+  ConfigResult c = test::small_config(4);
+  EXPECT_EQ(report::verdict_text(c), "meets the SLO");
+  c.meets_slo = false, c.failed = 0;
+  c.cause = {CauseKind::kv_cache, false, 1.3, 0.5, 0.4, 0};
+  c.num_seeds_met = 2;
+  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x in 1 of 3 seeds: KV cache");
+  c.num_seeds_met = 0;
+  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x: KV cache");
+  c.cause.kind = CauseKind::none;  // a replay by itself
+  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x, 50 % of that wait for a slot");
+  c.failed = 1, c.cause.kind = CauseKind::too_large;
+  EXPECT_EQ(report::verdict_text(c), "1 request larger than the KV cache");
+  EXPECT_EQ(report::verdict_text(test::infeasible_config()),
+            "does not fit: slots need 94.0 GiB, 54.0 GiB are left");
+}
+
+TEST(Advice, ReasonComparesTheChosenWithTheSmallest) {
+  SizeResult result = test::big_result();  // 24 would do, 32 are chosen
+  EXPECT_THAT(report::reason(result),
+              HasSubstr("24 slots meet TTFT p99 <= 500 ms and TPOT p99 <= 50 ms with all 3 seeds "
+                        "and hold to "));
+  EXPECT_THAT(report::reason(result), HasSubstr("of this traffic, 32 to "));
+  EXPECT_THAT(report::reason(result), HasSubstr("of the KV blocks"));
+  result.smallest = result.recommended;
+  EXPECT_THAT(report::reason(result), HasSubstr("32 slots are the fewest tried that meet"));
+  EXPECT_THAT(
+      report::next_limit(result),
+      HasSubstr("at 1.49x of this traffic TTFT p99 is 1.10x the limit: 41 % of the requests "
+                "wait while their adapter is loaded"));
+  result.num_seeds = 1;
+  result.recommended = result.smallest = 0;
+  result.configs[0].max_loras = 1;
+  EXPECT_THAT(report::reason(result), HasSubstr("1 slot is the fewest tried that meets"));
+  EXPECT_THAT(report::reason(result), HasSubstr("no smaller size was tried"));
+}
+
+TEST(Advice, SaysWhatWouldDoWhereNothingDoes) {
+  SizeResult result = test::small_result();
+  result.recommended = result.smallest = -1;
+  result.configs[1].meets_slo = false;
+  result.configs[1].failed = 0;
+  result.configs[1].slo_ttft_ms = 640, result.configs[1].slo_tpot_ms = 33;
+  result.configs[1].headroom = 0.41;
+  result.configs[1].cause = {CauseKind::load_peaks, true, 18, 0.46, 18, 16};
+  result.ttft_max_ms[1] = 700;
+  result.remedies.resize(2);
+  result.remedies[0].flags = "--tp 2";
+  result.remedies[1].flags = "--gpu H200";
+  result.remedies[1].result = test::small_config(16);
+  result.remedies[1].result.slo_ttft_ms = 412;
+  EXPECT_THAT(report::reason(result),
+              HasSubstr("the base model alone misses by 18x, and the busiest moments have 16x the "
+                        "mean rate; with Poisson arrivals it would be 0.46x"));
+  EXPECT_EQ(report::next_limit(result),
+            "what would do: 16 slots meet TTFT p99 <= 700 ms; 3 engines that share the traffic "
+            "(one holds to 0.41x); --gpu H200 (TTFT p99 412 ms); not --tp 2 (does not fit)");
+}
+
+TEST(Advice, ATraceWithoutAdaptersGetsTheFlagsThatAddSome) {
+  SizeResult result = test::small_result();
+  EXPECT_EQ(report::about_adapters(result), "");
+  result.workload.num_adapters = 0;
+  EXPECT_THAT(report::about_adapters(result), HasSubstr("--adapters 64 --popularity zipf:1"));
 }
 
 TEST(Json, HasEveryKeyOfTheSchema) {
@@ -154,11 +248,16 @@ TEST(Json, HasEveryKeyOfTheSchema) {
                           "weights_bytes",
                           "event_log_hash",
                           "feasible",
+                          "headroom",
+                          "cause",
+                          "slo_miss",
+                          "wait_slot_requests",
+                          "host_bytes",
                           "verdict"}) {
     EXPECT_TRUE(config.contains(key)) << key;
   }
-  for (const char* key :
-       {"schema", "command", "commit", "seed", "inputs", "recommended", "reason"}) {
+  for (const char* key : {"schema", "command", "commit", "seed", "inputs", "recommended", "reason",
+                          "choice", "smallest", "limit", "yardsticks", "remedies"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "scheduler_sim/sizing/headroom.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
@@ -21,8 +22,12 @@ TEST(AutoSizes, ArePowersOfTwoAndTheNumberItself) {
 TEST(Sweep, RecommendsTheSmallestThatMeetsTheSlo) {
   SweepOptions options;
   options.slo = {.ttft_ms = 400, .tpot_ms = 20};
+  options.choice = Choice::smallest;
+  options.find_headroom = false;
+  options.max_cpu_loras = {8};
   const SizeResult result = sweep({round_robin(8, 400)}, engine(), options);
   ASSERT_GE(result.recommended, 0);
+  EXPECT_EQ(result.smallest, result.recommended);
   const ConfigResult& chosen = result.configs[size_t(result.recommended)];
   EXPECT_TRUE(chosen.meets_slo);
   double best = 0;
@@ -37,18 +42,43 @@ TEST(Sweep, RecommendsTheSmallestThatMeetsTheSlo) {
   EXPECT_FALSE(chosen.requests.empty());
   EXPECT_FALSE(chosen.timeline.empty());
   EXPECT_EQ(result.miss_ratio_curves.size(), 3u);
-  EXPECT_FALSE(result.reason.empty());
-  EXPECT_FALSE(result.next_limit.empty());
 }
 
-TEST(Sweep, HostPlacesDefaultToFourTimesTheSlotsUpToAllAdapters) {
+// All six adapters, or as many as the host holds; an adapter of rank 16 takes 80 MiB.
+TEST(Sweep, HostsHoldAllAdaptersOrWhatFits) {
   SweepOptions options;
   options.max_loras = {1, 2, 4};
-  const SizeResult result = sweep({round_robin(6, 20)}, engine(), options);
-  ASSERT_EQ(result.configs.size(), 3u);
+  options.slo = {.ttft_ms = 0.001};  // nothing is chosen, so no smaller host is looked for
+  options.find_headroom = false;
+  EngineSpec spec = engine();
+  const auto hosts = [&] {
+    std::vector<int32_t> sizes;
+    for (const ConfigResult& c : sweep({round_robin(6, 20)}, spec, options).configs) {
+      sizes.push_back(c.max_cpu_loras);
+    }
+    return sizes;
+  };
+  EXPECT_THAT(hosts(), testing::ElementsAre(6, 6, 6));
+  spec.memory.host_memory_bytes = 3 * adapter_bytes(spec.model, spec.memory.targets, 16);
+  EXPECT_THAT(hosts(), testing::ElementsAre(3, 3, 4));
+}
+
+// Two adapters take turns, and nobody asks for the other 14: no host needs places for them. The
+// chosen row is the small host's; the one it came from stays beside it.
+TEST(Sweep, LooksForTheSmallestHostThatLosesNothing) {
+  Trace trace = round_robin(16, 200);
+  for (TraceRequest& r : trace.requests) r.adapter %= 2;
+  SweepOptions options;
+  options.max_loras = {4};
+  options.slo = {.ttft_ms = 300};
+  const SizeResult result = sweep({trace}, engine(), options);
+  ASSERT_EQ(result.configs.size(), 2u);
+  EXPECT_EQ(result.recommended, 0);
   EXPECT_EQ(result.configs[0].max_cpu_loras, 4);
-  EXPECT_EQ(result.configs[1].max_cpu_loras, 6);
-  EXPECT_EQ(result.configs[2].max_cpu_loras, 6);
+  EXPECT_EQ(result.configs[1].max_cpu_loras, 16);
+  EXPECT_TRUE(result.configs[0].meets_slo);
+  EXPECT_LT(result.configs[0].memory.host_bytes, result.configs[1].memory.host_bytes);
+  EXPECT_GE(1.03 * result.configs[0].headroom, result.configs[1].headroom);
 }
 
 TEST(Sweep, OneRowPerPairAndOnlyLegalOnes) {
@@ -82,19 +112,49 @@ TEST(Sweep, NothingFits) {
   const SizeResult result = sweep({round_robin(2, 10)}, tight, options);
   EXPECT_EQ(result.recommended, -1);
   EXPECT_FALSE(result.configs[0].feasible);
-  EXPECT_EQ(result.reason, "no configuration fits in memory");
+  EXPECT_FALSE(result.configs[0].problem.empty());
 }
 
-TEST(Choose, PrefersTheSmallestWithinOnePercent) {
+SizeResult rows_of(const std::vector<double>& goodputs) {
   SizeResult result;
-  for (const double goodput : {9.0, 9.95, 10.0}) {
-    result.configs.emplace_back();
-    result.configs.back().request_goodput = goodput;
+  result.workload.num_adapters = 100;
+  for (const double goodput : goodputs) {
+    ConfigResult row;
+    row.max_loras = int32_t(result.configs.size()) + 1;
+    row.request_goodput = goodput;
+    row.num_seeds_met = 1;
+    row.memory.kv_blocks = 1000;
+    result.configs.push_back(row);
   }
-  EXPECT_EQ(choose(result, {true, true, true}), 1);
-  EXPECT_EQ(choose(result, {true, false, true}), 2);
-  EXPECT_EQ(choose(result, {true, false, false}), 0);
-  EXPECT_EQ(choose(result, {false, false, false}), -1);
+  return result;
+}
+
+TEST(Choose, SmallestWithinOnePercent) {
+  SizeResult result = rows_of({9.0, 9.95, 10.0});
+  result.choice = Choice::smallest;
+  EXPECT_EQ(choose(result), 1);
+  EXPECT_EQ(choose(result, Choice::robust), 1);  // no headroom is known
+  result.configs[1].num_seeds_met = 0;
+  EXPECT_EQ(choose(result), 2);
+  result.configs[2].num_seeds_met = 0;
+  EXPECT_EQ(choose(result), 0);
+  result.configs[0].num_seeds_met = 0;
+  EXPECT_EQ(choose(result), -1);
+}
+
+TEST(Choose, RobustHasTheMostHeadroomThatCostsLittle) {
+  SizeResult result = rows_of({10, 10, 10, 10});
+  const std::vector<double> headrooms = {1.1, 1.5, 2.0, 3.0};
+  const std::vector<int64_t> blocks = {1000, 950, 900, 890};
+  for (size_t i = 0; i < 4; ++i) {
+    result.configs[i].headroom = headrooms[i];
+    result.configs[i].memory.kv_blocks = blocks[i];
+  }
+  EXPECT_EQ(choose(result), 2);
+  result.configs[1].headroom = 1.95;  // within two steps: the smaller one
+  EXPECT_EQ(choose(result), 1);
+  result.workload.num_adapters = 3;  // the third row holds all
+  EXPECT_EQ(choose(result), 2);
 }
 
 // With two slots the first seed has every adapter on the GPU; the second thrashes.
@@ -133,31 +193,72 @@ TEST(Sweep, OnlyTheChosenRowKeepsItsRequests) {
   EXPECT_THAT(sizes, testing::ElementsAre(1, 2, 4, 8));
 }
 
-// Four rows; the second is chosen, so the first and the third are its neighbours.
-TEST(Explain, ComparesWithTheNearestSizes) {
-  SizeResult result;
-  result.slo = {.ttft_ms = 100};
-  for (const int32_t size : {1, 4, 8, 32}) {
-    ConfigResult c;
-    c.max_loras = size, c.max_cpu_loras = 4 * size;
-    c.request_goodput = 10;
-    c.memory.kv_blocks = 1000 - 10 * size;
-    result.configs.push_back(c);
+// 1.025^n; what does not hold anywhere, and what holds everywhere.
+TEST(Headroom, FindsTheLargestStepFromAnyHint) {
+  for (const int truth : {kNoStep, -kMostStep, -7, 0, 1, 40, kMostStep - 1, kMostStep}) {
+    for (const int hint : {-kMostStep, -7, -1, 0, 1, 41, kMostStep}) {
+      int calls = 0;
+      const auto meets = [&](int step) { return ++calls, step <= truth; };
+      EXPECT_EQ(largest_step(meets, hint, 1), truth) << hint;
+      EXPECT_LE(calls, 20) << hint;
+    }
   }
-  result.configs[2].request_goodput = 11;
-  result.configs[1].timeline = {{.kv_blocks_used = 5}, {.kv_blocks_used = 900}, {}};
-  result.recommended = 1;
-  explain(result);
-  EXPECT_THAT(result.reason, testing::HasSubstr("with 1 slots"));
-  result.configs[0].feasible = false;  // nothing to compare with
-  explain(result);
-  EXPECT_THAT(result.reason, testing::Not(testing::HasSubstr("with 1 slots")));
-  EXPECT_THAT(result.next_limit, testing::HasSubstr("8 slots would take 4 %"));
-  EXPECT_THAT(result.next_limit, testing::HasSubstr("bring 10.0 % more goodput"));
-  EXPECT_THAT(result.next_limit, testing::HasSubstr("94 % of the blocks"));  // 900 of 960
-  result.recommended = 3;
-  explain(result);
-  EXPECT_THAT(result.reason, testing::HasSubstr("with 8 slots"));
+  int calls = 0;
+  EXPECT_EQ(largest_step([&](int step) { return ++calls, step <= 40; }, 40, 1), 40);
+  EXPECT_EQ(calls, 2);
+  EXPECT_DOUBLE_EQ(rate_factor(2), 1.025 * 1.025);
+  EXPECT_DOUBLE_EQ(rate_factor(-1), 1 / 1.025);
+  EXPECT_EQ(rate_factor(kNoStep), 0);
+}
+
+// At its headroom a row meets the SLO, a step above it misses; on one thread and on two.
+TEST(Headroom, IsTheLastRateThatMeets) {
+  SweepOptions options;
+  options.max_loras = {2, 4, 8};
+  options.slo = {.ttft_ms = 400, .tpot_ms = 20};
+  options.num_threads = 1;
+  const Trace trace = round_robin(8, 300);
+  const SizeResult result = sweep({trace}, engine(), options);
+  for (const ConfigResult& c : result.configs) {
+    ASSERT_GT(c.headroom, 0);
+    EXPECT_EQ(c.headroom >= 1, c.meets_slo);
+    const EnginePoint point{c.max_loras, c.max_cpu_loras};
+    EXPECT_TRUE(would_meet(at_rate(trace, c.headroom), engine(), point, options.slo));
+    EXPECT_FALSE(would_meet(at_rate(trace, 1.025 * c.headroom), engine(), point, options.slo));
+    EXPECT_EQ(c.cause.kind == CauseKind::none, c.meets_slo);
+  }
+  ASSERT_TRUE(result.bounds);
+  EXPECT_NE(result.bounds->limit.kind, CauseKind::none);
+  EXPECT_GT(result.bounds->limit_factor, result.configs[size_t(result.recommended)].headroom);
+  EXPECT_TRUE(result.bounds->base.meets_slo);
+  EXPECT_TRUE(result.bounds->resident.meets_slo);
+  options.num_threads = 2;
+  const SizeResult again = sweep({trace}, engine(), options);
+  for (size_t i = 0; i < result.configs.size(); ++i) {
+    EXPECT_EQ(again.configs[i].headroom, result.configs[i].headroom);
+  }
+}
+
+// Nothing meets 15 ms with steps of 10; with steps of 1 it does, and what comes after is not told.
+TEST(Sweep, TriesOtherSystemsWhereNothingMeets) {
+  class OneMillisecond : public StepTimeModel {
+    int64_t step_ns(const BatchShape&) const override { return kMillisecond; }
+  };
+  SweepOptions options;
+  options.max_loras = {2};
+  options.slo = {.ttft_ms = 200, .tpot_ms = 5};
+  options.alternatives = [] {
+    EngineSpec fast = engine();
+    fast.make_step_time = [](int64_t) { return std::make_unique<OneMillisecond>(); };
+    return std::vector<Alternative>{{"slow", engine()}, {"fast", fast}, {"faster", fast}};
+  };
+  const SizeResult result = sweep({round_robin(2, 50)}, engine(), options);
+  ASSERT_EQ(result.recommended, -1);
+  ASSERT_EQ(result.remedies.size(), 2u);
+  EXPECT_FALSE(result.remedies[0].result.meets_slo);
+  EXPECT_EQ(result.remedies[1].flags, "fast");
+  EXPECT_TRUE(result.remedies[1].result.meets_slo);
+  EXPECT_EQ(result.configs[0].cause.kind, CauseKind::gpu_speed);
 }
 
 }  // namespace

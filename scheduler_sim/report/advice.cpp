@@ -1,0 +1,347 @@
+#include "scheduler_sim/report/advice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/sizing/headroom.hpp"
+#include "scheduler_sim/sizing/recommend.hpp"
+
+namespace loratory::sim::report {
+namespace {
+
+struct CauseName {
+  const char* name;  // in files
+  const char* word;  // in a table
+};
+
+// In the order of CauseKind.
+constexpr auto kCauseNames = std::to_array<CauseName>({{"none", ""},
+                                                       {"too_large", "larger than the KV cache"},
+                                                       {"too_long", "longer than max_model_len"},
+                                                       {"slots", "slots"},
+                                                       {"loads", "adapter loads"},
+                                                       {"slots_and_loads", "slots and loads"},
+                                                       {"kv_cache", "KV cache"},
+                                                       {"seats", "max_num_seqs"},
+                                                       {"lora_compute", "LoRA compute"},
+                                                       {"load_peaks", "load peaks"},
+                                                       {"gpu_speed", "GPU speed"}});
+
+bool is_refusal(CauseKind kind) {
+  return kind == CauseKind::too_large || kind == CauseKind::too_long;
+}
+
+const char* measure_of(const Cause& cause) { return cause.is_ttft ? "TTFT" : "TPOT"; }
+
+std::string limits_text(const Slo& slo) {
+  const std::string percentile = format_percentile(slo.percentile);
+  std::string text;
+  if (slo.ttft_ms > 0) text = fmt::format("TTFT {} <= {}", percentile, format_ms(slo.ttft_ms));
+  if (slo.tpot_ms <= 0) return text.empty() ? "no SLO" : text;
+  return fmt::format("{}{}TPOT {} <= {}", text, text.empty() ? "" : " and ", percentile,
+                     format_ms(slo.tpot_ms));
+}
+
+std::string slots_text(const ConfigResult& c) { return count_text(c.max_loras, "slot"); }
+
+// What late requests of a replay by itself waited for longest.
+std::string longest_wait(const Waits& waits) {
+  const auto shares = std::to_array<std::pair<double, const char*>>(
+      {{waits.slot.of_late_time, "for a slot"},
+       {waits.load.of_late_time, "for adapters to be read"},
+       {waits.copy.of_late_time, "for adapters to be copied"},
+       {waits.batch.of_late_time, "for room in the batch"}});
+  const auto& [share, what] = *std::ranges::max_element(shares);
+  return share < 0.01 ? "" : fmt::format(", {} of that wait {}", share_text(share), what);
+}
+
+std::string miss_text(const ConfigResult& c) {
+  return fmt::format("{} {}", measure_of(c.cause), factor_text(c.cause.miss));
+}
+
+std::string refusals(const ConfigResult& c) {
+  const std::string count = count_text(c.failed, "request");
+  if (!is_refusal(c.cause.kind)) return fmt::format("{} failed", count);
+  return fmt::format("{} {}", count, cause_word(c.cause.kind));
+}
+
+// --- what a cause is, with the figures that show it ------------------------------------------
+
+std::string because(const Cause& c) {
+  const std::string waits = share_text(c.figure);
+  switch (c.kind) {
+    case CauseKind::slots:
+      return fmt::format("{} of the requests wait for a slot; with one for every adapter", waits);
+    case CauseKind::loads:
+      return fmt::format(
+          "{} of the requests wait while their adapter is loaded; if loads took no "
+          "time",
+          waits);
+    case CauseKind::slots_and_loads:
+      return "requests wait for slots and for loads; with all adapters resident";
+    case CauseKind::kv_cache:
+      return "KV blocks run short; with enough of them";
+    case CauseKind::seats:
+      return "max_num_seqs requests run and the others wait; with more of them";
+    case CauseKind::lora_compute:
+      return "LoRA's compute lengthens the steps; without it";
+    case CauseKind::load_peaks:
+      return fmt::format(
+          "the load has peaks: the base model alone misses by {}, and the busiest "
+          "moments have {} the mean rate; with Poisson arrivals",
+          factor_text(c.miss_of_base), factor_text(c.figure));
+    case CauseKind::gpu_speed:
+      return fmt::format(
+          "the GPU is too slow: the base model alone misses by {}, with Poisson "
+          "arrivals too; with steps in half the time",
+          factor_text(c.miss_of_base));
+    case CauseKind::none:
+    case CauseKind::too_large:
+    case CauseKind::too_long:
+      break;
+  }
+  return "";
+}
+
+// --- why ---------------------------------------------------------------------------------------
+
+std::string kv_cost(const ConfigResult& from, const ConfigResult& to) {
+  const double share = double(from.memory.kv_blocks - to.memory.kv_blocks) /
+                       double(std::max<int64_t>(1, from.memory.kv_blocks));
+  return share <= 0 ? "no KV block" : fmt::format("{} of the KV blocks", share_text(share));
+}
+
+// The nearest feasible row with fewer slots, nullptr if none was tried or none fits.
+const ConfigResult* next_smaller(const SizeResult& result, const ConfigResult& chosen) {
+  const ConfigResult* best = nullptr;
+  for (const ConfigResult& c : result.configs) {
+    if (!c.feasible || c.max_loras >= chosen.max_loras) continue;
+    if (best == nullptr || c.max_loras >= best->max_loras) best = &c;
+  }
+  return best;
+}
+
+std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
+  const ConfigResult* fewer = next_smaller(result, chosen);
+  if (fewer == nullptr) return "; no smaller size was tried";
+  if (fewer->meets_slo) {
+    return fmt::format("; {} lose more than 1 % of the goodput", slots_text(*fewer));
+  }
+  const Cause& cause = fewer->cause;
+  if (fewer->failed > 0) return fmt::format("; with {}, {}", slots_text(*fewer), refusals(*fewer));
+  return fmt::format("; with {}, {} {} is {} the limit{}", slots_text(*fewer), measure_of(cause),
+                     format_percentile(result.slo.percentile), factor_text(cause.miss),
+                     cause.kind == CauseKind::none ? "" : " (" + cause_word(cause.kind) + ")");
+}
+
+std::string seeds_text(const SizeResult& result) {
+  return result.num_seeds > 1 ? fmt::format(" with all {} seeds", result.num_seeds) : "";
+}
+
+std::string why_smallest(const SizeResult& result, const ConfigResult& chosen) {
+  std::string text =
+      fmt::format("{} {} the fewest tried that {} {}{}", slots_text(chosen),
+                  chosen.max_loras == 1 ? "is" : "are", chosen.max_loras == 1 ? "meets" : "meet",
+                  limits_text(result.slo), seeds_text(result));
+  if (chosen.headroom >= 0) {
+    text += fmt::format(", up to {} of this traffic", headroom_text(chosen.headroom));
+  }
+  return text + about_fewer(result, chosen);
+}
+
+std::string why_robust(const SizeResult& result, const ConfigResult& smallest,
+                       const ConfigResult& chosen) {
+  const bool holds_all = chosen.max_loras >= result.workload.num_adapters;
+  return fmt::format("{} {} {}{} and {} to {} of this traffic, {}{} to {} for {}",
+                     slots_text(smallest), smallest.max_loras == 1 ? "meets" : "meet",
+                     limits_text(result.slo), seeds_text(result),
+                     smallest.max_loras == 1 ? "holds" : "hold", headroom_text(smallest.headroom),
+                     chosen.max_loras, holds_all ? ", one for every adapter," : "",
+                     headroom_text(chosen.headroom), kv_cost(smallest, chosen));
+}
+
+// What a smaller host costs: the row beside the chosen one that has the same slots.
+std::string about_host(const SizeResult& result, const ConfigResult& chosen) {
+  for (const ConfigResult& c : result.configs) {
+    if (c.max_loras != chosen.max_loras || c.max_cpu_loras <= chosen.max_cpu_loras) continue;
+    return fmt::format(". Places for {} in host memory ({}) lose nothing against {} ({})",
+                       count_text(chosen.max_cpu_loras, "adapter"),
+                       format_bytes(double(chosen.memory.host_bytes)), c.max_cpu_loras,
+                       format_bytes(double(c.memory.host_bytes)));
+  }
+  return "";
+}
+
+// --- what would meet the SLO --------------------------------------------------------------------
+
+std::string relaxed_slo(const SizeResult& result, size_t closest) {
+  const ConfigResult& c = result.configs[closest];
+  const std::string percentile = format_percentile(result.slo.percentile);
+  std::string text;
+  const double ttft_ms =
+      closest < result.ttft_max_ms.size() ? result.ttft_max_ms[closest] : c.slo_ttft_ms;
+  if (result.slo.ttft_ms > 0 && ttft_ms > result.slo.ttft_ms) {
+    text = fmt::format("TTFT {} <= {}", percentile, format_ms(ttft_ms));
+  }
+  if (result.slo.tpot_ms > 0 && c.slo_tpot_ms > result.slo.tpot_ms) {
+    text += fmt::format("{}TPOT {} <= {}", text.empty() ? "" : " and ", percentile,
+                        format_ms(c.slo_tpot_ms));
+  }
+  return fmt::format("{} {} {}", slots_text(c), c.max_loras == 1 ? "meets" : "meet", text);
+}
+
+// Engines that share the traffic evenly: as many as the headroom says.
+std::string more_engines(const ConfigResult& c) {
+  if (c.headroom <= 0 || c.headroom >= 1) return "";
+  return fmt::format("; {} that share the traffic (one holds to {})",
+                     count_text(int64_t(std::ceil(1 / c.headroom)), "engine"),
+                     headroom_text(c.headroom));
+}
+
+std::string remedies_text(const SizeResult& result) {
+  std::string text, missed;
+  for (const Remedy& r : result.remedies) {
+    if (r.result.meets_slo) {
+      text += fmt::format("; {} (TTFT {} {})", r.flags, format_percentile(result.slo.percentile),
+                          format_ms(r.result.slo_ttft_ms));
+    } else {
+      missed += fmt::format("{}{} ({})", missed.empty() ? "" : ", ", r.flags,
+                            r.fits ? miss_text(r.result) : "does not fit");
+    }
+  }
+  return missed.empty() ? text : fmt::format("{}; not {}", text, missed);
+}
+
+std::string what_would_fit(const SizeResult& result) {
+  std::string text = remedies_text(result);
+  if (text.starts_with("; ")) text.erase(0, 2);
+  return text;
+}
+
+}  // namespace
+
+// --- figures ------------------------------------------------------------------------------------
+
+std::string factor_text(double factor) {
+  if (!std::isfinite(factor) || factor > 100) return "over 100x";
+  if (factor < 0.1) return "under 0.1x";
+  if (factor >= 9.95) return fmt::format("{:.0f}x", factor);
+  return factor < 1.995 ? fmt::format("{:.2f}x", factor) : fmt::format("{:.1f}x", factor);
+}
+
+std::string headroom_text(double headroom) {
+  if (headroom >= rate_factor(kMostStep)) return "15x or more";
+  return factor_text(headroom);
+}
+
+std::string share_text(double share) {
+  if (share <= 0) return "none";
+  if (share >= 1) return "all";
+  if (share < 0.01) return "under 1 %";
+  return share > 0.99 ? "over 99 %" : fmt::format("{:.0f} %", 100 * share);
+}
+
+std::string cause_word(CauseKind kind) { return kCauseNames[size_t(kind)].word; }
+
+const char* name_of(CauseKind kind) { return kCauseNames[size_t(kind)].name; }
+
+// --- phrases and sentences ----------------------------------------------------------------------
+
+std::string verdict_text(const ConfigResult& c) {
+  if (!c.feasible) return c.problem;
+  if (c.meets_slo) return "meets the SLO";
+  if (c.failed > 0) return refusals(c);
+  const Cause& cause = c.cause;
+  std::string text = miss_text(c);
+  if (cause.kind == CauseKind::none) return text + longest_wait(c.waits);
+  if (c.num_seeds_met > 0) {
+    text += fmt::format(" in {} of {} seeds", c.num_seeds - c.num_seeds_met, c.num_seeds);
+  }
+  return fmt::format("{}: {}", text, cause_word(cause.kind));
+}
+
+std::string cause_sentence(const Cause& c, const Slo& slo) {
+  if (is_refusal(c.kind)) {
+    return fmt::format("{} {} {}", count_text(int64_t(c.figure), "request"),
+                       c.figure == 1 ? "is" : "are", cause_word(c.kind));
+  }
+  return fmt::format("{} {} is {} the limit: {} it would be {}", measure_of(c),
+                     format_percentile(slo.percentile), factor_text(c.miss), because(c),
+                     factor_text(c.miss_without));
+}
+
+std::string reason(const SizeResult& result) {
+  if (result.is_replay) return "";
+  if (result.recommended >= 0) {
+    const ConfigResult& chosen = result.configs[size_t(result.recommended)];
+    const ConfigResult& smallest =
+        result.configs[size_t(result.smallest >= 0 ? result.smallest : result.recommended)];
+    const bool is_smallest = smallest.max_loras == chosen.max_loras;
+    return (is_smallest ? why_smallest(result, chosen) : why_robust(result, smallest, chosen)) +
+           about_host(result, chosen);
+  }
+  const int32_t closest = best_goodput(result);
+  if (closest < 0) {
+    return result.configs.empty()
+               ? "no configuration was tried"
+               : fmt::format("no configuration fits: {}", result.configs.front().problem);
+  }
+  const ConfigResult& c = result.configs[size_t(closest)];
+  std::string text = fmt::format(
+      "no configuration meets {}; the best goodput is {:.3g} requests/s with {}, where {:.1f} % of "
+      "the requests meet it",
+      limits_text(result.slo), c.request_goodput, slots_text(c), 100 * c.slo_attainment);
+  if (c.cause.kind != CauseKind::none) text += ". There " + cause_sentence(c.cause, result.slo);
+  return text;
+}
+
+std::string next_limit(const SizeResult& result) {
+  if (result.is_replay) return "";
+  if (result.recommended < 0) {
+    const int32_t closest = best_goodput(result);
+    if (closest < 0) return what_would_fit(result);
+    const ConfigResult& c = result.configs[size_t(closest)];
+    if (is_refusal(c.cause.kind)) return what_would_fit(result);
+    return "what would do: " + relaxed_slo(result, size_t(closest)) + more_engines(c) +
+           remedies_text(result);
+  }
+  const ConfigResult& chosen = result.configs[size_t(result.recommended)];
+  if (result.bounds && result.bounds->limit.kind != CauseKind::none) {
+    return fmt::format("at {} of this traffic {}", factor_text(result.bounds->limit_factor),
+                       cause_sentence(result.bounds->limit, result.slo));
+  }
+  if (chosen.headroom < rate_factor(kMostStep)) return "";
+  return fmt::format("none up to {:.0f}x of this traffic, the most that was tried",
+                     rate_factor(kMostStep));
+}
+
+std::string yardstick_sentence(const SizeResult& result) {
+  if (!result.bounds || !result.bounds->base.feasible) return "";
+  const std::string percentile = format_percentile(result.slo.percentile);
+  const auto figures = [&](const ConfigResult& c) {
+    return fmt::format("TTFT {0} {1}, TPOT {0} {2}", percentile, format_ms(c.slo_ttft_ms),
+                       format_ms(c.slo_tpot_ms));
+  };
+  std::string text = fmt::format("the base model alone: {}", figures(result.bounds->base));
+  if (result.workload.num_adapters == 0) return text;
+  return text +
+         fmt::format("; all adapters resident for free: {}", figures(result.bounds->resident));
+}
+
+std::string about_adapters(const SizeResult& result) {
+  if (result.is_replay || result.workload.num_adapters > 0) return "";
+  return "the trace names none, so there is nothing to size; give it some with --adapters 64 "
+         "--popularity zipf:1 --ranks 16";
+}
+
+std::string caveat(const SizeResult& result) {
+  if (result.workload.cost_model != "roofline") return "";
+  return "treat the sizes as a ranking: the roofline's mean step was 32 % off in the median of 160 "
+         "measured servers (docs/cost_model.md); for milliseconds fit a --profile";
+}
+
+}  // namespace loratory::sim::report
