@@ -96,6 +96,7 @@ void Residency::change_claim(AdapterRef ref, Change change) {
     a.claimant_index = uint32_t(claimants_.size());
     claimants_.push_back(ref);
   }
+  update_departure(ref);
   LORATORY_ASSERT(num_claimants() <= config_.max_loras, "more claims than GPU places");
 }
 
@@ -121,15 +122,23 @@ void Residency::unpin(AdapterRef ref) {
 
 void Residency::promise(AdapterRef ref) {
   if (adapters_[ref].promised) return;
-  change_claim(ref, [](Adapter& a) { a.promised = true; });
+  set_promised(ref, true);
   promised_.push_back(ref);
   queue_job(ref);
 }
 
 void Residency::drop_promise(AdapterRef ref) {
   if (!adapters_[ref].promised) return;
-  change_claim(ref, [](Adapter& a) { a.promised = false; });
+  set_promised(ref, false);
   std::erase(promised_, ref);
+}
+
+// Its queued job becomes one of the other kind and keeps its number.
+void Residency::set_promised(AdapterRef ref, bool promised) {
+  Adapter& a = adapters_[ref];
+  if (a.job != 0) jobs_like(a).erase({a.job, ref});
+  change_claim(ref, [promised](Adapter& x) { x.promised = promised; });
+  if (a.job != 0) jobs_like(a).emplace(a.job, ref);
 }
 
 // A promise is kept while a request of the adapter waits, while it is pinned, and in blocking mode
@@ -146,6 +155,7 @@ void Residency::submitted(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   ++a.num_inflight;
   if (a.state == AdapterState::on_cpu) a.cpu_clock = ++clock_;
+  update_departure(ref);
   if (config_.prefetch) queue_job(ref);
 }
 
@@ -170,6 +180,7 @@ void Residency::request_ended(AdapterRef ref) {
   --a.num_inflight;
   LORATORY_ASSERT(a.num_inflight >= a.num_running, "a running request is in flight");
   changed_ = true;
+  update_departure(ref);
   drop_unneeded_promise(ref);
   cancel_job_if_idle(ref);
   finish_unload_if_idle(ref);
@@ -185,38 +196,34 @@ void Residency::touch_gpu(AdapterRef ref, int64_t num_steps) {
 
 void Residency::queue_job(AdapterRef ref) {
   Adapter& a = adapters_[ref];
-  if (a.job_queued || a.state != AdapterState::on_disk) return;  // joined
-  a.job_queued = true;
-  jobs_.push_back(ref);
+  if (a.job != 0 || a.state != AdapterState::on_disk) return;  // joined
+  a.job = ++last_job_;
+  jobs_like(a).emplace(a.job, ref);
   changed_ = true;
 }
 
 void Residency::cancel_job_if_idle(AdapterRef ref) {
   Adapter& a = adapters_[ref];
-  if (!a.job_queued || a.num_inflight > 0 || a.pinned) return;
-  a.job_queued = false;
+  if (a.job == 0 || a.num_inflight > 0 || a.pinned) return;
+  jobs_like(a).erase({std::exchange(a.job, 0), ref});
   a.num_failures = 0;
-  std::erase(jobs_, ref);
 }
 
 // A free worker takes the first demand job that can get a place, else the first such prefetch job.
 // Whether a place can be had depends on the kind of the job alone, not on the job.
 bool Residency::start_one_load() {
-  if (jobs_.empty() || num_loading_ >= config_.num_load_workers) return false;
+  if (num_loading_ >= config_.num_load_workers) return false;
   const bool room = num_on_cpu_ < config_.max_cpu_loras;
-  for (const bool demand : {true, false}) {
-    const auto job = std::find_if(jobs_.begin(), jobs_.end(),
-                                  [&](AdapterRef r) { return is_demand(adapters_[r]) == demand; });
-    if (job == jobs_.end()) continue;
-    const AdapterRef victim = room ? kBaseRef : cpu_victim(demand);
+  for (Jobs* const jobs : {&demand_jobs_, &prefetch_jobs_}) {
+    if (jobs->empty()) continue;
+    const AdapterRef victim = room ? kBaseRef : cpu_victim(/*demand=*/jobs == &demand_jobs_);
     if (!room && victim == kBaseRef) continue;
-    const AdapterRef ref = *job;
-    jobs_.erase(job);
+    const AdapterRef ref = jobs->begin()->second;
+    jobs->erase(jobs->begin());
     if (victim != kBaseRef) evict_from_cpu(victim);
     Adapter& a = adapters_[ref];
-    a.job_queued = false;
+    a.job = 0;
     a.state = AdapterState::loading;
-    cpu_members_.push_back(ref);
     ++num_on_cpu_, ++num_loading_;
     actions_.loads.push_back({a.uid, a.bytes});
     return true;
@@ -226,27 +233,31 @@ bool Residency::start_one_load() {
 
 // Lower groups go first; -1 = never. Idle and not on the GPU, idle on the GPU, and for a demand job
 // the same two among adapters that somebody waits for.
-int Residency::cpu_victim_group(const Adapter& a, bool demand) const {
-  const bool in_transfer = a.state == AdapterState::loading || a.state == AdapterState::copying;
-  if (in_transfer || claims_place(a)) return -1;
+int Residency::departure_group(const Adapter& a) const {
   const bool on_gpu = a.state == AdapterState::on_gpu;
+  const bool stays = a.state != AdapterState::on_cpu && !on_gpu;  // or is not there
+  if (stays || claims_place(a)) return -1;
   if (config_.cpu_eviction == CpuEviction::lru) return 0;
   if (config_.cpu_eviction == CpuEviction::gpu_last) return on_gpu;
-  if (a.num_inflight > 0 && !demand) return -1;
   return 2 * (a.num_inflight > 0) + on_gpu;
 }
 
-// Within a group the least recent on the CPU.
+// To be called when the state, a claim, num_inflight or cpu_clock may have changed.
+void Residency::update_departure(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  std::optional<std::pair<int, uint64_t>> now;
+  if (const int group = departure_group(a); group >= 0) now.emplace(group, a.cpu_clock);
+  if (now == a.departure) return;
+  if (a.departure) departures_.erase({*a.departure, ref});
+  if (now) departures_.emplace(*now, ref);
+  a.departure = now;
+}
+
 AdapterRef Residency::cpu_victim(bool demand) const {
-  AdapterRef best = kBaseRef;
-  std::pair<int, uint64_t> best_order{};
-  for (const AdapterRef ref : cpu_members_) {
-    const std::pair<int, uint64_t> order{cpu_victim_group(adapters_[ref], demand),
-                                         adapters_[ref].cpu_clock};
-    if (order.first < 0) continue;
-    if (best == kBaseRef || order < best_order) best = ref, best_order = order;
-  }
-  return best;
+  if (departures_.empty()) return kBaseRef;
+  const auto& [place, ref] = *departures_.begin();
+  const bool only_idle = config_.cpu_eviction == CpuEviction::idle_first && !demand;
+  return only_idle && adapters_[ref].num_inflight > 0 ? kBaseRef : ref;
 }
 
 void Residency::evict_from_cpu(AdapterRef ref) {
@@ -254,7 +265,7 @@ void Residency::evict_from_cpu(AdapterRef ref) {
   actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/true});
   free_slot_of(a);
   a.state = AdapterState::on_disk;
-  std::erase(cpu_members_, ref);
+  update_departure(ref);
   --num_on_cpu_;
   changed_ = true;
 }
@@ -269,6 +280,7 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
     a.num_failures = 0;
     a.state = AdapterState::on_cpu;
     a.cpu_clock = ++clock_;
+    update_departure(ref);
     if (a.retiring && !wanted) {
       finish_unload_if_idle(ref);
       return LoadOutcome::dropped;
@@ -276,7 +288,6 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
     return LoadOutcome::installed;
   }
   a.state = AdapterState::on_disk;
-  std::erase(cpu_members_, ref);
   --num_on_cpu_;
   if (++a.num_failures == 1 && a.num_inflight > 0) {
     queue_job(ref);
@@ -307,6 +318,7 @@ bool Residency::start_one_copy() {
   a.state = AdapterState::copying;
   a.cpu_clock = a.gpu_clock = a.slot_loaded_clock = ++clock_;
   copying_ = ref;
+  update_departure(ref);
   actions_.copies.push_back({a.uid, a.slot, slots_[a.slot].generation, a.bytes});
   return true;
 }
@@ -359,6 +371,7 @@ void Residency::evict_from_gpu(AdapterRef ref) {
   actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/false});
   free_slot_of(a);
   a.state = AdapterState::on_cpu;
+  update_departure(ref);
   changed_ = true;
 }
 
@@ -380,6 +393,7 @@ void Residency::copy_done(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   copying_ = kBaseRef;
   a.state = AdapterState::on_gpu;
+  update_departure(ref);
   changed_ = true;
   // Blocking mode: its request was admitted before the copy.
   if (a.num_running > 0) drop_promise(ref);

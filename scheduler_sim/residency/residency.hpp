@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace loratory::sim {
@@ -79,6 +82,8 @@ enum class LoadOutcome : uint8_t { installed, retried, failed, dropped };
 ///   There are at most max_loras claimants (G in docs/scheduler.md), and none is ever a victim.
 ///   Capacity is never exceeded, not even during a load.
 /// Repeatable: equal call sequences give equal decisions.
+/// Cost  a call costs the GPU places, and the logarithm of what waits for a load or is on the CPU:
+/// jobs of either kind, and adapters that may leave the CPU, are kept in order.
 class Residency {
  public:
   explicit Residency(const ResidencyConfig& config);
@@ -140,6 +145,8 @@ class Residency {
   const std::string& name(AdapterRef a) const { return adapters_[a].name; }
   AdapterState state(AdapterRef a) const { return adapters_[a].state; }
   int32_t slot(AdapterRef a) const { return adapters_[a].slot; }
+  /// kBaseRef if the slot is free.
+  AdapterRef owner(int32_t slot) const { return slots_[slot].owner; }
   /// How often the slot was given to an adapter; metadata carries it so that stale use is caught.
   uint64_t slot_generation(int32_t slot) const { return slots_[slot].generation; }
   bool ready(AdapterRef a) const { return adapters_[a].state == AdapterState::on_gpu; }
@@ -166,14 +173,17 @@ class Residency {
     AdapterState state = AdapterState::on_disk;
     int32_t slot = kNoSlot;
     bool pinned = false, promised = false, retiring = false;
-    bool job_queued = false;
     uint8_t num_failures = 0;
+    uint64_t job = 0;          // number of its queued job, 0 = none
     int32_t num_inflight = 0;  // submitted and not finished
     int32_t num_running = 0;
     uint64_t cpu_clock = 0, gpu_clock = 0, slot_loaded_clock = 0;
-    int64_t num_uses = 0;         // while in the slot
-    uint32_t claimant_index = 0;  // place in claimants_
+    int64_t num_uses = 0;                               // while in the slot
+    uint32_t claimant_index = 0;                        // place in claimants_
+    std::optional<std::pair<int, uint64_t>> departure;  // its place in departures_
   };
+  /// By number: jobs start in the order of queueing.
+  using Jobs = std::set<std::pair<uint64_t, AdapterRef>>;
   struct Slot {
     AdapterRef owner = kBaseRef;
     uint64_t generation = 0;
@@ -191,10 +201,12 @@ class Residency {
 
   void queue_job(AdapterRef adapter);
   void cancel_job_if_idle(AdapterRef adapter);
-  static bool is_demand(const Adapter& a) { return a.promised; }
+  Jobs& jobs_like(const Adapter& a) { return a.promised ? demand_jobs_ : prefetch_jobs_; }
+  void set_promised(AdapterRef adapter, bool promised);
   bool start_one_load();
   AdapterRef cpu_victim(bool demand) const;
-  int cpu_victim_group(const Adapter& a, bool demand) const;
+  int departure_group(const Adapter& a) const;
+  void update_departure(AdapterRef adapter);
   void evict_from_cpu(AdapterRef victim);
   bool start_one_copy();
   AdapterRef gpu_victim() const;
@@ -209,9 +221,11 @@ class Residency {
   std::unordered_map<std::string, AdapterRef> by_name_;
   std::unordered_map<Uid, AdapterRef> by_uid_;
   std::vector<Slot> slots_;
-  std::vector<AdapterRef> cpu_members_;  // adapters with a CPU place, any order
-  std::vector<AdapterRef> promised_;     // in the order of the promises
-  std::vector<AdapterRef> jobs_;         // queued disk -> CPU jobs, FIFO
+  std::vector<AdapterRef> promised_;  // in the order of the promises
+  Jobs demand_jobs_, prefetch_jobs_;  // queued disk -> CPU jobs: of promised adapters, of others
+  uint64_t last_job_ = 0;
+  /// Adapters that may leave the CPU, first to last: by group, then the least recent.
+  std::set<std::pair<std::pair<int, uint64_t>, AdapterRef>> departures_;
   std::vector<Uid> unloaded_;
   ResidencyActions actions_;
   Uid next_uid_ = 1;
