@@ -85,9 +85,8 @@ struct Request {
 
   // Waiting only.
   WaitKey wait_key;
-  RequestRef adapter_prev = kNoRequest, adapter_next = kNoRequest;  ///< queue of its adapter
-  RequestRef young_prev = kNoRequest, young_next = kNoRequest;      ///< not yet reserving
-  int64_t num_rejections = 0;  ///< walks in which the adapter gate turned it away
+  RequestRef rejected_prev = kNoRequest, rejected_next = kNoRequest;  ///< by first_rejection_ns
+  int64_t num_rejections = 0;  ///< walks in which the adapter gate turned it away, while they count
   int64_t first_rejection_ns = -1;
   int64_t reservation = -1;  ///< number, -1 = not reserving
 

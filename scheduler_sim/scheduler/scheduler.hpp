@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -127,6 +128,14 @@ class Scheduler {
   WalkEnd visit_candidates(int64_t now_ns);
   void collect_candidates();
   void push_candidate(RequestRef ref);
+  void push_newcomers(const WaitKey& place);
+  RequestRef next_newcomer(const WaitKey& wait_key, bool reserving) const;
+  bool comes_from_slot(AdapterRef adapter) const;
+  bool has_no_place() const { return residency_.num_claimants() >= config_.residency.max_loras; }
+  /// Its adapter has no claim and could come to one.
+  bool is_newcomer(const Request& r) const {
+    return r.adapter != kBaseRef && !residency_.claims_place(r.adapter);
+  }
   bool is_walk_over() const { return budget_ == 0 || running_.size() >= config_.max_num_seqs; }
   bool gate_rejects(const Request& r) const;
   bool try_admit(RequestRef ref, int64_t now_ns);
@@ -204,6 +213,7 @@ class Scheduler {
   bool preempted_in_plan_ = false;
 
   std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
+  std::array<bool, 2> has_newcomer_{};                // of adapters without, with a reservation
   std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
   std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
   std::vector<BlockKey> key_scratch_;

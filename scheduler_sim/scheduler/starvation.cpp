@@ -23,18 +23,31 @@ void Starvation::begin_walk(const std::vector<RequestRef>& running, int64_t now_
 
 void Starvation::collect_reservations(int64_t now_ns) {
   if (is_off()) return;
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest;) {
-    const RequestRef next = waiting_.next_young(ref);
+  find_due(now_ns);
+  std::ranges::sort(due_, {}, [&](RequestRef ref) { return requests_[ref].wait_key; });
+  for (const RequestRef ref : due_) {
     const Request& r = requests_[ref];
-    const bool too_often = r.num_rejections >= config_.n_starve;
-    const bool too_long = r.first_rejection_ns >= 0 && config_.t_starve_ns != kNever &&
-                          now_ns - r.first_rejection_ns >= config_.t_starve_ns;
-    if (too_often || too_long) {
-      notes_.note(
-          {now_ns, r.id, residency_.uid(r.adapter), decision::Reservation{next_reservation_}});
-      waiting_.make_reserving(ref, next_reservation_++);
-    }
-    ref = next;
+    if (r.reservation >= 0) continue;  // for both reasons
+    notes_.note(
+        {now_ns, r.id, residency_.uid(r.adapter), decision::Reservation{next_reservation_}});
+    waiting_.make_reserving(ref, next_reservation_++);
+  }
+  due_.clear();
+}
+
+// Those counted since the last walk that still wait: one that left was set back to 0. And those
+// whose first rejection is too long ago.
+void Starvation::find_due(int64_t now_ns) {
+  std::erase_if(due_,
+                [&](RequestRef ref) { return requests_[ref].num_rejections < config_.n_starve; });
+  if (config_.n_starve == 0) {
+    for (const auto& [place, ref] : waiting_.young()) due_.push_back(ref);
+  }
+  if (config_.t_starve_ns == kNever) return;
+  for (RequestRef ref = waiting_.first_turned_away();
+       ref != kNoRequest && now_ns - requests_[ref].first_rejection_ns >= config_.t_starve_ns;
+       ref = waiting_.next_turned_away(ref)) {
+    due_.push_back(ref);
   }
 }
 
@@ -81,11 +94,12 @@ void Starvation::start_drain(const std::vector<RequestRef>& running, int64_t now
   notes_.note({now_ns, kNoRequestId, draining_uid_, decision::Drain{drain_left_}});
 }
 
-// Of the running adapters that are not pinned, and all of whose requests the reservation binds, the
-// one whose longest request has the fewest tokens to generate, ties to the lowest uid; kBaseRef if
-// there is none.
+// Of the running adapters, which all have a claim, that are not pinned, and all of whose requests
+// the reservation binds, the one whose longest request has the fewest tokens to generate, ties to
+// the lowest uid; kBaseRef if there is none.
 AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) {
-  largest_remaining_.assign(residency_.ref_limit(), -1);
+  largest_remaining_.resize(residency_.ref_limit());
+  for (const AdapterRef adapter : residency_.claimants()) largest_remaining_[adapter] = -1;
   for (const RequestRef ref : running) {
     const Request& r = requests_[ref];
     if (r.adapter == kBaseRef || residency_.pinned(r.adapter)) continue;
@@ -94,7 +108,7 @@ AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) 
   }
   AdapterRef best = kBaseRef;
   std::pair<int64_t, Uid> best_order;
-  for (AdapterRef adapter = 0; adapter < residency_.ref_limit(); ++adapter) {
+  for (const AdapterRef adapter : residency_.claimants()) {
     if (largest_remaining_[adapter] < 0 || largest_remaining_[adapter] == kNever) continue;
     const std::pair order{largest_remaining_[adapter], residency_.uid(adapter)};
     if (best == kBaseRef || order < best_order) best = adapter, best_order = order;
@@ -110,41 +124,53 @@ AdapterRef Starvation::first_to_be_done(const std::vector<RequestRef>& running) 
 // by arrival nobody is overtaken.
 template <typename Act>
 void Starvation::for_each_turned_away(Act act) {
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    Request& r = requests_[ref];
+  const WaitingSet::InOrder& young = waiting_.young();
+  for (auto next = young.begin(); next != young.end();) {
+    const RequestRef ref = (next++)->second;  // which `act` may make old
+    const Request& r = requests_[ref];
     if (walk_end_.stop && order_.place(r) >= *walk_end_.stop) {
-      if (order_.is_by_arrival()) return;
-      if (r.wait_key < walk_end_.last_admitted) act(r);
+      const bool overtaken = r.wait_key < walk_end_.last_admitted;
+      if (!overtaken && order_.are_behind(r, *walk_end_.stop)) return;
+      if (overtaken && !order_.is_by_arrival()) act(ref);
       continue;
     }
-    if (!residency_.claims_place(r.adapter) || outlasts_drain(r)) act(r);
+    if (!residency_.claims_place(r.adapter) || outlasts_drain(r)) act(ref);
   }
+}
+
+void Starvation::count_rejections(RequestRef ref, int64_t num_walks) {
+  int64_t& count = requests_[ref].num_rejections;
+  const bool was_due = count >= config_.n_starve;
+  count += num_walks;
+  most_rejections_ = std::max(most_rejections_, count);
+  if (!was_due && count >= config_.n_starve) due_.push_back(ref);
 }
 
 void Starvation::end_walk(const WalkEnd& end, int64_t now_ns) {
   walk_end_ = end;
+  most_rejections_ = -1;
   if (is_off()) return;
-  for_each_turned_away([&](Request& r) {
-    if (r.num_rejections++ == 0) r.first_rejection_ns = now_ns;
+  for_each_turned_away([&](RequestRef ref) {
+    if (requests_[ref].first_rejection_ns < 0) waiting_.turned_away(ref, now_ns);
+    if (config_.n_starve == kNever) return waiting_.make_old(ref);
+    count_rejections(ref, 1);
   });
 }
 
 void Starvation::repeat_walk(int64_t num_walks) {
   if (draining_ != kBaseRef) drain_left_ -= num_walks;
-  for_each_turned_away([&](Request& r) { r.num_rejections += num_walks; });
+  if (config_.n_starve == kNever) return;
+  for_each_turned_away([&](RequestRef ref) { count_rejections(ref, num_walks); });
 }
 
 void Starvation::limit(Stretch& stretch) const {
-  for (RequestRef ref = waiting_.first_young(); ref != kNoRequest; ref = waiting_.next_young(ref)) {
-    const Request& r = requests_[ref];
-    if (r.first_rejection_ns < 0) continue;
-    if (config_.t_starve_ns != kNever) {
-      stretch.deadline_ns =
-          std::min(stretch.deadline_ns, r.first_rejection_ns + config_.t_starve_ns);
-    }
-    if (config_.n_starve != kNever) {
-      stretch.num_steps = std::min(stretch.num_steps, config_.n_starve - r.num_rejections);
-    }
+  const RequestRef first = waiting_.first_turned_away();
+  if (first != kNoRequest && config_.t_starve_ns != kNever) {
+    stretch.deadline_ns =
+        std::min(stretch.deadline_ns, requests_[first].first_rejection_ns + config_.t_starve_ns);
+  }
+  if (most_rejections_ >= 0) {
+    stretch.num_steps = std::min(stretch.num_steps, config_.n_starve - most_rejections_);
   }
 }
 

@@ -26,8 +26,9 @@ namespace loratory::sim {
 ///   keeps_place_from(r), outlasts_drain(r)    two questions of the adapter gate [7.9]
 ///   end_walk(end, now);                       counts whom the walk turned away
 ///
-/// A walk costs what waits and does not reserve yet, plus what runs when a drain begins or claims
-/// change while one drains.
+/// A walk costs the requests that it turned away and whose rejections still count, which is each of
+/// them at most n_starve times (once if only the time counts); plus what runs, when a drain begins
+/// or claims change while one drains.
 class Starvation {
  public:
   /// Everything outlives this object.
@@ -50,6 +51,8 @@ class Starvation {
 
   /// Another adapter has the reservation, claims no place yet, and the reservation binds `r`.
   bool keeps_place_from(const Request& r) const;
+  /// The adapter of the reservation; there is one.
+  AdapterRef reserved() const { return reserved_->adapter; }
   /// kBaseRef while nobody drains.
   AdapterRef draining() const { return draining_; }
   /// A request of the draining adapter has more to generate than the drain has steps left, and the
@@ -67,11 +70,13 @@ class Starvation {
   bool is_off() const;
   bool binds(const Request& r) const { return reserved_ && r.priority >= reserved_->priority; }
   void collect_reservations(int64_t now_ns);
+  void find_due(int64_t now_ns);
   std::optional<Reserved> find_reserved() const;
   bool drain_goes_on(const std::vector<RequestRef>& running);
   void end_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   void start_drain(const std::vector<RequestRef>& running, int64_t now_ns);
   AdapterRef first_to_be_done(const std::vector<RequestRef>& running);
+  void count_rejections(RequestRef ref, int64_t num_walks);
   template <typename Act>
   void for_each_turned_away(Act act);
 
@@ -89,6 +94,8 @@ class Starvation {
   int64_t drain_left_ = 0;
   std::pair<uint64_t, int32_t> drain_checked_at_;  // number of claim changes, priority
   WalkEnd walk_end_;                               // of the last walk
+  int64_t most_rejections_ = -1;                   // of those it turned away, -1 = nobody counts
+  std::vector<RequestRef> due_;                    // turned away n_starve times since the last walk
   std::vector<int64_t> largest_remaining_;         // scratch of first_to_be_done, by AdapterRef
 };
 

@@ -1,49 +1,6 @@
 #include "scheduler_sim/scheduler/waiting.hpp"
 
 namespace loratory::sim {
-namespace {
-
-// An intrusive list in waiting order through one pair of links of Request.
-struct OrderedList {
-  std::vector<Request>& requests;
-  RequestRef Request::*prev;
-  RequestRef Request::*next;
-  RequestRef& head;
-  RequestRef& tail;
-
-  // Arrivals belong at the tail and preempted requests at the head: look from the nearer end.
-  void insert(RequestRef ref) {
-    const WaitKey& key = requests[ref].wait_key;
-    RequestRef after = tail;
-    if (key.not_preempted == 0) {
-      after = kNoRequest;
-      for (RequestRef r = head; r != kNoRequest && requests[r].wait_key < key;
-           r = requests[r].*next) {
-        after = r;
-      }
-    } else {
-      while (after != kNoRequest && key < requests[after].wait_key) after = requests[after].*prev;
-    }
-    link(ref, after);
-  }
-
-  void link(RequestRef ref, RequestRef after) {
-    const RequestRef before = after == kNoRequest ? head : requests[after].*next;
-    requests[ref].*prev = after;
-    requests[ref].*next = before;
-    (after == kNoRequest ? head : requests[after].*next) = ref;
-    (before == kNoRequest ? tail : requests[before].*prev) = ref;
-  }
-
-  void remove(RequestRef ref) {
-    const RequestRef before = requests[ref].*prev, after = requests[ref].*next;
-    (before == kNoRequest ? head : requests[before].*next) = after;
-    (after == kNoRequest ? tail : requests[after].*prev) = before;
-    requests[ref].*prev = requests[ref].*next = kNoRequest;
-  }
-};
-
-}  // namespace
 
 WaitingSet::Queue& WaitingSet::queue_of(AdapterRef adapter) {
   const size_t index = size_t(adapter + 1);
@@ -53,7 +10,14 @@ WaitingSet::Queue& WaitingSet::queue_of(AdapterRef adapter) {
 
 RequestRef WaitingSet::head(AdapterRef adapter) const {
   const size_t index = size_t(adapter + 1);
-  return index < queues_.size() ? queues_[index].head : kNoRequest;
+  if (index >= queues_.size() || queues_[index].requests.empty()) return kNoRequest;
+  return queues_[index].requests.begin()->second;
+}
+
+RequestRef WaitingSet::next_of_adapter(AdapterRef adapter, const WaitKey& place) const {
+  const InOrder& requests = queues_[size_t(adapter + 1)].requests;
+  const auto next = requests.upper_bound(place);
+  return next == requests.end() ? kNoRequest : next->second;
 }
 
 void WaitingSet::insert(RequestRef ref) {
@@ -62,45 +26,55 @@ void WaitingSet::insert(RequestRef ref) {
   r.first_rejection_ns = -1;
   r.reservation = -1;
   Queue& queue = queue_of(r.adapter);
-  if (queue.head == kNoRequest) {
-    queue.active_index = uint32_t(active_.size());
-    active_.push_back(r.adapter);
-  }
-  OrderedList{requests_, &Request::adapter_prev, &Request::adapter_next, queue.head, queue.tail}
-      .insert(ref);
-  if (r.adapter != kBaseRef) {  // the gate never rejects the base model
-    OrderedList{requests_, &Request::young_prev, &Request::young_next, young_head_, young_tail_}
-        .insert(ref);
-  }
+  InOrder& requests = queue.requests;
+  const bool is_head = requests.empty() || r.wait_key < requests.begin()->first;
+  if (is_head && !requests.empty()) heads_like(queue).erase(requests.begin()->first);
+  if (is_head) heads_like(queue).emplace(r.wait_key, ref);
+  requests.emplace_hint(is_head ? requests.begin() : requests.end(), r.wait_key, ref);
+  // The gate never rejects the base model.
+  if (r.adapter != kBaseRef) young_.emplace_hint(young_.end(), r.wait_key, ref);
   ++size_;
-}
-
-void WaitingSet::drop_young(RequestRef ref) {
-  OrderedList{requests_, &Request::young_prev, &Request::young_next, young_head_, young_tail_}
-      .remove(ref);
 }
 
 void WaitingSet::remove(RequestRef ref) {
   Request& r = requests_[ref];
   Queue& queue = queue_of(r.adapter);
-  OrderedList{requests_, &Request::adapter_prev, &Request::adapter_next, queue.head, queue.tail}
-      .remove(ref);
-  if (queue.head == kNoRequest) {
-    active_[queue.active_index] = active_.back();
-    queue_of(active_.back()).active_index = queue.active_index;
-    active_.pop_back();
-  }
+  const bool is_head = queue.requests.begin()->second == ref;
+  queue.requests.erase(r.wait_key);
+  if (is_head) heads_like(queue).erase(r.wait_key);
+  if (is_head && !queue.requests.empty()) heads_like(queue).insert(*queue.requests.begin());
   if (r.reservation >= 0) {
     change_reservations(r.adapter, [&](auto& keys) { keys.erase({r.priority, r.reservation}); });
     r.reservation = -1;
   } else if (r.adapter != kBaseRef) {
-    drop_young(ref);
+    forget_rejections(ref);
   }
   --size_;
 }
 
+// Time does not run backwards, so the last one comes last.
+void WaitingSet::turned_away(RequestRef ref, int64_t now_ns) {
+  Request& r = requests_[ref];
+  r.first_rejection_ns = now_ns;
+  r.rejected_prev = rejected_tail_;
+  r.rejected_next = kNoRequest;
+  (rejected_tail_ == kNoRequest ? rejected_head_ : requests_[rejected_tail_].rejected_next) = ref;
+  rejected_tail_ = ref;
+}
+
+void WaitingSet::forget_rejections(RequestRef ref) {
+  make_old(ref);
+  Request& r = requests_[ref];
+  r.num_rejections = 0;
+  if (r.first_rejection_ns < 0) return;
+  const RequestRef before = r.rejected_prev, after = r.rejected_next;
+  (before == kNoRequest ? rejected_head_ : requests_[before].rejected_next) = after;
+  (after == kNoRequest ? rejected_tail_ : requests_[after].rejected_prev) = before;
+  r.first_rejection_ns = -1;
+}
+
 void WaitingSet::make_reserving(RequestRef ref, int64_t number) {
-  drop_young(ref);
+  forget_rejections(ref);
   Request& r = requests_[ref];
   r.reservation = number;
   change_reservations(r.adapter, [&](auto& keys) { keys.insert({r.priority, number}); });
@@ -109,17 +83,19 @@ void WaitingSet::make_reserving(RequestRef ref, int64_t number) {
 // reserving_ knows every adapter by its first reservation.
 template <typename Change>
 void WaitingSet::change_reservations(AdapterRef adapter, Change change) {
-  std::set<ReservationKey>& keys = queue_of(adapter).reservations;
+  Queue& queue = queue_of(adapter);
+  std::set<ReservationKey>& keys = queue.reservations;
+  if (!queue.requests.empty()) heads_like(queue).erase(queue.requests.begin()->first);
   if (!keys.empty()) reserving_.erase({*keys.begin(), adapter});
   change(keys);
   if (!keys.empty()) reserving_.emplace(*keys.begin(), adapter);
+  if (!queue.requests.empty()) heads_like(queue).insert(*queue.requests.begin());
 }
 
 std::vector<RequestRef> WaitingSet::of_adapter(AdapterRef adapter) const {
   std::vector<RequestRef> out;
-  for (RequestRef r = head(adapter); r != kNoRequest; r = requests_[r].adapter_next) {
-    out.push_back(r);
-  }
+  if (head(adapter) == kNoRequest) return out;
+  for (const auto& [place, ref] : queues_[size_t(adapter + 1)].requests) out.push_back(ref);
   return out;
 }
 

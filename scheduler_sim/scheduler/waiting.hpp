@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,27 +12,47 @@
 namespace loratory::sim {
 
 /// The waiting requests, indexed so that a walk costs what it can admit, not what waits:
-/// one queue per adapter in waiting order with its reservations, and the "young" requests (those
-/// whose rejections still count) in waiting order.
+///   one queue per adapter, and the heads of all queues in waiting order, those of adapters with a
+///   reservation apart: a walk takes the few that may have a place and never meets the others;
+///   the reservations of each adapter, and adapters in the order of their first one;
+///   the "young" requests (those whose rejections still count) in waiting order;
+///   those that were turned away and do not reserve yet, by the time of the first rejection.
 ///
 /// Adapters are keyed by AdapterRef + 1, so that the base model (kBaseRef) is queue 0.
 class WaitingSet {
  public:
+  using InOrder = std::map<WaitKey, RequestRef>;
+
   explicit WaitingSet(std::vector<Request>& requests) : requests_(requests) {}
 
   void insert(RequestRef ref);
   void remove(RequestRef ref);
-  /// The request's rejections count no more: it has a reservation number.
+  /// A walk turned the request away for the first time.
+  void turned_away(RequestRef ref, int64_t now_ns);
+  /// The request's rejections count no more.
+  void make_old(RequestRef ref) { young_.erase(requests_[ref].wait_key); }
+  /// ... because it has a reservation number.
   void make_reserving(RequestRef ref, int64_t number);
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
+  /// kNoRequest if none of the adapter waits.
   RequestRef head(AdapterRef adapter) const;
-  RequestRef next_of_adapter(RequestRef ref) const { return requests_[ref].adapter_next; }
-  /// Adapters (kBaseRef too) with a waiting request, in no particular but repeatable order.
-  const std::vector<AdapterRef>& adapters() const { return active_; }
-  RequestRef first_young() const { return young_head_; }
-  RequestRef next_young(RequestRef ref) const { return requests_[ref].young_next; }
+  /// The first request of the adapter behind this place, kNoRequest if there is none.
+  RequestRef next_of_adapter(AdapterRef adapter, const WaitKey& place) const;
+  /// The first waiting request of each adapter (kBaseRef too) that has a reserving request, or of
+  /// each that has none.
+  const InOrder& heads(bool reserving) const { return heads_[size_t(reserving)]; }
+  /// Does a waiting request of the adapter reserve?
+  bool reserves(AdapterRef adapter) const {
+    const size_t index = size_t(adapter + 1);
+    return index < queues_.size() && !queues_[index].reservations.empty();
+  }
+  const InOrder& young() const { return young_; }
+  /// Of those that were turned away and do not reserve, the one whose first rejection is longest
+  /// ago, and the next one.
+  RequestRef first_turned_away() const { return rejected_head_; }
+  RequestRef next_turned_away(RequestRef ref) const { return requests_[ref].rejected_next; }
   /// Adapters with a reserving request, each by the first of its reservations, in that order.
   const std::set<std::pair<ReservationKey, AdapterRef>>& reserving() const { return reserving_; }
   /// All waiting requests of an adapter, in order.
@@ -38,20 +60,21 @@ class WaitingSet {
 
  private:
   struct Queue {
-    RequestRef head = kNoRequest, tail = kNoRequest;
-    uint32_t active_index = 0;
+    InOrder requests;
     std::set<ReservationKey> reservations;
   };
   Queue& queue_of(AdapterRef adapter);
-  void drop_young(RequestRef ref);
+  InOrder& heads_like(const Queue& queue) { return heads_[size_t(!queue.reservations.empty())]; }
+  void forget_rejections(RequestRef ref);
   template <typename Change>
   void change_reservations(AdapterRef adapter, Change change);
 
   std::vector<Request>& requests_;
   std::vector<Queue> queues_;  // by AdapterRef + 1
-  std::vector<AdapterRef> active_;
+  std::array<InOrder, 2> heads_;
+  InOrder young_;
   std::set<std::pair<ReservationKey, AdapterRef>> reserving_;
-  RequestRef young_head_ = kNoRequest, young_tail_ = kNoRequest;
+  RequestRef rejected_head_ = kNoRequest, rejected_tail_ = kNoRequest;
   size_t size_ = 0;
 };
 

@@ -2,9 +2,9 @@
 //
 // A walk visits waiting requests in order and admits what it can. It stops when the token budget
 // or max_num_seqs is used up or a request does not fit; requests the adapter gate turns away are
-// skipped and the walk goes on. Only requests that may pass the gate are visited: the rejected
-// ones are all those of adapters without a claim to a GPU place, so Starvation counts them
-// afterwards, without a visit.
+// skipped and the walk goes on. Only requests that may pass the gate are visited, at most one head
+// for each GPU place besides what is admitted: the rejected ones are all those of adapters without
+// a claim to a GPU place, so Starvation counts them afterwards, without a visit.
 #include <algorithm>
 
 #include "scheduler_sim/scheduler/scheduler.hpp"
@@ -16,8 +16,7 @@ bool Scheduler::gate_rejects(const Request& r) const {
   if (r.adapter == kBaseRef) return false;
   if (starvation_.outlasts_drain(r)) return true;
   if (residency_.claims_place(r.adapter)) return false;
-  const bool is_full = residency_.num_claimants() >= config_.residency.max_loras;
-  return is_full || starvation_.keeps_place_from(r);
+  return has_no_place() || starvation_.keeps_place_from(r);
 }
 
 void Scheduler::push_candidate(RequestRef ref) {
@@ -26,15 +25,61 @@ void Scheduler::push_candidate(RequestRef ref) {
   std::ranges::push_heap(heap_, std::greater<>{});
 }
 
-// The heads of the queues whose adapters may pass.
+// The heads of the queues whose adapters may pass. An adapter that has its promise and is on its
+// way would only be promised again.
 void Scheduler::collect_candidates() {
   heap_.clear();
-  if (residency_.num_claimants() < config_.residency.max_loras) {
-    for (const AdapterRef adapter : waiting_.adapters()) push_candidate(waiting_.head(adapter));
-    return;
-  }
   push_candidate(waiting_.head(kBaseRef));
-  for (const AdapterRef adapter : residency_.claimants()) push_candidate(waiting_.head(adapter));
+  for (const AdapterRef adapter : residency_.claimants()) {
+    const bool is_coming = config_.load_mode == LoadMode::overlap && residency_.promised(adapter) &&
+                           !residency_.ready(adapter);
+    if (!is_coming) push_candidate(waiting_.head(adapter));
+  }
+  has_newcomer_ = {};
+  if (has_no_place()) return;
+  push_newcomers(WaitKey::before_all());
+  if (walk_order_.is_by_arrival()) return;
+  for (int32_t slot = 0; slot < config_.residency.max_loras; ++slot) {
+    const AdapterRef adapter = residency_.owner(slot);
+    if (comes_from_slot(adapter)) push_candidate(waiting_.head(adapter));
+  }
+}
+
+// Packed admission visits these before the other newcomers that do not reserve.
+bool Scheduler::comes_from_slot(AdapterRef adapter) const {
+  return adapter != kBaseRef && !walk_order_.is_by_arrival() && residency_.ready(adapter) &&
+         !residency_.claims_place(adapter) && !waiting_.reserves(adapter);
+}
+
+// Of the newcomers that reserve one is a candidate at a time, and one of the others: the first of
+// its kind behind those that had their turn.
+void Scheduler::push_newcomers(const WaitKey& place) {
+  for (const bool reserving : {false, true}) {
+    bool& has_one = has_newcomer_[size_t(reserving)];
+    if (has_one || has_no_place()) continue;
+    const RequestRef next = next_newcomer(walk_order_.behind(place, reserving), reserving);
+    has_one = next != kNoRequest;
+    push_candidate(next);
+  }
+}
+
+// While the reservation keeps the free places from the bound requests, of those that reserve its
+// own adapter is next, and of the others none.
+RequestRef Scheduler::next_newcomer(const WaitKey& wait_key, bool reserving) const {
+  const WaitingSet::InOrder& heads = waiting_.heads(reserving);
+  for (auto head = heads.upper_bound(wait_key); head != heads.end();) {
+    const Request& r = requests_[head->second];
+    if (!is_newcomer(r) || comes_from_slot(r.adapter)) {
+      ++head;
+    } else if (!starvation_.keeps_place_from(r)) {
+      return head->second;
+    } else if (reserving) {
+      head = heads.find(requests_[waiting_.head(starvation_.reserved())].wait_key);
+    } else {
+      break;
+    }
+  }
+  return kNoRequest;
 }
 
 // Merges the queues of the candidates in the walk's order. A queue whose head is turned away as a
@@ -48,29 +93,30 @@ WalkEnd Scheduler::visit_candidates(int64_t now_ns) {
     const auto [key, ref] = heap_.back();
     heap_.pop_back();
     const Request& r = requests_[ref];
-    const RequestRef next = waiting_.next_of_adapter(ref);
+    const bool comes_in = is_newcomer(r) && !comes_from_slot(r.adapter);
+    if (comes_in) has_newcomer_[size_t(waiting_.reserves(r.adapter))] = false;
     const bool drains = r.adapter != kBaseRef && r.adapter == starvation_.draining();
     if (gate_rejects(r)) {
-      if (drains) push_candidate(next);
+      if (drains) push_candidate(waiting_.next_of_adapter(r.adapter, r.wait_key));
       continue;
     }
     const bool on_its_way = config_.load_mode == LoadMode::overlap && r.adapter != kBaseRef &&
                             !residency_.ready(r.adapter);
     if (on_its_way) {
       residency_.promise(r.adapter);
-      continue;
-    }
-    if (!try_admit(ref, now_ns)) {
+    } else if (try_admit(ref, now_ns)) {
+      end.last_admitted = std::max(end.last_admitted, std::optional(r.wait_key));
+      if (is_walk_over()) {
+        end.stop = key;
+        return end;
+      }
+      push_candidate(waiting_.next_of_adapter(r.adapter, r.wait_key));
+    } else {
       walk_stopped_at_drain_ = drains;
       end.stop = key;
       return end;
     }
-    end.last_admitted = std::max(end.last_admitted, std::optional(r.wait_key));
-    if (is_walk_over()) {
-      end.stop = key;
-      return end;
-    }
-    push_candidate(next);
+    if (comes_in) push_newcomers(key);
   }
   return end;
 }
@@ -84,6 +130,7 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   const uint32_t num_tokens = chunk_tokens(wanted);
   if (!config_.chunked_prefill && num_tokens < wanted) return false;
   if (!take_blocks(r, num_matched, blocks_for(num_cached + num_tokens))) return false;
+  walk_order_.admits(r);
   waiting_.remove(ref);
   r.state = RequestState::prefilling;
   r.num_computed = num_cached;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "scheduler_sim/residency/residency.hpp"
@@ -19,19 +20,33 @@ class WalkOrder {
       : config_(config), residency_(residency), waiting_(waiting) {}
 
   bool is_by_arrival() const { return config_.admission_order == AdmissionOrder::arrival; }
-  /// Fixes the order for the walk that begins. A packed one costs what adapters wait.
-  void begin_walk();
+  /// Fixes the order for the walk that begins.
+  void begin_walk() { had_reservation_.clear(); }
+  /// To be called before the request stops waiting, since the order stays what it was.
+  void admits(const Request& r) {
+    if (!is_by_arrival() && r.reservation >= 0) had_reservation_.push_back(r.adapter);
+  }
   WaitKey place(const Request& r) const {
     WaitKey key = r.wait_key;
-    key.not_packed = !is_by_arrival() && r.adapter != kBaseRef && !packed_[r.adapter];
+    key.not_packed = !is_by_arrival() && !is_packed(r.adapter);
     return key;
+  }
+  /// Of the requests for adapters that are packed, or of the others: those with a wait_key behind
+  /// this one have their places behind `place`.
+  WaitKey behind(const WaitKey& place, bool packed) const;
+  /// Are all requests whose wait_key is not before that of `r` visited behind `place`, as `r` is?
+  bool are_behind(const Request& r, const WaitKey& place) const {
+    return is_by_arrival() || std::pair(r.priority, r.wait_key.not_preempted) >
+                                  std::pair(place.priority, place.not_preempted);
   }
 
  private:
+  bool is_packed(AdapterRef adapter) const;
+
   const SchedulerConfig& config_;
   const Residency& residency_;
   const WaitingSet& waiting_;
-  std::vector<bool> packed_;  // by AdapterRef
+  std::vector<AdapterRef> had_reservation_;  // when the walk began
 };
 
 /// How a walk ended.
