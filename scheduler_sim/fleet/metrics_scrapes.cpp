@@ -69,8 +69,11 @@ void MetricsScrapes::take_adapters(int32_t replica, const SimulatedEngine& engin
     const AdapterIndex adapter = engine.adapter_of(scheduler.request(ref).adapter);
     m.num_running_adapters += add_use(adapter, replica, AdapterUse::running);
   }
-  for (const AdapterRef ref : scheduler.waiting().adapters()) {
-    m.num_waiting_adapters += add_use(engine.adapter_of(ref), replica, AdapterUse::waiting);
+  for (const bool reserving : {false, true}) {
+    for (const auto& [key, ref] : scheduler.waiting().heads(reserving)) {
+      const AdapterIndex adapter = engine.adapter_of(scheduler.request(ref).adapter);
+      m.num_waiting_adapters += add_use(adapter, replica, AdapterUse::waiting);
+    }
   }
 }
 
