@@ -24,7 +24,7 @@ std::string place_of(const std::string& path, const toml::source_region& source)
 }
 
 toml::table read_toml(const std::string& path) {
-  const std::string text = read_file(path, kLargestBytes, "name a TOML file of flags");
+  const std::string text = read_text_file(path, kLargestBytes, "name a TOML file of flags");
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {

@@ -19,7 +19,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 // name -> file, as the index says.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const nlohmann::json root =
-      parse_json_object(read_file(path, kLargestIndex), path, kLargestIndex);
+      parse_json_object(read_text_file(path, kLargestIndex), path, kLargestIndex);
   const JsonFields fields(root, path);
   const nlohmann::json* const weight_map = fields.find("weight_map");
   if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {

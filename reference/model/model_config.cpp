@@ -294,14 +294,14 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
 }
 
 ModelConfig read_model_config(const std::string& path, std::string_view remedy) {
-  ModelConfig config = parse_model_config(read_file(path, kLargestModelConfig, remedy), path);
+  ModelConfig config = parse_model_config(read_text_file(path, kLargestModelConfig, remedy), path);
   const auto beside = std::filesystem::path(path).parent_path() / "hf_quant_config.json";
   std::error_code ignored;
   if (config.quantization.bits > 0 || !std::filesystem::is_regular_file(beside, ignored)) {
     return config;
   }
   const std::string file = beside.string();
-  const json parsed = parse_json_object(read_file(file, kLargestModelConfig, remedy), file);
+  const json parsed = parse_json_object(read_text_file(file, kLargestModelConfig, remedy), file);
   config.quantization = read_quantization(JsonFields(parsed, file));
   config.not_computed =
       fmt::format("{}: quantised weights are not computed: use an unquantised checkpoint", file);

@@ -111,7 +111,7 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
 
 StepProfile read_step_profile(const std::string& path) {
   return parse_step_profile(
-      read_file(path, kLargestProfile, "give a step profile (loratory.step_profile/1)"), path);
+      read_text_file(path, kLargestProfile, "give a step profile (loratory.step_profile/1)"), path);
 }
 
 std::string format_step_profile(const StepProfile& profile) {

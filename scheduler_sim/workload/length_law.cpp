@@ -42,7 +42,7 @@ LengthLaw parse_lognormal(std::string_view values, std::string_view place) {
 }
 
 LengthLaw read_histogram(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_text_file(path);
   std::vector<LengthLaw::Bin> bins;
   double sum = 0;
   for (const auto& row : parse_table(text, path)) {

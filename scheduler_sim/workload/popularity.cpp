@@ -55,7 +55,7 @@ struct WeightedAdapters {
 };
 
 WeightedAdapters read_weights(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_text_file(path);
   WeightedAdapters result;
   std::set<std::string_view> names;
   double sum = 0;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -38,7 +39,33 @@ TEST_F(ReadFile, NamesWhatCannotBeRead) {
   EXPECT_THAT([&] { read_file(none, 4, "look"); },
               ThrowsMessage<InputError>(none + ": cannot be read; look"));
   EXPECT_THAT([&] { read_file(folder, 4, "look"); },
-              ThrowsMessage<InputError>(folder + ": cannot be read; look"));
+              ThrowsMessage<InputError>(folder + ": is a folder, not a file; look"));
+}
+
+TEST_F(ReadFile, AsTextRefusesWhatIsNone) {
+  // The start of a .safetensors file: the length of its header in 8 bytes.
+  std::ofstream(path_, std::ios::binary) << std::string("P\0\0\0\0\0\0\0{", 9);
+  EXPECT_THAT(
+      [&] { read_text_file(path_, 4, "give text"); },
+      ThrowsMessage<InputError>(path_ + ": is binary or UTF-16, not UTF-8 text; give text"));
+  EXPECT_THAT([&] { read_text_file(path_ + "none", 4, "look"); },
+              ThrowsMessage<InputError>(path_ + "none: cannot be read; look"));
+}
+
+TEST_F(ReadFile, NeitherWaitsForAPipeNorReadsADevice) {
+  fs::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string& path : {path_, std::string("/dev/zero")}) {
+    const std::string error =
+        path + ": is a pipe or a device, not a file; write it to a file first";
+    EXPECT_THAT([&] { read_file(path); }, ThrowsMessage<InputError>(error));
+    EXPECT_THAT([&] { read_text_file(path); }, ThrowsMessage<InputError>(error));
+  }
+}
+
+TEST_F(ReadFile, AsTextLeavesOutTheByteOrderMark) {
+  std::ofstream(path_) << "\xef\xbb\xbfrank,weight\n";
+  EXPECT_EQ(read_text_file(path_), "rank,weight\n");
 }
 
 TEST_F(ReadFile, RefusesPointersOfGitLfs) {
