@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 
 #include "cli/flags.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::cli {
 
@@ -17,6 +19,25 @@ void add_read_options(CLI::App& command, sim::ReadOptions& options) {
                    "Skip and count bad rows instead of stopping at the first");
   add_number(command, "--block-tokens", options.block_tokens, {1, 65'536},
              "Tokens per entry of hash_ids, if not the format's own number")
+      ->default_str("");
+  command.add_option_function<std::string>(
+      "--adapter-from",
+      [&options](const std::string& source) {
+        if (source != "model") {
+          throw InputError("--adapter-from", fmt::format("'{}' is unknown", source), "use model");
+        }
+        options.adapter_from_model = true;
+      },
+      "model: the model name of a row is its adapter, unless it is a --base-model");
+  command
+      .add_option("--base-model", options.base_models,
+                  "With --adapter-from model: name of the base model; may be repeated")
+      ->allow_extra_args(false);
+  add_number(command, "--default-prompt", options.default_prompt_tokens, {1, INT32_MAX},
+             "Prompt tokens of the requests of a log that does not say")
+      ->default_str("");
+  add_number(command, "--default-output", options.default_output_tokens, {1, INT32_MAX},
+             "Output tokens of the requests of a log that does not say")
       ->default_str("");
 }
 

@@ -8,7 +8,8 @@ class App;
 
 namespace loratory::cli {
 
-/// --format, --skip-bad-rows and --block-tokens, for every subcommand that reads a trace.
+/// --format, --skip-bad-rows, --block-tokens and what logs need, for every subcommand that reads a
+/// trace.
 /// `options` outlives the parse.
 void add_read_options(CLI::App& command, sim::ReadOptions& options);
 

@@ -1,5 +1,6 @@
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -7,6 +8,8 @@
 #include "cli/commands.hpp"
 #include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
+#include "reference/base/escape.hpp"
+#include "scheduler_sim/trace/anonymise.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 
@@ -16,16 +19,19 @@ namespace {
 struct ConvertOptions {
   std::string in, out;
   sim::ReadOptions read;
+  bool anonymise = false;
 };
 
 void run(const ConvertOptions& options) {
   OutputFiles files({{"the trace", options.in}});
   files.open("out", options.out);
-  const sim::Trace trace = sim::read_trace(options.in, options.read);
+  sim::Trace trace = sim::read_trace(options.in, options.read);
+  if (options.anonymise) sim::anonymise(trace);
   sim::write_native(*files.find("out"), trace);
   files.commit();
-  std::fprintf(stderr, "%s: %zu requests written, %llu bad rows skipped\n", options.out.c_str(),
-               trace.requests.size(), static_cast<unsigned long long>(trace.num_rows_skipped));
+  for (const std::string& note : trace.notes) fmt::print(stderr, "note: {}\n", printable(note));
+  fmt::print(stderr, "{}: {} requests written, {} bad rows skipped\n", printable(options.out),
+             trace.requests.size(), trace.num_rows_skipped);
 }
 
 }  // namespace
@@ -36,6 +42,8 @@ void add_trace_convert(CLI::App& trace) {
   command.add_option("in", options->in, "Trace file, - for stdin")->required();
   command.add_option("out", options->out, "File to write, .gz and .zst by name, - for stdout")
       ->required();
+  command.add_flag("--anonymise", options->anonymise,
+                   "Replace names, ids and content by numbers; lengths and gaps stay");
   add_read_options(command, options->read);
   command.final_callback([options] { run(*options); });
 }

@@ -5,7 +5,9 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/trace/anonymise.hpp"
 #include "scheduler_sim/trace/reader.hpp"
+#include "scheduler_sim/trace/schema.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 
 namespace loratory::sim {
@@ -28,6 +30,15 @@ inline void check_trace(const Trace& trace) {
   }
 }
 
+/// Lengths for requests without, and adapters where the format names models.
+inline void give_what_logs_lack(ReadOptions& options) {
+  options.default_prompt_tokens = 7;
+  options.default_output_tokens = 5;
+  options.adapter_from_model =
+      options.format != TraceFormat::detect && schema_of(options.format).has_models();
+  if (options.adapter_from_model) options.base_models = {"base"};
+}
+
 /// Reads `bytes` in every way that matters. InputError is the only way to refuse them.
 inline void read_and_check(std::string_view bytes, const ReadOptions& options) {
   try {
@@ -37,6 +48,9 @@ inline void read_and_check(std::string_view bytes, const ReadOptions& options) {
     write_native(out, trace);
     const Trace again = read_trace_from(out.str(), "again");
     LORATORY_ASSERT(again.requests.size() == trace.requests.size(), "what is written can be read");
+    Trace anonymous = trace;
+    anonymise(anonymous);
+    check_trace(anonymous);
   } catch (const InputError&) {
   }
 }

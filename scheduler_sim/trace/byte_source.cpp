@@ -10,7 +10,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -78,14 +77,17 @@ class PeekedSource : public ByteSource {
   PeekedSource(ByteSource& raw, std::string_view peeked) : raw_(raw), peeked_(peeked) {}
   size_t read(char* out, size_t capacity) override {
     if (peeked_.empty()) return raw_.read(out, capacity);
-    const size_t count = peeked_.copy(out, capacity);
-    peeked_.erase(0, count);
+    const size_t count = peeked_.copy(out, capacity, given_);
+    given_ += count;
+    if (given_ == peeked_.size()) peeked_ = {};
     return count;
   }
+  bool is_truncated() const override { return raw_.is_truncated(); }
 
  private:
   ByteSource& raw_;
   std::string peeked_;
+  size_t given_ = 0;
 };
 
 // Common to the unpackers: a chunk of compressed input and the way they end.
@@ -225,22 +227,29 @@ std::unique_ptr<ByteSource> open_bytes(std::string_view bytes) {
   return std::make_unique<MemorySource>(bytes);
 }
 
-std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name) {
-  std::array<char, 4> magic;
-  size_t count = 0;
-  while (count < magic.size()) {
-    const size_t got = raw.read(magic.data() + count, magic.size() - count);
+std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole) {
+  std::string head;
+  while (head.size() < count) {
+    const size_t before = head.size();
+    head.resize(std::min(count, before + kChunkBytes));
+    const size_t got = source.read(head.data() + before, head.size() - before);
+    head.resize(before + got);
     if (got == 0) break;
-    count += got;
   }
-  const std::string_view peeked(magic.data(), count);
-  if (peeked.starts_with("\x1f\x8b")) {
-    return std::make_unique<GzipSource>(raw, peeked, std::move(name));
+  whole = std::make_unique<PeekedSource>(source, head);
+  return head;
+}
+
+std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name) {
+  std::unique_ptr<ByteSource> whole;
+  const std::string head = peek(raw, 4, whole);
+  if (head.starts_with("\x1f\x8b")) {
+    return std::make_unique<GzipSource>(raw, head, std::move(name));
   }
-  if (peeked == "\x28\xb5\x2f\xfd") {
-    return std::make_unique<ZstdSource>(raw, peeked, std::move(name));
+  if (head == "\x28\xb5\x2f\xfd") {
+    return std::make_unique<ZstdSource>(raw, head, std::move(name));
   }
-  return std::make_unique<PeekedSource>(raw, peeked);
+  return whole;
 }
 
 }  // namespace loratory::sim

@@ -11,6 +11,7 @@
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
 #include "scheduler_sim/trace/row_fields.hpp"
+#include "scheduler_sim/trace/text_encoding.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -39,9 +40,10 @@ using Cells = std::array<Cell, kNumColumns>;
 
 Cells split(std::string_view line) {
   Cells cells;
-  const size_t count = for_each_cell(line, [&](std::string_view text, uint32_t column, size_t i) {
-    if (i < cells.size()) cells[i] = {text, column};
-  });
+  const size_t count =
+      for_each_cell(line, ',', [&](std::string_view text, uint32_t column, size_t i) {
+        if (i < cells.size()) cells[i] = {text, column};
+      });
   if (count != kNumColumns) {
     bad_row(line.size() + 1, fmt::format("{} cells", count),
             fmt::format("a window has {}, without quotes", size_t{kNumColumns}));
@@ -107,7 +109,8 @@ ClientWindow parse_window(const Line& line) {
 }
 
 std::vector<ClientWindow> read_windows(ByteSource& raw, const std::string& file) {
-  const std::unique_ptr<ByteSource> plain = decompressed(raw, file);
+  const std::unique_ptr<ByteSource> unpacked = decompressed(raw, file);
+  const std::unique_ptr<ByteSource> plain = utf8_text(*unpacked, file);
   LineReader lines(*plain);
   Line line;
   if (!lines.next(line) || line.text != kHeader) {

@@ -30,7 +30,8 @@ class CsvParser final : public RowParser {
   CsvParser(const Schema& schema, const Line& header) : schema_(schema) {
     check_no_nul(header.text);
     check_utf8(header.text);
-    for_each_cell(header.text, [&](std::string_view name, uint32_t column, size_t) {
+    separator_ = csv_separator(header.text);
+    for_each_cell(header.text, separator_, [&](std::string_view name, uint32_t column, size_t) {
       specs_.push_back(&spec_of(name, column));
     });
     check_required(header);
@@ -41,17 +42,29 @@ class CsvParser final : public RowParser {
     check_utf8(line.text);
     check_is_whole(line);
     const size_t num_cells =
-        for_each_cell(line.text, [&](std::string_view text, uint32_t column, size_t index) {
-          if (index < specs_.size()) set_field(row, schema_, *specs_[index], text, column);
+        for_each_cell(line.text, separator_, [&](std::string_view text, uint32_t column, size_t i) {
+          if (i < specs_.size()) set_cell(row, *specs_[i], text, column);
         });
     if (num_cells != specs_.size()) {
       bad_row(line.text.size() + 1,
               fmt::format("{} cells, but the header has {}", num_cells, specs_.size()),
-              "one cell for every column, without quotes");
+              fmt::format(
+                  "one cell for every column, with '{}' between them",
+                  separator_ == '\t' ? std::string_view("\\t") : std::string_view(&separator_, 1)));
     }
   }
 
  private:
+  // Where the comma is no separator, it is the decimal point of a time.
+  void set_cell(Row& row, const ColumnSpec& spec, std::string_view text, uint32_t column) {
+    const bool is_time = spec.field == Field::arrival || spec.field == Field::cancel;
+    const size_t comma = is_time && separator_ != ',' ? text.find(',') : std::string_view::npos;
+    if (comma == std::string_view::npos) return set_field(row, schema_, spec, text, column);
+    std::string time(text);
+    time[comma] = '.';
+    set_field(row, schema_, spec, time, column);
+  }
+
   const ColumnSpec& spec_of(std::string_view name, uint32_t column) const {
     const auto spec = std::ranges::find(schema_.columns, name, &ColumnSpec::name);
     if (spec == schema_.columns.end()) {
@@ -74,6 +87,7 @@ class CsvParser final : public RowParser {
   }
 
   const Schema& schema_;
+  char separator_ = ',';
   std::vector<const ColumnSpec*> specs_;  // of each column of this file
 };
 

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "reference/base/escape.hpp"
+
 namespace loratory::sim {
 namespace {
 
@@ -20,7 +22,7 @@ std::string grouped(uint64_t value) {
 class Table {
  public:
   void line(std::string_view label, const std::string& value) {
-    fmt::format_to(std::back_inserter(text_), "{:<16}{}\n", label, value);
+    fmt::format_to(std::back_inserter(text_), "{:<16}{}\n", label, printable(value));
   }
   template <typename... Args>
   void append(fmt::format_string<Args...> format, Args&&... args) {
@@ -68,7 +70,7 @@ void append_adapters(Table& table, const TraceSummary& summary) {
   const size_t num_shown = std::min(summary.adapters.size(), kMaxAdaptersShown);
   for (size_t i = 0; i < num_shown; ++i) {
     const AdapterShare& adapter = summary.adapters[i];
-    row(adapter.name.substr(0, 38), adapter.rank == 0 ? "-" : std::to_string(adapter.rank),
+    row(cut(printable(adapter.name), 38), adapter.rank == 0 ? "-" : std::to_string(adapter.rank),
         adapter.num_requests);
   }
   uint64_t num_others = 0;
@@ -129,6 +131,7 @@ std::string info_table(const Trace& trace, const TraceSummary& summary,
   table.line("format", trace.format);
   table.line("checksum", trace.checksum);
   if (trace.num_rows_skipped > 0) table.line("rows skipped", grouped(trace.num_rows_skipped));
+  for (const std::string& note : trace.notes) table.line("note", note);
   append_arrivals(table, summary);
   if (summary.num_sessions > 0) table.line("sessions", grouped(summary.num_sessions));
   if (summary.num_cancelled > 0) table.line("cancelled", grouped(summary.num_cancelled));
@@ -149,6 +152,7 @@ std::string info_json(const Trace& trace, const TraceSummary& summary,
                      {"format", trace.format},
                      {"checksum", trace.checksum},
                      {"num_rows_skipped", trace.num_rows_skipped},
+                     {"notes", trace.notes},
                      {"num_requests", summary.num_requests},
                      {"span_s", summary.span_s},
                      {"request_rate", summary.request_rate},
@@ -165,7 +169,7 @@ std::string info_json(const Trace& trace, const TraceSummary& summary,
                      {"num_blocks", summary.num_blocks},
                      {"num_distinct_blocks", summary.num_distinct_blocks},
                      {"prefix_reuse", reuse_json(reuse)}};
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace loratory::sim

@@ -58,7 +58,9 @@ class JsonlParser final : public RowParser {
       case Field::token_ids:
         return read_ids(spec, value, row, builder.token_ids());
       case Field::adapter:
-        return read_adapter(spec, value, row);
+        return read_name(spec, value, row, row.adapter, "leave it out for the base model");
+      case Field::id:
+        return read_name(spec, value, row, row.id, "leave it out");
       case Field::ignored:
         return skip_scalar(value);
       default:
@@ -108,11 +110,14 @@ class JsonlParser final : public RowParser {
     }
   }
 
-  void read_adapter(const ColumnSpec& spec, ondemand::value& value, Row& row) {
+  void read_name(const ColumnSpec& spec, ondemand::value& value, Row& row, std::string_view& name,
+                 std::string_view remedy) {
     const uint32_t column = column_of(value);
     row.columns[size_t(spec.field)] = column;
-    check(value.get_string().get(row.adapter));
-    if (row.adapter.empty()) bad_row(column, "adapter is empty", "leave it out for the base model");
+    check(value.get_string().get(name));
+    if (name.empty()) {
+      bad_row(column, fmt::format("{} is empty", spec.name), std::string(remedy));
+    }
   }
 
   void skip_scalar(ondemand::value& value) {

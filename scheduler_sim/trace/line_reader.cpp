@@ -9,41 +9,64 @@ constexpr size_t kChunkBytes = 1 << 16;
 
 }  // namespace
 
-LineReader::LineReader(ByteSource& source)
-    : source_(source), buffer_(new char[kChunkBytes + kPaddingBytes]()), capacity_(kChunkBytes) {}
+LineReader::LineReader(ByteSource& source, size_t max_bytes)
+    : source_(source),
+      max_bytes_(max_bytes),
+      buffer_(new char[kChunkBytes + kPaddingBytes]()),
+      capacity_(kChunkBytes) {}
 
 LineReader::~LineReader() = default;
 
 bool LineReader::next(Line& line) {
+  if (is_too_long_ && !drop_rest_of_line()) return false;
   for (;;) {
     const void* newline = std::memchr(buffer_.get() + scanned_, '\n', end_ - scanned_);
     if (newline != nullptr) {
       return take(size_t(static_cast<const char*>(newline) - buffer_.get()), true, line);
     }
     scanned_ = end_;
+    if (end_ - begin_ > max_bytes_) return take_too_long(line);
     if (refill()) continue;
-    if (begin_ == end_ && !is_too_long_) return false;
+    if (begin_ == end_) return false;
     return !source_.is_truncated() && take(end_, false, line);
   }
 }
 
 // [begin_, end) is the line; a newline follows it when is_terminated.
 bool LineReader::take(size_t end, bool is_terminated, Line& line) {
-  line.text = std::string_view(buffer_.get() + begin_, end - begin_);
+  line = {std::string_view(buffer_.get() + begin_, end - begin_), ++number_, is_terminated, false};
   if (line.text.ends_with('\r')) line.text.remove_suffix(1);
-  line.number = ++number_;
-  line.is_terminated = is_terminated;
-  line.is_too_long = is_too_long_;
-  if (is_too_long_) line.text = {};
-  is_too_long_ = false;
   begin_ = scanned_ = end + (is_terminated ? 1 : 0);
+  if (line.text.size() > max_bytes_) line = {{}, number_, is_terminated, true};
   return true;
+}
+
+// Given at once: a line without end would never be.
+bool LineReader::take_too_long(Line& line) {
+  line = {{}, ++number_, false, true};
+  is_too_long_ = true;
+  return true;
+}
+
+// Up to its newline; false when there is none.
+bool LineReader::drop_rest_of_line() {
+  size_t num_dropped = 0;
+  for (;;) {
+    const void* newline = std::memchr(buffer_.get() + begin_, '\n', end_ - begin_);
+    if (newline != nullptr) {
+      begin_ = scanned_ = size_t(static_cast<const char*>(newline) - buffer_.get()) + 1;
+      is_too_long_ = false;
+      return true;
+    }
+    num_dropped += end_ - begin_;
+    begin_ = scanned_ = end_;
+    is_endless_ = num_dropped > kMaxDroppedBytes;
+    if (is_endless_ || !refill()) return false;
+  }
 }
 
 // Moves the unfinished line to the front and reads behind it. False at the end of the source.
 bool LineReader::refill() {
-  is_too_long_ = is_too_long_ || end_ - begin_ > kMaxBytes;
-  if (is_too_long_) begin_ = end_;  // dropped chunk by chunk, up to the newline
   const size_t kept = end_ - begin_;
   if (kept + kChunkBytes > capacity_) {
     capacity_ = 2 * (kept + kChunkBytes);

@@ -92,9 +92,10 @@ Parse parse_clock(std::string_view text, int64_t& seconds) {
 
 Parse parse_zone(std::string_view text, int64_t& offset_s) {
   if (text.empty() || text == "Z") return Parse::good;
-  if (text.size() != 6 || text[3] != ':') return Parse::not_a_number;
+  const bool has_minutes = text.size() == 6 && text[3] == ':';
+  if (text.size() != 3 && !has_minutes) return Parse::not_a_number;
   if (text[0] != '+' && text[0] != '-') return Parse::not_a_number;
-  const int hours = two_digits(text, 1), minutes = two_digits(text, 4);
+  const int hours = two_digits(text, 1), minutes = has_minutes ? two_digits(text, 4) : 0;
   if (hours < 0 || minutes < 0) return Parse::not_a_number;
   if (hours > 14 || minutes > 59) return Parse::out_of_range;
   offset_s = (text[0] == '-' ? -1 : 1) * (3600 * hours + 60 * minutes);

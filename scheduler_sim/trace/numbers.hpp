@@ -18,8 +18,8 @@ Parse parse_integer(std::string_view text, int64_t& value);
 /// A finite double in JSON's grammar.
 Parse parse_double(std::string_view text, double& value);
 
-/// "YYYY-MM-DD HH:MM:SS[.fffffffff][Z|+hh:mm|-hh:mm]" (or T between date and time) as nanoseconds
-/// since 1970-01-01 UTC; no zone means UTC. Years 1970 to 2199.
+/// "YYYY-MM-DD HH:MM:SS[.fffffffff][Z|+hh[:mm]|-hh[:mm]]" (or T between date and time) as
+/// nanoseconds since 1970-01-01 UTC; no zone means UTC. Years 1970 to 2199.
 Parse parse_timestamp(std::string_view text, int64_t& unix_ns);
 
 }  // namespace loratory::sim

@@ -2,31 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
 #include "scheduler_sim/trace/byte_source.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
+#include "scheduler_sim/trace/logs/log_rows.hpp"
 #include "scheduler_sim/trace/row_parser.hpp"
 #include "scheduler_sim/trace/schema.hpp"
+#include "scheduler_sim/trace/text_encoding.hpp"
 #include "scheduler_sim/trace/trace_builder.hpp"
 
 namespace loratory::sim {
 namespace {
+
+constexpr size_t kHeadBytes = 1 << 20;  // a server logs much before its first request
 
 class TraceReading {
  public:
   TraceReading(std::unique_ptr<ByteSource> raw, std::string_view name, const ReadOptions& options)
       : options_(options),
         raw_(std::move(raw)),
-        plain_(decompressed(raw_, std::string(name))),
-        lines_(*plain_) {
+        unpacked_(decompressed(raw_, std::string(name))),
+        text_(utf8_text(*unpacked_, std::string(name))) {
     trace_.source = name;
   }
 
   Trace run() {
-    Line line;
-    if (lines_.next(line)) read_from(line);
-    check_end(line.number + 1);
+    check_options();
+    if (const Schema* log = log_schema()) {
+      read_log(*log);
+    } else {
+      read_lines();
+    }
     trim(trace_.requests);
     trim(trace_.block_ids);
     trim(trace_.token_ids);
@@ -35,20 +44,77 @@ class TraceReading {
   }
 
  private:
-  void read_from(Line& line) {
-    const Schema& schema = options_.format == TraceFormat::detect
-                               ? detect_schema(line.text, trace_.source)
-                               : schema_of(options_.format);
+  void check_options() const {
+    if (options_.adapter_from_model && options_.base_models.empty()) {
+      throw InputError("--adapter-from", "the name of the base model is missing",
+                       "add --base-model NAME");
+    }
+    if (!options_.adapter_from_model && !options_.base_models.empty()) {
+      throw InputError("--base-model", "adapters do not come from model names",
+                       "add --adapter-from model");
+    }
+  }
+
+  const Schema* log_schema() {
+    if (options_.format != TraceFormat::detect) {
+      const Schema& schema = schema_of(options_.format);
+      return schema.syntax == Syntax::log ? &schema : nullptr;
+    }
+    std::unique_ptr<ByteSource> whole;
+    const Schema* log = detect_log(peek(*text_, kHeadBytes, whole));
+    peeked_ = std::exchange(text_, std::move(whole));
+    return log;
+  }
+
+  void read_log(const Schema& schema) {
     trace_.format = schema.name;
-    TraceBuilder builder(schema, options_.block_tokens, trace_);
+    TraceBuilder builder(schema, options_, trace_);
+    LogRows rows(schema, options_, [this](uint64_t line, const BadRow& bad) { refuse(line, bad); });
+    schema.log->read(*text_, rows);
+    if (text_->is_truncated()) refuse_torn(1);
+    rows.build(builder, trace_);
+    check_has_rows(1);
+  }
+
+  void read_lines() {
+    LineReader lines(*text_);
+    Line line;
+    if (lines.next(line)) read_from(lines, line);
+    if (text_->is_truncated()) refuse_torn(line.number + 1);
+    if (lines.is_endless()) {
+      fail(line.number + 1, {1, "a line without end", "give a file of one row per line"});
+    }
+    check_has_rows(line.number + 1);
+  }
+
+  void read_from(LineReader& lines, Line& line) {
+    const Schema& schema =
+        options_.format == TraceFormat::detect ? detected(line) : schema_of(options_.format);
+    trace_.format = schema.name;
+    TraceBuilder builder(schema, options_, trace_);
     if (schema.syntax == Syntax::jsonl) {
       const auto parser = make_jsonl_parser(schema);
       do read_row(*parser, line, builder);
-      while (lines_.next(line));
+      while (lines.next(line));
     } else {
       const auto parser = csv_parser(schema, line);
-      while (lines_.next(line)) read_row(*parser, line, builder);
+      while (lines.next(line)) read_row(*parser, line, builder);
     }
+  }
+
+  const Schema& detected(const Line& first) const {
+    if (const size_t at = first.text.find('\0'); at != std::string_view::npos) {
+      fail(1, {at + 1, "a NUL byte: the file is binary or damaged",
+               "give a trace in text, plain, gzip or zstd"});
+    }
+    if (first.is_too_long) fail(1, too_long());
+    return detect_schema(first.text, trace_.source);
+  }
+
+  static BadRow too_long() {
+    return {LineReader::kMaxBytes + 1,
+            fmt::format("a line of over {} MiB", LineReader::kMaxBytes >> 20),
+            "split the file into one row per line"};
   }
 
   // A bad header is an error even under skip_bad_rows: no row can be read without it.
@@ -62,19 +128,14 @@ class TraceReading {
 
   void read_row(RowParser& parser, const Line& line, TraceBuilder& builder) {
     try {
-      if (line.is_too_long) {
-        bad_row(LineReader::kMaxBytes + 1,
-                fmt::format("a line of over {} MiB", LineReader::kMaxBytes >> 20),
-                "split the file into one row per line");
-      }
+      if (line.is_too_long) throw too_long();
       Row row;
       parser.parse(line, row, builder);
       builder.add(row);
       if (trace_.requests.size() == next_estimate_) reserve_for_the_rest();
     } catch (const BadRow& bad) {
-      if (!options_.skip_bad_rows) fail(line.number, bad);
+      refuse(line.number, bad);
       builder.give_up();
-      ++trace_.num_rows_skipped;
     }
   }
 
@@ -102,12 +163,16 @@ class TraceReading {
     if (values.capacity() - values.size() > values.capacity() / 5) values.shrink_to_fit();
   }
 
-  void check_end(uint64_t next_line) {
-    if (lines_.is_truncated()) {
-      const BadRow torn{1, "the compressed data stops in the middle", "fetch the file again"};
-      if (!options_.skip_bad_rows) fail(next_line, torn);
-      ++trace_.num_rows_skipped;
-    }
+  void refuse(uint64_t line, const BadRow& bad) {
+    if (!options_.skip_bad_rows) fail(line, bad);
+    ++trace_.num_rows_skipped;
+  }
+
+  void refuse_torn(uint64_t line) {
+    refuse(line, {1, "the compressed data stops in the middle", "fetch the file again"});
+  }
+
+  void check_has_rows(uint64_t next_line) const {
     if (!trace_.requests.empty()) return;
     throw InputError(
         fmt::format("{}:{}:1", trace_.source, next_line),
@@ -122,8 +187,7 @@ class TraceReading {
 
   const ReadOptions& options_;
   ChecksummedSource raw_;
-  std::unique_ptr<ByteSource> plain_;
-  LineReader lines_;
+  std::unique_ptr<ByteSource> unpacked_, peeked_, text_;
   Trace trace_;
   size_t next_estimate_ = 1 << 16;
 };

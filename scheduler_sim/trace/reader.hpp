@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -13,11 +14,16 @@ enum class TraceFormat : uint8_t {
   native,        ///< our own JSON lines, milliseconds
   mooncake,      ///< JSON lines, milliseconds, hash_ids of 512 tokens
   qwen_bailian,  ///< JSON lines, seconds, hash_ids of 16 tokens, chats
-  vllm,       ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
-  azure,      ///< CSV of timestamps, 2023 and 2024
-  burst_gpt,  ///< CSV, seconds
-  vidur,      ///< CSV, seconds
-  splitwise,  ///< CSV, seconds
+  vllm,        ///< JSON lines of `vllm bench serve --dataset-name timed_trace`, seconds, 16 tokens
+  azure,       ///< CSV of timestamps, 2023 and 2024
+  burst_gpt,   ///< CSV, seconds
+  vidur,       ///< CSV, seconds
+  splitwise,   ///< CSV, seconds
+  otel,        ///< OpenTelemetry spans of generative AI, OTLP's JSON
+  litellm,     ///< LiteLLM's spend logs, CSV or JSON
+  vllm_log,    ///< request log of a vLLM server
+  sglang_log,  ///< request log of an SGLang server, text or JSON
+  vllm_bench,  ///< result of `vllm bench serve --save-detailed`
 };
 
 /// Names that trace_format() knows, for help texts: "native, mooncake, ...".
@@ -32,11 +38,18 @@ struct ReadOptions {
   bool skip_bad_rows = false;
   /// Tokens of one entry of hash_ids where the rows do not say; 0 = the format's own number.
   uint32_t block_tokens = 0;
+  /// The model name of a row is its adapter, unless it is one of base_models.
+  bool adapter_from_model = false;
+  std::vector<std::string> base_models;
+  /// Lengths of the requests of a log that does not tell them; 0 = such a request is a bad row.
+  uint32_t default_prompt_tokens = 0;
+  uint32_t default_output_tokens = 0;
 };
 
 /// Reads a whole request trace: plain, gzip or zstd by content; "-" is stdin.
 ///
-/// Rows keep file order; times never run backwards. The first bad row throws InputError at
+/// Rows keep file order; times never run backwards. The entries of a log (otel to vllm_bench) come
+/// in any order and are put in order of arrival. The first bad row throws InputError at
 /// `file:line:column`, unless skip_bad_rows. Damaged compressed data, an unknown format and a
 /// trace without any good row always throw. The last row counts only if it is surely whole: a
 /// JSON object, or a CSV row that a newline ends.

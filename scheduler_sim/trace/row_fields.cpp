@@ -106,9 +106,13 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
     case Field::batch_size:
       integer(cell, 1, 1);
       return;
+    case Field::model:
+      row.model = text;
+      return;
     case Field::ignored:
       return;
     case Field::adapter:
+    case Field::id:
     case Field::block_ids:
     case Field::token_ids:
     case Field::num_fields:

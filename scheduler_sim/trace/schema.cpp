@@ -15,6 +15,7 @@ constexpr ColumnSpec kNativeColumns[] = {
     {"arrival_ms", Field::arrival, true},
     {"prompt_tokens", Field::prompt_tokens, false},
     {"output_tokens", Field::output_tokens, true},
+    {"id", Field::id, false},
     {"adapter", Field::adapter, false},
     {"rank", Field::rank, false},
     {"priority", Field::priority, false},
@@ -49,7 +50,7 @@ constexpr ColumnSpec kBurstGptColumns[] = {
     {"Timestamp", Field::arrival, true},
     {"Session ID", Field::session, false},
     {"Elapsed time", Field::ignored, false},
-    {"Model", Field::ignored, true},
+    {"Model", Field::model, true},
     {"Request tokens", Field::prompt_tokens, true},
     {"Response tokens", Field::output_tokens, true},
     {"Total tokens", Field::ignored, false},
@@ -88,6 +89,43 @@ constexpr Schema kSchemas[] = {
      kVidurColumns},
     {TraceFormat::splitwise, "splitwise", Syntax::csv, TimeUnit::seconds, false, 0,
      "arrival_timestamp", kSplitwiseColumns},
+    {TraceFormat::otel, "otel", Syntax::log, TimeUnit::timestamp, true, 0, "", {}, &kOtelLog},
+    {TraceFormat::litellm,
+     "litellm",
+     Syntax::log,
+     TimeUnit::timestamp,
+     true,
+     0,
+     "",
+     {},
+     &kLitellmLog},
+    {TraceFormat::vllm_log,
+     "vllm-log",
+     Syntax::log,
+     TimeUnit::timestamp,
+     true,
+     0,
+     "",
+     {},
+     &kVllmLog},
+    {TraceFormat::sglang_log,
+     "sglang-log",
+     Syntax::log,
+     TimeUnit::timestamp,
+     true,
+     0,
+     "",
+     {},
+     &kSglangLog},
+    {TraceFormat::vllm_bench,
+     "vllm-bench",
+     Syntax::log,
+     TimeUnit::seconds,
+     true,
+     0,
+     "",
+     {},
+     &kVllmBenchLog},
 };
 
 // vLLM's timed traces have Mooncake's keys, in seconds and with blocks of 16 tokens: the number
@@ -109,9 +147,12 @@ bool looks_like_vllm(std::string_view line) {
 
 bool has_csv_column(std::string_view header, std::string_view name) {
   bool is_there = false;
-  for_each_cell(header, [&](std::string_view cell, uint32_t, size_t) {
-    is_there = is_there || cell == name;
-  });
+  try {
+    for_each_cell(header, csv_separator(header), [&](std::string_view cell, uint32_t, size_t) {
+      is_there = is_there || cell == name;
+    });
+  } catch (const BadRow&) {  // of no format, then
+  }
   return is_there;
 }
 
@@ -129,11 +170,23 @@ const Schema& schema_of(TraceFormat format) {
   return *schema;
 }
 
+bool Schema::has_models() const {
+  if (log != nullptr) return log->has_models;
+  return std::ranges::count(columns, Field::model, &ColumnSpec::field) > 0;
+}
+
+const Schema* detect_log(std::string_view head) {
+  const auto* schema = std::ranges::find_if(kSchemas, [&](const Schema& candidate) {
+    return candidate.log != nullptr && candidate.log->recognises(head);
+  });
+  return schema == std::end(kSchemas) ? nullptr : schema;
+}
+
 const Schema& detect_schema(std::string_view first_line, std::string_view file) {
   const size_t first = first_line.find_first_not_of(" \t");
   const bool is_json = first != std::string_view::npos && first_line[first] == '{';
   for (const Schema& schema : kSchemas) {
-    if (is_json != (schema.syntax == Syntax::jsonl)) continue;
+    if (schema.syntax != (is_json ? Syntax::jsonl : Syntax::csv)) continue;
     const bool has_telltale = is_json ? has_json_key(first_line, schema.telltale)
                                       : has_csv_column(first_line, schema.telltale);
     if (!has_telltale) continue;

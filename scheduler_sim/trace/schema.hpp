@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "scheduler_sim/trace/logs/log_sink.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 
 namespace loratory::sim {
@@ -18,8 +19,10 @@ enum class Field : uint8_t {
   block_tokens,
   token_ids,
   adapter,
+  id,  ///< what the source calls this request
   rank,
   priority,
+  model,    ///< the name that was asked for
   session,  ///< a number, or a text that stands for one
   chat,     ///< id of this request; with parent_chat it gives the session
   parent_chat,
@@ -36,7 +39,7 @@ struct ColumnSpec {
   bool is_required;
 };
 
-enum class Syntax : uint8_t { jsonl, csv };
+enum class Syntax : uint8_t { jsonl, csv, log };
 
 /// How a time is written.
 enum class TimeUnit : uint8_t { milliseconds, seconds, timestamp };
@@ -51,6 +54,9 @@ struct Schema {
   uint32_t block_tokens;      ///< tokens of one entry of kBlockIds; 0 = the rows say it
   std::string_view telltale;  ///< column that no other format of this syntax has
   std::span<const ColumnSpec> columns;
+  const LogFormat* log = nullptr;  ///< of Syntax::log, which has neither telltale nor columns
+
+  bool has_models() const;
 };
 
 /// All formats, in the order in which detection tries them.
@@ -58,6 +64,9 @@ std::span<const Schema> schemas();
 
 /// Not for kAuto.
 const Schema& schema_of(TraceFormat format);
+
+/// The log that begins so, or nullptr.
+const Schema* detect_log(std::string_view head);
 
 /// The format of a trace whose first line this is. A trace that looks like none is an InputError.
 const Schema& detect_schema(std::string_view first_line, std::string_view file);

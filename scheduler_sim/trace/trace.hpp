@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scheduler_sim/time.hpp"
@@ -40,13 +41,19 @@ struct Trace {
   uint32_t block_tokens = 0;           ///< tokens per entry of block_ids; 0 = no block ids
   std::vector<uint64_t> block_ids;     ///< prefix blocks of all requests, one after the other
   std::vector<int32_t> token_ids;      ///< prompt tokens of all requests (exclusive with block_ids)
+  std::vector<std::string> ids;        ///< of each request, "" = none; empty = no request has one
 
-  std::string source;             ///< path as given, "-" or "generated"
-  std::string format;             ///< name of the format it was read as
-  std::string checksum;           ///< "xxh3:<16 hex digits>" of the raw input bytes
-  uint64_t num_rows_skipped = 0;  ///< bad rows left out on request (--skip-bad-rows)
+  std::string source;              ///< path as given, "-" or "generated"
+  std::string format;              ///< name of the format it was read as
+  std::string checksum;            ///< "xxh3:<16 hex digits>" of the raw input bytes
+  std::vector<std::string> notes;  ///< sentences: what the source left open and the reader assumed
+  uint64_t num_rows_skipped = 0;   ///< bad rows left out on request (--skip-bad-rows)
 
   bool has_content() const { return !block_ids.empty() || !token_ids.empty(); }
+  /// What the source of the trace calls request `index`; "" = nothing.
+  std::string_view id_of(size_t index) const {
+    return ids.empty() ? std::string_view{} : std::string_view(ids[index]);
+  }
   std::span<const uint64_t> blocks_of(const TraceRequest& r) const {
     return block_tokens == 0 ? std::span<const uint64_t>{}
                              : std::span(block_ids).subspan(r.content_begin, r.content_count);

@@ -2,16 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
+#include "scheduler_sim/trace/row_fields.hpp"
 
 namespace loratory::sim {
-namespace {}  // namespace
-
-TraceBuilder::TraceBuilder(const Schema& schema, uint32_t block_tokens, Trace& trace)
+TraceBuilder::TraceBuilder(const Schema& schema, const ReadOptions& options, Trace& trace)
     : schema_(schema),
-      block_tokens_(block_tokens != 0 ? block_tokens : schema.block_tokens),
-      trace_(trace) {}
+      options_(options),
+      block_tokens_(options.block_tokens != 0 ? options.block_tokens : schema.block_tokens),
+      trace_(trace) {
+  if (options.adapter_from_model && !schema.has_models()) {
+    throw InputError(
+        "--adapter-from", fmt::format("requests of a {} trace name no model", schema.name),
+        schema.log != nullptr ? "leave it out: the log names the adapters itself" : "leave it out");
+  }
+}
 
 void TraceBuilder::give_up() {
   trace_.block_ids.resize(num_block_ids_);
@@ -19,6 +28,20 @@ void TraceBuilder::give_up() {
 }
 
 void TraceBuilder::add(const Row& row) {
+  if (!options_.adapter_from_model || row.has(Field::adapter)) return add_named(row);
+  if (row.model.empty()) {
+    bad_row(std::max(1u, row.column(Field::model)), "a request that names no model",
+            "leave it out with --skip-bad-rows");
+  }
+  Row named = row;
+  if (std::ranges::count(options_.base_models, row.model) == 0) {
+    named.adapter = row.model;
+    named.columns[size_t(Field::adapter)] = std::max(1u, row.column(Field::model));
+  }
+  add_named(named);
+}
+
+void TraceBuilder::add_named(const Row& row) {
   TraceRequest request = checked(row);
   // From here on nothing throws BadRow: the row is good.
   if (trace_.requests.empty() && schema_.is_from_first_row) {
@@ -34,6 +57,14 @@ void TraceBuilder::add(const Row& row) {
   num_block_ids_ = trace_.block_ids.size();
   num_token_ids_ = trace_.token_ids.size();
   trace_.requests.push_back(request);
+  add_id(row);
+}
+
+// Most traces have no ids at all, and then no memory for them.
+void TraceBuilder::add_id(const Row& row) {
+  if (row.id.empty() && trace_.ids.empty()) return;
+  trace_.ids.resize(trace_.requests.size());
+  trace_.ids.back() = row.id;
 }
 
 TraceRequest TraceBuilder::checked(const Row& row) const {
@@ -43,6 +74,10 @@ TraceRequest TraceBuilder::checked(const Row& row) const {
   if (!is_first && request.arrival_ns < trace_.requests.back().arrival_ns) {
     bad_row(row.column(Field::arrival), "this row arrives before the row above it",
             "sort the rows by time");
+  }
+  if (request.arrival_ns > kMaxTimeNs) {
+    bad_row(row.column(Field::arrival), "more than 100 years after the first row",
+            "check the times");
   }
   request.cancel_ns = row.cancel_ns;
   if (row.cancel_ns < row.arrival_ns) {

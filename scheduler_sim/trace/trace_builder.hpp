@@ -26,6 +26,8 @@ struct Row {
   int64_t chat = 0;
   int64_t parent_chat = 0;
   std::string_view adapter;
+  std::string_view id;
+  std::string_view model;
   std::string_view session_name;  ///< when the session is not a number
 
   bool has(Field field) const { return column(field) != 0; }
@@ -36,7 +38,8 @@ struct Row {
 /// straight into the trace; a row that is given up takes them back.
 class TraceBuilder {
  public:
-  TraceBuilder(const Schema& schema, uint32_t block_tokens, Trace& trace);
+  /// Lifetime: that of all three. Throws InputError when the format lacks what an option needs.
+  TraceBuilder(const Schema& schema, const ReadOptions& options, Trace& trace);
 
   std::vector<uint64_t>& block_ids() { return trace_.block_ids; }
   std::vector<int32_t>& token_ids() { return trace_.token_ids; }
@@ -47,14 +50,17 @@ class TraceBuilder {
   void give_up();
 
  private:
+  void add_named(const Row& row);
   TraceRequest checked(const Row& row) const;
   void check_content(const Row& row, TraceRequest& request) const;
   void check_block_ids(const Row& row, uint32_t prompt_tokens) const;
   void check_adapter(const Row& row) const;
   AdapterIndex adapter_of(const Row& row);
   uint32_t session_of(const Row& row);
+  void add_id(const Row& row);
 
   const Schema& schema_;
+  const ReadOptions& options_;
   uint32_t block_tokens_;  // 0 until a row says it
   Trace& trace_;
   size_t num_block_ids_ = 0;  // of the rows added

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "reference/base/escape.hpp"
+
 namespace loratory::sim {
 namespace {
 
@@ -26,35 +28,21 @@ void append_ms(Buffer& row, int64_t time_ns) {
   append(row, ".{:0{}}", fraction, digits);
 }
 
-void append_string(Buffer& row, std::string_view text) {
-  row.push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      row.push_back('\\');
-      row.push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      append(row, "\\u{:04x}", static_cast<unsigned char>(c));
-    } else {
-      row.push_back(c);
-    }
-  }
-  row.push_back('"');
-}
-
 template <typename Ids>
 void append_ids(Buffer& row, std::string_view key, const Ids& ids) {
   append(row, ",\"{}\":[{}]", key, fmt::join(ids, ","));
 }
 
-void append_request(Buffer& row, const Trace& trace, const TraceRequest& request) {
+void append_request(Buffer& row, const Trace& trace, size_t index) {
+  const TraceRequest& request = trace.requests[index];
   append(row, "{{\"arrival_ms\":");
   append_ms(row, request.arrival_ns);
   append(row, ",\"prompt_tokens\":{},\"output_tokens\":{}", request.prompt_tokens,
          request.output_tokens);
+  if (const auto id = trace.id_of(index); !id.empty()) append(row, ",\"id\":{}", json_string(id));
   if (request.adapter != kBaseModel) {
     const TraceAdapter& adapter = trace.adapters[request.adapter];
-    append(row, ",\"adapter\":");
-    append_string(row, adapter.name);
+    append(row, ",\"adapter\":{}", json_string(adapter.name));
     if (adapter.rank != 0) append(row, ",\"rank\":{}", adapter.rank);
   }
   if (request.priority != 0) append(row, ",\"priority\":{}", request.priority);
@@ -76,9 +64,9 @@ void append_request(Buffer& row, const Trace& trace, const TraceRequest& request
 
 void write_native(std::ostream& out, const Trace& trace) {
   Buffer row;
-  for (const TraceRequest& request : trace.requests) {
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
     row.clear();
-    append_request(row, trace, request);
+    append_request(row, trace, i);
     out.write(row.data(), static_cast<std::streamsize>(row.size()));
   }
 }

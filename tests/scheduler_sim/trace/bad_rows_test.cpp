@@ -141,6 +141,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "t:1:60: a rank without an adapter; name the adapter"},
         BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"adapter\":\"\"}",
                 "t:1:63: adapter is empty; leave it out for the base model"},
+        BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"id\":\"\"}",
+                "t:1:58: id is empty; leave it out"},
+        BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"id\":7}",
+                "t:1:58: invalid JSON (a value of another type); one JSON object per line"},
         BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"adapter\":\"x\","
                 "\"rank\":8}\n{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,"
                 "\"adapter\":\"x\",\"rank\":16}\n",
@@ -153,11 +157,11 @@ INSTANTIATE_TEST_SUITE_P(
     Csv, BadRows,
     testing::Values(
         BadCase{kAzureHeader + "2023-11-16 18:15:46.68,374\n",
-                "t:2:27: 2 cells, but the header has 3; one cell for every column, without "
-                "quotes"},
+                "t:2:27: 2 cells, but the header has 3; one cell for every column, with "
+                "',' between them"},
         BadCase{kAzureHeader + "2023-11-16 18:15:46.68,374,44,5\n",
-                "t:2:32: 4 cells, but the header has 3; one cell for every column, without "
-                "quotes"},
+                "t:2:32: 4 cells, but the header has 3; one cell for every column, with "
+                "',' between them"},
         BadCase{kAzureHeader + "2023-13-16 18:15:46.68,374,44\n",
                 "t:2:1: TIMESTAMP is out of range: '2023-13-16 18:15:46.68'; check the unit of "
                 "the times"},
@@ -200,7 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
                             "t:2:1: the trace has no rows; give a trace with at least one request"},
                     BadCase{"a,b,c\n1,2,3\n",
                             "t:1:1: not a known trace format; name one with --format: native, "
-                            "qwen-bailian, mooncake, vllm, azure, burstgpt, vidur, splitwise"}));
+                            "qwen-bailian, mooncake, vllm, azure, burstgpt, vidur, splitwise, "
+                            "otel, litellm, vllm-log, sglang-log, vllm-bench"}));
 
 TEST(SkipBadRows, CountsThemAndKeepsTheRest) {
   ReadOptions options;

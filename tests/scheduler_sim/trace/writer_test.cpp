@@ -4,6 +4,7 @@
 
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "scheduler_sim/trace/reader.hpp"
 
@@ -23,6 +24,17 @@ TEST(WriteNative, WritesWhatIsSet) {
       "\"block_ids\":[1,2,3]}\n"
       "{\"arrival_ms\":1,\"prompt_tokens\":1,\"output_tokens\":0}\n";
   EXPECT_EQ(written(read_trace_from(rows, "n")), rows);
+}
+
+TEST(WriteNative, KeepsIds) {
+  const std::string rows =
+      "{\"arrival_ms\":0,\"prompt_tokens\":2,\"output_tokens\":4}\n"
+      "{\"arrival_ms\":1,\"prompt_tokens\":2,\"output_tokens\":4,\"id\":\"a\\\"7\"}\n"
+      "{\"arrival_ms\":2,\"prompt_tokens\":2,\"output_tokens\":4}\n";
+  const Trace trace = read_trace_from(rows, "n");
+  EXPECT_EQ(trace.ids, (std::vector<std::string>{"", "a\"7", ""}));
+  EXPECT_EQ(trace.id_of(1), "a\"7");
+  EXPECT_EQ(written(trace), rows);
 }
 
 TEST(WriteNative, WritesTokenIds) {
