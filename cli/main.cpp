@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/provenance.hpp"
 #include "reference/base/atomic_file.hpp"
+#include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace {
@@ -26,9 +28,8 @@ constexpr const char* kFooter =
     "Exit codes: 0 recommended, or done; 1 other failures, such as a full disk; 2 bad input; 3 no\n"
     "configuration meets the SLO; 4 none fits in memory.";
 
-int fail(ExitCode code, std::string line) {
-  std::ranges::replace(line, '\n', ' ');
-  std::fprintf(stderr, "loratory: %s\n", line.c_str());
+int fail(ExitCode code, std::string_view line) {
+  std::fprintf(stderr, "loratory: %s\n", loratory::printable(line).c_str());
   return int(code);
 }
 

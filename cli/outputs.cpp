@@ -68,7 +68,7 @@ void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim:
   if (auto* out = files.find("--json")) sim::write_results_json(*out, result);
   if (auto* out = files.find("--csv")) sim::write_results_csv(*out, result.configs);
   if (auto* out = files.find("--requests-csv")) {
-    sim::write_requests_csv(*out, row.requests, trace.adapters);
+    sim::write_requests_csv(*out, row.requests, trace);
   }
   if (auto* out = files.find("--html")) sim::write_html(*out, result, trace.adapters);
   if (auto* out = files.find("--perfetto")) {

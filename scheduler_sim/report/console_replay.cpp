@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "reference/base/check.hpp"
+#include "reference/base/escape.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
@@ -32,7 +33,7 @@ class Banner {
     text_ += fmt::format("{:<{}} {:.2f}\n", label, kLabelWidth, value);
   }
   void line(std::string_view label, std::string_view value) {
-    text_ += fmt::format("{:<{}} {}\n", label, kLabelWidth, value);
+    text_ += fmt::format("{:<{}} {}\n", label, kLabelWidth, printable(value));
   }
   void latency(std::string_view title, std::string_view name, const LatencySummary& latency) {
     section(title, '-');
@@ -88,7 +89,7 @@ void add_engine(Banner& banner, const ConfigResult& c) {
 }
 
 std::string infeasible(const ConfigResult& c) {
-  return fmt::format("max_loras {}: {}\n", c.max_loras, c.problem);
+  return fmt::format("max_loras {}: {}\n", c.max_loras, printable(c.problem));
 }
 
 }  // namespace

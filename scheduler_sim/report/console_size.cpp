@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reference/base/escape.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
@@ -155,7 +156,9 @@ std::string table(const SizeResult& result, bool colour) {
 }
 
 // "why   text ...", continued under the text.
-std::string labelled(std::string_view label, std::string_view text) {
+std::string labelled(std::string_view label, std::string_view value) {
+  const std::string shown = printable(value);
+  std::string_view text = shown;
   constexpr size_t kIndent = 10;
   std::string out = fmt::format("{:<{}}", label, kIndent);
   size_t column = kIndent;

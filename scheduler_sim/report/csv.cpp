@@ -7,8 +7,11 @@
 #include <concepts>
 #include <iterator>
 #include <ostream>
+#include <string>
+#include <string_view>
 
 #include "reference/base/check.hpp"
+#include "reference/base/escape.hpp"
 #include "scheduler_sim/report/config_fields.hpp"
 
 namespace loratory::sim {
@@ -46,20 +49,27 @@ std::string moment_ms(int64_t time_ns) {
   return fmt::format("{}.{:06}", time_ns / 1'000'000, time_ns % 1'000'000);
 }
 
-std::string adapter_name(const RequestRecord& request, std::span<const TraceAdapter> adapters) {
-  if (request.adapter == kBaseModel) return "";
-  LORATORY_ASSERT(request.adapter < adapters.size(), "a record names an adapter of its trace");
-  return csv_field(adapters[request.adapter].name);
+std::string ttft_ms(const RequestRecord& r) {
+  return r.first_token_ns < 0 ? "" : moment_ms(r.first_token_ns - r.arrival_ns);
+}
+
+std::string tpot_ms(const RequestRecord& r) {
+  if (r.outcome != RequestOutcome::completed || r.output_tokens < 2) return "";
+  return fmt::format("{:.6f}",
+                     double(r.finish_ns - r.first_token_ns) / 1e6 / (r.output_tokens - 1));
+}
+
+std::string number_unless_0(uint32_t value) { return value == 0 ? "" : fmt::format("{}", value); }
+
+// "name,rank", both empty for the base model.
+std::string adapter_fields(const RequestRecord& r, const Trace& trace) {
+  if (r.adapter == kBaseModel) return ",";
+  LORATORY_ASSERT(r.adapter < trace.adapters.size(), "a record names an adapter of its trace");
+  const TraceAdapter& adapter = trace.adapters[r.adapter];
+  return fmt::format("{},{}", csv_field(adapter.name), number_unless_0(adapter.rank));
 }
 
 }  // namespace
-
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
-  std::string quoted = "\"";
-  for (const char c : text) quoted.append(c == '"' ? 2 : 1, c);
-  return quoted + '"';
-}
 
 void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs) {
   Row header(out);
@@ -73,19 +83,23 @@ void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs)
 }
 
 void write_requests_csv(std::ostream& out, std::span<const RequestRecord> requests,
-                        std::span<const TraceAdapter> adapters) {
-  out << "request,adapter,tier_at_arrival,outcome,arrival_ms,first_scheduled_ms,first_token_ms,"
-         "finish_ms,prompt_tokens,output_tokens,cached_tokens,num_preemptions\n";
+                        const Trace& trace) {
+  out << "request,id,adapter,rank,priority,session,tier_at_arrival,outcome,arrival_ms,"
+         "first_scheduled_ms,first_token_ms,finish_ms,ttft_ms,tpot_ms,prompt_tokens,output_tokens,"
+         "cached_tokens,num_preemptions\n";
+  LORATORY_ASSERT(requests.size() <= trace.requests.size(), "records are of requests of the trace");
   fmt::memory_buffer row;
   for (size_t i = 0; i < requests.size(); ++i) {
     const RequestRecord& r = requests[i];
+    const TraceRequest& request = trace.requests[i];
     row.clear();
-    fmt::format_to(std::back_inserter(row), "{},{},{},{},{},{},{},{},{},{},{},{}\n", i,
-                   adapter_name(r, adapters), kTiers[size_t(r.tier_at_arrival)],
+    fmt::format_to(std::back_inserter(row), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+                   i, csv_field(trace.id_of(i)), adapter_fields(r, trace), request.priority,
+                   number_unless_0(request.session), kTiers[size_t(r.tier_at_arrival)],
                    kOutcomes[size_t(r.outcome)], moment_ms(r.arrival_ns),
                    moment_ms(r.first_scheduled_ns), moment_ms(r.first_token_ns),
-                   moment_ms(r.finish_ns), r.prompt_tokens, r.output_tokens, r.cached_tokens,
-                   r.num_preemptions);
+                   moment_ms(r.finish_ns), ttft_ms(r), tpot_ms(r), r.prompt_tokens, r.output_tokens,
+                   r.cached_tokens, r.num_preemptions);
     out.write(row.data(), static_cast<std::streamsize>(row.size()));
   }
 }

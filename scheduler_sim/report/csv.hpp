@@ -2,8 +2,6 @@
 
 #include <iosfwd>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/trace/trace.hpp"
@@ -14,13 +12,11 @@ namespace loratory::sim {
 /// the names of results.json; a value that is not finite is an empty field. Lines end in LF.
 void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs);
 
-/// requests.csv: a header and one row per request of one configuration, in order of arrival. Times
-/// are milliseconds of virtual time; a moment that never came is an empty field, and so is the
-/// adapter of a request to the base model.
+/// requests.csv: a header and one row per request of one configuration. Record i is of request i of
+/// `trace`. Times are milliseconds of virtual time. Empty fields: a moment that never came; TTFT
+/// without a first token, and TPOT of a request that did not complete or has one token; adapter and
+/// rank of a request to the base model; id and session of a request that has none.
 void write_requests_csv(std::ostream& out, std::span<const RequestRecord> requests,
-                        std::span<const TraceAdapter> adapters);
-
-/// One field by RFC 4180: quoted when it holds a comma, a quote or a line break.
-std::string csv_field(std::string_view text);
+                        const Trace& trace);
 
 }  // namespace loratory::sim

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "reference/base/escape.hpp"
+
 namespace loratory::sim::report {
 
 std::string tick_ms(double value_ms) {
@@ -13,9 +15,9 @@ std::string tick_ms(double value_ms) {
 
 std::string format_percentile(double percentile) { return fmt::format("p{}", percentile); }
 
-std::string clip(const std::string& text, size_t width) {
-  if (text.size() <= width) return text;
-  return width < 2 ? text.substr(0, width) : fmt::format("{}..", text.substr(0, width - 2));
+std::string clip(std::string_view text, size_t width) {
+  if (text.size() <= width) return std::string(text);
+  return width < 2 ? std::string(cut(text, width)) : fmt::format("{}..", cut(text, width - 2));
 }
 
 }  // namespace loratory::sim::report

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "reference/base/units.hpp"  // format_ms and the like
 
@@ -10,7 +11,8 @@ namespace loratory::sim::report {
 std::string tick_ms(double value_ms);              ///< one number and one unit: "100 ms", "3 h"
 std::string format_percentile(double percentile);  ///< 99 -> "p99", 99.9 -> "p99.9"
 
-/// Cuts `text` to `width` bytes, the last two ".." when something was lost.
-std::string clip(const std::string& text, size_t width);
+/// Cuts `text` to `width` bytes or a few less, so that no character is cut; the last two are ".."
+/// when something was lost.
+std::string clip(std::string_view text, size_t width);
 
 }  // namespace loratory::sim::report

@@ -24,7 +24,7 @@ void write_head(std::ostream& out, const SizeResult& result) {
   out << "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       << fmt::format("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n", kPolicy)
-      << "<title>" << report::escape(report::page_title(result)) << "</title>\n"
+      << "<title>" << html_text(report::page_title(result)) << "</title>\n"
       << "<style>" << report::kPageStyle << "</style>\n</head>\n";
 }
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <string_view>
 
 #include "reference/base/check.hpp"
+#include "reference/base/escape.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -17,11 +17,6 @@ namespace {
 constexpr int kSlotsPid = 1;
 constexpr int kEnginePid = 2;
 constexpr int kRequestsPid = 3;
-
-std::string quoted(const std::string& text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 std::string micros(int64_t time_ns) {
   return fmt::format("{}.{:03}", time_ns / 1000, time_ns % 1000);
@@ -76,7 +71,7 @@ void add_slots(EventList& events, const ConfigResult& config,
     events.add(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
                R"("cat":"residency","name":{},"args":{{"rank":{}}}}})",
                kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
-               quoted(name_of(span.adapter, adapters)),
+               json_string(name_of(span.adapter, adapters)),
                span.adapter < adapters.size() ? adapters[span.adapter].rank : 0);
   }
 }
@@ -108,7 +103,8 @@ void add_phase(EventList& events, size_t id, std::string_view name, int64_t begi
 void add_request(EventList& events, size_t id, const RequestRecord& r,
                  std::span<const TraceAdapter> adapters) {
   if (r.finish_ns < 0) return;
-  const std::string name = quoted(fmt::format("request {}: {}", id, name_of(r.adapter, adapters)));
+  const std::string name =
+      json_string(fmt::format("request {}: {}", id, name_of(r.adapter, adapters)));
   events.add(R"({{"ph":"b","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{},)"
              R"("args":{{"prompt_tokens":{},"output_tokens":{},)"
              R"("cached_tokens":{},"preemptions":{}}}}})",
@@ -136,8 +132,8 @@ void write_perfetto(std::ostream& out, const ConfigResult& config, const Provena
   out << fmt::format(
       "\n],\"otherData\":{{\"command\":{},\"commit\":{},\"seed\":{},\"max_loras\":{},"
       "\"max_cpu_loras\":{},\"event_log_hash\":{}}}}}\n",
-      quoted(provenance.command), quoted(provenance.commit), config.seed, config.max_loras,
-      config.max_cpu_loras, quoted(config.event_log_hash));
+      json_string(provenance.command), json_string(provenance.commit), config.seed,
+      config.max_loras, config.max_cpu_loras, json_string(config.event_log_hash));
 }
 
 }  // namespace loratory::sim

@@ -7,21 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "reference/base/escape.hpp"
+
 namespace loratory::sim {
 namespace {
-
-std::string escaped(std::string_view label) {
-  std::string text;
-  for (const char c : label) {
-    if (c == '\n') {
-      text += "\\n";
-    } else {
-      if (c == '\\' || c == '"') text += '\\';
-      text += c;
-    }
-  }
-  return text;
-}
 
 std::string number(double value) {
   if (std::isnan(value)) return "NaN";
@@ -33,7 +22,7 @@ std::string number(double value) {
 class Snapshot {
  public:
   Snapshot(std::ostream& out, std::string_view model)
-      : out_(out), model_(fmt::format("model_name=\"{}\"", escaped(model))) {}
+      : out_(out), model_(fmt::format("model_name=\"{}\"", prometheus_label(model))) {}
 
   void head(std::string_view name, std::string_view type, std::string_view help) {
     out_ << fmt::format("# HELP loratory:{0} {1}\n# TYPE loratory:{0} {2}\n", name, help, type);
@@ -70,8 +59,8 @@ void add_config(Snapshot& s, const ConfigResult& c, const WorkloadSummary& workl
   s.sample("config_info", "1",
            fmt::format("max_lora=\"{}\",max_cpu_lora=\"{}\",seed=\"{}\",gpu=\"{}\","
                        "feasible=\"{}\",event_log_hash=\"{}\"",
-                       c.max_loras, c.max_cpu_loras, c.seed, escaped(workload.gpu), c.feasible,
-                       escaped(c.event_log_hash)));
+                       c.max_loras, c.max_cpu_loras, c.seed, prometheus_label(workload.gpu),
+                       c.feasible, prometheus_label(c.event_log_hash)));
 }
 
 void add_requests(Snapshot& s, const ConfigResult& c) {

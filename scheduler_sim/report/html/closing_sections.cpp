@@ -69,7 +69,7 @@ std::string safe_in_script(const std::string& json) {
 std::string definitions_section() {
   std::string html = "<section id=\"definitions\"><h2>Definitions</h2>\n<dl class=\"terms\">";
   for (const Term& term : kTerms) {
-    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", term.word, escape(term.meaning));
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", term.word, html_text(term.meaning));
   }
   return html + "</dl></section>\n";
 }
@@ -78,14 +78,14 @@ std::string provenance_footer(const SizeResult& result) {
   const Provenance& p = result.provenance;
   std::string html =
       fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
-                  escape(p.command), escape(p.version), escape(p.commit), p.seed);
+                  html_name(p.command), html_text(p.version), html_text(p.commit), p.seed);
   for (const auto& input : p.inputs) {
-    html += fmt::format("<p>{} ({}) {}</p>\n", escape(input.path), escape(input.format),
-                        escape(input.checksum));
+    html += fmt::format("<p>{} ({}) {}</p>\n", html_name(input.path), html_text(input.format),
+                        html_text(input.checksum));
   }
   for (const ConfigResult& c : result.configs) {
     if (c.event_log_hash.empty() || result.configs.size() > 1) continue;
-    html += fmt::format("<p>event log {}</p>\n", escape(c.event_log_hash));
+    html += fmt::format("<p>event log {}</p>\n", html_text(c.event_log_hash));
   }
   return html + "</footer>\n";
 }

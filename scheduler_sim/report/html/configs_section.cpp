@@ -78,7 +78,7 @@ std::string row(const ConfigResult& config, bool recommended) {
                             : config.feasible ? 1
                                               : 0,
                             recommended ? "&#9733; " : "",
-                            config.feasible ? escape(verdict_text(config)) : "does not fit");
+                            config.feasible ? html_text(verdict_text(config)) : "does not fit");
 }
 
 // The long story of the rows that do not fit, where it cannot widen the table.
@@ -87,7 +87,7 @@ std::string notes(const SizeResult& result) {
   for (const ConfigResult& config : result.configs) {
     if (config.feasible) continue;
     html += fmt::format("<p class=\"note\">max_loras {}: {}</p>\n", config.max_loras,
-                        escape(config.problem));
+                        html_text(config.problem));
   }
   return html;
 }

@@ -20,7 +20,7 @@ std::string fleet_section(const SizeResult& result) {
   const ConfigResult* shown = shown_fleet(result);
   if (shown != nullptr && !shown->fleet.replicas.empty()) {
     html += fmt::format("<h3>Replicas behind the router {}, max_loras {}</h3>\n",
-                        escape(shown->fleet.router), shown->max_loras);
+                        html_text(shown->fleet.router), shown->max_loras);
     html += markup(replica_table(*shown, result.slo));
   }
   return html + "</section>\n";

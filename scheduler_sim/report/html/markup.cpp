@@ -5,49 +5,14 @@
 #include "scheduler_sim/report/html/svg.hpp"
 
 namespace loratory::sim::report {
-namespace {
-
-std::string_view entity(char c) {
-  switch (c) {
-    case '&':
-      return "&amp;";
-    case '<':
-      return "&lt;";
-    case '>':
-      return "&gt;";
-    case '"':
-      return "&quot;";
-    case '\'':
-      return "&#39;";
-    case '\n':
-      return "&#10;";
-    default:
-      return {};
-  }
-}
-
-}  // namespace
-
-std::string escape(std::string_view text) {
-  std::string safe;
-  safe.reserve(text.size());
-  for (const char c : text) {
-    if (const std::string_view name = entity(c); !name.empty()) {
-      safe += name;
-    } else {
-      safe += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return safe;
-}
-
 std::string markup(const DataTable& table) {
   std::string html = "<div class=\"scroll\"><table><thead><tr>";
-  for (const std::string& cell : table.head) html += "<th scope=\"col\">" + escape(cell) + "</th>";
+  for (const std::string& cell : table.head)
+    html += "<th scope=\"col\">" + html_text(cell) + "</th>";
   html += "</tr></thead><tbody>\n";
   for (const auto& row : table.rows) {
     html += "<tr>";
-    for (const std::string& cell : row) html += "<td>" + escape(cell) + "</td>";
+    for (const std::string& cell : row) html += "<td>" + html_text(cell) + "</td>";
     html += "</tr>\n";
   }
   return html + "</tbody></table></div>";
@@ -56,13 +21,13 @@ std::string markup(const DataTable& table) {
 std::string markup(const Figure& figure) {
   std::string html = fmt::format(
       "<figure id=\"{0}\"{1}>\n<figcaption><h3>{2}</h3><p>{3}</p></figcaption>\n", figure.id,
-      figure.wide ? " class=\"wide\"" : "", escape(figure.title), escape(figure.subtitle));
+      figure.wide ? " class=\"wide\"" : "", html_text(figure.title), html_text(figure.subtitle));
   html += fmt::format(
       "<div class=\"drawing\"><svg viewBox=\"0 0 {1} {2}\" role=\"img\" "
       "aria-labelledby=\"{0}-title {0}-desc\">\n"
       "<title id=\"{0}-title\">{3}</title><desc id=\"{0}-desc\">{4}</desc>\n{5}</svg></div>\n",
-      figure.id, coordinate(figure.width), coordinate(figure.height), escape(figure.title),
-      escape(figure.description), figure.drawing);
+      figure.id, coordinate(figure.width), coordinate(figure.height), html_text(figure.title),
+      html_text(figure.description), figure.drawing);
   html += figure.legend;
   return html + "<details><summary>Table</summary>" + markup(figure.table) +
          "</details>\n</figure>\n";

@@ -1,14 +1,11 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
-namespace loratory::sim::report {
+#include "reference/base/escape.hpp"  // html_text, html_name
 
-/// Text for an HTML body or a quoted attribute: & < > " ' become entities, other control characters
-/// than line feed a space.
-std::string escape(std::string_view text);
+namespace loratory::sim::report {
 
 /// A plain table: cells are text, escaped when written.
 struct DataTable {

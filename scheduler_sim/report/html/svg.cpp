@@ -31,7 +31,7 @@ std::string coordinate(double value) {
 
 std::string text(Point at, std::string_view classes, std::string_view words) {
   return fmt::format("<text x=\"{}\" y=\"{}\" class=\"{}\">{}</text>\n", coordinate(at.x),
-                     coordinate(at.y), classes, escape(words));
+                     coordinate(at.y), classes, html_text(words));
 }
 
 std::string line(Point from, Point to, std::string_view classes) {
@@ -78,7 +78,7 @@ std::string hover_area(const Box& box, std::string_view tip) {
   return fmt::format(
       "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"hover\" data-tip=\"{}\"/>\n",
       coordinate(box.left), coordinate(box.top), coordinate(box.width()), coordinate(box.height()),
-      escape(tip));
+      html_text(tip));
 }
 
 std::vector<double> spread(const std::vector<double>& wanted, double gap, double top,

@@ -137,7 +137,8 @@ class Timeline {
   }
 
   std::string name_of(uint32_t adapter) const {
-    return adapter < adapters_.size() ? adapters_[adapter].name : fmt::format("#{}", adapter);
+    return adapter < adapters_.size() ? printable(adapters_[adapter].name)
+                                      : fmt::format("#{}", adapter);
   }
 
   // Classes a1..a8 for the leaders, two greys in turn for the rest.
@@ -272,7 +273,7 @@ class Timeline {
     std::string html = "<ul class=\"legend\">";
     for (size_t i = 0; i < leaders_.size(); ++i) {
       html += fmt::format("<li><i class=\"swatch a{}\"></i>{} <span>{}</span></li>", i + 1,
-                          escape(clip(name_of(leaders_[i].adapter), 40)),
+                          html_name(clip(name_of(leaders_[i].adapter), 40)),
                           format_percent(leaders_[i].fraction));
     }
     html += "<li><i class=\"swatch o0\"></i><i class=\"swatch o1\"></i>all others</li></ul>\n";

@@ -34,7 +34,7 @@ std::string flags(const SizeResult& result) {
 std::string sentences(const SizeResult& result) {
   std::string html = "<dl class=\"say\">";
   const auto say = [&](const char* label, const std::string& words) {
-    if (!words.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, escape(words));
+    if (!words.empty()) html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", label, html_name(words));
   };
   if (result.is_replay) say("Verdict", verdict_text(result.configs[0]));
   say("Why", reason(result));
@@ -48,7 +48,7 @@ std::string sentences(const SizeResult& result) {
 std::string tile(const std::string& label, const std::string& value, const std::string& note,
                  const char* tone = "") {
   return fmt::format("<div class=\"{}\"><dt>{}</dt><dd>{}<small>{}</small></dd></div>\n", tone,
-                     label, escape(value), escape(note));
+                     label, html_text(value), html_text(note));
 }
 
 // The percentile that the SLO is judged on, when the result holds it; the CDF has whole
@@ -106,8 +106,8 @@ std::string page_title(const SizeResult& result) {
 std::string verdict_section(const SizeResult& result) {
   const WorkloadSummary& w = result.workload;
   return fmt::format("<p class=\"eyebrow\">loratory {} &middot; {} on {} &middot; {}</p>\n",
-                     result.is_replay ? "replay" : "size", escape(w.model), escape(w.gpu),
-                     escape(w.adapters)) +
+                     result.is_replay ? "replay" : "size", html_name(w.model), html_name(w.gpu),
+                     html_name(w.adapters)) +
          "<div class=\"verdict\">\n<div>\n<h1>" + heading(result) + "</h1>\n" + flags(result) +
          sentences(result) + "</div>\n" + tiles(result) + "</div>\n";
 }
@@ -115,7 +115,7 @@ std::string verdict_section(const SizeResult& result) {
 std::string workload_section(const SizeResult& result) {
   std::string html = "<dl class=\"facts\">";
   for (const Fact& fact : workload_facts(result)) {
-    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape(fact.label), escape(fact.value));
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", html_text(fact.label), html_name(fact.value));
   }
   return html + "</dl>\n";
 }

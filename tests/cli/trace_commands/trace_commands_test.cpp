@@ -62,6 +62,50 @@ TEST_F(TraceCommands, SkippedRowsAreSaid) {
   EXPECT_NE(run.out.find("rows skipped    1\n"), std::string::npos) << run.out;
 }
 
+TEST_F(TraceCommands, ConvertAnonymises) {
+  write("n.jsonl",
+        "{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"id\":\"x\",\"adapter\":"
+        "\"acme\"}\n");
+  EXPECT_EQ(loratory("trace convert --anonymise n.jsonl -").out,
+            "{\"arrival_ms\":0,\"prompt_tokens\":3,\"output_tokens\":1,\"id\":\"request-1\","
+            "\"adapter\":\"adapter-1\"}\n");
+}
+
+TEST_F(TraceCommands, LogsNeedTheFlagsTheyName) {
+  write("server.log",
+        "INFO 06-15 12:34:56 [logger.py:42] Received request r: params: SamplingParams(n=1), "
+        "lora_request: None.\n");
+  const Outcome run = loratory("trace info server.log --default-prompt 7 --default-output 5");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("note            1 of 1 output lengths are --default-output 5\n"),
+            std::string::npos)
+      << run.out;
+  EXPECT_EQ(loratory("trace info server.log --adapter-from moon").err,
+            "loratory: --adapter-from: 'moon' is unknown; use model\n");
+}
+
+TEST_F(TraceCommands, HostileNamesReachTheTerminalSpelledOut) {
+  write(
+      "n.jsonl",
+      "{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"adapter\":\"\\u001b[2J\\n\"}\n");
+  const Outcome run = loratory("trace info n.jsonl");
+  EXPECT_EQ(run.out.find('\x1b'), std::string::npos);
+  EXPECT_NE(run.out.find("\n\\x1b[2J\\n "), std::string::npos) << run.out;
+  EXPECT_EQ(loratory("trace info 'no\x1b[2J\nfile'").err,
+            "loratory: no\\x1b[2J\\nfile: cannot be opened: No such file or directory; name a "
+            "readable file, or - for stdin\n");
+}
+
+TEST_F(TraceCommands, WhatNeverEndsIsOneLine) {
+  for (const char* arguments :
+       {"trace info /dev/zero", "trace info .", "replay --trace t.csv --model /dev/zero",
+        "replay --trace t.csv --profile /dev/zero"}) {
+    const Outcome run = loratory(arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << arguments << ": " << run.err;
+  }
+}
+
 TEST_F(TraceCommands, WrongFlagsAreOneLineAndExit2) {
   for (const char* arguments :
        {"", "--no-such-flag", "trace", "trace info", "trace info t.csv --format moon",

@@ -39,6 +39,17 @@ inline std::vector<TraceAdapter> small_adapters() {
   return {{"sql-expert", 8}, {"<script>alert(1)</script>", 16}, {"legal, \"v2\"", 64}};
 }
 
+// Of small_requests(), for what their records do not repeat.
+inline Trace small_trace() {
+  Trace trace;
+  trace.adapters = small_adapters();
+  trace.requests.resize(4);
+  trace.requests[0].session = 7;
+  trace.requests[2].priority = -1;
+  trace.ids = {"chat-9", "", "-5", ""};
+  return trace;
+}
+
 inline std::vector<RequestRecord> small_requests() {
   RequestRecord served{0,
                        2 * kMs,

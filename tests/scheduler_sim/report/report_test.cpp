@@ -17,6 +17,7 @@
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/html.hpp"
 #include "scheduler_sim/report/json.hpp"
 #include "scheduler_sim/report/perfetto.hpp"
 #include "scheduler_sim/report/prometheus.hpp"
@@ -80,7 +81,7 @@ TEST(Golden, ResultsCsv) {
 
 TEST(Golden, RequestsCsv) {
   expect_golden("requests.csv", written([](auto& out) {
-                  write_requests_csv(out, test::small_requests(), test::small_adapters());
+                  write_requests_csv(out, test::small_requests(), test::small_trace());
                 }));
 }
 
@@ -286,11 +287,28 @@ TEST(Json, BytesThatAreNotUtf8DoNotThrow) {
   EXPECT_NO_THROW(written([&](auto& out) { write_results_json(out, result); }));
 }
 
-TEST(Csv, QuotesByRfc4180) {
-  EXPECT_EQ(csv_field("plain"), "plain");
-  EXPECT_EQ(csv_field("a,b"), "\"a,b\"");
-  EXPECT_EQ(csv_field("say \"x\""), "\"say \"\"x\"\"\"");
-  EXPECT_EQ(csv_field("two\nlines"), "\"two\nlines\"");
+// Names that would harm a terminal, a spreadsheet or a page; each medium parses as it should.
+TEST(Names, AreHarmlessInEveryOutput) {
+  const std::string name = "=\x1b[2J\xe2\x80\xae<b>,\"\n";
+  const std::string shown = "=\\x1b[2J\\u202e<b>,\"\\n";
+  SizeResult result = test::small_result();
+  result.configs[1] = test::kept_config();
+  result.workload.model = name;
+  Trace trace = test::small_trace();
+  trace.adapters[0].name = name;
+  EXPECT_THAT(size_console(result, false), HasSubstr(shown));
+  EXPECT_THAT(
+      written([&](auto& out) { write_prometheus(out, result.configs[1], result.workload); }),
+      HasSubstr("model_name=\"=\\\\x1b[2J\\\\u202e<b>,\\\"\\n\""));
+  EXPECT_THAT(written([&](auto& out) { write_requests_csv(out, test::small_requests(), trace); }),
+              HasSubstr("\n0,chat-9,\"'=\\x1b[2J\\u202e<b>,\"\"\\n\",8,"));
+  const auto perfetto = nlohmann::json::parse(written([&](auto& out) {
+    write_perfetto(out, result.configs[1], result.provenance, trace.adapters);
+  }));
+  EXPECT_THAT(perfetto.dump(), HasSubstr("request 0: ="));
+  const std::string page = written([&](auto& out) { write_html(out, result, trace.adapters); });
+  EXPECT_THAT(page, HasSubstr("<bdi>=\\x1b[2J\\u202e&lt;b&gt;,&quot;&#10;</bdi>"));
+  EXPECT_THAT(page, Not(HasSubstr("\x1b")));
 }
 
 // Begins and ends of async events pair up per id, and slices of a slot do not overlap.
