@@ -168,7 +168,7 @@ __device__ inline void place_token(const SegmentBuilderParams& p, const BuilderT
   }
 }
 
-__global__ void __launch_bounds__(kBuilderThreads)
+__global__ void __launch_bounds__(kBuilderThreads, 1)
     build_segments_kernel(const SegmentBuilderParams p) {
   extern __shared__ uint4 shared[];
   __shared__ int32_t num_bad;
