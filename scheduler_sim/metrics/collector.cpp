@@ -222,6 +222,8 @@ void MetricsCollector::absorb(const MetricsCollector& other, std::span<const siz
   end_ns_ = std::max(end_ns_, other.end_ns_);
   num_preemptions_ += other.num_preemptions_, num_drains_ += other.num_drains_;
   max_waiting_ = std::max(max_waiting_, other.max_waiting_);
+  max_running_ = std::max(max_running_, other.max_running_);
+  max_kv_blocks_ = std::max(max_kv_blocks_, other.max_kv_blocks_);
   loads_ += other.loads_, load_bytes_ += other.load_bytes_;
   copies_ += other.copies_, copy_bytes_ += other.copy_bytes_;
 }

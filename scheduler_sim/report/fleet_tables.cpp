@@ -26,7 +26,7 @@ std::vector<Column> replica_columns(const ConfigResult& config, const Slo& slo) 
       {"requests", 0, [](const ReplicaResult& r) { return double(r.num_requests); }},
       {"adapters", 0, [](const ReplicaResult& r) { return double(r.num_adapters); }},
       {"busy %", 1, [=](const ReplicaResult& r) { return 100 * r.gpu_busy_s / duration_s; }},
-      {"longest queue", 0, [](const ReplicaResult& r) { return double(r.max_waiting); }},
+      {"queue", 0, [](const ReplicaResult& r) { return double(r.max_waiting); }},
       {"GPU hit %", 1, [](const ReplicaResult& r) { return 100 * r.adapter_gpu_hit_ratio; }},
       {"copies", 0, [](const ReplicaResult& r) { return double(r.adapter_copies); }},
       {"prefix hit %", 1, [](const ReplicaResult& r) { return 100 * r.prefix_hit_ratio_tokens; }},

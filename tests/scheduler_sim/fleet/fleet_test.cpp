@@ -209,6 +209,8 @@ TEST(FleetResult, OneReplicaIsASimulator) {
   EXPECT_EQ(a.gpu_busy_fraction, b.gpu_busy_fraction);
   EXPECT_EQ(a.adapter_copies, b.adapter_copies);
   EXPECT_EQ(a.mean_batch_seqs, b.mean_batch_seqs);
+  EXPECT_EQ(a.max_running, b.max_running);
+  EXPECT_EQ(a.max_kv_blocks, b.max_kv_blocks);
   ASSERT_EQ(a.timeline.size(), b.timeline.size());
   EXPECT_EQ(a.timeline.back().kv_blocks_used, b.timeline.back().kv_blocks_used);
 }
