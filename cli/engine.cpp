@@ -90,12 +90,25 @@ sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& 
   return config;
 }
 
+// Layers with a window hold min(window, length) of a request. Priced at the mean length, requests
+// of all lengths together hold no more than that, because the minimum is concave (Jensen). Prompts
+// alone count: an output is held for half its life on average, and longer requests live longer.
+sim::KvPricing window_pricing(const sim::EnginePreset& engine, const sim::Trace& trace) {
+  double prompt = 0;
+  for (const sim::TraceRequest& r : trace.requests) prompt += r.prompt_tokens;
+  const double mean = trace.requests.empty() ? 0 : prompt / double(trace.requests.size());
+  return {.context_tokens = std::max<int64_t>(1, int64_t(mean)),
+          .least_share = engine.least_window_share};
+}
+
 }  // namespace
 
-sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trace) {
+sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace) {
+  const SystemOptions options = with_engine_defaults(given);
   const uint32_t max_rank = max_rank_of(trace);
   const System system = resolve_system(options, max_rank);
   sim::EngineSpec engine;
+  engine.name = system.engine.version.empty() ? system.engine.name : system.engine.version;
   engine.model = system.model;
   engine.gpu = system.gpu;
   engine.memory = system.memory;
@@ -104,6 +117,7 @@ sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trac
   engine.scheduler = scheduler_config(options, trace);
   engine.pins = pinned_adapters(options.pins, trace);
   engine.memory.block_size = engine.scheduler.block_size;
+  if (system.engine.windows_hold) engine.memory.kv_pricing = window_pricing(system.engine, trace);
   if (!engine.scheduler.chunked_prefill &&
       engine.scheduler.max_num_batched_tokens < engine.scheduler.max_model_len) {
     throw InputError(

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 
 #include "cli/flags.hpp"
@@ -20,11 +21,31 @@ constexpr double kMostGib = 1 << 20;
 constexpr double kLeastGbps = 0.001;
 constexpr double kMostGbps = 10000;
 
+// What --engine sets, unless it is given.
+constexpr const char* kEngineFlags[] = {"--gpu-memory-utilization",
+                                        "--max-num-batched-tokens",
+                                        "--max-num-seqs",
+                                        "--lora-padded-ranks",
+                                        "--lora-max-grid",
+                                        "--lora-graphs",
+                                        "--load-mode",
+                                        "--no-prefetch",
+                                        "--cpu-eviction",
+                                        "--disk-workers",
+                                        "--policy",
+                                        "--t-starve-ms",
+                                        "--n-starve"};
+
 void add_model_options(CLI::App& app, SystemOptions& o) {
+  add_choice(app, "--engine", o.engine, sim::engine_preset_names(),
+             "Defaults, memory and adapter loads of this engine; other flags win over it");
   app.add_option("--model", o.model,
                  fmt::format("config.json of the model, or one of {}",
                              fmt::join(sim::model_preset_names(), ", ")))
       ->capture_default_str();
+  add_choice(app, "--dtype", o.dtype, {"auto", "bfloat16", "float16", "float32", "fp8"},
+             "Type of the weights: auto (the checkpoint's), or fp8 made by the engine on load");
+  add_choice(app, "--kv-cache-dtype", o.kv_cache_dtype, {"auto", "fp8"}, "Type of the KV cache");
   app.add_option("--gpu", o.gpu,
                  fmt::format("one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T[,host=,link=]",
                              fmt::join(sim::gpu_preset_names(), ", ")))
@@ -169,16 +190,56 @@ void add_system_options(CLI::App& app, SystemOptions& options) {
   add_memory_options(app, options);
   add_scheduler_options(app, options);
   add_residency_options(app, options);
+  for (const char* flag : kEngineFlags) {
+    app.get_option(flag)->each(
+        [&options, flag](const std::string&) { options.given.insert(flag); });
+  }
+}
+
+SystemOptions with_engine_defaults(SystemOptions o) {
+  const sim::EnginePreset engine = sim::engine_preset(o.engine, sim::parse_gpu_spec(o.gpu), o.tp);
+  if (engine.version.empty()) return o;
+  const auto set = [&](const char* flag, auto& value, const auto& preset) {
+    if (!o.given.contains(flag)) value = preset;
+  };
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  set("--gpu-memory-utilization", o.gpu_memory_utilization, engine.gpu_memory_utilization);
+  set("--max-num-batched-tokens", o.max_num_batched_tokens, engine.max_num_batched_tokens);
+  set("--max-num-seqs", o.max_num_seqs, std::min(engine.max_num_seqs, o.max_num_batched_tokens));
+  set("--lora-padded-ranks", o.lora_padded_ranks, engine.padded_ranks);
+  set("--lora-max-grid", o.lora_max_grid, engine.max_grid);
+  set("--lora-graphs", o.lora_graphs, engine.one_graph ? "one" : "both");
+  set("--load-mode", o.load_mode, engine.blocking_loads ? "blocking" : "overlap");
+  set("--no-prefetch", o.no_prefetch, !engine.prefetch);
+  set("--cpu-eviction", o.cpu_eviction, engine.lru_host ? "lru" : "idle-first");
+  set("--disk-workers", o.disk_workers, engine.disk_workers);
+  set("--policy", o.policy, "fcfs");
+  if (!engine.reserves_slots) {
+    set("--t-starve-ms", o.t_starve_ms, kNever);
+    set("--n-starve", o.n_starve, kNever);
+  }
+  return o;
 }
 
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
   require_consistent(options, trace_max_rank);
   System system;
   system.model = sim::load_model_spec(options.model);
+  sim::apply_dtypes(system.model, options.dtype, options.kv_cache_dtype);
   system.model.require_divisible(options.tp);
   system.gpu = sim::parse_gpu_spec(options.gpu);
-  const int64_t rank = options.max_lora_rank > 0 ? options.max_lora_rank : trace_max_rank;
+  system.engine = sim::engine_preset(options.engine, system.gpu, options.tp);
+  const int64_t asked = options.max_lora_rank > 0 ? options.max_lora_rank : trace_max_rank;
+  const int64_t rank = sim::allowed_lora_rank(system.engine, asked);
+  if (options.max_lora_rank > 0 && rank != asked) {
+    throw InputError("--max-lora-rank",
+                     fmt::format("{} does not allow {}", system.engine.version, asked),
+                     fmt::format("it allows {}", fmt::join(system.engine.lora_ranks, ", ")));
+  }
   system.memory = memory_options(options, rank);
+  system.memory.law = system.engine.law;
+  system.memory.host_copy_per_gpu = system.engine.host_copy_per_gpu;
+  system.memory.targets.require_modules_of(system.model);
   system.loads = load_costs(options, system.gpu);
   return system;
 }

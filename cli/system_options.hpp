@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "scheduler_sim/cost/engine_preset.hpp"
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/memory_law.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
@@ -19,7 +21,11 @@ namespace loratory::cli {
 
 /// The system under study as the flags give it: model, GPU, engine limits, policies.
 struct SystemOptions {
+  std::string engine = "ideal";
+  std::set<std::string> given;  ///< flags that the user gave, of those that --engine sets
   std::string model = "Llama-3.1-8B";
+  std::string dtype = "auto";           ///< auto, bfloat16, float16, float32, fp8
+  std::string kv_cache_dtype = "auto";  ///< auto, fp8
   std::string gpu = "H100-80";
   std::string profile;  ///< empty = roofline
   int tp = 1;
@@ -63,15 +69,20 @@ struct SystemOptions {
 /// Adds the flags, with defaults and limits in their help.
 void add_system_options(CLI::App& app, SystemOptions& options);
 
+/// The flags with --engine's defaults for those that were not given. Throws InputError.
+SystemOptions with_engine_defaults(SystemOptions options);
+
 /// The flags resolved: presets looked up, files read.
 struct System {
+  sim::EnginePreset engine;
   sim::ModelSpec model;
   sim::GpuSpec gpu;
   sim::MemoryOptions memory;
   sim::LoadCosts loads;
 };
 
-/// `trace_max_rank` stands in for --max-lora-rank. Throws InputError.
+/// `trace_max_rank` stands in for --max-lora-rank, rounded up to what the engine allows. `options`
+/// have the engine's defaults. Throws InputError.
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
 
 /// The step times of a configuration with `max_loras` slots, 0 = without LoRA: the profile if there

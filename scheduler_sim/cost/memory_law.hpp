@@ -10,8 +10,12 @@
 
 namespace loratory::sim {
 
+/// Whose memory: `plain` is a formula of few terms, the others do what an engine's source does.
+enum class MemoryLaw : uint8_t { plain, vllm_08, vllm, sglang };
+
 /// What the engine is told about memory. Every figure of the law is per GPU.
 struct MemoryOptions {
+  MemoryLaw law = MemoryLaw::plain;
   int tp = 1;
   double gpu_memory_utilization = 0.9;
   int64_t reserve_bytes = -1;  ///< activations, graphs, runtime; -1 = default_reserve_bytes
@@ -25,7 +29,9 @@ struct MemoryOptions {
   /// Kept per slot beside its matrices. vLLM up to 0.10 keeps room for extra vocabulary: 6 MiB on
   /// Llama-3.1-8B (measured), 0 on models whose embeddings it does not adapt.
   int64_t slot_overhead_bytes = 0;
-  int64_t host_memory_bytes = 0;  ///< for adapters; 0 = no limit
+  int64_t host_memory_bytes = 0;   ///< for adapters; 0 = no limit
+  bool host_copy_per_gpu = false;  ///< every GPU's process keeps its own host copies
+  KvPricing kv_pricing;            ///< of layers with a window
 };
 
 /// A split and, if it does not fit, one sentence that says what is short and by how much.
@@ -39,14 +45,17 @@ struct MemoryPlan {
 /// lora_dtype + overhead. Every slot is as large as the largest allowed adapter, whatever it holds.
 int64_t slot_bytes(const ModelSpec& model, const MemoryOptions& options);
 
-/// What vLLM's start-up profiling takes, fitted to three measured servers (docs/cost_model.md):
+/// By the law of `options`. Plain: what vLLM's start-up profiling takes, fitted to three measured
+/// servers (docs/cost_model.md):
 /// 0.75 GiB + max_num_batched_tokens * 3 * intermediate * experts per token / tp * dtype (the
 /// widest layer's activations) + 14 bytes of logits (bf16, fp32, sort indices) for max_num_seqs *
-/// vocabulary.
+/// vocabulary. SGLang: what is gone before it measures the card (srt/mem_cache/
+/// kv_cache_configurator.py, _profile_available_bytes), times its fraction. vLLM: vllm_memory.hpp.
 int64_t default_reserve_bytes(const ModelSpec& model, const MemoryOptions& options);
 
 /// usable = card * gpu_memory_utilization = weights + max_loras slots + KV blocks + reserve, and
-/// host = max_cpu_loras adapters of max_lora_rank (one whole copy each, whatever tp is).
+/// host = max_cpu_loras adapters of max_lora_rank (one whole copy each, or one for every GPU). By
+/// vLLM's laws the slots include what they leave unused of the allocator's segments.
 /// A configuration that does not fit is a plan with a problem, never an exception. Throws
 /// InputError only for a tp that the model's heads do not divide into. O(1).
 MemoryPlan plan_memory(const ModelSpec& model, const GpuSpec& gpu, const MemoryOptions& options,

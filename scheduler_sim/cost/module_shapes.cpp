@@ -101,10 +101,6 @@ int64_t first_layer(const ModelSpec& model, const ModuleShape& shape) {
   return after ? model.num_dense_layers : 0;
 }
 
-int64_t num_layers_of(const ModelSpec& model, const ModuleShape& shape) {
-  return shape.is_expert() ? shape.count / model.num_experts : shape.count;
-}
-
 }  // namespace
 
 std::vector<ModuleShape> module_shapes(const ModelSpec& model) {
@@ -138,6 +134,10 @@ std::vector<ModuleShape> cut_module_shapes(const ModelSpec& model, int tp) {
   std::vector<ModuleShape> shapes = module_shapes(model);
   for (ModuleShape& shape : shapes) shape = cut_shape(shape, model, tp);
   return shapes;
+}
+
+int64_t num_layers_of(const ModelSpec& model, const ModuleShape& shape) {
+  return shape.is_expert() ? shape.count / model.num_experts : shape.count;
 }
 
 std::vector<int64_t> count_plain_layers(const ModelSpec& model) {

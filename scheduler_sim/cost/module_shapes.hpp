@@ -39,6 +39,9 @@ std::vector<ModuleShape> module_shapes(const ModelSpec& model);
 /// replicated when tp exceeds them.
 std::vector<ModuleShape> cut_module_shapes(const ModelSpec& model, int tp);
 
+/// In how many layers a shape stands.
+int64_t num_layers_of(const ModelSpec& model, const ModuleShape& shape);
+
 /// For ModelSpec::plain_layers: of each module shape, the layers that the checkpoint does not
 /// quantise.
 std::vector<int64_t> count_plain_layers(const ModelSpec& model);

@@ -24,20 +24,23 @@ Json inputs_array(const Provenance& provenance) {
 Json workload_object(const WorkloadSummary& workload) {
   Json reuse = Json::array();
   for (const auto& [distance, share] : workload.reuse_distance) reuse.push_back({distance, share});
-  return {{"num_requests", workload.num_requests},
-          {"duration_s", workload.duration_s},
-          {"request_rate", workload.request_rate},
-          {"mean_prompt_tokens", workload.mean_prompt_tokens},
-          {"mean_output_tokens", workload.mean_output_tokens},
-          {"num_adapters", workload.num_adapters},
-          {"adapters", workload.adapters},
-          {"model", workload.model},
-          {"gpu", workload.gpu},
-          {"cost_model", workload.cost_model},
-          {"kv_block_tokens", workload.kv_block_tokens},
-          {"num_rows_skipped", workload.num_rows_skipped},
-          {"popularity", workload.popularity},
-          {"reuse_distance", std::move(reuse)}};
+  Json object{{"num_requests", workload.num_requests},
+              {"duration_s", workload.duration_s},
+              {"request_rate", workload.request_rate},
+              {"mean_prompt_tokens", workload.mean_prompt_tokens},
+              {"mean_output_tokens", workload.mean_output_tokens},
+              {"num_adapters", workload.num_adapters},
+              {"adapters", workload.adapters},
+              {"model", workload.model},
+              {"gpu", workload.gpu},
+              {"cost_model", workload.cost_model},
+              {"kv_block_tokens", workload.kv_block_tokens},
+              {"num_rows_skipped", workload.num_rows_skipped},
+              {"popularity", workload.popularity},
+              {"reuse_distance", std::move(reuse)}};
+  if (!workload.engine.empty()) object["engine"] = workload.engine;
+  if (!workload.notes.empty()) object["notes"] = workload.notes;
+  return object;
 }
 
 // A limit that is not set is null, so that nobody compares against 0.

@@ -42,17 +42,20 @@ std::string slo_sentence(const Slo& slo) {
 
 std::vector<Fact> workload_facts(const SizeResult& result) {
   const WorkloadSummary& w = result.workload;
-  return {
+  const std::string engine = w.engine.empty() ? "" : fmt::format(", engine {}", w.engine);
+  std::vector<Fact> facts = {
       {"trace", input_sentence(result.provenance)},
       {"load", load_sentence(w)},
       {"adapters", w.adapters},
-      {"system", fmt::format("{} on {}, cost model {}, KV blocks of {} tokens", w.model, w.gpu,
-                             w.cost_model, w.kv_block_tokens)},
+      {"system", fmt::format("{} on {}{}, cost model {}, KV blocks of {} tokens", w.model, w.gpu,
+                             engine, w.cost_model, w.kv_block_tokens)},
       {"SLO", slo_sentence(result.slo)},
       {"seed", result.num_seeds > 1
                    ? fmt::format("{} and {} more", result.provenance.seed, result.num_seeds - 1)
                    : fmt::format("{}", result.provenance.seed)},
   };
+  for (const std::string& note : w.notes) facts.push_back({"note", note});
+  return facts;
 }
 
 std::string headline(const SizeResult& result) {

@@ -178,6 +178,8 @@ WorkloadSummary summarize_workload(const Trace& trace, const EngineSpec& engine)
   w.num_rows_skipped = trace.num_rows_skipped;
   w.model = engine.model.name;
   w.gpu = engine.gpu.name;
+  w.engine = engine.name;
+  w.notes = engine.model.notes;
   w.kv_block_tokens = engine.scheduler.block_size;
   if (trace.requests.empty()) return w;
   std::vector<int64_t> uses(trace.adapters.size(), 0);

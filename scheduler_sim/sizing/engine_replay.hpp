@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
@@ -20,6 +21,7 @@ namespace loratory::sim {
 
 /// The engine under study: everything but the two numbers that sizing looks for.
 struct EngineSpec {
+  std::string name;  ///< "vLLM 0.8.5", "ideal"
   ModelSpec model;
   GpuSpec gpu;
   MemoryOptions memory;

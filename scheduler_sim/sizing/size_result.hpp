@@ -32,7 +32,9 @@ struct WorkloadSummary {
   int64_t num_adapters = 0;
   std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
   std::string model, gpu, cost_model;
-  int64_t kv_block_tokens = 0;  ///< tokens per KV block
+  std::string engine;              ///< "vLLM 0.8.5", "ideal"; empty = not said
+  std::vector<std::string> notes;  ///< what the model's file has and its sizes leave out
+  int64_t kv_block_tokens = 0;     ///< tokens per KV block
   uint64_t num_rows_skipped = 0;
   std::vector<double> popularity;  ///< share of requests per adapter, descending
   std::vector<std::pair<double, double>> reuse_distance;  ///< (distinct adapters, share <= it)

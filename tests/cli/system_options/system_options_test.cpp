@@ -214,5 +214,40 @@ TEST_F(SystemFlags, StepModelIsTheProfileOrTheRoofline) {
   EXPECT_EQ(make_step_model(options_, system, 64)->step_ns(shape), 42);
 }
 
+TEST_F(SystemFlags, EngineSetsWhatWasNotGiven) {
+  program_.parse("replay --engine vllm-0.8 --max-num-seqs 64 --load-mode overlap --gpu l4");
+  const SystemOptions set = with_engine_defaults(options_);
+  EXPECT_EQ(set.max_num_seqs, 64);
+  EXPECT_EQ(set.load_mode, "overlap");
+  EXPECT_EQ(set.max_num_batched_tokens, 2048);
+  EXPECT_EQ(set.lora_graphs, "one");
+  EXPECT_TRUE(set.lora_padded_ranks && set.lora_max_grid && set.no_prefetch);
+  EXPECT_EQ(set.t_starve_ms, std::numeric_limits<int64_t>::max());
+  const System system = resolve_system(set, 17);
+  EXPECT_EQ(system.memory.law, sim::MemoryLaw::vllm_08);
+  EXPECT_EQ(system.memory.max_lora_rank, 32);
+  EXPECT_TRUE(system.memory.host_copy_per_gpu);
+}
+
+TEST_F(SystemFlags, RanksThatAnEngineRefusesAreErrors) {
+  program_.parse("replay --engine vllm --max-lora-rank 24");
+  try {
+    resolve_system(with_engine_defaults(options_), 8);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("--max-lora-rank: vLLM 0.33.0 does not allow 24; it allows "));
+  }
+}
+
+TEST_F(SystemFlags, TypesOfWeightsAndKv) {
+  program_.parse("size --dtype fp8 --kv-cache-dtype fp8 --target-modules q");
+  const System fp8 = resolve_system(with_engine_defaults(options_), 8);
+  EXPECT_EQ(fp8.model.quantization.bits, 8);
+  EXPECT_TRUE(fp8.model.fp8_kv);
+  options_.target_modules = "qkv_proj";
+  EXPECT_THROW(resolve_system(options_, 8), InputError);  // Llama has q_proj, k_proj and v_proj
+}
+
 }  // namespace
 }  // namespace loratory::cli

@@ -60,6 +60,11 @@ struct Errors {
   std::vector<double> relative;
   void add(double predicted, double measured) { relative.push_back(predicted / measured - 1); }
   double median_size() const { return percentile_of_size(50); }
+  double mean_size() const {
+    double sum = 0;
+    for (double e : relative) sum += std::fabs(e);
+    return sum / double(relative.size());
+  }
   double worst_size() const { return percentile_of_size(100); }
   double median() const {
     std::vector<double> sorted = relative;
@@ -133,6 +138,63 @@ TEST_F(Measured, KvTokensOfVllm085) {
     EXPECT_LT(errors.median_size(), 0.02) << name;
     EXPECT_LT(weights[name].worst_size(), 0.03) << name;
   }
+}
+
+// A start of vLLM 0.8.5 with 2,048 sequences on that card; `kv_tokens` 0 = it failed.
+struct Start {
+  std::string model;
+  int64_t max_loras, max_lora_rank, kv_tokens;
+};
+
+MemoryPlan plan_of(const Start& start) {
+  MemoryOptions options;
+  options.law = MemoryLaw::vllm_08;
+  options.max_num_seqs = 2048;
+  options.max_lora_rank = start.max_lora_rank;
+  const ModelSpec model =
+      load_model_spec(start.model.starts_with("llama") ? "Llama-3.1-8B" : "Qwen2.5-7B");
+  return plan_memory(model, h100_64(), options, start.max_loras, start.max_loras);
+}
+
+// All measured starts, or a few of them where the table is missing: the smallest and the largest
+// slots, the worst fragmentation (1,024 slots x ranks), and one that failed.
+std::vector<Start> vllm_08_starts(const std::vector<Row>& table) {
+  if (table.empty()) {
+    return {{"llama-3.1-8b", 8, 8, 305104},
+            {"llama-3.1-8b", 64, 16, 256640},
+            {"qwen-2.5-7b", 128, 8, 601664},
+            {"qwen-2.5-7b", 224, 32, 67136},
+            {"llama-3.1-8b", 256, 16, 0}};
+  }
+  std::vector<Start> starts;
+  for (const Row& row : table) {
+    if (!row.at("vllm").starts_with("0.8.5")) continue;
+    const bool ok = row.at("status") == "ok";
+    starts.push_back({row.at("model"), int64_t(number(row, "max_loras")),
+                      int64_t(number(row, "max_lora_rank")),
+                      ok ? int64_t(number(row, "kv_cache_tokens")) : 0});
+  }
+  return starts;
+}
+
+TEST_F(Measured, KvLawOfVllm08IsNeverOptimistic) {
+  std::map<std::string, Errors> kv;
+  int num_failed = 0;
+  for (const Start& start : vllm_08_starts(rows("vllm_kv_tokens_by_max_loras_rank.csv"))) {
+    const MemoryPlan plan = plan_of(start);
+    const std::string what =
+        fmt::format("{} {} slots rank {}", start.model, start.max_loras, start.max_lora_rank);
+    EXPECT_LE(plan.split.kv_blocks * 16, start.kv_tokens) << what;
+    num_failed += start.kv_tokens == 0 ? 1 : 0;
+    if (start.kv_tokens == 0) continue;
+    kv[start.model].add(double(plan.split.kv_blocks * 16), double(start.kv_tokens));
+    EXPECT_GT(double(plan.split.kv_blocks * 16), 0.98 * double(start.kv_tokens)) << what;
+  }
+  for (const auto& [name, errors] : kv) {
+    fmt::print("vllm-0.8, {}: KV tokens, {} starts, MAPE {:.2f} %, worst {:.2f} %\n", name,
+               errors.relative.size(), 100 * errors.mean_size(), 100 * errors.worst_size());
+  }
+  fmt::print("vllm-0.8: {} failed starts, none predicted to fit\n", num_failed);
 }
 
 TEST_F(Measured, KvTokensOfVllm019OnRtx4090) {

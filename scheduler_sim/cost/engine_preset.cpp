@@ -1,0 +1,127 @@
+#include "scheduler_sim/cost/engine_preset.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
+
+namespace loratory::sim {
+namespace {
+
+// vLLM 0.8.5, config.py, LoRAConfig.__post_init__; 0.33.0, config/lora.py, MaxLoRARanks.
+constexpr std::array<int64_t, 8> kRanks08{8, 16, 32, 64, 128, 256, 320, 512};
+constexpr std::array<int64_t, 9> kRanks{1, 8, 16, 32, 64, 128, 256, 320, 512};
+
+double gib_of(const GpuSpec& gpu) { return double(gpu.memory_bytes) / double(kGiB); }
+
+// What both versions of vLLM do with adapters: add_adapter reads from disk and copies to the GPU
+// within the step that needs it, in every worker process (v1/worker/lora_model_runner_mixin.py,
+// lora/worker_manager.py, LRUCacheWorkerLoRAManager); kernels get A and B of all slots, so that
+// their N is max_lora_rank (lora/ops/triton_ops/lora_shrink_op.py); a request whose adapter has no
+// slot waits until one is free (v1/core/sched/scheduler.py).
+EnginePreset vllm_of(std::string name, std::string version) {
+  EnginePreset e;
+  e.name = std::move(name);
+  e.version = std::move(version);
+  e.padded_ranks = e.max_grid = true;
+  e.blocking_loads = e.lru_host = e.host_copy_per_gpu = true;
+  e.prefetch = e.reserves_slots = false;
+  e.disk_workers = 1;
+  return e;
+}
+
+EnginePreset vllm_08(const GpuSpec& gpu) {
+  EnginePreset e = vllm_of("vllm-0.8", "vLLM 0.8.5");
+  e.law = MemoryLaw::vllm_08;
+  e.gpu_memory_utilization = 0.9;  // config.py, CacheConfig
+  // engine/arg_utils.py, _set_default_args_v1, OPENAI_API_SERVER. Its 70 GiB are nvidia-smi's.
+  const bool large = gib_of(gpu) >= 70;
+  e.max_num_batched_tokens = large ? 8192 : 2048;
+  e.max_num_seqs = large ? 1024 : 256;
+  e.one_graph = true;  // v1/worker/gpu_model_runner.py, capture_model: with adapters alone
+  e.lora_ranks = kRanks08;
+  return e;
+}
+
+EnginePreset vllm_now(const GpuSpec& gpu) {
+  EnginePreset e = vllm_of("vllm", "vLLM 0.33.0");
+  e.law = MemoryLaw::vllm;
+  e.gpu_memory_utilization = 0.92;  // config/cache.py
+  // engine/arg_utils.py, get_batch_defaults, OPENAI_API_SERVER.
+  const double gib = gib_of(gpu);
+  const bool large = gib >= 70 && !gpu.name.starts_with("A100");
+  e.max_num_batched_tokens = gib >= 160 ? 16384 : large ? 8192 : 2048;
+  e.max_num_seqs = gib >= 160 || large ? 1024 : 256;
+  e.windows_hold = true;  // config/scheduler.py, disable_hybrid_kv_cache_manager
+  e.lora_ranks = kRanks;
+  return e;
+}
+
+// srt/arg_groups/memory_hook.py, handle_gpu_memory_settings, in MiB and without post-capture
+// sizing, which measures what it cannot know before.
+EnginePreset sglang(const GpuSpec& gpu, int tp) {
+  EnginePreset e;
+  e.name = "sglang";
+  e.version = "SGLang 0.5.23";
+  e.law = MemoryLaw::sglang;
+  const double mib = double(gpu.memory_bytes) / double(kMiB);
+  const bool few = tp < 4;
+  double max_graph = 512, chunk = 16384;
+  if (mib < 20 * 1024) {
+    max_graph = 8, chunk = 2048;
+  } else if (mib < 35 * 1024) {
+    max_graph = few ? 48 : 160, chunk = 4096;
+  } else if (mib < 60 * 1024) {
+    max_graph = few ? 32 : 160, chunk = 4096;
+  } else if (mib < 160 * 1024) {
+    max_graph = few ? 256 : 512, chunk = 8192;
+  }
+  double reserved = 512 + 1.5 * chunk + tp / 8.0 * 1024 + 2 * max_graph;
+  if (mib > 60 * 1024) reserved = std::max(reserved, 10.0 * 1024);
+  e.gpu_memory_utilization = std::round((mib - reserved) / mib * 1000) / 1000;
+  e.max_num_batched_tokens = int64_t(chunk);
+  e.max_num_seqs = std::min<int64_t>(2048, e.max_num_batched_tokens);
+  // Its pages have one token (srt/arg_groups/fields/schedule.py, page_size); blocks of 16, which
+  // vLLM has too, waste up to 15 tokens a request.
+  // srt/arg_groups/fields/lora.py: enable_lora_overlap_loading, lora_drain_wait_threshold = 0;
+  // ranks are true in csgmv's kernels, and each process holds the adapters
+  // (srt/lora/lora_manager.py).
+  e.blocking_loads = e.host_copy_per_gpu = e.lru_host = true;
+  e.one_graph = true;  // srt/model_executor/runner/decode_cuda_graph_runner.py, record_nolora_graph
+  e.reserves_slots = e.prefetch = false;
+  e.windows_hold = true;
+  e.least_window_share = 0.8;  // srt/arg_groups/fields/schedule.py, swa_full_tokens_ratio
+  return e;
+}
+
+}  // namespace
+
+std::vector<std::string> engine_preset_names() { return {"ideal", "vllm-0.8", "vllm", "sglang"}; }
+
+EnginePreset engine_preset(std::string_view name, const GpuSpec& gpu, int tp) {
+  if (name == "vllm-0.8") return vllm_08(gpu);
+  if (name == "vllm") return vllm_now(gpu);
+  if (name == "sglang") return sglang(gpu, tp);
+  if (name == "ideal") {
+    EnginePreset e;
+    e.name = name;
+    return e;
+  }
+  throw InputError("--engine", fmt::format("unknown engine '{}'", name),
+                   fmt::format("use one of {}", fmt::join(engine_preset_names(), ", ")));
+}
+
+int64_t allowed_lora_rank(const EnginePreset& engine, int64_t rank) {
+  if (engine.lora_ranks.empty()) return rank;
+  const auto least = std::ranges::lower_bound(engine.lora_ranks, rank);
+  if (least != engine.lora_ranks.end()) return *least;
+  throw InputError("--engine", fmt::format("{} has no adapters of rank {}", engine.version, rank),
+                   fmt::format("its largest rank is {}", engine.lora_ranks.back()));
+}
+
+}  // namespace loratory::sim
