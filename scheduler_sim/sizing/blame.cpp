@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "reference/base/integers.hpp"
+#include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/random.hpp"
 
 namespace loratory::sim {
 namespace {
 
 constexpr double kNoWorse = 2;   // than the base model alone: its cause
-constexpr double kAsGood = 1.1;  // removals this close to the best explain as much
+constexpr double kAsGood = 0.9;  // of what the best removal recovers: explains as much
 constexpr int64_t kMostPeakNs = 10'000'000'000;
 
 // A removal: how much the miss is without it, and how long late requests waited for it.
@@ -28,9 +29,10 @@ std::optional<Trial> explanation(const std::vector<Trial>& trials, double miss, 
   double best = INFINITY;
   for (const Trial& trial : trials) best = std::min(best, std::max(trial.miss, floor));
   if (best > std::sqrt(miss * floor)) return std::nullopt;  // not half of the way
+  const auto recovered = [&](double rest) { return det_log(miss / rest); };
   std::optional<Trial> chosen;
   for (const Trial& trial : trials) {
-    if (std::max(trial.miss, floor) > kAsGood * best) continue;
+    if (recovered(std::max(trial.miss, floor)) < kAsGood * recovered(best)) continue;
     if (!chosen || trial.waiting > chosen->waiting) chosen = trial;
   }
   return chosen;
@@ -117,9 +119,8 @@ Cause cause_of_base(const Bench& bench, const ConfigResult& base) {
   if (fills_the_seats(base, bench.engine)) {
     trials.push_back({CauseKind::seats, bench.miss({.seats = true}), 0, 0});
   }
+  trials.push_back({CauseKind::load_peaks, poisson_miss(bench), 0, peak_of(bench.trace)});
   if (const auto found = explanation(trials, cause.miss, 1)) return named(cause, *found);
-  const Trial peaks{CauseKind::load_peaks, poisson_miss(bench), 0, peak_of(bench.trace)};
-  if (explanation({peaks}, cause.miss, 1)) return named(cause, peaks);
   return named(cause, {CauseKind::gpu_speed, bench.miss({.half_time = true}), 0, 0});
 }
 
@@ -129,8 +130,9 @@ std::vector<Trial> trials_of(const Bench& bench, const ConfigResult& missed) {
   std::vector<Trial> trials;
   const double moving = waits.load.of_late_time + waits.copy.of_late_time;
   if (!waits_show || waits.load.requests + waits.copy.requests > 0) {
+    const bool is_disk = waits.load.of_late_time >= waits.copy.of_late_time;
     trials.push_back({CauseKind::loads, bench.miss({.load_time = true}), moving,
-                      std::max(waits.load.requests, waits.copy.requests)});
+                      is_disk ? waits.load.requests : waits.copy.requests});
   }
   if (may_lack_kv(missed, bench.engine)) {
     trials.push_back(

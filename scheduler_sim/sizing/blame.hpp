@@ -31,9 +31,10 @@ Yardsticks measure_yardsticks(const Trace& trace, const EngineSpec& engine, cons
 /// is looked for by taking one away at a time: the limit of slots, the time of loads and copies,
 /// the limit of KV blocks, of seats. A removal explains the miss if it brings it at least half of
 /// the way (on a log scale) to the floor: the limit, or what the base model alone misses by. Of
-/// several removals within 10 % of the best, the one that late requests waited for longest is
-/// named. If none explains it alone, it is slots and loads together, where resident adapters do;
-/// else LoRA's compute, which is what remains between the base model and resident adapters.
+/// the removals that recover 90 % of what the best one does, the one that late requests waited for
+/// longest is named. If none explains it alone, it is slots and loads together, where resident
+/// adapters do; else LoRA's compute, which is what remains between the base model and resident
+/// adapters.
 ///
 /// A configuration no worse than twice the base model alone has the base model's cause. That is
 /// looked for in the same way: KV blocks, seats, the peaks of the load (Poisson arrivals instead,

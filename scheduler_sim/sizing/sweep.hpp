@@ -44,9 +44,9 @@ std::vector<int32_t> auto_sizes(int64_t num_adapters);
 ///             (sizing/blame.hpp), with the first seed that misses.
 /// Without max_cpu_loras, every row has all adapters in host memory, or as many as
 /// host_memory_bytes hold; for the chosen one, the smallest of max_loras * 2^n is looked for that
-/// loses nothing: it meets the SLO with every seed, and keeps 99 % of the goodput and the headroom
-/// but for one step. It becomes a row of its own, and the recommended one.
-/// Results do not depend on the number of threads.
+/// loses nothing: it meets the SLO with every seed, and keeps 99 % of the goodput, TTFT within
+/// 5 % (median and SLO percentile) and the headroom but for one step. It becomes a row of its own,
+/// and the recommended one. Results do not depend on the number of threads.
 SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
                  const SweepOptions& options);
 

@@ -12,6 +12,8 @@ namespace {
 // Replays that a search costs about, for the progress alone.
 constexpr int64_t kHeadroomReplays = 8, kCauseReplays = 4;
 
+constexpr double kSameTtft = 1.05;
+
 constexpr int kFirstStride = 8, kNextStride = 2;
 
 std::pair<double, double> range_of(const std::vector<ConfigResult>& runs,
@@ -194,9 +196,11 @@ bool SweepRows::loses_nothing(const Row& full, Row& smaller) const {
           would_meet(at_rate(first[seed], rate_factor(step)), engine_, smaller.point, options_.slo);
     }
   });
-  const double goodput = median_run(smaller).request_goodput;
+  const ConfigResult &less = median_run(smaller), &more = median_run(full);
   return smaller.meets() && std::ranges::count(keeps_headroom, 0) == 0 &&
-         goodput >= kGoodputShare * median_run(full).request_goodput;
+         less.request_goodput >= kGoodputShare * more.request_goodput &&
+         less.slo_ttft_ms <= kSameTtft * more.slo_ttft_ms &&
+         less.ttft.p50_ms <= kSameTtft * more.ttft.p50_ms;
 }
 
 size_t SweepRows::shrink_host(size_t index) {
