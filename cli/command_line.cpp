@@ -59,14 +59,18 @@ std::string explain_unknown(const CLI::App& program, const Given& given, const s
                      did_you_mean(word, commands, fmt::format("{}", fmt::join(commands, ", "))));
 }
 
-// CLI11's own words begin with the name of the flag.
+// CLI11's own words begin with the name of the flag; those on a switch with a value leave out "--".
 const CLI::Option* flag_named_in(const CLI::App& app, const std::string& message) {
-  return app.get_option_no_throw(message.substr(0, message.find(':')));
+  const std::string name = message.substr(0, message.find_first_of(": "));
+  return app.get_option_no_throw(name.starts_with('-') ? name : "--" + name);
 }
 
 std::string explain_count(const Given& given, const std::string& message) {
   const CLI::Option* flag = flag_named_in(*given.app, message);
   if (flag == nullptr) return message;
+  if (flag->get_expected_min() == 0) {
+    return fmt::format("{}: takes no value; leave out '=' and what follows", flag->get_name());
+  }
   if (flag->count() > 1) {
     return fmt::format("{}: is given {} times; give it once", flag->get_name(), flag->count());
   }
@@ -93,7 +97,11 @@ void refuse_missing_values(CLI::App& program) {
                                   : "";
   };
   for (CLI::Option* option : program.get_options()) {
-    if (option->get_expected_min() > 0) option->check(problem);
+    if (option->get_expected_min() > 0) {
+      option->check(problem);
+    } else {
+      option->disable_flag_override();  // "--pack=maybe"
+    }
   }
   for (CLI::App* subcommand : program.get_subcommands({})) refuse_missing_values(*subcommand);
 }
@@ -103,6 +111,9 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const std::string message = error.what();
   const std::vector<std::string> unknown = program.remaining(true);
   if (error.get_name() == "ValidationError") return message;
+  if (error.get_name() == "FileError") {
+    return fmt::format("--config: {}; name a TOML file of flags", message);
+  }
   if (!unknown.empty()) return explain_unknown(program, given, unknown.front());
   if (error.get_name() == "ArgumentMismatch") return explain_count(given, message);
   const std::vector<std::string> commands = subcommands_of(*given.app);

@@ -15,7 +15,8 @@ namespace loratory::cli {
 std::vector<std::string> arguments(int argc, const char* const* argv);
 
 /// Makes every flag of the program refuse an empty value, and one that is a flag: in "--json --html
-/// x.html" the name of the JSON file is missing. Call when all flags are there.
+/// x.html" the name of the JSON file is missing. Switches take no value at all. Call when all flags
+/// are there.
 void refuse_missing_values(CLI::App& program);
 
 /// What is wrong with a command line that CLI11 refused with `error`, in one line with the nearest

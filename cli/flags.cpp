@@ -86,6 +86,25 @@ CLI::Option* add_numbers(CLI::App& app, const std::string& flag, std::vector<T>&
       ->type_name(fmt::format("{}, ...", range_text(range)));
 }
 
+CLI::Option* add_names(CLI::App& app, const std::string& flag, std::vector<std::string>& names,
+                       const std::string& help) {
+  const auto parse = [flag, &names](const std::vector<std::string>& texts) {
+    names.clear();
+    for (const std::string& text : texts) {
+      for (const std::string_view name : split(text, ',')) {
+        if (name.empty()) {
+          throw InputError(flag, fmt::format("{} has an empty name", shown(text)),
+                           "write names with one comma between two");
+        }
+        names.emplace_back(name);
+      }
+    }
+  };
+  return app.add_option_function<std::vector<std::string>>(flag, parse, help)
+      ->allow_extra_args(false)  // or it would take the words after it
+      ->type_name("NAME, ...");
+}
+
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::string& value,
                         const std::vector<std::string>& choices, const std::string& help) {
   const auto parse = [flag, &value, choices](const std::string& text) {
@@ -104,7 +123,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::string& val
 void refuse_ignored(const CLI::App& app, const std::vector<std::string>& flags,
                     std::string_view why, std::string_view remedy) {
   for (const std::string& flag : flags) {
-    if (app.get_option(flag)->count() == 0) continue;
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    if (option == nullptr || option->count() == 0) continue;
     throw InputError(flag, fmt::format("changes nothing: {}", why), remedy);
   }
 }

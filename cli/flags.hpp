@@ -42,11 +42,16 @@ template <typename T>
 CLI::Option* add_numbers(CLI::App& app, const std::string& flag, std::vector<T>& values,
                          Range<T> range, const std::string& help);
 
+/// Names with commas between them; the flag may be repeated.
+CLI::Option* add_names(CLI::App& app, const std::string& flag, std::vector<std::string>& names,
+                       const std::string& help);
+
 /// One of `choices`, written exactly so.
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::string& value,
                         const std::vector<std::string>& choices, const std::string& help);
 
-/// Refuses those of `flags` that were given: they would change nothing, because `why`.
+/// Refuses those of `flags` that the command has and that were given: they would change nothing,
+/// because `why`.
 void refuse_ignored(const CLI::App& app, const std::vector<std::string>& flags,
                     std::string_view why, std::string_view remedy = "leave it out");
 

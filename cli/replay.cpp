@@ -10,12 +10,14 @@
 #include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
 #include "cli/fleet_options.hpp"
+#include "cli/ignored_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
@@ -49,10 +51,12 @@ void write_event_log(std::ostream& out, const sim::ReplayOutput& output) {
 }
 
 void run(const CLI::App& command, const ReplayOptions& options) {
+  refuse_ignored_options(command, options.workload, options.system, options.slo);
   OutputFiles files(input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
   files.open("--event-log", options.event_log);
   const sim::Trace trace = load_workload(options.workload);
+  refuse_ignored_options(command, trace);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
   engine.forced_kv_blocks = options.kv_blocks;
@@ -63,10 +67,11 @@ void run(const CLI::App& command, const ReplayOptions& options) {
                      "an adapter on the GPU is on the CPU too");
   }
   if (std::ssize(engine.pins) >= options.max_loras) {
-    throw InputError(
-        "--pin",
-        fmt::format("{} pinned adapters fill {} slots", engine.pins.size(), options.max_loras),
-        "one slot must stay free for the others: raise --max-loras");
+    throw InputError("--pin",
+                     fmt::format("{} {} {}", count_text(std::ssize(engine.pins), "pinned adapter"),
+                                 engine.pins.size() == 1 ? "fills" : "fill",
+                                 count_text(options.max_loras, "slot")),
+                     "one slot must stay free for the others: raise --max-loras");
   }
   if (options.fleet.is_auto()) {
     engine.fleet->num_replicas =

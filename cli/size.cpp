@@ -11,6 +11,7 @@
 #include "cli/exit_code.hpp"
 #include "cli/flags.hpp"
 #include "cli/fleet_options.hpp"
+#include "cli/ignored_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
@@ -18,6 +19,7 @@
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/sizing/sweep.hpp"
 
@@ -109,13 +111,30 @@ std::vector<sim::Alternative> alternatives_to(const SystemOptions& system,
   return found;
 }
 
+// An adapter on the GPU is on the CPU too, so that pairs with fewer on the CPU are not tried.
+void say_what_is_left_out(const sim::SweepOptions& sweep, const sim::Trace& trace) {
+  if (sweep.max_cpu_loras.empty()) return;
+  const std::vector<int32_t> sizes =
+      sweep.max_loras.empty() ? sim::auto_sizes(std::ssize(trace.adapters)) : sweep.max_loras;
+  int64_t num_pairs = 0;
+  for (const int32_t size : sizes) {
+    num_pairs += std::ranges::lower_bound(sweep.max_cpu_loras, size) - sweep.max_cpu_loras.begin();
+  }
+  if (num_pairs == 0) return;
+  fmt::print(stderr, "loratory: left out: {} with max_cpu_loras below max_loras\n",
+             count_text(num_pairs, "pair"));
+}
+
 void run(const CLI::App& command, const SizeOptions& options) {
+  refuse_ignored_options(command, options.workload, options.system, options.slo);
   sim::SweepOptions sweep;
   set_sizes(options, sweep);
   OutputFiles files(input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();
+  refuse_ignored_options(command, trace);
+  say_what_is_left_out(sweep, trace);
   sim::EngineSpec engine = make_engine(options.system, trace);
   apply_fleet(engine, options.fleet, options.workload.seed);
   sweep.slo = options.slo;

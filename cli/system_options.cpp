@@ -111,9 +111,7 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
              "Which adapter leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)");
   app.add_flag("--no-prefetch", o.no_prefetch,
                "Load adapters when they get a slot, not when a request arrives");
-  app.add_option("--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag")
-      ->delimiter(',')
-      ->allow_extra_args(false);  // or it would take the words after it
+  add_names(app, "--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag");
   add_choice(app, "--load-mode", o.load_mode, {"overlap", "blocking"},
              "overlap: steps go on while adapters load; blocking");
   add_number(app, "--disk-workers", o.disk_workers, {1, 32}, "Parallel adapter reads from disk");

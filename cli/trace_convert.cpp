@@ -6,9 +6,11 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/ignored_options.hpp"
 #include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
 #include "reference/base/escape.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/trace/anonymise.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
@@ -22,16 +24,18 @@ struct ConvertOptions {
   bool anonymise = false;
 };
 
-void run(const ConvertOptions& options) {
+void run(const CLI::App& command, const ConvertOptions& options) {
   OutputFiles files({{"the trace", options.in}});
   files.open("out", options.out);
   sim::Trace trace = sim::read_trace(options.in, options.read);
+  refuse_ignored_options(command, trace);
   if (options.anonymise) sim::anonymise(trace);
   sim::write_native(*files.find("out"), trace);
   files.commit();
   for (const std::string& note : trace.notes) fmt::print(stderr, "note: {}\n", printable(note));
-  fmt::print(stderr, "{}: {} requests written, {} bad rows skipped\n", printable(options.out),
-             trace.requests.size(), trace.num_rows_skipped);
+  fmt::print(stderr, "{}: {} written, {} skipped\n", printable(options.out),
+             count_text(std::ssize(trace.requests), "request"),
+             count_text(int64_t(trace.num_rows_skipped), "bad row"));
 }
 
 }  // namespace
@@ -45,7 +49,7 @@ void add_trace_convert(CLI::App& trace) {
   command.add_flag("--anonymise", options->anonymise,
                    "Replace names, ids and content by numbers; lengths and gaps stay");
   add_read_options(command, options->read);
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

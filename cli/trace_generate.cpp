@@ -12,6 +12,7 @@
 #include "cli/output_files.hpp"
 #include "cli/workload_options.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
 #include "scheduler_sim/workload/generate.hpp"
@@ -176,8 +177,30 @@ std::vector<InputFile> input_files(const GenerateFlags& flags) {
           {"the file of --system-tokens", file_of(flags.system_tokens, kHistogram)}};
 }
 
-void run_generate(const GenerateFlags& flags) {
+// Flags without effect beside the others.
+void refuse_ignored_flags(const CLI::App& command, const GenerateFlags& flags) {
+  if (!flags.lengths_from.empty()) {
+    refuse_ignored(command, {"--prompt-tokens", "--output-tokens"},
+                   "the lengths are those of --lengths-from");
+  }
+  if (flags.mean_turns == 1) {
+    refuse_ignored(command, {"--turn-gap"}, "a session has one turn", "add --turns N");
+  }
+  if (flags.num_system_prompts == 0) {
+    refuse_ignored(command, {"--system-tokens"}, "there are no system prompts",
+                   "add --system-prompts N");
+  }
+  if (!flags.adapters.are_given() && flags.adapter_rates.empty()) {
+    refuse_ignored(command, {"--ranks"}, "there are no adapters", "add --adapters N");
+  }
+  if (flags.arrivals.empty()) {
+    refuse_ignored(command, {"--per-adapter"}, "it deals out the rate of --arrivals");
+  }
+}
+
+void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   check_flags(flags);
+  refuse_ignored_flags(command, flags);
   OutputFiles files(input_files(flags));
   files.open("--out", flags.out);
   Generation generation;
@@ -190,10 +213,12 @@ void run_generate(const GenerateFlags& flags) {
   set_lengths(flags, generation);
 
   const sim::Trace trace = sim::generate(options);
+  refuse(trace.requests.empty(), "loratory trace generate", "not one request arrives in that time",
+         "raise the rates or --duration");
   sim::write_native(*files.find("--out"), trace);
   files.commit();
-  fmt::print(stderr, "{} requests, {} adapters, {}\n", trace.requests.size(), trace.adapters.size(),
-             trace.checksum);
+  fmt::print(stderr, "{}, {}, {}\n", count_text(std::ssize(trace.requests), "request"),
+             count_text(std::ssize(trace.adapters), "adapter"), trace.checksum);
 }
 
 }  // namespace
@@ -209,7 +234,7 @@ void add_trace_generate(CLI::App& trace) {
   add_adapter_options(*app, flags->adapters);
   add_length_flags(*app, *flags);
   add_session_flags(*app, *flags);
-  app->final_callback([flags] { run_generate(*flags); });
+  app->final_callback([app, flags] { run_generate(*app, *flags); });
 }
 
 }  // namespace loratory::cli

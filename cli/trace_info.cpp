@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/ignored_options.hpp"
 #include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/trace/info.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
 #include "scheduler_sim/trace/reader.hpp"
@@ -33,18 +35,19 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
     } else if (sim::parse_integer(text, value) == sim::Parse::good && value >= 0) {
       blocks.push_back(uint64_t(value));
     } else {
-      throw InputError("--reuse", fmt::format("'{}' is not a number of blocks", text),
+      throw InputError("--reuse", fmt::format("{} is not a number of blocks", shown(text)),
                        "list capacities, for example 1000,5859,inf");
     }
   }
   return blocks;
 }
 
-void run(const InfoOptions& options) {
+void run(const CLI::App& command, const InfoOptions& options) {
   const std::vector<uint64_t> blocks = capacities(options.reuse);
   OutputFiles files({{"the trace", options.trace}});
   files.open("--json", options.json);
   const sim::Trace trace = sim::read_trace(options.trace, options.read);
+  refuse_ignored_options(command, trace);
   if (!blocks.empty() && trace.block_tokens == 0) {
     throw InputError("--reuse", "the trace has no prefix blocks",
                      "leave it out, or give a trace with hash_ids or block_ids");
@@ -70,7 +73,7 @@ void add_trace_info(CLI::App& trace) {
       ->allow_extra_args(false);  // or it would take the trace after it
   command.add_option("--json", options->json, "Write the same as JSON to this file");
   add_read_options(command, options->read);
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

@@ -9,12 +9,13 @@
 #include "cli/flags.hpp"
 #include "cli/read_options.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/workload/arrivals.hpp"
 
 namespace loratory::cli {
 namespace {
 
-constexpr uint32_t kMostAdapters = 10'000'000;
+constexpr uint32_t kMostAdapters = 1'000'000;
 constexpr double kMostRateScale = 1e9;
 
 }  // namespace
@@ -103,12 +104,14 @@ sim::Trace load_workload(const WorkloadOptions& options) {
 std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& options) {
   const AdapterOptions& adapters = options.adapters;
   if (!adapters.are_given()) {
-    return trace.adapters.empty() ? "base model only"
-                                  : fmt::format("{} adapters of the trace", trace.adapters.size());
+    return trace.adapters.empty()
+               ? "base model only"
+               : fmt::format("{} of the trace", count_text(std::ssize(trace.adapters), "adapter"));
   }
   const size_t count = adapters.num_adapters != 0 ? adapters.num_adapters : trace.adapters.size();
-  return fmt::format("{} adapters, {}, ranks {}", count, adapters.popularity,
-                     fmt::join(adapters.ranks_or_default(), ","));
+  const std::vector<uint32_t> ranks = adapters.ranks_or_default();
+  return fmt::format("{}, {}, {} {}", count_text(int64_t(count), "adapter"), adapters.popularity,
+                     ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }
 
 }  // namespace loratory::cli

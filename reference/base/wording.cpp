@@ -32,11 +32,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string counted(int64_t count, std::string_view one, std::string_view many) {
-  if (count == 1) return fmt::format("1 {}", one);
-  return many.empty() ? fmt::format("{} {}s", count, one) : fmt::format("{} {}", count, many);
-}
-
 std::string shown(std::string_view text) {
   constexpr size_t kMostBytes = 60;
   if (text.size() <= kMostBytes) return fmt::format("'{}'", text);

@@ -7,10 +7,6 @@
 
 namespace loratory {
 
-/// "1 adapter", "3 adapters", "0 adapters". `many` where an s is not enough: "1 copy", "2 copies".
-/// Cost: one short string.
-std::string counted(int64_t count, std::string_view one, std::string_view many = {});
-
 /// What a user wrote, in quotes; of more than 60 bytes the first 40 and how many there are:
 /// "'111...' (309 bytes)". Who prints it escapes it.
 std::string shown(std::string_view text);

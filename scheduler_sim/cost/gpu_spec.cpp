@@ -10,6 +10,7 @@
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
 #include "reference/base/units.hpp"
+#include "reference/base/wording.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -17,9 +18,11 @@ namespace {
 constexpr std::string_view kPlace = "--gpu";
 constexpr double kPcie4 = 32e9;  // x16, one direction
 constexpr double kPcie5 = 64e9;
-constexpr double kLargestMemoryBytes = 1e15;
+constexpr double kLargestMemoryBytes = 4e12;
 constexpr double kLeastBandwidth = 1e6;
 constexpr double kLargestBandwidth = 16e12;
+constexpr double kLeastFlops = 1e9;
+constexpr double kLargestFlops = 1e18;
 
 // memory_gib: what a program sees as the total (cudaMemGetInfo, hipMemGetInfo), which is less than
 // nvidia-smi shows and much less than the datasheet: as PyTorch's "total capacity of" lines quote
@@ -172,9 +175,11 @@ GpuSpec preset_named(std::string_view name) {
   for (const Preset& preset : kPresets) {
     if (found == preset.name) return from_preset(preset);
   }
-  throw InputError(kPlace, fmt::format("unknown GPU '{}'", name),
-                   fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
-                               fmt::join(gpu_preset_names(), ", ")));
+  const std::vector<std::string> names = gpu_preset_names();
+  throw InputError(kPlace, fmt::format("unknown GPU {}", shown(name)),
+                   did_you_mean(name, names,
+                                fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
+                                            fmt::join(names, ", "))));
 }
 
 int64_t parse_memory(std::string_view value) {
@@ -193,15 +198,23 @@ double parse_bandwidth(std::string_view value) {
   return bytes_per_s;
 }
 
+double parse_flops(std::string_view value) {
+  const double flops = parse_quantity(value, "FLOP/s", kPlace);
+  if (flops < kLeastFlops || flops > kLargestFlops) {
+    throw InputError(kPlace, fmt::format("{} FLOP/s are not from 1G to 1E", value));
+  }
+  return flops;
+}
+
 void set_number(GpuSpec& gpu, std::string_view key, std::string_view value) {
   if (key == "mem") {
     gpu.memory_bytes = parse_memory(value);
   } else if (key == "bw") {
     gpu.bandwidth_bytes_per_s = parse_bandwidth(value);
   } else if (key == "flops") {
-    gpu.flops = parse_quantity(value, "FLOP/s", kPlace);
+    gpu.flops = parse_flops(value);
   } else if (key == "fp8") {
-    gpu.fp8_flops = parse_quantity(value, "FLOP/s", kPlace);
+    gpu.fp8_flops = parse_flops(value);
   } else if (key == "host") {
     gpu.host_bytes_per_s = parse_bandwidth(value);
   } else if (key == "link") {

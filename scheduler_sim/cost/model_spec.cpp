@@ -10,6 +10,7 @@
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
 #include "reference/base/text.hpp"
+#include "reference/base/wording.hpp"
 #include "reference/model/model_presets.hpp"
 #include "scheduler_sim/cost/module_shapes.hpp"
 
@@ -201,9 +202,11 @@ ModelSpec load_model_spec(std::string_view name_or_path) {
     return model_spec_of(reference::read_model_config(path, "give the config.json of the model"),
                          path);
   }
-  throw InputError("--model", fmt::format("unknown model '{}'", name_or_path),
-                   fmt::format("give the path of a config.json or one of {}",
-                               fmt::join(model_preset_names(), ", ")));
+  const std::vector<std::string> names = model_preset_names();
+  throw InputError("--model", fmt::format("unknown model {}", shown(name_or_path)),
+                   did_you_mean(name_or_path, names,
+                                fmt::format("give the path of a config.json or one of {}",
+                                            fmt::join(names, ", "))));
 }
 
 }  // namespace loratory::sim

@@ -6,6 +6,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/trace/csv_cells.hpp"
 
 namespace loratory::sim {
@@ -210,8 +211,10 @@ TraceFormat trace_format(std::string_view name) {
   for (const Schema& schema : kSchemas) {
     if (schema.name == name) return schema.format;
   }
-  throw InputError("--format", "unknown trace format '" + std::string(name) + "'",
-                   "use auto or one of " + trace_format_names());
+  std::vector<std::string> names = {"auto"};
+  for (const Schema& schema : kSchemas) names.emplace_back(schema.name);
+  throw InputError("--format", "unknown trace format " + shown(name),
+                   did_you_mean(name, names, "use auto or one of " + trace_format_names()));
 }
 
 }  // namespace loratory::sim

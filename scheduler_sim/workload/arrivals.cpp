@@ -12,6 +12,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/random.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
@@ -115,7 +116,7 @@ ArrivalLaw parse_arrival_law(std::string_view text, std::string_view place) {
   const auto parts = split(text, ':');
   const bool is_gamma = parts[0] == "gamma" && parts.size() == 3;
   if (!is_gamma && !(parts[0] == "poisson" && parts.size() == 2)) {
-    throw InputError(place, fmt::format("unknown law of arrivals '{}'", text),
+    throw InputError(place, fmt::format("unknown law of arrivals {}", shown(text)),
                      "give poisson:RATE, gamma:RATE:CV or trace:FILE");
   }
   ArrivalLaw law;

@@ -9,6 +9,7 @@
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
 
@@ -109,7 +110,7 @@ LengthLaw parse_length_law(std::string_view text, std::string_view place) {
     if (name == "lognormal") return parse_lognormal(values, place);
     if (name == "histogram") return read_histogram(std::string(values));
   }
-  throw InputError(place, fmt::format("unknown law of lengths '{}'", text), kForms);
+  throw InputError(place, fmt::format("unknown law of lengths {}", shown(text)), kForms);
 }
 
 }  // namespace loratory::sim

@@ -9,6 +9,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
 
@@ -133,7 +134,7 @@ Popularity parse_popularity(std::string_view text, std::string_view place) {
   const std::string_view value = colon == text.npos ? "" : text.substr(colon + 1);
   Popularity result;
   if (text == "uniform") return result;
-  if (value.empty()) throw InputError(place, fmt::format("unknown law '{}'", text), kForms);
+  if (value.empty()) throw InputError(place, fmt::format("unknown law {}", shown(text)), kForms);
   if (name == "zipf" || name == "power") {
     result.kind = name == "zipf" ? PopularityKind::zipf : PopularityKind::power;
     result.exponent = parse_number(value, "exponent", place);
@@ -149,7 +150,9 @@ Popularity parse_popularity(std::string_view text, std::string_view place) {
     result.path = value.substr(0, hash);
     if (hash != value.npos) result.model = value.substr(hash + 1);
   } else {
-    throw InputError(place, fmt::format("unknown law '{}'", text), kForms);
+    static const std::vector<std::string> kLaws = {"zipf", "power", "weights", "servegen"};
+    throw InputError(place, fmt::format("unknown law {}", shown(text)),
+                     did_you_mean(name, kLaws, kForms));
   }
   return result;
 }

@@ -97,6 +97,7 @@ class Flags : public ::testing::Test {
     add_choice(*size, "--load-mode", load_mode_, {"overlap", "blocking"}, "");
     add_numbers(*size, "--ranks", ranks_, {1, 64}, "");
     size->add_option("--json", json_);
+    size->add_flag("--pack", pack_);
     size->fallthrough();
     program_.add_subcommand("replay");
     program_.require_subcommand(1);
@@ -120,6 +121,7 @@ class Flags : public ::testing::Test {
 
   CLI::App program_{"", "loratory"};
   int32_t max_loras_ = 8;
+  bool pack_ = false;
   std::string load_mode_ = "overlap", json_;
   std::vector<uint32_t> ranks_;
 };
@@ -150,6 +152,25 @@ TEST_F(Flags, WhatIsMissingIsSaid) {
   EXPECT_EQ(parse({"size", "--max-loras=", "--ranks", "4"}), "--max-loras: its value is empty");
   EXPECT_EQ(parse({"size", "4"}),
             "'4' belongs to no flag of loratory size; leave it out, or see loratory size --help");
+}
+
+TEST_F(Flags, SwitchesTakeNoValue) {
+  EXPECT_EQ(parse({"size", "--pack"}), "");
+  EXPECT_EQ(parse({"size", "--pack=maybe"}),
+            "--pack: takes no value; leave out '=' and what follows");
+}
+
+TEST_F(Flags, ThatChangeNothingAreRefused) {
+  EXPECT_EQ(parse({"size", "--pack", "--json", "x"}), "");
+  const CLI::App& size = *program_.get_subcommand("size");
+  EXPECT_EQ(error_of([&] {
+              refuse_ignored(size, {"--ranks", "--none"}, "of a rule");
+            }),
+            "no error");
+  EXPECT_EQ(error_of([&] {
+              refuse_ignored(size, {"--ranks", "--pack"}, "of a rule");
+            }),
+            "--pack: changes nothing: of a rule; leave it out");
 }
 
 TEST_F(Flags, AreGivenOnce) {

@@ -9,14 +9,6 @@
 namespace loratory {
 namespace {
 
-TEST(Wording, OneIsSingular) {
-  EXPECT_EQ(counted(0, "adapter"), "0 adapters");
-  EXPECT_EQ(counted(1, "adapter"), "1 adapter");
-  EXPECT_EQ(counted(2, "adapter"), "2 adapters");
-  EXPECT_EQ(counted(1, "copy", "copies"), "1 copy");
-  EXPECT_EQ(counted(3, "copy", "copies"), "3 copies");
-}
-
 TEST(Wording, LongTextIsCut) {
   EXPECT_EQ(shown(""), "''");
   EXPECT_EQ(shown(std::string(60, 'x')), "'" + std::string(60, 'x') + "'");
