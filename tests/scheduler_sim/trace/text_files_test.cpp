@@ -100,7 +100,8 @@ TEST(SpreadsheetCsv, SemicolonsTabsQuotesAndDecimalCommas) {
       const std::string& csv :
       {"arrived_at;num_prefill_tokens;num_decode_tokens\r\n0,5;10;2\r\n1,5;30;4\r\n"s,
        "arrived_at\tnum_prefill_tokens\tnum_decode_tokens\n0.5\t10\t2\n1,5\t30\t4\n"s,
-       "\"arrived_at\",\"num_prefill_tokens\",\"num_decode_tokens\"\n\"0.5\",\"10\",2\n1.5,30,\"4\"\n"s}) {
+       "\"arrived_at\",\"num_prefill_tokens\",\"num_decode_tokens\"\n"
+       "\"0.5\",\"10\",2\n1.5,30,\"4\"\n"s}) {
     const Trace trace = read_trace_from(csv, "t");
     ASSERT_EQ(trace.requests.size(), 2u) << csv;
     EXPECT_EQ(trace.format, "vidur");
