@@ -54,31 +54,39 @@ const auto kColumns = std::to_array<Column>({
     {"KV", "blocks", [](const ConfigResult& c) { return double(c.memory.kv_blocks); }, whole, true},
 });
 
+// The verdict follows the sizes: where the table is wider than the window, it stays in view.
+constexpr size_t kVerdictAfter = 2;
+
 std::string header() {
   std::string html = "<thead><tr>";
-  for (const Column& column : kColumns) {
-    html += fmt::format("<th scope=\"col\"><button>{} <small>{}</small></button></th>", column.name,
-                        column.unit);
+  for (size_t i = 0; i < kColumns.size(); ++i) {
+    if (i == kVerdictAfter) html += "<th scope=\"col\"><button>verdict</button></th>";
+    html += fmt::format("<th scope=\"col\"><button>{} <small>{}</small></button></th>",
+                        kColumns[i].name, kColumns[i].unit);
   }
-  return html + "<th scope=\"col\"><button>verdict</button></th></tr></thead>\n";
+  return html + "</tr></thead>\n";
+}
+
+std::string verdict_cell(const ConfigResult& config, bool recommended) {
+  const char* tone = config.feasible && config.meets_slo ? "why ok" : "why miss";
+  const int order = config.meets_slo ? 2 : config.feasible ? 1 : 0;
+  return fmt::format("<td class=\"{}\" data-value=\"{}\">{}{}</td>", tone, order,
+                     recommended ? "&#9733; " : "",
+                     config.feasible ? html_text(verdict_text(config)) : "does not fit");
 }
 
 std::string row(const ConfigResult& config, bool recommended) {
   std::string html = recommended        ? "<tr class=\"chosen\">"
                      : !config.feasible ? "<tr class=\"misfit-row\">"
                                         : "<tr>";
-  for (const Column& column : kColumns) {
+  for (size_t i = 0; i < kColumns.size(); ++i) {
+    const Column& column = kColumns[i];
+    if (i == kVerdictAfter) html += verdict_cell(config, recommended);
     const bool shown = config.feasible || column.shown_if_infeasible;
     html += fmt::format("<td data-value=\"{}\">{}</td>", column.value(config),
                         shown ? column.show(column.value(config)) : "");
   }
-  const char* tone = config.feasible && config.meets_slo ? "why ok" : "why miss";
-  return html + fmt::format("<td class=\"{}\" data-value=\"{}\">{}{}</td></tr>\n", tone,
-                            config.meets_slo  ? 2
-                            : config.feasible ? 1
-                                              : 0,
-                            recommended ? "&#9733; " : "",
-                            config.feasible ? html_text(verdict_text(config)) : "does not fit");
+  return html + "</tr>\n";
 }
 
 // The long story of the rows that do not fit, where it cannot widen the table.

@@ -114,8 +114,8 @@ text-decoration:underline}
 .configs th small{display:block;color:var(--muted);font-size:.92em}
 .configs th[aria-sort=ascending] button::after{content:" \2191"}
 .configs th[aria-sort=descending] button::after{content:" \2193"}
-.configs td.why,.configs th:last-child{text-align:left}
-.configs td.why{white-space:normal;min-width:8em}
+.configs td.why,.configs th:nth-child(3){text-align:left}
+#configurations .scroll{margin-inline:max(-160px,min(0px,(100% - 100vw + 48px)/2))}
 .configs tr.chosen td{background:var(--accent-soft);font-weight:600}
 .configs tr.misfit-row td{color:var(--muted)}
 .configs td:first-child,.configs th:first-child{position:sticky;left:0;background:var(--bg)}
