@@ -66,7 +66,9 @@ void open_outputs(OutputFiles& files, const OutputOptions& options) {
 void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace) {
   const sim::ConfigResult& row = detailed_row(result);
   if (auto* out = files.find("--json")) sim::write_results_json(*out, result);
-  if (auto* out = files.find("--csv")) sim::write_results_csv(*out, result.configs);
+  if (auto* out = files.find("--csv")) {
+    sim::write_results_csv(*out, result.configs, result.workload.engine);
+  }
   if (auto* out = files.find("--requests-csv")) {
     sim::write_requests_csv(*out, row.requests, trace);
   }

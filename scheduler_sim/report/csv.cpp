@@ -71,13 +71,16 @@ std::string adapter_fields(const RequestRecord& r, const Trace& trace) {
 
 }  // namespace
 
-void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs) {
+void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs,
+                       std::string_view engine) {
   Row header(out);
   report::visit_fields(ConfigResult{}, [&](const auto& name, const auto&) { header.add(name); });
+  header.add("engine");
   header.end();
   for (const ConfigResult& config : configs) {
     Row row(out);
     report::visit_fields(config, [&](const auto&, const auto& value) { row.add(field(value)); });
+    row.add(csv_field(engine));
     row.end();
   }
 }

@@ -48,7 +48,7 @@ int main() {
   LORATORY_ASSERT(result.completed == 3, "every request ends");
   LORATORY_ASSERT(result.adapter_copies == 2, "two adapters take turns in one slot");
   std::ostringstream csv;
-  sim::write_results_csv(csv, {&result, 1});
+  sim::write_results_csv(csv, {&result, 1}, "ideal");
   LORATORY_ASSERT(csv.str().find("request_goodput") != std::string::npos, "a row of results.csv");
   return 0;
 }

@@ -75,8 +75,9 @@ TEST(Golden, ReplayJson) {
 }
 
 TEST(Golden, ResultsCsv) {
-  expect_golden("results.csv",
-                written([](auto& out) { write_results_csv(out, test::small_result().configs); }));
+  expect_golden("results.csv", written([](auto& out) {
+                  write_results_csv(out, test::small_result().configs, "vLLM 0.8.5");
+                }));
 }
 
 TEST(Golden, RequestsCsv) {
