@@ -114,6 +114,7 @@ sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace)
   engine.memory = system.memory;
   engine.loads = system.loads;
   engine.default_rank = max_rank;
+  engine.lora_ranks = system.engine.lora_ranks;
   engine.scheduler = scheduler_config(options, trace);
   engine.pins = pinned_adapters(options.pins, trace);
   engine.memory.block_size = engine.scheduler.block_size;

@@ -10,7 +10,7 @@
 namespace loratory::sim {
 
 /// One change that makes a configuration fit which does not.
-struct Remedy {
+struct MemoryRemedy {
   enum class Kind : uint8_t {
     smaller_rank,
     fewer_slots,
@@ -29,12 +29,14 @@ struct Remedy {
 /// order of Kind, what costs least first. `least_rank` is the workload's largest rank, `ranks` what
 /// the engine allows (empty = any power of two), ascending. Empty if nothing helps, or if it fits.
 /// Cost: some 100 plans.
-std::vector<Remedy> nearest_fits(const ModelSpec& model, const GpuSpec& gpu,
-                                 const MemoryOptions& options, int64_t max_loras,
-                                 int64_t max_cpu_loras, int64_t least_rank,
-                                 std::span<const int64_t> ranks = {});
+std::vector<MemoryRemedy> nearest_fits(const ModelSpec& model, const GpuSpec& gpu,
+                                       const MemoryOptions& options, int64_t max_loras,
+                                       int64_t max_cpu_loras, int64_t least_rank,
+                                       std::span<const int64_t> ranks = {});
 
-/// "--tp 4 has room for 812,000 KV tokens": what to type, and what it gives.
-std::string describe_remedy(const Remedy& remedy);
+/// "--tp 4": what to type.
+std::string flags_of(const MemoryRemedy& remedy);
+/// "--tp 4 has room for 812,000 KV tokens": and what it gives.
+std::string describe_remedy(const MemoryRemedy& remedy);
 
 }  // namespace loratory::sim

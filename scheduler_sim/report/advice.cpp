@@ -216,8 +216,45 @@ std::string remedies_text(const SizeResult& result) {
   return missed.empty() ? text : fmt::format("{}; not {}", text, missed);
 }
 
+// Changes that only memory was asked about.
+std::string more_room_text(const SizeResult& result) {
+  if (!result.more_room) return "";
+  std::string text;
+  for (const std::string& change : result.more_room->changes) {
+    text += (text.empty() ? "" : ", ") + change;
+  }
+  return fmt::format("; not replayed, with {}: {}", count_text(result.more_room->max_loras, "slot"),
+                     text);
+}
+
+// Where loads are the cause: what makes them fewer or shorter. No change does more than the replay
+// in which they took no time.
+std::string faster_loads(const SizeResult& result, const ConfigResult& c) {
+  if (c.cause.kind != CauseKind::loads) return "";
+  const int64_t num_adapters = result.workload.num_adapters;
+  std::string change = "a faster disk (--disk-gbps)";
+  if (c.max_cpu_loras < num_adapters && c.adapter_loads > num_adapters * c.fleet.num_replicas) {
+    const double bytes = double(c.memory.host_bytes) / c.max_cpu_loras * double(num_adapters);
+    change = fmt::format("host memory for all {} adapters ({}), which are now read {} times",
+                         num_adapters, format_bytes(bytes), format_count(c.adapter_loads));
+  } else if (c.waits.copy.of_late_time > c.waits.load.of_late_time) {
+    change = "a faster link to the GPU (--h2d-gbps)";
+  }
+  return fmt::format("; {}: {} {} of {} the limit at best", change, measure_of(c.cause),
+                     format_percentile(result.slo.percentile), factor_text(c.cause.miss_without));
+}
+
+std::string rank_cost_text(const SizeResult& result) {
+  if (!result.rank_cost) return "";
+  const RankCost& cost = *result.rank_cost;
+  return fmt::format(
+      ". max_lora_rank is {}, because {} allows {}: {} more per GPU than the trace's rank {} needs",
+      cost.max_lora_rank, cost.engine, cost.allowed, format_bytes(double(cost.bytes)),
+      cost.rank_of_trace);
+}
+
 std::string what_would_fit(const SizeResult& result) {
-  std::string text = remedies_text(result);
+  std::string text = remedies_text(result) + more_room_text(result);
   if (text.starts_with("; ")) text.erase(0, 2);
   return text;
 }
@@ -226,10 +263,25 @@ std::string what_would_fit(const SizeResult& result) {
 
 // --- figures ------------------------------------------------------------------------------------
 
+namespace {
+
+// With as many digits as tell it from 1: a miss of 1.0004 is not 1.00x.
+std::string near_one(double factor) {
+  if (factor == 1) return "1.00x";
+  for (int digits = 2; digits <= 6; ++digits) {
+    const double unit = std::pow(10, -digits);
+    if (std::abs(factor - 1) > unit / 2) return fmt::format("{:.{}f}x", factor, digits);
+  }
+  return factor > 1 ? "just over 1x" : "just under 1x";
+}
+
+}  // namespace
+
 std::string factor_text(double factor) {
   if (!std::isfinite(factor) || factor > 100) return "over 100x";
   if (factor < 0.1) return "under 0.1x";
   if (factor >= 9.95) return fmt::format("{:.0f}x", factor);
+  if (std::abs(factor - 1) < 0.01) return near_one(factor);
   return factor < 1.995 ? fmt::format("{:.2f}x", factor) : fmt::format("{:.1f}x", factor);
 }
 
@@ -282,13 +334,14 @@ std::string reason(const SizeResult& result) {
         result.configs[size_t(result.smallest >= 0 ? result.smallest : result.recommended)];
     const bool is_smallest = smallest.max_loras == chosen.max_loras;
     return (is_smallest ? why_smallest(result, chosen) : why_robust(result, smallest, chosen)) +
-           about_host(result, chosen);
+           about_host(result, chosen) + rank_cost_text(result);
   }
   const int32_t closest = best_goodput(result);
   if (closest < 0) {
     return result.configs.empty()
                ? "no configuration was tried"
-               : fmt::format("no configuration fits: {}", result.configs.front().problem);
+               : fmt::format("no configuration fits: {}{}", result.configs.front().problem,
+                             rank_cost_text(result));
   }
   const ConfigResult& c = result.configs[size_t(closest)];
   std::string text = fmt::format(
@@ -296,7 +349,7 @@ std::string reason(const SizeResult& result) {
       "the requests meet it",
       limits_text(result.slo), c.request_goodput, slots_text(c), 100 * c.slo_attainment);
   if (c.cause.kind != CauseKind::none) text += ". There " + cause_sentence(c.cause, result.slo);
-  return text;
+  return text + rank_cost_text(result);
 }
 
 std::string next_limit(const SizeResult& result) {
@@ -307,7 +360,7 @@ std::string next_limit(const SizeResult& result) {
     const ConfigResult& c = result.configs[size_t(closest)];
     if (is_refusal(c.cause.kind)) return what_would_fit(result);
     return "what would do: " + relaxed_slo(result, size_t(closest)) + more_engines(c) +
-           remedies_text(result);
+           faster_loads(result, c) + remedies_text(result) + more_room_text(result);
   }
   const ConfigResult& chosen = result.configs[size_t(result.recommended)];
   if (result.bounds && result.bounds->limit.kind != CauseKind::none) {

@@ -32,7 +32,7 @@ std::string about_adapters(const SizeResult& result);
 /// How far to trust the figures.
 std::string caveat(const SizeResult& result);
 
-/// "1.22x", "5.3x", "over 100x", "under 0.1x".
+/// "1.22x", "1.004x" (never "1.00x" for a miss), "5.3x", "over 100x", "under 0.1x".
 std::string factor_text(double factor);
 /// Of the rate: as factor_text, and "15x or more" at the end of what was tried.
 std::string headroom_text(double headroom);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct EngineSpec {
   SchedulerConfig scheduler;  ///< max_loras, max_cpu_loras and num_blocks are filled in
   /// Step times of an engine with so many slots (its grids may depend on them).
   std::function<std::unique_ptr<StepTimeModel>(int64_t max_loras)> make_step_time;
-  uint32_t default_rank = 16;  ///< of adapters whose rank the trace does not give
+  uint32_t default_rank = 16;  ///< of adapters whose rank the trace does not give; its largest rank
+  std::span<const int64_t> lora_ranks;  ///< allowed max_lora_rank, ascending; empty = any
   /// Pinned from the start [5.19]. A configuration without a slot beside theirs is not feasible.
   std::vector<AdapterIndex> pins;
   uint32_t forced_kv_blocks = 0;  ///< > 0: this many KV blocks, whatever memory allows

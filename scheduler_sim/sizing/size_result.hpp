@@ -60,6 +60,21 @@ struct Remedy {
   ConfigResult result{};  ///< of the first seed that misses, of the first if all meet
 };
 
+/// What would give more slots, or a longer request, room in memory. Not replayed.
+struct MoreRoom {
+  int32_t max_loras = 0;             ///< that would fit
+  std::vector<std::string> changes;  ///< "--tp 4 has room for 812,000 KV tokens"
+};
+
+/// What it costs that the engine does not allow the trace's largest rank as max_lora_rank.
+struct RankCost {
+  std::string engine;   ///< "vLLM 0.8.5"
+  std::string allowed;  ///< "8, 16, 32, ..."
+  int64_t max_lora_rank = 0;
+  int64_t rank_of_trace = 0;
+  int64_t bytes = 0;  ///< of each GPU, more than slots of the trace's rank would take
+};
+
 /// A sweep. `configs` holds one entry per (max_loras, max_cpu_loras): the median-goodput seed;
 /// `goodput_min/max[i]` is the band over all seeds of configs[i].
 struct SizeResult {
@@ -75,7 +90,9 @@ struct SizeResult {
   int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
   int32_t smallest = -1;     ///< what Choice::smallest recommends
   std::optional<Bounds> bounds;
-  std::vector<Remedy> remedies;  ///< where nothing is recommended: what was tried beside
+  std::vector<Remedy> remedies;       ///< where nothing is recommended: what was tried beside
+  std::optional<MoreRoom> more_room;  ///< where memory is what nothing is recommended for
+  std::optional<RankCost> rank_cost;  ///< of the recommended size or the closest
   std::vector<MissRatioCurve> miss_ratio_curves;
   /// Of `--replicas auto`: for each max_loras the fewest replicas; `configs` have as many as the
   /// cheapest of them.

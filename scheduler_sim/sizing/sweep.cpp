@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/base/check.hpp"
+#include "scheduler_sim/sizing/memory_advice.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
 #include "scheduler_sim/sizing/sweep_rows.hpp"
@@ -129,7 +130,14 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
   result.smallest = choose(result, Choice::smallest);
   const int32_t focus = recommended >= 0 ? recommended : best_goodput(result);
   if (focus >= 0) result.bounds = rows.find_limit(size_t(focus), yardsticks);
-  if (recommended < 0) result.remedies = find_remedies(result, traces, options);
+  if (recommended < 0) {
+    result.remedies = find_remedies(result, traces, options);
+    result.more_room = more_room(result, engine);
+  }
+  const auto shown = size_t(std::max(0, focus));
+  if (!result.configs.empty() && !traces.front().adapters.empty()) {
+    result.rank_cost = rank_cost(result.configs[shown], engine);
+  }
   draw_from(result, traces, engine, options.num_threads);
   return result;
 }

@@ -126,9 +126,9 @@ TEST(NearestFits, NamesEveryChangeThatHelps) {
   options.max_lora_rank = 64;
   const std::vector<int64_t> ranks{8, 16, 32, 64};
   const auto fits = nearest_fits(model, parse_gpu_spec("A10G"), options, 16, 16, 8, ranks);
-  using Kind = Remedy::Kind;
+  using Kind = MemoryRemedy::Kind;
   std::vector<Kind> kinds;
-  for (const Remedy& remedy : fits) {
+  for (const MemoryRemedy& remedy : fits) {
     kinds.push_back(remedy.kind);
     EXPECT_GT(remedy.kv_tokens, 0);
   }

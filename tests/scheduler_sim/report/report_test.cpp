@@ -144,7 +144,12 @@ TEST(Advice, FactorsAndSharesNeverRoundToNonsense) {
   EXPECT_EQ(factor_text(60303), "over 100x");
   EXPECT_EQ(factor_text(47.4), "47x");
   EXPECT_EQ(factor_text(2.04), "2.0x");
-  EXPECT_EQ(factor_text(1.004), "1.00x");
+  EXPECT_EQ(factor_text(1), "1.00x");
+  EXPECT_EQ(factor_text(1.004), "1.004x");  // a miss
+  EXPECT_EQ(factor_text(1.00004), "1.00004x");
+  EXPECT_EQ(factor_text(0.99996), "0.99996x");
+  EXPECT_EQ(factor_text(1.006), "1.01x");
+  EXPECT_EQ(factor_text(1 + 1e-9), "just over 1x");
   EXPECT_EQ(factor_text(0.61), "0.61x");
   EXPECT_EQ(factor_text(0.01), "under 0.1x");
   EXPECT_EQ(headroom_text(rate_factor(kMostStep)), "15x or more");
@@ -211,6 +216,53 @@ TEST(Advice, SaysWhatWouldDoWhereNothingDoes) {
   EXPECT_EQ(report::next_limit(result),
             "what would do: 16 slots meet TTFT p99 <= 700 ms; 3 engines that share the traffic "
             "(one holds to 0.41x); --gpu H200 (TTFT p99 412 ms); not --tp 2 (does not fit)");
+}
+
+TEST(Advice, RoomInMemoryStandsBesideWhatWasReplayed) {
+  SizeResult result = test::small_result();
+  result.recommended = result.smallest = -1;
+  result.configs = {test::infeasible_config()};
+  result.remedies.resize(1);
+  result.remedies[0] = {.flags = "--gpu H200", .fits = true, .result = test::small_config(16)};
+  result.more_room = MoreRoom{1024, {"--max-lora-rank 8 has room for 9 KV tokens", "--tp 4 has"}};
+  EXPECT_EQ(report::next_limit(result),
+            "--gpu H200 (TTFT p99 413 ms); not replayed, with 1,024 slots: --max-lora-rank 8 has "
+            "room for 9 KV tokens, --tp 4 has");
+  result.remedies.clear();
+  EXPECT_TRUE(report::next_limit(result).starts_with("not replayed, with 1,024 slots: --max-lora"));
+}
+
+TEST(Advice, ARankThatIsRoundedUpHasItsCost) {
+  SizeResult result = test::small_result();
+  EXPECT_THAT(report::reason(result), Not(HasSubstr("max_lora_rank")));
+  result.rank_cost = RankCost{"vLLM 0.8.5", "8, 16, 32, ...", 32, 24, kGiB * 6 / 5};
+  const std::string words =
+      ". max_lora_rank is 32, because vLLM 0.8.5 allows 8, 16, 32, ...: 1.20 GiB more per GPU than "
+      "the trace's rank 24 needs";
+  EXPECT_TRUE(report::reason(result).ends_with(words)) << report::reason(result);
+  result.recommended = -1;
+  EXPECT_TRUE(report::reason(result).ends_with(words)) << report::reason(result);
+}
+
+TEST(Advice, LoadsAreMadeFewerOrFaster) {
+  SizeResult result = test::small_result();
+  result.recommended = result.smallest = -1;
+  result.configs = {test::thrashing_config()};
+  ConfigResult& c = result.configs[0];
+  c.cause = {CauseKind::loads, true, 1.3, 0.6, 0.5, 0.41};
+  c.max_cpu_loras = 2;  // of 3 adapters, read 61 times
+  c.memory.host_bytes = 2 * kGiB;
+  EXPECT_THAT(report::next_limit(result),
+              HasSubstr("; host memory for all 3 adapters (3 GiB), which are now read 61 times: "
+                        "TTFT p99 of 0.60x the limit at best"));
+  c.max_cpu_loras = 3;
+  c.waits.load.of_late_time = 0.5, c.waits.copy.of_late_time = 0.1;
+  EXPECT_THAT(report::next_limit(result),
+              HasSubstr("; a faster disk (--disk-gbps): TTFT p99 of 0.60x the limit at best"));
+  c.waits.copy.of_late_time = 0.6;
+  EXPECT_THAT(report::next_limit(result), HasSubstr("; a faster link to the GPU (--h2d-gbps): "));
+  c.cause.kind = CauseKind::slots;
+  EXPECT_THAT(report::next_limit(result), Not(HasSubstr("faster")));
 }
 
 TEST(Advice, ATraceWithoutAdaptersGetsTheFlagsThatAddSome) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "scheduler_sim/sizing/headroom.hpp"
+#include "scheduler_sim/sizing/memory_advice.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
@@ -259,6 +260,83 @@ TEST(Sweep, TriesOtherSystemsWhereNothingMeets) {
   EXPECT_EQ(result.remedies[1].flags, "fast");
   EXPECT_TRUE(result.remedies[1].result.meets_slo);
   EXPECT_EQ(result.configs[0].cause.kind, CauseKind::gpu_speed);
+}
+
+// --- what memory denies ------------------------------------------------------------------------
+
+EngineSpec small_card() {
+  EngineSpec spec = engine();
+  spec.gpu = parse_gpu_spec("A10G");
+  spec.memory.max_lora_rank = 64;
+  return spec;
+}
+
+TEST(MoreRoom, NamesWhatWasNotReplayed) {
+  static constexpr int64_t kRanks[] = {8, 16, 32, 64};
+  EngineSpec spec = small_card();
+  spec.lora_ranks = kRanks;
+  SweepOptions options;
+  options.max_loras = {16};
+  options.alternatives = [&] {
+    EngineSpec two = spec;
+    two.memory.tp = 2;
+    return std::vector<Alternative>{{"--tp 2", two}};
+  };
+  const SizeResult result = sweep({round_robin(2, 10)}, spec, options);
+  ASSERT_EQ(result.recommended, -1);
+  ASSERT_TRUE(result.more_room);
+  EXPECT_EQ(result.more_room->max_loras, 16);
+  using testing::StartsWith;
+  EXPECT_THAT(result.more_room->changes,
+              testing::ElementsAre(StartsWith("--max-lora-rank 32 has room for "),
+                                   StartsWith("--max-loras 8 "), StartsWith("--dtype fp8 "),
+                                   StartsWith("--gpu A100-40 ")));
+}
+
+// A size that fits lacks slots, and the next does not fit; or a request is larger than the cache.
+TEST(MoreRoom, IsForTheRowThatMemoryDenies) {
+  const EngineSpec spec = small_card();
+  SizeResult result;
+  result.configs.resize(3);
+  result.configs[0].max_loras = 2, result.configs[1].max_loras = 16;
+  result.configs[2].max_loras = 32;
+  result.configs[1].feasible = result.configs[2].feasible = false;
+  result.configs[0].cause.kind = CauseKind::slots;
+  ASSERT_TRUE(more_room(result, spec));
+  EXPECT_EQ(more_room(result, spec)->max_loras, 16);
+  result.configs[0].cause.kind = CauseKind::gpu_speed;
+  EXPECT_FALSE(more_room(result, spec));
+  result.configs[0].cause.kind = CauseKind::too_large;
+  EXPECT_FALSE(more_room(result, spec));  // two slots fit, and nothing says how long a request is
+  EngineSpec of_long_requests = spec;
+  of_long_requests.scheduler.max_model_len = 100'000;
+  ASSERT_TRUE(more_room(result, of_long_requests));
+  EXPECT_EQ(more_room(result, of_long_requests)->max_loras, 2);
+}
+
+TEST(RankCost, IsOfARankThatIsRoundedUp) {
+  static constexpr int64_t kRanks[] = {8, 16, 32, 64};
+  EngineSpec spec = engine();
+  spec.memory.max_lora_rank = 32;
+  spec.default_rank = 24;
+  EXPECT_FALSE(rank_cost({}, spec));  // any rank is allowed, and this one was asked for
+  spec.lora_ranks = kRanks;
+  spec.name = "vLLM";
+  SweepOptions options;
+  options.max_loras = {4};
+  options.find_headroom = false;
+  const auto cost = sweep({round_robin(2, 10)}, spec, options).rank_cost;
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->allowed, "8, 16, 32, ...");
+  EXPECT_EQ(cost->max_lora_rank, 32);
+  EXPECT_EQ(cost->rank_of_trace, 24);
+  MemoryOptions eight = spec.memory;
+  eight.max_lora_rank = 8;  // 32 - 24
+  EXPECT_EQ(cost->bytes, 4 * slot_bytes(spec.model, eight));
+  spec.memory.max_lora_rank = 64;  // asked for: not what rounding gives
+  EXPECT_FALSE(rank_cost({}, spec));
+  spec.memory.max_lora_rank = spec.default_rank = 64;
+  EXPECT_FALSE(rank_cost({}, spec));
 }
 
 }  // namespace
