@@ -95,9 +95,10 @@ TEST_F(FleetFlags, AutoFindsTheFewestWithMargin) {
 }
 
 TEST_F(FleetFlags, SizeComparesReplicasWithSlots) {
-  const Outcome run = loratory("size " + sample_ +
-                               "--max-loras 8,32 --gpu L40S --slo-ttft-ms 2000 --slo-tpot-ms 80 "
-                               "--replicas auto --router lora-affinity --json size.json");
+  const Outcome run =
+      loratory("size " + sample_ +
+               "--max-loras 8,32 --gpu L40S --slo-ttft-ms 2000 --slo-tpot-ms 80 "
+               "--replicas auto --router lora-affinity --no-headroom --json size.json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json result = json::parse(content("size.json"));
   ASSERT_EQ(result["fleets"].size(), 2u);

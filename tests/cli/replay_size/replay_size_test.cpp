@@ -62,7 +62,7 @@ TEST_F(ReplayAndSize, PoliciesOfTheTiersReachTheReplay) {
 TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {
   const Outcome run =
       loratory("size " + sample_ + "--max-loras 2,8 --pin adapter-028 --pin adapter-041 " +
-               "--json size.json");
+               "--no-headroom --json size.json");
   ASSERT_EQ(run.exit_code, 3) << run.err;
   const json configs = json::parse(content("size.json"))["configs"];
   EXPECT_EQ(configs[0]["feasible"], false);
@@ -71,7 +71,8 @@ TEST_F(ReplayAndSize, SizesWithoutASlotBesideThePinsAreRowsThatDoNotFit) {
 }
 
 TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
-  const std::string flags = "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --json ";
+  const std::string flags =
+      "--max-loras 8,24,64 --gpu L40S --rate-scale 0.35 --no-headroom --json ";
   ASSERT_EQ(loratory("size " + sample_ + flags + "one.json --threads 1").exit_code, 3);
   ASSERT_EQ(loratory("size " + sample_ + flags + "two.json --threads 2").exit_code, 3);
   EXPECT_EQ(json::parse(content("one.json"))["configs"],
@@ -82,7 +83,7 @@ TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
 TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
   const Outcome run =
       loratory("size " + sample_ + "--gpu L40S --rate-scale 0.35 --slo-ttft-ms 1000 " +
-               "--slo-tpot-ms 60 --json size.json --html report.html --csv r.csv " +
+               "--slo-tpot-ms 60 --no-headroom --json size.json --html report.html --csv r.csv " +
                "--requests-csv q.csv.gz --perfetto p.json --prom m.prom");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json result = json::parse(content("size.json"));
@@ -102,7 +103,8 @@ TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
 }
 
 TEST_F(ReplayAndSize, WhatDoesNotFitIsARow) {
-  const Outcome run = loratory("size " + sample_ + "--gpu A10G --max-loras 1,64 --json size.json");
+  const Outcome run = loratory("size " + sample_ + "--gpu A10G --max-loras 1,64 " +
+                               "--no-headroom --json size.json");
   ASSERT_EQ(run.exit_code, 3) << run.err;
   const json configs = json::parse(content("size.json"))["configs"];
   EXPECT_EQ(configs[1]["feasible"], false);
