@@ -6,8 +6,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "reference/base/files.hpp"
@@ -123,6 +125,13 @@ class SubcommandConfig : public CLI::ConfigTOML {
   CLI::App& program_;
 };
 
+// CLI11 opens the file before read_toml() can look at it; to open a pipe may wait for ever.
+std::string refuse_pipe(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_fifo(path, ignored)) return "";
+  throw InputError(path, "is a pipe or a device, not a file", "write it to a file first");
+}
+
 void let_fall_through(CLI::App& app) {
   for (CLI::App* subcommand : app.get_subcommands({})) {
     subcommand->fallthrough();
@@ -134,7 +143,8 @@ void let_fall_through(CLI::App& app) {
 
 void add_config_file(CLI::App& program) {
   program.set_config("--config", "", "TOML file with any of the subcommand's flags")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(refuse_pipe, "");
   program.config_formatter(std::make_shared<SubcommandConfig>(program));
   let_fall_through(program);
 }

@@ -33,12 +33,15 @@ void wipe() {
 
 }  // namespace
 
-std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s) {
-  if (total <= 0) return fmt::format("{}  {:.0f} s", label, elapsed_s);
+std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s,
+                          std::string_view unit) {
+  const std::string_view blank = unit.empty() ? "" : " ";
+  if (total <= 0 && done <= 0) return fmt::format("{}  {:.0f} s", label, elapsed_s);
+  if (total <= 0) return fmt::format("{}  {}{}{}  {:.0f} s", label, done, blank, unit, elapsed_s);
   const int64_t filled =
       std::clamp<int64_t>(int64_t(double(kBarWidth) * double(done) / double(total)), 0, kBarWidth);
-  std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}  {:.0f} s", label, "", filled, "",
-                                 kBarWidth - filled, done, total, elapsed_s);
+  std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}{}{}  {:.0f} s", label, "", filled, "",
+                                 kBarWidth - filled, done, total, blank, unit, elapsed_s);
   if (done > 0 && done < total) {
     const double left_s = elapsed_s * double(total - done) / double(done);
     line += fmt::format(", {:.0f} s left", left_s);
@@ -61,9 +64,10 @@ Progress::~Progress() {
   wipe();
 }
 
-void Progress::show(int64_t done, int64_t total) {
+void Progress::show(int64_t done, int64_t total, const char* unit) {
   done_ = done;
   total_ = total;
+  unit_ = unit;
 }
 
 void Progress::draw_until(const std::stop_token& stop) {
@@ -74,7 +78,8 @@ void Progress::draw_until(const std::stop_token& stop) {
   while (!wake.wait_for(waiting, stop, pause, [&] { return stop.stop_requested(); })) {
     pause = kRedrawInterval;
     const double elapsed_s = std::chrono::duration<double>(Clock::now() - start_).count();
-    const std::string line = kWipeLine + progress_line(label_, done_, total_, elapsed_s);
+    const std::string line =
+        kWipeLine + progress_line(label_, done_, total_, elapsed_s, unit_.load());
     const std::scoped_lock lock(terminal());
     std::fputs(line.c_str(), out_);
     std::fflush(out_);

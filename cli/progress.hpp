@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace loratory::cli {
@@ -19,9 +20,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// So much of `total` is done; total = 0: nobody knows of how much, and there is no bar but the
-  /// time. By any thread; cheap.
-  void show(int64_t done, int64_t total);
+  /// So much of `total` is done, in `unit`, which lives for ever; total = 0: nobody knows of how
+  /// much, and there is no bar but the count and the time. By any thread; cheap.
+  void show(int64_t done, int64_t total, const char* unit = "");
 
   /// For who is about to end the process: wipes what is drawn and lets nothing be drawn again.
   static void wipe_for_good();
@@ -34,10 +35,13 @@ class Progress {
   std::FILE* const out_;
   const Clock::time_point start_;
   std::atomic<int64_t> done_ = 0, total_ = 0;
+  std::atomic<const char*> unit_ = "";
   std::jthread drawing_;
 };
 
-/// "size  [#####.....]  5/10  12 s, 12 s left"; without a total "size  12 s".
-std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s);
+/// "size  [#####.....]  5/10  12 s, 12 s left"; without a total "size  12 s" or, once some is done,
+/// "reading  3000 rows  12 s".
+std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s,
+                          std::string_view unit = "");
 
 }  // namespace loratory::cli

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/flags.hpp"
+#include "cli/progress.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::cli {
@@ -39,6 +40,19 @@ void add_read_options(CLI::App& command, sim::ReadOptions& options) {
   add_number(command, "--default-output", options.default_output_tokens, {1, INT32_MAX},
              "Output tokens of the requests of a log that does not say")
       ->default_str("");
+}
+
+sim::Trace read_with_progress(const std::string& path, sim::ReadOptions options) {
+  constexpr int64_t kBytesPerMb = 1'000'000;
+  Progress progress("reading");
+  options.on_progress = [&](uint64_t bytes_read, uint64_t bytes, uint64_t num_rows) {
+    if (bytes >= uint64_t(kBytesPerMb)) {
+      progress.show(int64_t(bytes_read) / kBytesPerMb, int64_t(bytes) / kBytesPerMb, "MB");
+    } else {
+      progress.show(int64_t(num_rows), 0, "rows");
+    }
+  };
+  return sim::read_trace(path, options);
 }
 
 }  // namespace loratory::cli

@@ -13,4 +13,7 @@ namespace loratory::cli {
 /// `options` outlives the parse.
 void add_read_options(CLI::App& command, sim::ReadOptions& options);
 
+/// sim::read_trace with a progress bar: the file's MB, or the rows of a pipe.
+sim::Trace read_with_progress(const std::string& path, sim::ReadOptions options = {});
+
 }  // namespace loratory::cli

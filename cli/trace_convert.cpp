@@ -9,11 +9,11 @@
 #include "cli/ignored_options.hpp"
 #include "cli/output_files.hpp"
 #include "cli/read_options.hpp"
+#include "cli/write_trace.hpp"
 #include "reference/base/escape.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/trace/anonymise.hpp"
 #include "scheduler_sim/trace/reader.hpp"
-#include "scheduler_sim/trace/writer.hpp"
 
 namespace loratory::cli {
 namespace {
@@ -27,11 +27,10 @@ struct ConvertOptions {
 void run(const CLI::App& command, const ConvertOptions& options) {
   OutputFiles files({{"the trace", options.in}});
   files.open("out", options.out);
-  sim::Trace trace = sim::read_trace(options.in, options.read);
+  sim::Trace trace = read_with_progress(options.in, options.read);
   refuse_ignored_options(command, trace);
   if (options.anonymise) sim::anonymise(trace);
-  sim::write_native(*files.find("out"), trace);
-  files.commit();
+  write_trace(files, "out", trace);
   for (const std::string& note : trace.notes) fmt::print(stderr, "note: {}\n", printable(note));
   fmt::print(stderr, "{}: {} written, {} skipped\n", printable(options.out),
              count_text(std::ssize(trace.requests), "request"),

@@ -10,11 +10,12 @@
 #include "cli/commands.hpp"
 #include "cli/flags.hpp"
 #include "cli/output_files.hpp"
+#include "cli/progress.hpp"
+#include "cli/read_options.hpp"
 #include "cli/workload_options.hpp"
+#include "cli/write_trace.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
-#include "scheduler_sim/trace/reader.hpp"
-#include "scheduler_sim/trace/writer.hpp"
 #include "scheduler_sim/workload/generate.hpp"
 
 namespace loratory::cli {
@@ -105,7 +106,7 @@ void set_arrivals(const GenerateFlags& flags, Generation& generation) {
     options.adapter_rates = sim::parse_adapter_rates(flags.adapter_rates);
   } else if (flags.arrivals.starts_with(kTracePrefix)) {
     options.source = sim::ArrivalSource::trace;
-    generation.arrivals_from = sim::read_trace(flags.arrivals.substr(kTracePrefix.size()));
+    generation.arrivals_from = read_with_progress(flags.arrivals.substr(kTracePrefix.size()));
     options.arrivals_from = &*generation.arrivals_from;
   } else if (!flags.arrivals.empty()) {
     options.source =
@@ -130,7 +131,7 @@ void set_lengths(const GenerateFlags& flags, Generation& generation) {
   options.output_tokens = sim::parse_length_law(flags.output_tokens, "--output-tokens");
   options.lengths_in_order = flags.lengths_in_order;
   if (!flags.lengths_from.empty()) {
-    generation.lengths_from = sim::read_trace(flags.lengths_from);
+    generation.lengths_from = read_with_progress(flags.lengths_from);
     options.lengths_from = &*generation.lengths_from;
   }
   options.sessions = {
@@ -198,6 +199,14 @@ void refuse_ignored_flags(const CLI::App& command, const GenerateFlags& flags) {
   }
 }
 
+sim::Trace generate_with_progress(sim::GenerateOptions& options) {
+  Progress progress("generating");
+  options.on_progress = [&](uint64_t done, uint64_t total) {
+    progress.show(int64_t(done), int64_t(total), "requests");
+  };
+  return sim::generate(options);
+}
+
 void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   check_flags(flags);
   refuse_ignored_flags(command, flags);
@@ -212,11 +221,10 @@ void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   set_arrivals(flags, generation);
   set_lengths(flags, generation);
 
-  const sim::Trace trace = sim::generate(options);
+  const sim::Trace trace = generate_with_progress(options);
   refuse(trace.requests.empty(), "loratory trace generate", "not one request arrives in that time",
          "raise the rates or --duration");
-  sim::write_native(*files.find("--out"), trace);
-  files.commit();
+  write_trace(files, "--out", trace);
   fmt::print(stderr, "{}, {}, {}\n", count_text(std::ssize(trace.requests), "request"),
              count_text(std::ssize(trace.adapters), "adapter"), trace.checksum);
 }

@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/ignored_options.hpp"
 #include "cli/output_files.hpp"
+#include "cli/progress.hpp"
 #include "cli/read_options.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
@@ -46,14 +47,19 @@ void run(const CLI::App& command, const InfoOptions& options) {
   const std::vector<uint64_t> blocks = capacities(options.reuse);
   OutputFiles files({{"the trace", options.trace}});
   files.open("--json", options.json);
-  const sim::Trace trace = sim::read_trace(options.trace, options.read);
+  const sim::Trace trace = read_with_progress(options.trace, options.read);
   refuse_ignored_options(command, trace);
   if (!blocks.empty() && trace.block_tokens == 0) {
     throw InputError("--reuse", "the trace has no prefix blocks",
                      "leave it out, or give a trace with hash_ids or block_ids");
   }
-  const sim::TraceSummary summary = sim::summarize(trace);
-  const std::vector<sim::PrefixReuse> reuse = sim::prefix_reuse(trace, blocks);
+  sim::TraceSummary summary;
+  std::vector<sim::PrefixReuse> reuse;
+  {
+    const Progress progress("counting");
+    summary = sim::summarize(trace);
+    reuse = sim::prefix_reuse(trace, blocks);
+  }
   std::fputs(sim::info_table(trace, summary, reuse).c_str(), files.table());
   if (auto* out = files.find("--json")) *out << sim::info_json(trace, summary, reuse);
   files.commit();

@@ -78,7 +78,7 @@ void add_workload_options(CLI::App& app, WorkloadOptions& options) {
 }
 
 sim::Trace read_workload_trace(const WorkloadOptions& options) {
-  return sim::read_trace(options.trace_path, options.read);
+  return read_with_progress(options.trace_path, options.read);
 }
 
 void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed) {

@@ -58,4 +58,10 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
   return guess.empty() ? std::string(otherwise) : fmt::format("did you mean '{}'?", guess);
 }
 
+std::string did_you_mean_other(std::string_view name, std::span<const std::string> candidates,
+                               std::string_view otherwise) {
+  const bool is_known = std::ranges::find(candidates, name) != candidates.end();
+  return is_known ? std::string(otherwise) : did_you_mean(name, candidates, otherwise);
+}
+
 }  // namespace loratory

@@ -21,4 +21,8 @@ std::string_view nearest(std::string_view name, std::span<const std::string> can
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates,
                          std::string_view otherwise);
 
+/// The same, and `otherwise` also if `name` is a candidate: its name is right, the rest is not.
+std::string did_you_mean_other(std::string_view name, std::span<const std::string> candidates,
+                               std::string_view otherwise);
+
 }  // namespace loratory

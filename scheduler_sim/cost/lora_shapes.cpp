@@ -8,6 +8,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
+#include "reference/base/wording.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -48,10 +49,13 @@ LoraTargets::LoraTargets(std::string_view list) {
     const bool known = std::ranges::any_of(
         kModules, [item](const Module& module) { return item_selects(item, module); });
     if (known) continue;
-    std::vector<std::string_view> names;
-    for (const Module& module : kModules) names.push_back(module.name);
-    throw InputError("--target-modules", fmt::format("unknown module '{}'", item),
-                     fmt::format("use all-linear or a comma list of {}", fmt::join(names, ", ")));
+    std::vector<std::string> names;
+    for (const Module& module : kModules) names.emplace_back(module.name);
+    const std::string all =
+        fmt::format("use all-linear or a comma list of {}", fmt::join(names, ", "));
+    names.emplace_back("all-linear");
+    throw InputError("--target-modules", fmt::format("unknown module {}", shown(item)),
+                     did_you_mean(item, names, all));
   }
   for (const Module& module : kModules) {
     const bool selected = std::ranges::any_of(

@@ -40,6 +40,7 @@ void Fleet::run_apart(Router& router) {
     for (const size_t request : requests[r]) {
       replicas_[r].advance_to(trace_.requests[request].arrival_ns);
       replicas_[r].arrive(request);
+      count_arrival();
     }
     replicas_[r].finish();
   }
@@ -49,6 +50,7 @@ void Fleet::run_together(Router& router) {
   for (size_t i = 0; i < trace_.requests.size(); ++i) {
     now_ns_ = trace_.requests[i].arrival_ns;
     send(i, router.route(i, *this));
+    count_arrival();
   }
   for (Replica& replica : replicas_) replica.finish();
 }
@@ -58,6 +60,11 @@ void Fleet::send(size_t request, int32_t index) {
   replica.advance_lazily_to(now_ns_);
   replica.arrive(request);
   counted_until_ns_[size_t(index)] = -1;
+}
+
+void Fleet::count_arrival() {
+  constexpr int64_t kArrivalsPerCall = 4096;
+  if (++num_arrivals_ % kArrivalsPerCall == 0 && on_arrivals_) on_arrivals_(num_arrivals_);
 }
 
 int64_t Fleet::num_outstanding(int32_t index) {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "scheduler_sim/fleet/metrics_scrapes.hpp"
@@ -32,6 +34,8 @@ class Fleet : private FleetView {
   Fleet(const Trace& trace, const SimulationConfig& config, const StepTimeModel& step_time,
         const FleetOptions& options, const std::vector<AdapterIndex>& pins = {});
 
+  /// `on_arrivals` is called once every 4,096 requests with how many have arrived; before run().
+  void watch(std::function<void(int64_t)> on_arrivals) { on_arrivals_ = std::move(on_arrivals); }
   /// Runs to the end: every request finished. Once.
   void run();
   /// The same with a router of one's own.
@@ -52,6 +56,7 @@ class Fleet : private FleetView {
   void run_apart(Router& router);
   void run_together(Router& router);
   void send(size_t request, int32_t replica);
+  void count_arrival();
 
   const Trace& trace_;
   RouterOptions router_options_;
@@ -61,6 +66,8 @@ class Fleet : private FleetView {
   int64_t now_ns_ = 0;                // arrival of the request that is routed
   std::vector<int64_t> outstanding_;  // by replica, up to date until counted_until_ns_
   std::vector<int64_t> counted_until_ns_;
+  int64_t num_arrivals_ = 0;
+  std::function<void(int64_t)> on_arrivals_;
 };
 
 }  // namespace loratory::sim

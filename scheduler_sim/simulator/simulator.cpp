@@ -41,6 +41,8 @@ void Simulator::make_call(const Moment& moment) {
   if (moment.phase == Moment::Phase::operations) return engine_.run_op(ops_[next_op_++]);
   const size_t request = next_arrival_++;
   engine_.arrive(request, trace_.requests[request]);
+  constexpr size_t kArrivalsPerCall = 4096;
+  if (next_arrival_ % kArrivalsPerCall == 0 && on_arrivals_) on_arrivals_(int64_t(next_arrival_));
 }
 
 }  // namespace loratory::sim

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "scheduler_sim/simulator/simulated_engine.hpp"
@@ -22,6 +24,8 @@ class Simulator {
 
   /// Adds an operation; before run(). A request goes by its index in the trace.
   void schedule(const ScheduledOp& op) { ops_.push_back(op); }
+  /// `on_arrivals` is called once every 4,096 requests with how many have arrived; before run().
+  void watch(std::function<void(int64_t)> on_arrivals) { on_arrivals_ = std::move(on_arrivals); }
   /// Runs to the end: every request finished, no transfer in flight. Or until stop_when_missed.
   void run();
 
@@ -38,6 +42,7 @@ class Simulator {
   size_t next_arrival_ = 0;
   std::vector<ScheduledOp> ops_;  // in order
   size_t next_op_ = 0;
+  std::function<void(int64_t)> on_arrivals_;
 };
 
 }  // namespace loratory::sim

@@ -102,8 +102,9 @@ void pin_and_run(Simulator& simulator, const std::vector<AdapterIndex>& pins) {
 
 void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& config,
                const StepTimeModel& step_time, const EngineSpec& engine, const Slo& slo,
-               bool keep_details) {
+               bool keep_details, const OnArrivals& on_arrivals) {
   Simulator simulator(trace, config, step_time);
+  simulator.watch(on_arrivals);
   pin_and_run(simulator, engine.pins);
   simulator.metrics().fill(out.result, slo, config.scheduler.block_size, keep_details);
   out.result.event_log_hash = simulator.log().hash();
@@ -125,7 +126,7 @@ Cause miss_of(const ConfigResult& result, const Slo& slo) {
 }
 
 ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo,
-                    ReplayDetail detail, const Spared& spared) {
+                    ReplayDetail detail, const Spared& spared, const OnArrivals& on_arrivals) {
   ReplayOutput out;
   ConfigResult& result = out.result;
   result.max_loras = point.max_loras;
@@ -147,9 +148,9 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   if (spared.half_time) times = &half_time;
   const bool keep_details = detail != ReplayDetail::metrics;
   if (engine.fleet) {
-    run_fleet(out, trace, config, *times, engine, slo, keep_details);
+    run_fleet(out, trace, config, *times, engine, slo, keep_details, on_arrivals);
   } else {
-    run_alone(out, trace, config, *times, engine, slo, keep_details);
+    run_alone(out, trace, config, *times, engine, slo, keep_details, on_arrivals);
   }
   fill_cost(result, engine);
   result.meets_slo = meets_slo(result, slo);

@@ -54,6 +54,8 @@ struct ReplayOutput {
   std::vector<std::vector<Decision>> replica_decisions;  ///< in their place, of a fleet
 };
 
+using OnArrivals = std::function<void(int64_t num_arrived)>;
+
 enum class ReplayDetail : uint8_t { metrics, details, decisions };
 
 /// What a replay does without, to see what it costs. Memory stays as the point has it.
@@ -67,8 +69,10 @@ struct Spared {
 
 /// Replays the trace on one configuration. One that does not fit in memory is a result with
 /// `feasible` = false whose `problem` says what is short. Thread-safe: shares nothing.
+/// Calls `on_arrivals` once every 4,096 requests with how many have arrived.
 ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo,
-                    ReplayDetail detail = ReplayDetail::metrics, const Spared& spared = {});
+                    ReplayDetail detail = ReplayDetail::metrics, const Spared& spared = {},
+                    const OnArrivals& on_arrivals = {});
 
 /// Whether the replay would meet the SLO; it ends as soon as it cannot.
 bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo);

@@ -12,7 +12,7 @@ namespace loratory::sim {
 /// where decisions are kept, those of each replica with the trace's request numbers.
 void run_fleet(ReplayOutput& out, const Trace& trace, const SimulationConfig& config,
                const StepTimeModel& step_time, const EngineSpec& engine, const Slo& slo,
-               bool keep_details);
+               bool keep_details, const OnArrivals& on_arrivals);
 
 /// What the fleet of a result costs: replicas x tp GPUs, for as long as the replay took.
 void fill_cost(ConfigResult& result, const EngineSpec& engine);

@@ -11,7 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "reference/base/check.hpp"
@@ -21,13 +24,23 @@ namespace loratory::sim {
 namespace {
 
 constexpr size_t kChunkBytes = 1 << 16;
+constexpr std::chrono::seconds kPipePatience{1};  // for a writer that starts together with us
+constexpr std::chrono::milliseconds kPipePoll{10};
 constexpr const char* kReadableRemedy = "name a readable file, or - for stdin";
 
 class FileSource final : public ByteSource {
  public:
   explicit FileSource(const std::string& path) : path_(path) {
-    fd_ = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (path == "-") {
+      fd_ = STDIN_FILENO;
+      return;
+    }
+    // To open a named pipe may wait for its writer for ever, unless it is opened so.
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) fail("cannot be opened");
+    struct stat status {};
+    if (::fstat(fd_, &status) == 0 && S_ISFIFO(status.st_mode)) wait_for_writer();
+    ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
   }
   ~FileSource() override {
     if (fd_ > STDERR_FILENO) ::close(fd_);
@@ -41,6 +54,10 @@ class FileSource final : public ByteSource {
   FileSource& operator=(const FileSource&) = delete;
 
   size_t read(char* out, size_t capacity) override {
+    if (std::exchange(has_first_, false)) {
+      *out = first_;
+      return 1;
+    }
     for (;;) {
       const ssize_t count = ::read(fd_, out, capacity);
       if (count >= 0) return size_t(count);
@@ -49,11 +66,29 @@ class FileSource final : public ByteSource {
   }
 
  private:
+  // A pipe without a writer is at its end (0), one whose writer has written nothing yet is not
+  // (EAGAIN); a byte that comes is kept for read().
+  void wait_for_writer() {
+    const auto give_up = std::chrono::steady_clock::now() + kPipePatience;
+    for (;;) {
+      const ssize_t count = ::read(fd_, &first_, 1);
+      has_first_ = count == 1;
+      if (count != 0) return;
+      if (std::chrono::steady_clock::now() > give_up) {
+        throw InputError(path_, "is a pipe that nobody writes to",
+                         "start its writer first, or name a file");
+      }
+      std::this_thread::sleep_for(kPipePoll);
+    }
+  }
+
   [[noreturn]] void fail(const char* what) const {
     throw InputError(path_, std::string(what) + ": " + std::strerror(errno), kReadableRemedy);
   }
   std::string path_;
   int fd_ = -1;
+  char first_ = 0;
+  bool has_first_ = false;
 };
 
 class MemorySource final : public ByteSource {

@@ -21,7 +21,8 @@ class ByteSource {
   virtual uint64_t total_bytes() const { return 0; }
 };
 
-/// The file at `path`, "-" = stdin.
+/// The file at `path`, "-" = stdin. A named pipe that has no writer within a second throws
+/// InputError.
 std::unique_ptr<ByteSource> open_file(const std::string& path);
 
 /// Bytes that outlive the source.

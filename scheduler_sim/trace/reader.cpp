@@ -19,12 +19,33 @@ namespace {
 
 constexpr size_t kHeadBytes = 1 << 20;  // a server logs much before its first request
 
+// Says after each chunk how far `raw` was read.
+class WatchedSource final : public ByteSource {
+ public:
+  WatchedSource(ChecksummedSource& raw, const ReadOptions& options, const Trace& trace)
+      : raw_(raw), options_(options), trace_(trace), total_bytes_(raw.total_bytes()) {}
+  size_t read(char* out, size_t capacity) override {
+    const size_t count = raw_.read(out, capacity);
+    if (options_.on_progress) {
+      options_.on_progress(raw_.bytes_read(), total_bytes_, trace_.requests.size());
+    }
+    return count;
+  }
+
+ private:
+  ChecksummedSource& raw_;
+  const ReadOptions& options_;
+  const Trace& trace_;
+  const uint64_t total_bytes_;
+};
+
 class TraceReading {
  public:
   TraceReading(std::unique_ptr<ByteSource> raw, std::string_view name, const ReadOptions& options)
       : options_(options),
         raw_(std::move(raw)),
-        unpacked_(decompressed(raw_, std::string(name))),
+        watched_(raw_, options, trace_),
+        unpacked_(decompressed(watched_, std::string(name))),
         text_(utf8_text(*unpacked_, std::string(name))) {
     trace_.source = name;
   }
@@ -186,9 +207,10 @@ class TraceReading {
   }
 
   const ReadOptions& options_;
-  ChecksummedSource raw_;
-  std::unique_ptr<ByteSource> unpacked_, peeked_, text_;
   Trace trace_;
+  ChecksummedSource raw_;
+  WatchedSource watched_;
+  std::unique_ptr<ByteSource> unpacked_, peeked_, text_;
   size_t next_estimate_ = 1 << 16;
 };
 

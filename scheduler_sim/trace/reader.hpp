@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,9 @@ struct ReadOptions {
   /// Lengths of the requests of a log that does not tell them; 0 = such a request is a bad row.
   uint32_t default_prompt_tokens = 0;
   uint32_t default_output_tokens = 0;
+  /// Called after each chunk of the file (64 KiB or more) with how much of it was read, both as it
+  /// lies on the disk, compressed or not. bytes = 0: the size is unknown, as of a pipe.
+  std::function<void(uint64_t bytes_read, uint64_t bytes, uint64_t num_rows)> on_progress;
 };
 
 /// Reads a whole request trace: plain, gzip or zstd by content; "-" is stdin.

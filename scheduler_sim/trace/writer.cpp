@@ -62,12 +62,15 @@ void append_request(Buffer& row, const Trace& trace, size_t index) {
 
 }  // namespace
 
-void write_native(std::ostream& out, const Trace& trace) {
+void write_native(std::ostream& out, const Trace& trace,
+                  const std::function<void(uint64_t)>& on_rows) {
+  constexpr size_t kRowsPerCall = 4096;
   Buffer row;
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     row.clear();
     append_request(row, trace, i);
     out.write(row.data(), static_cast<std::streamsize>(row.size()));
+    if (on_rows && (i + 1) % kRowsPerCall == 0) on_rows(i + 1);
   }
 }
 

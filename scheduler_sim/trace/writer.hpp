@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <ostream>
 
 #include "scheduler_sim/trace/trace.hpp"
@@ -10,6 +12,8 @@ namespace loratory::sim {
 /// reading them gives the same requests, adapters and content again, provided that every adapter
 /// and its rank are used by some request and adapters stand in order of first use, as every
 /// reader and generator leaves them. Same trace, same bytes.
-void write_native(std::ostream& out, const Trace& trace);
+/// Calls `on_rows` with the number of rows written, once every 4,096.
+void write_native(std::ostream& out, const Trace& trace,
+                  const std::function<void(uint64_t)>& on_rows = {});
 
 }  // namespace loratory::sim

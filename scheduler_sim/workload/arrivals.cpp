@@ -116,8 +116,10 @@ ArrivalLaw parse_arrival_law(std::string_view text, std::string_view place) {
   const auto parts = split(text, ':');
   const bool is_gamma = parts[0] == "gamma" && parts.size() == 3;
   if (!is_gamma && !(parts[0] == "poisson" && parts.size() == 2)) {
-    throw InputError(place, fmt::format("unknown law of arrivals {}", shown(text)),
-                     "give poisson:RATE, gamma:RATE:CV or trace:FILE");
+    static const std::vector<std::string> kLaws = {"poisson", "gamma", "trace"};
+    throw InputError(
+        place, fmt::format("unknown law of arrivals {}", shown(text)),
+        did_you_mean_other(parts[0], kLaws, "give poisson:RATE, gamma:RATE:CV or trace:FILE"));
   }
   ArrivalLaw law;
   law.rate_rps = parse_number(parts[1], "rate", place);

@@ -158,6 +158,7 @@ std::vector<AdapterRates> parse_adapter_rates(std::string_view text, std::string
 }
 
 Trace generate(const GenerateOptions& options) {
+  constexpr size_t kRequestsPerCall = 4096;
   check_rate_scale(options.rate_scale);
   const AdaptersAndArrivals made = make_arrivals(options);
   Trace trace;
@@ -170,6 +171,9 @@ Trace generate(const GenerateOptions& options) {
         drawn_times ? made.arrivals[i].time_ns / 1000 * 1000 : made.arrivals[i].time_ns;
     request.adapter = made.adapters.empty() ? kBaseModel : made.arrivals[i].adapter;
     lengths.set_lengths(request, i);
+    if (options.on_progress && (i + 1) % kRequestsPerCall == 0) {
+      options.on_progress(i + 1, made.arrivals.size());
+    }
   }
   set_adapters(trace, made.adapters);
   const SessionOptions& sessions = options.sessions;

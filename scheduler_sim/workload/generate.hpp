@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct GenerateOptions {
   bool lengths_in_order = false;        ///< row i mod size for request i; otherwise a row at random
 
   SessionOptions sessions;  ///< with more than one turn, prompt_tokens is one message
+
+  /// Called once every 4,096 requests whose lengths are drawn, of `total`; arrivals come before.
+  std::function<void(uint64_t done, uint64_t total)> on_progress;
 };
 
 /// A trace made from laws. The same options give the same bytes on any machine; `source` and

@@ -110,7 +110,9 @@ LengthLaw parse_length_law(std::string_view text, std::string_view place) {
     if (name == "lognormal") return parse_lognormal(values, place);
     if (name == "histogram") return read_histogram(std::string(values));
   }
-  throw InputError(place, fmt::format("unknown law of lengths {}", shown(text)), kForms);
+  static const std::vector<std::string> kLaws = {"constant", "lognormal", "histogram"};
+  throw InputError(place, fmt::format("unknown law of lengths {}", shown(text)),
+                   did_you_mean_other(name, kLaws, kForms));
 }
 
 }  // namespace loratory::sim

@@ -2,6 +2,7 @@
 // what is wrong, exit code 2, no file, and soon. No assertion, no bad_alloc, no silence.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <set>
 #include <string>
@@ -32,6 +33,8 @@ class Hostile : public ProgramTest {
     write("typo.toml", "max-lora = 1\n");
     write("nan.toml", "drain-factor = nan\n");
     write("open.toml", "pin = [\"a\"\n");
+    write("weights.safetensors", std::string(4096, '\0'));
+    ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
     write("nul.toml", "profile = \"a\\u0000b\"\n");
     for (const char* name : {"out.txt", "err.txt"}) write(name, "");
     before_ = files();
@@ -112,15 +115,19 @@ const std::vector<std::string> kBadReplays = {
     "--disk-workers 1 --disk-sharing own", "--rate-scale 0", "--rate-scale 1e-300",
     "--slo-percentile 101", "--slo-ttft-ms -0.5",
     "--slo-ttft-ms 0 --slo-tpot-ms 0 --slo-percentile 90", "--kv-blocks 9 --reserve-gib 1",
-    "--kv-blocks 4294967296", "--seed 18446744073709551616", "--pack=maybe", "--pin ''",
+    "--kv-blocks 4294967296", "--kv-blocks 16777217", "--seed 18446744073709551616",
+    "--pack=maybe", "--pin ''",
     "--pin a,", "--pin c", "--pin a,a", "--pin a --pin a", "--pin a,b --max-loras 2",
     "--load-mode later", "--policy sjf", "--prefix-cache on", "--lora-dtype int4",
     "--gpu-eviction mru", "--cpu-eviction fifo", "--lora-graphs none", "--disk-sharing both",
     "--model Llama-3.1-8", "--model ''", "--model /", "--model /dev/null", "--model a.jsonl",
+    "--model ./weights.safetensors", "--model pipe", "--model ./pipe", "--model /dev/zero",
+    "--model .", "--profile pipe", "--profile .", "--config pipe", "--config .",
     "--gpu H101", "--gpu ''", "--gpu ,", "--gpu mem", "--gpu mem=80GiB",
     "--gpu mem=nan,bw=1TB/s,flops=1T", "--gpu H100-80,mem=inf", "--gpu H100-80,mem=900TB",
     "--gpu H100-80,flops=1e-300", "--gpu H100-80,bw=0", "--gpu H100-80,x=1",
-    "--target-modules ''", "--target-modules qkv", "--profile none", "--profile a.jsonl",
+    "--target-modules ''", "--target-modules q_prj", "--target-modules qkv",
+    "--profile none", "--profile a.jsonl",
     "--profile /dev/zero", "--format jsn", "--format mooncake", "--block-tokens 16",
     "--adapters 0", "--adapters 4", "--adapters 2000000", "--replace-adapters", "--ranks 8",
     "--ranks 8,,16", "--ranks 65537", "--popularity zipf:1", "--popularity zipf",
@@ -184,6 +191,10 @@ TEST_F(Hostile, Traces) {
                                   "info none",
                                   "info .",
                                   "info /dev/null",
+                                  "info /dev/zero",
+                                  "info /dev/zero --format native --skip-bad-rows",
+                                  "convert /dev/zero x",
+                                  "convert . x",
                                   "info a.jsonl --reuse 1,x",
                                   "info a.jsonl --reuse 5",
                                   "info blocks.jsonl --reuse ''",
@@ -197,6 +208,10 @@ TEST_F(Hostile, Traces) {
                                   "convert a.jsonl none/x",
                                   "convert none x",
                                   "convert a.jsonl ''"});
+}
+
+TEST_F(Hostile, TracesThatAreNoFiles) {
+  expect_one_line_each("replay --json r --trace ", {"/dev/zero", ".", "pipe", "/dev/null"});
 }
 
 TEST_F(Hostile, Generators) {
@@ -235,6 +250,25 @@ TEST_F(Hostile, Generators) {
                        {"--adapter-rates 1", "--adapter-rates 1:0", "--adapter-rates nan:3",
                         "--adapter-rates 1:1.5", "--adapter-rates 1:3,", "--adapter-rates 0:3",
                         "--adapter-rates 1:3 --per-adapter --adapters 3"});
+}
+
+TEST_F(Hostile, SlipsInALawOrAModuleGetTheNearestName) {
+  const std::string generate = "trace generate --out r --requests 5 --arrivals ";
+  const std::vector<std::pair<std::string, std::string>> slips = {
+      {generate + "poison:1", "did you mean 'poisson'?"},
+      {generate + "gama:1:2", "did you mean 'gamma'?"},
+      {generate + "trcae:x", "did you mean 'trace'?"},
+      {generate + "gamma:1", "give poisson:RATE, gamma:RATE:CV or trace:FILE"},
+      {generate + "poisson:1 --prompt-tokens lognorml:5:4", "did you mean 'lognormal'?"},
+      {generate + "poisson:1 --output-tokens constnat:5", "did you mean 'constant'?"},
+      {generate + "poisson:1 --output-tokens constant",
+       "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE"},
+      {"replay --trace a.jsonl --target-modules q_proj,v_prj", "did you mean 'v_proj'?"},
+      {"replay --trace a.jsonl --target-modules all-liner", "did you mean 'all-linear'?"}};
+  for (const auto& [arguments, end] : slips) {
+    expect_one_line(arguments);
+    EXPECT_TRUE(loratory(arguments).err.ends_with("; " + end + "\n")) << content("err.txt");
+  }
 }
 
 TEST_F(Hostile, Programs) {

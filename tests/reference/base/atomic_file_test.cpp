@@ -1,13 +1,36 @@
 #include "reference/base/atomic_file.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdarg>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
+
+namespace {
+bool has_anonymous_files = true;
+}
+
+// In place of the C library's, to stand in for a file system without O_TMPFILE.
+extern "C" int open(const char* path, int flags, ...) {
+  if (!has_anonymous_files && (flags & O_TMPFILE) == O_TMPFILE) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  std::va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  return int(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
 
 namespace loratory {
 namespace {
@@ -54,6 +77,51 @@ TEST_F(AtomicFileTest, ReplacesTheFileBehindALink) {
   file.commit();
   EXPECT_TRUE(fs::is_symlink(path("link")));
   EXPECT_EQ(read_file(path("target")), "new");
+}
+
+class NamedTemporaryTest : public AtomicFileTest {
+ protected:
+  void SetUp() override {
+    AtomicFileTest::SetUp();
+    has_anonymous_files = false;
+  }
+  void TearDown() override {
+    has_anonymous_files = true;
+    AtomicFileTest::TearDown();
+  }
+};
+
+TEST_F(NamedTemporaryTest, IsRenamedByCommit) {
+  AtomicFile file(path("a.txt"));
+  EXPECT_EQ(num_files(), 1);
+  EXPECT_FALSE(fs::exists(path("a.txt")));
+  file.stream() << "new";
+  file.commit();
+  EXPECT_EQ(read_file(path("a.txt")), "new");
+  EXPECT_EQ(num_files(), 1);
+}
+
+TEST_F(NamedTemporaryTest, GoesWithAFileThatIsNotCommitted) {
+  std::ofstream(path("a.txt")) << "old";
+  {
+    AtomicFile file(path("a.txt"));
+    EXPECT_EQ(num_files(), 2);
+  }
+  EXPECT_EQ(read_file(path("a.txt")), "old");
+  EXPECT_EQ(num_files(), 1);
+}
+
+TEST_F(NamedTemporaryTest, GoesWhenTheProcessIsAboutToEnd) {
+  std::ofstream(path("a.txt")) << "old";
+  const auto die = [&] {  // in a child of its own: no file can be opened after it
+    AtomicFile a(path("a.txt")), b(path("b.txt"));
+    if (num_files() != 3) std::_Exit(1);
+    abandon_files();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(die(), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(read_file(path("a.txt")), "old");
+  EXPECT_EQ(num_files(), 1);
 }
 
 TEST_F(AtomicFileTest, LeavesADeviceADevice) {
