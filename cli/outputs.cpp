@@ -1,10 +1,13 @@
 #include "cli/outputs.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include "cli/config_file.hpp"
 #include "cli/flags.hpp"
 #include "reference/base/check.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/html.hpp"
 #include "scheduler_sim/report/json.hpp"
@@ -62,6 +65,18 @@ void open_outputs(OutputFiles& files, const OutputOptions& options) {
   files.open("--perfetto", options.perfetto);
   files.open("--prom", options.prometheus);
 }
+
+namespace {
+
+void say_what_was_drawn(const OutputFiles& files, const sim::PerfettoExtent& extent) {
+  if (extent.is_complete()) return;
+  fmt::print(files.table(), "--perfetto draws the first {} of {} requests, {} of {} slot spans\n",
+             format_count(int64_t(extent.requests)), format_count(int64_t(extent.all_requests)),
+             format_count(int64_t(extent.slot_spans)),
+             format_count(int64_t(extent.all_slot_spans)));
+}
+
+}  // namespace
 
 void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace) {
   const sim::ConfigResult& row = detailed_row(result);

@@ -14,6 +14,7 @@
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
+#include "cli/settings.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
@@ -100,7 +101,9 @@ void run(const CLI::App& command, const ReplayOptions& options) {
   result.is_replay = true;
   result.provenance = provenance();
   result.provenance.seed = options.workload.seed;
-  result.provenance.inputs = {{trace.source, trace.checksum, trace.format}};
+  result.provenance.settings = settings_of(command, options.system, engine);
+  result.provenance.inputs =
+      inputs_of(trace, input_files(command, options.workload, options.system));
   result.workload = sim::summarize_workload(trace, engine);
   result.workload.adapters = describe_adapters(trace, options.workload);
   result.workload.cost_model = describe_cost_model(options.system);
@@ -129,7 +132,8 @@ void add_replay(CLI::App& app) {
              "Number of KV blocks, regardless of memory; 0 = what memory leaves");
   command.add_flag("--stepwise", options->stepwise,
                    "Run every step one by one (same event log, slower)");
-  command.add_option("--event-log", options->event_log, "Write every decision as a line of text");
+  command.add_option("--event-log", options->event_log, "Write every decision as a line of text")
+      ->group("Outputs");
   add_slo_options(command, options->slo);
   add_fleet_options(command, options->fleet);
   add_system_options(command, options->system);

@@ -15,6 +15,7 @@
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
+#include "cli/settings.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
 #include "cli/workload_options.hpp"
@@ -155,7 +156,9 @@ void run(const CLI::App& command, const SizeOptions& options) {
   }
   result.provenance = provenance();
   result.provenance.seed = options.workload.seed;
-  result.provenance.inputs = {{trace.source, trace.checksum, trace.format}};
+  result.provenance.settings = settings_of(command, options.system, engine);
+  result.provenance.inputs =
+      inputs_of(trace, input_files(command, options.workload, options.system));
   for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
   result.workload.adapters = describe_adapters(trace, options.workload);
   result.workload.cost_model = describe_cost_model(options.system);

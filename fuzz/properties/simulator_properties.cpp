@@ -38,7 +38,10 @@ void require_equal(const LatencySummary& a, const LatencySummary& b) {
   RC_ASSERT(a.mean_ms == b.mean_ms);
   RC_ASSERT(a.p50_ms == b.p50_ms);
   RC_ASSERT(a.p90_ms == b.p90_ms);
+  RC_ASSERT(a.p95_ms == b.p95_ms);
   RC_ASSERT(a.p99_ms == b.p99_ms);
+  RC_ASSERT(a.pslo_ms == b.pslo_ms);
+  RC_ASSERT(a.std_ms == b.std_ms);
 }
 
 void require_equal_figures(const ConfigResult& a, const ConfigResult& b) {

@@ -40,6 +40,24 @@ bool meets(const Slo& slo, const Latencies& l) {
   return ttft_ok && tpot_ok;
 }
 
+// Of completed requests, each over [arrival, last token), as `vllm bench serve` counts them.
+int64_t most_concurrent(const std::vector<RequestRecord>& records) {
+  std::vector<int64_t> arrivals, ends;
+  for (const RequestRecord& r : records) {
+    if (r.outcome != RequestOutcome::completed) continue;
+    arrivals.push_back(r.arrival_ns);
+    ends.push_back(r.finish_ns);
+  }
+  std::ranges::sort(arrivals);
+  std::ranges::sort(ends);
+  size_t most = 0, ended = 0;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    while (ends[ended] <= arrivals[i]) ++ended;
+    most = std::max(most, i + 1 - ended);
+  }
+  return int64_t(most);
+}
+
 }  // namespace
 
 MetricsCollector::MetricsCollector(const Trace& trace)
@@ -240,14 +258,14 @@ void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block
   result.max_kv_blocks = max_kv_blocks_;
   if (num_steps_ > 0) result.mean_batch_seqs = double(sum_seqs_) / double(num_steps_);
   if (end_ns_ > 0) result.gpu_busy_fraction = double(busy_ns_) / double(end_ns_);
-  result.itl = {itl_.mean_ns() * kMs, itl_.quantile_ns(0.5) * kMs, itl_.quantile_ns(0.9) * kMs,
-                itl_.quantile_ns(0.99) * kMs};
+  result.itl = itl_.summary_ms(slo.percentile);
   fill_latencies(result, slo, keep_details);
   fill_adapters(result);
   fill_waits(result, slo);
   fill_prefix(result, block_size);
   if (!keep_details) return;
   for (uint32_t slot = 0; slot < open_slots_.size(); ++slot) close_slot(slot, end_ns_);
+  result.itl_counts = itl_.counts();
   result.slot_spans = std::move(slot_spans_);
   result.timeline = std::move(timeline_);
   result.requests = std::move(records_);
@@ -255,14 +273,14 @@ void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block
 
 void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details) {
   std::vector<double> ttft, tpot, e2el, queue;
-  int64_t good = 0, prompt_tokens = 0, output_tokens = 0;
+  int64_t good = 0;
   for (const RequestRecord& r : records_) {
     result.cancelled += r.outcome == RequestOutcome::cancelled;
     result.failed += r.outcome == RequestOutcome::failed || r.outcome == RequestOutcome::rejected;
     if (r.outcome != RequestOutcome::completed) continue;
     ++result.completed;
-    prompt_tokens += r.prompt_tokens;
-    output_tokens += r.output_tokens;
+    result.total_input_tokens += r.prompt_tokens;
+    result.total_output_tokens += r.output_tokens;
     const Latencies l = latencies_of(r);
     if (l.has_first_token) ttft.push_back(l.ttft_ms);
     if (l.has_tpot) tpot.push_back(l.tpot_ms);
@@ -270,19 +288,22 @@ void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool
     queue.push_back(l.queue_ms);
     good += meets(slo, l);
   }
-  result.ttft = summarize_ms(ttft);
-  result.tpot = summarize_ms(tpot);
-  result.e2el = summarize_ms(e2el);
-  result.queue = summarize_ms(queue);
+  result.ttft = summarize_ms(ttft, slo.percentile);
+  result.tpot = summarize_ms(tpot, slo.percentile);
+  result.e2el = summarize_ms(e2el, slo.percentile);
+  result.queue = summarize_ms(queue, slo.percentile);
+  result.slo_ttft_ms = result.ttft.pslo_ms;
+  result.slo_tpot_ms = result.tpot.pslo_ms;
+  result.max_concurrent_requests = most_concurrent(records_);
   if (result.num_requests > 0) result.slo_attainment = double(good) / double(result.num_requests);
   if (result.duration_s > 0) {
     result.request_throughput = double(result.completed) / result.duration_s;
     result.request_goodput = double(good) / result.duration_s;
-    result.output_throughput = double(output_tokens) / result.duration_s;
-    result.total_token_throughput = double(prompt_tokens + output_tokens) / result.duration_s;
+    const auto output_tokens = double(result.total_output_tokens);
+    result.output_throughput = output_tokens / result.duration_s;
+    result.total_token_throughput =
+        (double(result.total_input_tokens) + output_tokens) / result.duration_s;
   }
-  result.slo_ttft_ms = quantile(ttft, slo.percentile / 100);
-  result.slo_tpot_ms = quantile(tpot, slo.percentile / 100);
   if (keep_details) result.ttft_cdf_ms = cdf(ttft), result.tpot_cdf_ms = cdf(tpot);
 }
 

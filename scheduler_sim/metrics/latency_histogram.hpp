@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "scheduler_sim/metrics/results.hpp"
+
 namespace loratory::sim {
 
 /// Counts of durations in buckets of relative width 2^-10, for streams too long to keep (every gap
@@ -17,17 +19,25 @@ class LatencyHistogram {
     counts_[i] += count;
     total_ += count;
     sum_ns_ += ns * count;
+    sum_squares_ += __int128{ns} * ns * count;
   }
   void add(const LatencyHistogram& other) {
     counts_.resize(std::max(counts_.size(), other.counts_.size()), 0);
     for (size_t i = 0; i < other.counts_.size(); ++i) counts_[i] += other.counts_[i];
     total_ += other.total_;
     sum_ns_ += other.sum_ns_;
+    sum_squares_ += other.sum_squares_;
   }
   int64_t total() const { return total_; }
   double mean_ns() const { return total_ == 0 ? 0 : double(sum_ns_) / double(total_); }
+  /// Standard deviation of the population, exact but for the last rounding.
+  double std_ns() const;
   /// The value below which a share `q` of the counts lies; 0 if empty.
   double quantile_ns(double q) const;
+  /// Mean, percentiles (also that of the SLO, in percent) and deviation, in milliseconds.
+  LatencySummary summary_ms(double slo_percentile) const;
+  /// The buckets that are not empty, ascending, with their midpoints.
+  std::vector<DurationCount> counts() const;
 
  private:
   static constexpr int kBits = 10;
@@ -36,9 +46,11 @@ class LatencyHistogram {
     return (size_t(shift) << kBits) + size_t(v >> shift);
   }
 
+  static double midpoint_ns(size_t i);
+
   std::vector<int64_t> counts_;
   int64_t total_ = 0;
-  __int128 sum_ns_ = 0;
+  __int128 sum_ns_ = 0, sum_squares_ = 0;
 };
 
 }  // namespace loratory::sim

@@ -9,6 +9,13 @@ namespace {
 
 double between(double low, double high, double fraction) { return low + (high - low) * fraction; }
 
+// In two passes, as numpy.std.
+double deviation(const std::vector<double>& values, double mean) {
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / double(values.size()));
+}
+
 }  // namespace
 
 double quantile(std::vector<double>& values, double q) {
@@ -22,13 +29,16 @@ double quantile(std::vector<double>& values, double q) {
   return between(low, *std::min_element(at + 1, values.end()), place - double(index));
 }
 
-LatencySummary summarize_ms(std::vector<double>& values) {
+LatencySummary summarize_ms(std::vector<double>& values, double slo_percentile) {
   if (values.empty()) return {};
   LatencySummary s;
   s.mean_ms = std::accumulate(values.begin(), values.end(), 0.0) / double(values.size());
+  s.std_ms = deviation(values, s.mean_ms);
   s.p50_ms = quantile(values, 0.50);
   s.p90_ms = quantile(values, 0.90);
+  s.p95_ms = quantile(values, 0.95);
   s.p99_ms = quantile(values, 0.99);
+  s.pslo_ms = quantile(values, slo_percentile / 100);
   return s;
 }
 

@@ -10,8 +10,9 @@ namespace loratory::sim {
 /// Reorders `values`; 0 if empty. O(n).
 double quantile(std::vector<double>& values, double q);
 
-/// Mean and percentiles of values in milliseconds. Reorders them.
-LatencySummary summarize_ms(std::vector<double>& values);
+/// Mean, percentiles (also that of the SLO, in percent) and standard deviation of values in
+/// milliseconds. Reorders them.
+LatencySummary summarize_ms(std::vector<double>& values, double slo_percentile);
 
 /// 101 quantiles, 0 % .. 100 %; empty if there are no values. Sorts.
 std::vector<double> cdf(std::vector<double>& values);

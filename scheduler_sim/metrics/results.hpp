@@ -11,7 +11,15 @@ namespace loratory::sim {
 
 /// Milliseconds. Percentiles by linear interpolation between order statistics.
 struct LatencySummary {
-  double mean_ms = 0, p50_ms = 0, p90_ms = 0, p99_ms = 0;
+  double mean_ms = 0, p50_ms = 0, p90_ms = 0, p95_ms = 0, p99_ms = 0;
+  double pslo_ms = 0;  ///< at the percentile that the SLO is judged on
+  double std_ms = 0;   ///< of the population (numpy's default, ddof 0)
+};
+
+/// So many durations of about `ns`.
+struct DurationCount {
+  double ns = 0;
+  int64_t count = 0;
 };
 
 /// Where a request's adapter was when the request arrived. Names in requests.csv: report/csv.cpp.
@@ -112,15 +120,18 @@ struct ConfigResult {
   int64_t cancelled = 0;
   int64_t failed = 0;
   double duration_s = 0;
-  double request_throughput = 0;      ///< completed requests / s
-  double total_token_throughput = 0;  ///< prompt + output tokens of completed requests / s
-  double output_throughput = 0;       ///< output tokens / s
-  double request_goodput = 0;         ///< completed requests that meet every SLO / s
-  double slo_attainment = 0;          ///< fraction of all requests that meet every SLO
+  int64_t total_input_tokens = 0;       ///< prompt tokens of completed requests
+  int64_t total_output_tokens = 0;      ///< output tokens of completed requests
+  int64_t max_concurrent_requests = 0;  ///< most completed requests between arrival and last token
+  double request_throughput = 0;        ///< completed requests / s
+  double total_token_throughput = 0;    ///< prompt + output tokens of completed requests / s
+  double output_throughput = 0;         ///< output tokens / s
+  double request_goodput = 0;           ///< completed requests that meet every SLO / s
+  double slo_attainment = 0;            ///< fraction of all requests that meet every SLO
 
   LatencySummary ttft, tpot, itl, e2el, queue;
 
-  double slo_ttft_ms = 0, slo_tpot_ms = 0;  ///< at the SLO's percentile
+  double slo_ttft_ms = 0, slo_tpot_ms = 0;  ///< ttft.pslo_ms and tpot.pslo_ms
 
   double adapter_gpu_hit_ratio = 0;  ///< of requests with an adapter: on the GPU at their arrival
   double adapter_cpu_hit_ratio = 0;  ///< of those not on the GPU: on the CPU
@@ -147,6 +158,7 @@ struct ConfigResult {
   /// Kept only for the configurations the report draws; empty otherwise.
   std::vector<double> ttft_cdf_ms;  ///< 101 quantiles, 0 % .. 100 %
   std::vector<double> tpot_cdf_ms;
+  std::vector<DurationCount> itl_counts;  ///< ascending; each ns is within 0.05 % of the exact one
   std::vector<TimelineSample> timeline;
   std::vector<SlotSpan> slot_spans;
   std::vector<RequestRecord> requests;

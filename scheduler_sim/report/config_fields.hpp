@@ -28,6 +28,9 @@ void visit_outcome(const ConfigResult& c, Visit& visit) {
   visit("cancelled", c.cancelled);
   visit("failed", c.failed);
   visit("duration_s", c.duration_s);
+  visit("total_input_tokens", c.total_input_tokens);
+  visit("total_output_tokens", c.total_output_tokens);
+  visit("max_concurrent_requests", c.max_concurrent_requests);
   visit("request_throughput", c.request_throughput);
   visit("total_token_throughput", c.total_token_throughput);
   visit("output_throughput", c.output_throughput);
@@ -38,9 +41,12 @@ void visit_outcome(const ConfigResult& c, Visit& visit) {
 template <class Visit>
 void visit_latency(const std::string& name, const LatencySummary& latency, Visit& visit) {
   visit(fmt::format("mean_{}_ms", name), latency.mean_ms);
+  visit(fmt::format("std_{}_ms", name), latency.std_ms);
   visit(fmt::format("p50_{}_ms", name), latency.p50_ms);
   visit(fmt::format("p90_{}_ms", name), latency.p90_ms);
+  visit(fmt::format("p95_{}_ms", name), latency.p95_ms);
   visit(fmt::format("p99_{}_ms", name), latency.p99_ms);
+  visit(fmt::format("pslo_{}_ms", name), latency.pslo_ms);
 }
 
 template <class Visit>

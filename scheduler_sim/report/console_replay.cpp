@@ -17,8 +17,14 @@ namespace {
 constexpr int kBannerWidth = 50;
 constexpr int kLabelWidth = 40;
 
+// Not among the percentiles that every banner has.
+bool is_own(double percentile) {
+  return percentile != 50 && percentile != 90 && percentile != 95 && percentile != 99;
+}
+
 class Banner {
  public:
+  explicit Banner(double slo_percentile) : slo_percentile_(slo_percentile) {}
   void section(std::string_view title, char fill) {
     const std::string spaced = title.empty() ? ""
                                              : fmt::format("{}{}{}", fill == '=' ? " " : "", title,
@@ -40,11 +46,16 @@ class Banner {
     line(fmt::format("Mean {} (ms):", name), latency.mean_ms);
     line(fmt::format("Median {} (ms):", name), latency.p50_ms);
     line(fmt::format("P90 {} (ms):", name), latency.p90_ms);
+    line(fmt::format("P95 {} (ms):", name), latency.p95_ms);
     line(fmt::format("P99 {} (ms):", name), latency.p99_ms);
+    if (is_own(slo_percentile_)) {
+      line(fmt::format("P{} {} (ms):", slo_percentile_, name), latency.pslo_ms);
+    }
   }
   std::string text() && { return std::move(text_); }
 
  private:
+  double slo_percentile_;
   std::string text_;
 };
 
@@ -88,6 +99,14 @@ void add_engine(Banner& banner, const ConfigResult& c) {
   banner.line("Longest queue:", c.max_waiting);
 }
 
+// One line each: labels and values that a terminal can show side by side.
+void add_settings(Banner& banner, const Provenance& provenance) {
+  banner.section("Flags given", '-');
+  for (const Setting& setting : provenance.settings) {
+    if (setting.is_given) banner.line(fmt::format("--{}:", setting.name), setting.value);
+  }
+}
+
 std::string infeasible(const ConfigResult& c) {
   return fmt::format("max_loras {}: {}\n", c.max_loras, printable(c.problem));
 }
@@ -98,7 +117,7 @@ std::string replay_console(const SizeResult& result) {
   LORATORY_ASSERT(result.configs.size() == 1, "a replay has one configuration");
   const ConfigResult& config = result.configs[0];
   if (!config.feasible) return infeasible(config);
-  Banner banner;
+  Banner banner(result.slo.percentile);
   banner.section("Replay Result", '=');
   add_throughput(banner, config, result.workload.num_rows_skipped);
   banner.latency("Time to First Token", "TTFT", config.ttft);
@@ -108,6 +127,7 @@ std::string replay_console(const SizeResult& result) {
   banner.latency("Queue Time", "queue", config.queue);
   add_adapters(banner, config);
   add_engine(banner, config);
+  add_settings(banner, result.provenance);
   banner.section("", '=');
   banner.line("SLO:", report::slo_sentence(result.slo));
   banner.line("Verdict:", report::verdict_text(config));

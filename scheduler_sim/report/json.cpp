@@ -21,6 +21,15 @@ Json inputs_array(const Provenance& provenance) {
   return inputs;
 }
 
+Json settings_array(const Provenance& provenance) {
+  Json settings = Json::array();
+  for (const Setting& setting : provenance.settings) {
+    settings.push_back(
+        {{"name", setting.name}, {"value", setting.value}, {"given", setting.is_given}});
+  }
+  return settings;
+}
+
 Json workload_object(const WorkloadSummary& workload) {
   Json reuse = Json::array();
   for (const auto& [distance, share] : workload.reuse_distance) reuse.push_back({distance, share});
@@ -81,24 +90,26 @@ Json cause_object(const Cause& cause) {
           {"figure", cause.figure}};
 }
 
-Json config_object(const ConfigResult& config) {
+Json config_object(const ConfigResult& config, const SizeResult& result) {
   Json object;
   visit_fields(config, [&](const auto& name, const auto& value) { object[name] = value; });
   object["cause"] = cause_object(config.cause);
   if (!config.fleet.replicas.empty()) object["replicas"] = replicas_array(config.fleet.replicas);
   if (!config.ttft_cdf_ms.empty()) object["ttft_cdf_ms"] = config.ttft_cdf_ms;
   if (!config.tpot_cdf_ms.empty()) object["tpot_cdf_ms"] = config.tpot_cdf_ms;
+  object["vllm"] = vllm_object(config, result.workload, result.slo);
   return object;
 }
 
 Json document(const SizeResult& result) {
   const Provenance& provenance = result.provenance;
-  return {{"schema", "loratory.results/1"},
+  return {{"schema", kResultsSchema},
           {"command", provenance.command},
           {"commit", provenance.commit},
           {"version", provenance.version},
           {"seed", provenance.seed},
           {"inputs", inputs_array(provenance)},
+          {"settings", settings_array(provenance)},
           {"workload", workload_object(result.workload)},
           {"slo", slo_object(result.slo)}};
 }
@@ -126,8 +137,8 @@ Json limit_object(const SizeResult& result) {
 
 Json yardsticks_object(const SizeResult& result) {
   if (!result.bounds) return nullptr;
-  return {{"base", config_object(result.bounds->base)},
-          {"resident", config_object(result.bounds->resident)}};
+  return {{"base", config_object(result.bounds->base, result)},
+          {"resident", config_object(result.bounds->resident, result)}};
 }
 
 Json remedies_array(const SizeResult& result) {
@@ -147,7 +158,7 @@ Json replay_object(const SizeResult& result) {
   Json json = document(result);
   json["configs"] = Json::array();
   for (const ConfigResult& config : result.configs) {
-    json["configs"].push_back(config_object(config));
+    json["configs"].push_back(config_object(config, result));
   }
   return json;
 }
@@ -166,14 +177,16 @@ Json sweep_object(const SizeResult& result) {
   json["remedies"] = remedies_array(result);
   json["configs"] = Json::array();
   for (size_t i = 0; i < result.configs.size(); ++i) {
-    Json config = config_object(result.configs[i]);
+    Json config = config_object(result.configs[i], result);
     add_if_known(config, "goodput_min", result.goodput_min, i);
     add_if_known(config, "goodput_max", result.goodput_max, i);
     add_if_known(config, "ttft_min_ms", result.ttft_min_ms, i);
     add_if_known(config, "ttft_max_ms", result.ttft_max_ms, i);
     json["configs"].push_back(std::move(config));
   }
-  for (const ConfigResult& fleet : result.fleets) json["fleets"].push_back(config_object(fleet));
+  for (const ConfigResult& fleet : result.fleets) {
+    json["fleets"].push_back(config_object(fleet, result));
+  }
   json["miss_ratio_curves"] = curves_array(result.miss_ratio_curves);
   return json;
 }

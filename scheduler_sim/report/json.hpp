@@ -6,7 +6,7 @@
 
 namespace loratory::sim {
 
-/// results.json, schema "loratory.results/1": the authority; every other output is a view of it.
+/// results.json, schema "loratory.results/2": the authority; every other output is a view of it.
 /// Keys are listed in docs/results.md. Doubles are printed short and read back to the same value;
 /// values that are not finite are null. Same result, same bytes.
 ///

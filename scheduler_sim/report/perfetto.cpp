@@ -65,9 +65,9 @@ void add_names(EventList& events, const ConfigResult& config) {
   }
 }
 
-void add_slots(EventList& events, const ConfigResult& config,
+void add_slots(EventList& events, std::span<const SlotSpan> spans,
                std::span<const TraceAdapter> adapters) {
-  for (const SlotSpan& span : config.slot_spans) {
+  for (const SlotSpan& span : spans) {
     events.add(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
                R"("cat":"residency","name":{},"args":{{"rank":{}}}}})",
                kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
@@ -117,23 +117,44 @@ void add_request(EventList& events, size_t id, const RequestRecord& r,
              kRequestsPid, id, micros(r.finish_ns), name);
 }
 
+void add_metadata(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
+                  const PerfettoExtent& extent) {
+  out << fmt::format(
+      "\n],\"otherData\":{{\"command\":{},\"commit\":{},\"seed\":{},\"max_loras\":{},"
+      "\"max_cpu_loras\":{},\"event_log_hash\":{},\"complete\":{},\"requests_drawn\":{},"
+      "\"requests\":{},\"slot_spans_drawn\":{},\"slot_spans\":{},\"settings\":{{",
+      json_string(provenance.command), json_string(provenance.commit), config.seed,
+      config.max_loras, config.max_cpu_loras, json_string(config.event_log_hash),
+      extent.is_complete(), extent.requests, extent.all_requests, extent.slot_spans,
+      extent.all_slot_spans);
+  const char* comma = "";
+  for (const Setting& setting : provenance.settings) {
+    out << comma << json_string(setting.name) << ':' << json_string(setting.value);
+    comma = ",";
+  }
+  out << "}}}\n";
+}
+
 }  // namespace
 
-void write_perfetto(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
-                    std::span<const TraceAdapter> adapters) {
+PerfettoExtent write_perfetto(std::ostream& out, const ConfigResult& config,
+                              const Provenance& provenance, std::span<const TraceAdapter> adapters,
+                              PerfettoLimits limits) {
+  const PerfettoExtent extent = {
+      .requests = std::min(limits.requests, config.requests.size()),
+      .all_requests = config.requests.size(),
+      .slot_spans = std::min(limits.slot_spans, config.slot_spans.size()),
+      .all_slot_spans = config.slot_spans.size()};
   out << R"({"displayTimeUnit":"ms","traceEvents":[)";
   EventList events(out);
   add_names(events, config);
-  add_slots(events, config, adapters);
+  add_slots(events, std::span(config.slot_spans).first(extent.slot_spans), adapters);
   add_counters(events, config);
-  for (size_t id = 0; id < config.requests.size(); ++id) {
+  for (size_t id = 0; id < extent.requests; ++id) {
     add_request(events, id, config.requests[id], adapters);
   }
-  out << fmt::format(
-      "\n],\"otherData\":{{\"command\":{},\"commit\":{},\"seed\":{},\"max_loras\":{},"
-      "\"max_cpu_loras\":{},\"event_log_hash\":{}}}}}\n",
-      json_string(provenance.command), json_string(provenance.commit), config.seed,
-      config.max_loras, config.max_cpu_loras, json_string(config.event_log_hash));
+  add_metadata(out, config, provenance, extent);
+  return extent;
 }
 
 }  // namespace loratory::sim

@@ -17,8 +17,22 @@ namespace loratory::sim {
 /// - process "requests": an async track for each request that ended, with queued, prefill (first
 ///   scheduled to first token) and decode; its args hold tokens, cached tokens and preemptions.
 ///
-/// Draws what the result kept: slot_spans, timeline and requests. Cost O(their number).
-void write_perfetto(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
-                    std::span<const TraceAdapter> adapters);
+/// Draws what the result kept: slot_spans, timeline and requests, the first of each up to `limits`;
+/// "otherData" of the file says how many of how many. Cost O(their number).
+struct PerfettoLimits {
+  size_t requests = 20'000;     ///< at most 8 events each, about 150 bytes an event
+  size_t slot_spans = 100'000;  ///< one event each
+};
+
+/// What was drawn, of how much.
+struct PerfettoExtent {
+  size_t requests = 0, all_requests = 0;
+  size_t slot_spans = 0, all_slot_spans = 0;
+  bool is_complete() const { return requests == all_requests && slot_spans == all_slot_spans; }
+};
+
+PerfettoExtent write_perfetto(std::ostream& out, const ConfigResult& config,
+                              const Provenance& provenance, std::span<const TraceAdapter> adapters,
+                              PerfettoLimits limits = {});
 
 }  // namespace loratory::sim

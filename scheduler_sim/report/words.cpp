@@ -54,8 +54,20 @@ std::vector<Fact> workload_facts(const SizeResult& result) {
                    ? fmt::format("{} and {} more", result.provenance.seed, result.num_seeds - 1)
                    : fmt::format("{}", result.provenance.seed)},
   };
+  const std::string given = given_settings(result.provenance);
+  if (!given.empty()) facts.push_back({"flags", given});
   for (const std::string& note : w.notes) facts.push_back({"note", note});
   return facts;
+}
+
+std::string given_settings(const Provenance& provenance) {
+  std::string text;
+  for (const Setting& setting : provenance.settings) {
+    if (!setting.is_given || setting.name == "trace" || setting.value == "false") continue;
+    text += fmt::format("{}--{}", text.empty() ? "" : " ", setting.name);
+    if (setting.value != "true") text += " " + setting.value;
+  }
+  return text;
 }
 
 std::string headline(const SizeResult& result) {

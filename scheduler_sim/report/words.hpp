@@ -13,8 +13,11 @@ struct Fact {
   std::string value;
 };
 
-/// Trace, workload, adapters, system, SLO, seeds: what was asked.
+/// Trace, workload, adapters, system, SLO, seeds, flags that were given: what was asked.
 std::vector<Fact> workload_facts(const SizeResult& result);
+
+/// "--tp 2 --max-num-seqs 64": the flags that were given, without the trace; empty if none.
+std::string given_settings(const Provenance& provenance);
 
 /// "Set --max-loras 16 --max-cpu-loras 256" or that no configuration meets the SLOs.
 std::string headline(const SizeResult& result);

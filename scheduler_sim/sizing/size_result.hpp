@@ -11,6 +11,13 @@
 
 namespace loratory::sim {
 
+/// A flag and what it was, whether it came from the command line, from --config or from nowhere.
+struct Setting {
+  std::string name;   ///< without dashes: "max-num-seqs"
+  std::string value;  ///< as it would stand on the command line; "true" or "false" of a switch
+  bool is_given = false;
+};
+
 /// Who ran what: printed in every output.
 struct Provenance {
   std::string command;
@@ -20,7 +27,8 @@ struct Provenance {
   struct Input {
     std::string path, checksum, format;
   };
-  std::vector<Input> inputs;
+  std::vector<Input> inputs;      ///< the trace first
+  std::vector<Setting> settings;  ///< every flag that can change a result, in the order of --help
 };
 
 /// The workload and the system, as shown in the header of every output.

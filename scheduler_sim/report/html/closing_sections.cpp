@@ -74,11 +74,29 @@ std::string definitions_section() {
   return html + "</dl></section>\n";
 }
 
+namespace {
+
+std::string settings_table(const Provenance& provenance) {
+  if (provenance.settings.empty()) return "";
+  std::string html =
+      "<details class=\"flags-table\"><summary>Every flag of the run</summary>\n<div "
+      "class=\"scroll\"><table>"
+      "<thead><tr><th>flag</th><th>value</th><th>from</th></tr></thead><tbody>\n";
+  for (const Setting& setting : provenance.settings) {
+    html += fmt::format("<tr><td>--{}</td><td>{}</td><td>{}</td></tr>\n", html_text(setting.name),
+                        html_text(setting.value), setting.is_given ? "given" : "default");
+  }
+  return html + "</tbody></table></div></details>\n";
+}
+
+}  // namespace
+
 std::string provenance_footer(const SizeResult& result) {
   const Provenance& p = result.provenance;
   std::string html =
       fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
                   html_name(p.command), html_text(p.version), html_text(p.commit), p.seed);
+  html += settings_table(p);
   for (const auto& input : p.inputs) {
     html += fmt::format("<p>{} ({}) {}</p>\n", html_name(input.path), html_text(input.format),
                         html_text(input.checksum));

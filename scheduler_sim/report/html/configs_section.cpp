@@ -100,6 +100,43 @@ std::string notes(const SizeResult& result) {
   return html;
 }
 
+struct Latency {
+  const char* name;
+  LatencySummary ConfigResult::*summary;
+};
+
+constexpr auto kLatencies = std::to_array<Latency>({{"TTFT", &ConfigResult::ttft},
+                                                    {"TPOT", &ConfigResult::tpot},
+                                                    {"ITL", &ConfigResult::itl},
+                                                    {"E2EL", &ConfigResult::e2el},
+                                                    {"queue", &ConfigResult::queue}});
+
+std::string percentile_row(const ConfigResult& config, const Latency& latency) {
+  const LatencySummary& s = config.*latency.summary;
+  std::string html = fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td>", config.max_loras,
+                                 config.max_cpu_loras, latency.name);
+  for (const double value_ms :
+       {s.mean_ms, s.std_ms, s.p50_ms, s.p90_ms, s.p95_ms, s.p99_ms, s.pslo_ms}) {
+    html += fmt::format("<td>{}</td>", format_number(value_ms));
+  }
+  return html + "</tr>\n";
+}
+
+// All of them; the table above has those that decide.
+std::string percentiles_table(const SizeResult& result) {
+  std::string html = fmt::format(
+      "<details class=\"all-percentiles\"><summary>Every percentile, ms</summary>\n"
+      "<div class=\"scroll\"><table><thead><tr><th>max loras</th><th>max cpu</th><th>of</th>"
+      "<th>mean</th><th>std</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th>"
+      "<th>SLO's {}</th></tr></thead><tbody>\n",
+      format_percentile(result.slo.percentile));
+  for (const ConfigResult& config : result.configs) {
+    if (!config.feasible) continue;
+    for (const Latency& latency : kLatencies) html += percentile_row(config, latency);
+  }
+  return html + "</tbody></table></div></details>\n";
+}
+
 }  // namespace
 
 std::string configs_section(const SizeResult& result) {
@@ -110,7 +147,8 @@ std::string configs_section(const SizeResult& result) {
   for (size_t i = 0; i < result.configs.size(); ++i) {
     html += row(result.configs[i], int32_t(i) == result.recommended);
   }
-  return html + "</tbody></table></div>\n" + notes(result) + "</section>\n";
+  return html + "</tbody></table></div>\n" + notes(result) + percentiles_table(result) +
+         "</section>\n";
 }
 
 }  // namespace loratory::sim::report

@@ -1,8 +1,5 @@
 #include <fmt/format.h>
 
-#include <cmath>
-#include <optional>
-
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
@@ -51,26 +48,14 @@ std::string tile(const std::string& label, const std::string& value, const std::
                      label, html_text(value), html_text(note));
 }
 
-// The percentile that the SLO is judged on, when the result holds it; the CDF has whole
-// percentiles.
-std::optional<double> at_percentile(const LatencySummary& latency,
-                                    const std::vector<double>& cdf_ms, double percentile) {
-  if (percentile == 50) return latency.p50_ms;
-  if (percentile == 90) return latency.p90_ms;
-  if (percentile == 99) return latency.p99_ms;
-  const bool held = cdf_ms.size() == 101 && percentile == std::floor(percentile);
-  return held ? std::optional(cdf_ms[size_t(percentile)]) : std::nullopt;
-}
-
-std::string latency_tile(const std::string& name, const LatencySummary& latency,
-                         const std::vector<double>& cdf_ms, double limit_ms, double percentile) {
-  const auto judged_ms = at_percentile(latency, cdf_ms, percentile);
-  if (limit_ms <= 0 || !judged_ms) {
+std::string latency_tile(const std::string& name, const LatencySummary& latency, double limit_ms,
+                         double percentile) {
+  if (limit_ms <= 0) {
     return tile(fmt::format("{} p99", name), format_ms(latency.p99_ms),
                 fmt::format("median {}", format_ms(latency.p50_ms)));
   }
-  const bool good = *judged_ms <= limit_ms;
-  return tile(fmt::format("{} {}", name, format_percentile(percentile)), format_ms(*judged_ms),
+  const bool good = latency.pslo_ms <= limit_ms;
+  return tile(fmt::format("{} {}", name, format_percentile(percentile)), format_ms(latency.pslo_ms),
               fmt::format("SLO {}: {}", format_ms(limit_ms), good ? "met" : "missed"),
               good ? "good" : "bad");
 }
@@ -85,8 +70,8 @@ std::string tiles(const SizeResult& result) {
               fmt::format("{} meet the SLOs", format_percent(c.slo_attainment))) +
          tile("GPU hit ratio", format_percent(c.adapter_gpu_hit_ratio),
               fmt::format("CPU: {} of the rest", format_percent(c.adapter_cpu_hit_ratio))) +
-         latency_tile("TTFT", c.ttft, c.ttft_cdf_ms, slo.ttft_ms, slo.percentile) +
-         latency_tile("TPOT", c.tpot, c.tpot_cdf_ms, slo.tpot_ms, slo.percentile) +
+         latency_tile("TTFT", c.ttft, slo.ttft_ms, slo.percentile) +
+         latency_tile("TPOT", c.tpot, slo.tpot_ms, slo.percentile) +
          tile("Memory of the slots", format_bytes(double(c.memory.slot_bytes)),
               fmt::format("of {} usable", format_bytes(double(c.memory.hbm_bytes)))) +
          tile("KV blocks left", format_count(c.memory.kv_blocks),

@@ -15,8 +15,9 @@ namespace loratory::sim::test {
 inline constexpr int64_t kMs = 1'000'000;
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 
+/// Judged at the 99th percentile.
 inline LatencySummary latency(double mean, double p50, double p90, double p99) {
-  return {mean, p50, p90, p99};
+  return {mean, p50, p90, (p90 + p99) / 2, p99, p99, (p99 - p50) / 2};
 }
 
 /// 80 GiB card, 8B model: the law "slots + KV = constant".
@@ -98,6 +99,9 @@ inline ConfigResult small_config(int32_t max_loras) {
   c.cancelled = 1;
   c.failed = 1;
   c.duration_s = 125.5;
+  c.total_input_tokens = 217'321;
+  c.total_output_tokens = 195'604;
+  c.max_concurrent_requests = 61;
   c.request_throughput = 7.952;
   c.total_token_throughput = 3290.25;
   c.output_throughput = 1558.6;
@@ -172,7 +176,8 @@ inline SizeResult small_result() {
                   "1a2b3c4",
                   "0.1.0",
                   42,
-                  {{"prod.jsonl", "xxh3:00112233aabbccdd", "native"}}};
+                  {{"prod.jsonl", "xxh3:00112233aabbccdd", "native"}},
+                  {{"tp", "1", false}, {"max-num-seqs", "64", true}, {"pin", "a,<b>", true}}};
   r.workload.num_requests = 1000;
   r.workload.duration_s = 120;
   r.workload.request_rate = 8.333333333333334;

@@ -125,7 +125,7 @@ TEST(Html, DataIslandIsTheResult) {
   const size_t begin = page.find(open) + open.size();
   const auto json =
       nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
-  EXPECT_EQ(json["schema"], "loratory.results/1");
+  EXPECT_EQ(json["schema"], "loratory.results/2");
   EXPECT_EQ(json["configs"].size(), 3U);
 }
 
