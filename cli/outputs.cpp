@@ -89,9 +89,11 @@ void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim:
   }
   if (auto* out = files.find("--html")) sim::write_html(*out, result, trace.adapters);
   if (auto* out = files.find("--perfetto")) {
-    sim::write_perfetto(*out, row, result.provenance, trace.adapters);
+    say_what_was_drawn(files, sim::write_perfetto(*out, row, result.provenance, trace.adapters));
   }
-  if (auto* out = files.find("--prom")) sim::write_prometheus(*out, row, result.workload);
+  if (auto* out = files.find("--prom")) {
+    sim::write_prometheus(*out, row, result.workload, result.provenance);
+  }
 }
 
 }  // namespace loratory::cli

@@ -12,6 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "fixture.hpp"
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
@@ -51,6 +54,13 @@ SizeResult replay_result() {
   result.is_replay = true;
   result.configs = {test::kept_config()};
   return result;
+}
+
+// One gap on a bound of vLLM's, two above its last.
+ConfigResult kept_with_gaps() {
+  ConfigResult config = test::kept_config();
+  config.itl_counts = {{10e6, 3}, {90e9, 2}};
+  return config;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -95,7 +105,8 @@ TEST(Golden, Perfetto) {
 
 TEST(Golden, Prometheus) {
   expect_golden("metrics.prom", written([](auto& out) {
-                  write_prometheus(out, test::kept_config(), test::small_result().workload);
+                  write_prometheus(out, kept_with_gaps(), test::small_result().workload,
+                                   test::small_result().provenance);
                 }));
 }
 
@@ -374,9 +385,10 @@ TEST(Names, AreHarmlessInEveryOutput) {
   Trace trace = test::small_trace();
   trace.adapters[0].name = name;
   EXPECT_THAT(size_console(result, false), HasSubstr(shown));
-  EXPECT_THAT(
-      written([&](auto& out) { write_prometheus(out, result.configs[1], result.workload); }),
-      HasSubstr("model_name=\"=\\\\x1b[2J\\\\u202e<b>,\\\"\\n\""));
+  EXPECT_THAT(written([&](auto& out) {
+                write_prometheus(out, result.configs[1], result.workload, result.provenance);
+              }),
+              HasSubstr("model_name=\"=\\\\x1b[2J\\\\u202e<b>,\\\"\\n\""));
   EXPECT_THAT(written([&](auto& out) { write_requests_csv(out, test::small_requests(), trace); }),
               HasSubstr("\n0,chat-9,\"'=\\x1b[2J\\u202e<b>,\"\"\\n\",8,"));
   const auto perfetto = nlohmann::json::parse(written([&](auto& out) {
@@ -412,8 +424,9 @@ TEST(Perfetto, EventsPairUp) {
 TEST(Prometheus, HelpAndTypeOnceBeforeTheSamples) {
   SizeResult result = test::small_result();
   result.workload.model = "a\"b\\c\nd";
-  const std::string text =
-      written([&](auto& out) { write_prometheus(out, result.configs[1], result.workload); });
+  const std::string text = written([&](auto& out) {
+    write_prometheus(out, result.configs[1], result.workload, result.provenance);
+  });
   EXPECT_THAT(text, HasSubstr("model_name=\"a\\\"b\\\\c\\nd\""));
   std::set<std::string> declared;
   for (const std::string& line : lines_of(text)) {
@@ -436,3 +449,104 @@ TEST(Format, PercentilesAndClippedText) {
 
 }  // namespace
 }  // namespace loratory::sim
+// A bound belongs to its bucket; the last bucket has all; the sum is in seconds.
+TEST(Prometheus, HistogramsCountUpToTheirBounds) {
+  const std::string text = written([](auto& out) {
+    const SizeResult result = test::small_result();
+    write_prometheus(out, kept_with_gaps(), result.workload, result.provenance);
+  });
+  const std::string labels = "{model_name=\"Llama-3.1-8B\",engine=\"0\"";
+  const auto has = [&](const std::string& name, const std::string& rest) {
+    EXPECT_THAT(text, HasSubstr("\nvllm:" + name + labels + rest + "\n"));
+  };
+  has("inter_token_latency_seconds_bucket", ",le=\"0.01\"} 3");
+  has("inter_token_latency_seconds_bucket", ",le=\"80\"} 3");
+  has("inter_token_latency_seconds_bucket", ",le=\"+Inf\"} 5");
+  has("inter_token_latency_seconds_sum", "} 180.03");
+  has("inter_token_latency_seconds_count", "} 5");
+  has("time_to_first_token_seconds_bucket", ",le=\"0.04\"} 1");  // 40 ms and 85 ms
+  has("time_to_first_token_seconds_bucket", ",le=\"0.08\"} 1");
+  has("time_to_first_token_seconds_bucket", ",le=\"0.1\"} 2");
+  has("num_requests_running", "} 1");  // the unfinished one
+  has("prompt_tokens_total", "} 217321");
+}
+
+// Debian's package prometheus has both programs.
+TEST(Prometheus, TheRealOneReadsIt) {
+  if (std::system("command -v promtool >/dev/null && command -v prometheus >/dev/null") != 0) {
+    GTEST_SKIP() << "promtool and prometheus are not installed: apt-get install prometheus";
+  }
+  SizeResult result = test::small_result();
+  result.workload.model = "a\"b\\c\nd";
+  const std::string path = testing::TempDir() + std::to_string(::getpid()) + "metrics.prom";
+  std::ofstream(path) << written([&](auto& out) {
+    write_prometheus(out, kept_with_gaps(), result.workload, result.provenance);
+  });
+  // It warns of every ':' in a name, vLLM's own included, and ends with 3 then; 1 is a syntax
+  // error.
+  const std::string check = "promtool check metrics < " + path + " > " + path + ".out 2>&1";
+  EXPECT_NE(WEXITSTATUS(std::system(check.c_str())), 1);
+  std::ifstream warnings(path + ".out");
+  for (std::string line; std::getline(warnings, line);) {
+    EXPECT_TRUE(line.starts_with("vllm:") && line.ends_with("names should not contain ':'"))
+        << line;
+  }
+  const std::string load = std::string(LORATORY_SOURCE_DIR) +
+                           "/tests/scheduler_sim/report/load_in_prometheus.py " + path;
+  EXPECT_EQ(std::system(("python3 " + load).c_str()), 0);
+  for (const char* suffix : {"", ".out"}) std::remove((path + suffix).c_str());
+}
+
+TEST(Perfetto, StopsAtItsLimitAndSaysSo) {
+  PerfettoExtent extent;
+  const auto json = nlohmann::json::parse(written([&](auto& out) {
+    extent = write_perfetto(out, test::kept_config(), test::small_result().provenance,
+                            test::small_adapters(), {.requests = 2, .slot_spans = 1});
+  }));
+  std::set<int> requests;
+  int num_spans = 0;
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "b") requests.insert(event["id"].get<int>());
+    num_spans += event["ph"] == "X";
+  }
+  EXPECT_EQ(requests, (std::set{0, 1}));
+  EXPECT_EQ(num_spans, 1);
+  EXPECT_FALSE(extent.is_complete());
+  const auto& other = json["otherData"];
+  EXPECT_EQ(other["complete"], false);
+  EXPECT_EQ(other["requests_drawn"], 2);
+  EXPECT_EQ(other["requests"], 4);
+  EXPECT_EQ(other["slot_spans_drawn"], 1);
+  EXPECT_EQ(other["slot_spans"], 3);
+}
+
+TEST(Settings, EveryOneIsInTheJsonAndThoseGivenAreShown) {
+  const SizeResult result = test::small_result();
+  const auto json =
+      nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
+  EXPECT_EQ(json["settings"].size(), 3U);
+  EXPECT_EQ(json["settings"][1],
+            (nlohmann::json{{"name", "max-num-seqs"}, {"value", "64"}, {"given", true}}));
+  EXPECT_THAT(size_console(result, false), HasSubstr("flags     --max-num-seqs 64 --pin a,<b>"));
+  EXPECT_THAT(size_console(result, false), Not(HasSubstr("--tp 1")));
+  EXPECT_THAT(replay_console(replay_result()),
+              HasSubstr("--max-num-seqs:                          64"));
+}
+
+TEST(Percentiles, OfEveryLatencyAreOnThePage) {
+  SizeResult result = test::small_result();
+  result.slo.percentile = 97.5;
+  result.configs[1].queue.pslo_ms = 123;
+  const std::string page =
+      written([&](auto& out) { write_html(out, result, test::small_adapters()); });
+  EXPECT_THAT(page, HasSubstr("<th>SLO's p97.5</th>"));
+  EXPECT_THAT(page, HasSubstr("<tr><td>16</td><td>64</td><td>queue</td><td>31.5</td><td>128</td>"
+                              "<td>4.25</td><td>90</td><td>175</td><td>260</td><td>123</td></tr>"));
+  const std::string banner = replay_console([&] {
+    SizeResult replay = replay_result();
+    replay.slo.percentile = 97.5;
+    return replay;
+  }());
+  EXPECT_THAT(banner, HasSubstr("P97.5 TTFT (ms):                         412.75"));
+}
+
