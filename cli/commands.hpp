@@ -11,6 +11,7 @@ namespace loratory::cli {
 void add_replay(CLI::App& app);
 void add_size(CLI::App& app);
 void add_trace(CLI::App& app);
+void add_compare(CLI::App& app);
 
 void add_trace_info(CLI::App& trace);
 void add_trace_convert(CLI::App& trace);

@@ -139,6 +139,70 @@ TEST_F(Outputs, ExitCodesSayWhatWasFound) {
   EXPECT_EQ(loratory("size --trace none").exit_code, 2);
 }
 
+TEST_F(Outputs, SettingsAreThereFromWhereverTheyCame) {
+  using nlohmann::json;
+  write("run.toml", "max-num-seqs = 64\npack = true\n");
+  const Outcome run = loratory(
+      "replay --trace t.jsonl --config run.toml --tp 2 --json r.json --html r.html --prom r.prom");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json result = json::parse(content("r.json"));
+  const auto setting = [&](const std::string& name) {
+    for (const json& one : result["settings"]) {
+      if (one["name"] == name)
+        return one["value"].get<std::string>() + (one["given"].get<bool>() ? " given" : "");
+    }
+    return "no " + name;
+  };
+  EXPECT_EQ(setting("max-num-seqs"), "64 given");
+  EXPECT_EQ(setting("pack"), "true given");
+  EXPECT_EQ(setting("tp"), "2 given");
+  EXPECT_EQ(setting("no-prefetch"), "false");
+  EXPECT_EQ(setting("load-mode"), "overlap");
+  EXPECT_EQ(setting("max-lora-rank"), "8");  // the trace's
+  EXPECT_EQ(setting("block-size"), "16");
+  EXPECT_EQ(setting("json"), "no json");
+  ASSERT_EQ(result["inputs"].size(), 2U);
+  EXPECT_EQ(result["inputs"][1]["path"], "run.toml");
+  EXPECT_EQ(result["inputs"][1]["format"], "config file");
+  EXPECT_EQ(result["inputs"][1]["checksum"].get<std::string>().size(), 21U);
+  EXPECT_NE(run.out.find("--max-num-seqs:                          64\n"), std::string::npos)
+      << run.out;
+  EXPECT_EQ(run.out.find("--load-mode"), std::string::npos);
+  EXPECT_NE(content("r.html").find("<td>--load-mode</td><td>overlap</td>"), std::string::npos);
+  EXPECT_NE(content("r.prom").find("name=\"pack\",value=\"true\",given=\"true\""),
+            std::string::npos);
+}
+
+TEST_F(Outputs, SettingsAreThoseOfTheEngine) {
+  ASSERT_EQ(loratory("replay --trace t.jsonl --engine vllm --json r.json").exit_code, 0);
+  const std::string json = nlohmann::json::parse(content("r.json"))["settings"].dump();
+  for (const char* setting : {R"({"given":false,"name":"cpu-eviction","value":"lru"})",
+                              R"({"given":false,"name":"policy","value":"fcfs"})",
+                              R"({"given":false,"name":"t-starve-ms","value":"inf"})"}) {
+    EXPECT_NE(json.find(setting), std::string::npos) << setting << json;
+  }
+}
+
+TEST_F(Outputs, CompareEndsAsItsConditionsSay) {
+  ASSERT_EQ(loratory("replay --trace t.jsonl --json a.json").exit_code, 0);
+  ASSERT_EQ(loratory("replay --trace t.jsonl --json b.json --gpu L40S").exit_code, 0);
+  const Outcome same = loratory("compare a.json a.json --fail-if 'ttft_p99>+0%'");
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_NE(same.out.find("no difference\n"), std::string::npos) << same.out;
+  const Outcome slower = loratory(
+      "compare --fail-if 'ttft_p99>+10%' --fail-if 'tpot_p50>1ms' "
+      "--fail-if 'failed>0' a.json b.json");
+  EXPECT_EQ(slower.exit_code, 1) << slower.err;
+  EXPECT_EQ(slower.err, "");
+  EXPECT_NE(slower.out.find("\nfail-if ttft_p99>+10%: 8/32, "), std::string::npos) << slower.out;
+  EXPECT_NE(slower.out.find("\nfail-if tpot_p50>1ms: 8/32, "), std::string::npos) << slower.out;
+  EXPECT_EQ(slower.out.find("fail-if failed"), std::string::npos) << slower.out;
+  EXPECT_NE(slower.out.find("H100-80"), std::string::npos) << slower.out;
+  expect_error("compare a.json b.json --fail-if 'ttft_p9>1'",
+               "--fail-if: 'ttft_p9>1': 'ttft_p9' is no measure; did you mean 'ttft_p90'?");
+  expect_error("compare a.json t.jsonl", "t.jsonl: is not JSON (byte 77)");
+}
+
 // Starts `size` on a terminal, presses Ctrl-C once the bar is drawn, and reads on to the end.
 TEST_F(Outputs, CtrlCLeavesACleanLineAndNoFile) {
   int terminal = -1;

@@ -327,17 +327,6 @@ TEST(Json, HasEveryKeyOfTheSchema) {
   }
 }
 
-TEST(Json, ValuesThatAreNotFiniteAreNull) {
-  SizeResult result = test::small_result();
-  result.configs[0].ttft.p99_ms = INFINITY;
-  result.configs[0].tpot.mean_ms = NAN;
-  const auto json =
-      nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
-  EXPECT_TRUE(json["configs"][0]["p99_ttft_ms"].is_null());
-  EXPECT_TRUE(json["configs"][0]["mean_tpot_ms"].is_null());
-}
-
-TEST(Json, DoublesReadBackToTheSameValue) {
 // As vllm/benchmarks/serve.py names them; a percentile that is not whole keeps its point.
 TEST(Json, HasWhatVllmsToolingReads) {
   SizeResult result = replay_result();
@@ -362,6 +351,17 @@ TEST(Json, HasWhatVllmsToolingReads) {
   EXPECT_TRUE(without["configs"][0]["vllm"]["request_goodput"].is_null());
 }
 
+TEST(Json, ValuesThatAreNotFiniteAreNull) {
+  SizeResult result = test::small_result();
+  result.configs[0].ttft.p99_ms = INFINITY;
+  result.configs[0].tpot.mean_ms = NAN;
+  const auto json =
+      nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
+  EXPECT_TRUE(json["configs"][0]["p99_ttft_ms"].is_null());
+  EXPECT_TRUE(json["configs"][0]["mean_tpot_ms"].is_null());
+}
+
+TEST(Json, DoublesReadBackToTheSameValue) {
   SizeResult result = test::small_result();
   result.configs[0].duration_s = 0.1 + 0.2;
   const auto json =
@@ -398,6 +398,73 @@ TEST(Names, AreHarmlessInEveryOutput) {
   const std::string page = written([&](auto& out) { write_html(out, result, trace.adapters); });
   EXPECT_THAT(page, HasSubstr("<bdi>=\\x1b[2J\\u202e&lt;b&gt;,&quot;&#10;</bdi>"));
   EXPECT_THAT(page, Not(HasSubstr("\x1b")));
+}
+
+// Names in the first column of the tables of docs/results.md, and those in backquotes beside them;
+// a star stands for any latency.
+std::set<std::string> documented_names() {
+  std::ifstream file(LORATORY_SOURCE_DIR "/docs/results.md");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t begin = text.find("\n## results.json"), end = text.find("\n## Two results");
+  EXPECT_LT(begin, end);
+  std::set<std::string> names;
+  for (const std::string& line : lines_of(text.substr(begin, end - begin))) {
+    if (!line.starts_with("| `")) continue;
+    for (size_t at = line.find('`'); at != std::string::npos; at = line.find('`', at + 1)) {
+      const size_t close = line.find('`', at + 1);
+      names.insert(line.substr(at + 1, close - at - 1));
+      at = close;
+    }
+  }
+  return names;
+}
+
+bool is_documented(const std::set<std::string>& names, std::string key) {
+  for (const std::string latency : {"_ttft_", "_tpot_", "_itl_", "_e2el_", "_queue_"}) {
+    const size_t at = key.find(latency);
+    if (at != std::string::npos && !names.contains(key)) key.replace(at, latency.size(), "_*_");
+  }
+  return names.contains(key);
+}
+
+template <class Visit>
+void visit_keys(const nlohmann::json& json, Visit visit) {
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_object()) visit(key);
+    if (json.is_structured() && key != "replicas") visit_keys(value, visit);
+  }
+}
+
+// docs/fleet.md has the fields of a replica.
+TEST(Json, EveryFieldIsInTheDocsAndTheOtherWayRound) {
+  const std::set<std::string> names = documented_names();
+  EXPECT_GT(names.size(), 100U);
+  std::set<std::string> written_keys;
+  SizeResult sweep = test::small_result();
+  sweep.fleets = {test::small_config(8)};
+  for (const SizeResult& result : {sweep, replay_result()}) {
+    const auto json =
+        nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
+    visit_keys(json, [&](const std::string& key) {
+      written_keys.insert(key);
+      EXPECT_TRUE(is_documented(names, key)) << key << " is not in docs/results.md";
+    });
+  }
+  for (const char* key : {"recommended", "settings", "given", "pslo_ttft_ms", "median_itl_ms"}) {
+    EXPECT_TRUE(written_keys.contains(key)) << key;
+  }
+  // Values, and what this result has not.
+  const std::set<std::string> others = {
+      "robust", "ttft",    "tpot",   "itl",         "e2el",     "queue",         "loratory",
+      "model",  "profile", "std",    "config file", "replicas", "p97.5_ttft_ms", "--replicas auto",
+      "replay", "size",    "engine", "notes",       "--engine", "flags",         "feasible"};
+  for (const std::string& name : names) {
+    if (others.contains(name)) continue;
+    const size_t star = name.find('*');
+    const std::string key =
+        star == std::string::npos ? name : name.substr(0, star) + "ttft" + name.substr(star + 1);
+    EXPECT_TRUE(written_keys.contains(key)) << name << " is in no file";
+  }
 }
 
 // Begins and ends of async events pair up per id, and slices of a slot do not overlap.
@@ -442,13 +509,6 @@ TEST(Prometheus, HelpAndTypeOnceBeforeTheSamples) {
   }
 }
 
-TEST(Format, PercentilesAndClippedText) {
-  EXPECT_EQ(report::format_percentile(99), "p99");
-  EXPECT_EQ(report::clip("abcdef", 4), "ab..");
-}
-
-}  // namespace
-}  // namespace loratory::sim
 // A bound belongs to its bucket; the last bucket has all; the sum is in seconds.
 TEST(Prometheus, HistogramsCountUpToTheirBounds) {
   const std::string text = written([](auto& out) {
@@ -550,3 +610,10 @@ TEST(Percentiles, OfEveryLatencyAreOnThePage) {
   EXPECT_THAT(banner, HasSubstr("P97.5 TTFT (ms):                         412.75"));
 }
 
+TEST(Format, PercentilesAndClippedText) {
+  EXPECT_EQ(report::format_percentile(99), "p99");
+  EXPECT_EQ(report::clip("abcdef", 4), "ab..");
+}
+
+}  // namespace
+}  // namespace loratory::sim
