@@ -34,17 +34,28 @@ std::string range_text(Range<T> range) {
   return fmt::format("{} to {}", range.least, range.most);
 }
 
+// What one could write instead. A flag of fractions shows one.
+template <typename T>
+std::string example_of(Range<T> range) {
+  if constexpr (std::is_floating_point_v<T>) {
+    std::vector<T> examples;
+    for (const T value : {T(2), T(0.5)}) {
+      if (value >= range.least && value <= range.most) examples.push_back(value);
+    }
+    if (examples.empty()) examples.push_back(range.least / 2 + range.most / 2);
+    return fmt::format("give one, such as {:.6g}", fmt::join(examples, " or "));
+  }
+  return "give a whole number";
+}
+
 }  // namespace
 
 template <typename T>
 T parse_number(std::string_view flag, std::string_view text, Range<T> range,
                std::string_view remedy) {
   if (const std::optional<T> value = number_in(text, range)) return *value;
-  if (remedy.empty()) {
-    remedy = std::is_floating_point_v<T> ? "give one, such as 2 or 0.5" : "give a whole number";
-  }
   throw InputError(flag, fmt::format("{} is not a number from {}", shown(text), range_text(range)),
-                   remedy);
+                   remedy.empty() ? example_of(range) : std::string(remedy));
 }
 
 template <typename T>

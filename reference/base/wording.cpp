@@ -11,6 +11,13 @@ namespace {
 
 char lower(char c) { return char(std::tolower(uint8_t(c))); }
 
+bool is_letter_or_digit(char c) { return std::isalnum(uint8_t(c)) != 0; }
+
+bool begins_with(std::string_view text, std::string_view begin) {
+  const auto same = [](char a, char b) { return lower(a) == lower(b); };
+  return std::ranges::equal(text.substr(0, begin.size()), begin, same);
+}
+
 // Optimal string alignment: Damerau-Levenshtein in which no part is edited twice.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before_last, last(b.size() + 1), row(b.size() + 1);
@@ -28,6 +35,19 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     last = row;
   }
   return last[b.size()];
+}
+
+// "h10" for H100-80. Of one letter, or of dashes, there are too many.
+std::string_view shortest_that_begins(std::string_view name,
+                                      std::span<const std::string> candidates) {
+  constexpr int64_t kFewestLetters = 2;
+  if (std::ranges::count_if(name, is_letter_or_digit) < kFewestLetters) return {};
+  std::string_view best;
+  for (const std::string& candidate : candidates) {
+    if (!begins_with(candidate, name)) continue;
+    if (best.empty() || candidate.size() < best.size()) best = candidate;
+  }
+  return best;
 }
 
 }  // namespace
@@ -49,7 +69,7 @@ std::string_view nearest(std::string_view name, std::span<const std::string> can
     const size_t distance = edit_distance(name, candidate);
     if (distance < least) least = distance, best = candidate;
   }
-  return best;
+  return best.empty() ? shortest_that_begins(name, candidates) : best;
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> candidates,

@@ -14,7 +14,8 @@ std::string shown(std::string_view text);
 /// The candidate that `name` most likely is a slip of: the smallest number of characters inserted,
 /// left out, replaced or swapped with their neighbour, the case of ASCII letters aside. Empty if
 /// none is within a third of the name's length, as clang looks for names (Sema/TypoCorrection).
-/// Among equals the first. Cost: length of `name` x length of all candidates.
+/// Among equals the first. Where none is near: the shortest that begins with `name`, which has two
+/// letters or digits at least. Cost: length of `name` x length of all candidates.
 std::string_view nearest(std::string_view name, std::span<const std::string> candidates);
 
 /// "did you mean 'size'?", or else `otherwise`: the end of a message about an unknown name.

@@ -164,6 +164,19 @@ GpuSpec from_preset(const Preset& preset) {
   return gpu;
 }
 
+[[noreturn]] void refuse_unknown(std::string_view name) {
+  std::vector<std::string> names = gpu_preset_names();
+  const std::string all = fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
+                                      fmt::join(names, ", "));
+  for (const Alias& several : kAmbiguous) names.emplace_back(several.name);
+  std::string remedy = did_you_mean(name, names, all);
+  const std::string_view guess = nearest(name, names);
+  for (const Alias& several : kAmbiguous) {
+    if (guess == several.name) remedy = fmt::format("did you mean {}?", several.preset);
+  }
+  throw InputError(kPlace, fmt::format("unknown GPU {}", shown(name)), remedy);
+}
+
 GpuSpec preset_named(std::string_view name) {
   const std::string plain = plain_name(name);
   for (const Alias& several : kAmbiguous) {
@@ -175,11 +188,7 @@ GpuSpec preset_named(std::string_view name) {
   for (const Preset& preset : kPresets) {
     if (found == preset.name) return from_preset(preset);
   }
-  const std::vector<std::string> names = gpu_preset_names();
-  throw InputError(kPlace, fmt::format("unknown GPU {}", shown(name)),
-                   did_you_mean(name, names,
-                                fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
-                                            fmt::join(names, ", "))));
+  refuse_unknown(name);
 }
 
 int64_t parse_memory(std::string_view value) {

@@ -12,6 +12,7 @@
 #include "reference/base/text.hpp"
 #include "reference/base/wording.hpp"
 #include "reference/model/model_presets.hpp"
+#include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/module_shapes.hpp"
 
 namespace loratory::sim {
@@ -203,10 +204,14 @@ ModelSpec load_model_spec(std::string_view name_or_path) {
                          path);
   }
   const std::vector<std::string> names = model_preset_names();
-  throw InputError("--model", fmt::format("unknown model {}", shown(name_or_path)),
-                   did_you_mean(name_or_path, names,
-                                fmt::format("give the path of a config.json or one of {}",
-                                            fmt::join(names, ", "))));
+  const std::string all =
+      fmt::format("give the path of a config.json or one of {}", fmt::join(names, ", "));
+  const std::vector<std::string> gpu_names = gpu_preset_names();
+  const std::string_view gpu = nearest(name_or_path, gpu_names);
+  throw InputError(
+      "--model", fmt::format("unknown model {}", shown(name_or_path)),
+      did_you_mean(name_or_path, names,
+                   gpu.empty() ? all : fmt::format("{} is a GPU, for --gpu; {}", gpu, all)));
 }
 
 }  // namespace loratory::sim

@@ -129,6 +129,7 @@ std::string replay_console(const SizeResult& result) {
   add_engine(banner, config);
   add_settings(banner, result.provenance);
   banner.section("", '=');
+  for (const std::string& note : result.workload.notes) banner.line("Note:", note);
   banner.line("SLO:", report::slo_sentence(result.slo));
   banner.line("Verdict:", report::verdict_text(config));
   banner.line("Event log hash:", config.event_log_hash);

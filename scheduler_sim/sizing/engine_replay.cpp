@@ -180,7 +180,8 @@ WorkloadSummary summarize_workload(const Trace& trace, const EngineSpec& engine)
   w.model = engine.model.name;
   w.gpu = engine.gpu.name;
   w.engine = engine.name;
-  w.notes = engine.model.notes;
+  w.notes = trace.notes;
+  w.notes.insert(w.notes.end(), engine.model.notes.begin(), engine.model.notes.end());
   w.kv_block_tokens = engine.scheduler.block_size;
   if (trace.requests.empty()) return w;
   std::vector<int64_t> uses(trace.adapters.size(), 0);

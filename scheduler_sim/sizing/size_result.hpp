@@ -41,7 +41,7 @@ struct WorkloadSummary {
   std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
   std::string model, gpu, cost_model;
   std::string engine;              ///< "vLLM 0.8.5", "ideal"; empty = not said
-  std::vector<std::string> notes;  ///< what the model's file has and its sizes leave out
+  std::vector<std::string> notes;  ///< what the trace's reader assumed, the model's left out
   int64_t kv_block_tokens = 0;     ///< tokens per KV block
   uint64_t num_rows_skipped = 0;
   std::vector<double> popularity;  ///< share of requests per adapter, descending

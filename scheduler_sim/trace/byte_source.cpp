@@ -263,8 +263,18 @@ std::unique_ptr<ByteSource> open_bytes(std::string_view bytes) {
 }
 
 std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole) {
+  return peek(source, count, whole, [](std::string_view) { return false; });
+}
+
+std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole,
+                 const std::function<bool(std::string_view)>& is_enough) {
   std::string head;
+  size_t next_question = kChunkBytes;
   while (head.size() < count) {
+    if (head.size() >= next_question) {
+      if (is_enough(head)) break;
+      next_question *= 2;
+    }
     const size_t before = head.size();
     head.resize(std::min(count, before + kChunkBytes));
     const size_t got = source.read(head.data() + before, head.size() - before);

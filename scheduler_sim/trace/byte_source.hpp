@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,5 +55,10 @@ std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name);
 /// The first bytes of `source`, `count` of them or all, and in `whole` a source that gives them
 /// again and then the rest. Lifetime: `source` outlives `whole`.
 std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole);
+
+/// The same, but fewer bytes if `is_enough` says so: it is asked about the first 64 KiB, then about
+/// twice as much, and so on, and not about all `count`.
+std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole,
+                 const std::function<bool(std::string_view)>& is_enough);
 
 }  // namespace loratory::sim

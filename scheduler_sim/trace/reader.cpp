@@ -82,7 +82,10 @@ class TraceReading {
       return schema.syntax == Syntax::log ? &schema : nullptr;
     }
     std::unique_ptr<ByteSource> whole;
-    const Schema* log = detect_log(peek(*text_, kHeadBytes, whole));
+    const auto is_clear = [](std::string_view head) {
+      return detect_log(head) != nullptr || begins_with_columns(head);
+    };
+    const Schema* log = detect_log(peek(*text_, kHeadBytes, whole, is_clear));
     peeked_ = std::exchange(text_, std::move(whole));
     return log;
   }

@@ -157,6 +157,11 @@ bool has_csv_column(std::string_view header, std::string_view name) {
   return is_there;
 }
 
+bool begins_with_brace(std::string_view line) {
+  const size_t first = line.find_first_not_of(" \t");
+  return first != std::string_view::npos && line[first] == '{';
+}
+
 bool has_json_key(std::string_view line, std::string_view name) {
   return line.find("\"" + std::string(name) + "\"") != std::string_view::npos;
 }
@@ -183,9 +188,22 @@ const Schema* detect_log(std::string_view head) {
   return schema == std::end(kSchemas) ? nullptr : schema;
 }
 
+bool begins_with_columns(std::string_view head) {
+  std::string_view line = head.substr(0, head.find('\n'));
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  const bool is_json = begins_with_brace(line);
+  const auto has = [&](const ColumnSpec& column) {
+    return !column.is_required ||
+           (is_json ? has_json_key(line, column.name) : has_csv_column(line, column.name));
+  };
+  return std::ranges::any_of(kSchemas, [&](const Schema& schema) {
+    return schema.syntax == (is_json ? Syntax::jsonl : Syntax::csv) &&
+           std::ranges::all_of(schema.columns, has);
+  });
+}
+
 const Schema& detect_schema(std::string_view first_line, std::string_view file) {
-  const size_t first = first_line.find_first_not_of(" \t");
-  const bool is_json = first != std::string_view::npos && first_line[first] == '{';
+  const bool is_json = begins_with_brace(first_line);
   for (const Schema& schema : kSchemas) {
     if (schema.syntax != (is_json ? Syntax::jsonl : Syntax::csv)) continue;
     const bool has_telltale = is_json ? has_json_key(first_line, schema.telltale)

@@ -68,6 +68,10 @@ const Schema& schema_of(TraceFormat format);
 /// The log that begins so, or nullptr.
 const Schema* detect_log(std::string_view head);
 
+/// Whether a text that begins so has all columns of a format of rows in its first line, so that
+/// no log needs to be looked for further on.
+bool begins_with_columns(std::string_view head);
+
 /// The format of a trace whose first line this is. A trace that looks like none is an InputError.
 const Schema& detect_schema(std::string_view first_line, std::string_view file);
 

@@ -42,7 +42,7 @@ TEST(Numbers, TakeTheirRange) {
   EXPECT_EQ(number_error<int32_t>("65", {1, 64}),
             "--x: '65' is not a number from 1 to 64; give a whole number");
   EXPECT_EQ(number_error<double>("1.5", {0, 1}),
-            "--x: '1.5' is not a number from 0 to 1; give one, such as 2 or 0.5");
+            "--x: '1.5' is not a number from 0 to 1; give one, such as 0.5");
 }
 
 TEST(Numbers, AreTheSameForEveryType) {
@@ -58,6 +58,18 @@ TEST(Numbers, AreTheSameForEveryType) {
   }
   EXPECT_NE(number_error<uint64_t>("-1", {0, UINT64_MAX}), "no error");
   EXPECT_NE(number_error<int32_t>("1.0", {0, 64}), "no error");
+}
+
+TEST(Numbers, HaveExamplesOfTheirRange) {
+  const auto remedy = [](Range<double> range) {
+    const std::string error = number_error<double>("x", range);
+    return error.substr(error.find("; ") + 2);
+  };
+  EXPECT_EQ(remedy({0, 1e6}), "give one, such as 2 or 0.5");
+  EXPECT_EQ(remedy({0.01, 1}), "give one, such as 0.5");
+  EXPECT_EQ(remedy({1, 100}), "give one, such as 2");
+  EXPECT_EQ(remedy({10, 20}), "give one, such as 15");
+  EXPECT_EQ(remedy({0.6, 0.7}), "give one, such as 0.65");
 }
 
 TEST(Numbers, OfManyDigitsAreCut) {

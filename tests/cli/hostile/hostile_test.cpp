@@ -252,7 +252,7 @@ TEST_F(Hostile, Generators) {
                         "--adapter-rates 1:3 --per-adapter --adapters 3"});
 }
 
-TEST_F(Hostile, SlipsInALawOrAModuleGetTheNearestName) {
+TEST_F(Hostile, SlipsGetTheNearestName) {
   const std::string generate = "trace generate --out r --requests 5 --arrivals ";
   const std::vector<std::pair<std::string, std::string>> slips = {
       {generate + "poison:1", "did you mean 'poisson'?"},
@@ -264,11 +264,25 @@ TEST_F(Hostile, SlipsInALawOrAModuleGetTheNearestName) {
       {generate + "poisson:1 --output-tokens constant",
        "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE"},
       {"replay --trace a.jsonl --target-modules q_proj,v_prj", "did you mean 'v_proj'?"},
-      {"replay --trace a.jsonl --target-modules all-liner", "did you mean 'all-linear'?"}};
+      {"replay --trace a.jsonl --target-modules all-liner", "did you mean 'all-linear'?"},
+      {"replay --trace a.jsonl --gpu h20", "did you mean 'H200'?"},
+      {"replay --trace a.jsonl --gpu h10", "did you mean H100-80 (SXM), H100-PCIe or H100-NVL?"},
+      {"replay --trace a.jsonl --gpu mi30", "did you mean 'MI300X'?"},
+      {"replay --trace a.jsonl --model lama-3.1-8b", "did you mean 'Llama-3.1-8B'?"},
+      {"replay --trace a.jsonl --model mistral", "did you mean 'Mistral-7B'?"}};
   for (const auto& [arguments, end] : slips) {
     expect_one_line(arguments);
     EXPECT_TRUE(loratory(arguments).err.ends_with("; " + end + "\n")) << content("err.txt");
   }
+}
+
+TEST_F(Hostile, AGpuIsNoModel) {
+  const std::string slip = "replay --trace a.jsonl --model H1";
+  expect_one_line(slip);
+  EXPECT_TRUE(loratory(slip).err.starts_with(
+      "loratory: --model: unknown model 'H1'; H100-80 is a GPU, for --gpu; give the path of a "
+      "config.json or one of "))
+      << content("err.txt");
 }
 
 TEST_F(Hostile, Programs) {

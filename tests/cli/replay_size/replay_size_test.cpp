@@ -156,6 +156,17 @@ TEST_F(ReplayAndSize, SkippedRowsAreInTheResult) {
   EXPECT_EQ(json::parse(content("r.json"))["workload"]["num_rows_skipped"], 1);
 }
 
+TEST_F(ReplayAndSize, WhatAReaderAssumedIsSaid) {
+  write("server.log",
+        "INFO 06-15 12:34:56 [logger.py:42] Received request r: params: SamplingParams(n=1), "
+        "lora_request: None.\n");
+  const std::string note = "1 of 1 output lengths are --default-output 5";
+  const std::string flags = " --trace server.log --default-prompt 7 --default-output 5 --json r";
+  EXPECT_NE(loratory("replay" + flags).out.find(note + "\n"), std::string::npos);
+  EXPECT_EQ(json::parse(content("r"))["workload"]["notes"][1], note);
+  EXPECT_NE(loratory("size --max-loras 1" + flags).out.find(note + "\n"), std::string::npos);
+}
+
 TEST_F(ReplayAndSize, FlagsComeFromAFileToo) {
   write("run.toml", "max-loras = 16\nmax-num-seqs = 64\ngpu = \"L40S\"\n");
   const Outcome file = loratory("replay " + sample_ + "--config run.toml --json a.json");

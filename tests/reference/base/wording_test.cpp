@@ -34,6 +34,16 @@ TEST(Wording, NearestIsTheFewestEdits) {
   EXPECT_EQ(nearest(std::string(200, 'x'), flags), "");
 }
 
+TEST(Wording, ABeginningIsEnoughWhereNoNameIsNear) {
+  const std::vector<std::string> gpus = {"A100-80", "H100-PCIe", "H100-80", "L4", "--max-loras"};
+  EXPECT_EQ(nearest("h10", gpus), "H100-80");
+  EXPECT_EQ(nearest("H100-p", gpus), "H100-80");  // 2 edits, and 3 are missing from H100-PCIe
+  EXPECT_EQ(nearest("00-80", gpus), "A100-80");
+  EXPECT_EQ(nearest("h", gpus), "");
+  EXPECT_EQ(nearest("--m", gpus), "");
+  EXPECT_EQ(nearest("--", gpus), "");
+}
+
 TEST(Wording, TheFirstOfEqualsIsNamed) {
   const std::array<std::string, 2> names = {"size", "side"};
   EXPECT_EQ(nearest("sixe", names), "size");

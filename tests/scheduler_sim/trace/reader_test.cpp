@@ -216,6 +216,22 @@ TEST(ReadTrace, AFormatCanBeForced) {
   EXPECT_THROW(trace_format("moon"), InputError);
 }
 
+TEST(ReadTrace, ALogIsLookedForUntilTheColumnsAreClear) {
+  constexpr size_t kFarBytes = 200'000;
+  const std::string row = "{\"arrival_ms\":0,\"prompt_tokens\":4,\"output_tokens\":2}\n";
+  std::string rows;
+  while (rows.size() < kFarBytes) rows += row;
+  const std::string odd =
+      "{\"arrival_ms\":0,\"prompt_tokens\":4,\"output_tokens\":2,\"id\":\"Receive: obj=\"}\n";
+  EXPECT_EQ(read_trace_from(rows + odd, "t").format, "native");
+  std::string start;
+  while (start.size() < kFarBytes) start += "[2025-03-03 17:53:01] loading weights\n";
+  const std::string finish =
+      "[2025-03-03 17:53:04] Finish: obj=GenerateReqInput(rid='a'), out={'meta_info': "
+      "{'prompt_tokens': 4, 'completion_tokens': 2}}\n";
+  EXPECT_EQ(read_trace_from(start + finish, "t").format, "sglang-log");
+}
+
 TEST(ReadTrace, MemoryOfARequestIsItsOwnData) {
   std::string csv = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
   for (int i = 0; i < 50'000; ++i) csv += "0.5,100,10\n";
