@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,6 +15,7 @@
 namespace loratory::reference {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::ElementsAre;
 
@@ -366,6 +369,60 @@ TEST(BaseModelShapes, AreThoseOfTheWeights) {
   EXPECT_EQ(base_model_shapes(parse(llama())).expert_intermediate, 0);
   EXPECT_TRUE(
       base_model_shapes(parse(with(llama(), {{"tie_word_embeddings", true}}))).tied_embeddings);
+}
+
+// As TensorRT Model Optimizer writes it: nvidia/Llama-3.1-8B-Instruct-FP8, hf_quant_config.json.
+class QuantizationBeside : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / "loratory_quantization_beside";
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  ModelConfig read(const json& config, const std::string& beside) const {
+    std::ofstream(path("config.json")) << config.dump();
+    std::ofstream(path("hf_quant_config.json")) << beside;
+    return read_model_config(path("config.json"), "give it");
+  }
+  fs::path folder_;
+};
+
+const std::string kModelOpt =
+    R"({"producer": {"name": "modelopt", "version": "0.19.0"}, "quantization": {)"
+    R"("quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}})";
+
+TEST_F(QuantizationBeside, CountsWithoutOneInTheConfig) {
+  const ModelConfig config = read(llama(), kModelOpt);
+  EXPECT_EQ(config.quantization.method, "modelopt");
+  EXPECT_EQ(config.quantization.bits, 8);
+  EXPECT_TRUE(config.quantization.activations);
+  EXPECT_TRUE(config.quantization.has_kv_scheme);
+  EXPECT_THAT(config.quantization.ignored, ElementsAre("lm_head"));
+  EXPECT_THAT(config.not_computed, testing::StartsWith(path("hf_quant_config.json") + ": "));
+}
+
+TEST_F(QuantizationBeside, YieldsToTheConfig) {
+  const json awq = {{"quantization_config", {{"quant_method", "awq"}, {"bits", 4}}}};
+  const ModelConfig config = read(with(llama(), awq), kModelOpt);
+  EXPECT_EQ(config.quantization.method, "awq");
+  EXPECT_EQ(config.quantization.bits, 4);
+}
+
+TEST_F(QuantizationBeside, IsNamedWhenItIsBad) {
+  const auto error = [&](const std::string& beside) {
+    try {
+      read(llama(), beside);
+    } catch (const InputError& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("no error");
+  };
+  const std::string file = path("hf_quant_config.json");
+  EXPECT_THAT(error(R"({"quantization": {"quant_algo": "W4A8"}})"),
+              testing::StartsWith(file + ": quantization.quant_algo: 'W4A8' is not supported"));
+  EXPECT_THAT(error("{"), testing::StartsWith(file));
+  EXPECT_THAT(error("[]"), testing::StartsWith(file));
 }
 
 }  // namespace
