@@ -118,6 +118,21 @@ TEST(WouldMeet, IsWhatTheWholeReplaySays) {
             replay(cancelled, spec, {2, 5}, slo).result.meets_slo);
 }
 
+// One of eleven is late, and their 95th percentile lies in the middle between it and the others: no
+// count of late requests tells, only the percentile itself.
+TEST(WouldMeet, TheWholeReplayDecidesBetweenTwoRequests) {
+  const EngineSpec spec = engine();
+  Trace trace = round_robin(1, 11);
+  for (TraceRequest& r : trace.requests) r.adapter = kBaseModel;
+  trace.requests.back().prompt_tokens = 3000;  // two steps
+  const double ttft_ms = replay(trace, spec, {1, 1}, {.percentile = 95}).result.slo_ttft_ms;
+  EXPECT_EQ(ttft_ms, 15);
+  for (const double factor : {0.7, 0.99, 1.0, 1.3, 1.4}) {
+    const Slo slo{.ttft_ms = factor * ttft_ms, .percentile = 95};
+    EXPECT_EQ(would_meet(trace, spec, {1, 1}, slo), factor >= 1) << factor;
+  }
+}
+
 TEST(WouldMeet, NotIfARequestIsRefused) {
   EngineSpec spec = engine();
   spec.forced_kv_blocks = 4;

@@ -319,13 +319,16 @@ TEST(RankCost, IsOfARankThatIsRoundedUp) {
   EngineSpec spec = engine();
   spec.memory.max_lora_rank = 32;
   spec.default_rank = 24;
-  EXPECT_FALSE(rank_cost({}, spec));  // any rank is allowed, and this one was asked for
+  ConfigResult large;
+  large.memory.slot_bytes = int64_t{1} << 40;
+  EXPECT_FALSE(rank_cost(large, spec));  // any rank is allowed, and this one was asked for
   spec.lora_ranks = kRanks;
   spec.name = "vLLM";
   SweepOptions options;
   options.max_loras = {4};
   options.find_headroom = false;
-  const auto cost = sweep({round_robin(2, 10)}, spec, options).rank_cost;
+  const SizeResult result = sweep({round_robin(2, 10)}, spec, options);
+  const auto& cost = result.rank_cost;
   ASSERT_TRUE(cost);
   EXPECT_EQ(cost->allowed, "8, 16, 32, ...");
   EXPECT_EQ(cost->max_lora_rank, 32);
@@ -334,9 +337,9 @@ TEST(RankCost, IsOfARankThatIsRoundedUp) {
   eight.max_lora_rank = 8;  // 32 - 24
   EXPECT_EQ(cost->bytes, 4 * slot_bytes(spec.model, eight));
   spec.memory.max_lora_rank = 64;  // asked for: not what rounding gives
-  EXPECT_FALSE(rank_cost({}, spec));
+  EXPECT_FALSE(rank_cost(large, spec));
   spec.memory.max_lora_rank = spec.default_rank = 64;
-  EXPECT_FALSE(rank_cost({}, spec));
+  EXPECT_FALSE(rank_cost(large, spec));
 }
 
 }  // namespace
