@@ -109,7 +109,7 @@ std::vector<sim::ConfigResult> find_fleets(const std::vector<sim::Trace>& traces
   Progress progress("replicas");
   sim::SweepOptions options = sweep;
   options.on_progress = [&](int64_t done, int64_t total) { progress.show(done, total); };
-  const auto points = sim::fleet_points(sweep, std::ssize(traces.front().adapters));
+  const auto points = sim::fleet_points(engine, sweep, std::ssize(traces.front().adapters));
   return sim::fewest_fleets(traces, engine, points, options, search_of(flags));
 }
 

@@ -52,11 +52,13 @@ std::string slots_text(const ConfigResult& c) { return count_text(c.max_loras, "
 std::string longest_wait(const Waits& waits) {
   const auto shares = std::to_array<std::pair<double, const char*>>(
       {{waits.slot.of_late_time, "for a slot"},
-       {waits.load.of_late_time, "for adapters to be read"},
-       {waits.copy.of_late_time, "for adapters to be copied"},
+       {waits.load.of_late_time, "for their adapter to be read"},
+       {waits.copy.of_late_time, "for their adapter to be copied"},
        {waits.batch.of_late_time, "for room in the batch"}});
   const auto& [share, what] = *std::ranges::max_element(shares);
-  return share < 0.01 ? "" : fmt::format(", {} of that wait {}", share_text(share), what);
+  return share < 0.01
+             ? ""
+             : fmt::format(": late requests wait {} ({} of their wait)", what, share_text(share));
 }
 
 std::string miss_text(const ConfigResult& c) {
@@ -192,14 +194,6 @@ std::string relaxed_slo(const SizeResult& result, size_t closest) {
                         format_ms(c.slo_tpot_ms));
   }
   return fmt::format("{} {} {}", slots_text(c), c.max_loras == 1 ? "meets" : "meet", text);
-}
-
-// Engines that share the traffic evenly: as many as the headroom says.
-std::string more_engines(const ConfigResult& c) {
-  if (c.headroom <= 0 || c.headroom >= 1) return "";
-  return fmt::format("; {} that share the traffic (one holds to {})",
-                     count_text(int64_t(std::ceil(1 / c.headroom)), "engine"),
-                     headroom_text(c.headroom));
 }
 
 std::string remedies_text(const SizeResult& result) {
@@ -359,8 +353,8 @@ std::string next_limit(const SizeResult& result) {
     if (closest < 0) return what_would_fit(result);
     const ConfigResult& c = result.configs[size_t(closest)];
     if (is_refusal(c.cause.kind)) return what_would_fit(result);
-    return "what would do: " + relaxed_slo(result, size_t(closest)) + more_engines(c) +
-           faster_loads(result, c) + remedies_text(result) + more_room_text(result);
+    return "what would do: " + relaxed_slo(result, size_t(closest)) + faster_loads(result, c) +
+           remedies_text(result) + more_room_text(result);
   }
   const ConfigResult& chosen = result.configs[size_t(result.recommended)];
   if (result.bounds && result.bounds->limit.kind != CauseKind::none) {

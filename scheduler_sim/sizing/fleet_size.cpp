@@ -20,13 +20,14 @@ std::optional<ConfigResult> fewest_at(const std::vector<Trace>& traces, EngineSp
 
 }  // namespace
 
-std::vector<EnginePoint> fleet_points(const SweepOptions& options, int64_t num_adapters) {
+std::vector<EnginePoint> fleet_points(const EngineSpec& engine, const SweepOptions& options,
+                                      int64_t num_adapters) {
   std::vector<EnginePoint> points;
   for (const int32_t size :
        options.max_loras.empty() ? auto_sizes(num_adapters) : options.max_loras) {
-    const int32_t usual = int32_t(std::min<int64_t>(4 * int64_t{size}, num_adapters));
-    const int32_t cpu = options.max_cpu_loras.empty() ? usual : options.max_cpu_loras.back();
-    if (options.max_cpu_loras.empty() || cpu >= size) points.push_back({size, std::max(size, cpu)});
+    const int32_t cpu = options.max_cpu_loras.empty() ? most_host_places(engine, num_adapters, size)
+                                                      : options.max_cpu_loras.back();
+    if (cpu >= size) points.push_back({size, cpu});
   }
   return points;
 }

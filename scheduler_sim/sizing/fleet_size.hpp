@@ -9,8 +9,9 @@
 namespace loratory::sim {
 
 /// The points that are compared: each max_loras of the sweep (or those that `auto` tries first)
-/// with the largest host size that was asked for, else 4 x as much, at most one place per adapter.
-std::vector<EnginePoint> fleet_points(const SweepOptions& options, int64_t num_adapters);
+/// with the largest host size that was asked for, else with most_host_places(), as in the sweep.
+std::vector<EnginePoint> fleet_points(const EngineSpec& engine, const SweepOptions& options,
+                                      int64_t num_adapters);
 
 /// Replicas against max_loras: for each point the fewest replicas that meet the SLO
 /// (fewest_replicas), replayed with the first trace at its own rate. Points for which there is no

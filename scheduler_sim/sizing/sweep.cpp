@@ -1,8 +1,11 @@
 #include "scheduler_sim/sizing/sweep.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "reference/base/check.hpp"
+#include "scheduler_sim/sizing/fleet_replay.hpp"
 #include "scheduler_sim/sizing/memory_advice.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
@@ -69,9 +72,23 @@ Remedy try_out(const Alternative& alternative, const std::vector<Trace>& traces,
   return remedy;
 }
 
+// As many replicas as `--replicas auto` would take, if a part of the traffic meets the SLO on one.
+std::optional<Remedy> more_replicas(const ConfigResult& c, const std::vector<Trace>& traces,
+                                    const EngineSpec& engine, const Slo& slo) {
+  if (c.headroom <= 0) return std::nullopt;
+  const EnginePoint point{c.max_loras, c.max_cpu_loras};
+  Alternative fleet{.flags = "", .engine = engine};
+  if (!fleet.engine.fleet) fleet.engine.fleet = FleetOptions{};
+  const int32_t found = fewest_replicas(traces, fleet.engine, point, slo, {});
+  if (found == 0) return std::nullopt;
+  fleet.engine.fleet->num_replicas = found;
+  fleet.flags = fmt::format("--replicas {}", found);
+  return try_out(fleet, traces, point, slo);
+}
+
 // Up to the first alternative that meets the SLO.
-std::vector<Remedy> find_remedies(const SizeResult& result, const std::vector<Trace>& traces,
-                                  const SweepOptions& options) {
+std::vector<Remedy> try_alternatives(const SizeResult& result, const std::vector<Trace>& traces,
+                                     const SweepOptions& options) {
   if (!options.alternatives || result.configs.empty()) return {};
   const std::vector<Alternative> alternatives = options.alternatives();
   const auto closest = size_t(std::max(0, best_goodput(result)));
@@ -83,6 +100,17 @@ std::vector<Remedy> find_remedies(const SizeResult& result, const std::vector<Tr
   const auto meets = [](const Remedy& r) { return r.result.meets_slo; };
   const auto first = std::ranges::find_if(remedies, meets);
   if (first != remedies.end()) remedies.erase(first + 1, remedies.end());
+  return remedies;
+}
+
+std::vector<Remedy> find_remedies(const SizeResult& result, const std::vector<Trace>& traces,
+                                  const EngineSpec& engine, const SweepOptions& options) {
+  std::vector<Remedy> remedies = try_alternatives(result, traces, options);
+  const int32_t closest = best_goodput(result);
+  if (closest < 0) return remedies;
+  if (auto fleet = more_replicas(result.configs[size_t(closest)], traces, engine, result.slo)) {
+    remedies.insert(remedies.begin(), std::move(*fleet));
+  }
   return remedies;
 }
 
@@ -109,6 +137,15 @@ std::vector<int32_t> auto_sizes(int64_t num_adapters) {
   return sizes;
 }
 
+int32_t most_host_places(const EngineSpec& engine, int64_t num_adapters, int32_t max_loras) {
+  int64_t places = num_adapters;
+  if (engine.memory.host_memory_bytes > 0) {
+    const MemoryPlan one = plan_memory(engine.model, engine.gpu, engine.memory, 1, 1);
+    places = std::min(places, engine.memory.host_memory_bytes / one.split.host_bytes);
+  }
+  return int32_t(std::max<int64_t>(max_loras, places));
+}
+
 SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
                  const SweepOptions& options) {
   LORATORY_ASSERT(!traces.empty(), "one trace per seed, at least one");
@@ -131,7 +168,7 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
   const int32_t focus = recommended >= 0 ? recommended : best_goodput(result);
   if (focus >= 0) result.bounds = rows.find_limit(size_t(focus), yardsticks);
   if (recommended < 0) {
-    result.remedies = find_remedies(result, traces, options);
+    result.remedies = find_remedies(result, traces, engine, options);
     result.more_room = more_room(result, engine);
   }
   const auto shown = size_t(std::max(0, focus));

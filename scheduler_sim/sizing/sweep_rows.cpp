@@ -51,18 +51,10 @@ void SweepRows::report(int64_t num_done) {
 
 // --- replays --------------------------------------------------------------------------------
 
-// All adapters, or what host memory holds of them; a size that does not fit is a row all the same.
-int32_t SweepRows::most_host_places(int32_t max_loras) const {
-  auto places = int64_t(traces_.front().adapters.size());
-  if (engine_.memory.host_memory_bytes > 0) {
-    const MemoryPlan one = plan_memory(engine_.model, engine_.gpu, engine_.memory, 1, 1);
-    places = std::min(places, engine_.memory.host_memory_bytes / one.split.host_bytes);
-  }
-  return int32_t(std::max<int64_t>(max_loras, places));
-}
-
 std::vector<int32_t> SweepRows::host_sizes(int32_t max_loras) const {
-  if (options_.max_cpu_loras.empty()) return {most_host_places(max_loras)};
+  if (options_.max_cpu_loras.empty()) {
+    return {most_host_places(engine_, std::ssize(traces_.front().adapters), max_loras)};
+  }
   std::vector<int32_t> sizes;
   for (const int32_t cpu : options_.max_cpu_loras) {
     if (cpu >= max_loras) sizes.push_back(cpu);

@@ -48,7 +48,6 @@ class SweepRows {
   };
 
   std::vector<int32_t> host_sizes(int32_t max_loras) const;
-  int32_t most_host_places(int32_t max_loras) const;
   void add(EnginePoint point);
   void run_one(Row& row, size_t trace);
   bool meets_at(const Row& row, int step) const;

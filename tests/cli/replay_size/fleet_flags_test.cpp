@@ -111,6 +111,18 @@ TEST_F(FleetFlags, SizeComparesReplicasWithSlots) {
   EXPECT_NE(run.out.find("Fewest replicas for each max_loras"), std::string::npos);
 }
 
+TEST_F(FleetFlags, AdviceNamesTheReplicasThatAutoFinds) {
+  const std::string flags =
+      "size " + sample_ + "--max-loras 16 --gpu L40S --slo-ttft-ms 2000 --slo-tpot-ms 80 ";
+  ASSERT_EQ(loratory(flags + "--json one.json").exit_code, 3);
+  const json one = json::parse(content("one.json"));
+  ASSERT_EQ(loratory(flags + "--no-headroom --replicas auto --json auto.json").exit_code, 0);
+  const int found = json::parse(content("auto.json"))["fleets"][0]["num_replicas"];
+  const std::string advice = "--replicas " + std::to_string(found);
+  EXPECT_EQ(one["remedies"][0]["flags"], advice);
+  EXPECT_NE(std::string(one["next_limit"]).find("; " + advice + " (TTFT p99 "), std::string::npos);
+}
+
 TEST_F(FleetFlags, BadInputIsOneLine) {
   for (const char* bad : {"0", "nan", "-1", "1001", "2.5", "Auto"}) {
     const Outcome run = loratory("replay " + sample_ + "--replicas " + bad);

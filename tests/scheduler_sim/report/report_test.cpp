@@ -180,7 +180,7 @@ TEST(Advice, VerdictsNameTheLimitThatRules) {
   c.num_seeds_met = 0;
   EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x: KV cache");
   c.cause.kind = CauseKind::none;  // a replay by itself
-  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x, 50 % of that wait for a slot");
+  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x: late requests wait for a slot (50 % of their wait)");
   c.failed = 1, c.cause.kind = CauseKind::too_large;
   EXPECT_EQ(report::verdict_text(c), "1 request larger than the KV cache");
   EXPECT_EQ(report::verdict_text(test::infeasible_config()),
@@ -216,17 +216,18 @@ TEST(Advice, SaysWhatWouldDoWhereNothingDoes) {
   result.configs[1].headroom = 0.41;
   result.configs[1].cause = {CauseKind::load_peaks, true, 18, 0.46, 18, 16};
   result.ttft_max_ms[1] = 700;
-  result.remedies.resize(2);
-  result.remedies[0].flags = "--tp 2";
-  result.remedies[1].flags = "--gpu H200";
-  result.remedies[1].result = test::small_config(16);
-  result.remedies[1].result.slo_ttft_ms = 412;
+  result.remedies.resize(3);
+  result.remedies[0].flags = "--replicas 3";
+  result.remedies[1].flags = "--tp 2";
+  result.remedies[2].flags = "--gpu H200";
+  result.remedies[0].result = result.remedies[2].result = test::small_config(16);
+  result.remedies[2].result.slo_ttft_ms = 412;
   EXPECT_THAT(report::reason(result),
               HasSubstr("the base model alone misses by 18x, and the busiest moments have 16x the "
                         "mean rate; with Poisson arrivals it would be 0.46x"));
   EXPECT_EQ(report::next_limit(result),
-            "what would do: 16 slots meet TTFT p99 <= 700 ms; 3 engines that share the traffic "
-            "(one holds to 0.41x); --gpu H200 (TTFT p99 412 ms); not --tp 2 (does not fit)");
+            "what would do: 16 slots meet TTFT p99 <= 700 ms; --replicas 3 (TTFT p99 413 ms); "
+            "--gpu H200 (TTFT p99 412 ms); not --tp 2 (does not fit)");
 }
 
 TEST(Advice, RoomInMemoryStandsBesideWhatWasReplayed) {

@@ -1,6 +1,7 @@
 // Fleets in sizing: how many replicas an SLO takes.
 #include "scheduler_sim/sizing/fleet_size.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
@@ -58,15 +59,21 @@ TEST(FewestReplicas, NoneIfAStepIsTooLong) {
 TEST(FleetSize, PointsAreTheSizesOfTheSweep) {
   SweepOptions options;
   options.max_loras = {1, 4};
-  const auto usual = fleet_points(options, 6);
+  EngineSpec spec = engine();
+  const auto usual = fleet_points(spec, options, 6);
   ASSERT_EQ(usual.size(), 2u);
-  EXPECT_EQ(usual[0].max_cpu_loras, 4);
+  EXPECT_EQ(usual[0].max_cpu_loras, 6);
   EXPECT_EQ(usual[1].max_cpu_loras, 6);
   options.max_cpu_loras = {2, 3};
-  const auto given = fleet_points(options, 6);
+  const auto given = fleet_points(spec, options, 6);
   ASSERT_EQ(given.size(), 1u);
   EXPECT_EQ(given[0].max_cpu_loras, 3);
-  EXPECT_EQ(fleet_points({}, 6).size(), 4u);  // 1, 2, 4, 6
+  EXPECT_EQ(fleet_points(spec, {}, 6).size(), 4u);  // 1, 2, 4, 6
+  spec.memory.host_memory_bytes =
+      plan_memory(spec.model, spec.gpu, spec.memory, 1, 3).split.host_bytes;
+  options.max_cpu_loras.clear();
+  EXPECT_EQ(fleet_points(spec, options, 6)[0].max_cpu_loras, 3);
+  EXPECT_EQ(fleet_points(spec, options, 6)[1].max_cpu_loras, 4);  // max_loras
 }
 
 // More slots do not help requests of the base model: both sizes take 3 replicas.
@@ -94,6 +101,32 @@ TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
   fleets[1].slo_ttft_ms = 20, fleets[2].slo_ttft_ms = 10;
   EXPECT_EQ(cheapest_fleet(fleets), 2);
   EXPECT_EQ(cheapest_fleet({}), -1);
+}
+
+// The advice of a sweep where nothing meets the SLO is what `auto` finds for the same row, whether
+// the sweep was of one engine or of a fleet that is too small.
+TEST(FleetSize, TheAdviceOfASweepIsTheSame) {
+  SweepOptions options;
+  options.max_loras = {1};
+  options.slo = {.ttft_ms = 300};
+  EngineSpec one = two_at_a_time();
+  one.fleet.reset();
+  EngineSpec two = two_at_a_time();
+  two.fleet->num_replicas = 2;
+  const auto fleets = fewest_fleets({one_token_each()}, two_at_a_time(), {{1, 1}}, options, {});
+  ASSERT_EQ(fleets.size(), 1u);
+  for (const EngineSpec& spec : {one, two}) {
+    const SizeResult result = sweep({one_token_each()}, spec, options);
+    ASSERT_EQ(result.recommended, -1);
+    ASSERT_EQ(result.remedies.size(), 1u);
+    EXPECT_EQ(result.remedies[0].flags, fmt::format("--replicas {}", fleets[0].fleet.num_replicas));
+    EXPECT_EQ(result.remedies[0].result.event_log_hash, fleets[0].event_log_hash);
+  }
+  options.find_headroom = false;  // then nothing says that less traffic would do
+  EXPECT_TRUE(sweep({one_token_each()}, one, options).remedies.empty());
+  options.find_headroom = true;
+  options.slo.ttft_ms = 99;  // less than a step
+  EXPECT_TRUE(sweep({one_token_each()}, one, options).remedies.empty());
 }
 
 TEST(FleetReplay, DecisionsHaveTheTracesNumbers) {
