@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "scheduler_sim/report/format.hpp"
@@ -35,7 +36,8 @@ std::vector<Column> replica_columns(const ConfigResult& config, const Slo& slo) 
 }
 
 std::string text_of(double value, const Column& column) {
-  return fmt::format("{:.{}f}", value, column.num_decimals);
+  return column.num_decimals == 0 ? format_count(std::llround(value))
+                                  : fmt::format("{:.{}f}", value, column.num_decimals);
 }
 
 // The value of rank `share` of the replicas' values, from 0 (lowest) to 1 (highest).

@@ -73,8 +73,15 @@ std::string given_settings(const Provenance& provenance) {
 std::string headline(const SizeResult& result) {
   if (result.recommended < 0) return "No configuration meets the SLOs.";
   const ConfigResult& config = result.configs[size_t(result.recommended)];
-  return fmt::format("Set --max-loras {} --max-cpu-loras {}", config.max_loras,
-                     config.max_cpu_loras);
+  return "Set " + flags_of(config);
+}
+
+std::string flags_of(const ConfigResult& config) {
+  std::string flags =
+      fmt::format("--max-loras {} --max-cpu-loras {}", config.max_loras, config.max_cpu_loras);
+  const FleetSummary& fleet = config.fleet;
+  if (fleet.router.empty()) return flags;
+  return fmt::format("{} --replicas {} --router {}", flags, fleet.num_replicas, fleet.router);
 }
 
 }  // namespace loratory::sim::report

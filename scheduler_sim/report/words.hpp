@@ -19,6 +19,9 @@ std::vector<Fact> workload_facts(const SizeResult& result);
 /// "--tp 2 --max-num-seqs 64": the flags that were given, without the trace; empty if none.
 std::string given_settings(const Provenance& provenance);
 
+/// "--max-loras 16 --max-cpu-loras 256", and of a fleet its replicas and router.
+std::string flags_of(const ConfigResult& config);
+
 /// "Set --max-loras 16 --max-cpu-loras 256" or that no configuration meets the SLOs.
 std::string headline(const SizeResult& result);
 

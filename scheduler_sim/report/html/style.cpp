@@ -55,6 +55,7 @@ h2+p{color:var(--muted);max-width:75ch;margin-top:3px}
 .charts{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:36px 40px;padding-top:22px}
 figure.wide{grid-column:1/-1}.wide figcaption p{min-height:0}
 h3{font-size:1rem;font-weight:650;line-height:1.4}
+#fleet h3{margin:24px 0 4px}
 figcaption p{color:var(--muted);font-size:.86rem;line-height:1.45;margin-bottom:10px;
 min-height:2.9em}
 svg{display:block;width:100%;height:auto;overflow:visible}

@@ -102,16 +102,19 @@ class Timeline {
         end_ns_(end_of(config)),
         bins_(bins_of(config, end_ns_)),
         leaders_(leaders_of(config)),
-        num_slots_(std::min<uint32_t>(kMaxSlots, uint32_t(std::max(config.max_loras, 1)))),
-        row_height_(std::min(kMaxRowHeight, kMaxSlotsHeight / num_slots_)) {}
+        num_slots_(config.slot_spans.empty()
+                       ? 0
+                       : std::min<uint32_t>(kMaxSlots, uint32_t(std::max(config.max_loras, 1)))),
+        row_height_(std::min(kMaxRowHeight, kMaxSlotsHeight / std::max(1u, num_slots_))) {}
 
   Figure figure() const {
-    Figure figure{.id = "timeline",
-                  .title = fmt::format("Slots over time, max_loras {}", config_.max_loras)};
+    Figure figure{.id = "timeline", .title = title()};
     figure.subtitle = subtitle();
-    figure.description =
-        "A row for each slot, coloured by the adapter that is resident; under it "
-        "adapter copies, requests running and waiting, and KV blocks in use.";
+    figure.description = has_slots()
+                             ? "A row for each slot, coloured by the adapter that is resident; "
+                               "under it adapter copies, requests running and waiting, and KV "
+                               "blocks in use."
+                             : "Requests running and waiting, and KV blocks in use.";
     figure.wide = true;
     figure.width = kWidth;
     figure.height = strip_top(3) + 12;
@@ -122,13 +125,24 @@ class Timeline {
   }
 
  private:
+  // Those of a fleet are not kept, and a trace without adapters uses none.
+  bool has_slots() const { return num_slots_ > 0; }
   double time_x(double share) const { return kLeft + share * (kRight - kLeft); }
   double slots_bottom() const { return kTop + row_height_ * num_slots_; }
   double strip_top(int index) const {
-    return slots_bottom() + kStripGap + index * (kStripHeight + kStripGap);
+    const int row = has_slots() ? index : index - 1;  // without the copies
+    return slots_bottom() + kStripGap + row * (kStripHeight + kStripGap);
+  }
+
+  std::string title() const {
+    if (!has_slots()) return "Load over time";
+    return fmt::format("Slots over time, max_loras {}", config_.max_loras);
   }
 
   std::string subtitle() const {
+    if (!has_slots()) {
+      return config_.fleet.num_replicas > 1 ? "The replicas together." : "Requests and KV blocks.";
+    }
     std::string words = "Each row is a slot; a change of colour is an eviction and a copy.";
     if (uint32_t(config_.max_loras) > num_slots_) {
       words += fmt::format(" The first {} of {} slots.", num_slots_, config_.max_loras);
@@ -150,6 +164,7 @@ class Timeline {
   }
 
   std::string slots() const {
+    if (!has_slots()) return "";
     const uint32_t columns = std::min(kMaxColumns, kMaxCells / num_slots_);
     std::map<std::string, std::string> path_of_colour;
     std::string names;
@@ -213,25 +228,30 @@ class Timeline {
     return round_up(most);
   }
 
-  std::string strips() const {
+  std::string copies_strip() const {
+    if (!has_slots()) return "";
     const auto copies = [](const Bin& b) { return b.num_copies; };
+    const double bin_s = double(end_ns_) / 1e9 / kNumBins;
+    const double most = most_of(copies);
+    return strip_frame(0, fmt::format("adapters copied to the GPU, per {}", format_ms(bin_s * 1e3)),
+                       most, format_number(most)) +
+           area(0, most, "area f4", copies);
+  }
+
+  std::string strips() const {
     const auto waiting = [](const Bin& b) { return b.num_waiting; };
     const auto running = [](const Bin& b) { return b.num_running; };
     const auto used = [](const Bin& b) { return b.kv_blocks_used; };
-    const double bin_s = double(end_ns_) / 1e9 / kNumBins;
-    const double most_copies = most_of(copies);
     const double most_requests = std::max(most_of(running), most_of(waiting));
-    const auto kv_blocks = double(std::max<int64_t>(config_.memory.kv_blocks, 1));
-    return strip_frame(0, fmt::format("adapters copied to the GPU, per {}", format_ms(bin_s * 1e3)),
-                       most_copies, format_number(most_copies)) +
-           area(0, most_copies, "area f4", copies) +
+    const int64_t num_blocks = config_.memory.kv_blocks * config_.fleet.num_replicas;
+    const auto kv_blocks = double(std::max<int64_t>(num_blocks, 1));
+    return copies_strip() +
            strip_frame(1, "requests: running (filled), waiting (line)", most_requests,
                        format_number(most_requests)) +
            area(1, most_requests, "area f6", running) +
            area(1, most_requests, "outline s2", waiting) +
-           strip_frame(
-               2, fmt::format("KV blocks in use, of {}", format_count(config_.memory.kv_blocks)),
-               kv_blocks, "100 %") +
+           strip_frame(2, fmt::format("KV blocks in use, of {}", format_count(num_blocks)),
+                       kv_blocks, "100 %") +
            area(2, kv_blocks, "area f3", used);
   }
 
@@ -262,14 +282,16 @@ class Timeline {
           {time_x(double(i) / kNumBins), kTop, time_x(double(i + 1) / kNumBins),
            strip_top(2) + kStripHeight},
           fmt::format("at {}\nrunning  {}\nwaiting  {}\nadapters on GPU  {}\n"
-                      "copies  {}\nKV blocks  {}",
+                      "{}KV blocks  {}",
                       time_label(i), bin.num_running, bin.num_waiting, bin.num_adapters_gpu,
-                      bin.num_copies, format_count(bin.kv_blocks_used)));
+                      has_slots() ? fmt::format("copies  {}\n", bin.num_copies) : "",
+                      format_count(bin.kv_blocks_used)));
     }
     return svg;
   }
 
   std::string legend() const {
+    if (!has_slots()) return "";
     std::string html = "<ul class=\"legend\">";
     for (size_t i = 0; i < leaders_.size(); ++i) {
       html += fmt::format("<li><i class=\"swatch a{}\"></i>{} <span>{}</span></li>", i + 1,
@@ -290,6 +312,10 @@ class Timeline {
                             format_count(bin.num_waiting), format_count(bin.num_adapters_gpu),
                             format_count(bin.num_copies), format_count(bin.kv_blocks_used)});
     }
+    if (has_slots()) return table;
+    const auto without_copies = [](auto& cells) { cells.erase(cells.begin() + 4); };
+    without_copies(table.head);
+    for (auto& row : table.rows) without_copies(row);
     return table;
   }
 

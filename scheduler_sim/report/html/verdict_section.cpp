@@ -24,8 +24,7 @@ std::string flags(const SizeResult& result) {
   if (focus < 0) return "";
   const ConfigResult& config = result.configs[size_t(focus)];
   const char* prefix = result.is_replay || result.recommended >= 0 ? "" : "closest: ";
-  return fmt::format("<p class=\"flags\">{}<code>--max-loras {} --max-cpu-loras {}</code></p>\n",
-                     prefix, config.max_loras, config.max_cpu_loras);
+  return fmt::format("<p class=\"flags\">{}<code>{}</code></p>\n", prefix, flags_of(config));
 }
 
 std::string sentences(const SizeResult& result) {

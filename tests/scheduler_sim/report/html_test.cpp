@@ -15,6 +15,7 @@
 #include "scheduler_sim/report/html/svg.hpp"
 #include "scheduler_sim/report/html/sweep.hpp"
 #include "scheduler_sim/report/html/thin.hpp"
+#include "scheduler_sim/report/words.hpp"
 
 namespace loratory::sim::report {
 namespace {
@@ -233,6 +234,24 @@ TEST(Sweep, OneConfigurationForEachSize) {
   EXPECT_THAT(sweep_of(result), ElementsAre(0, 3, 2));
   EXPECT_THAT(neighbours_of_focus(result), ElementsAre(0, 3, 2));
   EXPECT_EQ(knee_of(result), 16);
+}
+
+// A fleet keeps no slots: the page draws none, counts no copies over time, and has blocks for all.
+TEST(Html, OfAFleetDrawsTheLoadOfAllReplicas) {
+  SizeResult result = test::small_result();
+  ConfigResult& c = result.configs[size_t(result.recommended)];
+  EXPECT_TRUE(holds(page_of(result, {}), "copies  "));
+  c.slot_spans.clear();
+  c.fleet.num_replicas = 3;
+  c.fleet.router = "lora-affinity";
+  const std::string page = page_of(result, {});
+  EXPECT_TRUE(holds(page, "<h3>Load over time</h3><p>The replicas together.</p>"));
+  EXPECT_TRUE(holds(page, "KV blocks in use, of 80,688"));  // 3 x 26,896
+  EXPECT_FALSE(holds(page, "copies  "));
+  EXPECT_FALSE(holds(page, "copied to the GPU, per"));
+  const std::string flags = "--max-loras 16 --max-cpu-loras 64 --replicas 3 --router lora-affinity";
+  EXPECT_TRUE(holds(page, "<code>" + flags + "</code>"));
+  EXPECT_EQ(headline(result), "Set " + flags);
 }
 
 }  // namespace
