@@ -229,8 +229,9 @@ std::string faster_loads(const SizeResult& result, const ConfigResult& c) {
   std::string change = "a faster disk (--disk-gbps)";
   if (c.max_cpu_loras < num_adapters && c.adapter_loads > num_adapters * c.fleet.num_replicas) {
     const double bytes = double(c.memory.host_bytes) / c.max_cpu_loras * double(num_adapters);
-    change = fmt::format("host memory for all {} adapters ({}), which are now read {} times",
-                         num_adapters, format_bytes(bytes), format_count(c.adapter_loads));
+    change =
+        fmt::format("host memory for all {} adapters ({}), which are now read {} times",
+                    format_count(num_adapters), format_bytes(bytes), format_count(c.adapter_loads));
   } else if (c.waits.copy.of_late_time > c.waits.load.of_late_time) {
     change = "a faster link to the GPU (--h2d-gbps)";
   }
