@@ -186,12 +186,10 @@ void add_size(CLI::App& app) {
       "--max-cpu-loras", options->max_cpu_loras,
       "Adapters in host memory to try with each: a list or range (default: the fewest that lose "
       "nothing)");
-  command
-      .add_option("--choose", options->choose,
-                  "robust: the size with most headroom among those that cost little; smallest: the "
-                  "first that meets the SLO")
-      ->check(CLI::IsMember({"robust", "smallest"}))
-      ->capture_default_str();
+  add_choice(
+      command, "--choose", options->choose, {"robust", "smallest"},
+      "robust: the size with most headroom among those that cost little; smallest: the first "
+      "that meets the SLO");
   command.add_flag("--no-headroom", options->no_headroom,
                    "Do not look for the largest rate that each size can serve");
   add_number(command, "--seeds", options->num_seeds, {1, 100},

@@ -9,20 +9,26 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <set>
 #include <streambuf>
 #include <string_view>
+#include <thread>
 
 #include "reference/base/check.hpp"
+#include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
+constexpr size_t kLongestShown = 60;
+constexpr std::chrono::seconds kPipePatience{1};  // for a reader that starts together with us
+constexpr std::chrono::milliseconds kPipePoll{10};
 constexpr int kGzipLevel = 6;
 constexpr int kZstdLevel = 3;
 
@@ -59,12 +65,13 @@ class HiddenFile {
     struct stat status {};
     const bool exists = ::stat(path.c_str(), &status) == 0;
     if (exists && !S_ISREG(status.st_mode)) {
-      open_in_place();
+      open_in_place(S_ISFIFO(status.st_mode));
       return;
     }
     if (exists && ::access(path.c_str(), W_OK) != 0) fail_to_open(path, "cannot be replaced");
     // A link keeps pointing at its file: it is the file that is replaced.
     if (exists) final_ = std::filesystem::canonical(path).string();
+    if (!exists) require_new_name();
     open_hidden();
   }
 
@@ -102,11 +109,34 @@ class HiddenFile {
   }
 
  private:
-  // /dev/null, a pipe: there is nothing to rename over.
-  void open_in_place() {
+  // Its temporary name is the longer one; what else is wrong with it, open_hidden() says.
+  void require_new_name() const {
+    struct stat status {};
+    if (::lstat(path_.c_str(), &status) == 0) {
+      throw InputError(path_, "is a link to no file", "remove the link, or name another file");
+    }
+    if (::lstat(temporary_name().c_str(), &status) != 0 && errno == ENAMETOOLONG) {
+      throw InputError(cut(path_, kLongestShown), "cannot be created: File name too long",
+                       "choose a shorter one");
+    }
+  }
+
+  // /dev/null, a pipe: there is nothing to rename over. To open a pipe waits for its reader, for
+  // ever if need be, unless it is opened so.
+  void open_in_place(bool is_pipe) {
     in_place_ = true;
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    const auto give_up = std::chrono::steady_clock::now() + kPipePatience;
+    for (;;) {
+      fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | (is_pipe ? O_NONBLOCK : 0));
+      if (fd_ >= 0 || !is_pipe || errno != ENXIO) break;
+      if (std::chrono::steady_clock::now() > give_up) {
+        throw InputError(path_, "is a pipe that nobody reads",
+                         "start its reader first, or name a file");
+      }
+      std::this_thread::sleep_for(kPipePoll);
+    }
     if (fd_ < 0) fail_to_open(path_, "cannot be opened");
+    if (is_pipe) ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
   }
 
   bool has_name() const { return in_place_ || fd_ == STDOUT_FILENO; }

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "reference/base/check.hpp"
@@ -194,14 +196,25 @@ std::vector<std::string> model_preset_names() {
   return names;
 }
 
+namespace {
+
+// "meta-llama/Llama-3.1-8B" is a name of Hugging Face's hub, and no path unless it is there.
+std::string remedy_for(const std::string& path) {
+  constexpr const char* kRemedy = "give the config.json of the model";
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return kRemedy;
+  return did_you_mean(path.substr(path.rfind('/') + 1), model_preset_names(), kRemedy);
+}
+
+}  // namespace
+
 ModelSpec load_model_spec(std::string_view name_or_path) {
   for (const auto& preset : reference::model_presets()) {
     if (equal_ignoring_case(name_or_path, preset.name)) return preset_spec(preset);
   }
   if (looks_like_path(name_or_path)) {
     const std::string path(name_or_path);
-    return model_spec_of(reference::read_model_config(path, "give the config.json of the model"),
-                         path);
+    return model_spec_of(reference::read_model_config(path, remedy_for(path)), path);
   }
   const std::vector<std::string> names = model_preset_names();
   const std::string all =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -103,10 +104,18 @@ void merge_streams(std::vector<std::pair<RenewalStream, AdapterIndex>>& streams,
   }
 }
 
-void require_an_end(const ArrivalLimit& limit) {
+// `rate_rps` of all streams together.
+void require_an_end(const ArrivalLimit& limit, double rate_rps) {
+  constexpr double kMostRequests = 1e9;
   const ArrivalLimit none;
-  if (limit.num_requests == none.num_requests && limit.duration_ns == none.duration_ns) {
+  if (limit.num_requests != none.num_requests) return;
+  if (limit.duration_ns == none.duration_ns) {
     throw InputError("--requests", "the workload has no end", "give --requests N or --duration S");
+  }
+  const double expected = rate_rps * double(limit.duration_ns) * 1e-9;
+  if (expected > kMostRequests) {
+    throw InputError("--duration", fmt::format("about {:.0e} requests arrive in it", expected),
+                     "shorten it, lower the rate, or give --requests N");
   }
 }
 
@@ -133,7 +142,7 @@ ArrivalLaw parse_arrival_law(std::string_view text, std::string_view place) {
 
 std::vector<Arrival> shared_arrivals(const ArrivalLaw& law, const AdapterMix& mix,
                                      const ArrivalLimit& limit, uint64_t seed) {
-  require_an_end(limit);
+  require_an_end(limit, law.rate_rps);
   std::vector<std::pair<RenewalStream, AdapterIndex>> streams;
   streams.emplace_back(RenewalStream(seed, 0, 0, law.rate_rps, gap_shape_of_cv(law.cv), 0), 0);
   std::vector<Arrival> arrivals;
@@ -147,7 +156,7 @@ std::vector<Arrival> shared_arrivals(const ArrivalLaw& law, const AdapterMix& mi
 
 std::vector<Arrival> adapter_arrivals(const std::vector<double>& rates_rps, double cv,
                                       const ArrivalLimit& limit, uint64_t seed) {
-  require_an_end(limit);
+  require_an_end(limit, std::accumulate(rates_rps.begin(), rates_rps.end(), 0.0));
   std::vector<std::pair<RenewalStream, AdapterIndex>> streams;
   for (AdapterIndex i = 0; i < rates_rps.size(); ++i) {
     if (rates_rps[i] <= 0) continue;

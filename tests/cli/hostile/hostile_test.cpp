@@ -35,6 +35,9 @@ class Hostile : public ProgramTest {
     write("open.toml", "pin = [\"a\"\n");
     write("weights.safetensors", std::string(4096, '\0'));
     ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+    ASSERT_EQ(::symlink("loop", path("loop").c_str()), 0);
+    ASSERT_EQ(::symlink("none/x", path("far").c_str()), 0);
+    ASSERT_EQ(::symlink("here", path("dangling").c_str()), 0);
     write("nul.toml", "profile = \"a\\u0000b\"\n");
     for (const char* name : {"out.txt", "err.txt"}) write(name, "");
     before_ = files();
@@ -135,12 +138,26 @@ const std::vector<std::string> kBadReplays = {
     "--config /", "--config /dev/zero", "--config typo.toml", "--config nan.toml",
     "--config open.toml", "--config nul.toml", "--config run.toml --config run.toml",
     "--event-log none/x", "--csv r", "--csv ./r", "--csv a.jsonl", "--csv ''", "--csv /",
-    "--html - --csv -", "stray", "--max-lora 8", "--Max-Loras 8", "-x", "--trace a.jsonl",
+    "--html - --csv -", "--csv pipe", "--csv loop", "--csv far", "--csv dangling --html here",
+    "--csv loop/x", "--profile loop", "--model loop/x", "--config loop", "stray",
+    "--max-lora 8", "--Max-Loras 8", "-x", "--trace a.jsonl",
     "--stepwise=2x", "-- x",
     // clang-format on
 };
 
 TEST_F(Hostile, Replays) { expect_one_line_each("replay --json r --trace a.jsonl ", kBadReplays); }
+
+TEST_F(Hostile, NamesThatAreTooLong) {
+  constexpr size_t kLongestName = 255, kLongestPath = 4096;
+  for (const size_t size : {kLongestName - 1, kLongestName + 1, kLongestPath + 1}) {
+    const std::string name(size, 'x');
+    const Outcome run = loratory("replay --trace a.jsonl --json " + name);
+    EXPECT_EQ(run.exit_code, 2) << size;
+    EXPECT_EQ(run.out, "") << size;
+    EXPECT_EQ(run.err, "loratory: --json: " + name.substr(0, 60) +
+                           ": cannot be created: File name too long; choose a shorter one\n");
+  }
+}
 
 TEST_F(Hostile, Sizes) {
   expect_one_line_each("size --json r --trace a.jsonl ",
@@ -164,6 +181,8 @@ TEST_F(Hostile, Sizes) {
                         "--max-cpu-loras ''",
                         "--max-cpu-loras 1:5000",
                         "--max-cpu-loras 2147483648",
+                        "--choose ''",
+                        "--choose best",
                         "--seeds 0",
                         "--seeds 101",
                         "--seeds 3",
@@ -215,15 +234,26 @@ TEST_F(Hostile, TracesThatAreNoFiles) {
 }
 
 TEST_F(Hostile, Generators) {
-  expect_one_line_each(
-      "trace generate --out r ",
-      {"", "--requests 5", "--arrivals poisson:1", "--arrivals poisson:1 --requests 0",
-       "--arrivals poisson:1 --requests 2000000000", "--arrivals poisson:1 --duration 4e9",
-       "--requests 5 --arrivals poison:1", "--requests 5 --arrivals poisson",
-       "--requests 5 --arrivals poisson:0", "--requests 5 --arrivals poisson:nan",
-       "--requests 5 --arrivals poisson:-1", "--requests 5 --arrivals poisson:1:2",
-       "--requests 5 --arrivals gamma:5:0", "--requests 5 --arrivals gamma:5:inf",
-       "--requests 5 --arrivals trace:none", "--requests 5 --arrivals poisson:1e-300"});
+  expect_one_line_each("trace generate --out r ", {"",
+                                                   "--requests 5",
+                                                   "--arrivals poisson:1",
+                                                   "--arrivals poisson:1 --requests 0",
+                                                   "--arrivals poisson:1 --requests 2000000000",
+                                                   "--arrivals poisson:1 --duration 4e9",
+                                                   "--requests 5 --arrivals poison:1",
+                                                   "--requests 5 --arrivals poisson",
+                                                   "--requests 5 --arrivals poisson:0",
+                                                   "--requests 5 --arrivals poisson:nan",
+                                                   "--requests 5 --arrivals poisson:-1",
+                                                   "--requests 5 --arrivals poisson:1:2",
+                                                   "--requests 5 --arrivals gamma:5:0",
+                                                   "--requests 5 --arrivals gamma:5:inf",
+                                                   "--requests 5 --arrivals trace:none",
+                                                   "--arrivals poisson:1e6 --duration 1e6",
+                                                   "--adapter-rates 1e6:3 --duration 1e6",
+                                                   "--requests 5 --arrivals trace:loop",
+                                                   "--requests 5 --arrivals trace:pipe",
+                                                   "--requests 5 --arrivals poisson:1e-300"});
   expect_one_line_each("trace generate --out r --requests 5 --arrivals poisson:1 ",
                        {"--rate-scale 0",
                         "--turns 0.5",
@@ -269,7 +299,9 @@ TEST_F(Hostile, SlipsGetTheNearestName) {
       {"replay --trace a.jsonl --gpu h10", "did you mean H100-80 (SXM), H100-PCIe or H100-NVL?"},
       {"replay --trace a.jsonl --gpu mi30", "did you mean 'MI300X'?"},
       {"replay --trace a.jsonl --model lama-3.1-8b", "did you mean 'Llama-3.1-8B'?"},
-      {"replay --trace a.jsonl --model mistral", "did you mean 'Mistral-7B'?"}};
+      {"replay --trace a.jsonl --model mistral", "did you mean 'Mistral-7B'?"},
+      {"replay --trace a.jsonl --model meta-llama/Llama-3.1-8B", "did you mean 'Llama-3.1-8B'?"},
+      {"size --trace a.jsonl --choose smalest", "did you mean 'smallest'?"}};
   for (const auto& [arguments, end] : slips) {
     expect_one_line(arguments);
     EXPECT_TRUE(loratory(arguments).err.ends_with("; " + end + "\n")) << content("err.txt");

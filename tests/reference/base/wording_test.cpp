@@ -27,6 +27,8 @@ TEST(Wording, NearestIsTheFewestEdits) {
                                           "--pin"};
   EXPECT_EQ(nearest("--max-lora", flags), "--max-loras");
   EXPECT_EQ(nearest("--max-lora-rnak", flags), "--max-lora-rank");  // a swap is one edit
+  const std::vector<std::string> pin = {"pin"};
+  EXPECT_EQ(nearest("pni", pin), "pin");  // two edits would be too many for three letters
   EXPECT_EQ(nearest("--MAX_LORAS", flags), "--max-loras");
   EXPECT_EQ(nearest("--nip", flags), "--pin");
   EXPECT_EQ(nearest("--colour", flags), "");
