@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "scheduler_sim/sizing/headroom.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
 namespace loratory::sim {
@@ -106,6 +107,7 @@ TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
 // The advice of a sweep where nothing meets the SLO is what `auto` finds for the same row, whether
 // the sweep was of one engine or of a fleet that is too small.
 TEST(FleetSize, TheAdviceOfASweepIsTheSame) {
+  const Trace trace = at_rate(one_token_each(), 1.15);  // 57.5/s; with the margin 63
   SweepOptions options;
   options.max_loras = {1};
   options.slo = {.ttft_ms = 300};
@@ -113,20 +115,21 @@ TEST(FleetSize, TheAdviceOfASweepIsTheSame) {
   one.fleet.reset();
   EngineSpec two = two_at_a_time();
   two.fleet->num_replicas = 2;
-  const auto fleets = fewest_fleets({one_token_each()}, two_at_a_time(), {{1, 1}}, options, {});
+  const auto fleets = fewest_fleets({trace}, two_at_a_time(), {{1, 1}}, options, {});
   ASSERT_EQ(fleets.size(), 1u);
+  EXPECT_EQ(fleets[0].fleet.num_replicas, 4);
   for (const EngineSpec& spec : {one, two}) {
-    const SizeResult result = sweep({one_token_each()}, spec, options);
+    const SizeResult result = sweep({trace}, spec, options);
     ASSERT_EQ(result.recommended, -1);
     ASSERT_EQ(result.remedies.size(), 1u);
     EXPECT_EQ(result.remedies[0].flags, fmt::format("--replicas {}", fleets[0].fleet.num_replicas));
     EXPECT_EQ(result.remedies[0].result.event_log_hash, fleets[0].event_log_hash);
   }
   options.find_headroom = false;  // then nothing says that less traffic would do
-  EXPECT_TRUE(sweep({one_token_each()}, one, options).remedies.empty());
+  EXPECT_TRUE(sweep({trace}, one, options).remedies.empty());
   options.find_headroom = true;
   options.slo.ttft_ms = 99;  // less than a step
-  EXPECT_TRUE(sweep({one_token_each()}, one, options).remedies.empty());
+  EXPECT_TRUE(sweep({trace}, one, options).remedies.empty());
 }
 
 TEST(FleetReplay, DecisionsHaveTheTracesNumbers) {
