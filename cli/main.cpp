@@ -25,8 +25,9 @@ namespace {
 using loratory::cli::ExitCode;
 
 constexpr const char* kFooter =
-    "Exit codes: 0 recommended, or done; 1 other failures, such as a full disk; 2 bad input; 3 no\n"
-    "configuration meets the SLO; 4 none fits in memory.";
+    "Exit codes: 0 recommended, or done; 1 a --fail-if holds, or a failure such as a full disk; 2 "
+    "bad\n"
+    "input; 3 no configuration meets the SLO; 4 none fits in memory.";
 
 int fail(ExitCode code, std::string_view line) {
   std::fprintf(stderr, "loratory: %s\n", loratory::printable(line).c_str());

@@ -17,11 +17,6 @@ namespace {
 constexpr int kBannerWidth = 50;
 constexpr int kLabelWidth = 40;
 
-// Not among the percentiles that every banner has.
-bool is_own(double percentile) {
-  return percentile != 50 && percentile != 90 && percentile != 95 && percentile != 99;
-}
-
 class Banner {
  public:
   explicit Banner(double slo_percentile) : slo_percentile_(slo_percentile) {}
@@ -48,7 +43,7 @@ class Banner {
     line(fmt::format("P90 {} (ms):", name), latency.p90_ms);
     line(fmt::format("P95 {} (ms):", name), latency.p95_ms);
     line(fmt::format("P99 {} (ms):", name), latency.p99_ms);
-    if (is_own(slo_percentile_)) {
+    if (report::is_own_percentile(slo_percentile_)) {
       line(fmt::format("P{} {} (ms):", slo_percentile_, name), latency.pslo_ms);
     }
   }
@@ -99,11 +94,25 @@ void add_engine(Banner& banner, const ConfigResult& c) {
   banner.line("Longest queue:", c.max_waiting);
 }
 
-// One line each: labels and values that a terminal can show side by side.
+// What was given first; the page and results.json have every default.
 void add_settings(Banner& banner, const Provenance& provenance) {
-  banner.section("Flags given", '-');
+  banner.section("Flags", '-');
   for (const Setting& setting : provenance.settings) {
     if (setting.is_given) banner.line(fmt::format("--{}:", setting.name), setting.value);
+  }
+  for (const Setting& setting : provenance.settings) {
+    if (!report::is_notable_default(setting)) continue;
+    banner.line(fmt::format("--{} (default):", setting.name), setting.value);
+  }
+}
+
+void add_inputs(Banner& banner, const Provenance& provenance) {
+  banner.section("Files", '-');
+  std::string_view trace = "trace, ";  // the first
+  for (const Provenance::Input& input : provenance.inputs) {
+    banner.line(fmt::format("{}{}:", trace, input.format),
+                fmt::format("{} {}", input.checksum, input.path));
+    trace = "";
   }
 }
 
@@ -128,6 +137,7 @@ std::string replay_console(const SizeResult& result) {
   add_adapters(banner, config);
   add_engine(banner, config);
   add_settings(banner, result.provenance);
+  add_inputs(banner, result.provenance);
   banner.section("", '=');
   for (const std::string& note : result.workload.notes) banner.line("Note:", note);
   banner.line("SLO:", report::slo_sentence(result.slo));

@@ -27,7 +27,7 @@ constexpr const char* kReset = "\x1b[0m";
 
 struct Column {
   const char* top;   // first line of the header
-  const char* unit;  // second line
+  std::string unit;  // second line
   size_t width;
   int importance;  // the smallest leaves first when the table is too wide
   bool shown_if_infeasible;
@@ -101,12 +101,31 @@ size_t verdict_width(const SizeResult& result) {
   return width;
 }
 
+// The percentile that the verdicts go by has its columns beside the others, which may leave then.
+void add_slo_columns(std::vector<Column>& columns, double percentile) {
+  if (percentile == 99) return;
+  const std::string unit = report::format_percentile(percentile) + " ms";
+  std::erase_if(columns, [&](const Column& column) {
+    return column.unit == unit && std::string_view(column.top) != "queue";
+  });
+  const auto add = [&](Column slo) {
+    const auto p99 = std::ranges::find_if(columns, [&](const Column& column) {
+      return std::string_view(column.top) == slo.top && column.unit == "p99 ms";
+    });
+    p99->importance = slo.importance - 1;
+    columns.insert(percentile < 99 ? p99 : p99 + 1, std::move(slo));
+  };
+  add({"TTFT", unit, 10, kAlways, false, [](const ConfigResult& c) { return ms(c.ttft.pslo_ms); }});
+  add({"TPOT", unit, 9, kAlways, false, [](const ConfigResult& c) { return ms(c.tpot.pslo_ms); }});
+}
+
 // The columns that fit beside the mark and the verdict, without those that say nothing.
 std::vector<Column> choose_columns(const SizeResult& result) {
   std::vector<Column> columns(kColumns.begin(), kColumns.end());
   if (!host_sizes_differ(result)) columns.erase(columns.begin() + 1);
   const auto known = [](const ConfigResult& c) { return c.headroom >= 0; };
   if (std::ranges::none_of(result.configs, known)) columns.pop_back();
+  add_slo_columns(columns, result.slo.percentile);
   const auto total = [&] {
     size_t width = 2 + 2 + verdict_width(result);
     for (const Column& column : columns) width += column.width;
@@ -190,6 +209,19 @@ std::string workload_box(const SizeResult& result) {
   return text;
 }
 
+// "mean 91.0 ms, p50 63.9 ms, p90 202 ms, p95 298 ms, p99 498 ms".
+std::string percentiles(const LatencySummary& latency, double slo_percentile) {
+  std::string text =
+      fmt::format("mean {}, p50 {}, p90 {}, p95 {}, p99 {}", format_ms(latency.mean_ms),
+                  format_ms(latency.p50_ms), format_ms(latency.p90_ms), format_ms(latency.p95_ms),
+                  format_ms(latency.p99_ms));
+  if (report::is_own_percentile(slo_percentile)) {
+    text += fmt::format(", {} {}", report::format_percentile(slo_percentile),
+                        format_ms(latency.pslo_ms));
+  }
+  return text;
+}
+
 std::string verdict(const SizeResult& result, bool colour) {
   std::string set = report::headline(result);
   if (colour) set = kBold + set + kReset;
@@ -199,6 +231,11 @@ std::string verdict(const SizeResult& result, bool colour) {
   };
   say("why", report::reason(result));
   say("next", report::next_limit(result));
+  if (result.recommended >= 0) {
+    const ConfigResult& config = result.configs[size_t(result.recommended)];
+    say("TTFT", percentiles(config.ttft, result.slo.percentile));
+    say("TPOT", percentiles(config.tpot, result.slo.percentile));
+  }
   say("bounds", report::yardstick_sentence(result));
   say("adapters", report::about_adapters(result));
   say("trust", report::caveat(result));

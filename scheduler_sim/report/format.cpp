@@ -15,6 +15,10 @@ std::string tick_ms(double value_ms) {
 
 std::string format_percentile(double percentile) { return fmt::format("p{}", percentile); }
 
+bool is_own_percentile(double percentile) {
+  return percentile != 50 && percentile != 90 && percentile != 95 && percentile != 99;
+}
+
 std::string clip(std::string_view text, size_t width) {
   if (text.size() <= width) return std::string(text);
   return width < 2 ? std::string(cut(text, width)) : fmt::format("{}..", cut(text, width - 2));

@@ -10,6 +10,7 @@ namespace loratory::sim::report {
 
 std::string tick_ms(double value_ms);              ///< one number and one unit: "100 ms", "3 h"
 std::string format_percentile(double percentile);  ///< 99 -> "p99", 99.9 -> "p99.9"
+bool is_own_percentile(double percentile);         ///< not 50, 90, 95 or 99, which all outputs have
 
 /// Cuts `text` to `width` bytes or a few less, so that no character is cut; the last two are ".."
 /// when something was lost.

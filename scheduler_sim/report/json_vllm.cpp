@@ -6,7 +6,9 @@
 #include "scheduler_sim/report/json_object.hpp"
 
 // The names are those of vllm/benchmarks/serve.py (main_async and process_one_metric), vLLM at
-// commit 009e6d4a1cd6; they are the same in the releases since 0.10.
+// commit 009e6d4a1cd6; they are the same in the releases since 0.10. max_loras to
+// data_parallel_size are not from there: a sweep (vllm/benchmarks/sweep/serve.py) adds what it
+// varies, and sweep/plot_pareto.py at commit 085717670c66 multiplies the two sizes to count GPUs.
 namespace loratory::sim::report {
 namespace {
 
@@ -44,6 +46,10 @@ nlohmann::ordered_json vllm_object(const ConfigResult& config, const WorkloadSum
                    {"num_prompts", config.num_requests},
                    {"request_rate", workload.request_rate},
                    {"max_concurrency", nullptr},
+                   {"max_loras", config.max_loras},
+                   {"max_cpu_loras", config.max_cpu_loras},
+                   {"tensor_parallel_size", config.fleet.num_gpus / config.fleet.num_replicas},
+                   {"data_parallel_size", config.fleet.num_replicas},
                    {"duration", config.duration_s},
                    {"completed", config.completed},
                    {"failed", config.num_requests - config.completed},

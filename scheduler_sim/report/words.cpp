@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "scheduler_sim/report/format.hpp"
 
 namespace loratory::sim::report {
@@ -23,6 +27,17 @@ std::string load_sentence(const WorkloadSummary& w) {
                                  format_number(w.mean_output_tokens));
   if (w.num_rows_skipped > 0) {
     text += fmt::format("; {} bad rows skipped", format_count(int64_t(w.num_rows_skipped)));
+  }
+  return text;
+}
+
+template <class Chosen>
+std::string as_flags(const std::vector<Setting>& settings, Chosen is_chosen) {
+  std::string text;
+  for (const Setting& setting : settings) {
+    if (!is_chosen(setting)) continue;
+    text += fmt::format("{}--{}", text.empty() ? "" : " ", setting.name);
+    if (setting.value != "true") text += " " + setting.value;
   }
   return text;
 }
@@ -56,18 +71,28 @@ std::vector<Fact> workload_facts(const SizeResult& result) {
   };
   const std::string given = given_settings(result.provenance);
   if (!given.empty()) facts.push_back({"flags", given});
+  const std::string defaults = notable_defaults(result.provenance);
+  if (!defaults.empty()) facts.push_back({"defaults", defaults});
   for (const std::string& note : w.notes) facts.push_back({"note", note});
   return facts;
 }
 
 std::string given_settings(const Provenance& provenance) {
-  std::string text;
-  for (const Setting& setting : provenance.settings) {
-    if (!setting.is_given || setting.name == "trace" || setting.value == "false") continue;
-    text += fmt::format("{}--{}", text.empty() ? "" : " ", setting.name);
-    if (setting.value != "true") text += " " + setting.value;
-  }
-  return text;
+  return as_flags(provenance.settings, [](const Setting& setting) {
+    return setting.is_given && setting.name != "trace" && setting.value != "false";
+  });
+}
+
+bool is_notable_default(const Setting& setting) {
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"tp", "dtype", "kv-cache-dtype", "gpu-memory-utilization", "max-lora-rank", "max-model-len",
+       "max-num-seqs", "max-num-batched-tokens", "policy", "load-mode"});
+  return !setting.is_given && !setting.value.empty() &&
+         std::ranges::find(kNames, setting.name) != kNames.end();
+}
+
+std::string notable_defaults(const Provenance& provenance) {
+  return as_flags(provenance.settings, is_notable_default);
 }
 
 std::string headline(const SizeResult& result) {

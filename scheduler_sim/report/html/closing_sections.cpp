@@ -84,7 +84,8 @@ std::string settings_table(const Provenance& provenance) {
       "<thead><tr><th>flag</th><th>value</th><th>from</th></tr></thead><tbody>\n";
   for (const Setting& setting : provenance.settings) {
     html += fmt::format("<tr><td>--{}</td><td>{}</td><td>{}</td></tr>\n", html_text(setting.name),
-                        html_text(setting.value), setting.is_given ? "given" : "default");
+                        setting.value.empty() ? "-" : html_name(setting.value),
+                        setting.is_given ? "given" : "default");
   }
   return html + "</tbody></table></div></details>\n";
 }

@@ -48,7 +48,7 @@ border-radius:10px;overflow:hidden;align-self:start}
 .facts{display:grid;grid-template-columns:auto 1fr;gap:4px 20px;background:var(--panel);
 border-radius:10px;
 padding:16px 20px;font-size:.92rem}
-.facts dt{color:var(--muted)}.facts dd{overflow-wrap:anywhere;min-width:0}
+.facts span{display:inline-block}.facts dt{color:var(--muted)}.facts dd{overflow-wrap:anywhere;min-width:0}
 section{padding-top:48px}
 h2{font-size:1.3rem;letter-spacing:-.01em;font-weight:650;line-height:1.3}
 h2+p{color:var(--muted);max-width:75ch;margin-top:3px}
@@ -116,7 +116,7 @@ text-decoration:underline}
 .configs th[aria-sort=ascending] button::after{content:" \2191"}
 .configs th[aria-sort=descending] button::after{content:" \2193"}
 .configs td.why,.configs th:nth-child(3){text-align:left}
-#configurations .scroll{margin-inline:max(-160px,min(0px,(100% - 100vw + 48px)/2))}
+#configurations>.scroll{margin-inline:max(-160px,min(0px,(100% - 100vw + 48px)/2))}
 .configs tr.chosen td{background:var(--accent-soft);font-weight:600}
 .configs tr.misfit-row td{color:var(--muted)}
 .configs td:first-child,.configs th:first-child{position:sticky;left:0;background:var(--bg)}
@@ -125,6 +125,7 @@ details{margin-top:8px;font-size:.86rem}
 summary{cursor:pointer;color:var(--muted);width:max-content}
 details[open] summary{margin-bottom:6px}
 details .scroll{max-height:320px;overflow:auto}
+.flags-table th,.flags-table td{text-align:left;white-space:normal;overflow-wrap:anywhere}
 .terms{display:grid;grid-template-columns:auto 1fr;gap:5px 22px;font-size:.9rem;padding-top:14px}
 .terms dt{font-weight:600}.terms dd{max-width:80ch;color:var(--muted)}
 footer{padding-top:44px;padding-bottom:56px;color:var(--muted);font-size:.84rem}

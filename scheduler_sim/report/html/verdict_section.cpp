@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/format.hpp"
 #include "scheduler_sim/report/html/markup.hpp"
@@ -96,10 +99,28 @@ std::string verdict_section(const SizeResult& result) {
          sentences(result) + "</div>\n" + tiles(result) + "</div>\n";
 }
 
+namespace {
+
+// A flag and its value stay on one line where there is room: a browser breaks lines at any hyphen.
+std::string whole_flags(std::string_view flags) {
+  std::string html;
+  while (!flags.empty()) {
+    const size_t end = std::min(flags.find(" --"), flags.size());
+    html +=
+        fmt::format("{}<span>{}</span>", html.empty() ? "" : " ", html_name(flags.substr(0, end)));
+    flags.remove_prefix(std::min(end + 1, flags.size()));
+  }
+  return html;
+}
+
+}  // namespace
+
 std::string workload_section(const SizeResult& result) {
   std::string html = "<dl class=\"facts\">";
   for (const Fact& fact : workload_facts(result)) {
-    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", html_text(fact.label), html_name(fact.value));
+    const bool is_flags = fact.value.starts_with("--");
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>\n", html_text(fact.label),
+                        is_flags ? whole_flags(fact.value) : html_name(fact.value));
   }
   return html + "</dl>\n";
 }

@@ -167,8 +167,10 @@ TEST_F(Outputs, SettingsAreThereFromWhereverTheyCame) {
   EXPECT_EQ(result["inputs"][1]["checksum"].get<std::string>().size(), 21U);
   EXPECT_NE(run.out.find("--max-num-seqs:                          64\n"), std::string::npos)
       << run.out;
-  EXPECT_EQ(run.out.find("--load-mode"), std::string::npos);
-  EXPECT_NE(content("r.html").find("<td>--load-mode</td><td>overlap</td>"), std::string::npos);
+  EXPECT_NE(run.out.find("--load-mode (default):                   overlap\n"), std::string::npos);
+  EXPECT_NE(run.out.find("config file:                             xxh3:"), std::string::npos);
+  EXPECT_EQ(run.out.find("--pack (default)"), std::string::npos);
+  EXPECT_NE(content("r.html").find("<td>--load-mode</td><td><bdi>overlap</bdi></td>"), std::string::npos);
   EXPECT_NE(content("r.prom").find("name=\"pack\",value=\"true\",given=\"true\""),
             std::string::npos);
 }

@@ -333,6 +333,8 @@ TEST(Json, HasWhatVllmsToolingReads) {
   SizeResult result = replay_result();
   result.slo.percentile = 97.5;
   result.configs[0].ttft.pslo_ms = 400;
+  result.configs[0].fleet.num_replicas = 3;
+  result.configs[0].fleet.num_gpus = 12;
   const auto json =
       nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
   const auto& vllm = json["configs"][0]["vllm"];
@@ -346,6 +348,9 @@ TEST(Json, HasWhatVllmsToolingReads) {
   EXPECT_EQ(vllm["total_input_tokens"], 217'321);
   EXPECT_TRUE(vllm["max_concurrency"].is_null());
   EXPECT_EQ(vllm["request_goodput"], 7.9);
+  EXPECT_EQ(vllm["max_loras"], result.configs[0].max_loras);
+  EXPECT_EQ(vllm["tensor_parallel_size"], 4);
+  EXPECT_EQ(vllm["data_parallel_size"], 3);
   result.slo = {0, 0, 99};
   const auto without =
       nlohmann::json::parse(written([&](auto& out) { write_results_json(out, result); }));
@@ -492,10 +497,12 @@ TEST(Perfetto, EventsPairUp) {
 TEST(Prometheus, HelpAndTypeOnceBeforeTheSamples) {
   SizeResult result = test::small_result();
   result.workload.model = "a\"b\\c\nd";
+  result.workload.engine = "vLLM \"0.8.5\"";
   const std::string text = written([&](auto& out) {
     write_prometheus(out, result.configs[1], result.workload, result.provenance);
   });
   EXPECT_THAT(text, HasSubstr("model_name=\"a\\\"b\\\\c\\nd\""));
+  EXPECT_THAT(text, HasSubstr(",engine_name=\"vLLM \\\"0.8.5\\\"\","));
   std::set<std::string> declared;
   for (const std::string& line : lines_of(text)) {
     if (line.starts_with("# TYPE ")) {
@@ -589,7 +596,7 @@ TEST(Settings, EveryOneIsInTheJsonAndThoseGivenAreShown) {
   EXPECT_EQ(json["settings"][1],
             (nlohmann::json{{"name", "max-num-seqs"}, {"value", "64"}, {"given", true}}));
   EXPECT_THAT(size_console(result, false), HasSubstr("flags     --max-num-seqs 64 --pin a,<b>"));
-  EXPECT_THAT(size_console(result, false), Not(HasSubstr("--tp 1")));
+  EXPECT_THAT(size_console(result, false), HasSubstr("\ndefaults  --tp 1\n"));
   EXPECT_THAT(replay_console(replay_result()),
               HasSubstr("--max-num-seqs:                          64"));
 }
@@ -603,6 +610,11 @@ TEST(Percentiles, OfEveryLatencyAreOnThePage) {
   EXPECT_THAT(page, HasSubstr("<th>SLO's p97.5</th>"));
   EXPECT_THAT(page, HasSubstr("<tr><td>16</td><td>64</td><td>queue</td><td>31.5</td><td>128</td>"
                               "<td>4.25</td><td>90</td><td>175</td><td>260</td><td>123</td></tr>"));
+  const std::string console = size_console(result, false);
+  EXPECT_THAT(console, HasSubstr("TTFT    TTFT"));
+  EXPECT_THAT(console, HasSubstr(" p97.5 ms  p99 ms"));
+  EXPECT_THAT(console, HasSubstr("p99 413 ms, p97.5 413 ms\n"));
+  for (const std::string& line : lines_of(console)) EXPECT_LE(line.size(), 100U) << line;
   const std::string banner = replay_console([&] {
     SizeResult replay = replay_result();
     replay.slo.percentile = 97.5;
