@@ -19,6 +19,9 @@ if [[ "${1:-}" != --program ]]; then
     libgtest-dev libgmock-dev librapidcheck-dev       # tests and properties
     clang-tidy                                        # a test
   )
+  # A test lets it read our metrics. As a package it is also a server on port 9090, which starts
+  # where there is a systemd; in a container there is none.
+  [[ -d /run/systemd/system ]] || packages+=(prometheus)
 fi
 
 is_installed() {
