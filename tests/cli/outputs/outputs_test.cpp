@@ -170,7 +170,8 @@ TEST_F(Outputs, SettingsAreThereFromWhereverTheyCame) {
   EXPECT_NE(run.out.find("--load-mode (default):                   overlap\n"), std::string::npos);
   EXPECT_NE(run.out.find("config file:                             xxh3:"), std::string::npos);
   EXPECT_EQ(run.out.find("--pack (default)"), std::string::npos);
-  EXPECT_NE(content("r.html").find("<td>--load-mode</td><td><bdi>overlap</bdi></td>"), std::string::npos);
+  EXPECT_NE(content("r.html").find("<td>--load-mode</td><td><bdi>overlap</bdi></td>"),
+            std::string::npos);
   EXPECT_NE(content("r.prom").find("name=\"pack\",value=\"true\",given=\"true\""),
             std::string::npos);
 }
