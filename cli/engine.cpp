@@ -75,6 +75,8 @@ sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& 
   config.long_prefill_threshold = uint32_t(o.long_prefill_threshold);
   config.chunked_prefill = !o.no_chunked_prefill;
   config.load_mode = o.load_mode == "blocking" ? sim::LoadMode::blocking : sim::LoadMode::overlap;
+  config.activation = o.activation == "one-by-one" ? sim::ActivationOrder::one_by_one
+                                                   : sim::ActivationOrder::needed;
   config.prefix_cache = o.prefix_cache != "off";
   config.use_priorities = o.policy == "priority";
   if (o.pack) config.admission_order = sim::AdmissionOrder::packed;

@@ -12,9 +12,9 @@ namespace {
 // Without an adapter nothing is loaded, evicted, waited for or drained.
 const std::vector<std::string> kAdapterFlags = {
     "--ranks",        "--lora-padded-ranks", "--lora-max-grid", "--gpu-eviction",
-    "--cpu-eviction", "--no-prefetch",       "--load-mode",     "--disk-workers",
-    "--disk-sharing", "--disk-gbps",         "--h2d-gbps",      "--pack",
-    "--t-starve-ms",  "--n-starve",          "--drain-factor"};
+    "--cpu-eviction", "--no-prefetch",       "--load-mode",     "--activation",
+    "--disk-workers", "--disk-sharing",      "--disk-gbps",     "--h2d-gbps",
+    "--pack",         "--t-starve-ms",       "--n-starve",      "--drain-factor"};
 
 bool is_given(const CLI::App& command, const std::string& flag) {
   const CLI::Option* option = command.get_option_no_throw(flag);

@@ -29,6 +29,7 @@ constexpr const char* kEngineFlags[] = {"--gpu-memory-utilization",
                                         "--lora-max-grid",
                                         "--lora-graphs",
                                         "--load-mode",
+                                        "--activation",
                                         "--no-prefetch",
                                         "--cpu-eviction",
                                         "--disk-workers",
@@ -114,6 +115,10 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
   add_names(app, "--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag");
   add_choice(app, "--load-mode", o.load_mode, {"overlap", "blocking"},
              "overlap: steps go on while adapters load; blocking");
+  add_choice(
+      app, "--activation", o.activation, {"needed", "one-by-one"},
+      "Blocking loads: adapters of a step keep their slots (needed), or each takes the least "
+      "recent one in turn (one-by-one; vLLM)");
   add_number(app, "--disk-workers", o.disk_workers, {1, 32}, "Parallel adapter reads from disk");
   add_choice(app, "--disk-sharing", o.disk_sharing, {"shared", "own"},
              "shared: workers share the disk's bandwidth; own: each has all of it");
@@ -144,8 +149,19 @@ sim::MemoryOptions memory_options(const SystemOptions& o, int64_t max_lora_rank)
   return memory;
 }
 
-sim::LoadCosts load_costs(const SystemOptions& o, const sim::GpuSpec& gpu) {
+int64_t num_lora_matrices(const sim::ModelSpec& model, const sim::LoraTargets& targets) {
+  int64_t num_modules = 0;
+  for (const sim::ModuleShape& shape : sim::lora_shapes(model, targets)) num_modules += shape.count;
+  return 2 * num_modules;
+}
+
+sim::LoadCosts load_costs(const SystemOptions& o, const System& system) {
+  const sim::GpuSpec& gpu = system.gpu;
   sim::LoadCosts loads;
+  if (system.engine.copy_matrix_ns > 0) {
+    loads.h2d_latency_ns =
+        system.engine.copy_matrix_ns * num_lora_matrices(system.model, system.memory.targets);
+  }
   loads.num_workers = o.disk_workers;
   loads.share_disk = o.disk_sharing == "shared";
   if (o.disk_gbps > 0) loads.disk_bytes_per_s = to_bytes_per_s(o.disk_gbps);
@@ -208,6 +224,7 @@ SystemOptions with_engine_defaults(SystemOptions o) {
   set("--lora-max-grid", o.lora_max_grid, engine.max_grid);
   set("--lora-graphs", o.lora_graphs, engine.one_graph ? "one" : "both");
   set("--load-mode", o.load_mode, engine.blocking_loads ? "blocking" : "overlap");
+  set("--activation", o.activation, engine.activates_one_by_one ? "one-by-one" : "needed");
   set("--no-prefetch", o.no_prefetch, !engine.prefetch);
   set("--cpu-eviction", o.cpu_eviction, engine.lru_host ? "lru" : "idle-first");
   set("--disk-workers", o.disk_workers, engine.disk_workers);
@@ -238,7 +255,7 @@ System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
   system.memory.law = system.engine.law;
   system.memory.host_copy_per_gpu = system.engine.host_copy_per_gpu;
   system.memory.targets.require_modules_of(system.model);
-  system.loads = load_costs(options, system.gpu);
+  system.loads = load_costs(options, system);
   return system;
 }
 

@@ -52,6 +52,7 @@ struct SystemOptions {
   bool no_prefetch = false;
   std::vector<std::string> pins;      ///< names of adapters
   std::string load_mode = "overlap";  ///< overlap, blocking
+  std::string activation = "needed";  ///< needed, one-by-one
   std::string policy = "priority";    ///< fcfs, priority
   bool pack = false;                  ///< packed admission
   std::string prefix_cache = "hash";  ///< hash, off

@@ -25,9 +25,13 @@ struct EnginePreset {
   bool one_graph = false;     ///< steps without adapters launch the LoRA kernels too
 
   bool blocking_loads = false;  ///< steps wait for adapters
-  bool prefetch = true;         ///< adapters load when a request arrives
-  bool lru_host = false;        ///< the least recently used adapter leaves host memory
-  bool reserves_slots = true;   ///< a request that waits long gets the next free slot
+  /// Adapters of a step are activated one by one, least recent out (ActivationOrder::one_by_one).
+  bool activates_one_by_one = false;
+  int64_t copy_matrix_ns =
+      0;                  ///< host time to put one A or B into its slot; 0 = LoadCosts' default
+  bool prefetch = true;   ///< adapters load when a request arrives
+  bool lru_host = false;  ///< the least recently used adapter leaves host memory
+  bool reserves_slots = true;  ///< a request that waits long gets the next free slot
   int disk_workers = 2;
   bool host_copy_per_gpu = false;  ///< each GPU's process keeps its own adapters in host memory
 

@@ -20,6 +20,7 @@ struct BatchShape {
   int64_t num_adapters = 0;      ///< distinct adapters
   int64_t sum_rank = 0;          ///< sum of true ranks over distinct adapters
   int64_t max_rank = 0;          ///< largest true rank in the batch
+  int64_t num_waiting_seen = 0;  ///< waiting requests looked at to plan the step
 
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };

@@ -137,11 +137,14 @@ CopyChannel::CopyChannel(const LoadCosts& costs)
   require_channel(latency_ns_, bytes_per_s_);
 }
 
+int64_t CopyChannel::duration_ns(int64_t bytes) const {
+  return latency_ns_ + int64_t(ceil_div(__int128{bytes} * kNsPerSecond, __int128{bytes_per_s_}));
+}
+
 void CopyChannel::start(uint64_t job, int64_t bytes, int64_t now_ns) {
   require_job(bytes);
   LORATORY_ASSERT(is_idle(), "copies run one at a time");
-  const auto flow_ns = int64_t(ceil_div(__int128{bytes} * kNsPerSecond, __int128{bytes_per_s_}));
-  next_ = {now_ns + latency_ns_ + flow_ns, job};
+  next_ = {now_ns + duration_ns(bytes), job};
 }
 
 uint64_t CopyChannel::complete(int64_t now_ns) {

@@ -82,6 +82,7 @@ class CopyChannel {
  public:
   explicit CopyChannel(const LoadCosts& costs);
   bool is_idle() const { return next_.time_ns == kNever; }
+  int64_t duration_ns(int64_t bytes) const;
   /// Needs an idle channel.
   void start(uint64_t job, int64_t bytes, int64_t now_ns);
   TransferDone next_completion() const { return next_; }

@@ -15,6 +15,9 @@ void CostExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
 void CostExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) {
   shape_ = shape_of(plan, scheduler.residency());
   step_end_ns_ = now_ns + model_.step_ns(shape_);
+  for (const AdapterRef adapter : plan.copied_again) {
+    step_end_ns_ += copies_.duration_ns(scheduler.residency().bytes(adapter));
+  }
 }
 
 Completion CostExecutor::next(int64_t until_ns) {
@@ -39,6 +42,7 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
   seen_.resize(residency.ref_limit(), 0);
   shape.num_seqs = int64_t(plan.rows.size());
   shape.num_tokens = plan.num_tokens;
+  shape.num_waiting_seen = plan.num_waiting_seen;
   for (const StepRow& row : plan.rows) {
     const int64_t tokens = row.num_tokens, before = row.num_computed;
     shape.num_sampled += row.samples;

@@ -10,7 +10,8 @@ const StepPlan& Scheduler::plan(int64_t now_ns) {
   LORATORY_ASSERT(!step_in_flight_, "one step at a time");
   plan_.rows.clear();
   plan_.wait_for.clear();
-  plan_.num_tokens = plan_.num_decode_rows = 0;
+  plan_.copied_again.clear();
+  plan_.num_tokens = plan_.num_decode_rows = plan_.num_waiting_seen = 0;
   budget_ = config_.max_num_batched_tokens;
   preempted_in_plan_ = walk_stopped_at_drain_ = false;
 
@@ -21,13 +22,19 @@ const StepPlan& Scheduler::plan(int64_t now_ns) {
     walk_order_.begin_walk();
   }
   const uint64_t num_changes_before = num_changes();
-  if (walks) starvation_.end_walk(visit_candidates(now_ns), now_ns);
+  if (walks) end_walk(visit_candidates(now_ns), now_ns);
   if (!plan_.empty()) begin_step();
   settle_transfers(now_ns);
 
   regular_at_change_.reset();
   if (is_regular_plan()) regular_at_change_ = num_changes_before;
   return plan_;
+}
+
+void Scheduler::end_walk(const WalkEnd& end, int64_t now_ns) {
+  const size_t passed_over = end.stop ? waiting_.num_before(*end.stop) : waiting_.size();
+  plan_.num_waiting_seen += uint32_t(passed_over);
+  starvation_.end_walk(end, now_ns);
 }
 
 void Scheduler::begin_step() {
@@ -146,10 +153,19 @@ void Scheduler::touch_adapters(int64_t num_steps) {
   }
 }
 
+void Scheduler::find_copied_again() {
+  const bool all_ready = std::ranges::all_of(
+      step_adapters_, [&](AdapterRef adapter) { return residency_.ready(adapter); });
+  if (!all_ready)
+    plan_.copied_again = activation_.copied_again(step_adapters_, residency_, plan_.step);
+  activation_.ran(step_adapters_, plan_.step);
+}
+
 // Blocking mode, second phase: every adapter of the step claims its place by now, so none of them
 // can be a victim while the missing ones get their slots.
 void Scheduler::prepare_adapters() {
   if (config_.load_mode != LoadMode::blocking) return;
+  if (config_.activation == ActivationOrder::one_by_one) find_copied_again();
   for (const AdapterRef adapter : step_adapters_) {
     if (residency_.ready(adapter)) continue;
     residency_.assign_slot_now(adapter);

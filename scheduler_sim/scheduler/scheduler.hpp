@@ -11,6 +11,7 @@
 #include "scheduler_sim/prefix_cache/block_key.hpp"
 #include "scheduler_sim/prefix_cache/block_pool.hpp"
 #include "scheduler_sim/residency/residency.hpp"
+#include "scheduler_sim/scheduler/activation.hpp"
 #include "scheduler_sim/scheduler/decision.hpp"
 #include "scheduler_sim/scheduler/request.hpp"
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
@@ -110,6 +111,8 @@ class Scheduler {
   const WaitingSet& waiting() const { return waiting_; }
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
+  /// The last plan.
+  const StepPlan& plan_in_flight() const { return plan_; }
   /// Requests that were accepted and have not ended.
   int64_t num_live() const { return int64_t(by_id_.size()); }
 
@@ -126,6 +129,7 @@ class Scheduler {
 
   // plan: waiting requests (walk.cpp)
   WalkEnd visit_candidates(int64_t now_ns);
+  void end_walk(const WalkEnd& end, int64_t now_ns);
   void collect_candidates();
   void push_candidate(RequestRef ref);
   void push_newcomers(const WaitKey& place);
@@ -180,6 +184,7 @@ class Scheduler {
   }
   void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();
+  void find_copied_again();
   void touch_adapters(int64_t num_steps);
   void pack_rows();
   void begin_step();
@@ -216,6 +221,7 @@ class Scheduler {
   std::array<bool, 2> has_newcomer_{};                // of adapters without, with a reservation
   std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
   std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
+  Activation activation_;
   std::vector<BlockKey> key_scratch_;
 
   // While num_changes() stays at this the next step repeats the last one; empty if it never does.

@@ -13,6 +13,12 @@ enum class LoadMode : uint8_t {
   overlap,  ///< a request waits until its adapter is on the GPU
   blocking  ///< it is admitted at once, and its first step waits
 };
+/// In blocking mode, how the adapters of a step get to the GPU. Those of a step that are there stay
+/// (`needed`); or they are activated one by one, in the order of a set, each in place of the
+/// adapter that was activated least recently, which may be one that the step needs and activates
+/// later (vLLM, lora/worker_manager.py, _apply_adapters). With all slots in use one missing adapter
+/// then costs up to as many copies as there are slots.
+enum class ActivationOrder : uint8_t { needed, one_by_one };
 /// When the rows of a step are sorted by adapter.
 enum class PackMode : uint8_t { off, prefill_only, on };
 /// Whom a walk visits first: the oldest, or requests for adapters on the GPU [7.23].
@@ -29,6 +35,7 @@ struct SchedulerConfig {
   bool chunked_prefill = true;             ///< false: a prompt is computed in one step
   uint32_t max_model_len = std::numeric_limits<uint32_t>::max();  ///< prompt + output, in tokens
   LoadMode load_mode = LoadMode::overlap;
+  ActivationOrder activation = ActivationOrder::needed;
   PackMode pack = PackMode::prefill_only;
   AdmissionOrder admission_order = AdmissionOrder::arrival;
   bool prefix_cache = true;

@@ -28,6 +28,12 @@ struct StepPlan {
   std::vector<StepRow> rows;
   /// Blocking load mode: the pass may start once all of these are on the GPU.
   std::vector<AdapterRef> wait_for;
+  /// Adapters that lose their slot and get it back before the pass starts:
+  /// Activation::in_set_order.
+  std::vector<AdapterRef> copied_again;
+  /// Waiting requests that an engine looks at to make this plan if it goes through the queue one by
+  /// one: those that it admitted, and those that it passed over on the way.
+  uint32_t num_waiting_seen = 0;
 
   bool empty() const { return rows.empty(); }
   bool decode_only() const { return num_decode_rows == rows.size(); }

@@ -55,6 +55,7 @@ void Scheduler::advance(int64_t num_steps) {
   }
   for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
   plan_.step += num_steps;
+  activation_.ran(step_adapters_, plan_.step);
   if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 

@@ -10,13 +10,14 @@ namespace loratory::sim {
 using Phase = Moment::Phase;
 
 SimulatedEngine::SimulatedEngine(const Trace& trace, const SimulationConfig& config,
-                                 const StepTimeModel& step_time, MetricsCollector metrics)
+                                 const StepTimeModel& step_time, MetricsCollector metrics,
+                                 DecisionSink* listener)
     : trace_(trace),
       config_(config),
       log_(config.keep_log),
       metrics_(std::move(metrics)),
       executor_(step_time, config.loads),
-      loop_(config.scheduler, executor_, {&log_, &metrics_}, &metrics_) {
+      loop_(config.scheduler, executor_, sinks(listener), &metrics_) {
   LORATORY_ASSERT(config.adapter_bytes.size() == trace.adapters.size() &&
                       config.adapter_ranks.size() == trace.adapters.size(),
                   "one size and one rank for every adapter of the trace");
@@ -25,6 +26,12 @@ SimulatedEngine::SimulatedEngine(const Trace& trace, const SimulationConfig& con
   LORATORY_ASSERT(config.loads.num_workers == config.scheduler.residency.num_load_workers,
                   "the scheduler and the disk agree on the number of workers");
   register_adapters();
+}
+
+std::vector<DecisionSink*> SimulatedEngine::sinks(DecisionSink* listener) {
+  std::vector<DecisionSink*> sinks{&log_, &metrics_};
+  if (listener != nullptr) sinks.push_back(listener);
+  return sinks;
 }
 
 void SimulatedEngine::register_adapters() {

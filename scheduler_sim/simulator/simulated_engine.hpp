@@ -40,9 +40,10 @@ struct ScheduledOp {
 class SimulatedEngine {
  public:
   /// `trace` says what the adapters are called and what is in a prompt. It and `step_time` outlive
-  /// the engine.
+  /// the engine, and so does `listener`, which hears every decision.
   SimulatedEngine(const Trace& trace, const SimulationConfig& config,
-                  const StepTimeModel& step_time, MetricsCollector metrics);
+                  const StepTimeModel& step_time, MetricsCollector metrics,
+                  DecisionSink* listener = nullptr);
 
   /// Everything before `until` happens.
   void advance_to(const Moment& until);
@@ -76,6 +77,7 @@ class SimulatedEngine {
   }
 
  private:
+  std::vector<DecisionSink*> sinks(DecisionSink* listener);
   void register_adapters();
   void prepare_call(int64_t time_ns, Moment::Phase phase);
   void skip_regular_steps(int64_t until_ns);

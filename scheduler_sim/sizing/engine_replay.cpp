@@ -46,25 +46,6 @@ void spare(SimulationConfig& config, const Trace& trace, const Spared& spared) {
   }
 }
 
-SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine, EnginePoint point,
-                                   int64_t kv_blocks) {
-  SimulationConfig config;
-  config.scheduler = engine.scheduler;
-  config.scheduler.residency.max_loras = std::max(1, point.max_loras);
-  config.scheduler.residency.max_cpu_loras = std::max(1, point.max_cpu_loras);
-  config.scheduler.residency.num_load_workers = engine.loads.num_workers;
-  config.scheduler.num_blocks = 1 + uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1));
-  config.loads = engine.loads;
-  config.fast = engine.fast;
-  for (const TraceAdapter& adapter : trace.adapters) {
-    const uint32_t rank = adapter.rank > 0 ? adapter.rank : engine.default_rank;
-    config.adapter_ranks.push_back(rank);
-    config.adapter_bytes.push_back(
-        adapter_bytes(engine.model, engine.memory.targets, rank, engine.memory.lora_dtype));
-  }
-  return config;
-}
-
 // Why it can not run, empty if it can.
 std::string problem_of(const EngineSpec& engine, EnginePoint point, const MemoryPlan& memory) {
   if (!engine.pins.empty() && std::ssize(engine.pins) >= point.max_loras) {
@@ -72,13 +53,6 @@ std::string problem_of(const EngineSpec& engine, EnginePoint point, const Memory
                        engine.pins.size() == 1 ? "fills" : "fill");
   }
   return engine.forced_kv_blocks == 0 && !memory.fits() ? memory.problem : "";
-}
-
-MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point) {
-  MemoryPlan plan =
-      plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
-  if (engine.forced_kv_blocks > 0) plan.split.kv_blocks = engine.forced_kv_blocks;
-  return plan;
 }
 
 // Every step in half the time.
@@ -112,6 +86,32 @@ void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& co
 }
 
 }  // namespace
+
+MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point) {
+  MemoryPlan plan =
+      plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
+  if (engine.forced_kv_blocks > 0) plan.split.kv_blocks = engine.forced_kv_blocks;
+  return plan;
+}
+
+SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine, EnginePoint point,
+                                   int64_t kv_blocks) {
+  SimulationConfig config;
+  config.scheduler = engine.scheduler;
+  config.scheduler.residency.max_loras = std::max(1, point.max_loras);
+  config.scheduler.residency.max_cpu_loras = std::max(1, point.max_cpu_loras);
+  config.scheduler.residency.num_load_workers = engine.loads.num_workers;
+  config.scheduler.num_blocks = 1 + uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1));
+  config.loads = engine.loads;
+  config.fast = engine.fast;
+  for (const TraceAdapter& adapter : trace.adapters) {
+    const uint32_t rank = adapter.rank > 0 ? adapter.rank : engine.default_rank;
+    config.adapter_ranks.push_back(rank);
+    config.adapter_bytes.push_back(
+        adapter_bytes(engine.model, engine.memory.targets, rank, engine.memory.lora_dtype));
+  }
+  return config;
+}
 
 bool meets_slo(const ConfigResult& result, const Slo& slo) {
   const bool ttft_ok = slo.ttft_ms <= 0 || result.slo_ttft_ms <= slo.ttft_ms;

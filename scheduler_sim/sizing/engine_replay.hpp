@@ -15,6 +15,7 @@
 #include "scheduler_sim/cost/transfer.hpp"
 #include "scheduler_sim/fleet/fleet.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
+#include "scheduler_sim/simulator/simulated_engine.hpp"
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -79,6 +80,13 @@ bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point,
 
 /// Does the result meet the SLO: every limit at its percentile, nothing failed?
 bool meets_slo(const ConfigResult& result, const Slo& slo);
+
+/// What memory leaves at a point, with EngineSpec::forced_kv_blocks.
+MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point);
+
+/// The simulator's configuration at a point that has so many KV blocks.
+SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine, EnginePoint point,
+                                   int64_t kv_blocks);
 
 /// A Cause without a kind: by how much the result misses the SLO, and with which of its limits.
 Cause miss_of(const ConfigResult& result, const Slo& slo);

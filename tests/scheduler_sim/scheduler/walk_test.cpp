@@ -275,5 +275,32 @@ TEST(Walk, PackedAdmissionKeepsPriorities) {  // [7.23]
   EXPECT_EQ(seats, "zbc");
 }
 
+// An engine that goes through the queue one by one: what it admits, and what it passes over.
+TEST(Walk, CountsWhatItLooksAt) {
+  Engine e(eight_tokens(1));
+  submit_five(e);
+  e.plan();  // a and d take all tokens; b and c were passed over on the way to d
+  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 4u);
+  e.commit();
+  e.plan();  // e comes in behind b and c
+  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 3u);
+  e.commit();
+  e.plan();  // nobody does: b and c wait for the slot
+  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 2u);
+}
+
+TEST(Walk, LooksAtNobodyWithoutASeat) {
+  SchedulerConfig c = Engine::config(2);
+  c.max_num_seqs = 1;
+  Engine e(c);
+  e.preload(2);
+  e.submit('a', 1, 2, 4), e.submit('b', 2, 2, 4);
+  e.plan();
+  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 1u);
+  e.commit();
+  e.plan();
+  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 0u);
+}
+
 }  // namespace
 }  // namespace loratory::sim

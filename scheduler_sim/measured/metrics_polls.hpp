@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace loratory::sim {
+
+/// The times in which a server answers /metrics and nothing else: what comes in or goes out then
+/// does so at their end. A poll begins `interval_ns` after the last one ended.
+class MetricsPolls {
+ public:
+  /// `interval_ns` 0 = nobody asks.
+  explicit MetricsPolls(int64_t interval_ns) : interval_ns_(interval_ns), next_ns_(interval_ns) {}
+
+  /// All polls that begin before `until_ns` take `duration_ns` each.
+  void advance_to(int64_t until_ns, int64_t duration_ns);
+
+  /// When what happens at `time_ns` is seen on the other side. For times before the last advance.
+  int64_t seen_ns(int64_t time_ns) const;
+  /// Of the chunks in which `num_gaps` + 1 tokens leave in [first_ns, last_ns], those that are left
+  /// when all that fall into one poll leave as one; less one.
+  double num_gaps_seen(int64_t first_ns, int64_t last_ns, double num_gaps) const;
+
+ private:
+  struct Poll {
+    int64_t begin_ns, end_ns;
+    int64_t total_ns;  // of all polls up to this one
+  };
+  size_t num_begun_before(int64_t time_ns) const;
+
+  int64_t interval_ns_, next_ns_;
+  std::vector<Poll> polls_;
+};
+
+}  // namespace loratory::sim

@@ -1,0 +1,241 @@
+#include "scheduler_sim/measured/simulate_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "scheduler_sim/measured/adapter_sets.hpp"
+#include "scheduler_sim/measured/metrics_polls.hpp"
+#include "scheduler_sim/metrics/quantiles.hpp"
+#include "scheduler_sim/simulator/simulated_engine.hpp"
+#include "scheduler_sim/workload/random.hpp"
+#include "scheduler_sim/workload/sharegpt.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr double kNsPerS = 1e9, kNsPerMs = 1e6, kNsPerUs = 1e3;
+
+// Keeps a step whenever so many more rows have gone by; when there are too many, every second one.
+class SamplingModel final : public StepTimeModel {
+ public:
+  SamplingModel(const StepTimeModel& model, bool samples) : model_(model), samples_(samples) {}
+
+  int64_t step_ns(const BatchShape& shape) const override {
+    const int64_t ns = model_.step_ns(shape);
+    if (samples_) sample(shape, ns);
+    return ns;
+  }
+  std::vector<SampledStep> take() { return std::move(steps_); }
+
+ private:
+  static constexpr size_t kMost = 1024;
+
+  void sample(const BatchShape& shape, int64_t ns) const {
+    rows_ += shape.num_seqs;
+    if (rows_ < next_) return;
+    next_ = rows_ + stride_;
+    steps_.push_back({shape, ns});
+    if (steps_.size() < kMost) return;
+    for (size_t i = 0; i < kMost / 2; ++i) steps_[i] = steps_[2 * i + 1];
+    steps_.resize(kMost / 2);
+    stride_ *= 2;
+  }
+
+  const StepTimeModel& model_;
+  bool samples_;
+  mutable std::vector<SampledStep> steps_;
+  mutable int64_t rows_ = 0, next_ = 0, stride_ = 16;
+};
+
+// The adapters of the description, with their ranks in turn.
+Trace adapters_of(const MeasuredRun& run) {
+  Trace trace;
+  for (int64_t i = 0; i < run.num_adapters(); ++i) {
+    const int64_t rank = run.ranks.empty() ? 0 : run.ranks[size_t(i) % run.ranks.size()];
+    trace.adapters.push_back({fmt::format("adapter-{}", i), uint32_t(rank)});
+  }
+  return trace;
+}
+
+// Poisson arrivals of all adapters together; whose request it is goes by the rates.
+class Arrivals {
+ public:
+  Arrivals(const MeasuredRun& run, uint64_t seed)
+      : gaps_(seed, Purpose::arrivals), owners_(seed, Purpose::adapters) {
+    for (const AdapterGroup& group : run.adapters) {
+      for (int64_t i = 0; i < std::max<int64_t>(1, group.count); ++i) {
+        rates_.push_back((rates_.empty() ? 0 : rates_.back()) + group.rate_rps);
+      }
+    }
+    has_adapters_ = run.num_adapters() > 0;
+  }
+
+  int64_t next_ns() {
+    time_s_ += gaps_.exponential(index_++) / rates_.back();
+    return int64_t(time_s_ * kNsPerS);
+  }
+  AdapterIndex adapter() const {
+    if (!has_adapters_) return kBaseModel;
+    const double at = owners_.unit(index_) * rates_.back();
+    return AdapterIndex(std::ranges::upper_bound(rates_, at) - rates_.begin());
+  }
+
+ private:
+  RandomStream gaps_, owners_;
+  std::vector<double> rates_;  // cumulated
+  bool has_adapters_ = false;
+  double time_s_ = 0;
+  uint64_t index_ = 0;
+};
+
+class Lengths {
+ public:
+  Lengths(const MeasuredRun& run, const ServerTerms& server, uint64_t seed)
+      : lengths_(seed, Purpose::prompt_tokens),
+        stops_(seed, Purpose::output_tokens),
+        tokens_to_stop_(server.mean_tokens_to_stop),
+        constant_{uint32_t(run.mean_prompt_tokens), uint32_t(run.mean_output_tokens)} {
+    if (run.lengths == LengthKind::sharegpt) {
+      sharegpt_.emplace(run.mean_prompt_tokens, run.mean_output_tokens);
+    }
+  }
+
+  RequestLength of(uint64_t request) const {
+    if (!sharegpt_) return constant_;
+    RequestLength length = sharegpt_->draw(lengths_, request);
+    if (tokens_to_stop_ > 0) {
+      const double stop = tokens_to_stop_ * stops_.exponential(request);
+      length.output_tokens = uint32_t(std::max(1.0, std::min(double(length.output_tokens), stop)));
+    }
+    return length;
+  }
+
+ private:
+  RandomStream lengths_, stops_;
+  double tokens_to_stop_;
+  RequestLength constant_;
+  std::optional<ShareGptLengths> sharegpt_;
+};
+
+double median(std::vector<double>& values) { return values.empty() ? 0 : quantile(values, 0.5); }
+
+struct Run {
+  const MeasuredRun& description;
+  const ServerTerms& server;
+  SimulatedEngine& engine;
+  const AdapterSets& sets;
+  MetricsPolls polls;
+  int64_t end_ns;
+  std::vector<int64_t> sent_ns{};  // by request
+  int64_t num_dropped = 0;
+
+  void advance_polls(int64_t until_ns) {
+    const double ns = server.metrics_ms * kNsPerMs +
+                      server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen());
+    polls.advance_to(until_ns, int64_t(ns));
+  }
+
+  void send(int64_t time_ns, AdapterIndex adapter, const Lengths& lengths) {
+    advance_polls(time_ns);
+    const int64_t arrival_ns = polls.seen_ns(time_ns);
+    if (arrival_ns >= end_ns) return;
+    engine.advance_to({arrival_ns, Moment::Phase::arrivals});
+    const int64_t limit = description.client.max_in_flight;
+    if (limit > 0 && engine.scheduler().num_live() >= limit) {
+      ++num_dropped;
+      return;
+    }
+    const uint64_t id = sent_ns.size();
+    const RequestLength length = lengths.of(id);
+    TraceRequest request;
+    request.arrival_ns = arrival_ns;
+    request.prompt_tokens = length.prompt_tokens;
+    request.output_tokens = length.output_tokens;
+    request.adapter = adapter;
+    sent_ns.push_back(time_ns);
+    engine.metrics().add_request(request);
+    engine.arrive(id, request);
+  }
+};
+
+// What the client has seen of the requests that were done by the end.
+RunMeasures measure(const Run& run, const std::vector<RequestRecord>& records) {
+  std::vector<double> ttft, tpot;
+  double prompt = 0, output = 0, gaps = 0, gap_ms = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const RequestRecord& r = records[i];
+    if (r.outcome != RequestOutcome::completed) continue;
+    prompt += r.prompt_tokens;
+    output += r.output_tokens;
+    const int64_t first = run.polls.seen_ns(r.first_token_ns);
+    ttft.push_back(double(first - run.sent_ns[i]) / kNsPerMs + run.server.frontend_ms);
+    if (r.output_tokens < 2) continue;
+    const double ms = double(run.polls.seen_ns(r.finish_ns) - first) / kNsPerMs;
+    const double num_gaps = double(r.output_tokens) - 1;
+    tpot.push_back(ms / num_gaps);
+    gap_ms += ms;
+    gaps += run.polls.num_gaps_seen(r.first_token_ns, r.finish_ns, num_gaps);
+  }
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return values.empty() ? RunMeasures::kUnknown : sum / double(values.size());
+  };
+  const double seconds = double(run.end_ns) / kNsPerS;
+  RunMeasures m;
+  m.completed = double(ttft.size());
+  m.input_tps = prompt / seconds;
+  m.output_tps = output / seconds;
+  m.mean_ttft_ms = mean(ttft);
+  m.median_ttft_ms = median(ttft);
+  m.mean_tpot_ms = mean(tpot);
+  m.median_tpot_ms = median(tpot);
+  m.mean_itl_ms = gap_ms / gaps;
+  return m;
+}
+
+}  // namespace
+
+SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
+                          const ServerTerms& server, uint64_t seed, bool sample_steps) {
+  SimulatedRun out;
+  const EnginePoint point{int32_t(run.max_loras), int32_t(run.max_cpu_loras)};
+  const MemoryPlan memory = memory_of(engine, point);
+  out.measures.kv_tokens =
+      memory.fits() ? double(memory.split.kv_blocks * engine.scheduler.block_size) : 0;
+  if (!memory.fits()) return out;
+
+  const Trace trace = adapters_of(run);
+  const SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  const auto step_time = engine.make_step_time(run.max_loras);
+  SamplingModel model(*step_time, sample_steps);
+  const auto end_ns = int64_t(run.client.duration_s * kNsPerS);
+  AdapterSets sets;
+  SimulatedEngine simulated(trace, config, model, MetricsCollector(end_ns), &sets);
+  Run going{
+      run,   server, simulated, sets, MetricsPolls(int64_t(run.client.poll_interval_s * kNsPerS)),
+      end_ns};
+  Arrivals arrivals(run, seed);
+  const Lengths lengths(run, server, seed);
+  for (int64_t time_ns = arrivals.next_ns(); time_ns < end_ns; time_ns = arrivals.next_ns()) {
+    going.send(time_ns, arrivals.adapter(), lengths);
+  }
+  simulated.advance_to({end_ns, Moment::Phase::arrivals});
+  going.advance_polls(end_ns);
+
+  ConfigResult result;
+  simulated.metrics().fill(result, {}, engine.scheduler.block_size, /*keep_details=*/true);
+  const double kv_tokens = out.measures.kv_tokens;
+  out.measures = measure(going, result.requests);
+  out.measures.kv_tokens = kv_tokens;
+  out.num_sent = int64_t(going.sent_ns.size());
+  out.num_dropped = going.num_dropped;
+  out.num_preemptions = result.num_preemptions;
+  out.steps = model.take();
+  return out;
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler_sim/cost/step_time.hpp"
+#include "scheduler_sim/measured/measured_run.hpp"
+#include "scheduler_sim/measured/server_terms.hpp"
+#include "scheduler_sim/sizing/engine_replay.hpp"
+
+namespace loratory::sim {
+
+/// A step that a run went through, picked so that every token of an output has the same chance.
+struct SampledStep {
+  BatchShape shape;
+  int64_t step_ns = 0;
+};
+
+struct SimulatedRun {
+  RunMeasures measures;
+  int64_t num_sent = 0, num_dropped = 0;  ///< requests that found no free port
+  int64_t num_preemptions = 0;
+  /// About a thousand, if asked for; the mean over them is the mean over the gaps between tokens.
+  std::vector<SampledStep> steps;
+  double copies_per_step_ns = 0;  ///< the time that the gaps have beside those of the steps
+};
+
+/// Runs the server from its description alone: the adapters' Poisson arrivals (or requests that
+/// follow each other in a closed loop), the law of lengths, the client's limits, until the run
+/// ends. Repeats: same arguments, same measures, on any machine. `seed` stands for the run's luck.
+SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
+                          const ServerTerms& server, uint64_t seed, bool sample_steps = false);
+
+}  // namespace loratory::sim
