@@ -164,6 +164,10 @@ sim::LoadCosts load_costs(const SystemOptions& o, const System& system) {
   }
   loads.num_workers = o.disk_workers;
   loads.share_disk = o.disk_sharing == "shared";
+  if (!o.profile.empty()) {
+    const double copy_ns = sim::read_step_profile(o.profile).copy_ns;
+    if (copy_ns >= 0) loads.h2d_latency_ns = int64_t(copy_ns);
+  }
   if (o.disk_gbps > 0) loads.disk_bytes_per_s = to_bytes_per_s(o.disk_gbps);
   loads.h2d_bytes_per_s = o.h2d_gbps > 0 ? to_bytes_per_s(o.h2d_gbps)
                                          : int64_t(gpu.host_bytes_per_s * gpu.link_fraction);
@@ -262,7 +266,9 @@ System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
                                                     const System& system, int64_t max_loras) {
   if (!options.profile.empty()) {
-    return std::make_unique<sim::ProfileModel>(sim::read_step_profile(options.profile));
+    const sim::LoraGrid grid(system.model, system.memory.targets, options.tp,
+                             system.memory.max_lora_rank, max_loras);
+    return std::make_unique<sim::ProfileModel>(sim::read_step_profile(options.profile), grid);
   }
   sim::RooflineOptions roofline;
   roofline.tp = options.tp;

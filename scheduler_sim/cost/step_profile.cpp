@@ -10,13 +10,15 @@
 
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
 
 namespace loratory::sim {
 namespace {
 
 using nlohmann::json;
-constexpr std::string_view kSchema = "loratory.step_profile/1";
+constexpr std::string_view kSchema = "loratory.step_profile/2";
+constexpr std::string_view kFirstSchema = "loratory.step_profile/1";
 constexpr size_t kLargestProfile = size_t{1} << 20;
 constexpr double kLargestCoefficient = 1e15;
 
@@ -53,6 +55,11 @@ void require_known_keys(const json& object, std::initializer_list<std::string_vi
   }
 }
 
+constexpr std::array kHostTerms{step_term("num_seqs"), step_term("num_waiting_seen"),
+                                step_term("num_sampled")};
+
+constexpr bool is_host_term(size_t index) { return std::ranges::count(kHostTerms, index) > 0; }
+
 void read_terms(const json& terms, StepProfile& profile, std::string_view place) {
   for (const auto& [key, value] : terms.items()) {
     const auto* term = std::ranges::find(kStepTerms, key, &StepTerm::name);
@@ -62,6 +69,64 @@ void read_terms(const json& terms, StepProfile& profile, std::string_view place)
     }
     const auto index = size_t(term - kStepTerms.begin());
     profile.ns_per[index] = coefficient(value, fmt::format("ns_per.{}", key), place);
+  }
+}
+
+// A number that a file may leave out: "above.tokens", or "host_ns" of the file itself.
+struct OptionalNumber {
+  const char* object;
+  const char* key;
+  double& (*in)(StepProfile&);
+};
+
+constexpr OptionalNumber kOptional[] = {
+    {"", "host_ns", [](StepProfile& p) -> double& { return p.host_ns; }},
+    {"above", "tokens", [](StepProfile& p) -> double& { return p.above_tokens; }},
+    {"above", "ns_per_token", [](StepProfile& p) -> double& { return p.above_ns_per_token; }},
+    {"lora_block_ns", "shrink", [](StepProfile& p) -> double& { return p.shrink_block_ns; }},
+    {"lora_block_ns", "expand", [](StepProfile& p) -> double& { return p.expand_block_ns; }},
+    {"launch", "above_tokens", [](StepProfile& p) -> double& { return p.launch_above_tokens; }},
+    {"launch", "least_ns", [](StepProfile& p) -> double& { return p.launch_least_ns; }},
+    {"load", "copy_ns", [](StepProfile& p) -> double& { return p.copy_ns; }},
+    {"server", "frontend_ms", [](StepProfile& p) -> double& { return p.server.frontend_ms; }},
+    {"server", "mean_tokens_to_stop",
+     [](StepProfile& p) -> double& { return p.server.mean_tokens_to_stop; }},
+    {"server", "metrics_ms", [](StepProfile& p) -> double& { return p.server.metrics_ms; }},
+    {"server", "metrics_us_per_adapter_set",
+     [](StepProfile& p) -> double& { return p.server.metrics_us_per_adapter_set; }},
+    {"expected_error", "num_runs",
+     [](StepProfile& p) -> double& { return p.expected_error.num_runs; }},
+    {"expected_error", "throughput",
+     [](StepProfile& p) -> double& { return p.expected_error.throughput; }},
+    {"expected_error", "itl", [](StepProfile& p) -> double& { return p.expected_error.itl; }},
+    {"expected_error", "ttft", [](StepProfile& p) -> double& { return p.expected_error.ttft; }},
+    {"expected_error", "short_ttft_ms",
+     [](StepProfile& p) -> double& { return p.expected_error.short_ttft_ms; }},
+};
+
+bool is_optional(std::string_view object, std::string_view key) {
+  return std::ranges::any_of(kOptional, [&](const OptionalNumber& number) {
+    return object == number.object && key == number.key;
+  });
+}
+
+// The optional objects and numbers among the keys of the file, or of one of its objects.
+void read_optional(const json& keys, StepProfile& profile, std::string_view place,
+                   std::string_view object) {
+  for (const auto& [key, value] : keys.items()) {
+    const std::string name = object.empty() ? key : fmt::format("{}.{}", object, key);
+    if (name == "expected_error.how") {
+      profile.expected_error.how = text_at(keys, "how", place);
+      continue;
+    }
+    if (!is_optional(object, key)) {
+      fail(place, name, "is not a key of a step profile", "remove it");
+    }
+    for (const OptionalNumber& number : kOptional) {
+      if (object == number.object && key == number.key) {
+        number.in(profile) = coefficient(value, name, place);
+      }
+    }
   }
 }
 
@@ -79,23 +144,41 @@ json parse_object(std::string_view text, std::string_view place) {
 
 }  // namespace
 
-ProfileModel::ProfileModel(StepProfile profile) : profile_(std::move(profile)) {}
+ProfileModel::ProfileModel(StepProfile profile, LoraGrid grid)
+    : profile_(std::move(profile)), grid_(grid) {}
 
-int64_t ProfileModel::step_ns(const BatchShape& shape) const {
+int64_t ProfileModel::padded_tokens(int64_t num_tokens) const {
+  if (double(num_tokens) > profile_.launch_above_tokens) return num_tokens;
+  return num_tokens > 4 ? ceil_div(num_tokens, int64_t{8}) * 8 : num_tokens == 3 ? 4 : num_tokens;
+}
+
+double ProfileModel::gpu_ns(const BatchShape& shape) const {
   double ns = profile_.constant_ns;
   for (size_t i = 0; i < kStepTerms.size(); ++i) {
-    ns += profile_.ns_per[i] * double(kStepTerms[i].value(shape));
+    if (!is_host_term(i)) ns += profile_.ns_per[i] * double(kStepTerms[i].value(shape));
   }
+  const int64_t tokens = padded_tokens(shape.num_tokens);
+  ns += profile_.above_ns_per_token * std::max(0.0, double(tokens) - profile_.above_tokens);
+  return ns + profile_.shrink_block_ns * grid_.shrink_blocks(tokens) +
+         profile_.expand_block_ns * grid_.expand_blocks(tokens);
+}
+
+int64_t ProfileModel::step_ns(const BatchShape& shape) const {
+  double ns = gpu_ns(shape);
+  const bool has_graph = double(shape.num_tokens) <= profile_.launch_above_tokens;
+  if (profile_.launch_least_ns > 0 && !has_graph) ns = std::max(ns, profile_.launch_least_ns);
+  ns += profile_.host_ns;
+  for (const size_t i : kHostTerms) ns += profile_.ns_per[i] * double(kStepTerms[i].value(shape));
   return round_step_ns(ns);
 }
 
 StepProfile parse_step_profile(std::string_view text, std::string_view place) {
-  const json root = parse_object(text, place);
-  require_known_keys(root, {"schema", "provenance", "constant_ns", "ns_per"}, place);
-  if (text_at(root, "schema", place) != kSchema) {
+  json root = parse_object(text, place);
+  const std::string schema = text_at(root, "schema", place);
+  if (schema != kSchema && schema != kFirstSchema) {
     fail(place, "schema", fmt::format("must be \"{}\"", kSchema));
   }
-  const json& provenance = object_at(root, "provenance", place);
+  const json provenance = object_at(root, "provenance", place);
   require_known_keys(provenance, {"model", "gpu", "engine", "source"}, place);
 
   StepProfile profile;
@@ -106,12 +189,21 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
   if (!root.contains("constant_ns")) fail(place, "constant_ns", "is missing");
   profile.constant_ns = coefficient(root["constant_ns"], "constant_ns", place);
   read_terms(object_at(root, "ns_per", place), profile, place);
+  for (const char* known : {"schema", "provenance", "constant_ns", "ns_per"}) root.erase(known);
+  if (schema == kFirstSchema) require_known_keys(root, {}, place);
+  for (const char* object :
+       {"above", "lora_block_ns", "launch", "load", "server", "expected_error"}) {
+    if (!root.contains(object)) continue;
+    read_optional(object_at(root, object, place), profile, place, object);
+    root.erase(object);
+  }
+  read_optional(root, profile, place, "");
   return profile;
 }
 
 StepProfile read_step_profile(const std::string& path) {
   return parse_step_profile(
-      read_text_file(path, kLargestProfile, "give a step profile (loratory.step_profile/1)"), path);
+      read_text_file(path, kLargestProfile, "give a step profile (loratory.step_profile/2)"), path);
 }
 
 std::string format_step_profile(const StepProfile& profile) {
@@ -126,6 +218,15 @@ std::string format_step_profile(const StepProfile& profile) {
   for (size_t i = 0; i < kStepTerms.size(); ++i) {
     if (profile.ns_per[i] == 0) continue;
     root["ns_per"][std::string(kStepTerms[i].name)] = profile.ns_per[i];
+  }
+  StepProfile defaults, copy = profile;
+  for (const OptionalNumber& number : kOptional) {
+    if (number.in(copy) == number.in(defaults)) continue;
+    const bool is_own = *number.object == '\0';
+    (is_own ? root : root[number.object])[number.key] = number.in(copy);
+  }
+  if (!profile.expected_error.how.empty()) {
+    root["expected_error"]["how"] = profile.expected_error.how;
   }
   return root.dump(2) + "\n";
 }

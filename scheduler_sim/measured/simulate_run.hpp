@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
+#include "scheduler_sim/cost/server_terms.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/measured/measured_run.hpp"
-#include "scheduler_sim/measured/server_terms.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
 
 namespace loratory::sim {

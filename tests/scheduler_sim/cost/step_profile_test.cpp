@@ -6,6 +6,7 @@
 #include <string>
 
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/cost/model_spec.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -55,9 +56,56 @@ TEST(StepProfile, RoundTripsBitForBit) {
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
 }
 
+constexpr const char* kServer = R"({"schema": "loratory.step_profile/2",
+  "provenance": {"model": "M", "gpu": "G", "engine": "E", "source": "S"},
+  "constant_ns": 1000, "ns_per": {"num_seqs": 10, "num_adapters": 100, "num_waiting_seen": 1},
+  "host_ns": 50, "above": {"tokens": 16, "ns_per_token": 5},
+  "launch": {"above_tokens": 24, "least_ns": 2000}, "load": {"copy_ns": 7},
+  "server": {"frontend_ms": 6, "mean_tokens_to_stop": 9000},
+  "expected_error": {"throughput": 0.025, "how": "by hand"}})";
+
+// Up to 24 tokens there are graphs of 1, 2, 4, 8, 16 and 24 tokens. The host's part comes on top.
+TEST(StepProfile, TheHostWaitsForTheGpuOrForTheLaunch) {
+  const ProfileModel model(parse_step_profile(kServer, "p.json"));
+  BatchShape shape{.num_seqs = 2, .num_tokens = 9, .num_adapters = 1, .num_waiting_seen = 30};
+  EXPECT_EQ(model.step_ns(shape), 50 + 20 + 30 + 1100);
+  shape.num_tokens = 17;  // padded to 24
+  EXPECT_EQ(model.step_ns(shape), 50 + 20 + 30 + 1100 + 8 * 5);
+  shape.num_tokens = 25;
+  EXPECT_EQ(model.step_ns(shape), 50 + 20 + 30 + 2000);
+  shape.num_adapters = 11;
+  EXPECT_EQ(model.step_ns(shape), 50 + 20 + 30 + 2100 + 9 * 5);
+}
+
+TEST(StepProfile, HasTermsOfTheServer) {
+  const StepProfile profile = parse_step_profile(kServer, "p.json");
+  EXPECT_EQ(profile.copy_ns, 7);
+  EXPECT_EQ(profile.server.frontend_ms, 6);
+  EXPECT_EQ(profile.server.mean_tokens_to_stop, 9000);
+  EXPECT_EQ(profile.expected_error.throughput, 0.025);
+  EXPECT_EQ(profile.expected_error.how, "by hand");
+  EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
+  EXPECT_THAT(error_of(with(kServer, "least_ns", "most_ns")), HasSubstr("launch.most_ns: is not"));
+  EXPECT_THAT(error_of(with(kServer, "\"by hand\"", "1")), HasSubstr("how: must be a string"));
+  EXPECT_THAT(error_of(with(kServer, "profile/2", "profile/1")), HasSubstr("is not a key"));
+}
+
+// Two slices of 4,096 and 1,024 columns in one launch of one layer: counted by hand from the
+// kernels.
+TEST(LoraGrid, CountsTheBlocksOfTheKernels) {
+  const ModelSpec model = load_model_spec("Llama-3.1-8B");
+  const LoraGrid grid(model, LoraTargets("q,k"), 1, 16, 8);
+  const double layers = 32, slots = 9, slices = 2;
+  EXPECT_EQ(grid.shrink_blocks(1), layers * slots * slices * 64);
+  EXPECT_EQ(grid.shrink_blocks(128), layers * slots * slices * 8 * 4);
+  EXPECT_EQ(grid.expand_blocks(65), layers * slots * slices * (4096 / 128) * 2);
+  EXPECT_EQ(LoraGrid().expand_blocks(65), 0);
+  EXPECT_EQ(LoraGrid(model, LoraTargets("q"), 1, 17, 8).shrink_blocks(1), layers * slots * 64 * 2);
+}
+
 TEST(StepProfile, EveryTermReachesItsField) {
-  BatchShape shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-  const int64_t expected[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 1};
+  BatchShape shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+  const int64_t expected[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 1, 13};
   for (size_t i = 0; i < kStepTerms.size(); ++i) {
     EXPECT_EQ(kStepTerms[i].value(shape), expected[i]) << kStepTerms[i].name;
   }
@@ -67,7 +115,7 @@ TEST(StepProfile, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_of("{"), HasSubstr("p.json: is not JSON"));
   EXPECT_THAT(error_of("{\"a\": 1e400}"), HasSubstr("p.json: has a number outside"));
   EXPECT_THAT(error_of("3"), HasSubstr("p.json: must be a JSON object"));
-  EXPECT_THAT(error_of(with(kText, "profile/1", "profile/2")), HasSubstr("p.json: schema"));
+  EXPECT_THAT(error_of(with(kText, "profile/1", "profile/3")), HasSubstr("p.json: schema"));
   EXPECT_THAT(error_of(with(kText, "num_seqs", "num_rows")), HasSubstr("ns_per.num_rows"));
   EXPECT_THAT(error_of(with(kText, "constant_ns", "constant")), HasSubstr("constant"));
   EXPECT_THAT(error_of(with(kText, "1000.5", "\"x\"")), HasSubstr("constant_ns: must be a number"));

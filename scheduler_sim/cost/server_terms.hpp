@@ -15,6 +15,8 @@ struct ServerTerms {
   /// vllm:lora_requests_info). Only where the client reads it (MeasuredClient::poll_interval_s).
   double metrics_ms = 0;
   double metrics_us_per_adapter_set = 0;
+
+  friend bool operator==(const ServerTerms&, const ServerTerms&) = default;
 };
 
 }  // namespace loratory::sim
