@@ -16,11 +16,12 @@ struct BatchShape {
   int64_t prefill_context_tokens = 0;  ///< sum over prefill rows of the KV entries read
   int64_t prefill_pairs = 0;    ///< sum over prefill rows of (query, key) pairs: the quadratic term
   int64_t num_lora_tokens = 0;  ///< tokens that have an adapter
-  int64_t lora_rank_tokens = 0;  ///< sum over tokens of the true rank of their adapter
-  int64_t num_adapters = 0;      ///< distinct adapters
-  int64_t sum_rank = 0;          ///< sum of true ranks over distinct adapters
-  int64_t max_rank = 0;          ///< largest true rank in the batch
-  int64_t num_waiting_seen = 0;  ///< waiting requests looked at to plan the step
+  int64_t lora_rank_tokens = 0;        ///< sum over tokens of the true rank of their adapter
+  int64_t num_adapters = 0;            ///< distinct adapters
+  int64_t sum_rank = 0;                ///< sum of true ranks over distinct adapters
+  int64_t max_rank = 0;                ///< largest true rank in the batch
+  int64_t num_waiting_seen = 0;        ///< waiting requests looked at to plan the step
+  int64_t longest_decode_context = 0;  ///< most KV entries that one decoding row reads
 
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };

@@ -48,6 +48,7 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
     shape.num_sampled += row.samples;
     if (row.is_decode) {
       shape.decode_context_tokens += before + 1;
+      shape.longest_decode_context = std::max(shape.longest_decode_context, before + 1);
     } else {
       shape.num_prefill_tokens += tokens;
       shape.prefill_context_tokens += before + tokens;

@@ -32,10 +32,14 @@ class CostExecutor final : public Executor {
   const BatchShape& shape() const { return shape_; }
   void skip_steps(int64_t num_steps) {
     shape_.decode_context_tokens += num_steps * shape_.num_seqs;
+    shape_.longest_decode_context += num_steps;
   }
   int64_t step_ns(const BatchShape& shape) const { return model_.step_ns(shape); }
   /// The same rows one decode step later: every one of them reads one KV entry more.
-  static void move_one_step(BatchShape& shape) { shape.decode_context_tokens += shape.num_seqs; }
+  static void move_one_step(BatchShape& shape) {
+    shape.decode_context_tokens += shape.num_seqs;
+    ++shape.longest_decode_context;
+  }
 
  private:
   BatchShape shape_of(const StepPlan& plan, const Residency& residency);

@@ -167,11 +167,11 @@ struct RecordedShapes : StepTimeModel {
   mutable std::vector<BatchShape> shapes;
 };
 
-std::vector<BatchShape> shapes_of(std::vector<TraceRequest> requests) {
+std::vector<BatchShape> shapes_of(std::vector<TraceRequest> requests, bool fast = false) {
   const Trace trace = two_adapters(std::move(requests));
   SimulationConfig c = tiny_config(LoadMode::overlap);
   c.adapter_ranks = {64, 8};
-  c.fast = false;
+  c.fast = fast;
   const RecordedShapes model;
   Simulator simulator(trace, c, model);
   simulator.run();
@@ -188,6 +188,18 @@ TEST(Simulator, ReusedSlotKeepsNothingOfItsLastTenant) {
   EXPECT_EQ(reused[0].max_rank, 64);
   EXPECT_EQ(fresh[0].max_rank, 8);
   for (size_t i = 0; i < fresh.size(); ++i) EXPECT_TRUE(reused[3 + i] == fresh[i]) << i;
+}
+
+// Prompts of 6 and 3 tokens: while both decode, the longer one reads 7, 8, ... entries. Steps that
+// fast mode skips are asked for once as they are, and the last of them again.
+TEST(Simulator, LongestDecodeContextGrowsWithEachStep) {
+  const std::vector<TraceRequest> requests{at(0, kBaseModel, 6, 4), at(0, kBaseModel, 3, 6)};
+  std::vector<int64_t> longest;
+  for (const BatchShape& s : shapes_of(requests)) longest.push_back(s.longest_decode_context);
+  EXPECT_THAT(longest, ElementsAre(0, 7, 8, 9, 7, 8));
+  for (const BatchShape& skipped : shapes_of(requests, /*fast=*/true)) {
+    EXPECT_THAT(shapes_of(requests), ::testing::Contains(skipped));
+  }
 }
 
 }  // namespace
