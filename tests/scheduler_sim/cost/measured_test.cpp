@@ -5,89 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "scheduler_sim/cost/memory_law.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
+#include "tests/scheduler_sim/measured_data.hpp"
 
 namespace loratory::sim {
 namespace {
 
-namespace fs = std::filesystem;
-
-fs::path reference_folder() {
-  const char* given = std::getenv("LORATORY_SHARED");
-  const fs::path traces =
-      given ? fs::path(given) : fs::path(LORATORY_SOURCE_DIR) / "../shared/traces";
-  return traces / "reference";
-}
-
-using Row = std::map<std::string, std::string>;
-
-std::vector<Row> read_csv(const fs::path& path) {
-  std::ifstream in(path);
-  std::string line, cell;
-  std::vector<std::string> header;
-  std::vector<Row> rows;
-  while (std::getline(in, line)) {
-    if (line.ends_with('\r')) line.pop_back();
-    std::vector<std::string> cells;
-    for (std::stringstream cells_in(line); std::getline(cells_in, cell, ',');) {
-      cells.push_back(cell);
-    }
-    if (header.empty()) {
-      header = cells;
-      continue;
-    }
-    Row& row = rows.emplace_back();
-    for (size_t i = 0; i < cells.size(); ++i) row[header[i]] = cells[i];
-  }
-  return rows;
-}
-
-double number(const Row& row, const std::string& key) {
-  const std::string& text = row.at(key);
-  return text.empty() ? NAN : std::stod(text);
-}
-
-struct Errors {
-  std::vector<double> relative;
-  void add(double predicted, double measured) { relative.push_back(predicted / measured - 1); }
-  double median_size() const { return percentile_of_size(50); }
-  double mean_size() const {
-    double sum = 0;
-    for (double e : relative) sum += std::fabs(e);
-    return sum / double(relative.size());
-  }
-  double worst_size() const { return percentile_of_size(100); }
-  double median() const {
-    std::vector<double> sorted = relative;
-    std::ranges::sort(sorted);
-    return sorted[sorted.size() / 2];
-  }
-
- private:
-  double percentile_of_size(size_t percent) const {
-    std::vector<double> sizes;
-    for (double e : relative) sizes.push_back(std::fabs(e));
-    std::ranges::sort(sizes);
-    return sizes[(sizes.size() - 1) * percent / 100];
-  }
-};
-
-class Measured : public ::testing::Test {
- protected:
-  std::vector<Row> rows(const std::string& file) {
-    const fs::path path = reference_folder() / file;
-    return fs::exists(path) ? read_csv(path) : std::vector<Row>{};
-  }
-};
+using Row = MeasuredRow;
 
 // The card of both vLLM 0.8.5 data sets: an H100 with 64 GB of HBM2e.
 GpuSpec h100_64() { return parse_gpu_spec("mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s"); }
@@ -107,8 +36,8 @@ MemoryOptions vllm_085(const ModelSpec& model) {
   return options;
 }
 
-TEST_F(Measured, KvTokensOfVllm085) {
-  const std::vector<Row> all = rows("vllm_kv_tokens_by_max_loras_rank.csv");
+TEST(Measured, KvTokensOfVllm085) {
+  const std::vector<Row> all = read_measured("vllm_kv_tokens_by_max_loras_rank.csv");
   if (all.empty()) GTEST_SKIP() << "no measured memory table";
   std::map<std::string, Errors> kv, weights;
   std::map<std::string, int> unexplained;
@@ -130,10 +59,9 @@ TEST_F(Measured, KvTokensOfVllm085) {
   }
   for (const auto& [name, errors] : kv) {
     fmt::print("{}: KV tokens, {} starts, |error| median {:.2f} % worst {:.2f} %; ", name,
-               errors.relative.size(), 100 * errors.median_size(), 100 * errors.worst_size());
-    fmt::print("weights + slots, {} starts, median {:.2f} % worst {:.2f} %; ",
-               weights[name].relative.size(), 100 * weights[name].median_size(),
-               100 * weights[name].worst_size());
+               errors.size(), 100 * errors.median_size(), 100 * errors.worst_size());
+    fmt::print("weights + slots, {} starts, median {:.2f} % worst {:.2f} %; ", weights[name].size(),
+               100 * weights[name].median_size(), 100 * weights[name].worst_size());
     fmt::print("{} starts failed that fit by the law\n", unexplained[name]);
     EXPECT_LT(errors.median_size(), 0.02) << name;
     EXPECT_LT(weights[name].worst_size(), 0.03) << name;
@@ -177,10 +105,10 @@ std::vector<Start> vllm_08_starts(const std::vector<Row>& table) {
   return starts;
 }
 
-TEST_F(Measured, KvLawOfVllm08IsNeverOptimistic) {
+TEST(Measured, KvLawOfVllm08IsNeverOptimistic) {
   std::map<std::string, Errors> kv;
   int num_failed = 0;
-  for (const Start& start : vllm_08_starts(rows("vllm_kv_tokens_by_max_loras_rank.csv"))) {
+  for (const Start& start : vllm_08_starts(read_measured("vllm_kv_tokens_by_max_loras_rank.csv"))) {
     const MemoryPlan plan = plan_of(start);
     const std::string what =
         fmt::format("{} {} slots rank {}", start.model, start.max_loras, start.max_lora_rank);
@@ -192,12 +120,12 @@ TEST_F(Measured, KvLawOfVllm08IsNeverOptimistic) {
   }
   for (const auto& [name, errors] : kv) {
     fmt::print("vllm-0.8, {}: KV tokens, {} starts, MAPE {:.2f} %, worst {:.2f} %\n", name,
-               errors.relative.size(), 100 * errors.mean_size(), 100 * errors.worst_size());
+               errors.size(), 100 * errors.mean_size(), 100 * errors.worst_size());
   }
   fmt::print("vllm-0.8: {} failed starts, none predicted to fit\n", num_failed);
 }
 
-TEST_F(Measured, KvTokensOfVllm019OnRtx4090) {
+TEST(Measured, KvTokensOfVllm019OnRtx4090) {
   // LLMServingSim's run: utilization .9, 256 sequences, 2,048 tokens, 41,408 KV tokens.
   const ModelSpec model = load_model_spec("Llama-3.1-8B");
   const MemorySplit split = plan_memory(model, parse_gpu_spec("RTX-4090"), {}, 0, 0).split;
@@ -229,8 +157,8 @@ BatchShape average_step(const Row& row) {
   return shape;
 }
 
-TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
-  const std::vector<Row> all = rows("agullo_vllm085_multilora_sweep_measured_vs_dt.csv");
+TEST(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
+  const std::vector<Row> all = read_measured("agullo_vllm085_multilora_sweep_measured_vs_dt.csv");
   if (all.empty()) GTEST_SKIP() << "no measured server runs";
   Errors with_grid, without_grid;
   for (const Row& row : all) {
@@ -248,7 +176,7 @@ TEST_F(Measured, StepTimesOfVllm085AreOfTheRightOrder) {
   fmt::print(
       "step time, {} server runs: |error| with grid median {:.0f} % (bias {:+.0f} %) worst "
       "{:.0f} %; without grid median {:.0f} % (bias {:+.0f} %) worst {:.0f} %\n",
-      with_grid.relative.size(), 100 * with_grid.median_size(), 100 * with_grid.median(),
+      with_grid.size(), 100 * with_grid.median_size(), 100 * with_grid.median(),
       100 * with_grid.worst_size(), 100 * without_grid.median_size(), 100 * without_grid.median(),
       100 * without_grid.worst_size());
   EXPECT_LT(with_grid.median_size(), 0.4);
@@ -294,11 +222,11 @@ std::map<int64_t, double> layer_us(const std::vector<Row>& rows) {
   return us;
 }
 
-TEST_F(Measured, DenseLayersOfTwoCards) {
+TEST(Measured, DenseLayersOfTwoCards) {
   const std::vector<std::pair<std::string, std::string>> cards{{"RTX4090", "RTX-4090"},
                                                                {"RTXPRO6000", "RTX-PRO-6000"}};
   for (const auto& [folder, preset] : cards) {
-    const std::vector<Row> all = rows("llmservingsim/" + folder + "/profile_dense.csv");
+    const std::vector<Row> all = read_measured("llmservingsim/" + folder + "/profile_dense.csv");
     if (all.empty()) GTEST_SKIP() << "no measured layers";
     const RooflineModel model(load_model_spec("Llama-3.1-8B"), parse_gpu_spec(preset), {});
     const double activation_ns = 2048 * 32 * (4 * 4096.0 + 3 * 14336.0) * 2 /
@@ -313,7 +241,7 @@ TEST_F(Measured, DenseLayersOfTwoCards) {
     fmt::print(
         "{}: layer matrices, {} token counts, |error| median {:.0f} % (bias {:+.0f} %) "
         "worst {:.0f} %\n",
-        folder, errors.relative.size(), 100 * errors.median_size(), 100 * errors.median(),
+        folder, errors.size(), 100 * errors.median_size(), 100 * errors.median(),
         100 * errors.worst_size());
     EXPECT_LT(errors.median_size(), 0.3);
   }
