@@ -1,9 +1,7 @@
 #include "scheduler_sim/cost/roofline.hpp"
 
 #include <algorithm>
-#include <set>
 
-#include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
 
 namespace loratory::sim {
@@ -12,17 +10,15 @@ namespace {
 constexpr double kNsPerSecond = 1e9;
 constexpr double kLogitPassBytes = 8;  // per logit: bf16 from the GEMM, fp32 in the sampler
 
-// Tiles of vLLM 0.8's Triton kernels, which set the size of a grid.
-constexpr int64_t kShrinkRows = 32, kExpandRows = 64, kExpandColumns = 128;
-constexpr int64_t kSplitK = 8, kSplitKSmall = 64, kSmallBatch = 128;
-
 double as_double(int64_t value) { return double(value); }
 
 }  // namespace
 
 RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
                              const RooflineOptions& options)
-    : options_(options), num_layers_(as_double(model.num_layers)) {
+    : options_(options),
+      lora_(model, gpu, options),
+      num_layers_(as_double(model.num_layers)) {
   model.require_divisible(options.tp);
   const int tp = options.tp;
   const double byte_ns = kNsPerSecond / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
@@ -40,7 +36,6 @@ RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
   sample_flops_ns_ = 2 * lm_head * flop_ns;
   sample_bytes_ns_ = kLogitPassBytes * as_double(model.vocab) * byte_ns;
 
-  add_lora_costs(model, byte_ns, flop_ns);
   const double link_ns = kNsPerSecond / (gpu.link_bytes_per_s * gpu.link_fraction);
   const double ring = 2.0 * (tp - 1) / tp;
   allreduce_token_ns_ = 2 * num_layers_ * as_double(model.hidden) * dtype * ring * link_ns;
@@ -108,30 +103,6 @@ void RooflineModel::add_attention_costs(const ModelSpec& model, double byte_ns, 
   if (full_layers > 0) add(full_layers, 0);
 }
 
-void RooflineModel::add_lora_costs(const ModelSpec& model, double byte_ns, double flop_ns) {
-  const double dtype = as_double(model.dtype_bytes);
-  const double lora_dtype = as_double(lora_dtype_bytes(model, options_.lora_dtype));
-  std::set<int> groups;
-  for (const ModuleShape& shape : lora_shapes(model, options_.targets, options_.tp)) {
-    // An embedding gathers columns of A; its matrix is never read as a whole.
-    const bool gather = shape.name == "embed_tokens";
-    const double in = gather ? 0 : as_double(shape.in);
-    const double out = as_double(shape.out);
-    const double count = as_double(shape.count);
-    const double layers = shape.is_expert() ? count / num_experts_ : count;  // launches
-    const double used = shape.is_expert() ? layers * experts_per_token_ : layers;
-    const bool first_of_group = groups.insert(shape.group).second;
-
-    rank_bytes_ns_ += count * (in + out) * lora_dtype * byte_ns;
-    rank_token_flops_ns_ += 2 * used * (in + out) * flop_ns;
-    const double inputs = first_of_group ? in : 0;  // a packed layer reads its input once
-    lora_token_bytes_ns_ += used * (inputs + 2 * out) * dtype * byte_ns;
-    if (first_of_group) lora_pairs_ns_ += layers * options_.lora_pair_overhead_ns;
-    grid_shrinks_ += layers;
-    grid_columns_ += layers * as_double(ceil_div(shape.out, kExpandColumns));
-  }
-}
-
 double RooflineModel::dense_ns(const BatchShape& shape) const {
   const double tokens = as_double(shape.num_tokens);
   const double experts = std::min(tokens * experts_per_token_, num_experts_);
@@ -168,27 +139,6 @@ double RooflineModel::logits_ns(const BatchShape& shape) const {
   return std::max(rows * sample_flops_ns_, lm_head_ns_) + rows * sample_bytes_ns_;
 }
 
-double RooflineModel::grid_ns(int64_t num_tokens) const {
-  const int64_t split_k = num_tokens < kSmallBatch ? kSplitKSmall : kSplitK;
-  const double shrink = as_double(ceil_div(num_tokens, kShrinkRows) * split_k) * grid_shrinks_;
-  const double expand = as_double(ceil_div(num_tokens, kExpandRows)) * grid_columns_;
-  return as_double(options_.lora_grid_max_loras) * (shrink + expand) * options_.lora_grid_block_ns;
-}
-
-double RooflineModel::lora_ns(const BatchShape& shape) const {
-  if (shape.num_adapters == 0) {
-    const bool launches = options_.lora_graphs == LoraGraphs::with_lora_only;
-    return launches ? lora_pairs_ns_ + grid_ns(shape.num_tokens) : 0;
-  }
-  const int64_t padded = options_.lora_padded_rank;
-  const int64_t ranks = padded > 0 ? shape.num_adapters * padded : shape.sum_rank;
-  const int64_t rank_tokens = padded > 0 ? shape.num_lora_tokens * padded : shape.lora_rank_tokens;
-  const double matrices =
-      std::max(as_double(ranks) * rank_bytes_ns_, as_double(rank_tokens) * rank_token_flops_ns_);
-  return matrices + as_double(shape.num_lora_tokens) * lora_token_bytes_ns_ + lora_pairs_ns_ +
-         grid_ns(shape.num_tokens);
-}
-
 double RooflineModel::allreduce_ns(const BatchShape& shape) const {
   if (options_.tp == 1) return 0;
   return 2 * num_layers_ * options_.allreduce_latency_ns +
@@ -200,7 +150,7 @@ StepParts RooflineModel::parts(const BatchShape& shape) const {
   parts.dense = dense_ns(shape);
   parts.attention = attention_ns(shape);
   parts.logits = logits_ns(shape);
-  parts.lora = lora_ns(shape);
+  parts.lora = lora_(shape);
   parts.allreduce = allreduce_ns(shape);
   parts.overhead = options_.step_overhead_ns + num_layers_ * options_.layer_overhead_ns +
                    as_double(shape.num_seqs) * options_.seq_overhead_ns;

@@ -1,0 +1,210 @@
+#include "scheduler_sim/cost/operator_model.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "reference/base/integers.hpp"
+#include "scheduler_sim/cost/module_shapes.hpp"
+#include "scheduler_sim/cost/rounding.hpp"
+
+namespace loratory::sim {
+namespace {
+
+constexpr double kLogitBytes = 8;  // bf16 from the GEMM, fp32 in the sampler, as the roofline's
+// q|k|v, o, gate|up, down and attention of a layer.
+constexpr double kLargeKernels = 5;
+
+// Layers x one packed GEMM, in one type.
+struct LayerGemm {
+  int64_t in = 0, out = 0;
+  double layers = 0, plain_layers = 0;
+};
+
+// Modules of a group lie side by side: one GEMM with all their outputs.
+std::map<int, LayerGemm> layer_gemms(const ModelSpec& model, int tp) {
+  std::map<int, LayerGemm> gemms;
+  for (const ModuleShape& shape : cut_module_shapes(model, tp)) {
+    if (shape.is_vocabulary() || shape.is_expert()) continue;
+    LayerGemm& gemm = gemms[shape.group];
+    gemm.in = shape.in;
+    gemm.out += shape.out;
+    gemm.layers = double(shape.count);
+    gemm.plain_layers = double(shape.plain_layers);
+  }
+  return gemms;
+}
+
+class CurveSum {
+ public:
+  void add(const Curve& curve, double times) {
+    if (axis_.empty()) {
+      axis_.assign(curve.axis().begin(), curve.axis().end());
+      values_.assign(axis_.size(), 0.0);
+    }
+    for (size_t i = 0; i < axis_.size(); ++i) values_[i] += times * curve(axis_[i]);
+  }
+  Curve sum() && { return Curve(std::move(axis_), std::move(values_)); }
+
+ private:
+  std::vector<double> axis_, values_;
+};
+
+}  // namespace
+
+int64_t padded_tokens(const StepOverheads& overheads, int64_t tokens) {
+  if (tokens > overheads.graph_tokens || tokens < 1) return tokens;
+  if (tokens <= 2) return tokens;
+  if (tokens <= 4) return 4;
+  const int64_t stride = tokens <= 256 ? 8 : overheads.graph_stride;
+  return ceil_div(tokens, stride) * stride;
+}
+
+OperatorModel::OperatorModel(const ModelSpec& model, const GpuSpec& gpu, const OperatorTable& table,
+                             const RooflineOptions& options, const StepOverheads& overheads)
+    : options_(options),
+      overheads_(overheads),
+      roofline_(model, gpu, options),
+      lora_(model, gpu, options),
+      num_layers_(double(model.num_layers)) {
+  const OperatorTimes times(table, gpu);
+  add_dense(model, times);
+  add_attention(model, times);
+  if (options.tp > 1) add_allreduce(model, times);
+  token_bytes_ = double(model.hidden * model.dtype_bytes);
+  // Two norms or four, those of q and k, rotary embedding, cache write, activation.
+  const double norms = model.post_norms ? 4 : 2;
+  small_kernels_ = num_layers_ * (norms + (model.qk_norm ? 2 : 0) + 3);
+  kernels_ = small_kernels_ + num_layers_ * (kLargeKernels + (options.tp > 1 ? 2 : 0));
+  logit_row_ns_ = kLogitBytes * double(model.vocab) * 1e9 /
+                  (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+}
+
+void OperatorModel::add_dense(const ModelSpec& model, const OperatorTimes& times) {
+  const reference::WeightQuantization& q = model.quantization;
+  lm_head_ = times.gemm(ceil_div<int64_t>(model.vocab, options_.tp), model.hidden, false);
+  if (!lm_head_) from_roofline_.emplace_back("logits");
+  const bool fp8 = q.bits == 8 && q.is_float && q.activations;
+  const bool measured_type = q.bits == 0 ? model.dtype_bytes == 2 : fp8;
+  if (model.num_experts > 0 || !measured_type) {
+    from_roofline_.emplace_back(model.num_experts > 0 ? "experts" : "quantised weights");
+    return;
+  }
+  CurveSum sum;
+  for (const auto& [group, gemm] : layer_gemms(model, options_.tp)) {
+    const double plain = fp8 ? gemm.plain_layers : gemm.layers;
+    const auto add = [&](bool in_fp8, double layers) {
+      if (layers == 0) return true;
+      const std::optional<Curve> curve = times.gemm(gemm.out, gemm.in, in_fp8);
+      if (curve) sum.add(*curve, layers);
+      return curve.has_value();
+    };
+    if (!add(false, plain) || !add(true, gemm.layers - plain)) {
+      from_roofline_.emplace_back("FP8 products");
+      return;
+    }
+  }
+  dense_ = std::move(sum).sum();
+}
+
+void OperatorModel::add_attention(const ModelSpec& model, const OperatorTimes& times) {
+  double full_layers = num_layers_;
+  for (const KvWindow& window : model.windows) {
+    attention_.push_back({double(window.num_layers), double(window.tokens)});
+    full_layers -= double(window.num_layers);
+  }
+  if (full_layers > 0) attention_.push_back({full_layers, 0});
+  if (model.latent.kv_rank > 0) {
+    from_roofline_.emplace_back("latent attention");
+    return;
+  }
+  const AttentionShape shape{model.num_heads / options_.tp,
+                             model.kv_size(options_.tp) / model.head_dim, model.head_dim,
+                             model.fp8_kv};
+  decode_ = times.decode_attention(shape);
+  prefill_ = times.prefill_attention(shape);
+  if (!decode_ || !prefill_) from_roofline_.emplace_back("attention over an FP8 cache");
+}
+
+void OperatorModel::add_allreduce(const ModelSpec&, const OperatorTimes& times) {
+  allreduce_graph_ = times.allreduce(options_.tp, true);
+  allreduce_eager_ = times.allreduce(options_.tp, false);
+  if (!allreduce_graph_ || !allreduce_eager_) from_roofline_.emplace_back("all-reduce");
+}
+
+// The rows count as if they were alike. Where a row has context before it, or rows differ, the
+// pairs are more than those of equal prompts: then its time is that of prompts as long as all it
+// reads, in proportion to the pairs.
+double OperatorModel::prefill_ns(const BatchShape& shape, double rows, double window) const {
+  const double tokens = double(shape.num_prefill_tokens) / rows;
+  double pairs = double(shape.prefill_pairs);
+  double length = std::max(tokens, double(shape.prefill_context_tokens) / rows);
+  if (window > 0) {
+    pairs = std::min(pairs, double(shape.num_prefill_tokens) * window);
+    length = std::min(length, std::max(window, tokens));
+  }
+  const double alone = (*prefill_)(rows, tokens);
+  const double whole_pairs = rows * length * (length + 1) / 2;
+  return std::max(alone, (*prefill_)(rows, length) * pairs / whole_pairs);
+}
+
+double OperatorModel::attention_ns(const BatchShape& shape) const {
+  if (!decode_ || !prefill_) return roofline_.attention_ns(shape);
+  const double decode_rows = double(shape.num_tokens - shape.num_prefill_tokens);
+  const double prefill_rows = std::max(double(shape.num_seqs) - decode_rows, 1.0);
+  double ns = 0;
+  for (const AttentionLayers& layers : attention_) {
+    if (decode_rows > 0) {
+      double context = double(shape.decode_context_tokens) / decode_rows;
+      if (layers.window > 0) context = std::min(context, layers.window);
+      ns += layers.count * (*decode_)(decode_rows, context);
+    }
+    if (shape.num_prefill_tokens > 0) {
+      ns += layers.count * prefill_ns(shape, prefill_rows, layers.window);
+    }
+  }
+  return ns;
+}
+
+double OperatorModel::allreduce_ns(const BatchShape& shape, int64_t tokens, bool graph) const {
+  if (options_.tp == 1) return 0;
+  const std::optional<Curve>& curve = graph ? allreduce_graph_ : allreduce_eager_;
+  if (!curve) return roofline_.allreduce_ns(shape);
+  return 2 * num_layers_ * (*curve)(double(tokens) * token_bytes_);
+}
+
+// The kernels that no table has, and what the GPU waits for the host.
+double OperatorModel::overhead_ns(const BatchShape& shape, double gpu_ns, bool graph) const {
+  const double kernels = small_kernels_ * overheads_.small_kernel_ns +
+                         (shape.num_sampled > 0 ? overheads_.sampler_ns : 0);
+  const double busy = gpu_ns + kernels;
+  const double launched = graph ? busy : std::max(busy, kernels_ * overheads_.launch_ns);
+  const double host = overheads_.host_ns + double(shape.num_seqs) * overheads_.host_row_ns;
+  const double total = overheads_.host_overlaps ? std::max(launched, host) : launched + host;
+  return total - gpu_ns;
+}
+
+StepParts OperatorModel::parts(const BatchShape& shape) const {
+  const bool graph = shape.num_tokens <= overheads_.graph_tokens &&
+                     (overheads_.graphs_prefill || shape.num_prefill_tokens == 0);
+  const int64_t tokens = graph ? padded_tokens(overheads_, shape.num_tokens) : shape.num_tokens;
+  StepParts parts;
+  parts.dense = dense_ ? (*dense_)(double(tokens)) +
+                             double(tokens) * roofline_.activation_ns_per_token()
+                       : roofline_.dense_ns(shape);
+  parts.attention = attention_ns(shape);
+  if (shape.num_sampled > 0) {
+    const double rows = double(shape.num_sampled);
+    parts.logits =
+        lm_head_ ? (*lm_head_)(rows) + rows * logit_row_ns_ : roofline_.logits_ns(shape);
+  }
+  parts.lora = lora_(shape);
+  parts.allreduce = allreduce_ns(shape, tokens, graph);
+  parts.overhead = overhead_ns(shape, parts.total(), graph);
+  return parts;
+}
+
+int64_t OperatorModel::step_ns(const BatchShape& shape) const {
+  return round_step_ns(parts(shape).total());
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,245 @@
+#include "scheduler_sim/cost/operator_times.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace loratory::sim {
+namespace {
+
+constexpr double kSecondNs = 1e9;
+constexpr double kKernelNs = 3000;     // least time of a kernel, of the order of the tables' least
+constexpr double kBf16Bytes = 2;           // of a number in bf16
+constexpr double kBeyondL2 = 1 << 28;  // no cache of a GPU of the tables has half of this
+
+// One measured key and how much it counts for a key that was not.
+struct Neighbour {
+  int64_t value = 0;
+  double weight = 0;
+};
+
+// Of ascending values: the one itself, the two around it, or the nearest.
+std::vector<Neighbour> neighbours(const std::set<int64_t>& values, int64_t wanted) {
+  const auto above = values.lower_bound(wanted);
+  if (above == values.end()) return {{*values.rbegin(), 1}};
+  if (*above == wanted || above == values.begin()) return {{*above, 1}};
+  const int64_t low = *std::prev(above), high = *above;
+  const double weight = double(wanted - low) / double(high - low);
+  return {{low, 1 - weight}, {high, weight}};
+}
+
+// Times where nobody measured: between two measured places linear, beyond them by `work`.
+void fill_gaps(std::span<const double> axis, std::span<const double> work, std::span<double> ns) {
+  size_t last = axis.size();  // none
+  for (size_t i = 0; i < axis.size(); ++i) {
+    if (ns[i] == 0) continue;
+    for (size_t j = last == axis.size() ? 0 : last + 1; j < i; ++j) {
+      const bool between = last != axis.size();
+      const double weight = between ? (axis[j] - axis[last]) / (axis[i] - axis[last]) : 1;
+      ns[j] = between ? ns[last] + weight * (ns[i] - ns[last]) : ns[i] * work[j] / work[i];
+    }
+    last = i;
+  }
+  if (last == axis.size()) return;
+  for (size_t j = last + 1; j < axis.size(); ++j) ns[j] = ns[last] * work[j] / work[last];
+}
+
+}  // namespace
+
+struct OperatorTimes::Work {
+  double flops = 0;
+  double bytes = 0;
+  double least_bytes = 0;  // of them, those that come from memory and no cache
+  bool fp8 = false;
+};
+
+namespace {
+
+double peak_flops(const GpuSpec& gpu, bool fp8) {
+  return fp8 && gpu.fp8_flops > 0 ? gpu.fp8_flops : gpu.flops;
+}
+
+}  // namespace
+
+OperatorTimes::OperatorTimes(const OperatorTable& table, const GpuSpec& gpu)
+    : table_(table), gpu_(gpu), card_(parse_gpu_spec(table.card)) {}
+
+double OperatorTimes::roofline_ns(const GpuSpec& gpu, const Work& work) const {
+  return kKernelNs + kSecondNs * std::max(work.flops / peak_flops(gpu, work.fp8),
+                                             work.bytes / gpu.bandwidth_bytes_per_s);
+}
+
+double OperatorTimes::on_gpu(double ns, const Work& work) const {
+  const double scaled = ns * (roofline_ns(gpu_, work) / roofline_ns(card_, work));
+  return std::max(scaled, kSecondNs * std::max(work.flops / peak_flops(gpu_, work.fp8),
+                                                  work.least_bytes / gpu_.bandwidth_bytes_per_s));
+}
+
+std::optional<Curve> OperatorTimes::gemm(int64_t n, int64_t k, bool fp8) const {
+  const OperatorGrid* grid = table_.find(fp8 ? "gemm_fp8" : "gemm_bf16");
+  if (grid == nullptr) return std::nullopt;
+  const double weight_bytes = fp8 ? 1 : kBf16Bytes;
+  const auto work_of = [&](int64_t n_, int64_t k_, double m) {
+    const double matrix = double(n_) * double(k_) * weight_bytes;
+    return Work{2 * m * double(n_) * double(k_),
+                matrix + m * (double(n_) * kBf16Bytes + double(k_) * weight_bytes), matrix, fp8};
+  };
+  std::set<int64_t> ns, ks;
+  for (size_t row = 0; row < grid->num_rows(); ++row) {
+    ns.insert(grid->key(row)[0]);
+    ks.insert(grid->key(row)[1]);
+  }
+  // Beyond the largest shapes: in proportion.
+  const double beyond = std::max(1.0, double(n) / double(*ns.rbegin())) *
+                        std::max(1.0, double(k) / double(*ks.rbegin()));
+  const size_t places = grid->axis.size();
+  std::vector<double> sum(places, 0.0), work(places);
+  double weights = 0;
+  for (const Neighbour& a : neighbours(ns, n)) {
+    for (const Neighbour& b : neighbours(ks, k)) {
+      const std::span<const float> times = grid->find(std::array{a.value, b.value});
+      if (times.empty()) continue;
+      std::vector<double> filled(times.begin(), times.end());
+      for (size_t i = 0; i < places; ++i)
+        work[i] = roofline_ns(card_, work_of(a.value, b.value, grid->axis[i]));
+      fill_gaps(grid->axis, work, filled);
+      weights += a.weight * b.weight;
+      for (size_t i = 0; i < places; ++i) sum[i] += a.weight * b.weight * filled[i];
+    }
+  }
+  if (weights == 0) return std::nullopt;
+  for (size_t i = 0; i < places; ++i) {
+    sum[i] = on_gpu(sum[i] / weights * beyond, work_of(n, k, grid->axis[i]));
+  }
+  return Curve(grid->axis, std::move(sum));
+}
+
+OperatorTimes::Work OperatorTimes::attention_work(const AttentionShape& shape, double rows,
+                                                  double tokens, bool decode) const {
+  const double queries = rows * (decode ? 1 : tokens);
+  const double pairs = decode ? rows * tokens : rows * tokens * (tokens + 1) / 2;
+  const double dim = double(shape.head_dim), heads = double(shape.heads);
+  const double cache = rows * tokens * 2 * double(shape.kv_heads) * dim * (shape.fp8_kv ? 1 : 2);
+  return {4 * pairs * heads * dim, cache + 2 * queries * heads * dim * kBf16Bytes, decode ? cache : 0,
+          false};
+}
+
+// Rows x tokens of the table's own axes. Each neighbour's time counts as a multiple of its
+// roofline, so that a shape with more heads than any gets more time.
+std::optional<std::vector<double>> OperatorTimes::attention(const AttentionShape& shape,
+                                                            bool decode, std::vector<double>& rows,
+                                                            std::vector<double>& tokens) const {
+  const OperatorGrid* grid = table_.find(std::string(decode ? "decode_" : "prefill_") +
+                                         (shape.fp8_kv ? "fp8" : "bf16"));
+  if (grid == nullptr) return std::nullopt;
+  std::set<int64_t> dims, row_counts;
+  for (size_t i = 0; i < grid->num_rows(); ++i) {
+    dims.insert(grid->key(i)[2]);
+    row_counts.insert(grid->key(i)[3]);
+  }
+  rows.assign(row_counts.begin(), row_counts.end());
+  tokens = grid->axis;
+  std::vector<double> ratios(rows.size() * tokens.size(), 0.0);
+  const auto add = [&](const AttentionShape& other, double weight) {
+    std::vector<double> work(tokens.size()), ns, previous, previous_work;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (size_t t = 0; t < tokens.size(); ++t)
+        work[t] = roofline_ns(card_, attention_work(other, rows[r], tokens[t], decode));
+      const std::array key{other.heads, other.kv_heads, other.head_dim, int64_t(rows[r])};
+      const std::span<const float> times = grid->find(key);
+      ns.assign(times.begin(), times.end());
+      if (times.empty()) {
+        ns = previous;
+        for (size_t t = 0; t < ns.size(); ++t) ns[t] *= work[t] / previous_work[t];
+      }
+      if (ns.empty()) return;
+      fill_gaps(tokens, work, ns);
+      for (size_t t = 0; t < tokens.size(); ++t)
+        ratios[r * tokens.size() + t] += weight * ns[t] / work[t];
+      previous = ns;
+      previous_work = work;
+    }
+  };
+  for (const Neighbour& dim : neighbours(dims, shape.head_dim)) {
+    std::set<int64_t> kv_heads;
+    for (size_t i = 0; i < grid->num_rows(); ++i)
+      if (grid->key(i)[2] == dim.value) kv_heads.insert(grid->key(i)[1]);
+    for (const Neighbour& kv : neighbours(kv_heads, shape.kv_heads)) {
+      std::set<int64_t> heads;
+      for (size_t i = 0; i < grid->num_rows(); ++i)
+        if (grid->key(i)[2] == dim.value && grid->key(i)[1] == kv.value)
+          heads.insert(grid->key(i)[0]);
+      for (const Neighbour& head : neighbours(heads, shape.heads))
+        add({head.value, kv.value, dim.value, shape.fp8_kv}, dim.weight * kv.weight * head.weight);
+    }
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const Work work = attention_work(shape, rows[r], tokens[t], decode);
+      double& value = ratios[r * tokens.size() + t];
+      value *= roofline_ns(card_, work);
+    }
+  }
+  return ratios;
+}
+
+void OperatorTimes::keep_caches_cold(const AttentionShape& shape, std::span<const double> rows,
+                                     std::span<const double> tokens,
+                                     std::vector<double>& ns) const {
+  const auto bytes = [&](size_t i) {
+    return attention_work(shape, rows[i / tokens.size()], tokens[i % tokens.size()], true)
+        .least_bytes;
+  };
+  double byte_ns = kSecondNs / (card_.bandwidth_bytes_per_s * card_.bandwidth_fraction);
+  double best = 0;
+  for (size_t i = 0; i < ns.size(); ++i) {
+    if (bytes(i) >= kBeyondL2) best = std::max(best, bytes(i) / ns[i]);
+  }
+  if (best > 0) byte_ns = 1 / best;
+  const double first = ns.front();
+  for (size_t i = 0; i < ns.size(); ++i) ns[i] = std::max(ns[i], first + bytes(i) * byte_ns);
+}
+
+std::optional<Surface> OperatorTimes::decode_attention(const AttentionShape& shape) const {
+  std::vector<double> rows, tokens;
+  std::optional<std::vector<double>> ns = attention(shape, true, rows, tokens);
+  if (!ns) return std::nullopt;
+  keep_caches_cold(shape, rows, tokens, *ns);
+  for (size_t i = 0; i < ns->size(); ++i) {
+    (*ns)[i] = on_gpu((*ns)[i], attention_work(shape, rows[i / tokens.size()],
+                                               tokens[i % tokens.size()], true));
+  }
+  return Surface(std::move(rows), std::move(tokens), std::move(*ns));
+}
+
+std::optional<PrefillTimes> OperatorTimes::prefill_attention(const AttentionShape& shape) const {
+  std::vector<double> rows, tokens;
+  std::optional<std::vector<double>> ns = attention(shape, false, rows, tokens);
+  if (!ns) return std::nullopt;
+  for (size_t i = 0; i < ns->size(); ++i) {
+    (*ns)[i] = on_gpu((*ns)[i], attention_work(shape, rows[i / tokens.size()],
+                                               tokens[i % tokens.size()], false));
+  }
+  for (double& t : tokens) t = PrefillTimes::scaled(t);
+  return PrefillTimes(Surface(std::move(rows), std::move(tokens), std::move(*ns)));
+}
+
+std::optional<Curve> OperatorTimes::allreduce(int gpus, bool graph) const {
+  const OperatorGrid* grid = table_.find(graph ? "allreduce_graph" : "allreduce_eager");
+  const std::span<const float> times =
+      grid == nullptr ? std::span<const float>{} : grid->find(std::array{int64_t{gpus}});
+  if (times.empty()) return std::nullopt;
+  std::vector<double> ns(times.begin(), times.end());
+  for (size_t i = 0; i < ns.size(); ++i) {
+    // Ring: every GPU sends its tensor nearly twice.
+    const auto wire_ns = [&](const GpuSpec& gpu) {
+      return kKernelNs + kSecondNs * grid->axis[i] * 2 * (gpus - 1) / gpus / gpu.link_bytes_per_s;
+    };
+    ns[i] *= wire_ns(gpu_) / wire_ns(card_);
+  }
+  return Curve(grid->axis, std::move(ns));
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "scheduler_sim/cost/curve.hpp"
+#include "scheduler_sim/cost/gpu_spec.hpp"
+#include "scheduler_sim/cost/operator_table.hpp"
+
+namespace loratory::sim {
+
+/// Heads of attention on one GPU.
+struct AttentionShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool fp8_kv = false;
+};
+
+/// Prefill attention of `rows` prompts of `tokens` tokens each. Between the measured lengths it is
+/// linear in tokens (tokens + 1000), which a sum of a linear and a quadratic term is nearly.
+class PrefillTimes {
+ public:
+  PrefillTimes() = default;
+  explicit PrefillTimes(Surface ns) : ns_(std::move(ns)) {}
+  static double scaled(double tokens) { return tokens * (tokens + 1000); }
+  double operator()(double rows, double tokens) const { return ns_(rows, scaled(tokens)); }
+
+ private:
+  Surface ns_;
+};
+
+/// The operators of a table for the shapes of a model, in nanoseconds on a GPU.
+///
+/// A shape between measured ones is interpolated, linear in each of its sizes: a time is nearly
+/// linear in bytes and FLOPs. Beyond them it grows with its bytes and FLOPs.
+/// A GPU that is not the measured card gets its times x its own roofline / the card's, where
+/// roofline = 3 us + max(FLOPs / peak, bytes / bandwidth). No time is below the bytes and FLOPs at
+/// the peaks of the GPU's datasheet.
+class OperatorTimes {
+ public:
+  OperatorTimes(const OperatorTable& table, const GpuSpec& gpu);
+
+  /// [tokens, k] x [k, n] of bf16, or of FP8 with its activations quantised already, by tokens.
+  /// Nothing if the table has none of the type.
+  std::optional<Curve> gemm(int64_t n, int64_t k, bool fp8) const;
+
+  /// Decode by rows and mean context. A table times the same small caches again and again, which
+  /// then are in the L2; a model's are not. So no time is below the first row's and the bytes at
+  /// the bandwidth that the operator reaches where no L2 helps.
+  std::optional<Surface> decode_attention(const AttentionShape& shape) const;
+
+  /// Whole prompts.
+  std::optional<PrefillTimes> prefill_attention(const AttentionShape& shape) const;
+
+  /// The sum of `gpus` tensors, by bytes, within a CUDA graph or not. Nothing for numbers of GPUs
+  /// that were not measured.
+  std::optional<Curve> allreduce(int gpus, bool graph) const;
+
+ private:
+  struct Work;
+  double roofline_ns(const GpuSpec& gpu, const Work& work) const;
+  double on_gpu(double ns, const Work& work) const;
+  Work attention_work(const AttentionShape& shape, double rows, double tokens, bool decode) const;
+  std::optional<std::vector<double>> attention(const AttentionShape& shape, bool decode,
+                                               std::vector<double>& rows,
+                                               std::vector<double>& tokens) const;
+  void keep_caches_cold(const AttentionShape& shape, std::span<const double> rows,
+                        std::span<const double> tokens, std::vector<double>& ns) const;
+
+  const OperatorTable& table_;
+  GpuSpec gpu_, card_;
+};
+
+}  // namespace loratory::sim

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+namespace loratory::sim {
+
+/// What a step takes beside its measured operators. docs/cost_model.md has the sources.
+struct StepOverheads {
+  /// One of the kernels that the tables lack (norms, rotary embedding, cache write, activation),
+  /// beside its bytes.
+  double small_kernel_ns = 3000;
+  double sampler_ns = 25e3;  ///< the sampler's kernels, beside its bytes per row
+
+  /// Scheduling, input tensors, outputs: for each step and for each row of it.
+  double host_ns = 0;
+  double host_row_ns = 0;
+  bool host_overlaps = true;  ///< the host prepares the next step while the GPU computes this one
+
+  /// Steps of up to this many tokens are CUDA graphs, padded to a captured size: 1, 2, 4, then
+  /// multiples of 8, and beyond 256 of `graph_stride`.
+  int64_t graph_tokens = 512;
+  int64_t graph_stride = 16;
+  bool graphs_prefill = true;  ///< steps with prefill are graphs too
+  double launch_ns = 5000;     ///< the host's time for one kernel outside of graphs
+};
+
+/// The tokens that a step of `tokens` computes.
+int64_t padded_tokens(const StepOverheads& overheads, int64_t tokens);
+
+}  // namespace loratory::sim
