@@ -136,8 +136,4 @@ sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace)
   return engine;
 }
 
-std::string describe_cost_model(const SystemOptions& options) {
-  return options.profile.empty() ? "roofline" : fmt::format("profile {}", options.profile);
-}
-
 }  // namespace loratory::cli

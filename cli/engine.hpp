@@ -9,7 +9,4 @@ namespace loratory::cli {
 /// --max-model-len default to what the trace needs. Throws InputError.
 sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trace);
 
-/// "roofline", or the profile's file.
-std::string describe_cost_model(const SystemOptions& options);
-
 }  // namespace loratory::cli

@@ -10,7 +10,7 @@
 #include "cli/flags.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
-#include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/operator_model.hpp"
 #include "scheduler_sim/cost/step_profile.hpp"
 
 namespace loratory::cli {
@@ -51,7 +51,11 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
                  fmt::format("one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T[,host=,link=]",
                              fmt::join(sim::gpu_preset_names(), ", ")))
       ->capture_default_str();
-  app.add_option("--profile", o.profile, "Step times fitted to a server, instead of the roofline");
+  add_choice(
+      app, "--step-times", o.step_times, {"measured", "roofline"},
+      "measured: from operators measured on this GPU or its nearest relative; roofline: from "
+      "its datasheet");
+  app.add_option("--profile", o.profile, "Step times fitted to a server, instead of --step-times");
   add_number(app, "--tp", o.tp, {1, 64}, "GPUs that share the model");
   add_number(app, "--max-lora-rank", o.max_lora_rank, {1, 512},
              "Rank that every slot has room for (default: the largest in the trace)")
@@ -174,6 +178,24 @@ sim::LoadCosts load_costs(const SystemOptions& o, const System& system) {
   return loads;
 }
 
+sim::RooflineOptions roofline_options(const SystemOptions& options, const System& system,
+                                      int64_t max_loras) {
+  sim::RooflineOptions roofline;
+  roofline.tp = options.tp;
+  roofline.targets = system.memory.targets;
+  roofline.lora_dtype = system.memory.lora_dtype;
+  if (options.lora_graphs == "one" && max_loras > 0)
+    roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
+  if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
+  if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
+  return roofline;
+}
+
+// Empty: the roofline.
+std::string_view table_for(const SystemOptions& options, const sim::GpuSpec& gpu) {
+  return options.step_times == "measured" ? sim::operator_table_of(gpu) : std::string_view{};
+}
+
 void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
   if (o.max_num_batched_tokens < o.max_num_seqs) {
     throw InputError("--max-num-batched-tokens",
@@ -270,15 +292,24 @@ std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options
                              system.memory.max_lora_rank, max_loras);
     return std::make_unique<sim::ProfileModel>(sim::read_step_profile(options.profile), grid);
   }
-  sim::RooflineOptions roofline;
-  roofline.tp = options.tp;
-  roofline.targets = system.memory.targets;
-  roofline.lora_dtype = system.memory.lora_dtype;
-  if (options.lora_graphs == "one" && max_loras > 0)
-    roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
-  if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
-  if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
-  return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);
+  const sim::RooflineOptions roofline = roofline_options(options, system, max_loras);
+  const std::string_view table = table_for(options, system.gpu);
+  if (table.empty()) {
+    return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);
+  }
+  return std::make_unique<sim::OperatorModel>(system.model, system.gpu, sim::operator_table(table),
+                                              roofline, system.engine.overheads);
+}
+
+std::string describe_cost_model(const SystemOptions& given) {
+  if (!given.profile.empty()) return fmt::format("profile {}", given.profile);
+  const SystemOptions options = with_engine_defaults(given);
+  const System system = resolve_system(options, 1);
+  const std::string_view table = table_for(options, system.gpu);
+  if (table.empty()) return "roofline";
+  return sim::OperatorModel(system.model, system.gpu, sim::operator_table(table),
+                            roofline_options(options, system, 0), system.engine.overheads)
+      .description();
 }
 
 }  // namespace loratory::cli

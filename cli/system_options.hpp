@@ -27,7 +27,8 @@ struct SystemOptions {
   std::string dtype = "auto";           ///< auto, bfloat16, float16, float32, fp8
   std::string kv_cache_dtype = "auto";  ///< auto, fp8
   std::string gpu = "H100-80";
-  std::string profile;  ///< empty = roofline
+  std::string step_times = "measured";  ///< measured, roofline
+  std::string profile;                  ///< empty = as step_times says
   int tp = 1;
   int64_t max_lora_rank = 0;  ///< 0 = the largest rank in the trace
   std::string target_modules = "all-linear";
@@ -87,8 +88,13 @@ struct System {
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
 
 /// The step times of a configuration with `max_loras` slots, 0 = without LoRA: the profile if there
-/// is one, else the roofline. Throws InputError for a bad profile.
+/// is one, else from measured operators where the GPU or a relative was measured, else the roofline.
+/// `options` have the engine's defaults. Throws InputError for a bad profile.
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
                                                     const System& system, int64_t max_loras);
+
+/// Whose step times these are: "operators measured on H100-80 (vLLM 0.24.0)", "roofline", or the
+/// profile's file. Throws InputError.
+std::string describe_cost_model(const SystemOptions& options);
 
 }  // namespace loratory::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler_sim/cost/memory_law.hpp"
+#include "scheduler_sim/cost/step_overheads.hpp"
 
 namespace loratory::sim {
 
@@ -23,6 +24,7 @@ struct EnginePreset {
   bool padded_ranks = false;  ///< kernels compute max_lora_rank for every adapter
   bool max_grid = false;      ///< kernels launch blocks for idle slots too
   bool one_graph = false;     ///< steps without adapters launch the LoRA kernels too
+  StepOverheads overheads;    ///< what a step takes beside its operators
 
   bool blocking_loads = false;  ///< steps wait for adapters
   /// Adapters of a step are activated one by one, least recent out (ActivationOrder::one_by_one).

@@ -153,7 +153,7 @@ std::string_view preset_of(const std::string& plain) {
 
 GpuSpec from_preset(const Preset& preset) {
   GpuSpec gpu;
-  gpu.name = preset.name;
+  gpu.name = gpu.preset = preset.name;
   gpu.source = preset.source;
   gpu.memory_bytes = int64_t(preset.memory_gib * double(kGiB));
   gpu.bandwidth_bytes_per_s = preset.bandwidth;

@@ -10,6 +10,7 @@ namespace loratory::sim {
 /// One GPU: peak numbers of its datasheet and the fraction of each that kernels reach.
 struct GpuSpec {
   std::string name;
+  std::string preset;                ///< that it is, or was before numbers were replaced
   std::string source;                ///< datasheet
   int64_t memory_bytes = 0;          ///< total memory that the driver reports to programs
   double bandwidth_bytes_per_s = 0;  ///< device memory

@@ -1,5 +1,8 @@
 #include "scheduler_sim/cost/operator_model.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -49,6 +52,12 @@ class CurveSum {
   std::vector<double> axis_, values_;
 };
 
+// "aiconfigurator-core 0.12.0 ..., vLLM 0.24.0" -> "vLLM 0.24.0"
+std::string_view engine_of(std::string_view source) {
+  const size_t comma = source.find(", ");
+  return comma == std::string_view::npos ? source : source.substr(comma + 2);
+}
+
 }  // namespace
 
 int64_t padded_tokens(const StepOverheads& overheads, int64_t tokens) {
@@ -77,6 +86,11 @@ OperatorModel::OperatorModel(const ModelSpec& model, const GpuSpec& gpu, const O
   kernels_ = small_kernels_ + num_layers_ * (kLargeKernels + (options.tp > 1 ? 2 : 0));
   logit_row_ns_ = kLogitBytes * double(model.vocab) * 1e9 /
                   (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+  description_ = fmt::format("operators measured on {} ({})", table.card, engine_of(table.source));
+  if (!is_measured_card(table, gpu)) description_ += fmt::format(", scaled to {}", gpu.name);
+  if (!from_roofline_.empty()) {
+    description_ += fmt::format("; roofline for {}", fmt::join(from_roofline_, ", "));
+  }
 }
 
 void OperatorModel::add_dense(const ModelSpec& model, const OperatorTimes& times) {
@@ -188,14 +202,13 @@ StepParts OperatorModel::parts(const BatchShape& shape) const {
                      (overheads_.graphs_prefill || shape.num_prefill_tokens == 0);
   const int64_t tokens = graph ? padded_tokens(overheads_, shape.num_tokens) : shape.num_tokens;
   StepParts parts;
-  parts.dense = dense_ ? (*dense_)(double(tokens)) +
-                             double(tokens) * roofline_.activation_ns_per_token()
-                       : roofline_.dense_ns(shape);
+  parts.dense =
+      dense_ ? (*dense_)(double(tokens)) + double(tokens) * roofline_.activation_ns_per_token()
+             : roofline_.dense_ns(shape);
   parts.attention = attention_ns(shape);
   if (shape.num_sampled > 0) {
     const double rows = double(shape.num_sampled);
-    parts.logits =
-        lm_head_ ? (*lm_head_)(rows) + rows * logit_row_ns_ : roofline_.logits_ns(shape);
+    parts.logits = lm_head_ ? (*lm_head_)(rows) + rows * logit_row_ns_ : roofline_.logits_ns(shape);
   }
   parts.lora = lora_(shape);
   parts.allreduce = allreduce_ns(shape, tokens, graph);

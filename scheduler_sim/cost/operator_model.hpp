@@ -12,8 +12,8 @@ namespace loratory::sim {
 
 /// Step times from measured operators: the GEMMs of the model's own shapes, attention, all-reduce,
 /// and the named terms of StepOverheads. What the table lacks for a model comes from the roofline.
-/// docs/cost_model.md has the formulas. A step costs a few searches of short axes and no allocation;
-/// the same shape gives the same nanoseconds on any machine.
+/// docs/cost_model.md has the formulas. A step costs a few searches of short axes and no
+/// allocation; the same shape gives the same nanoseconds on any machine.
 class OperatorModel final : public StepTimeModel {
  public:
   /// Throws InputError for a tp that does not divide the model.
@@ -24,6 +24,8 @@ class OperatorModel final : public StepTimeModel {
   StepParts parts(const BatchShape& shape) const;
   /// The parts that the roofline gives, each in a few words: "latent attention".
   const std::vector<std::string>& from_roofline() const { return from_roofline_; }
+  /// "operators measured on H100-80 (vLLM 0.24.0)", and what is scaled or not measured.
+  const std::string& description() const { return description_; }
 
  private:
   void add_dense(const ModelSpec& model, const OperatorTimes& times);
@@ -45,6 +47,7 @@ class OperatorModel final : public StepTimeModel {
   RooflineModel roofline_;
   LoraCost lora_;
   std::vector<std::string> from_roofline_;
+  std::string description_;
   double num_layers_ = 0;
   std::optional<Curve> dense_, lm_head_;
   std::vector<AttentionLayers> attention_;

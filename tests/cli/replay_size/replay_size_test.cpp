@@ -82,8 +82,8 @@ TEST_F(ReplayAndSize, SizeIsTheSameOnOneThreadAndTwo) {
 // Too few slots thrash, too many starve the KV cache: the recommendation lies between.
 TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
   const Outcome run =
-      loratory("size " + sample_ + "--gpu L40S --rate-scale 0.35 --slo-ttft-ms 1000 " +
-               "--slo-tpot-ms 60 --no-headroom --json size.json --html report.html --csv r.csv " +
+      loratory("size " + sample_ + "--gpu L40S --rate-scale 0.3 --slo-ttft-ms 1000 " +
+               "--slo-tpot-ms 70 --no-headroom --json size.json --html report.html --csv r.csv " +
                "--requests-csv q.csv.gz --perfetto p.json --prom m.prom");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json result = json::parse(content("size.json"));
