@@ -11,8 +11,8 @@ cmake --build --preset release --target loratory
 
 out=out/quickstart
 mkdir -p "$out"
-size=(build/release/cli/loratory size --trace traces/sample.jsonl.gz --gpu L40S --rate-scale 0.35
-      --slo-ttft-ms 1000 --slo-tpot-ms 60 --json "$out/results.json" --html "$out/report.html")
+size=(build/release/cli/loratory size --trace traces/sample.jsonl.gz --gpu L40S --rate-scale 0.3
+      --slo-ttft-ms 1000 --slo-tpot-ms 70 --json "$out/results.json" --html "$out/report.html")
 echo "run: ${size[*]}"
 echo
 status=0

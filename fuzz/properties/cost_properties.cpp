@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "scheduler_sim/cost/memory_law.hpp"
-#include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/operator_model.hpp"
 #include "scheduler_sim/cost/step_profile.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
 
@@ -301,6 +301,37 @@ RC_GTEST_PROP(Roofline, AdapterDtypeAndGraphsCostWhatTheySay, ()) {
   RC_ASSERT(RooflineModel(spec, gpu, fp8).step_ns(shape) <= plain_ns);
   RC_ASSERT((one_graph_ns == plain_ns) == (shape.num_adapters > 0));
   RC_ASSERT(one_graph_ns >= plain_ns);
+}
+
+// From measured operators too, no step is faster than the datasheet: its weights come from memory.
+RC_GTEST_PROP(OperatorModel, NoStepIsFasterThanItsWeights, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  const ModelSpec spec = load_model_spec(*rc::gen::elementOf(model_preset_names()));
+  const GpuSpec gpu = parse_gpu_spec(*rc::gen::elementOf(gpu_preset_names()));
+  RooflineOptions options;
+  options.tp = *rc::gen::element(1, 2, 4);
+  StepOverheads overheads;
+  overheads.host_ns = double(draw(2) * 1000000);
+  overheads.host_overlaps = draw(2) == 0;
+  RC_LOG() << "REPRO: operators " << spec.name << " on " << gpu.name << " tp " << options.tp
+           << " seed " << seed << '\n';
+  const std::string_view table = operator_table_of(gpu);
+  RC_PRE(!table.empty());
+  const OperatorModel model(spec, gpu, operator_table(table), options, overheads);
+  RC_CLASSIFY(is_measured_card(operator_table(table), gpu), "measured card");
+  RC_CLASSIFY(!model.from_roofline().empty(), "something from the roofline");
+  const BatchShape shape = random_shape(draw);
+  const StepParts parts = model.parts(shape);
+  const double weights = double(part_bytes(spec, ModulePart::attention, options.tp) +
+                                part_bytes(spec, ModulePart::mlp, options.tp));
+  RC_ASSERT(parts.dense >= weights / gpu.bandwidth_bytes_per_s * 1e9 * (1 - 1e-12));
+  for (const double ns :
+       {parts.attention, parts.logits, parts.lora, parts.allreduce, parts.overhead}) {
+    RC_ASSERT(ns >= 0);
+    RC_ASSERT(std::isfinite(ns));
+  }
+  RC_ASSERT(model.step_ns(shape) == model.step_ns(shape));
 }
 
 RC_GTEST_PROP(StepProfile, TextRoundTrips, ()) {

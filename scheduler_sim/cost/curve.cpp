@@ -29,12 +29,32 @@ AxisPlace place_on(std::span<const double> axis, double x) {
 Curve::Curve(std::vector<double> axis, std::vector<double> values)
     : axis_(std::move(axis)), values_(std::move(values)) {
   LORATORY_ASSERT(!axis_.empty() && axis_.size() == values_.size(), "a curve has points");
+  LORATORY_ASSERT(axis_.size() <= 256, "an index of a byte finds every point");
+  LORATORY_ASSERT(std::ranges::all_of(axis_, [](double x) { return x == double(int64_t(x)); }),
+                  "the places are whole numbers");
+  for (size_t i = 0; i + 1 < axis_.size(); ++i) {
+    slopes_.push_back((values_[i + 1] - values_[i]) / (axis_[i + 1] - axis_[i]));
+  }
+  if (slopes_.empty()) slopes_.push_back(0);
+  constexpr int kIndexed = 1024;
+  for (int x = 0; x < kIndexed; ++x) index_.push_back(uint8_t(place_on(axis_, x).low));
+}
+
+size_t Curve::index_of(double x) const {
+  const auto whole = int64_t(x);
+  if (whole >= 0 && size_t(whole) < index_.size()) {
+    return index_[size_t(whole)];
+  }
+  return place_on(axis_, x).low;
 }
 
 double Curve::operator()(double x) const {
-  const AxisPlace place = place_on(axis_, x);
-  if (place.weight == 0) return values_[place.low];
-  return on_line(values_[place.low], values_[place.low + 1], place.weight);
+  if (x <= axis_.front()) return values_.front();
+  if (x > axis_.back()) {
+    return values_.back() + std::max(slopes_.back(), 0.0) * (x - axis_.back());
+  }
+  const size_t i = index_of(x);
+  return i + 1 == axis_.size() ? values_[i] : values_[i] + slopes_[i] * (x - axis_[i]);
 }
 
 Surface::Surface(std::vector<double> rows, std::vector<double> columns, std::vector<double> values)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct AxisPlace {
 AxisPlace place_on(std::span<const double> axis, double x);
 
 /// A function that is linear between points, constant before the first and, beyond the last, goes
-/// on with the last slope. O(log points), IEEE + - * / alone.
+/// on with the last slope, up if at all. O(1) up to 1,024, else O(log points); IEEE + - * / alone.
 class Curve {
  public:
   Curve() = default;
@@ -28,7 +29,10 @@ class Curve {
   std::span<const double> values() const { return values_; }
 
  private:
-  std::vector<double> axis_, values_;
+  size_t index_of(double x) const;
+
+  std::vector<double> axis_, values_, slopes_;
+  std::vector<uint8_t> index_;  // of the point at or before each whole number
 };
 
 /// The same of two numbers: linear in each.

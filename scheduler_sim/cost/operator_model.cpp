@@ -37,6 +37,15 @@ std::map<int, LayerGemm> layer_gemms(const ModelSpec& model, int tp) {
   return gemms;
 }
 
+ExpertShape expert_shape(const ModelSpec& model) {
+  ExpertShape shape{model.hidden, model.intermediate, model.experts_per_token, model.num_experts};
+  if (model.quantization.bits == 8) {
+    shape.type =
+        model.quantization.block_rows > 1 ? ExpertShape::Type::fp8_block : ExpertShape::Type::fp8;
+  }
+  return shape;
+}
+
 class CurveSum {
  public:
   void add(const Curve& curve, double times) {
@@ -88,36 +97,48 @@ OperatorModel::OperatorModel(const ModelSpec& model, const GpuSpec& gpu, const O
                   (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
   description_ = fmt::format("operators measured on {} ({})", table.card, engine_of(table.source));
   if (!is_measured_card(table, gpu)) description_ += fmt::format(", scaled to {}", gpu.name);
+  if (similar_experts_) description_ += ", experts scaled from a similar model";
   if (!from_roofline_.empty()) {
     description_ += fmt::format("; roofline for {}", fmt::join(from_roofline_, ", "));
   }
 }
 
 void OperatorModel::add_dense(const ModelSpec& model, const OperatorTimes& times) {
-  const reference::WeightQuantization& q = model.quantization;
   lm_head_ = times.gemm(ceil_div<int64_t>(model.vocab, options_.tp), model.hidden, false);
   if (!lm_head_) from_roofline_.emplace_back("logits");
+  const std::string problem = dense_problem(model, times);
+  if (!problem.empty()) from_roofline_.push_back(problem);
+}
+
+// Sums the curves of the layers, or says what has none.
+std::string OperatorModel::dense_problem(const ModelSpec& model, const OperatorTimes& times) {
+  const reference::WeightQuantization& q = model.quantization;
   const bool fp8 = q.bits == 8 && q.is_float && q.activations;
-  const bool measured_type = q.bits == 0 ? model.dtype_bytes == 2 : fp8;
-  if (model.num_experts > 0 || !measured_type) {
-    from_roofline_.emplace_back(model.num_experts > 0 ? "experts" : "quantised weights");
-    return;
+  if (!fp8 && (q.bits > 0 || model.dtype_bytes != 2)) {
+    return q.bits > 0 ? "quantised weights" : "products of this type";
   }
   CurveSum sum;
+  const auto add = [&](int64_t n, int64_t k, bool in_fp8, double layers) {
+    if (layers == 0) return true;
+    const std::optional<Curve> curve = times.gemm(n, k, in_fp8);
+    if (curve) sum.add(*curve, layers);
+    return curve.has_value();
+  };
   for (const auto& [group, gemm] : layer_gemms(model, options_.tp)) {
-    const double plain = fp8 ? gemm.plain_layers : gemm.layers;
-    const auto add = [&](bool in_fp8, double layers) {
-      if (layers == 0) return true;
-      const std::optional<Curve> curve = times.gemm(gemm.out, gemm.in, in_fp8);
-      if (curve) sum.add(*curve, layers);
-      return curve.has_value();
-    };
-    if (!add(false, plain) || !add(true, gemm.layers - plain)) {
-      from_roofline_.emplace_back("FP8 products");
-      return;
-    }
+    const double plain = fp8 && !q.experts_only ? gemm.plain_layers : gemm.layers;
+    if (!add(gemm.out, gemm.in, false, plain)) return "products";
+    if (!add(gemm.out, gemm.in, true, gemm.layers - plain)) return "FP8 products";
+  }
+  if (model.num_experts > 0) {
+    const auto layers = double(model.num_expert_layers());
+    const ExpertShape shape = expert_shape(model);
+    const std::optional<Curve> experts = times.experts(shape, options_.tp);
+    if (!experts || !add(model.num_experts, model.hidden, false, layers)) return "experts";
+    sum.add(*experts, layers);
+    similar_experts_ = !times.has_experts(shape, options_.tp);
   }
   dense_ = std::move(sum).sum();
+  return "";
 }
 
 void OperatorModel::add_attention(const ModelSpec& model, const OperatorTimes& times) {
@@ -192,7 +213,8 @@ double OperatorModel::overhead_ns(const BatchShape& shape, double gpu_ns, bool g
                          (shape.num_sampled > 0 ? overheads_.sampler_ns : 0);
   const double busy = gpu_ns + kernels;
   const double launched = graph ? busy : std::max(busy, kernels_ * overheads_.launch_ns);
-  const double host = overheads_.host_ns + double(shape.num_seqs) * overheads_.host_row_ns;
+  const double host = overheads_.host_ns + double(shape.num_seqs) * overheads_.host_row_ns +
+                      double(shape.num_waiting_seen) * overheads_.host_waiting_ns;
   const double total = overheads_.host_overlaps ? std::max(launched, host) : launched + host;
   return total - gpu_ns;
 }

@@ -29,6 +29,7 @@ class OperatorModel final : public StepTimeModel {
 
  private:
   void add_dense(const ModelSpec& model, const OperatorTimes& times);
+  std::string dense_problem(const ModelSpec& model, const OperatorTimes& times);
   void add_attention(const ModelSpec& model, const OperatorTimes& times);
   void add_allreduce(const ModelSpec& model, const OperatorTimes& times);
   double attention_ns(const BatchShape& shape) const;
@@ -47,6 +48,7 @@ class OperatorModel final : public StepTimeModel {
   RooflineModel roofline_;
   LoraCost lora_;
   std::vector<std::string> from_roofline_;
+  bool similar_experts_ = false;  // of another model, scaled
   std::string description_;
   double num_layers_ = 0;
   std::optional<Curve> dense_, lm_head_;

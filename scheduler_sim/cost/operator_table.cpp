@@ -109,15 +109,20 @@ class TableReader {
   template <typename T>
   T next_digits(std::string_view line, size_t& at) const {
     constexpr size_t kMostDigits = 15;
-    const size_t start = at;
+    const char* const start = line.data() + std::min(at, line.size());
+    const char* const end = line.data() + line.size();
+    const char* p = start;
     int64_t value = 0;
-    for (; at < line.size() && line[at] != ' '; ++at) {
-      const auto digit = uint8_t(line[at] - '0');
-      if (digit > 9 || at - start == kMostDigits) fail("has a word that is not a whole number");
-      value = 10 * value + digit;
+    for (; p != end; ++p) {
+      const auto digit = uint8_t(*p - '0');
+      if (digit > 9) break;
+      value = int64_t(10 * uint64_t(value) + digit);
     }
-    if (at == start) fail("has an empty word");
-    ++at;
+    const auto length = size_t(p - start);
+    if (length == 0 || length > kMostDigits || (p != end && *p != ' ')) {
+      fail("has too few numbers, or a word that is none");
+    }
+    at += length + 1;
     return T(value);
   }
 

@@ -14,7 +14,8 @@ constexpr double kKernelNs = 3000;     // least time of a kernel, of the order o
 constexpr double kBf16Bytes = 2;       // of a number in bf16
 constexpr double kBeyondL2 = 1 << 28;  // no cache of a GPU of the tables has half of this
 
-// Cards of one architecture, or with its kernels.
+// Cards of one architecture; the RTX 4090 is nearer to the RTX PRO 6000, which like it is not held
+// back by its power as L40S and L4 are (docs/cost_model.md has both errors).
 struct Relative {
   std::string_view preset, table;
 };
@@ -30,7 +31,7 @@ constexpr Relative kRelatives[] = {
     {"L4", "l40s"},
     {"L40S", "l40s"},
     {"A10G", "l40s"},
-    {"RTX-4090", "l40s"},
+    {"RTX-4090", "rtx_pro_6000_server"},
     {"RTX-PRO-6000", "rtx_pro_6000_server"},
     {"RTX-PRO-6000-WS", "rtx_pro_6000_server"},
 };
@@ -273,6 +274,62 @@ std::optional<PrefillTimes> OperatorTimes::prefill_attention(const AttentionShap
   }
   for (double& t : tokens) t = PrefillTimes::scaled(t);
   return PrefillTimes(Surface(std::move(rows), std::move(tokens), std::move(*ns)));
+}
+
+const OperatorGrid* OperatorTimes::expert_grid(const ExpertShape& shape) const {
+  using enum ExpertShape::Type;
+  return table_.find(shape.type == bf16  ? "moe_bf16"
+                     : shape.type == fp8 ? "moe_fp8"
+                                         : "moe_fp8_block");
+}
+
+bool OperatorTimes::has_experts(const ExpertShape& shape, int tp) const {
+  const OperatorGrid* grid = expert_grid(shape);
+  const std::array key{shape.hidden, shape.intermediate, shape.k, shape.experts, int64_t{tp}};
+  return grid != nullptr && !grid->find(key).empty();
+}
+
+// Of the experts, those that some token goes through.
+OperatorTimes::Work OperatorTimes::expert_work(const ExpertShape& shape, int tp,
+                                               double tokens) const {
+  const double matrices = 3 * double(shape.hidden) * double(shape.intermediate) / tp;
+  const double used = std::min(double(shape.experts), tokens * double(shape.k));
+  const bool fp8 = shape.type != ExpertShape::Type::bf16;
+  const double weights = used * matrices * (fp8 ? 1 : kBf16Bytes);
+  return {2 * tokens * double(shape.k) * matrices,
+          weights + 2 * tokens * double(shape.hidden) * kBf16Bytes, 0, fp8};
+}
+
+std::optional<Curve> OperatorTimes::experts(const ExpertShape& shape, int tp) const {
+  const OperatorGrid* grid = expert_grid(shape);
+  if (grid == nullptr) return std::nullopt;
+  size_t nearest = 0;
+  double least = 0;
+  ExpertShape other = shape;
+  int other_tp = tp;
+  for (size_t row = 0; row < grid->num_rows(); ++row) {
+    const std::span<const int64_t> key = grid->key(row);
+    const double apart = times_apart(double(shape.hidden), double(key[0])) *
+                         times_apart(double(shape.intermediate) / tp, double(key[1] / key[4])) *
+                         times_apart(double(shape.k), double(key[2])) *
+                         times_apart(double(shape.experts), double(key[3])) *
+                         (key[4] == tp ? 1 : 1.01);
+    if (row == 0 || apart < least) nearest = row, least = apart;
+  }
+  const std::span<const int64_t> key = grid->key(nearest);
+  other.hidden = key[0], other.intermediate = key[1], other.k = key[2], other.experts = key[3];
+  other_tp = int(key[4]);
+  const std::span<const float> times = grid->times(nearest);
+  std::vector<double> ns(times.begin(), times.end()), work;
+  for (const double tokens : grid->axis) {
+    work.push_back(roofline_ns(card_, expert_work(other, other_tp, tokens)));
+  }
+  fill_gaps(grid->axis, work, ns);
+  for (size_t i = 0; i < ns.size(); ++i) {
+    const Work own = expert_work(shape, tp, grid->axis[i]);
+    ns[i] = on_gpu(ns[i] * roofline_ns(card_, own) / work[i], own);
+  }
+  return Curve(grid->axis, std::move(ns));
 }
 
 std::optional<Curve> OperatorTimes::allreduce(int gpus, bool graph) const {

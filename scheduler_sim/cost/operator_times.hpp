@@ -23,6 +23,12 @@ struct AttentionShape {
   bool fp8_kv = false;
 };
 
+/// The experts of one layer, whole (tp = 1). A token goes through `k` of them.
+struct ExpertShape {
+  int64_t hidden = 0, intermediate = 0, k = 0, experts = 0;
+  enum class Type : uint8_t { bf16, fp8, fp8_block } type = Type::bf16;  ///< of the weights
+};
+
 /// Prefill attention of `rows` prompts of `tokens` tokens each. Between the measured lengths it is
 /// linear in tokens (tokens + 1000), which a sum of a linear and a quadratic term is nearly.
 class PrefillTimes {
@@ -59,6 +65,11 @@ class OperatorTimes {
   /// Whole prompts.
   std::optional<PrefillTimes> prefill_attention(const AttentionShape& shape) const;
 
+  /// Gate, up and down of the experts of one layer on one of `tp` GPUs, by tokens. A shape that was
+  /// not measured gets the times of the most similar one x its roofline / the other's.
+  std::optional<Curve> experts(const ExpertShape& shape, int tp) const;
+  bool has_experts(const ExpertShape& shape, int tp) const;
+
   /// The sum of `gpus` tensors, by bytes, within a CUDA graph or not. Nothing for numbers of GPUs
   /// that were not measured.
   std::optional<Curve> allreduce(int gpus, bool graph) const;
@@ -69,6 +80,8 @@ class OperatorTimes {
   double on_gpu(double ns, const Work& work) const;
   void add_ratios(const OperatorGrid& grid, const AttentionShape& neighbour, double weight,
                   bool decode, std::span<const double> rows, std::span<double> ratios) const;
+  const OperatorGrid* expert_grid(const ExpertShape& shape) const;
+  Work expert_work(const ExpertShape& shape, int tp, double tokens) const;
   Work attention_work(const AttentionShape& shape, double rows, double tokens, bool decode) const;
   std::optional<std::vector<double>> attention(const AttentionShape& shape, bool decode,
                                                std::vector<double>& rows,

@@ -11,9 +11,11 @@ struct StepOverheads {
   double small_kernel_ns = 3000;
   double sampler_ns = 25e3;  ///< the sampler's kernels, beside its bytes per row
 
-  /// Scheduling, input tensors, outputs: for each step and for each row of it.
+  /// Scheduling, input tensors, outputs: for each step, for each row of it, and for each waiting
+  /// request that the walk looks at.
   double host_ns = 0;
   double host_row_ns = 0;
+  double host_waiting_ns = 0;
   bool host_overlaps = true;  ///< the host prepares the next step while the GPU computes this one
 
   /// Steps of up to this many tokens are CUDA graphs, padded to a captured size: 1, 2, 4, then

@@ -387,7 +387,12 @@ std::string about_adapters(const SizeResult& result) {
 }
 
 std::string caveat(const SizeResult& result) {
-  if (result.workload.cost_model != "roofline") return "";
+  const std::string& times = result.workload.cost_model;
+  if (times.starts_with("operators ")) {
+    return "treat the sizes as a ranking: the GPU's operators are measured, the host's share of a "
+           "step is an estimate (docs/cost_model.md); for milliseconds fit a --profile";
+  }
+  if (times != "roofline") return "";
   return "treat the sizes as a ranking: the roofline's mean step was 32 % off in the median of 160 "
          "measured servers (docs/cost_model.md); for milliseconds fit a --profile";
 }

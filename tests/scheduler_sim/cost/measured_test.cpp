@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler_sim/cost/memory_law.hpp"
-#include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/operator_model.hpp"
 #include "tests/scheduler_sim/measured_data.hpp"
 
 namespace loratory::sim {
@@ -204,6 +204,11 @@ TEST(MeasuredDecode, OneRequestOfQwen3OnH100) {
     const double error = double(model.step_ns(step)) * c.tokens_per_s / 1e9 - 1;
     fmt::print("Qwen3-8B, H100, adapters on '{}': step error {:+.0f} %\n", c.modules, 100 * error);
     EXPECT_LT(std::fabs(error), 0.3);
+    const OperatorModel operators(load_model_spec("Qwen3-8B"), parse_gpu_spec("H100-80"),
+                                  operator_table("h100_sxm"), options, {});
+    const double operators_error = double(operators.step_ns(step)) * c.tokens_per_s / 1e9 - 1;
+    fmt::print("the same from measured operators: {:+.0f} %\n", 100 * operators_error);
+    EXPECT_LT(std::fabs(operators_error), 0.3);
   }
 }
 
@@ -244,6 +249,48 @@ TEST(Measured, DenseLayersOfTwoCards) {
         folder, errors.size(), 100 * errors.median_size(), 100 * errors.median(),
         100 * errors.worst_size());
     EXPECT_LT(errors.median_size(), 0.3);
+  }
+}
+
+// The operators of one card's table against another measurement of the same card, and of a
+// relative.
+TEST(Measured, OperatorsOfTwoCards) {
+  const std::vector<std::pair<std::string, std::string>> cards{{"RTX4090", "RTX-4090"},
+                                                               {"RTXPRO6000", "RTX-PRO-6000"}};
+  for (const auto& [folder, preset] : cards) {
+    const std::vector<Row> layers = read_measured("llmservingsim/" + folder + "/profile_dense.csv");
+    const std::vector<Row> attention =
+        read_measured("llmservingsim/" + folder + "/profile_attention.csv");
+    if (layers.empty() || attention.empty()) GTEST_SKIP() << "no measured layers";
+    const GpuSpec gpu = parse_gpu_spec(preset);
+    const OperatorTimes times(operator_table(operator_table_of(gpu)), gpu);
+    const std::vector<std::pair<int64_t, int64_t>> shapes{
+        {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
+    std::vector<Curve> gemms;
+    for (const auto& [n, k] : shapes) gemms.push_back(*times.gemm(n, k, false));
+    Errors dense, decode, prefill;
+    for (const auto& [tokens, us] : layer_us(layers)) {
+      double ns = 0;
+      for (const Curve& gemm : gemms) ns += gemm(double(tokens));
+      dense.add(ns / 1e3, us);
+    }
+    const Surface decode_ns = *times.decode_attention({32, 8, 128, false});
+    const PrefillTimes prefill_ns = *times.prefill_attention({32, 8, 128, false});
+    for (const Row& row : attention) {
+      const double chunk = number(row, "prefill_chunk"), count = number(row, "n_decode");
+      const double context = number(row, "kv_decode"), us = number(row, "time_us");
+      if (chunk == 0 && context >= 256) decode.add(decode_ns(count, context) / 1e3, us);
+      if (count == 0 && number(row, "kv_prefill") == 0) prefill.add(prefill_ns(1, chunk) / 1e3, us);
+    }
+    for (const auto& [name, errors] :
+         {std::pair{"layer matrices", &dense}, {"decode", &decode}, {"prefill", &prefill}}) {
+      fmt::print(
+          "{}: {} from operators, {} cases, |error| median {:.0f} % (bias {:+.0f} %) worst "
+          "{:.0f} %\n",
+          folder, name, errors->size(), 100 * errors->median_size(), 100 * errors->median(),
+          100 * errors->worst_size());
+      EXPECT_LT(errors->median_size(), 0.3);
+    }
   }
 }
 

@@ -55,7 +55,7 @@ TEST(OperatorTable, NamesTheBadLine) {
   EXPECT_THAT(error_of(with("5000 0", "5000")), testing::HasSubstr("toy:5"));
   EXPECT_THAT(error_of(with("5000 0", "5000 0 0")), testing::HasSubstr("toy:5"));
   EXPECT_THAT(error_of(with("5000 0", "5000 -1")), testing::HasSubstr("toy:5"));
-  EXPECT_THAT(error_of(with("5000 0", "5000 nan")), testing::HasSubstr("toy:5"));
+  EXPECT_THAT(error_of(with("5000 0", "5000 9999999999999999")), testing::HasSubstr("toy:5"));
   EXPECT_THAT(error_of(with("1024 4096", "1024 1024")), testing::HasSubstr("toy:6"));
 }
 
@@ -71,6 +71,19 @@ TEST(OperatorTable, TheLibraryHoldsEveryTableAndItsCard) {
     EXPECT_EQ(operator_table_of(parse_gpu_spec(table.card)), name);
     EXPECT_TRUE(is_measured_card(table, parse_gpu_spec(table.card)));
   }
+}
+
+TEST(Curve, IsLinearBetweenPointsAndKeepsItsLastSlope) {
+  const Curve curve({1, 4, 2000, 4000}, {10, 40, 50, 30});
+  for (const auto& [x, y] : std::vector<std::pair<double, double>>{
+           {0, 10}, {1, 10}, {2.5, 25}, {4, 40}, {1002, 45}, {3000, 40}, {4000, 30}, {9000, 30}}) {
+    EXPECT_DOUBLE_EQ(curve(x), y) << x;
+  }
+  EXPECT_DOUBLE_EQ(Curve({8}, {3})(100), 3);
+  const Surface surface({1, 2}, {10, 20}, {1, 2, 3, 8});
+  EXPECT_DOUBLE_EQ(surface(1.5, 15), 3.5);
+  EXPECT_DOUBLE_EQ(surface(1, 5), 1);
+  EXPECT_DOUBLE_EQ(surface(2, 30), 13);
 }
 
 TEST(OperatorTimes, AMeasuredShapeHasItsTimes) {
@@ -115,7 +128,7 @@ TEST(OperatorTimes, ARelativeIsScaledByTheRooflines) {
 
 TEST(OperatorTimes, EveryGpuHasItsRelativeOrNone) {
   EXPECT_EQ(operator_table_of(parse_gpu_spec("H100-80,mem=64GiB,bw=2.02TB/s")), "h100_sxm");
-  EXPECT_EQ(operator_table_of(parse_gpu_spec("RTX-4090")), "l40s");
+  EXPECT_EQ(operator_table_of(parse_gpu_spec("L4")), "l40s");
   EXPECT_EQ(operator_table_of(parse_gpu_spec("MI300X")), "");
   EXPECT_EQ(operator_table_of(parse_gpu_spec("mem=80GiB,bw=3.3TB/s,flops=950T")), "h100_sxm");
   EXPECT_EQ(operator_table_of(parse_gpu_spec("mem=24GiB,bw=0.3TB/s,flops=120T")), "l40s");
@@ -182,6 +195,10 @@ TEST(OperatorModel, TheHostIsBesideTheGpuOrBeforeIt) {
   o.host_overlaps = true;
   o.host_ns = 100e6;
   EXPECT_NEAR(llama_on("H100-80", o).parts(decode(8, 1024)).total(), 100.08e6, 1e-3);
+  o.host_waiting_ns = 500;
+  BatchShape behind = decode(8, 1024);
+  behind.num_waiting_seen = 1000;
+  EXPECT_NEAR(llama_on("H100-80", o).parts(behind).total(), 100.58e6, 1e-3);
 }
 
 TEST(OperatorModel, SaysWhatTheRooflineGives) {
@@ -193,10 +210,33 @@ TEST(OperatorModel, SaysWhatTheRooflineGives) {
   };
   EXPECT_EQ(description("Llama-3.1-8B", "H100-80", "auto"),
             "operators measured on H100-80 (vLLM 0.24.0)");
-  EXPECT_EQ(description("Llama-3.1-8B", "RTX-4090", "auto"),
-            "operators measured on L40S (vLLM 0.24.0, all-reduce 0.22.0), scaled to RTX-4090");
+  EXPECT_EQ(description("Llama-3.1-8B", "L4", "auto"),
+            "operators measured on L40S (vLLM 0.24.0, all-reduce 0.22.0), scaled to L4");
   EXPECT_EQ(description("Llama-3.1-8B", "A100-80", "fp8"),
             "operators measured on A100-80 (vLLM 0.14.0); roofline for FP8 products");
+}
+
+// Mixtral's experts were measured; a model between takes those of the most similar shape.
+TEST(OperatorModel, ExpertsAreMeasuredOrOfASimilarModel) {
+  const OperatorTable& table = operator_table("h100_sxm");
+  const GpuSpec gpu = parse_gpu_spec("H100-80");
+  const OperatorTimes times(table, gpu);
+  const ExpertShape mixtral{4096, 14336, 2, 8};
+  const std::array<int64_t, 5> key{4096, 14336, 2, 8, 2};
+  const OperatorGrid& grid = *table.find("moe_bf16");
+  ASSERT_TRUE(times.has_experts(mixtral, 2));
+  EXPECT_DOUBLE_EQ((*times.experts(mixtral, 2))(grid.axis[5]), grid.find(key)[5]);
+  const ExpertShape larger{4096, 2 * 14336, 2, 8};
+  EXPECT_FALSE(times.has_experts(larger, 2));
+  // At 16,384 tokens FLOPs decide: twice as many, twice the time (the 3 us of a kernel aside).
+  EXPECT_NEAR((*times.experts(larger, 1))(16384) / (*times.experts(mixtral, 1))(16384), 2, 0.01);
+
+  ModelSpec spec = load_model_spec("Mistral-7B");
+  spec.num_experts = 8;
+  spec.experts_per_token = 2;
+  const OperatorModel model(spec, gpu, table, {}, {});
+  EXPECT_EQ(model.description(), "operators measured on H100-80 (vLLM 0.24.0)");
+  EXPECT_GT(model.parts(decode(64, 1024)).dense, 32 * (*times.experts(mixtral, 1))(64));
 }
 
 // A step grows with everything that it does.
