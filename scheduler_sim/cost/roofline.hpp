@@ -18,6 +18,7 @@ class RooflineModel final : public StepTimeModel {
   RooflineModel(const ModelSpec& model, const GpuSpec& gpu, const RooflineOptions& options);
 
   int64_t step_ns(const BatchShape& shape) const override;
+  bool asks_waiting_seen() const override { return false; }
   StepParts parts(const BatchShape& shape) const;
   double dense_ns(const BatchShape& shape) const;
   double attention_ns(const BatchShape& shape) const;

@@ -96,6 +96,7 @@ class ProfileModel final : public StepTimeModel {
  public:
   explicit ProfileModel(StepProfile profile, LoraGrid grid = {});
   int64_t step_ns(const BatchShape& shape) const override;
+  bool asks_waiting_seen() const override { return profile_.term("num_waiting_seen") != 0; }
   const StepProfile& profile() const { return profile_; }
 
  private:

@@ -32,6 +32,8 @@ class StepTimeModel {
   virtual ~StepTimeModel() = default;
   /// Nanoseconds, >= 1.
   virtual int64_t step_ns(const BatchShape& shape) const = 0;
+  /// False: num_waiting_seen does not matter, and the scheduler need not count it.
+  virtual bool asks_waiting_seen() const { return true; }
 };
 
 }  // namespace loratory::sim

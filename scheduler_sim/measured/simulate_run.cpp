@@ -28,6 +28,7 @@ class SamplingModel final : public StepTimeModel {
     if (samples_) sample(shape, ns);
     return ns;
   }
+  bool asks_waiting_seen() const override { return samples_ || model_.asks_waiting_seen(); }
   std::vector<SampledStep> take() { return std::move(steps_); }
 
  private:

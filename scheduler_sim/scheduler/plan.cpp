@@ -32,8 +32,10 @@ const StepPlan& Scheduler::plan(int64_t now_ns) {
 }
 
 void Scheduler::end_walk(const WalkEnd& end, int64_t now_ns) {
-  const size_t passed_over = end.stop ? waiting_.num_before(*end.stop) : waiting_.size();
-  plan_.num_waiting_seen += uint32_t(passed_over);
+  if (config_.count_waiting_seen) {
+    const size_t passed_over = end.stop ? waiting_.num_before(*end.stop) : waiting_.size();
+    plan_.num_waiting_seen += uint32_t(passed_over);
+  }
   starvation_.end_walk(end, now_ns);
 }
 

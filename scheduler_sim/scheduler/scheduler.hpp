@@ -205,7 +205,7 @@ class Scheduler {
   std::vector<RequestRef> free_refs_;
   std::unordered_map<uint64_t, RequestRef> by_id_;
   std::vector<RequestRef> running_;  // in admission order
-  WaitingSet waiting_{requests_};
+  WaitingSet waiting_{requests_, config_.count_waiting_seen};
   WalkOrder walk_order_{config_, residency_, waiting_};
   Starvation starvation_{config_, residency_, requests_, waiting_, walk_order_, notes_};
   uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;

@@ -43,6 +43,8 @@ struct SchedulerConfig {
   int64_t t_starve_ns = 3'000'000'000;  ///< since the first rejection; kNever = off
   int64_t n_starve = 64;                ///< walks; kNever = off, 0 = always
   double drain_factor = 1.2;            ///< length of a drain in longest remaining outputs, >= 0
+  /// StepPlan::num_waiting_seen is counted, which costs O(log of what waits) for each request.
+  bool count_waiting_seen = false;
 
   /// One sentence naming the first setting that is out of its limits, empty if all are legal.
   std::string problem() const;

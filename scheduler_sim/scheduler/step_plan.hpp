@@ -32,7 +32,8 @@ struct StepPlan {
   /// Activation::in_set_order.
   std::vector<AdapterRef> copied_again;
   /// Waiting requests that an engine looks at to make this plan if it goes through the queue one by
-  /// one: those that it admitted, and those that it passed over on the way.
+  /// one: those that it admitted, and those that it passed over on the way. 0 unless
+  /// SchedulerConfig::count_waiting_seen.
   uint32_t num_waiting_seen = 0;
 
   bool empty() const { return rows.empty(); }

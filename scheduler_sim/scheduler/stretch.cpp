@@ -55,7 +55,8 @@ void Scheduler::advance(int64_t num_steps) {
   }
   for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
   plan_.step += num_steps;
-  activation_.ran(step_adapters_, plan_.step);
+  if (config_.activation == ActivationOrder::one_by_one)
+    activation_.ran(step_adapters_, plan_.step);
   if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 

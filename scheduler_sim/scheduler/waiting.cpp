@@ -33,7 +33,7 @@ void WaitingSet::insert(RequestRef ref) {
   requests.emplace_hint(is_head ? requests.begin() : requests.end(), r.wait_key, ref);
   // The gate never rejects the base model.
   if (r.adapter != kBaseRef) young_.emplace_hint(young_.end(), r.wait_key, ref);
-  in_order_.insert(r.wait_key);
+  if (counts_) in_order_.insert(r.wait_key);
   ++size_;
 }
 
@@ -50,7 +50,7 @@ void WaitingSet::remove(RequestRef ref) {
   } else if (r.adapter != kBaseRef) {
     forget_rejections(ref);
   }
-  in_order_.erase(r.wait_key);
+  if (counts_) in_order_.erase(r.wait_key);
   --size_;
 }
 

@@ -25,7 +25,8 @@ class WaitingSet {
  public:
   using InOrder = std::map<WaitKey, RequestRef>;
 
-  explicit WaitingSet(std::vector<Request>& requests) : requests_(requests) {}
+  /// `counts`: num_before will be asked.
+  WaitingSet(std::vector<Request>& requests, bool counts) : requests_(requests), counts_(counts) {}
 
   void insert(RequestRef ref);
   void remove(RequestRef ref);
@@ -38,7 +39,7 @@ class WaitingSet {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  /// How many are before this place. O(log size).
+  /// How many are before this place, if it counts. O(log size).
   size_t num_before(const WaitKey& place) const { return in_order_.order_of_key(place); }
   /// kNoRequest if none of the adapter waits.
   RequestRef head(AdapterRef adapter) const;
@@ -74,10 +75,11 @@ class WaitingSet {
   void change_reservations(AdapterRef adapter, Change change);
 
   std::vector<Request>& requests_;
+  bool counts_;
   std::vector<Queue> queues_;  // by AdapterRef + 1
   std::array<InOrder, 2> heads_;
   InOrder young_;
-  /// Counts what is before a place.
+  /// Counts what is before a place; empty unless counts_.
   __gnu_pbds::tree<WaitKey, __gnu_pbds::null_type, std::less<>, __gnu_pbds::rb_tree_tag,
                    __gnu_pbds::tree_order_statistics_node_update>
       in_order_;

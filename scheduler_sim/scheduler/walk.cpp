@@ -132,7 +132,7 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   if (!take_blocks(r, num_matched, blocks_for(num_cached + num_tokens))) return false;
   walk_order_.admits(r);
   waiting_.remove(ref);
-  ++plan_.num_waiting_seen;
+  plan_.num_waiting_seen += config_.count_waiting_seen;
   r.state = RequestState::prefilling;
   r.num_computed = num_cached;
   r.admission_seq = next_admission_seq_++;

@@ -9,15 +9,24 @@ namespace loratory::sim {
 
 using Phase = Moment::Phase;
 
+namespace {
+
+SimulationConfig with_what_is_asked(SimulationConfig config, const StepTimeModel& step_time) {
+  config.scheduler.count_waiting_seen |= step_time.asks_waiting_seen();
+  return config;
+}
+
+}  // namespace
+
 SimulatedEngine::SimulatedEngine(const Trace& trace, const SimulationConfig& config,
                                  const StepTimeModel& step_time, MetricsCollector metrics,
                                  DecisionSink* listener)
     : trace_(trace),
-      config_(config),
+      config_(with_what_is_asked(config, step_time)),
       log_(config.keep_log),
       metrics_(std::move(metrics)),
       executor_(step_time, config.loads),
-      loop_(config.scheduler, executor_, sinks(listener), &metrics_) {
+      loop_(config_.scheduler, executor_, sinks(listener), &metrics_) {
   LORATORY_ASSERT(config.adapter_bytes.size() == trace.adapters.size() &&
                       config.adapter_ranks.size() == trace.adapters.size(),
                   "one size and one rank for every adapter of the trace");

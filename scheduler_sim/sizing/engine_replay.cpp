@@ -62,6 +62,7 @@ class HalfTime final : public StepTimeModel {
   int64_t step_ns(const BatchShape& shape) const override {
     return std::max<int64_t>(1, model_.step_ns(shape) / 2);
   }
+  bool asks_waiting_seen() const override { return model_.asks_waiting_seen(); }
 
  private:
   const StepTimeModel& model_;

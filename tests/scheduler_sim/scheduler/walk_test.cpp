@@ -277,7 +277,9 @@ TEST(Walk, PackedAdmissionKeepsPriorities) {  // [7.23]
 
 // An engine that goes through the queue one by one: what it admits, and what it passes over.
 TEST(Walk, CountsWhatItLooksAt) {
-  Engine e(eight_tokens(1));
+  SchedulerConfig c = eight_tokens(1);
+  c.count_waiting_seen = true;
+  Engine e(c);
   submit_five(e);
   e.plan();  // a and d take all tokens; b and c were passed over on the way to d
   EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 4u);
@@ -292,6 +294,7 @@ TEST(Walk, CountsWhatItLooksAt) {
 TEST(Walk, LooksAtNobodyWithoutASeat) {
   SchedulerConfig c = Engine::config(2);
   c.max_num_seqs = 1;
+  c.count_waiting_seen = true;
   Engine e(c);
   e.preload(2);
   e.submit('a', 1, 2, 4), e.submit('b', 2, 2, 4);
