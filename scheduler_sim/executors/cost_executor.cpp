@@ -38,8 +38,6 @@ StepResult CostExecutor::end_step(const StepPlan&, const Scheduler&) {
 
 BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residency) {
   BatchShape shape;
-  ++call_;
-  seen_.resize(residency.ref_limit(), 0);
   shape.num_seqs = int64_t(plan.rows.size());
   shape.num_tokens = plan.num_tokens;
   shape.num_waiting_seen = plan.num_waiting_seen;
@@ -54,12 +52,11 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
       shape.prefill_context_tokens += before + tokens;
       shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
     }
-    if (row.adapter == kBaseRef) continue;
-    const int64_t rank = residency.rank(row.adapter);
-    shape.num_lora_tokens += tokens;
-    shape.lora_rank_tokens += tokens * rank;
-    if (seen_[row.adapter] == call_) continue;
-    seen_[row.adapter] = call_;
+  }
+  for (const auto& [adapter, num_tokens] : plan.adapters) {
+    const int64_t rank = residency.rank(adapter);
+    shape.num_lora_tokens += num_tokens;
+    shape.lora_rank_tokens += num_tokens * rank;
     ++shape.num_adapters;
     shape.sum_rank += rank;
     shape.max_rank = std::max(shape.max_rank, rank);

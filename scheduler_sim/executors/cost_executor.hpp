@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
@@ -42,15 +41,13 @@ class CostExecutor final : public Executor {
   }
 
  private:
-  BatchShape shape_of(const StepPlan& plan, const Residency& residency);
+  static BatchShape shape_of(const StepPlan& plan, const Residency& residency);
 
   const StepTimeModel& model_;
   DiskChannel disk_;
   CopyChannel copies_;
   int64_t step_end_ns_ = kNever;
   BatchShape shape_;
-  std::vector<int64_t> seen_;  // by AdapterRef: the last shape_of call that met it
-  int64_t call_ = 0;
 };
 
 }  // namespace loratory::sim

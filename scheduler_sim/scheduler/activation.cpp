@@ -12,14 +12,14 @@ uint64_t Activation::place_in_set(Uid uid) {
   return uid ^ (uid >> 31);
 }
 
-void Activation::ran(const std::vector<AdapterRef>& adapters, int64_t step) {
-  for (const AdapterRef adapter : adapters) {
+void Activation::ran(const std::vector<StepAdapter>& adapters, int64_t step) {
+  for (const auto& [adapter, num_tokens] : adapters) {
     if (adapter >= last_steps_.size()) last_steps_.resize(adapter + 1);
     last_steps_[adapter] = step;
   }
 }
 
-std::vector<AdapterRef> Activation::copied_again(const std::vector<AdapterRef>& adapters,
+std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>& adapters,
                                                  const Residency& residency, int64_t step) const {
   std::set<std::tuple<int64_t, uint64_t, AdapterRef>> active;  // the least recent first
   std::vector<bool> is_active(residency.ref_limit());
@@ -30,7 +30,9 @@ std::vector<AdapterRef> Activation::copied_again(const std::vector<AdapterRef>& 
     is_active[owner] = true;
   }
   std::vector<std::pair<uint64_t, AdapterRef>> in_turn;
-  for (const AdapterRef a : adapters) in_turn.emplace_back(place_in_set(residency.uid(a)), a);
+  for (const StepAdapter& a : adapters) {
+    in_turn.emplace_back(place_in_set(residency.uid(a.adapter)), a.adapter);
+  }
   std::ranges::sort(in_turn);
   std::vector<AdapterRef> again;
   for (const auto& [place, adapter] : in_turn) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "scheduler_sim/residency/residency.hpp"
+#include "scheduler_sim/scheduler/step_plan.hpp"
 
 namespace loratory::sim {
 
@@ -18,10 +19,10 @@ class Activation {
   /// A set of the engine has its elements in an order that says nothing, and keeps it.
   static uint64_t place_in_set(Uid uid);
   /// The adapters ran in this step, or in the last one of a stretch.
-  void ran(const std::vector<AdapterRef>& adapters, int64_t step);
+  void ran(const std::vector<StepAdapter>& adapters, int64_t step);
   /// Of the adapters of `step`, those that are on the GPU and lose their slot before it is their
   /// turn. Asked before those that are missing get theirs. O(slots log slots).
-  std::vector<AdapterRef> copied_again(const std::vector<AdapterRef>& adapters,
+  std::vector<AdapterRef> copied_again(const std::vector<StepAdapter>& adapters,
                                        const Residency& residency, int64_t step) const;
 
  private:

@@ -9,6 +9,7 @@ namespace loratory::sim {
 const StepPlan& Scheduler::plan(int64_t now_ns) {
   LORATORY_ASSERT(!step_in_flight_, "one step at a time");
   plan_.rows.clear();
+  plan_.adapters.clear();
   plan_.wait_for.clear();
   plan_.copied_again.clear();
   plan_.num_tokens = plan_.num_decode_rows = plan_.num_waiting_seen = 0;
@@ -42,7 +43,7 @@ void Scheduler::end_walk(const WalkEnd& end, int64_t now_ns) {
 void Scheduler::begin_step() {
   ++plan_.step;
   step_in_flight_ = true;
-  touch_adapters(1);
+  collect_adapters();
   prepare_adapters();
   pack_rows();
 }
@@ -55,7 +56,32 @@ bool Scheduler::is_regular_plan() const {
 
 // In admission order: a decode needs one token and comes before any newer prefill.
 void Scheduler::schedule_running(int64_t now_ns) {
-  for (cursor_ = 0; cursor_ < running_.size();) schedule_one_running(running_[cursor_++], now_ns);
+  for (cursor_ = 0; cursor_ < running_.size();) {
+    const RequestRef ref = running_[cursor_++];
+    if (!schedule_decode(ref)) schedule_one_running(ref, now_ns);
+  }
+}
+
+// Most rows are these: one token more, in a block that the request has. False: it is another case,
+// and nothing happened.
+bool Scheduler::schedule_decode(RequestRef ref) {
+  Request& r = requests_[ref];
+  const bool decodes = r.num_generated > 0 && r.num_computed + 1 == r.num_total();
+  if (!decodes || budget_ == 0 || r.num_computed >= room_of(r)) return false;
+  r.in_step = true;
+  plan_.rows.push_back({.request = ref,
+                        .adapter = r.adapter,
+                        .slot = kNoSlot,
+                        .generation = 0,
+                        .num_computed = r.num_computed,
+                        .num_tokens = 1,
+                        .is_decode = true,
+                        .samples = true});
+  bind_slot(plan_.rows.back());
+  ++plan_.num_tokens;
+  ++plan_.num_decode_rows;
+  --budget_;
+  return true;
 }
 
 void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
@@ -63,7 +89,7 @@ void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   const uint32_t wanted = r.num_total() - r.num_computed;
   const uint32_t num_tokens = chunk_tokens(wanted);
   if (num_tokens == 0) return;
-  const bool has_room = r.num_computed + num_tokens <= r.blocks.size() * config_.block_size;
+  const bool has_room = r.num_computed + num_tokens <= room_of(r);
   if (!has_room && !make_room(ref, num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && r.num_generated > 0;
   if (!is_decode) {
@@ -144,23 +170,28 @@ void Scheduler::remove_row(RequestRef ref) {
 }
 
 // Refreshes GPU recency: once per adapter of the step, in order of first appearance.
-void Scheduler::touch_adapters(int64_t num_steps) {
-  step_adapters_.clear();
-  touched_.resize(residency_.ref_limit(), 0);
+void Scheduler::collect_adapters() {
+  std::vector<StepAdapter>& adapters = plan_.adapters;
+  place_in_step_.resize(residency_.ref_limit(), 0);
   for (const StepRow& row : plan_.rows) {
-    if (row.adapter == kBaseRef || touched_[row.adapter] == plan_.step) continue;
-    touched_[row.adapter] = plan_.step;
-    step_adapters_.push_back(row.adapter);
-    residency_.touch_gpu(row.adapter, num_steps);
+    if (row.adapter == kBaseRef) continue;
+    uint32_t& place = place_in_step_[row.adapter];
+    if (place >= adapters.size() || adapters[place].adapter != row.adapter) {
+      place = uint32_t(adapters.size());
+      adapters.push_back({row.adapter, 0});
+      residency_.touch_gpu(row.adapter);
+    }
+    adapters[place].num_tokens += row.num_tokens;
   }
 }
 
 void Scheduler::find_copied_again() {
   const bool all_ready = std::ranges::all_of(
-      step_adapters_, [&](AdapterRef adapter) { return residency_.ready(adapter); });
-  if (!all_ready)
-    plan_.copied_again = activation_.copied_again(step_adapters_, residency_, plan_.step);
-  activation_.ran(step_adapters_, plan_.step);
+      plan_.adapters, [&](const StepAdapter& a) { return residency_.ready(a.adapter); });
+  if (!all_ready) {
+    plan_.copied_again = activation_.copied_again(plan_.adapters, residency_, plan_.step);
+  }
+  activation_.ran(plan_.adapters, plan_.step);
 }
 
 // Blocking mode, second phase: every adapter of the step claims its place by now, so none of them
@@ -168,7 +199,7 @@ void Scheduler::find_copied_again() {
 void Scheduler::prepare_adapters() {
   if (config_.load_mode != LoadMode::blocking) return;
   if (config_.activation == ActivationOrder::one_by_one) find_copied_again();
-  for (const AdapterRef adapter : step_adapters_) {
+  for (const auto& [adapter, num_tokens] : plan_.adapters) {
     if (residency_.ready(adapter)) continue;
     residency_.assign_slot_now(adapter);
     plan_.wait_for.push_back(adapter);

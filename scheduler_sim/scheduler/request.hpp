@@ -65,22 +65,24 @@ struct ReservationKey {
 /// A live request: counters, KV blocks, and its place in the waiting order.
 ///   num_total = num_prompt + num_generated; a step computes KV for some of the tokens beyond
 ///   num_computed and samples one token when it reaches num_total.
-struct Request {
-  uint64_t id = 0;
-  uint64_t arrival_seq = 0;    ///< order of submission, never reused
-  uint64_t admission_seq = 0;  ///< order of (last) admission
-  AdapterRef adapter = kBaseRef;
-  int32_t priority = 0;
+struct alignas(64) Request {
+  // What every step asks of every running request: one cache line.
   uint32_t num_prompt = 0, num_generated = 0, num_computed = 0, max_new_tokens = 0;
+  AdapterRef adapter = kBaseRef;
   RequestState state = RequestState::queued;
   bool in_step = false;        ///< has tokens in the step in flight
   bool end_at_commit = false;  ///< aborted or failed while in_step
   FinishReason end_reason = FinishReason::abort;
   bool match_prefix = true, publish_prefix = true;
-  uint32_t num_recoverable = 0;  ///< the most num_computed that it lost by a preemption
   std::vector<BlockId> blocks;
-  std::vector<BlockKey> keys;   ///< known keys of its first full blocks
-  std::vector<int32_t> tokens;  ///< prompt + generated, when the submitter gave tokens
+  uint64_t arrival_seq = 0;  ///< order of submission, never reused
+
+  uint64_t id = 0;
+  uint64_t admission_seq = 0;  ///< order of (last) admission
+  int32_t priority = 0;
+  uint32_t num_recoverable = 0;  ///< the most num_computed that it lost by a preemption
+  std::vector<BlockKey> keys;    ///< known keys of its first full blocks
+  std::vector<int32_t> tokens;   ///< prompt + generated, when the submitter gave tokens
   std::vector<int32_t> stop_tokens;
 
   // Waiting only.

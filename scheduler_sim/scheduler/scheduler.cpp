@@ -283,11 +283,28 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
     const bool takes_one = has_tokens && row.samples;
     LORATORY_ASSERT(!takes_one || num_sampled < result.sampled.size(),
                     "one token per sampling row");
-    commit_row(row, takes_one ? result.sampled[num_sampled] : kNoToken, now_ns);
+    if (takes_one || !commit_decode(row)) {
+      commit_row(row, takes_one ? result.sampled[num_sampled] : kNoToken, now_ns);
+    }
     num_sampled += takes_one;
   }
-  if (free_refs_.size() > num_free_before) drop_finished_from_running();
+  drop_from_running(std::span(free_refs_).subspan(num_free_before));
   settle_transfers(now_ns);
+}
+
+// Most rows are these: one token more, after which the request goes on. False: it is another case,
+// and nothing happened.
+bool Scheduler::commit_decode(const StepRow& row) {
+  Request& r = requests_[row.request];
+  const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;
+  if (!row.is_decode || !has_weights || r.end_at_commit) return false;
+  if (r.num_generated + 1 >= r.max_new_tokens) return false;  // max_model_len is not below it
+  if (r.publish_prefix && r.num_computed + 1 == room_of(r)) return false;
+  r.in_step = false;
+  r.state = RequestState::decoding;
+  ++r.num_computed;
+  ++r.num_generated;
+  return true;
 }
 
 void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
@@ -370,9 +387,17 @@ void Scheduler::forget(RequestRef ref) {
   free_refs_.push_back(ref);
 }
 
-void Scheduler::drop_finished_from_running() {
-  std::erase_if(running_,
-                [&](RequestRef ref) { return requests_[ref].state == RequestState::finished; });
+// In the order of admission, as running_ is: one pass that looks at no request.
+void Scheduler::drop_from_running(std::span<const RequestRef> finished) {
+  if (finished.empty()) return;
+  finished_.assign(finished.begin(), finished.end());
+  std::ranges::sort(finished_, {}, [&](RequestRef ref) { return requests_[ref].admission_seq; });
+  auto next = finished_.begin();
+  std::erase_if(running_, [&](RequestRef ref) {
+    if (next == finished_.end() || *next != ref) return false;
+    ++next;
+    return true;
+  });
 }
 
 void Scheduler::abort(uint64_t id, int64_t now_ns) {
@@ -389,7 +414,7 @@ void Scheduler::abort(uint64_t id, int64_t now_ns) {
     finish_waiting(ref, FinishReason::abort, now_ns);
   } else {
     finish_running(ref, FinishReason::abort, now_ns);
-    drop_finished_from_running();
+    drop_from_running({&ref, 1});
   }
   settle_transfers(now_ns);
 }

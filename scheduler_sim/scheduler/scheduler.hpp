@@ -119,6 +119,7 @@ class Scheduler {
  private:
   // plan: running requests (plan.cpp)
   void schedule_running(int64_t now_ns);
+  bool schedule_decode(RequestRef ref);
   void schedule_one_running(RequestRef ref, int64_t now_ns);
   bool make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns);
   RequestRef preemption_victim() const;
@@ -154,8 +155,9 @@ class Scheduler {
   uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
 
   // commit
+  bool commit_decode(const StepRow& row);
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
-  void drop_finished_from_running();
+  void drop_from_running(std::span<const RequestRef> finished);
   /// Is there a block to publish, now that the tokens from `from_tokens` on have KV? Asked for each
   /// row of each step.
   bool fills_block(const Request& r, uint32_t from_tokens) const {
@@ -174,6 +176,8 @@ class Scheduler {
   SubmitStatus validate(const RequestSpec& spec) const;
   void accept(const RequestSpec& spec, int64_t now_ns);
   uint32_t blocks_for(uint64_t num_tokens) const;
+  /// Tokens that its blocks can hold.
+  uint64_t room_of(const Request& r) const { return r.blocks.size() * config_.block_size; }
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
@@ -185,7 +189,7 @@ class Scheduler {
   void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();
   void find_copied_again();
-  void touch_adapters(int64_t num_steps);
+  void collect_adapters();
   void pack_rows();
   void begin_step();
   void settle_transfers(int64_t now_ns);
@@ -205,7 +209,7 @@ class Scheduler {
   std::vector<RequestRef> free_refs_;
   std::unordered_map<uint64_t, RequestRef> by_id_;
   std::vector<RequestRef> running_;  // in admission order
-  WaitingSet waiting_{requests_, config_.count_waiting_seen};
+  WaitingSet waiting_{requests_, config_};
   WalkOrder walk_order_{config_, residency_, waiting_};
   Starvation starvation_{config_, residency_, requests_, waiting_, walk_order_, notes_};
   uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;
@@ -219,10 +223,10 @@ class Scheduler {
 
   std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
   std::array<bool, 2> has_newcomer_{};                // of adapters without, with a reservation
-  std::vector<int64_t> touched_;                      // by AdapterRef: step of the last touch
-  std::vector<AdapterRef> step_adapters_;             // distinct, in order of first appearance
+  std::vector<uint32_t> place_in_step_;  // by AdapterRef: index into plan_.adapters, if it is there
   Activation activation_;
   std::vector<BlockKey> key_scratch_;
+  std::vector<RequestRef> finished_;  // scratch of drop_from_running
 
   // While num_changes() stays at this the next step repeats the last one; empty if it never does.
   // Decisions and claims are counted where they are made, so no operation can forget to tell.

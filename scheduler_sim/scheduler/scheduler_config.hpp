@@ -46,6 +46,8 @@ struct SchedulerConfig {
   /// StepPlan::num_waiting_seen is counted, which costs O(log of what waits) for each request.
   bool count_waiting_seen = false;
 
+  /// Does anybody reserve?
+  bool bounds_starvation() const { return n_starve != kNever || t_starve_ns != kNever; }
   /// One sentence naming the first setting that is out of its limits, empty if all are legal.
   std::string problem() const;
 };

@@ -6,10 +6,6 @@
 
 namespace loratory::sim {
 
-bool Starvation::is_off() const {
-  return config_.n_starve == kNever && config_.t_starve_ns == kNever;
-}
-
 // The order of these steps is that of [7.10].
 void Starvation::begin_walk(const std::vector<RequestRef>& running, int64_t now_ns) {
   if (draining_ != kBaseRef) --drain_left_;

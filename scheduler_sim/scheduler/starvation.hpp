@@ -67,7 +67,7 @@ class Starvation {
     AdapterRef adapter;
     int32_t priority;
   };
-  bool is_off() const;
+  bool is_off() const { return !config_.bounds_starvation(); }
   bool binds(const Request& r) const { return reserved_ && r.priority >= reserved_->priority; }
   void collect_reservations(int64_t now_ns);
   void find_due(int64_t now_ns);

@@ -20,12 +20,19 @@ struct StepRow {
   bool samples;           ///< reaches the last token: yields one token
 };
 
+/// An adapter of a step, and how many tokens are computed with it.
+struct StepAdapter {
+  AdapterRef adapter;
+  uint32_t num_tokens;
+};
+
 /// What one forward pass must compute. Block tables: Scheduler::request(row.request).blocks.
 struct StepPlan {
   int64_t step = 0;  ///< counts from 1
   uint32_t num_tokens = 0;
   uint32_t num_decode_rows = 0;
   std::vector<StepRow> rows;
+  std::vector<StepAdapter> adapters;  ///< distinct, in the order of the rows before they are packed
   /// Blocking load mode: the pass may start once all of these are on the GPU.
   std::vector<AdapterRef> wait_for;
   /// Adapters that lose their slot and get it back before the pass starts:

@@ -32,8 +32,8 @@ uint64_t Scheduler::num_new_blocks(int64_t num_steps) const {
   uint64_t needed = 0;
   for (const RequestRef ref : running_) {
     const Request& r = requests_[ref];
-    const uint32_t total = blocks_for(r.num_computed + uint64_t(num_steps));
-    needed += total > r.blocks.size() ? total - r.blocks.size() : 0;
+    const uint64_t end = r.num_computed + uint64_t(num_steps), room = room_of(r);
+    if (end > room) needed += blocks_for(end - room);
   }
   return needed;
 }
@@ -49,14 +49,13 @@ void Scheduler::advance(int64_t num_steps) {
     const uint32_t before = r.num_computed;
     r.num_computed += uint32_t(num_steps);
     r.num_generated += uint32_t(num_steps);
-    const uint32_t needed = blocks_for(r.num_computed);
-    while (r.blocks.size() < needed) r.blocks.push_back(pool_.allocate());
+    while (room_of(r) < r.num_computed) r.blocks.push_back(pool_.allocate());
     if (fills_block(r, before)) publish_full_blocks(r, before);
   }
-  for (const AdapterRef adapter : step_adapters_) residency_.touch_gpu(adapter, num_steps);
+  for (const StepAdapter& a : plan_.adapters) residency_.touch_gpu(a.adapter, num_steps);
   plan_.step += num_steps;
   if (config_.activation == ActivationOrder::one_by_one)
-    activation_.ran(step_adapters_, plan_.step);
+    activation_.ran(plan_.adapters, plan_.step);
   if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 

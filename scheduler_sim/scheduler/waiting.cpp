@@ -32,16 +32,27 @@ void WaitingSet::insert(RequestRef ref) {
   if (is_head) heads_like(queue).emplace(r.wait_key, ref);
   requests.emplace_hint(is_head ? requests.begin() : requests.end(), r.wait_key, ref);
   // The gate never rejects the base model.
-  if (r.adapter != kBaseRef) young_.emplace_hint(young_.end(), r.wait_key, ref);
-  if (counts_) in_order_.insert(r.wait_key);
+  if (r.adapter != kBaseRef && config_.bounds_starvation()) {
+    young_.emplace_hint(young_.end(), r.wait_key, ref);
+  }
+  if (config_.count_waiting_seen) in_order_.insert(r.wait_key);
   ++size_;
+}
+
+// The first one goes most often, and needs no search.
+void WaitingSet::erase(InOrder& in_order, RequestRef ref) {
+  if (!in_order.empty() && in_order.begin()->second == ref) {
+    in_order.erase(in_order.begin());
+  } else {
+    in_order.erase(requests_[ref].wait_key);
+  }
 }
 
 void WaitingSet::remove(RequestRef ref) {
   Request& r = requests_[ref];
   Queue& queue = queue_of(r.adapter);
   const bool is_head = queue.requests.begin()->second == ref;
-  queue.requests.erase(r.wait_key);
+  erase(queue.requests, ref);
   if (is_head) heads_like(queue).erase(r.wait_key);
   if (is_head && !queue.requests.empty()) heads_like(queue).insert(*queue.requests.begin());
   if (r.reservation >= 0) {
@@ -50,7 +61,7 @@ void WaitingSet::remove(RequestRef ref) {
   } else if (r.adapter != kBaseRef) {
     forget_rejections(ref);
   }
-  if (counts_) in_order_.erase(r.wait_key);
+  if (config_.count_waiting_seen) in_order_.erase(r.wait_key);
   --size_;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scheduler_sim/scheduler/request.hpp"
+#include "scheduler_sim/scheduler/scheduler_config.hpp"
 
 namespace loratory::sim {
 
@@ -25,21 +26,22 @@ class WaitingSet {
  public:
   using InOrder = std::map<WaitKey, RequestRef>;
 
-  /// `counts`: num_before will be asked.
-  WaitingSet(std::vector<Request>& requests, bool counts) : requests_(requests), counts_(counts) {}
+  /// Both outlive the set. It keeps what `config` makes somebody ask for.
+  WaitingSet(std::vector<Request>& requests, const SchedulerConfig& config)
+      : requests_(requests), config_(config) {}
 
   void insert(RequestRef ref);
   void remove(RequestRef ref);
   /// A walk turned the request away for the first time.
   void turned_away(RequestRef ref, int64_t now_ns);
   /// The request's rejections count no more.
-  void make_old(RequestRef ref) { young_.erase(requests_[ref].wait_key); }
+  void make_old(RequestRef ref) { erase(young_, ref); }
   /// ... because it has a reservation number.
   void make_reserving(RequestRef ref, int64_t number);
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  /// How many are before this place, if it counts. O(log size).
+  /// How many are before this place, with count_waiting_seen. O(log size).
   size_t num_before(const WaitKey& place) const { return in_order_.order_of_key(place); }
   /// kNoRequest if none of the adapter waits.
   RequestRef head(AdapterRef adapter) const;
@@ -53,6 +55,7 @@ class WaitingSet {
     const size_t index = size_t(adapter + 1);
     return index < queues_.size() && !queues_[index].reservations.empty();
   }
+  /// Empty if nobody reserves.
   const InOrder& young() const { return young_; }
   /// Of those that were turned away and do not reserve, the one whose first rejection is longest
   /// ago, and the next one.
@@ -69,17 +72,18 @@ class WaitingSet {
     std::set<ReservationKey> reservations;
   };
   Queue& queue_of(AdapterRef adapter);
+  void erase(InOrder& in_order, RequestRef ref);
   InOrder& heads_like(const Queue& queue) { return heads_[size_t(!queue.reservations.empty())]; }
   void forget_rejections(RequestRef ref);
   template <typename Change>
   void change_reservations(AdapterRef adapter, Change change);
 
   std::vector<Request>& requests_;
-  bool counts_;
+  const SchedulerConfig& config_;
   std::vector<Queue> queues_;  // by AdapterRef + 1
   std::array<InOrder, 2> heads_;
   InOrder young_;
-  /// Counts what is before a place; empty unless counts_.
+  /// Counts what is before a place; empty unless count_waiting_seen.
   __gnu_pbds::tree<WaitKey, __gnu_pbds::null_type, std::less<>, __gnu_pbds::rb_tree_tag,
                    __gnu_pbds::tree_order_statistics_node_update>
       in_order_;
