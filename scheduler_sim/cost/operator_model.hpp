@@ -21,7 +21,7 @@ class OperatorModel final : public StepTimeModel {
                 const RooflineOptions& options, const StepOverheads& overheads);
 
   int64_t step_ns(const BatchShape& shape) const override;
-  bool asks_waiting_seen() const override { return false; }
+  bool asks_waiting_seen() const override { return overheads_.host_waiting_ns != 0; }
   StepParts parts(const BatchShape& shape) const;
   /// The parts that the roofline gives, each in a few words: "latent attention".
   const std::vector<std::string>& from_roofline() const { return from_roofline_; }
