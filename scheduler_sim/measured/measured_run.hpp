@@ -51,6 +51,7 @@ struct MeasuredClient {
 struct MeasuredRun {
   std::string place;  ///< "runs.csv:17"
   std::string sweep;  ///< runs of one sweep differ in max_loras alone
+  std::string group;  ///< runs whose errors are told together
 
   std::string model, engine, gpu;  ///< as --model, --engine and --gpu take them
   std::string dtype = "auto";
@@ -71,8 +72,21 @@ struct MeasuredRun {
 
   int64_t num_adapters() const {
     int64_t sum = 0;
-    for (const AdapterGroup& group : adapters) sum += group.count;
+    for (const AdapterGroup& same : adapters) sum += same.count;
     return sum;
+  }
+  /// Requests per second of all adapters; 0 = a closed loop, or not known.
+  double offered_rps() const {
+    double sum = 0;
+    for (const AdapterGroup& same : adapters) {
+      sum += double(same.count > 0 ? same.count : 1) * same.rate_rps;
+    }
+    return sum;
+  }
+  /// False: nothing but the server's start is known.
+  bool has_traffic() const {
+    const bool is_open = offered_rps() > 0 && (client.duration_s > 0 || client.num_requests > 0);
+    return mean_prompt_tokens > 0 && mean_output_tokens > 0 && (is_open || client.concurrency > 0);
   }
 };
 

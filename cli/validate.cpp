@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/engine.hpp"
+#include "cli/flags.hpp"
+#include "cli/output_files.hpp"
+#include "cli/progress.hpp"
+#include "cli/provenance.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
+#include "scheduler_sim/cost/step_profile.hpp"
+#include "scheduler_sim/report/validation_report.hpp"
+
+namespace loratory::cli {
+namespace {
+
+constexpr uint64_t kMostSeed = UINT64_MAX - 100;  // runs take a few more from there
+
+struct ValidateOptions {
+  std::string measured, profile, rows;
+  std::string json, csv;
+  uint64_t seed = 1;
+  int num_threads = 0;
+};
+
+// What the run was started with, as flags; the engine's defaults for the rest.
+SystemOptions system_of(const sim::MeasuredRun& run, const std::string& profile) {
+  SystemOptions o;
+  o.engine = run.engine;
+  o.model = run.model;
+  o.gpu = run.gpu;
+  o.dtype = run.dtype;
+  o.tp = run.tp;
+  o.profile = profile;
+  o.max_lora_rank = run.max_lora_rank;
+  o.max_model_len = run.max_model_len;
+  o.prefix_cache = run.prefix_cache ? "hash" : "off";
+  const auto give = [&](const char* flag, int64_t& value, int64_t measured) {
+    if (measured == 0) return;  // the engine's default
+    value = measured;
+    o.given.insert(flag);
+  };
+  give("--max-num-seqs", o.max_num_seqs, run.max_num_seqs);
+  give("--max-num-batched-tokens", o.max_num_batched_tokens, run.max_num_batched_tokens);
+  return with_engine_defaults(o);
+}
+
+// Stands for all requests of the run: make_engine looks at the largest rank and the mean prompt.
+sim::Trace summary_of(const sim::MeasuredRun& run) {
+  sim::Trace trace;
+  for (const int64_t rank : run.ranks) trace.adapters.push_back({"", uint32_t(rank)});
+  sim::TraceRequest request;
+  request.prompt_tokens = uint32_t(run.mean_prompt_tokens);
+  request.output_tokens = uint32_t(run.mean_output_tokens);
+  trace.requests.push_back(request);
+  return trace;
+}
+
+// What `make` returns; what it refuses is told at the run's place.
+template <typename Make>
+auto at_place_of(const sim::MeasuredRun& run, Make make) {
+  try {
+    return make();
+  } catch (const InputError& error) {
+    throw InputError(run.place, error.what());
+  }
+}
+
+sim::EngineSpec engine_of(const sim::MeasuredRun& run, const std::string& profile) {
+  sim::EngineSpec engine =
+      at_place_of(run, [&] { return make_engine(system_of(run, profile), summary_of(run)); });
+  // The longest request is drawn, and a server takes what its model can.
+  if (run.max_model_len == 0) {
+    engine.scheduler.max_model_len = sim::SchedulerConfig{}.max_model_len;
+  }
+  return engine;
+}
+
+// Those of `runs` whose place, group or sweep has the text.
+void keep_matching(std::vector<sim::MeasuredRun>& runs, const std::string& text) {
+  std::erase_if(runs, [&](const sim::MeasuredRun& run) {
+    return fmt::format("{} {} {}", run.place, run.group, run.sweep).find(text) == std::string::npos;
+  });
+  if (!runs.empty()) return;
+  throw InputError("--rows", fmt::format("no run has {} in its place, group or sweep", shown(text)),
+                   "name a group as validate prints it, or leave --rows out");
+}
+
+std::vector<std::string> step_times_of(const sim::MeasuredTable& table,
+                                       const std::string& profile) {
+  std::set<std::string> engines;
+  std::vector<std::string> found;
+  for (const sim::MeasuredRun& run : table.runs) {
+    if (!engines.insert(fmt::format("{} {} {}", run.model, run.engine, run.gpu)).second) continue;
+    std::string text =
+        at_place_of(run, [&] { return describe_cost_model(system_of(run, profile)); });
+    if (std::ranges::count(found, text) == 0) found.push_back(std::move(text));
+  }
+  return found;
+}
+
+sim::ServerTerms server_terms(const std::string& profile) {
+  return profile.empty() ? sim::ServerTerms{} : sim::read_step_profile(profile).server;
+}
+
+std::vector<sim::PredictedRun> predict(const sim::MeasuredTable& table,
+                                       const ValidateOptions& options) {
+  Progress progress("simulating");
+  return sim::predict_runs(
+      table.runs, [&](const sim::MeasuredRun& run) { return engine_of(run, options.profile); },
+      server_terms(options.profile),
+      {.seed = options.seed,
+       .num_threads = options.num_threads,
+       .on_progress = [&](int64_t done, int64_t total) { progress.show(done, total, "runs"); }});
+}
+
+void run(const ValidateOptions& options) {
+  OutputFiles files({{"the measured runs", options.measured}, {"the profile", options.profile}});
+  files.open("--json", options.json);
+  files.open("--csv", options.csv);
+  sim::ValidationReport report;
+  report.table = sim::read_measured_runs(options.measured);
+  if (!options.rows.empty()) keep_matching(report.table.runs, options.rows);
+  report.step_times = step_times_of(report.table, options.profile);
+  report.predicted = predict(report.table, options);
+  report.errors = sim::validate(report.table.runs, report.predicted);
+  report.provenance = provenance();
+  report.provenance.seed = options.seed;
+  report.provenance.inputs = {{report.table.source, report.table.checksum, report.table.format}};
+  std::fputs(sim::validation_console(report).c_str(), files.table());
+  if (auto* out = files.find("--json")) sim::write_validation_json(*out, report);
+  if (auto* out = files.find("--csv")) sim::write_validation_csv(*out, report);
+  files.commit();
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand(
+      "validate", "Simulate measured servers from their descriptions: how far off are we?");
+  const auto options = std::make_shared<ValidateOptions>();
+  command
+      .add_option("--measured", options->measured,
+                  "CSV of measured runs (traces/SCHEMA.md), - for stdin")
+      ->required();
+  command.add_option("--profile", options->profile,
+                     "Step times fitted to a server, instead of measured operators");
+  command.add_option("--rows", options->rows,
+                     "Only the runs with this text in their place, group or sweep");
+  add_number(command, "--seed", options->seed, {0, kMostSeed}, "Of arrivals and lengths");
+  add_number(command, "--threads", options->num_threads, {0, 1024},
+             "Parallel simulations, 0 = all cores");
+  command.add_option("--json", options->json, "Write everything")->group("Outputs");
+  command.add_option("--csv", options->csv, "Write one row per run")->group("Outputs");
+  command.final_callback([options] { run(*options); });
+}
+
+}  // namespace loratory::cli
