@@ -26,7 +26,8 @@ bool is_given(const CLI::App& command, const std::string& flag) {
 void refuse_ignored_options(const CLI::App& command, const WorkloadOptions& workload,
                             const SystemOptions& system, const sim::Slo& slo) {
   if (!system.profile.empty()) {
-    refuse_ignored(command, {"--lora-padded-ranks", "--lora-max-grid", "--lora-graphs", "--step-times"},
+    refuse_ignored(command,
+                   {"--lora-padded-ranks", "--lora-max-grid", "--lora-graphs", "--step-times"},
                    "the step times are those of --profile");
   }
   if (is_given(command, "--kv-blocks")) {

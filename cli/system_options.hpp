@@ -88,8 +88,8 @@ struct System {
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
 
 /// The step times of a configuration with `max_loras` slots, 0 = without LoRA: the profile if there
-/// is one, else from measured operators where the GPU or a relative was measured, else the roofline.
-/// `options` have the engine's defaults. Throws InputError for a bad profile.
+/// is one, else from measured operators where the GPU or a relative was measured, else the
+/// roofline. `options` have the engine's defaults. Throws InputError for a bad profile.
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
                                                     const System& system, int64_t max_loras);
 

@@ -128,10 +128,11 @@ std::optional<Curve> OperatorTimes::gemm(int64_t n, int64_t k, bool fp8) const {
   const OperatorGrid* grid = table_.find(fp8 ? "gemm_fp8" : "gemm_bf16");
   if (grid == nullptr) return std::nullopt;
   const double weight_bytes = fp8 ? 1 : kBf16Bytes;
-  const auto work_of = [&](int64_t n_, int64_t k_, double m) {
-    const double matrix = double(n_) * double(k_) * weight_bytes;
-    return Work{2 * m * double(n_) * double(k_),
-                matrix + m * (double(n_) * kBf16Bytes + double(k_) * weight_bytes), matrix, fp8};
+  const auto work_of = [&](int64_t outputs, int64_t inputs, double m) {
+    const double matrix = double(outputs) * double(inputs) * weight_bytes;
+    return Work{2 * m * double(outputs) * double(inputs),
+                matrix + m * (double(outputs) * kBf16Bytes + double(inputs) * weight_bytes), matrix,
+                fp8};
   };
   std::set<int64_t> ns, ks;
   for (size_t row = 0; row < grid->num_rows(); ++row) {
