@@ -157,18 +157,18 @@ void MetricsCollector::on(const Decision& /*d*/, const decision::Load& load) {
 }
 
 void MetricsCollector::on(const Decision& d, const decision::LoadDone& /*load*/) {
-  moves_[index_of_.at(d.uid)].loaded_ns = d.time_ns;
+  moves_[index_of_[d.uid]].loaded_ns = d.time_ns;
 }
 
 void MetricsCollector::on(const Decision& d, const decision::Copy& copy) {
   ++copies_, copy_bytes_ += copy.bytes;
-  moves_[index_of_.at(d.uid)].copy_begin_ns = d.time_ns;
+  moves_[index_of_[d.uid]].copy_begin_ns = d.time_ns;
 }
 
 void MetricsCollector::on(const Decision& d, const decision::CopyDone& copy) {
   const auto slot = size_t(copy.slot);
   open_slots_.resize(std::max(open_slots_.size(), slot + 1), SlotSpan{.adapter = kBaseModel});
-  const AdapterIndex adapter = index_of_.at(d.uid);
+  const AdapterIndex adapter = index_of_[d.uid];
   moves_[adapter].copied_ns = d.time_ns;
   open_slots_[slot] = {d.time_ns, 0, adapter, uint16_t(slot)};
 }
@@ -200,12 +200,14 @@ int64_t MetricsCollector::take_last_token(uint64_t request) {
 // aborted request is dropped.
 void MetricsCollector::add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns) {
   if (num_irregular_ == 0) return itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
+  int64_t num_regular = 0;
   for (const StepRow& row : plan.rows) {
     const Request& r = scheduler.request(row.request);
     if (!row.samples || r.num_generated == 0 || r.end_at_commit) continue;
     const int64_t last = take_last_token(r.id);
-    itl_.add(now_ns - (last >= 0 ? last : last_step_end_ns_));
+    last >= 0 ? itl_.add(now_ns - last) : void(++num_regular);
   }
+  if (num_regular > 0) itl_.add(now_ns - last_step_end_ns_, num_regular);
 }
 
 void MetricsCollector::on_step_end(const Scheduler& scheduler, const StepPlan& plan,

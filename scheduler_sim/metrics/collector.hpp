@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "scheduler_sim/engine/step_observer.hpp"
@@ -29,7 +28,8 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
 
   /// Before any decision about the adapter.
   void on_registered(AdapterIndex adapter, Uid uid) {
-    index_of_.emplace(uid, adapter);
+    index_of_.resize(std::max(index_of_.size(), size_t{uid} + 1), kBaseModel);
+    index_of_[uid] = adapter;
     moves_.resize(std::max(moves_.size(), size_t{adapter} + 1));
   }
   void on_decision(const Decision& decision) override;
@@ -95,7 +95,7 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void fill_waits(ConfigResult& result, const Slo& slo) const;
   void fill_prefix(ConfigResult& result, uint32_t block_size) const;
 
-  std::unordered_map<Uid, AdapterIndex> index_of_;
+  std::vector<AdapterIndex> index_of_;  // by uid, which count up
   std::vector<RequestRecord> records_;
   std::vector<int64_t> last_token_ns_;  // of preempted requests, by request; empty until needed
   int64_t num_irregular_ = 0;  // live requests preempted since their last token, or aborted

@@ -47,7 +47,8 @@ BlockId LowestFirstSet::pop_lowest() {
 
 // --- BlockPool ------------------------------------------------------------------------------
 
-BlockPool::BlockPool(uint32_t num_blocks) : blocks_(num_blocks), plain_free_(num_blocks) {
+BlockPool::BlockPool(uint32_t num_blocks)
+    : ref_counts_(num_blocks, 0), blocks_(num_blocks), plain_free_(num_blocks) {
   LORATORY_ASSERT(num_blocks >= 1, "block 0 is the null block");
   for (BlockId id = 1; id < num_blocks; ++id) plain_free_.insert(id);
 }
@@ -58,9 +59,8 @@ BlockId BlockPool::find(BlockKey key) const {
 }
 
 void BlockPool::acquire(BlockId id) {
-  Block& block = blocks_[id];
-  LORATORY_ASSERT(block.key != kNoKey, "only a published block can be shared");
-  if (block.ref_count++ == 0) {
+  LORATORY_ASSERT(blocks_[id].key != kNoKey, "only a published block can be shared");
+  if (ref_counts_[id]++ == 0) {
     remove_cached(id);
     ++num_referenced_;
   }
@@ -76,7 +76,7 @@ BlockId BlockPool::allocate() {
     remove_cached(id);
     unpublish(id);
   }
-  blocks_[id].ref_count = 1;
+  ref_counts_[id] = 1;
   ++num_referenced_;
   return id;
 }
@@ -98,6 +98,10 @@ void BlockPool::unpublish(BlockId id) {
 
 void BlockPool::release(std::span<const BlockId> blocks, std::span<const BlockKey> keys,
                         uint64_t uid) {
+  if (keys.empty() && published_.empty()) {
+    for (size_t i = blocks.size(); i-- > 0;) drop_reference(blocks[i], /*is_cached=*/false);
+    return;
+  }
   for (size_t i = blocks.size(); i-- > 0;) {
     release_one(blocks[i], i < keys.size() ? keys[i] : kNoKey, uid);
   }
@@ -107,20 +111,24 @@ void BlockPool::release(std::span<const BlockId> blocks, std::span<const BlockKe
 // the key, that one takes this block's place in the queue: else two requests that computed one
 // prefix could leave a child behind without its parent.
 void BlockPool::release_one(BlockId id, BlockKey key, uint64_t uid) {
-  Block& block = blocks_[id];
-  LORATORY_ASSERT(block.ref_count > 0, "release of a free block");
+  const Block& block = blocks_[id];
   if (block.key == kNoKey && key != kNoKey) {
     const BlockId twin = find(key);
     if (twin == kNullBlock) {
       publish(id, key, uid);
-    } else if (blocks_[twin].ref_count == 0) {
+    } else if (ref_counts_[twin] == 0) {
       remove_cached(twin);
       push_cached(twin);
     }
   }
-  if (--block.ref_count > 0) return;
+  drop_reference(id, block.key != kNoKey);
+}
+
+void BlockPool::drop_reference(BlockId id, bool is_cached) {
+  LORATORY_ASSERT(ref_counts_[id] > 0, "release of a free block");
+  if (--ref_counts_[id] > 0) return;
   --num_referenced_;
-  if (block.key != kNoKey) {
+  if (is_cached) {
     push_cached(id);
   } else {
     plain_free_.insert(id);
@@ -134,7 +142,7 @@ uint32_t BlockPool::evict_namespace(uint64_t uid) {
   for (BlockId id = 1; id < blocks_.size(); ++id) {
     Block& block = blocks_[id];
     if (block.key == kNoKey || block.uid != uid) continue;
-    if (block.ref_count == 0) {
+    if (ref_counts_[id] == 0) {
       remove_cached(id);
       plain_free_.insert(id);
       ++num_freed;

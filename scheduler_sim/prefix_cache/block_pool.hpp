@@ -43,7 +43,7 @@ class BlockPool {
 
   uint32_t num_referenced() const { return num_referenced_; }
   uint32_t num_allocatable() const { return plain_free_.size() + num_cached_free_; }
-  uint32_t ref_count(BlockId id) const { return blocks_[id].ref_count; }
+  uint32_t ref_count(BlockId id) const { return ref_counts_[id]; }
 
   /// The published block with this key, kNullBlock if none. Changes nothing.
   BlockId find(BlockKey key) const;
@@ -68,16 +68,17 @@ class BlockPool {
   struct Block {
     BlockKey key = kNoKey;  // published under this key
     uint64_t uid = 0;
-    uint32_t ref_count = 0;
     BlockId prev = kNullBlock, next = kNullBlock;  // cached-free queue
   };
 
+  void drop_reference(BlockId id, bool is_cached);
   void push_cached(BlockId id);
   void remove_cached(BlockId id);
   void unpublish(BlockId id);
   void release_one(BlockId id, BlockKey key, uint64_t uid);
 
-  std::vector<Block> blocks_;  // blocks_[0] is the sentinel of the cached-free queue
+  std::vector<uint32_t> ref_counts_;  // apart from blocks_: without a prefix cache all that is used
+  std::vector<Block> blocks_;         // blocks_[0] is the sentinel of the cached-free queue
   LowestFirstSet plain_free_;
   std::unordered_map<BlockKey, BlockId> published_;
   std::unordered_set<uint64_t> dead_namespaces_;

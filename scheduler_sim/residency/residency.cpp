@@ -35,6 +35,7 @@ Residency::Registered Residency::register_adapter(std::string_view name, uint32_
   a.rank = rank;
   a.bytes = bytes;
   by_name_[a.name] = ref;
+  by_uid_.resize(next_uid_, kBaseRef);
   by_uid_[a.uid] = ref;
   return {RegisterStatus::ok, ref};
 }
@@ -42,11 +43,6 @@ Residency::Registered Residency::register_adapter(std::string_view name, uint32_
 AdapterRef Residency::find(std::string_view name) const {
   const auto it = by_name_.find(std::string(name));
   return it == by_name_.end() ? kBaseRef : it->second;
-}
-
-AdapterRef Residency::find_uid(Uid uid) const {
-  const auto it = by_uid_.find(uid);
-  return it == by_uid_.end() ? kBaseRef : it->second;
 }
 
 bool Residency::unload(std::string_view name) {
@@ -71,7 +67,7 @@ void Residency::finish_unload_if_idle(AdapterRef ref) {
   if (a.state == AdapterState::loading || a.state == AdapterState::copying) return;
   if (on_cpu_or_better(a)) evict_from_cpu(ref);
   unloaded_.push_back(a.uid);
-  by_uid_.erase(a.uid);
+  by_uid_[a.uid] = kBaseRef;
   a = Adapter{};
   free_refs_.push_back(ref);
 }

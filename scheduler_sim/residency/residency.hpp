@@ -98,7 +98,7 @@ class Residency {
                               bool replace = false);
   /// kBaseRef if no such active name.
   AdapterRef find(std::string_view name) const;
-  AdapterRef find_uid(Uid uid) const;
+  AdapterRef find_uid(Uid uid) const { return uid < by_uid_.size() ? by_uid_[uid] : kBaseRef; }
   /// The uid that an active name stands for now; kBaseUid if there is none.
   Uid find_name(std::string_view name) const {
     const AdapterRef ref = find(name);
@@ -165,21 +165,24 @@ class Residency {
   const ResidencyConfig& config() const { return config_; }
 
  private:
-  struct Adapter {
+  struct alignas(64) Adapter {
+    // What steps and requests ask: one cache line.
     Uid uid = 0;  // 0 = the entry is free
-    std::string name;
-    uint32_t rank = 0;
-    int64_t bytes = 0;
     AdapterState state = AdapterState::on_disk;
-    int32_t slot = kNoSlot;
     bool pinned = false, promised = false, retiring = false;
-    uint8_t num_failures = 0;
-    uint64_t job = 0;          // number of its queued job, 0 = none
-    int32_t num_inflight = 0;  // submitted and not finished
+    int32_t slot = kNoSlot;
+    uint32_t rank = 0;
+    uint32_t claimant_index = 0;  // place in claimants_
+    int32_t num_inflight = 0;     // submitted and not finished
     int32_t num_running = 0;
-    uint64_t cpu_clock = 0, gpu_clock = 0, slot_loaded_clock = 0;
-    int64_t num_uses = 0;                               // while in the slot
-    uint32_t claimant_index = 0;                        // place in claimants_
+    uint64_t cpu_clock = 0, gpu_clock = 0;
+    int64_t num_uses = 0;  // while in the slot
+    uint64_t job = 0;      // number of its queued job, 0 = none
+
+    uint64_t slot_loaded_clock = 0;
+    int64_t bytes = 0;
+    std::string name;
+    uint8_t num_failures = 0;
     std::optional<std::pair<int, uint64_t>> departure;  // its place in departures_
   };
   /// By number: jobs start in the order of queueing.
@@ -219,7 +222,7 @@ class Residency {
   std::vector<Adapter> adapters_;
   std::vector<AdapterRef> free_refs_;
   std::unordered_map<std::string, AdapterRef> by_name_;
-  std::unordered_map<Uid, AdapterRef> by_uid_;
+  std::vector<AdapterRef> by_uid_;  // kBaseRef: gone
   std::vector<Slot> slots_;
   std::vector<AdapterRef> promised_;  // in the order of the promises
   Jobs demand_jobs_, prefetch_jobs_;  // queued disk -> CPU jobs: of promised adapters, of others

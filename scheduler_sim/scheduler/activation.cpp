@@ -1,8 +1,8 @@
 #include "scheduler_sim/scheduler/activation.hpp"
 
 #include <algorithm>
-#include <set>
 #include <tuple>
+#include <utility>
 
 namespace loratory::sim {
 // The finaliser of SplitMix64.
@@ -21,14 +21,15 @@ void Activation::ran(const std::vector<StepAdapter>& adapters, int64_t step) {
 
 std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>& adapters,
                                                  const Residency& residency, int64_t step) const {
-  std::set<std::tuple<int64_t, uint64_t, AdapterRef>> active;  // the least recent first
+  std::vector<std::tuple<int64_t, uint64_t, AdapterRef>> active;  // the least recent first
   std::vector<bool> is_active(residency.ref_limit());
   for (int32_t slot = 0; slot < residency.config().max_loras; ++slot) {
     const AdapterRef owner = residency.owner(slot);
     if (owner == kBaseRef) continue;
-    active.emplace(last_step(owner), place_in_set(residency.uid(owner)), owner);
+    active.emplace_back(last_step(owner), place_in_set(residency.uid(owner)), owner);
     is_active[owner] = true;
   }
+  std::ranges::sort(active);
   std::vector<std::pair<uint64_t, AdapterRef>> in_turn;
   for (const StepAdapter& a : adapters) {
     in_turn.emplace_back(place_in_set(residency.uid(a.adapter)), a.adapter);
@@ -37,7 +38,8 @@ std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>&
   std::vector<AdapterRef> again;
   for (const auto& [place, adapter] : in_turn) {
     if (is_active[adapter]) {
-      active.erase({last_step(adapter), place, adapter});
+      active.erase(
+          std::ranges::lower_bound(active, std::tuple(last_step(adapter), place, adapter)));
     } else {
       if (residency.ready(adapter)) again.push_back(adapter);
       if (std::ssize(active) >= residency.config().max_loras) {
@@ -45,7 +47,7 @@ std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>&
         active.erase(active.begin());
       }
     }
-    active.emplace(step, place, adapter);
+    active.emplace_back(step, place, adapter);  // behind the others: in the order of their places
     is_active[adapter] = true;
   }
   return again;

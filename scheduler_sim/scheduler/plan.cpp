@@ -69,15 +69,15 @@ bool Scheduler::schedule_decode(RequestRef ref) {
   const bool decodes = r.num_generated > 0 && r.num_computed + 1 == r.num_total();
   if (!decodes || budget_ == 0 || r.num_computed >= room_of(r)) return false;
   r.in_step = true;
+  const int32_t slot = slot_of(r.adapter);
   plan_.rows.push_back({.request = ref,
                         .adapter = r.adapter,
-                        .slot = kNoSlot,
-                        .generation = 0,
+                        .slot = slot,
+                        .generation = generation_of(slot),
                         .num_computed = r.num_computed,
                         .num_tokens = 1,
                         .is_decode = true,
                         .samples = true});
-  bind_slot(plan_.rows.back());
   ++plan_.num_tokens;
   ++plan_.num_decode_rows;
   --budget_;
@@ -146,15 +146,15 @@ void Scheduler::add_row(RequestRef ref, uint32_t num_tokens, bool is_decode) {
   Request& r = requests_[ref];
   r.in_step = true;
   const bool samples = r.num_computed + num_tokens == r.num_total() && r.max_new_tokens > 0;
+  const int32_t slot = slot_of(r.adapter);
   plan_.rows.push_back({.request = ref,
                         .adapter = r.adapter,
-                        .slot = kNoSlot,
-                        .generation = 0,
+                        .slot = slot,
+                        .generation = generation_of(slot),
                         .num_computed = r.num_computed,
                         .num_tokens = num_tokens,
                         .is_decode = is_decode,
                         .samples = samples});
-  bind_slot(plan_.rows.back());
   plan_.num_tokens += num_tokens;
   plan_.num_decode_rows += is_decode;
   budget_ -= num_tokens;

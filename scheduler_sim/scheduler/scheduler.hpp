@@ -181,10 +181,16 @@ class Scheduler {
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
+  int32_t slot_of(AdapterRef adapter) const {
+    return adapter == kBaseRef ? kNoSlot : residency_.slot(adapter);
+  }
+  uint64_t generation_of(int32_t slot) const {
+    return slot == kNoSlot ? 0 : residency_.slot_generation(slot);
+  }
   /// Which slot the row reads, and which of the adapters that the slot has seen it expects there.
   void bind_slot(StepRow& row) const {
-    row.slot = row.adapter == kBaseRef ? kNoSlot : residency_.slot(row.adapter);
-    row.generation = row.slot == kNoSlot ? 0 : residency_.slot_generation(row.slot);
+    row.slot = slot_of(row.adapter);
+    row.generation = generation_of(row.slot);
   }
   void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();

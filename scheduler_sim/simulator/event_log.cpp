@@ -14,8 +14,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr size_t kRecordBytes = sizeof(EventLog::Record);
-constexpr size_t kBufferBytes = 1024 * kRecordBytes;
+constexpr uint64_t kChunkRecords = 1024;
 
 // The columns a and b of the log, and of its hash: docs/simulation.md, part "The event log".
 using Columns = std::array<int64_t, 2>;
@@ -53,23 +52,44 @@ EventLog::Record EventLog::record_of(const Decision& d) {
   return {uint64_t(d.time_ns), d.what.index(), d.request, d.uid, uint64_t(a), uint64_t(b)};
 }
 
+// A few records at a time: a fleet has many logs, and what each of them holds stays small.
+struct EventLog::Hasher {
+  static constexpr size_t kMostPending = 8;
+
+  Hasher() {
+    XXH3_64bits_reset_withSeed(&state, 0);
+    pending.reserve(kMostPending);
+  }
+  void add(const Record& record) {
+    pending.push_back(record);
+    if (pending.size() == kMostPending) take_pending();
+  }
+  void take_pending() {
+    XXH3_64bits_update(&state, pending.data(), pending.size() * sizeof(Record));
+    pending.clear();
+  }
+  uint64_t hash() const {
+    Hasher all = *this;
+    all.take_pending();
+    return XXH3_64bits_digest(&all.state);
+  }
+
+  XXH3_state_t state;
+  std::vector<Record> pending;
+};
+
+EventLog::EventLog(bool keep) : keep_(keep), hasher_(std::make_unique<Hasher>()) {}
+EventLog::~EventLog() = default;
+
 void EventLog::on_decision(const Decision& d) {
-  const Record record = record_of(d);
-  const auto* bytes = reinterpret_cast<const std::byte*>(record.data());
-  buffer_.insert(buffer_.end(), bytes, bytes + kRecordBytes);
-  ++size_;
-  if (buffer_.size() >= kBufferBytes) {
-    hash_ = folded();
-    buffer_.clear();
+  hasher_->add(record_of(d));
+  if (++size_ % kChunkRecords == 0) {
+    XXH3_64bits_reset_withSeed(&hasher_->state, hasher_->hash());
   }
   if (keep_) decisions_.push_back(d);
 }
 
-uint64_t EventLog::folded() const {
-  return XXH3_64bits_withSeed(buffer_.data(), buffer_.size(), hash_);
-}
-
-std::string EventLog::hash() const { return fmt::format("{:016x}", folded()); }
+std::string EventLog::hash() const { return fmt::format("{:016x}", hasher_->hash()); }
 
 std::string EventLog::line_of(const Decision& d) {
   const std::string request = d.request == kNoRequestId ? "-" : fmt::format("{}", d.request);

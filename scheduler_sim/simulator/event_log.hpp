@@ -1,9 +1,9 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +15,8 @@ namespace loratory::sim {
 /// Two runs with equal hashes made the same decisions at the same times.
 class EventLog : public DecisionSink {
  public:
-  explicit EventLog(bool keep = false) : keep_(keep) {}
+  explicit EventLog(bool keep = false);
+  ~EventLog() override;
   void on_decision(const Decision& decision) override;
 
   /// A decision as the log hashes it: time, number of its kind, request, uid, a, b.
@@ -32,12 +33,11 @@ class EventLog : public DecisionSink {
   static void write_text(std::ostream& out, const std::vector<Decision>& decisions);
 
  private:
-  uint64_t folded() const;
+  struct Hasher;  // XXH3 of the chunk that is being written, seeded by the hash of those before
 
   bool keep_;
   uint64_t size_ = 0;
-  uint64_t hash_ = 0;  // of the full buffers so far
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<Hasher> hasher_;
   std::vector<Decision> decisions_;
 };
 
