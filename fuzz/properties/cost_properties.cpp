@@ -334,6 +334,32 @@ RC_GTEST_PROP(OperatorModel, NoStepIsFasterThanItsWeights, ()) {
   RC_ASSERT(model.step_ns(shape) == model.step_ns(shape));
 }
 
+// Whoever does not ask for the waiting requests that a plan looks at gets no count of them.
+RC_GTEST_PROP(StepTime, DependsOnWaitingRequestsOnlyIfItAsks, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  RC_LOG() << "REPRO: waiting requests seed " << seed << '\n';
+  const ModelSpec spec = load_model_spec("Llama-3.1-8B");
+  const GpuSpec gpu = parse_gpu_spec("H100-80");
+  StepOverheads overheads;
+  overheads.host_waiting_ns = double(draw(2) * 300);
+  overheads.host_overlaps = draw(2) == 0;
+  StepProfile profile;
+  profile.ns_per[step_term("num_waiting_seen")] = double(draw(2) * 300);
+  const OperatorTable& table = operator_table(operator_table_of(gpu));
+  const RooflineModel roofline(spec, gpu, {});
+  const OperatorModel operators(spec, gpu, table, {}, overheads);
+  const ProfileModel fitted(profile);
+  const BatchShape shape = random_shape(draw);
+  BatchShape more = shape;
+  more.num_waiting_seen += 1 + draw(100'000);
+  for (const StepTimeModel* model :
+       std::initializer_list<const StepTimeModel*>{&roofline, &operators, &fitted}) {
+    RC_CLASSIFY(model->asks_waiting_seen(), "asks");
+    RC_ASSERT(model->asks_waiting_seen() || model->step_ns(more) == model->step_ns(shape));
+  }
+}
+
 RC_GTEST_PROP(StepProfile, TextRoundTrips, ()) {
   const uint64_t seed = *seeds();
   Draw draw(seed);

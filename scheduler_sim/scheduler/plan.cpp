@@ -56,32 +56,38 @@ bool Scheduler::is_regular_plan() const {
 
 // In admission order: a decode needs one token and comes before any newer prefill.
 void Scheduler::schedule_running(int64_t now_ns) {
-  for (cursor_ = 0; cursor_ < running_.size();) {
-    const RequestRef ref = running_[cursor_++];
-    if (!schedule_decode(ref)) schedule_one_running(ref, now_ns);
+  cursor_ = 0;
+  for (schedule_decodes(); cursor_ < running_.size(); schedule_decodes()) {
+    schedule_one_running(running_[cursor_++], now_ns);
   }
 }
 
-// Most rows are these: one token more, in a block that the request has. False: it is another case,
-// and nothing happened.
-bool Scheduler::schedule_decode(RequestRef ref) {
-  Request& r = requests_[ref];
-  const bool decodes = r.num_generated > 0 && r.num_computed + 1 == r.num_total();
-  if (!decodes || budget_ == 0 || r.num_computed >= room_of(r)) return false;
-  r.in_step = true;
-  const int32_t slot = slot_of(r.adapter);
-  plan_.rows.push_back({.request = ref,
-                        .adapter = r.adapter,
-                        .slot = slot,
-                        .generation = generation_of(slot),
-                        .num_computed = r.num_computed,
-                        .num_tokens = 1,
-                        .is_decode = true,
-                        .samples = true});
-  ++plan_.num_tokens;
-  ++plan_.num_decode_rows;
-  --budget_;
-  return true;
+// Most rows are these: one token more, in a block that the request has. As many as come before the
+// first other one.
+void Scheduler::schedule_decodes() {
+  const size_t first = cursor_, most = std::min<size_t>(running_.size() - first, budget_);
+  const uint32_t block_size = config_.block_size;
+  uint32_t num_rows = 0;
+  for (; num_rows < most; ++num_rows) {
+    const RequestRef ref = running_[first + num_rows];
+    Request& r = requests_[ref];
+    const bool decodes = r.num_generated > 0 && r.num_computed + 1 == r.num_total();
+    if (!decodes || r.num_computed >= r.blocks.size() * block_size) break;
+    r.in_step = true;
+    const int32_t slot = slot_of(r.adapter);
+    plan_.rows.push_back({.request = ref,
+                          .adapter = r.adapter,
+                          .slot = slot,
+                          .generation = generation_of(slot),
+                          .num_computed = r.num_computed,
+                          .num_tokens = 1,
+                          .is_decode = true,
+                          .samples = true});
+  }
+  cursor_ += num_rows;
+  plan_.num_tokens += num_rows;
+  plan_.num_decode_rows += num_rows;
+  budget_ -= num_rows;
 }
 
 void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {

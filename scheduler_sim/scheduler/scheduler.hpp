@@ -119,7 +119,7 @@ class Scheduler {
  private:
   // plan: running requests (plan.cpp)
   void schedule_running(int64_t now_ns);
-  bool schedule_decode(RequestRef ref);
+  void schedule_decodes();
   void schedule_one_running(RequestRef ref, int64_t now_ns);
   bool make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns);
   RequestRef preemption_victim() const;
@@ -132,6 +132,8 @@ class Scheduler {
   WalkEnd visit_candidates(int64_t now_ns);
   void end_walk(const WalkEnd& end, int64_t now_ns);
   void collect_candidates();
+  void collect_heads_of_claimants();
+  void push_head_of_claimant(AdapterRef adapter, RequestRef head);
   void push_candidate(RequestRef ref);
   void push_newcomers(const WaitKey& place);
   RequestRef next_newcomer(const WaitKey& wait_key, bool reserving) const;

@@ -25,16 +25,33 @@ void Scheduler::push_candidate(RequestRef ref) {
   std::ranges::push_heap(heap_, std::greater<>{});
 }
 
-// The heads of the queues whose adapters may pass. An adapter that has its promise and is on its
-// way would only be promised again.
+// An adapter that has its promise and is on its way would only be promised again.
+void Scheduler::push_head_of_claimant(AdapterRef adapter, RequestRef head) {
+  const bool is_coming = config_.load_mode == LoadMode::overlap && residency_.promised(adapter) &&
+                         !residency_.ready(adapter);
+  if (!is_coming) push_candidate(head);
+}
+
+// Looks at every claimant or at every adapter with a queue, whichever are fewer.
+void Scheduler::collect_heads_of_claimants() {
+  const std::vector<AdapterRef>& claimants = residency_.claimants();
+  if (claimants.size() <= waiting_.heads(false).size() + waiting_.heads(true).size()) {
+    for (const AdapterRef a : claimants) push_head_of_claimant(a, waiting_.head(a));
+    return;
+  }
+  for (const bool reserving : {false, true}) {
+    for (const auto& [place, ref] : waiting_.heads(reserving)) {
+      const AdapterRef a = requests_[ref].adapter;
+      if (a != kBaseRef && residency_.claims_place(a)) push_head_of_claimant(a, ref);
+    }
+  }
+}
+
+// The heads of the queues whose adapters may pass.
 void Scheduler::collect_candidates() {
   heap_.clear();
   push_candidate(waiting_.head(kBaseRef));
-  for (const AdapterRef adapter : residency_.claimants()) {
-    const bool is_coming = config_.load_mode == LoadMode::overlap && residency_.promised(adapter) &&
-                           !residency_.ready(adapter);
-    if (!is_coming) push_candidate(waiting_.head(adapter));
-  }
+  collect_heads_of_claimants();
   has_newcomer_ = {};
   if (has_no_place()) return;
   push_newcomers(WaitKey::before_all());

@@ -54,7 +54,7 @@ EventLog::Record EventLog::record_of(const Decision& d) {
 
 // A few records at a time: a fleet has many logs, and what each of them holds stays small.
 struct EventLog::Hasher {
-  static constexpr size_t kMostPending = 8;
+  static constexpr size_t kMostPending = 16;
 
   Hasher() {
     XXH3_64bits_reset_withSeed(&state, 0);
