@@ -11,10 +11,12 @@ struct ServerTerms {
   /// for, an exponential draw of this mean) tokens; 0 = as many as were asked for.
   double mean_tokens_to_stop = 0;
   /// Answering /metrics: this, plus so much for each set of running and waiting adapters that was
-  /// ever reported (vLLM 0.8 keeps a time series for each: v1/metrics/loggers.py,
-  /// vllm:lora_requests_info). Only where the client reads it (MeasuredClient::poll_interval_s).
+  /// ever reported, and for each name in it (vLLM 0.8 keeps a time series for each set, with the
+  /// names in its labels: v1/metrics/loggers.py, vllm:lora_requests_info). Only where the client
+  /// reads it (MeasuredClient::poll_interval_s).
   double metrics_ms = 0;
   double metrics_us_per_adapter_set = 0;
+  double metrics_us_per_name = 0;
 
   friend bool operator==(const ServerTerms&, const ServerTerms&) = default;
 };

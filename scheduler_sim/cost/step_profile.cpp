@@ -94,6 +94,8 @@ constexpr OptionalNumber kOptional[] = {
     {"server", "metrics_ms", [](StepProfile& p) -> double& { return p.server.metrics_ms; }},
     {"server", "metrics_us_per_adapter_set",
      [](StepProfile& p) -> double& { return p.server.metrics_us_per_adapter_set; }},
+    {"server", "metrics_us_per_name",
+     [](StepProfile& p) -> double& { return p.server.metrics_us_per_name; }},
     {"expected_error", "num_runs",
      [](StepProfile& p) -> double& { return p.expected_error.num_runs; }},
     {"expected_error", "throughput",

@@ -135,7 +135,8 @@ struct Run {
 
   void advance_polls(int64_t until_ns) {
     const double ns = server.metrics_ms * kNsPerMs +
-                      server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen());
+                      server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen()) +
+                      server.metrics_us_per_name * kNsPerUs * double(sets.num_names());
     polls.advance_to(until_ns, int64_t(ns));
   }
 

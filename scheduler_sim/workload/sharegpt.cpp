@@ -16,15 +16,11 @@ constexpr std::array<Quantile, 21> kPerson{
     {{0, 3},   {.02, 4},   {.05, 6},  {.1, 7},     {.15, 9},   {.2, 11},    {.25, 13},
      {.3, 15}, {.4, 19},   {.5, 26},  {.6, 37},    {.65, 44},  {.7, 54},    {.75, 70},
      {.8, 94}, {.85, 144}, {.9, 275}, {.925, 410}, {.95, 694}, {.98, 1246}, {1, 2327}}};
-// Turns of models that are prompts, and those that are answers.
-constexpr std::array<Quantile, 21> kModelPrompt{
+// Turns of models.
+constexpr std::array<Quantile, 21> kModel{
     {{0, 2},     {.01, 8},   {.02, 14},  {.05, 31},  {.1, 61},  {.15, 100}, {.2, 144},
      {.25, 184}, {.3, 225},  {.35, 262}, {.4, 295},  {.5, 363}, {.6, 441},  {.65, 483},
      {.7, 532},  {.75, 580}, {.8, 639},  {.85, 716}, {.9, 802}, {.95, 899}, {1, 1016}}};
-constexpr std::array<Quantile, 21> kModelAnswer{
-    {{0, 10},    {.01, 27},  {.02, 40},  {.05, 68},  {.1, 109}, {.15, 151}, {.2, 194},
-     {.25, 229}, {.3, 263},  {.35, 291}, {.4, 316},  {.5, 363}, {.6, 415},  {.65, 441},
-     {.7, 471},  {.75, 500}, {.8, 533},  {.85, 576}, {.9, 623}, {.95, 673}, {1, 731}}};
 
 constexpr double kBeginsWithPerson = 0.472;
 constexpr double kLeastTokens = 4, kMostPrompt = 1024, kMostOutput = 1024, kMostTokens = 2048;
@@ -71,8 +67,7 @@ RequestLength ShareGptLengths::draw_scaled(const RandomStream& stream, uint64_t 
                                            uint64_t attempt) const {
   const bool begins_with_person = stream.unit(index, 3 * attempt) < kBeginsWithPerson;
   const double person = tokens_at(kPerson, stream.unit(index, 3 * attempt + 1));
-  const double model = tokens_at(begins_with_person ? kModelAnswer : kModelPrompt,
-                                 stream.unit(index, 3 * attempt + 2));
+  const double model = tokens_at(kModel, stream.unit(index, 3 * attempt + 2));
   const double prompt = begins_with_person ? person : model;
   const double output = begins_with_person ? model : person;
   return {uint32_t(prompt * prompt_scale_ + 0.5), uint32_t(output * output_scale_ + 0.5)};

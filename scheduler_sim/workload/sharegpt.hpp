@@ -18,11 +18,10 @@ struct RequestLength {
 /// A piece begins with a person (then the prompt is short and the answer long) or in the middle of
 /// a conversation, with the model (then it is the other way round): prompt and output are
 /// anticorrelated, and two independent laws misjudge both. Turns of people and of models have a law
-/// each, drawn by inversion from quantiles of 30,731 turns (microsoft/sarathi-serve,
-/// data/processed_traces/sharegpt_8k_filtered_stats_llama2_tokenizer.csv, Apache-2.0); 44 % of
-/// pieces begin with a person. With Llama 2's tokenizer that gives prompts of 255 tokens (quartiles
-/// 31 and 429) and outputs of 231 (23 and 382), where the whole data set has 251 (23, 423) and 231
-/// (27, 359).
+/// each, drawn by inversion. Their shapes are those of 30,731 turns (microsoft/sarathi-serve,
+/// data/processed_traces/sharegpt_8k_filtered_stats_llama2_tokenizer.csv, Apache-2.0), stretched so
+/// that mean and quartiles come out as published for the whole set (prompts 251, 23 and 423, outputs
+/// 231, 27 and 359 with Llama 2's tokenizer). Outputs end at 1,024 tokens, as turns of that set do.
 class ShareGptLengths {
  public:
   /// Scaled to these means, because tokenizers differ.
