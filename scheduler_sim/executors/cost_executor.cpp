@@ -40,18 +40,19 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
   BatchShape shape;
   shape.num_seqs = int64_t(plan.rows.size());
   shape.num_tokens = plan.num_tokens;
+  shape.num_sampled = plan.num_decode_rows;  // each of them samples
   shape.num_waiting_seen = plan.num_waiting_seen;
   for (const StepRow& row : plan.rows) {
     const int64_t tokens = row.num_tokens, before = row.num_computed;
-    shape.num_sampled += row.samples;
     if (row.is_decode) {
       shape.decode_context_tokens += before + 1;
       shape.longest_decode_context = std::max(shape.longest_decode_context, before + 1);
-    } else {
-      shape.num_prefill_tokens += tokens;
-      shape.prefill_context_tokens += before + tokens;
-      shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
+      continue;
     }
+    shape.num_sampled += row.samples;
+    shape.num_prefill_tokens += tokens;
+    shape.prefill_context_tokens += before + tokens;
+    shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
   }
   for (const auto& [adapter, num_tokens] : plan.adapters) {
     const int64_t rank = residency.rank(adapter);

@@ -1,5 +1,6 @@
 #include "scheduler_sim/prefix_cache/block_pool.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "reference/base/check.hpp"
@@ -18,6 +19,7 @@ LowestFirstSet::LowestFirstSet(uint32_t capacity) {
 
 void LowestFirstSet::insert(BlockId id) {
   ++size_;
+  lowest_word_ = std::min(lowest_word_, size_t{id} / 64);
   size_t index = id;
   for (auto& level : levels_) {
     uint64_t& word = level[index / 64];
@@ -31,18 +33,28 @@ void LowestFirstSet::insert(BlockId id) {
 BlockId LowestFirstSet::pop_lowest() {
   LORATORY_ASSERT(size_ > 0, "pop from an empty set");
   --size_;
-  size_t index = 0;
-  for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
-    index = index * 64 + std::countr_zero((*level)[index]);
-  }
-  const auto id = BlockId(index);
-  for (auto& level : levels_) {
-    uint64_t& word = level[index / 64];
+  uint64_t& word = levels_.front()[lowest_word_];
+  const auto id = BlockId(lowest_word_ * 64 + size_t(std::countr_zero(word)));
+  word &= word - 1;
+  if (word == 0) leave_word();
+  return id;
+}
+
+// The lowest word is empty now.
+void LowestFirstSet::leave_word() {
+  size_t index = lowest_word_;
+  for (size_t k = 1; k < levels_.size(); ++k) {
+    uint64_t& word = levels_[k][index / 64];
     word &= ~(uint64_t{1} << (index % 64));
     if (word != 0) break;
     index /= 64;
   }
-  return id;
+  lowest_word_ = SIZE_MAX;
+  if (size_ == 0) return;
+  lowest_word_ = 0;
+  for (size_t k = levels_.size(); k-- > 1;) {
+    lowest_word_ = lowest_word_ * 64 + size_t(std::countr_zero(levels_[k][lowest_word_]));
+  }
 }
 
 // --- BlockPool ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ namespace loratory::sim {
 using BlockId = uint32_t;
 inline constexpr BlockId kNullBlock = 0;
 
-/// Set of block ids that yields its lowest member in a few word operations.
+/// Set of block ids that yields its lowest member, most often with one look at one word.
 class LowestFirstSet {
  public:
   explicit LowestFirstSet(uint32_t capacity);
@@ -23,6 +23,9 @@ class LowestFirstSet {
   uint32_t size() const { return size_; }
 
  private:
+  void leave_word();
+
+  size_t lowest_word_ = SIZE_MAX;              // of levels_[0] that is not empty; none: SIZE_MAX
   std::vector<std::vector<uint64_t>> levels_;  // levels_[k+1] has one bit per non-zero word of [k]
   uint32_t size_ = 0;
 };

@@ -182,12 +182,6 @@ void Residency::request_ended(AdapterRef ref) {
   finish_unload_if_idle(ref);
 }
 
-void Residency::touch_gpu(AdapterRef ref, int64_t num_steps) {
-  Adapter& a = adapters_[ref];
-  a.gpu_clock = ++clock_;
-  a.num_uses += num_steps;
-}
-
 // --- disk -> CPU ----------------------------------------------------------------------------
 
 void Residency::queue_job(AdapterRef ref) {

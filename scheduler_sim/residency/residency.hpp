@@ -123,7 +123,11 @@ class Residency {
   /// needs it any more, or when its load fails.
   void promise(AdapterRef adapter);
   /// The adapter runs in the step being planned: refreshes its GPU recency by `num_steps` uses.
-  void touch_gpu(AdapterRef adapter, int64_t num_steps = 1);
+  void touch_gpu(AdapterRef adapter, int64_t num_steps = 1) {
+    Adapter& a = adapters_[adapter];
+    a.gpu_clock = ++clock_;
+    a.num_uses += num_steps;
+  }
   /// Blocking mode: gives the adapter a slot now if one can be had (else when its copy starts) and
   /// queues its transfers.
   void assign_slot_now(AdapterRef adapter);

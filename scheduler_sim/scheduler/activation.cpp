@@ -19,36 +19,45 @@ void Activation::ran(const std::vector<StepAdapter>& adapters, int64_t step) {
   }
 }
 
-std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>& adapters,
-                                                 const Residency& residency, int64_t step) const {
-  std::vector<std::tuple<int64_t, uint64_t, AdapterRef>> active;  // the least recent first
-  std::vector<bool> is_active(residency.ref_limit());
+std::vector<AdapterRef> Activation::by_last_step(const Residency& residency) const {
+  std::vector<std::tuple<int64_t, uint64_t, AdapterRef>> active;
   for (int32_t slot = 0; slot < residency.config().max_loras; ++slot) {
     const AdapterRef owner = residency.owner(slot);
     if (owner == kBaseRef) continue;
     active.emplace_back(last_step(owner), place_in_set(residency.uid(owner)), owner);
-    is_active[owner] = true;
   }
   std::ranges::sort(active);
+  std::vector<AdapterRef> adapters;
+  for (const auto& [step, place, adapter] : active) adapters.push_back(adapter);
+  return adapters;
+}
+
+// Whoever is activated goes to the end of the queue, and its last place there counts.
+std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>& adapters,
+                                                 const Residency& residency) const {
+  constexpr size_t kInactive = SIZE_MAX;
+  std::vector<AdapterRef> queue = by_last_step(residency);  // the least recent first
+  std::vector<size_t> places(residency.ref_limit(), kInactive);
+  for (size_t i = 0; i < queue.size(); ++i) places[queue[i]] = i;
   std::vector<std::pair<uint64_t, AdapterRef>> in_turn;
   for (const StepAdapter& a : adapters) {
     in_turn.emplace_back(place_in_set(residency.uid(a.adapter)), a.adapter);
   }
   std::ranges::sort(in_turn);
   std::vector<AdapterRef> again;
+  auto num_active = int32_t(queue.size());
+  size_t next_out = 0;
   for (const auto& [place, adapter] : in_turn) {
-    if (is_active[adapter]) {
-      active.erase(
-          std::ranges::lower_bound(active, std::tuple(last_step(adapter), place, adapter)));
-    } else {
+    if (places[adapter] == kInactive) {
       if (residency.ready(adapter)) again.push_back(adapter);
-      if (std::ssize(active) >= residency.config().max_loras) {
-        is_active[std::get<AdapterRef>(*active.begin())] = false;
-        active.erase(active.begin());
+      if (num_active++ >= residency.config().max_loras) {
+        while (places[queue[next_out]] != next_out) ++next_out;
+        places[queue[next_out]] = kInactive;
+        --num_active;
       }
     }
-    active.emplace_back(step, place, adapter);  // behind the others: in the order of their places
-    is_active[adapter] = true;
+    places[adapter] = queue.size();
+    queue.push_back(adapter);
   }
   return again;
 }

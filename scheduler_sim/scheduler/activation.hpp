@@ -20,12 +20,13 @@ class Activation {
   static uint64_t place_in_set(Uid uid);
   /// The adapters ran in this step, or in the last one of a stretch.
   void ran(const std::vector<StepAdapter>& adapters, int64_t step);
-  /// Of the adapters of `step`, those that are on the GPU and lose their slot before it is their
-  /// turn. Asked before those that are missing get theirs. O(slots log slots).
+  /// Of the adapters of the next step, those that are on the GPU and lose their slot before it is
+  /// their turn. Asked before those that are missing get theirs. O(slots log slots).
   std::vector<AdapterRef> copied_again(const std::vector<StepAdapter>& adapters,
-                                       const Residency& residency, int64_t step) const;
+                                       const Residency& residency) const;
 
  private:
+  std::vector<AdapterRef> by_last_step(const Residency& residency) const;
   int64_t last_step(AdapterRef adapter) const {
     return adapter < last_steps_.size() ? last_steps_[adapter] : 0;
   }

@@ -62,24 +62,22 @@ void Scheduler::schedule_running(int64_t now_ns) {
   }
 }
 
-// Most rows are these: one token more, in a block that the request has. As many as come before the
-// first other one.
+// Most rows are these: a request that decodes and has a block for its next token. As many as come
+// before the first other one.
 void Scheduler::schedule_decodes() {
   const size_t first = cursor_, most = std::min<size_t>(running_.size() - first, budget_);
-  const uint32_t block_size = config_.block_size;
   uint32_t num_rows = 0;
   for (; num_rows < most; ++num_rows) {
     const RequestRef ref = running_[first + num_rows];
     Request& r = requests_[ref];
-    const bool decodes = r.num_generated > 0 && r.num_computed + 1 == r.num_total();
-    if (!decodes || r.num_computed >= r.blocks.size() * block_size) break;
+    if (r.state != RequestState::decoding || r.num_computed >= r.room) break;
     r.in_step = true;
     const int32_t slot = slot_of(r.adapter);
     plan_.rows.push_back({.request = ref,
                           .adapter = r.adapter,
                           .slot = slot,
-                          .generation = generation_of(slot),
                           .num_computed = r.num_computed,
+                          .generation = generation_of(slot),
                           .num_tokens = 1,
                           .is_decode = true,
                           .samples = true});
@@ -95,7 +93,7 @@ void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   const uint32_t wanted = r.num_total() - r.num_computed;
   const uint32_t num_tokens = chunk_tokens(wanted);
   if (num_tokens == 0) return;
-  const bool has_room = r.num_computed + num_tokens <= room_of(r);
+  const bool has_room = r.num_computed + num_tokens <= r.room;
   if (!has_room && !make_room(ref, num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && r.num_generated > 0;
   if (!is_decode) {
@@ -119,7 +117,7 @@ bool Scheduler::make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns) {
     preempt(victim, now_ns);
     if (victim == ref) return false;
   }
-  while (r.blocks.size() < needed) r.blocks.push_back(pool_.allocate());
+  while (r.blocks.size() < needed) add_block(r);
   return true;
 }
 
@@ -156,8 +154,8 @@ void Scheduler::add_row(RequestRef ref, uint32_t num_tokens, bool is_decode) {
   plan_.rows.push_back({.request = ref,
                         .adapter = r.adapter,
                         .slot = slot,
-                        .generation = generation_of(slot),
                         .num_computed = r.num_computed,
+                        .generation = generation_of(slot),
                         .num_tokens = num_tokens,
                         .is_decode = is_decode,
                         .samples = samples});
@@ -178,24 +176,27 @@ void Scheduler::remove_row(RequestRef ref) {
 // Refreshes GPU recency: once per adapter of the step, in order of first appearance.
 void Scheduler::collect_adapters() {
   std::vector<StepAdapter>& adapters = plan_.adapters;
+  adapters.resize(size_t(residency_.num_claimants()));  // each of them claims a place
   place_in_step_.resize(residency_.ref_limit(), 0);
+  uint32_t num_adapters = 0;
   for (const StepRow& row : plan_.rows) {
     if (row.adapter == kBaseRef) continue;
     uint32_t& place = place_in_step_[row.adapter];
-    if (place >= adapters.size() || adapters[place].adapter != row.adapter) {
-      place = uint32_t(adapters.size());
-      adapters.push_back({row.adapter, 0});
+    if (place >= num_adapters || adapters[place].adapter != row.adapter) {
+      place = num_adapters++;
+      adapters[place] = {.adapter = row.adapter, .num_tokens = 0};
       residency_.touch_gpu(row.adapter);
     }
     adapters[place].num_tokens += row.num_tokens;
   }
+  adapters.resize(num_adapters);
 }
 
 void Scheduler::find_copied_again() {
   const bool all_ready = std::ranges::all_of(
       plan_.adapters, [&](const StepAdapter& a) { return residency_.ready(a.adapter); });
   if (!all_ready) {
-    plan_.copied_again = activation_.copied_again(plan_.adapters, residency_, plan_.step);
+    plan_.copied_again = activation_.copied_again(plan_.adapters, residency_);
   }
   activation_.ran(plan_.adapters, plan_.step);
 }

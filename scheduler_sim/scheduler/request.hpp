@@ -84,6 +84,7 @@ struct alignas(64) Request {
   bool end_at_commit = false;  ///< aborted or failed while in_step
   FinishReason end_reason = FinishReason::abort;
   bool match_prefix = true, publish_prefix = true;
+  uint32_t room = 0;  ///< tokens that `blocks` can hold
   std::vector<BlockId> blocks;
   uint64_t arrival_seq = 0;  ///< order of submission, never reused
 

@@ -292,21 +292,6 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
   settle_transfers(now_ns);
 }
 
-// Most rows are these: one token more, after which the request goes on. False: it is another case,
-// and nothing happened.
-bool Scheduler::commit_decode(const StepRow& row) {
-  Request& r = requests_[row.request];
-  const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;
-  if (!row.is_decode || !has_weights || r.end_at_commit) return false;
-  if (r.num_generated + 1 >= r.max_new_tokens) return false;  // max_model_len is not below it
-  if (r.publish_prefix && r.num_computed + 1 == room_of(r)) return false;
-  r.in_step = false;
-  r.state = RequestState::decoding;
-  ++r.num_computed;
-  ++r.num_generated;
-  return true;
-}
-
 void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   Request& r = requests_[row.request];
   r.in_step = false;
@@ -355,7 +340,7 @@ void Scheduler::release_blocks(Request& r) {
   }
   pool_.release(r.blocks, key_scratch_, uid_of(r.adapter));
   r.blocks.clear();
-  r.num_computed = 0;
+  r.room = r.num_computed = 0;
 }
 
 void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_ns) {

@@ -132,8 +132,9 @@ class Scheduler {
   WalkEnd visit_candidates(int64_t now_ns);
   void end_walk(const WalkEnd& end, int64_t now_ns);
   void collect_candidates();
-  void collect_heads_of_claimants();
-  void push_head_of_claimant(AdapterRef adapter, RequestRef head);
+  void add_candidate(RequestRef ref);
+  void add_heads_of_claimants();
+  void add_head_of_claimant(AdapterRef adapter, RequestRef head);
   void push_candidate(RequestRef ref);
   void push_newcomers(const WaitKey& place);
   RequestRef next_newcomer(const WaitKey& wait_key, bool reserving) const;
@@ -157,7 +158,18 @@ class Scheduler {
   uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
 
   // commit
-  bool commit_decode(const StepRow& row);
+  /// Most rows are these: a request that decodes, and goes on after this token. False: it is
+  /// another case, and nothing happened. (If its adapter failed to load, end_at_commit is set.)
+  bool commit_decode(const StepRow& row) {
+    Request& r = requests_[row.request];
+    if (r.state != RequestState::decoding || r.end_at_commit) return false;
+    if (r.num_generated + 1 >= r.max_new_tokens) return false;  // max_model_len is not below it
+    if (r.publish_prefix && r.num_computed + 1 == r.room) return false;
+    r.in_step = false;
+    ++r.num_computed;
+    ++r.num_generated;
+    return true;
+  }
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
   void drop_from_running(std::span<const RequestRef> finished);
   /// Is there a block to publish, now that the tokens from `from_tokens` on have KV? Asked for each
@@ -178,8 +190,10 @@ class Scheduler {
   SubmitStatus validate(const RequestSpec& spec) const;
   void accept(const RequestSpec& spec, int64_t now_ns);
   uint32_t blocks_for(uint64_t num_tokens) const;
-  /// Tokens that its blocks can hold.
-  uint64_t room_of(const Request& r) const { return r.blocks.size() * config_.block_size; }
+  void add_block(Request& r) {
+    r.blocks.push_back(pool_.allocate());
+    r.room += config_.block_size;
+  }
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);

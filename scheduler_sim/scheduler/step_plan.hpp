@@ -13,8 +13,8 @@ struct StepRow {
   RequestRef request;
   AdapterRef adapter;     ///< kBaseRef = base model
   int32_t slot;           ///< GPU slot of the adapter, kNoSlot = base model or no slot yet
-  uint64_t generation;    ///< of the slot when it was given to the adapter [2.12], 0 = no slot
   uint32_t num_computed;  ///< tokens with KV before the step
+  uint64_t generation;    ///< of the slot when it was given to the adapter [2.12], 0 = no slot
   uint32_t num_tokens;    ///< tokens computed in it, >= 1
   bool is_decode;         ///< one token, and the request has generated before
   bool samples;           ///< reaches the last token: yields one token

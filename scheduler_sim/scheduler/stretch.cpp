@@ -32,8 +32,8 @@ uint64_t Scheduler::num_new_blocks(int64_t num_steps) const {
   uint64_t needed = 0;
   for (const RequestRef ref : running_) {
     const Request& r = requests_[ref];
-    const uint64_t end = r.num_computed + uint64_t(num_steps), room = room_of(r);
-    if (end > room) needed += blocks_for(end - room);
+    const uint64_t end = r.num_computed + uint64_t(num_steps);
+    if (end > r.room) needed += blocks_for(end - r.room);
   }
   return needed;
 }
@@ -49,7 +49,7 @@ void Scheduler::advance(int64_t num_steps) {
     const uint32_t before = r.num_computed;
     r.num_computed += uint32_t(num_steps);
     r.num_generated += uint32_t(num_steps);
-    while (room_of(r) < r.num_computed) r.blocks.push_back(pool_.allocate());
+    while (r.room < r.num_computed) add_block(r);
     if (fills_block(r, before)) publish_full_blocks(r, before);
   }
   for (const StepAdapter& a : plan_.adapters) residency_.touch_gpu(a.adapter, num_steps);

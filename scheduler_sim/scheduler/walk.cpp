@@ -19,30 +19,34 @@ bool Scheduler::gate_rejects(const Request& r) const {
   return has_no_place() || starvation_.keeps_place_from(r);
 }
 
+void Scheduler::add_candidate(RequestRef ref) {
+  if (ref != kNoRequest) heap_.emplace_back(walk_order_.place(requests_[ref]), ref);
+}
+
 void Scheduler::push_candidate(RequestRef ref) {
   if (ref == kNoRequest) return;
-  heap_.emplace_back(walk_order_.place(requests_[ref]), ref);
+  add_candidate(ref);
   std::ranges::push_heap(heap_, std::greater<>{});
 }
 
 // An adapter that has its promise and is on its way would only be promised again.
-void Scheduler::push_head_of_claimant(AdapterRef adapter, RequestRef head) {
+void Scheduler::add_head_of_claimant(AdapterRef adapter, RequestRef head) {
   const bool is_coming = config_.load_mode == LoadMode::overlap && residency_.promised(adapter) &&
                          !residency_.ready(adapter);
-  if (!is_coming) push_candidate(head);
+  if (!is_coming) add_candidate(head);
 }
 
 // Looks at every claimant or at every adapter with a queue, whichever are fewer.
-void Scheduler::collect_heads_of_claimants() {
+void Scheduler::add_heads_of_claimants() {
   const std::vector<AdapterRef>& claimants = residency_.claimants();
   if (claimants.size() <= waiting_.heads(false).size() + waiting_.heads(true).size()) {
-    for (const AdapterRef a : claimants) push_head_of_claimant(a, waiting_.head(a));
+    for (const AdapterRef a : claimants) add_head_of_claimant(a, waiting_.head(a));
     return;
   }
   for (const bool reserving : {false, true}) {
     for (const auto& [place, ref] : waiting_.heads(reserving)) {
       const AdapterRef a = requests_[ref].adapter;
-      if (a != kBaseRef && residency_.claims_place(a)) push_head_of_claimant(a, ref);
+      if (a != kBaseRef && residency_.claims_place(a)) add_head_of_claimant(a, ref);
     }
   }
 }
@@ -50,8 +54,9 @@ void Scheduler::collect_heads_of_claimants() {
 // The heads of the queues whose adapters may pass.
 void Scheduler::collect_candidates() {
   heap_.clear();
-  push_candidate(waiting_.head(kBaseRef));
-  collect_heads_of_claimants();
+  add_candidate(waiting_.head(kBaseRef));
+  add_heads_of_claimants();
+  std::ranges::make_heap(heap_, std::greater<>{});
   has_newcomer_ = {};
   if (has_no_place()) return;
   push_newcomers(WaitKey::before_all());
@@ -172,7 +177,8 @@ bool Scheduler::take_blocks(Request& r, uint32_t num_matched, uint32_t num_block
     r.blocks.push_back(pool_.find(key_of(r, i)));
     pool_.acquire(r.blocks.back());
   }
-  for (uint32_t i = 0; i < num_new; ++i) r.blocks.push_back(pool_.allocate());
+  r.room = num_matched * config_.block_size;
+  for (uint32_t i = 0; i < num_new; ++i) add_block(r);
   return true;
 }
 
