@@ -106,7 +106,7 @@ void run(const CLI::App& command, const ReplayOptions& options) {
       inputs_of(trace, input_files(command, options.workload, options.system));
   result.workload = sim::summarize_workload(trace, engine);
   result.workload.adapters = describe_adapters(trace, options.workload);
-  result.workload.cost_model = describe_cost_model(options.system);
+  describe_step_times(result.workload, options.system);
   result.slo = options.slo;
   result.configs.push_back(std::move(output.result));
   std::fputs(sim::replay_console(result).c_str(), files.table());

@@ -161,7 +161,7 @@ void run(const CLI::App& command, const SizeOptions& options) {
       inputs_of(trace, input_files(command, options.workload, options.system));
   for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
   result.workload.adapters = describe_adapters(trace, options.workload);
-  result.workload.cost_model = describe_cost_model(options.system);
+  describe_step_times(result.workload, options.system);
   result.fleets = std::move(fleets);
   std::FILE* const table = files.table();
   std::fputs(sim::size_console(result, isatty(fileno(table)) == 1).c_str(), table);

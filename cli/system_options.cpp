@@ -312,4 +312,13 @@ std::string describe_cost_model(const SystemOptions& given) {
       .description();
 }
 
+void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options) {
+  workload.cost_model = describe_cost_model(options);
+  if (options.profile.empty()) return;
+  const sim::StepProfile profile = sim::read_step_profile(options.profile);
+  workload.expected_error = profile.expected_error;
+  workload.profile_of = fmt::format("{}, {}, {}", profile.model, profile.gpu, profile.engine);
+  workload.is_profile_of_model = profile.model == sim::load_model_spec(options.model).name;
+}
+
 }  // namespace loratory::cli

@@ -12,6 +12,7 @@
 #include "scheduler_sim/cost/model_spec.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
+#include "scheduler_sim/sizing/size_result.hpp"
 
 namespace CLI {
 class App;
@@ -96,5 +97,7 @@ std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options
 /// Whose step times these are: "operators measured on H100-80 (vLLM 0.24.0)", "roofline", or the
 /// profile's file. Throws InputError.
 std::string describe_cost_model(const SystemOptions& options);
+/// The same in `workload`, and how far a profile is known to be off.
+void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options);
 
 }  // namespace loratory::cli

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "scheduler_sim/cost/expected_error.hpp"
 #include "scheduler_sim/cost/lora_grid.hpp"
 #include "scheduler_sim/cost/server_terms.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
@@ -42,16 +43,6 @@ constexpr size_t step_term(std::string_view name) {
   while (kStepTerms[index].name != name) ++index;
   return index;
 }
-
-/// How well a profile predicts servers that it was not fitted to; -1 = not known. Fractions, but
-/// TTFT's for short ones in milliseconds.
-struct ExpectedError {
-  double num_runs = 0;
-  double throughput = -1, itl = -1, ttft = -1, short_ttft_ms = -1;
-  std::string how;  ///< "5 folds of whole sweeps"
-
-  friend bool operator==(const ExpectedError&, const ExpectedError&) = default;
-};
 
 /// A step time fitted to a measured server, and where it comes from. The file (all of "model",
 /// "gpu", "engine", "source" and "constant_ns" are needed, terms of "ns_per" left out are 0):

@@ -386,8 +386,34 @@ std::string about_adapters(const SizeResult& result) {
          "--popularity zipf:1 --ranks 16";
 }
 
+namespace {
+
+std::string fraction_text(std::string_view what, double error) {
+  return error < 0 ? "" : fmt::format(", {} +-{:.2g} %", what, 100 * error);
+}
+
+// What its authors found on runs that it was not fitted to.
+std::string profile_caveat(const WorkloadSummary& w) {
+  const ExpectedError& e = w.expected_error;
+  if (e.num_runs < 1) return "the profile does not say how far it is off; loratory validate does";
+  const std::string runs = count_text(int64_t(e.num_runs), "measured run");
+  if (!w.is_profile_of_model) {
+    return fmt::format("treat the sizes as a ranking: {} of {}, none of this model", runs,
+                       w.profile_of);
+  }
+  std::string text = fraction_text("throughput", e.throughput) + fraction_text("ITL", e.itl) +
+                     fraction_text("TTFT", e.ttft);
+  if (e.short_ttft_ms >= 0) text += fmt::format(", short TTFTs +-{:.2g} ms", e.short_ttft_ms);
+  if (text.empty()) return runs + " of " + w.profile_of;
+  return fmt::format("{}: {} of {}{}{}", text.substr(2), runs, w.profile_of,
+                     e.how.empty() ? "" : ", ", e.how);
+}
+
+}  // namespace
+
 std::string caveat(const SizeResult& result) {
   const std::string& times = result.workload.cost_model;
+  if (!result.workload.profile_of.empty()) return profile_caveat(result.workload);
   if (times.starts_with("operators ")) {
     return "treat the sizes as a ranking: the GPU's operators are measured, the host's share of a "
            "step is an estimate (docs/cost_model.md); for milliseconds fit a --profile";

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler_sim/cost/expected_error.hpp"
 #include "scheduler_sim/metrics/results.hpp"
 #include "scheduler_sim/sizing/miss_ratio_curve.hpp"
 
@@ -40,6 +41,9 @@ struct WorkloadSummary {
   int64_t num_adapters = 0;
   std::string adapters;  ///< e.g. "256 adapters, zipf:1.0, ranks 8,16" or "from the trace"
   std::string model, gpu, cost_model;
+  ExpectedError expected_error;  ///< of the profile, if it says
+  std::string profile_of;        ///< the server it was fitted to: "Llama-3.1-8B, H200, vLLM 0.8.5"
+  bool is_profile_of_model = false;
   std::string engine;              ///< "vLLM 0.8.5", "ideal"; empty = not said
   std::vector<std::string> notes;  ///< what the trace's reader assumed, the model's left out
   int64_t kv_block_tokens = 0;     ///< tokens per KV block
