@@ -78,6 +78,13 @@ int64_t Fleet::num_outstanding(int32_t index) {
   return outstanding_[size_t(index)];
 }
 
+const std::vector<int64_t>& Fleet::all_outstanding() {
+  for (size_t i = 0; i < outstanding_.size(); ++i) {
+    if (now_ns_ > counted_until_ns_[i]) num_outstanding(int32_t(i));
+  }
+  return outstanding_;
+}
+
 const std::vector<EndpointMetrics>& Fleet::scraped() {
   scrapes_.take_due(now_ns_, replicas_);
   return scrapes_.metrics();

@@ -47,6 +47,7 @@ class Fleet : private FleetView {
  private:
   int32_t num_replicas() const override { return options_.num_replicas; }
   int64_t num_outstanding(int32_t replica) override;
+  const std::vector<int64_t>& all_outstanding() override;
   const std::vector<EndpointMetrics>& scraped() override;
   uint64_t num_scraped_changes() const override { return scrapes_.num_changes(); }
   AdapterUse scraped_use(AdapterIndex adapter, int32_t replica) const override {

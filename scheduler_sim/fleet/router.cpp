@@ -22,16 +22,13 @@ class RoundRobin final : public Router {
 class LeastLoaded final : public Router {
  public:
   int32_t route(size_t /*request*/, FleetView& fleet) override {
-    const int32_t n = fleet.num_replicas();
-    int32_t best = -1;
-    int64_t fewest = 0;
-    for (int32_t i = 0; i < n; ++i) {
-      const int32_t replica = next_ + i < n ? next_ + i : next_ + i - n;
-      const int64_t outstanding = fleet.num_outstanding(replica);
-      if (best < 0 || outstanding < fewest) best = replica, fewest = outstanding;
-    }
-    next_ = best + 1 < n ? best + 1 : 0;
-    return best;
+    const std::vector<int64_t>& outstanding = fleet.all_outstanding();
+    const int64_t fewest = *std::ranges::min_element(outstanding);
+    auto best = std::find(outstanding.begin() + next_, outstanding.end(), fewest);
+    if (best == outstanding.end()) best = std::ranges::find(outstanding, fewest);
+    const auto replica = int32_t(best - outstanding.begin());
+    next_ = replica + 1 < fleet.num_replicas() ? replica + 1 : 0;
+    return replica;
   }
   bool looks_at_replicas() const override { return true; }
 

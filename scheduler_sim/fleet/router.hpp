@@ -41,6 +41,8 @@ class FleetView {
   /// Requests that were sent to it and have not ended: the router's own count,
   /// never stale.
   virtual int64_t num_outstanding(int32_t replica) = 0;
+  /// The same of every replica, by replica.
+  virtual const std::vector<int64_t>& all_outstanding() = 0;
   /// Of all replicas, as last scraped. The counter grows when a scrape changed
   /// something.
   virtual const std::vector<EndpointMetrics>& scraped() = 0;

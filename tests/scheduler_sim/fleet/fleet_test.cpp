@@ -20,6 +20,7 @@ struct ToldView : FleetView {
   explicit ToldView(size_t num_replicas) : metrics(num_replicas), uses(num_replicas) {}
   int32_t num_replicas() const override { return int32_t(metrics.size()); }
   int64_t num_outstanding(int32_t replica) override { return outstanding[size_t(replica)]; }
+  const std::vector<int64_t>& all_outstanding() override { return outstanding; }
   const std::vector<EndpointMetrics>& scraped() override { return metrics; }
   uint64_t num_scraped_changes() const override { return num_changes; }
   AdapterUse scraped_use(AdapterIndex, int32_t replica) const override {
