@@ -19,13 +19,18 @@ for n in 17 27 28 31 34 35; do for_linux+=(--platform "manylinux_2_${n}_x86_64")
 for_linux+=(--platform manylinux2014_x86_64 --platform manylinux1_x86_64)
 
 vllm=0.33.0
+vllm_0_8=0.8.5  # for bench/gpu/slots_bench.py
 sglang=0.5.23
 punica=0.3.3  # of vLLM, the last whose sources hold it
 tokenspeed=8e742de5a34cb542e2743cfca96b193d20db5bd5  # no wheel up to 0.1.1 holds its LoRA kernels
 
 pip download -q --no-deps "${for_linux[@]}" -d "$work" "vllm==$vllm" "sglang==$sglang"
-rm -rf "$out"/{vllm,sglang,tokenspeed_kernel,punica,site}
-unzip -qo "$work"/vllm-*.whl 'vllm/lora/ops/triton_ops/*.py' -d "$out"
+rm -rf "$out"/{vllm,vllm_0_8,sglang,tokenspeed_kernel,punica,site}
+unzip -qo "$work"/vllm-$vllm-*.whl 'vllm/lora/ops/triton_ops/*.py' -d "$out"
+pip download -q --no-deps "${for_linux[@]}" -d "$work" "vllm==$vllm_0_8"
+unzip -qo "$work"/vllm-$vllm_0_8-*.whl 'vllm/lora/ops/triton_ops/*.py' \
+  'vllm/lora/punica_wrapper/utils.py' -d "$work/0_8"
+mv "$work/0_8/vllm" "$out/vllm_0_8"
 unzip -qo "$work"/sglang-*.whl 'sglang/kernels/ops/lora/common/*.py' \
   'sglang/kernels/ops/lora/dense/*' 'sglang/srt/environ.py' 'sglang/srt/lora/utils.py' \
   'sglang/srt/lora/workspace.py' 'sglang/srt/lora/dense/*' -d "$out"
@@ -59,7 +64,7 @@ else
 fi
 
 cat >"$out/versions.json" <<JSON
-{"vllm": "$vllm", "sglang": "$sglang", "tokenspeed": "$tokenspeed",
+{"vllm": "$vllm", "vllm_0_8": "$vllm_0_8", "sglang": "$sglang", "tokenspeed": "$tokenspeed",
  "punica_bgmv": "vllm $punica (sources)"}
 JSON
 du -sh "$out"
