@@ -184,6 +184,7 @@ sim::RooflineOptions roofline_options(const SystemOptions& options, const System
   roofline.tp = options.tp;
   roofline.targets = system.memory.targets;
   roofline.lora_dtype = system.memory.lora_dtype;
+  roofline.lora_kernels = system.engine.lora_kernels;
   if (options.lora_graphs == "one" && max_loras > 0)
     roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
   if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;

@@ -55,6 +55,7 @@ EnginePreset vllm_of(std::string name, std::string version) {
 EnginePreset vllm_08(const GpuSpec& gpu) {
   EnginePreset e = vllm_of("vllm-0.8", "vLLM 0.8.5");
   e.law = MemoryLaw::vllm_08;
+  e.lora_kernels = LoraKernels::vllm_08;
   e.gpu_memory_utilization = 0.9;  // config.py, CacheConfig
   // engine/arg_utils.py, _set_default_args_v1, OPENAI_API_SERVER. Its 70 GiB are nvidia-smi's.
   const bool large = gib_of(gpu) >= 70;
@@ -70,6 +71,7 @@ EnginePreset vllm_08(const GpuSpec& gpu) {
 EnginePreset vllm_now(const GpuSpec& gpu) {
   EnginePreset e = vllm_of("vllm", "vLLM 0.33.0");
   e.law = MemoryLaw::vllm;
+  e.lora_kernels = LoraKernels::vllm;
   e.gpu_memory_utilization = 0.92;  // config/cache.py
   // engine/arg_utils.py, get_batch_defaults, OPENAI_API_SERVER.
   const double gib = gib_of(gpu);
@@ -90,6 +92,7 @@ EnginePreset sglang(const GpuSpec& gpu, int tp) {
   e.name = "sglang";
   e.version = "SGLang 0.5.23";
   e.law = MemoryLaw::sglang;
+  e.lora_kernels = LoraKernels::sglang;  // csgmv: srt/arg_groups/fields/lora.py, lora_backend
   const double mib = double(gpu.memory_bytes) / double(kMiB);
   const bool few = tp < 4;
   double max_graph = 512, chunk = 16384;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scheduler_sim/cost/lora_kernels.hpp"
 #include "scheduler_sim/cost/memory_law.hpp"
 #include "scheduler_sim/cost/step_overheads.hpp"
 
@@ -21,6 +22,7 @@ struct EnginePreset {
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
 
+  LoraKernels lora_kernels = LoraKernels::loratory;
   bool padded_ranks = false;  ///< kernels compute max_lora_rank for every adapter
   bool max_grid = false;      ///< kernels launch blocks for idle slots too
   bool one_graph = false;     ///< steps without adapters launch the LoRA kernels too

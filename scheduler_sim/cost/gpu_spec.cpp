@@ -33,30 +33,38 @@ struct Preset {
   const char* source;
   double memory_gib;
   double bandwidth, flops, fp8_flops, host, link;
+  double sms, ghz;  // multiprocessors (compute units), boost clock
 };
 
 constexpr std::array<Preset, 15> kPresets{{
-    // name, source, memory GiB, bandwidth, bf16, fp8, host, link
-    {"A100-40", "NVIDIA A100 datasheet (SXM4 40 GB)", 39.39, 1.555e12, 312e12, 0, kPcie4, 300e9},
-    {"A100-80", "NVIDIA A100 datasheet (SXM4 80 GB)", 79.1, 2.039e12, 312e12, 0, kPcie4, 300e9},
+    // name, source, memory GiB, bandwidth, bf16, fp8, host, link, multiprocessors, GHz
+    {"A100-40", "NVIDIA A100 datasheet (SXM4 40 GB)", 39.39, 1.555e12, 312e12, 0, kPcie4, 300e9,
+     108, 1.41},
+    {"A100-80", "NVIDIA A100 datasheet (SXM4 80 GB)", 79.1, 2.039e12, 312e12, 0, kPcie4, 300e9, 108,
+     1.41},
     {"A100-80-PCIe", "NVIDIA A100 datasheet (PCIe 80 GB)", 79.1, 1.935e12, 312e12, 0, kPcie4,
-     kPcie4},
-    {"H100-80", "NVIDIA H100 datasheet (SXM5)", 79.1, 3.35e12, 989e12, 1979e12, kPcie5, 450e9},
-    {"H100-PCIe", "NVIDIA H100 PCIe product brief", 79.1, 2.0e12, 756e12, 1513e12, kPcie5, kPcie5},
-    {"H100-NVL", "NVIDIA H100 datasheet (NVL)", 93.0, 3.9e12, 835e12, 1671e12, kPcie5, 300e9},
-    {"H200", "NVIDIA H200 datasheet (SXM)", 139.7, 4.8e12, 989e12, 1979e12, kPcie5, 450e9},
+     kPcie4, 108, 1.41},
+    {"H100-80", "NVIDIA H100 datasheet (SXM5)", 79.1, 3.35e12, 989e12, 1979e12, kPcie5, 450e9, 132,
+     1.98},
+    {"H100-PCIe", "NVIDIA H100 PCIe product brief", 79.1, 2.0e12, 756e12, 1513e12, kPcie5, kPcie5,
+     114, 1.755},
+    {"H100-NVL", "NVIDIA H100 datasheet (NVL)", 93.0, 3.9e12, 835e12, 1671e12, kPcie5, 300e9, 132,
+     1.785},
+    {"H200", "NVIDIA H200 datasheet (SXM)", 139.7, 4.8e12, 989e12, 1979e12, kPcie5, 450e9, 132,
+     1.98},
     {"B200", "NVIDIA Blackwell datasheet (HGX B200)", 178.3, 7.7e12, 2250e12, 4500e12, kPcie5,
-     900e9},
-    {"L4", "NVIDIA L4 datasheet", 21.9, 300e9, 121e12, 242.5e12, kPcie4, kPcie4},
-    {"L40S", "NVIDIA L40S datasheet", 44.4, 864e9, 362e12, 733e12, kPcie4, kPcie4},
-    {"A10G", "AWS G5 / NVIDIA A10G datasheet", 22.0, 600e9, 70e12, 0, kPcie4, kPcie4},
+     900e9, 148, 1.965},
+    {"L4", "NVIDIA L4 datasheet", 21.9, 300e9, 121e12, 242.5e12, kPcie4, kPcie4, 58, 2.04},
+    {"L40S", "NVIDIA L40S datasheet", 44.4, 864e9, 362e12, 733e12, kPcie4, kPcie4, 142, 2.52},
+    {"A10G", "AWS G5 / NVIDIA A10G datasheet", 22.0, 600e9, 70e12, 0, kPcie4, kPcie4, 80, 1.71},
     {"RTX-4090", "NVIDIA Ada GPU architecture whitepaper", 23.51, 1.008e12, 165.2e12, 330.3e12,
-     kPcie4, kPcie4},
+     kPcie4, kPcie4, 128, 2.52},
     {"RTX-PRO-6000", "NVIDIA RTX PRO 6000 Blackwell datasheet (Server)", 94.9, 1.597e12, 503.8e12,
-     1007.6e12, kPcie5, kPcie5},
+     1007.6e12, kPcie5, kPcie5, 188, 2.28},
     {"RTX-PRO-6000-WS", "NVIDIA RTX PRO 6000 Blackwell datasheet (Workstation)", 94.9, 1.792e12,
-     503.8e12, 1007.6e12, kPcie5, kPcie5},
-    {"MI300X", "AMD Instinct MI300X datasheet", 191.9, 5.3e12, 1307.4e12, 2614.9e12, kPcie5, 448e9},
+     503.8e12, 1007.6e12, kPcie5, kPcie5, 188, 2.617},
+    {"MI300X", "AMD Instinct MI300X datasheet", 191.9, 5.3e12, 1307.4e12, 2614.9e12, kPcie5, 448e9,
+     304, 2.1},
 }};
 
 struct Alias {
@@ -161,13 +169,14 @@ GpuSpec from_preset(const Preset& preset) {
   gpu.fp8_flops = preset.fp8_flops;
   gpu.host_bytes_per_s = preset.host;
   gpu.link_bytes_per_s = preset.link;
+  gpu.sm_ghz = preset.sms * preset.ghz;
   return gpu;
 }
 
 [[noreturn]] void refuse_unknown(std::string_view name) {
   std::vector<std::string> names = gpu_preset_names();
-  const std::string all = fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T",
-                                      fmt::join(names, ", "));
+  const std::string all =
+      fmt::format("use one of {}, or mem=80GiB,bw=3.35TB/s,flops=989T", fmt::join(names, ", "));
   for (const Alias& several : kAmbiguous) names.emplace_back(several.name);
   std::string remedy = did_you_mean(name, names, all);
   const std::string_view guess = nearest(name, names);

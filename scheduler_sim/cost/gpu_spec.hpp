@@ -16,6 +16,7 @@ struct GpuSpec {
   double bandwidth_bytes_per_s = 0;  ///< device memory
   double flops = 0;                  ///< dense bf16 tensor FLOP/s, fp32 accumulation
   double fp8_flops = 0;              ///< dense FP8 tensor FLOP/s; 0 = FP8 runs at bf16's rate
+  double sm_ghz = 0;                 ///< multiprocessors x boost clock; 0 = not known
   double host_bytes_per_s = 0;       ///< host link, one direction (PCIe or C2C)
   double link_bytes_per_s = 0;       ///< to the other GPUs of the host, one direction
 

@@ -3,19 +3,12 @@
 #include <algorithm>
 #include <set>
 
-#include "reference/base/integers.hpp"
-
 namespace loratory::sim {
-namespace {
-
-// Tiles of vLLM 0.8's Triton kernels, which set the size of a grid.
-constexpr int64_t kShrinkRows = 32, kExpandRows = 64, kExpandColumns = 128;
-constexpr int64_t kSplitK = 8, kSplitKSmall = 64, kSmallBatch = 128;
-
-}  // namespace
 
 LoraCost::LoraCost(const ModelSpec& model, const GpuSpec& gpu, const RooflineOptions& options)
-    : options_(options) {
+    : options_(options),
+      grid_(model, options.targets, options.tp, std::max<int64_t>(options.lora_padded_rank, 1),
+            options.lora_grid_max_loras) {
   model.require_divisible(options.tp);
   const double byte_ns = 1e9 / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
   const double flop_ns = 1e9 / (gpu.flops * gpu.matmul_fraction);
@@ -39,16 +32,12 @@ LoraCost::LoraCost(const ModelSpec& model, const GpuSpec& gpu, const RooflineOpt
     const double inputs = first_of_group ? in : 0;  // a packed layer reads its input once
     token_bytes_ns_ += used * (inputs + 2 * out) * dtype * byte_ns;
     if (first_of_group) pairs_ns_ += layers * options_.lora_pair_overhead_ns;
-    grid_shrinks_ += layers;
-    grid_columns_ += layers * double(ceil_div(shape.out, kExpandColumns));
   }
 }
 
 double LoraCost::grid_ns(int64_t num_tokens) const {
-  const int64_t split_k = num_tokens < kSmallBatch ? kSplitKSmall : kSplitK;
-  const double shrink = double(ceil_div(num_tokens, kShrinkRows) * split_k) * grid_shrinks_;
-  const double expand = double(ceil_div(num_tokens, kExpandRows)) * grid_columns_;
-  return double(options_.lora_grid_max_loras) * (shrink + expand) * options_.lora_grid_block_ns;
+  return (grid_.shrink_blocks(num_tokens) + grid_.expand_blocks(num_tokens)) *
+         options_.lora_grid_block_ns;
 }
 
 double LoraCost::operator()(const BatchShape& shape) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "scheduler_sim/cost/lora_grid.hpp"
 #include "scheduler_sim/cost/roofline_options.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 
@@ -21,8 +22,7 @@ class LoraCost {
   double rank_token_flops_ns_ = 0;
   double token_bytes_ns_ = 0;
   double pairs_ns_ = 0;
-  double grid_shrinks_ = 0;  // shrink launches x slices in a step
-  double grid_columns_ = 0;  // output columns of all expands in a step
+  LoraGrid grid_;
 };
 
 }  // namespace loratory::sim

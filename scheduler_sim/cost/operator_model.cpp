@@ -212,8 +212,11 @@ double OperatorModel::overhead_ns(const BatchShape& shape, double gpu_ns, bool g
   const double kernels = small_kernels_ * overheads_.small_kernel_ns +
                          (shape.num_sampled > 0 ? overheads_.sampler_ns : 0);
   const double busy = gpu_ns + kernels;
-  const double launched = graph ? busy : std::max(busy, kernels_ * overheads_.launch_ns);
-  const double host = overheads_.host_ns + double(shape.num_seqs) * overheads_.host_row_ns +
+  const double launched = graph ? busy
+                                : std::max(busy, kernels_ * overheads_.launch_ns +
+                                                     lora_.launch_ns(shape, overheads_.launch_ns));
+  const double host = overheads_.host_ns + lora_.host_ns(shape) +
+                      double(shape.num_seqs) * overheads_.host_row_ns +
                       double(shape.num_waiting_seen) * overheads_.host_waiting_ns;
   const double total = overheads_.host_overlaps ? std::max(launched, host) : launched + host;
   return total - gpu_ns;
@@ -232,7 +235,7 @@ StepParts OperatorModel::parts(const BatchShape& shape) const {
     const double rows = double(shape.num_sampled);
     parts.logits = lm_head_ ? (*lm_head_)(rows) + rows * logit_row_ns_ : roofline_.logits_ns(shape);
   }
-  parts.lora = lora_(shape);
+  parts.lora = lora_.gpu_ns(shape, tokens, graph);
   parts.allreduce = allreduce_ns(shape, tokens, graph);
   parts.overhead = overhead_ns(shape, parts.total(), graph);
   return parts;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler_sim/cost/lora_times.hpp"
 #include "scheduler_sim/cost/operator_times.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
 #include "scheduler_sim/cost/step_overheads.hpp"
@@ -47,7 +48,7 @@ class OperatorModel final : public StepTimeModel {
   RooflineOptions options_;
   StepOverheads overheads_;
   RooflineModel roofline_;
-  LoraCost lora_;
+  LoraTimes lora_;
   std::vector<std::string> from_roofline_;
   bool similar_experts_ = false;  // of another model, scaled
   std::string description_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "scheduler_sim/cost/gpu_spec.hpp"
+#include "scheduler_sim/cost/lora_kernels.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
 
@@ -20,6 +21,7 @@ struct RooflineOptions {
   LoraDtype lora_dtype = LoraDtype::of_model;
   /// with_lora_only: a step without adapters launches the LoRA kernels too, which find no work.
   LoraGraphs lora_graphs = LoraGraphs::both;
+  LoraKernels lora_kernels = LoraKernels::loratory;  ///< with measured operators
   double step_overhead_ns = 1.2e6;     ///< scheduling, input preparation, sampling launch
   double seq_overhead_ns = 5e3;        ///< the same, per row of the batch
   double layer_overhead_ns = 10e3;     ///< the small kernels of one layer

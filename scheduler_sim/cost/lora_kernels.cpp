@@ -1,0 +1,172 @@
+#include "scheduler_sim/cost/lora_kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "reference/base/integers.hpp"
+#include "scheduler_sim/cost/lora_grid.hpp"
+
+namespace loratory::sim {
+namespace {
+
+// Microseconds, and nanoseconds a block: as scripts/fit_lora_kernels.py prints them.
+struct ShrinkCost {
+  double fixed, latency, iteration, block, block_iteration, idle;
+};
+struct ExpandCost {
+  double fixed, latency, rank, block, block_rank, block_row, idle;
+};
+
+// [several slices][fewer than 128 tokens]. vLLM 0.33.0 has the tiles of 0.8.5.
+constexpr ShrinkCost kShrink[2][2] = {
+    {{3.38, 0.0, 0.602, 0.0, 0.749, 0.486}, {2.37, 1.64, 1.53, 1.76, 3.35, 0.566}},
+    {{2.05, 0.0, 0.894, 1.79, 0.655, 0.539}, {3.17, 2.22, 0.509, 10.7, 1.34, 0.866}},
+};
+// [several slices]
+constexpr ExpandCost kExpand08[2] = {
+    {2.29, 0.622, 0.54, 5.07, 2.23, 0.0185, 0.606},
+    {1.72, 4.38, 0.705, 15.9, 4.79, 0.0201, 0.843},
+};
+constexpr ExpandCost kExpand[2] = {
+    {2.37, 0.0, 0.983, 7.53, 0.0, 0.0675, 0.909},
+    {5.26, 2.5, 0.0, 14.7, 0.0, 0.0422, 1.65},
+};
+
+// Microseconds: fixed; by rank / 64, K / 4096, slices - 1; by MB of weights and of tokens, GFLOP,
+// thousands of tiles.
+struct PairCost {
+  double fixed, latency_rank, latency_k, latency_slice, weights, tokens, flops, tiles;
+};
+constexpr PairCost kOursDecode{2.67, 0.699, 0.0742, 0.0, 0.225, 0.532, 7.85, 0.0564};
+constexpr PairCost kOursPrefill{2.5, 3.76, 2.65, 2.1, 0.237, 0.191, 2.97, 0.203};
+constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 36.2, 0};
+constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was fitted to
+
+// vLLM 0.8.5's _lora_shrink and _lora_expand and the fill between: Python's checks and Triton's
+// launcher (bench/results/lora-slots-h100-2026-11-23.json, host: 143 to 151 us a pair).
+constexpr double kVllmPairLaunchNs = 147e3;
+constexpr double kOurKernels = 2, kSglangKernels = 2;
+
+double soft_max(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
+
+double shrink_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale& scale) {
+  const bool small = batch.grid_tokens < LoraTiles::small_batch;
+  const ShrinkCost& cost = kShrink[layer.slices() > 1][small];
+  const auto splits = double(LoraTiles::splits(batch.grid_tokens));
+  const double iterations = std::ceil(double(layer.in) / (splits * (small ? 256 : 32)));
+  const double per_tile =
+      splits * double(layer.slices()) * std::ceil(batch.rank / LoraTiles::shrink_ranks);
+  const double active = per_tile * batch.row_tiles(LoraTiles::shrink_rows);
+  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::shrink_rows));
+  const double idle = std::max(0.0, per_tile * double(batch.grid_slots) * row_tiles - active);
+  const double bytes = batch.adapters() * batch.rank * double(layer.slices() * layer.in);
+  const double busy =
+      std::max(active * (cost.block + cost.block_iteration * iterations) * scale.blocks,
+               bytes * batch.weight_bytes_each * scale.byte_ns);
+  return 1e3 * cost.fixed + soft_max(1e3 * (cost.latency + cost.iteration * iterations),
+                                     busy + idle * cost.idle * scale.blocks);
+}
+
+double expand_ns(const ExpandCost& cost, int64_t tile, int64_t tile_ranks, const LoraLayer& layer,
+                 const LoraBatch& batch, const LoraScale& scale) {
+  double column_tiles = 0;
+  for (const int64_t width : layer.widths) column_tiles += double(ceil_div(width, tile));
+  const double rows = batch.row_tiles(LoraTiles::expand_rows);
+  const double active = column_tiles * rows;
+  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::expand_rows));
+  const int64_t widest = *std::ranges::max_element(layer.widths);
+  const double all = double(layer.slices() * ceil_div(widest, tile) * batch.grid_slots) * row_tiles;
+  const double ranks = std::ceil(batch.rank / double(tile_ranks));
+  const double tokens_per_tile = rows > 0 ? batch.tokens() / rows : 0;
+  const double block = cost.block + cost.block_rank * ranks + cost.block_row * tokens_per_tile;
+  const double bytes = batch.adapters() * batch.rank * double(layer.columns());
+  const double busy =
+      std::max(active * block * scale.blocks, bytes * batch.weight_bytes_each * scale.byte_ns);
+  return 1e3 * cost.fixed + soft_max(1e3 * (cost.latency + cost.rank * ranks),
+                                     busy + std::max(0.0, all - active) * cost.idle * scale.blocks);
+}
+
+double triton_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+                      const LoraScale& scale) {
+  const bool several = layer.slices() > 1;
+  const double shrink = layer.in > 0 ? shrink_ns(layer, batch, scale) : 0;
+  // lora/ops/triton_ops/lora_expand.py of 0.8.5; utils.py, get_lora_op_configs, of 0.33.0.
+  if (kernels == LoraKernels::vllm_08) {
+    return shrink +
+           expand_ns(kExpand08[several], LoraTiles::expand_columns, 16, layer, batch, scale);
+  }
+  return shrink + expand_ns(kExpand[several], several ? 64 : 128, 32, layer, batch, scale);
+}
+
+double pair_ns(const PairCost& cost, const LoraLayer& layer, const LoraBatch& batch,
+               const LoraScale& scale) {
+  const double numbers = double(layer.slices() * layer.in + layer.columns());
+  const double weights = 1e-6 * batch.adapters() * batch.rank * numbers * batch.weight_bytes_each;
+  const double tokens = 2e-6 * batch.tokens() * double(layer.in + 2 * layer.columns());
+  const double flops = 2e-9 * batch.tokens() * std::max(16.0, batch.rank) * numbers;
+  double tiles = 0;
+  for (const int64_t width : layer.widths) tiles += double(ceil_div<int64_t>(width, 64));
+  tiles *= 1e-3 * batch.row_tiles(16);
+  const double work = (weights * cost.weights + tokens * cost.tokens) * scale.bytes +
+                      (flops * cost.flops + tiles * cost.tiles) * scale.blocks;
+  const double latency = cost.latency_rank * batch.rank / 64 +
+                         cost.latency_k * double(layer.in) / 4096 +
+                         cost.latency_slice * double(layer.slices() - 1);
+  return 1e3 * (cost.fixed + soft_max(latency, work));
+}
+
+// The batch with no more tokens than kOursDecode knows.
+LoraBatch decode_part(LoraBatch batch) {
+  const double share = std::min(1.0, double(kMostDecodeTokens) / std::max(1.0, batch.tokens()));
+  batch.decode_tokens *= share;
+  batch.prefill_tokens *= share;
+  batch.decode_adapters *= share;
+  batch.prefill_adapters *= share;
+  return batch;
+}
+
+// Never less with more tokens, at 256 too.
+double our_pair_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale& scale) {
+  const double decode = pair_ns(kOursDecode, layer, decode_part(batch), scale);
+  if (batch.tokens() <= double(kMostDecodeTokens)) return decode;
+  return std::max(decode, pair_ns(kOursPrefill, layer, batch, scale));
+}
+
+}  // namespace
+
+int64_t LoraLayer::columns() const {
+  return std::accumulate(widths.begin(), widths.end(), int64_t{0});
+}
+
+double LoraBatch::row_tiles(double rows) const {
+  return std::max(decode_adapters, decode_tokens / rows) +
+         std::max(prefill_adapters, prefill_tokens / rows);
+}
+
+double lora_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+                    const LoraScale& scale) {
+  switch (kernels) {
+    case LoraKernels::vllm_08:
+    case LoraKernels::vllm:
+      return triton_pair_ns(kernels, layer, batch, scale);
+    case LoraKernels::sglang:
+      return pair_ns(kSglang, layer, batch, scale);
+    case LoraKernels::loratory:
+      break;
+  }
+  return our_pair_ns(layer, batch, scale);
+}
+
+double idle_shrink_block_ns(bool several_slices, bool small_batch) {
+  return kShrink[several_slices][small_batch].idle;
+}
+
+double idle_expand_block_ns(bool several_slices) { return kExpand08[several_slices].idle; }
+
+double lora_pair_launch_ns(LoraKernels kernels, double kernel_launch_ns) {
+  if (kernels == LoraKernels::vllm_08 || kernels == LoraKernels::vllm) return kVllmPairLaunchNs;
+  return kernel_launch_ns * (kernels == LoraKernels::sglang ? kSglangKernels : kOurKernels);
+}
+
+}  // namespace loratory::sim

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Fits the constants of scheduler_sim/cost/lora_kernels.cpp to the measured LoRA kernels.
+
+    scripts/fit_lora_kernels.py            # needs numpy and scipy; prints the constants and errors
+
+Reads bench/results/lora-slots-*.json (vLLM 0.8.5's kernels on an H100, over slots) and
+lora-gpu-h200-*.json (ours, vLLM's and SGLang's on an H200): medians with cold weights. The
+formulas are those of lora_kernels.hpp. Nothing here has seen a server.
+"""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+from scipy.optimize import least_squares
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "bench/results"
+NAME = re.compile(r"(D|Pz?) pair K(\d+)->([\d+]+) r(\d+) [ns](\d+) u(\d+)$")
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+def soft_max(a, b):
+    return (a**4 + b**4) ** 0.25
+
+
+class Pair:
+    def __init__(self, num_in, widths, rank, counts, slots, us, wide_tile=128, slice_tile=128):
+        self.num_in, self.widths, self.rank = num_in, widths, rank
+        self.counts, self.tokens, self.us = counts, sum(counts), us
+        self.slices, self.slots = len(widths), slots
+        tile = slice_tile if self.slices > 1 else wide_tile
+        tiles = lambda rows: sum(ceil_div(count, rows) for count in counts)
+        self.small = self.tokens < 128
+        splits, block_k = (64, 256) if self.small else (8, 32)
+        per_tile = splits * self.slices * ceil_div(rank, 16)
+        self.iterations = ceil_div(num_in, splits * block_k)
+        self.shrink_active = per_tile * tiles(32)
+        self.shrink_idle = per_tile * slots * ceil_div(self.tokens, 32) - self.shrink_active
+        self.expand_active = sum(ceil_div(width, tile) for width in widths) * tiles(64)
+        self.expand_idle = (self.slices * ceil_div(max(widths), tile) * slots
+                            * ceil_div(self.tokens, 64) - self.expand_active)
+        self.rows = self.tokens / tiles(64)
+        columns = self.slices * num_in + sum(widths)
+        self.weight_mb = 2e-6 * len(counts) * rank * columns
+        self.token_mb = 2e-6 * self.tokens * (num_in + 2 * sum(widths))
+        self.gflop = 2e-9 * self.tokens * max(16, rank) * columns
+        self.tiles = 1e-3 * tiles(16) * sum(ceil_div(width, 64) for width in widths)
+
+
+def counts_of(kind, tokens, adapters):
+    """As Row.slots of bench/gpu/rows.py."""
+    counts = [tokens // adapters] * adapters
+    if kind == "Pz":
+        whole = sum(1 / k for k in range(1, adapters + 1))
+        counts = [max(1, int(tokens / k / whole)) for k in range(1, adapters + 1)]
+    counts[0] += tokens - sum(counts)
+    return counts
+
+
+def slots_rows():
+    """(shrink, expand) of each row; the grid has one more than the slots, for no adapter."""
+    for path in sorted(RESULTS.glob("lora-slots-*.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            shape = (row["K"], row["columns"], row["rank"],
+                     counts_of("D", row["tokens"], row["adapters"]), row["slots"] + 1)
+            yield Pair(*shape, row["shrink"]["cold"]), Pair(*shape, row["expand"]["cold"])
+
+
+def pairs_of(implementation, files="*", **tiles):
+    for path in sorted(RESULTS.glob(f"lora-gpu-h200-{files}.json")):
+        for name, row in json.loads(path.read_text())["rows"].items():
+            found, match = row["implementations"].get(implementation, {}), NAME.match(name)
+            if match and "cold" in found:
+                kind, num_in, widths, rank, tokens, adapters = match.groups()
+                yield Pair(int(num_in), list(map(int, widths.split("+"))), int(rank),
+                           counts_of(kind, int(tokens), int(adapters)), int(adapters),
+                           found["cold"]["median_us"], **tiles)
+
+
+def shrink_us(p, x):
+    fixed, latency, iteration, block, block_iteration, idle = p
+    work = 1e-3 * (x.shrink_active * (block + block_iteration * x.iterations)
+                   + x.shrink_idle * idle)
+    return fixed + soft_max(latency + iteration * x.iterations, work)
+
+
+def expand_us(p, x, ranks=16):
+    fixed, latency, rank, block, block_rank, block_row, idle = p
+    tiles = ceil_div(x.rank, ranks)
+    work = 1e-3 * (x.expand_active * (block + block_rank * tiles + block_row * x.rows)
+                   + x.expand_idle * idle)
+    return fixed + soft_max(latency + rank * tiles, work)
+
+
+def pair_us(p, x):
+    fixed, latency_rank, latency_k, latency_slice, weights, tokens, flops, tiles = p
+    work = (x.weight_mb * weights + x.token_mb * tokens + x.gflop * flops + x.tiles * tiles)
+    latency = latency_rank * x.rank / 64 + latency_k * x.num_in / 4096 \
+        + latency_slice * (x.slices - 1)
+    return fixed + soft_max(latency, work)
+
+
+def few_us(p, x):
+    """pair_us for a handful of rows."""
+    fixed, latency_k, weights, tokens, flops = p
+    return pair_us([fixed, 0, latency_k, 0, weights, tokens, flops, 0], x)
+
+
+def fit(name, rows, model, start):
+    rows = list(rows)
+    us = np.array([x.us for x in rows])
+    error = lambda p: np.log([model(np.exp(p), x) for x in rows]) - np.log(us)
+    found = least_squares(error, np.log(start), loss="soft_l1", f_scale=0.05).x
+    constants = [float(f"{v:.3g}") if v > 1e-3 else 0.0 for v in np.exp(found)]
+    off = np.array([model(constants, x) for x in rows]) / us - 1
+    print(f"{name:34} {len(rows):4} rows, median {np.median(abs(off)):.1%}, worst "
+          f"{abs(off).max():.0%}, mean {off.mean():+.1%}  {{{', '.join(map(str, constants))}}}")
+    return constants
+
+
+def main():
+    slots = list(slots_rows())
+    shrink = {}
+    for several in (False, True):
+        for small in (True, False):
+            shrink[several, small] = fit(
+                f"shrink, several {several}, small {small}",
+                [s for s, _ in slots if (s.slices > 1) == several and s.small == small],
+                shrink_us, [1.5, 3, .5, 3, 1, .7])
+        fit(f"vLLM 0.8 expand, several {several}",
+            [e for _, e in slots if (e.slices > 1) == several], expand_us,
+            [1, 2, .3, 5, 1, .1, .7])
+        fit(f"vLLM expand, several {several}",
+            [x for x in pairs_of("vllm", slice_tile=64) if (x.slices > 1) == several],
+            lambda p, x: shrink_us(shrink[x.slices > 1, x.small], x) + expand_us(p, x, 32),
+            [1, 2, .3, 5, 1, .1, .7])
+    start = [2, .3, .3, .3, .25, .1, 1, .01]
+    ours = [*pairs_of("loratory", "*-0be0757*"), *pairs_of("loratory", "*-b9040ba")]
+    for name, rows in (("loratory", ours), ("SGLang v2", list(pairs_of("sglang_v2")))):
+        for regime in ("decode", "prefill"):
+            fit(f"{name}, {regime}",
+                [x for x in rows if (x.tokens <= 256) == (regime == "decode")], pair_us, start)
+    fit("SGLang csgmv", pairs_of("sglang_csgmv"), few_us, [10, 1, .25, .1, 10])
+
+
+if __name__ == "__main__":
+    main()
