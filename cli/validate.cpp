@@ -26,7 +26,7 @@ constexpr uint64_t kMostSeed = UINT64_MAX - 100;  // runs take a few more from t
 
 struct ValidateOptions {
   std::string measured, profile, rows;
-  std::string json, csv;
+  std::string json, csv, html;
   uint64_t seed = 1;
   int num_threads = 0;
 };
@@ -126,6 +126,7 @@ void run(const ValidateOptions& options) {
   OutputFiles files({{"the measured runs", options.measured}, {"the profile", options.profile}});
   files.open("--json", options.json);
   files.open("--csv", options.csv);
+  files.open("--html", options.html);
   sim::ValidationReport report;
   report.table = sim::read_measured_runs(options.measured);
   if (!options.rows.empty()) keep_matching(report.table.runs, options.rows);
@@ -138,6 +139,7 @@ void run(const ValidateOptions& options) {
   std::fputs(sim::validation_console(report).c_str(), files.table());
   if (auto* out = files.find("--json")) sim::write_validation_json(*out, report);
   if (auto* out = files.find("--csv")) sim::write_validation_csv(*out, report);
+  if (auto* out = files.find("--html")) sim::write_validation_html(*out, report);
   files.commit();
 }
 
@@ -160,6 +162,7 @@ void add_validate(CLI::App& app) {
              "Parallel simulations, 0 = all cores");
   command.add_option("--json", options->json, "Write everything")->group("Outputs");
   command.add_option("--csv", options->csv, "Write one row per run")->group("Outputs");
+  command.add_option("--html", options->html, "Write the offline report page")->group("Outputs");
   command.final_callback([options] { run(*options); });
 }
 

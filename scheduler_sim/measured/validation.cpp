@@ -18,28 +18,6 @@ bool is_critical(const MeasuredRun& run, const PredictedRun& predicted) {
          predicted.utilisation <= kMostCritical;
 }
 
-double value_of(Quantity quantity, const RunMeasures& m) {
-  switch (quantity) {
-    case Quantity::throughput:
-      return m.total_tps();
-    case Quantity::completed:
-      return m.completed;
-    case Quantity::slow_ttft:
-    case Quantity::all_slow_ttft:
-    case Quantity::fast_ttft:
-      return m.mean_ttft_ms;
-    case Quantity::tpot:
-      return m.mean_tpot_ms;
-    case Quantity::itl:
-      return m.mean_itl_ms;
-    case Quantity::kv_tokens:
-      return m.kv_tokens;
-    case Quantity::num_quantities:
-      break;
-  }
-  return RunMeasures::kUnknown;
-}
-
 // Whether the run counts for this quantity, if both figures are known.
 bool counts(Quantity quantity, const MeasuredRun& run, const PredictedRun& predicted) {
   if (quantity == Quantity::slow_ttft) return is_slow(run) && !is_critical(run, predicted);
@@ -145,13 +123,35 @@ const QuantityText& text_of(Quantity quantity) {
       {"throughput", "throughput, tok/s", false},
       {"completed", "completed requests", false},
       {"slow_ttft", "TTFT > 200 ms", false},
-      {"all_slow_ttft", "  with critical runs", false},
+      {"all_slow_ttft", "  with critical ones", false},
       {"fast_ttft", "TTFT <= 200 ms", true},
       {"tpot", "TPOT", false},
       {"itl", "ITL", false},
       {"kv_tokens", "KV tokens", false},
   }};
   return kTexts[size_t(quantity)];
+}
+
+double value_of(Quantity quantity, const RunMeasures& m) {
+  switch (quantity) {
+    case Quantity::throughput:
+      return m.total_tps();
+    case Quantity::completed:
+      return m.completed;
+    case Quantity::slow_ttft:
+    case Quantity::all_slow_ttft:
+    case Quantity::fast_ttft:
+      return m.mean_ttft_ms;
+    case Quantity::tpot:
+      return m.mean_tpot_ms;
+    case Quantity::itl:
+      return m.mean_itl_ms;
+    case Quantity::kv_tokens:
+      return m.kv_tokens;
+    case Quantity::num_quantities:
+      break;
+  }
+  return RunMeasures::kUnknown;
 }
 
 ErrorSummary errors_of(std::span<const ErrorRow> rows, bool is_in_ms) {

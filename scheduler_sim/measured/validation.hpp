@@ -40,8 +40,7 @@ struct ErrorRow {
   double predicted = 0, measured = 0;
 };
 
-/// ErrorSummary are predicted / measured - 1, or predicted - measured in ms. No rows: all NaN but the
-/// count.
+/// Of errors: predicted / measured - 1, or predicted - measured in ms. No rows: NaN.
 struct ErrorSummary {
   int64_t num_rows = 0;
   double mean_size = RunMeasures::kUnknown;    ///< of |error|: MAPE
@@ -88,6 +87,9 @@ struct Validation {
 /// Compares `predicted`, one for each run. A run that was skipped, or a figure that is not known,
 /// counts nowhere.
 Validation validate(std::span<const MeasuredRun> runs, std::span<const PredictedRun> predicted);
+
+/// The figure that a quantity is about; NaN if it is not known.
+double value_of(Quantity quantity, const RunMeasures& measures);
 
 /// Whether the measured server started: 1, 0, or -1 = not known.
 int measured_start(const MeasuredRun& run);

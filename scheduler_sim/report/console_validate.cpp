@@ -13,26 +13,7 @@ namespace loratory::sim {
 namespace {
 
 constexpr double kVisibleRegret = 0.001;
-
-std::string relative_text(double error) {
-  return std::isfinite(error) ? fmt::format("{:.1f} %", 100 * error) : "-";
-}
-std::string signed_text(double error) {
-  return std::isfinite(error) ? fmt::format("{:+.1f} %", 100 * error) : "-";
-}
-
-std::string size_cell(double error, bool is_in_ms) {
-  if (!is_in_ms) return relative_text(error);
-  return std::isfinite(error) ? fmt::format("{:.1f} ms", error) : "-";
-}
-std::string error_cell(double error, bool is_in_ms) {
-  if (!is_in_ms) return signed_text(error);
-  return std::isfinite(error) ? fmt::format("{:+.1f} ms", error) : "-";
-}
-
-std::string line_of(const MeasuredRun& run) {
-  return fmt::format("line {}", run.place.substr(run.place.rfind(':') + 1));
-}
+constexpr double kFarOff = 1;  // from here on a tenth of a percent says nothing
 
 class Text {
  public:
@@ -72,27 +53,26 @@ class Text {
   }
 
   void errors(const GroupErrors& group) {
-    add("\n{:<22}{:>5}{:>9}{:>9}{:>9}{:>10}{}\n", printable(report::clip(group.name, 21)), "runs",
-        "mean", "median", "bias", "worst", has_other() ? "    other" : "");
+    add("\n{:<20}{:>5}{:>8}{:>8}{:>9}{:>10}{:>9}  {}\n", printable(report::clip(group.name, 19)),
+        "runs", "mean", "median", "bias", "worst", has_other() ? "other" : "", "worst, by line");
     for (size_t q = 0; q < kNumQuantities; ++q) {
       const ErrorSummary& e = group.ours[q];
       if (e.num_rows > 0) row(text_of(Quantity(q)), e, group.other[q]);
     }
     if (group.num_starts_known == 0) return;
     const auto right = group.num_starts_known - std::ssize(group.wrong_starts);
-    add("{:<22}{:>5}{:>9} right\n", "starts", group.num_starts_known,
-        relative_text(double(right) / double(group.num_starts_known)));
+    add("{:<20}{:>5}{:>8} right\n", "starts", group.num_starts_known,
+        format_percent(double(right) / double(group.num_starts_known)));
   }
 
   void row(const QuantityText& quantity, const ErrorSummary& e, const ErrorSummary& other) {
     const bool in_ms = quantity.is_in_ms;
-    add("{:<22}{:>5}{:>9}{:>9}{:>9}{:>10}", quantity.label, e.num_rows,
-        size_cell(e.mean_size, in_ms), size_cell(e.median_size, in_ms), error_cell(e.bias, in_ms),
-        error_cell(e.worst, in_ms));
-    if (has_other()) add("{:>9}", size_cell(other.mean_size, in_ms));
+    add("{:<20}{:>5}{:>8}{:>8}{:>9}{:>10}{:>9}  ", quantity.label, e.num_rows,
+        error_size_text(e.mean_size, in_ms), error_size_text(e.median_size, in_ms),
+        error_text(e.bias, in_ms), error_text(e.worst, in_ms),
+        other.num_rows > 0 ? error_size_text(other.mean_size, in_ms) : "");
     const MeasuredRun& worst = run(e.worst_run);
-    add("  {}\n",
-        report::clip(fmt::format("{}: {}", line_of(worst), name_of(worst)), has_other() ? 25 : 34));
+    add("{}\n", report::clip(fmt::format("{}: {}", line_number(worst), name_of(worst)), 29));
   }
 
   void groups() {
@@ -101,7 +81,7 @@ class Text {
         "requests", "ITL", "TPOT", "TTFT>.2 s", "TTFT<");
     for (const GroupErrors& g : report_.errors.groups) {
       const auto mean = [&](Quantity q) {
-        return size_cell(g.ours[size_t(q)].mean_size, text_of(q).is_in_ms);
+        return error_size_text(g.ours[size_t(q)].mean_size, text_of(q).is_in_ms);
       };
       add("{:<38}{:>5}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}\n", printable(report::clip(g.name, 37)),
           g.num_runs, mean(Quantity::throughput), mean(Quantity::completed), mean(Quantity::itl),
@@ -113,8 +93,7 @@ class Text {
     if (report_.errors.choices.empty()) return;
     const auto summary = [&](SweepChoice::Choice SweepChoice::*whose) {
       const Regret regret = regret_of(report_.errors, whose);
-      return fmt::format("mean {}, worst {}", format_percent2(regret.mean),
-                         format_percent2(regret.worst));
+      return fmt::format("mean {}, worst {}", regret_text(regret.mean), regret_text(regret.worst));
     };
     add("\nbest max_loras of {}: the prediction's choice loses {}",
         count_text(std::ssize(report_.errors.choices), "sweep"), summary(&SweepChoice::ours));
@@ -126,12 +105,8 @@ class Text {
       if (!(choice.ours.regret > kVisibleRegret)) continue;
       add("  {:<60} best {:>4}, chosen {:>4}: {:>8}\n", printable(report::clip(choice.sweep, 60)),
           run(choice.best).max_loras, run(choice.ours.run).max_loras,
-          format_percent2(choice.ours.regret));
+          regret_text(choice.ours.regret));
     }
-  }
-
-  static std::string format_percent2(double fraction) {
-    return std::isfinite(fraction) ? fmt::format("{:.2f} %", 100 * fraction) : "-";
   }
 
   void named_runs() {
@@ -141,13 +116,14 @@ class Text {
           "queue\n");
     }
     for (const size_t i : all.critical) {
-      add("  {:<10}{:<30} utilisation {:.3f}, TTFT {} for {}\n", line_of(run(i)), name_of(run(i)),
-          report_.predicted[i].utilisation, format_ms(report_.predicted[i].measures.mean_ttft_ms),
+      add("  line {:<5}{:<30} utilisation {:.3f}, TTFT {} for {}\n", line_number(run(i)),
+          name_of(run(i)), report_.predicted[i].utilisation,
+          format_ms(report_.predicted[i].measures.mean_ttft_ms),
           format_ms(run(i).measured.mean_ttft_ms));
     }
     if (!all.wrong_starts.empty()) add("\nwrong about the start\n");
     for (const size_t i : all.wrong_starts) {
-      add("  {:<10}{:<30} {}, and it {}\n", line_of(run(i)), name_of(run(i)),
+      add("  line {:<5}{:<30} {}, and it {}\n", line_number(run(i)), name_of(run(i)),
           report_.predicted[i].starts() ? "should start" : "should not start",
           measured_start(run(i)) == 1 ? "did" : "did not");
     }
@@ -190,6 +166,26 @@ Regret regret_of(const Validation& errors, SweepChoice::Choice SweepChoice::*who
   }
   if (regret.num_sweeps > 0) regret.mean = sum / double(regret.num_sweeps);
   return regret;
+}
+
+std::string error_size_text(double size, bool is_in_ms) {
+  if (!std::isfinite(size)) return "-";
+  if (is_in_ms) return fmt::format("{:.1f} ms", size);
+  return fmt::format("{:.{}f} %", 100 * size, size < kFarOff ? 1 : 0);
+}
+
+std::string error_text(double error, bool is_in_ms) {
+  if (!std::isfinite(error)) return "-";
+  if (is_in_ms) return fmt::format("{:+.1f} ms", error);
+  return fmt::format("{:+.{}f} %", 100 * error, std::fabs(error) < kFarOff ? 1 : 0);
+}
+
+std::string regret_text(double regret) {
+  return std::isfinite(regret) ? fmt::format("{:.2f} %", 100 * regret) : "-";
+}
+
+std::string line_number(const MeasuredRun& run) {
+  return run.place.substr(run.place.rfind(':') + 1);
 }
 
 std::string validation_console(const ValidationReport& report) { return Text(report).take(); }

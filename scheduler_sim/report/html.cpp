@@ -16,18 +16,6 @@ namespace {
 
 using report::Figure;
 
-// Nothing at all may be fetched: the browser enforces what the page promises.
-constexpr std::string_view kPolicy =
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-
-void write_head(std::ostream& out, const SizeResult& result) {
-  out << "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      << fmt::format("<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n", kPolicy)
-      << "<title>" << html_text(report::page_title(result)) << "</title>\n"
-      << "<style>" << report::kPageStyle << "</style>\n</head>\n";
-}
-
 void write_figures(std::ostream& out, std::string_view id, std::string_view heading,
                    std::string_view lead, const std::vector<Figure>& figures) {
   if (figures.empty()) return;
@@ -46,8 +34,8 @@ std::vector<Figure> joined(std::vector<Figure> first, std::vector<Figure> second
 
 void write_html(std::ostream& out, const SizeResult& result,
                 std::span<const TraceAdapter> adapters) {
-  write_head(out, result);
-  out << "<body>\n<main>\n" << report::verdict_section(result) << report::workload_section(result);
+  out << report::page_head(report::page_title(result)) << "<body>\n<main>\n"
+      << report::verdict_section(result) << report::workload_section(result);
   out << report::configs_section(result) << report::fleet_section(result);
   write_figures(
       out, "trade-off", result.is_replay ? "Memory" : "The trade-off",

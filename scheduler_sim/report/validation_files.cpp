@@ -13,7 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string known_cell(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
+std::string known_cell(double value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "";
+}
 Json known(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json measures_object(const RunMeasures& m) {

@@ -34,6 +34,14 @@ struct Regret {
 };
 Regret regret_of(const Validation& errors, SweepChoice::Choice SweepChoice::*whose);
 
+/// "2.8 %" or "12.3 ms", and with a sign: how the console and the page write errors. NaN is "-".
+std::string error_size_text(double size, bool is_in_ms);
+std::string error_text(double error, bool is_in_ms);
+std::string regret_text(double regret);  ///< "0.06 %"
+
+/// "17" of "runs.csv:17".
+std::string line_number(const MeasuredRun& run);
+
 /// What `validate` prints: errors by model and group, runs that are critical or wrongly said to
 /// start, the choices that lose throughput, what was skipped. At most 100 columns.
 std::string validation_console(const ValidationReport& report);
@@ -43,5 +51,8 @@ void write_validation_csv(std::ostream& out, const ValidationReport& report);
 
 /// "loratory.validation/1": everything.
 void write_validation_json(std::ostream& out, const ValidationReport& report);
+
+/// One page that needs no network: errors, each prediction against its measurement, every run.
+void write_validation_html(std::ostream& out, const ValidationReport& report);
 
 }  // namespace loratory::sim

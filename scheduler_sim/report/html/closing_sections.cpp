@@ -52,7 +52,7 @@ void thin(Json& json) {
 }
 
 // '<' occurs only inside JSON strings, where \u003c means the same and cannot end the element.
-std::string safe_in_script(const std::string& json) {
+std::string safe_in_script(std::string_view json) {
   std::string safe;
   for (const char c : json) {
     if (c == '<') {
@@ -92,8 +92,7 @@ std::string settings_table(const Provenance& provenance) {
 
 }  // namespace
 
-std::string provenance_footer(const SizeResult& result) {
-  const Provenance& p = result.provenance;
+std::string provenance_footer(const Provenance& p, std::string_view more) {
   std::string html =
       fmt::format("<footer>\n<p><code>{}</code></p>\n<p>loratory {}, commit {}, seed {}</p>\n",
                   html_name(p.command), html_text(p.version), html_text(p.commit), p.seed);
@@ -102,18 +101,28 @@ std::string provenance_footer(const SizeResult& result) {
     html += fmt::format("<p>{} ({}) {}</p>\n", html_name(input.path), html_text(input.format),
                         html_text(input.checksum));
   }
+  return fmt::format("{}{}</footer>\n", html, more);
+}
+
+std::string provenance_footer(const SizeResult& result) {
+  std::string event_logs;
   for (const ConfigResult& c : result.configs) {
     if (c.event_log_hash.empty() || result.configs.size() > 1) continue;
-    html += fmt::format("<p>event log {}</p>\n", html_text(c.event_log_hash));
+    event_logs += fmt::format("<p>event log {}</p>\n", html_text(c.event_log_hash));
   }
-  return html + "</footer>\n";
+  return provenance_footer(result.provenance, event_logs);
+}
+
+std::string data_script(std::string_view id, std::string_view json) {
+  return fmt::format("<script type=\"application/json\" id=\"{}\">{}</script>\n", id,
+                     safe_in_script(json));
 }
 
 std::string data_island(const SizeResult& result) {
   Json json = results_object(result);
   thin(json);
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return "<script type=\"application/json\" id=\"results\">" + safe_in_script(text) + "</script>\n";
+  return data_script("results", text);
 }
 
 }  // namespace loratory::sim::report

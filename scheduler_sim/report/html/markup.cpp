@@ -2,9 +2,27 @@
 
 #include <fmt/format.h>
 
+#include "scheduler_sim/report/html/assets.hpp"
 #include "scheduler_sim/report/html/svg.hpp"
 
 namespace loratory::sim::report {
+namespace {
+
+// Nothing at all may be fetched: the browser enforces what the page promises.
+constexpr std::string_view kPolicy =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+}  // namespace
+
+std::string page_head(std::string_view title) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n<title>{}</title>\n"
+      "<style>{}</style>\n</head>\n",
+      kPolicy, html_text(title), kPageStyle);
+}
+
 std::string markup(const DataTable& table) {
   std::string html = "<div class=\"scroll\"><table><thead><tr>";
   for (const std::string& cell : table.head)

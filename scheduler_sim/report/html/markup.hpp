@@ -1,11 +1,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/base/escape.hpp"  // html_text, html_name
 
 namespace loratory::sim::report {
+
+/// From the doctype to </head>, with the style.
+std::string page_head(std::string_view title);
 
 /// A plain table: cells are text, escaped when written.
 struct DataTable {
