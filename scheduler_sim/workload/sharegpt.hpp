@@ -20,7 +20,7 @@ struct RequestLength {
 /// anticorrelated, and two independent laws misjudge both. Turns of people and of models have a law
 /// each, drawn by inversion. Their shapes are those of 30,731 turns (microsoft/sarathi-serve,
 /// data/processed_traces/sharegpt_8k_filtered_stats_llama2_tokenizer.csv, Apache-2.0), stretched so
-/// that mean and quartiles come out as published for the whole set (with Llama 2's tokenizer prompts
+/// that mean and quartiles come out as published for the whole set (Llama 2's tokenizer: prompts
 /// 251, 23 and 423, outputs 231, 27 and 359). Outputs end at 1,024 tokens, as that set's turns do.
 class ShareGptLengths {
  public:
