@@ -37,6 +37,8 @@ def flags(build):
     """What every unit is compiled with: the definitions and include folders of the whole build."""
     kept = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
+        if not entry["file"].endswith((".cpp", ".cxx")):
+            continue  # an assembler has the system's own headers as a flag
         words = shlex.split(entry["command"])
         for i, word in enumerate(words):
             flag = [word, words[i + 1]] if word == "-isystem" else [word]

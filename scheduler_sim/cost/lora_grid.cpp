@@ -23,18 +23,18 @@ LoraGrid::LoraGrid(const ModelSpec& model, const LoraTargets& targets, int tp,
   const auto slots = double(max_loras + 1);
   for (const auto& [id, group] : groups) {
     const double slices = slots * double(group.slices) * double(group.launches);
-    shrinks_ += slices * double(ceil_div(max_lora_rank, LoraTiles::shrink_ranks));
-    expands_ += slices * double(ceil_div(group.widest, LoraTiles::expand_columns));
+    shrinks_ += slices * double(ceil_div(max_lora_rank, LoraTiles::kShrinkRanks));
+    expands_ += slices * double(ceil_div(group.widest, LoraTiles::kExpandColumns));
   }
 }
 
 double LoraGrid::shrink_blocks(int64_t num_tokens) const {
-  const int64_t row_tiles = ceil_div(num_tokens, LoraTiles::shrink_rows);
+  const int64_t row_tiles = ceil_div(num_tokens, LoraTiles::kShrinkRows);
   return shrinks_ * double(LoraTiles::splits(num_tokens) * row_tiles);
 }
 
 double LoraGrid::expand_blocks(int64_t num_tokens) const {
-  return expands_ * double(ceil_div(num_tokens, LoraTiles::expand_rows));
+  return expands_ * double(ceil_div(num_tokens, LoraTiles::kExpandRows));
 }
 
 }  // namespace loratory::sim

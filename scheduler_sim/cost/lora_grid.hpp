@@ -10,11 +10,11 @@ namespace loratory::sim {
 /// Tiles of vLLM's Triton kernels. Source: vLLM 0.8.5, lora/ops/triton_ops/lora_shrink.py,
 /// lora_expand.py.
 struct LoraTiles {
-  static constexpr int64_t shrink_rows = 32, shrink_ranks = 16;
-  static constexpr int64_t expand_rows = 64, expand_columns = 128;
-  static constexpr int64_t small_batch = 128;  ///< tokens; K is split finer below
+  static constexpr int64_t kShrinkRows = 32, kShrinkRanks = 16;
+  static constexpr int64_t kExpandRows = 64, kExpandColumns = 128;
+  static constexpr int64_t kSmallBatch = 128;  ///< tokens; K is split finer below
 
-  static constexpr int64_t splits(int64_t num_tokens) { return num_tokens < small_batch ? 64 : 8; }
+  static constexpr int64_t splits(int64_t num_tokens) { return num_tokens < kSmallBatch ? 64 : 8; }
 };
 
 /// The thread blocks that vLLM's Triton kernels launch in a step, whatever the batch needs: for

@@ -51,14 +51,14 @@ constexpr double kOurKernels = 2, kSglangKernels = 2;
 double soft_max(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
 double shrink_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale& scale) {
-  const bool small = batch.grid_tokens < LoraTiles::small_batch;
+  const bool small = batch.grid_tokens < LoraTiles::kSmallBatch;
   const ShrinkCost& cost = kShrink[layer.slices() > 1][small];
   const auto splits = double(LoraTiles::splits(batch.grid_tokens));
   const double iterations = std::ceil(double(layer.in) / (splits * (small ? 256 : 32)));
   const double per_tile =
-      splits * double(layer.slices()) * std::ceil(batch.rank / LoraTiles::shrink_ranks);
-  const double active = per_tile * batch.row_tiles(LoraTiles::shrink_rows);
-  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::shrink_rows));
+      splits * double(layer.slices()) * std::ceil(batch.rank / LoraTiles::kShrinkRanks);
+  const double active = per_tile * batch.row_tiles(LoraTiles::kShrinkRows);
+  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::kShrinkRows));
   const double idle = std::max(0.0, per_tile * double(batch.grid_slots) * row_tiles - active);
   const double bytes = batch.adapters() * batch.rank * double(layer.slices() * layer.in);
   const double busy =
@@ -72,9 +72,9 @@ double expand_ns(const ExpandCost& cost, int64_t tile, int64_t tile_ranks, const
                  const LoraBatch& batch, const LoraScale& scale) {
   double column_tiles = 0;
   for (const int64_t width : layer.widths) column_tiles += double(ceil_div(width, tile));
-  const double rows = batch.row_tiles(LoraTiles::expand_rows);
+  const double rows = batch.row_tiles(LoraTiles::kExpandRows);
   const double active = column_tiles * rows;
-  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::expand_rows));
+  const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::kExpandRows));
   const int64_t widest = *std::ranges::max_element(layer.widths);
   const double all = double(layer.slices() * ceil_div(widest, tile) * batch.grid_slots) * row_tiles;
   const double ranks = std::ceil(batch.rank / double(tile_ranks));
@@ -94,7 +94,7 @@ double triton_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBat
   // lora/ops/triton_ops/lora_expand.py of 0.8.5; utils.py, get_lora_op_configs, of 0.33.0.
   if (kernels == LoraKernels::vllm_08) {
     return shrink +
-           expand_ns(kExpand08[several], LoraTiles::expand_columns, 16, layer, batch, scale);
+           expand_ns(kExpand08[several], LoraTiles::kExpandColumns, 16, layer, batch, scale);
   }
   return shrink + expand_ns(kExpand[several], several ? 64 : 128, 32, layer, batch, scale);
 }

@@ -390,9 +390,9 @@ std::vector<int64_t> MeasuredCell::counts() const {
 }
 
 const std::vector<MeasuredFormat>& measured_formats() {
-  static const std::vector<MeasuredFormat> formats{sweep_format(), start_format(), base_format(),
-                                                   own_format()};
-  return formats;
+  static const std::vector<MeasuredFormat> kFormats{sweep_format(), start_format(), base_format(),
+                                                    own_format()};
+  return kFormats;
 }
 
 }  // namespace loratory::sim
