@@ -38,7 +38,8 @@ enum class LengthKind : uint8_t {
 struct MeasuredClient {
   double duration_s = 0;     ///< the run ends then, whatever is in flight; 0 = when all are done
   int64_t num_requests = 0;  ///< 0 = as many as arrive in duration_s
-  /// > 0: so many requests are always in flight, and no rate is asked for.
+  /// > 0: so many requests are always in flight, and no rate is asked for. All come at once from
+  /// a server that is idle, then each when another one has ended.
   int64_t concurrency = 0;
   /// Requests that can be in flight: a client on the server's host runs out of ports. What would be
   /// more is never sent. 0 = no limit.

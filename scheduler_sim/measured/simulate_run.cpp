@@ -6,7 +6,9 @@
 #include <cmath>
 #include <optional>
 
+#include "reference/base/check.hpp"
 #include "scheduler_sim/measured/adapter_sets.hpp"
+#include "scheduler_sim/measured/closed_loop.hpp"
 #include "scheduler_sim/measured/metrics_polls.hpp"
 #include "scheduler_sim/metrics/quantiles.hpp"
 #include "scheduler_sim/simulator/simulated_engine.hpp"
@@ -61,14 +63,16 @@ Trace adapters_of(const MeasuredRun& run) {
   return trace;
 }
 
-// Poisson arrivals of all adapters together; whose request it is goes by the rates.
+// Poisson arrivals of all adapters together; whose request it is goes by the rates. In a closed
+// loop nobody asks at a rate, and all adapters are alike.
 class Arrivals {
  public:
   Arrivals(const MeasuredRun& run, uint64_t seed)
       : gaps_(seed, Purpose::arrivals), owners_(seed, Purpose::adapters) {
     for (const AdapterGroup& group : run.adapters) {
       for (int64_t i = 0; i < std::max<int64_t>(1, group.count); ++i) {
-        rates_.push_back((rates_.empty() ? 0 : rates_.back()) + group.rate_rps);
+        const double rate = run.client.concurrency > 0 ? 1 : group.rate_rps;
+        rates_.push_back((rates_.empty() ? 0 : rates_.back()) + rate);
       }
     }
     has_adapters_ = run.num_adapters() > 0;
@@ -77,6 +81,10 @@ class Arrivals {
   int64_t next_ns() {
     time_s_ += gaps_.exponential(index_++) / rates_.back();
     return int64_t(time_s_ * kNsPerS);
+  }
+  AdapterIndex next_adapter() {
+    ++index_;
+    return adapter();
   }
   AdapterIndex adapter() const {
     if (!has_adapters_) return kBaseModel;
@@ -123,17 +131,40 @@ class Lengths {
 
 double median(std::vector<double>& values) { return values.empty() ? 0 : quantile(values, 0.5); }
 
+// Those who hear the engine's decisions.
+struct Listeners final : DecisionSink {
+  AdapterSets sets;
+  ClosedLoop loop;
+  int64_t last_end_ns = 0;
+
+  explicit Listeners(ClosedLoop closed) : loop(std::move(closed)) {}
+  void on_decision(const Decision& decision) override {
+    sets.on_decision(decision);
+    loop.on_decision(decision);
+    if (decision.is<decision::Finish>()) last_end_ns = decision.time_ns;
+  }
+};
+
+ClosedLoop closed_loop_of(const MeasuredRun& run, const ServerTerms& server) {
+  const MeasuredClient& client = run.client;
+  LORATORY_ASSERT(client.num_requests > 0 || client.duration_s > 0, "a run ends");
+  constexpr double kLeastMs = 0.1;  // even where nobody said what lies between client and engine
+  return {client.concurrency, client.num_requests > 0 ? client.num_requests : kNever,
+          int64_t(std::max(kLeastMs, server.frontend_ms) * kNsPerMs)};
+}
+
 struct Run {
   const MeasuredRun& description;
   const ServerTerms& server;
   SimulatedEngine& engine;
-  const AdapterSets& sets;
+  Listeners& listeners;
   MetricsPolls polls;
   int64_t end_ns;
   std::vector<int64_t> sent_ns{};  // by request
   int64_t num_dropped = 0;
 
   void advance_polls(int64_t until_ns) {
+    const AdapterSets& sets = listeners.sets;
     const double ns = server.metrics_ms * kNsPerMs +
                       server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen()) +
                       server.metrics_us_per_name * kNsPerUs * double(sets.num_names());
@@ -159,7 +190,32 @@ struct Run {
     request.adapter = adapter;
     sent_ns.push_back(time_ns);
     engine.metrics().add_request(request);
+    const int64_t num_live = engine.scheduler().num_live();
     engine.arrive(id, request);
+    const bool is_rejected = engine.scheduler().num_live() == num_live;
+    if (is_rejected) listeners.loop.on_end(arrival_ns);
+  }
+
+  // At the adapters' rates, or each when another one has ended.
+  void send_all(Arrivals& arrivals, const Lengths& lengths) {
+    if (description.client.concurrency > 0) {
+      while (const std::optional<int64_t> time_ns = listeners.loop.next_ns(engine, end_ns)) {
+        send(*time_ns, arrivals.next_adapter(), lengths);
+      }
+      return;
+    }
+    const int64_t most = description.client.num_requests;
+    for (int64_t time_ns = arrivals.next_ns(); time_ns < end_ns; time_ns = arrivals.next_ns()) {
+      if (most > 0 && std::ssize(sent_ns) + num_dropped == most) return;
+      send(time_ns, arrivals.adapter(), lengths);
+    }
+  }
+
+  // Until the run's end, or until all requests are done.
+  void finish() {
+    engine.advance_to({end_ns, Moment::Phase::arrivals});
+    if (end_ns == kNever) end_ns = listeners.last_end_ns;
+    advance_polls(end_ns);
   }
 };
 
@@ -214,19 +270,20 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   const SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
   const auto step_time = engine.make_step_time(run.max_loras);
   SamplingModel model(*step_time, sample_steps);
-  const auto end_ns = int64_t(run.client.duration_s * kNsPerS);
-  AdapterSets sets;
-  SimulatedEngine simulated(trace, config, model, MetricsCollector(end_ns), &sets);
-  Run going{
-      run,   server, simulated, sets, MetricsPolls(int64_t(run.client.poll_interval_s * kNsPerS)),
-      end_ns};
+  const double duration_s = run.client.duration_s;
+  const int64_t end_ns = duration_s > 0 ? int64_t(duration_s * kNsPerS) : kNever;
+  Listeners listeners(closed_loop_of(run, server));
+  SimulatedEngine simulated(trace, config, model, MetricsCollector(end_ns), &listeners);
+  Run going{run,
+            server,
+            simulated,
+            listeners,
+            MetricsPolls(int64_t(run.client.poll_interval_s * kNsPerS)),
+            end_ns};
   Arrivals arrivals(run, seed);
   const Lengths lengths(run, server, seed);
-  for (int64_t time_ns = arrivals.next_ns(); time_ns < end_ns; time_ns = arrivals.next_ns()) {
-    going.send(time_ns, arrivals.adapter(), lengths);
-  }
-  simulated.advance_to({end_ns, Moment::Phase::arrivals});
-  going.advance_polls(end_ns);
+  going.send_all(arrivals, lengths);
+  going.finish();
 
   ConfigResult result;
   simulated.metrics().fill(result, {}, engine.scheduler.block_size, /*keep_details=*/true);
