@@ -85,6 +85,18 @@ EnginePreset vllm_now(const GpuSpec& gpu) {
   return e;
 }
 
+// vLLM 0.9 to 0.13: today's, but for what is set here.
+EnginePreset vllm_012(const GpuSpec& gpu) {
+  EnginePreset e = vllm_now(gpu);
+  e.name = "vllm-0.12";
+  e.version = "vLLM 0.12.0";
+  e.gpu_memory_utilization = 0.9;     // config/cache.py
+  e.overheads.host_overlaps = false;  // config/scheduler.py: async_scheduling is on from 0.14
+  const bool large = gib_of(gpu) >= 70 && !gpu.name.starts_with("A100");
+  e.max_num_batched_tokens = large ? 8192 : 2048;  // engine/arg_utils.py, get_batch_defaults
+  return e;
+}
+
 // srt/arg_groups/memory_hook.py, handle_gpu_memory_settings, in MiB and without post-capture
 // sizing, which measures what it cannot know before.
 EnginePreset sglang(const GpuSpec& gpu, int tp) {
@@ -131,10 +143,13 @@ EnginePreset sglang(const GpuSpec& gpu, int tp) {
 
 }  // namespace
 
-std::vector<std::string> engine_preset_names() { return {"ideal", "vllm-0.8", "vllm", "sglang"}; }
+std::vector<std::string> engine_preset_names() {
+  return {"ideal", "vllm-0.8", "vllm-0.12", "vllm", "sglang"};
+}
 
 EnginePreset engine_preset(std::string_view name, const GpuSpec& gpu, int tp) {
   if (name == "vllm-0.8") return vllm_08(gpu);
+  if (name == "vllm-0.12") return vllm_012(gpu);
   if (name == "vllm") return vllm_now(gpu);
   if (name == "sglang") return sglang(gpu, tp);
   if (name == "ideal") {

@@ -36,7 +36,7 @@ class OperatorModel final : public StepTimeModel {
   void add_allreduce(const ModelSpec& model, const OperatorTimes& times);
   double attention_ns(const BatchShape& shape) const;
   double prefill_ns(const BatchShape& shape, double rows, double window) const;
-  double allreduce_ns(const BatchShape& shape, int64_t tokens, bool graph) const;
+  double allreduce_ns(const BatchShape& shape, int64_t tokens) const;
   double overhead_ns(const BatchShape& shape, double gpu_ns, bool graph) const;
 
   // Layers whose attention is alike.
@@ -57,7 +57,7 @@ class OperatorModel final : public StepTimeModel {
   std::vector<AttentionLayers> attention_;
   std::optional<Surface> decode_;
   std::optional<PrefillTimes> prefill_;
-  std::optional<Curve> allreduce_graph_, allreduce_eager_;
+  std::optional<Curve> allreduce_;
   double token_bytes_ = 0;  // of the residual stream
   double small_kernels_ = 0;
   double kernels_ = 0;

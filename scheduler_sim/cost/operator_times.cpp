@@ -333,8 +333,8 @@ std::optional<Curve> OperatorTimes::experts(const ExpertShape& shape, int tp) co
   return Curve(grid->axis, std::move(ns));
 }
 
-std::optional<Curve> OperatorTimes::allreduce(int gpus, bool graph) const {
-  const OperatorGrid* grid = table_.find(graph ? "allreduce_graph" : "allreduce_eager");
+std::optional<Curve> OperatorTimes::allreduce(int gpus) const {
+  const OperatorGrid* grid = table_.find("allreduce_graph");
   const std::span<const float> times =
       grid == nullptr ? std::span<const float>{} : grid->find(std::array{int64_t{gpus}});
   if (times.empty()) return std::nullopt;

@@ -72,7 +72,7 @@ class OperatorTimes {
 
   /// The sum of `gpus` tensors, by bytes, within a CUDA graph or not. Nothing for numbers of GPUs
   /// that were not measured.
-  std::optional<Curve> allreduce(int gpus, bool graph) const;
+  std::optional<Curve> allreduce(int gpus) const;
 
  private:
   struct Work;
