@@ -19,18 +19,19 @@ constexpr double kProbeSeconds = 600, kProbeFactor = 1.25;
 constexpr uint64_t kProbe = UINT64_MAX;
 
 double expected_requests(const MeasuredRun& run) {
+  if (run.client.num_requests > 0) return double(run.client.num_requests);
   return run.offered_rps() * run.client.duration_s;
 }
 
 std::string reason_to_skip(const MeasuredRun& run) {
-  if (!run.has_traffic()) return "";
-  if (run.client.concurrency > 0) return "a closed loop of requests is not simulated yet";
-  if (run.client.duration_s == 0) return "a run without a duration is not simulated yet";
-  return "";
+  const bool ends = run.client.num_requests > 0 || run.client.duration_s > 0;
+  return run.has_traffic() && !ends ? "neither its duration nor its requests are known" : "";
 }
 
+// A closed loop of equal requests knows no luck.
 int num_seeds_of(const MeasuredRun& run) {
   if (!run.has_traffic()) return 0;
+  if (run.client.concurrency > 0 && run.lengths == LengthKind::constant) return 1;
   const double seeds = std::ceil(kEnoughRequests / std::max(1.0, expected_requests(run)));
   return int(std::clamp(seeds, 1.0, double(kMostSeeds)));
 }
@@ -38,7 +39,7 @@ int num_seeds_of(const MeasuredRun& run) {
 // Whether the run tells by itself that it is far from its capacity: a tenth of what came was not
 // done, or the client gave up, or no request waited.
 bool may_be_critical(const MeasuredRun& run) {
-  if (!(run.measured.mean_ttft_ms > kSlowTtftMs) || !run.has_traffic()) return false;
+  if (!(run.measured.mean_ttft_ms > kSlowTtftMs) || run.offered_rps() == 0) return false;
   return !(run.measured.completed < 0.9 * expected_requests(run));
 }
 

@@ -321,9 +321,34 @@ MeasuredFormat start_format() {
 
 // --- servers without adapters, of aiconfigurator's silicon_sample.csv ----------------------------
 
+// vLLM 0.14 is the first that schedules asynchronously unless it is told otherwise.
+std::string vllm_preset(std::string_view version) {
+  const std::string_view rest = version.starts_with("0.") ? version.substr(2) : "";
+  int64_t minor = 0;
+  if (parse_integer(rest.substr(0, rest.find('.')), minor) != Parse::good) return "vllm";
+  return minor <= 8 ? "vllm-0.8" : minor < 14 ? "vllm-0.12" : "vllm";
+}
+
+// What the publisher's own tools start and send (aiconfigurator at 07a3779, January 2026):
+// generator/rule_plugin/{vllm,sglang}.rule and eval/benchmarks/genai_perf_runner.py. Ten requests
+// for each in flight come after a warm-up that has ended.
+void set_base_run(MeasuredRun& run) {
+  constexpr int64_t kRequestsEach = 10, kRoomTokens = 1500;
+  const int64_t concurrency = run.client.concurrency;
+  run.client.num_requests = kRequestsEach * concurrency;
+  run.max_num_batched_tokens = int64_t(run.mean_prompt_tokens) + kRoomTokens;
+  run.max_model_len = int64_t(run.mean_prompt_tokens + run.mean_output_tokens) + kRoomTokens;
+  run.prefix_cache = false;
+  if (!run.engine.starts_with("vllm")) return;
+  run.max_num_seqs = concurrency;
+  run.max_num_batched_tokens += concurrency;
+}
+
 void finish_base(Draft& d) {
   MeasuredRun& run = d.run;
   if (run.client.concurrency == 0) run.client.concurrency = d.batch_size;
+  if (run.engine == "vllm") run.engine = vllm_preset(d.set);
+  set_base_run(run);
   run.group = fmt::format("{} {} {}", run.model, run.engine, run.gpu);
   if (run.dtype != "auto") run.group += " " + run.dtype;
   const std::vector<std::string> presets = engine_preset_names();
@@ -346,6 +371,7 @@ MeasuredFormat base_format() {
           .columns = {model_column(),
                       run_text("gpu", &MeasuredRun::gpu),
                       run_text("engine", &MeasuredRun::engine),
+                      {"engine_version", [](const Cell& c, Draft& d) { d.set = c.text; }},
                       run_text("precision", &MeasuredRun::dtype),
                       {"prompt_tokens", length(&MeasuredRun::mean_prompt_tokens)},
                       {"output_tokens", length(&MeasuredRun::mean_output_tokens)},

@@ -208,7 +208,7 @@ TEST(MeasuredTable, RowsOfServersWithoutAdapters) {
   ASSERT_EQ(table.runs.size(), 2u);
   const MeasuredRun& run = table.runs[0];
   EXPECT_EQ(run.model, "Qwen3-32B");
-  EXPECT_EQ(run.engine, "vllm");
+  EXPECT_EQ(run.engine, "vllm-0.12");
   EXPECT_EQ(run.gpu, "h100_sxm");
   EXPECT_EQ(run.dtype, "fp8");
   EXPECT_EQ(run.tp, 2);
@@ -216,14 +216,37 @@ TEST(MeasuredTable, RowsOfServersWithoutAdapters) {
   EXPECT_DOUBLE_EQ(run.mean_prompt_tokens, 1024);
   EXPECT_DOUBLE_EQ(run.mean_output_tokens, 128);
   EXPECT_EQ(run.client.concurrency, 64);
-  EXPECT_EQ(run.group, "Qwen3-32B vllm h100_sxm fp8");
+  EXPECT_EQ(run.client.num_requests, 640);
+  EXPECT_EQ(run.max_num_seqs, 64);
+  EXPECT_EQ(run.max_num_batched_tokens, 64 + 1024 + 1500);
+  EXPECT_EQ(run.max_model_len, 1024 + 128 + 1500);
+  EXPECT_FALSE(run.prefix_cache);
+  EXPECT_EQ(run.group, "Qwen3-32B vllm-0.12 h100_sxm fp8");
   EXPECT_DOUBLE_EQ(run.measured.mean_ttft_ms, 4358.3);
   EXPECT_DOUBLE_EQ(run.measured.mean_tpot_ms, 48.4);
   EXPECT_EQ(table.runs[1].client.concurrency, 32);  // the batch that arrives at once
   EXPECT_EQ(table.runs[1].dtype, "auto");
+  EXPECT_EQ(table.runs[1].max_num_batched_tokens, 1024 + 1500);
   ASSERT_EQ(table.skipped.size(), 2u);
   EXPECT_EQ(table.skipped[0].reason, "no preset of engine 'trtllm'");
   EXPECT_EQ(table.skipped[1].reason, "its concurrency is not known");
+}
+
+TEST(MeasuredTable, AVersionHasThePresetOfItsTime) {
+  const auto engine_of = [](const std::string& version) {
+    return read(
+               "model,gpu,engine,engine_version,prompt_tokens,output_tokens,concurrency,tp\n"
+               "Qwen3-32B,h100_sxm,vllm," +
+               version + ",1024,128,64,2\n")
+        .runs.at(0)
+        .engine;
+  };
+  EXPECT_EQ(engine_of("0.8.5"), "vllm-0.8");
+  EXPECT_EQ(engine_of("0.9.0"), "vllm-0.12");
+  EXPECT_EQ(engine_of("0.13.0rc1"), "vllm-0.12");
+  EXPECT_EQ(engine_of("0.14"), "vllm");
+  EXPECT_EQ(engine_of("1.0.2"), "vllm");
+  EXPECT_EQ(engine_of("main"), "vllm");
 }
 
 TEST(MeasuredTable, StartsAlone) {
