@@ -7,6 +7,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache            # g++ 12 with OpenMP and sanitizers
   libeigen3-dev libfmt-dev                            # arithmetic, text
+  libnlopt-cxx-dev                                    # fits of measured servers
   libcli11-dev libtomlplusplus-dev                    # flags, and files of them
   libsimdjson-dev nlohmann-json3-dev                  # JSON: reading fast, writing
   libpcre2-dev                                        # patterns of adapters

@@ -15,6 +15,7 @@ class MetricsPolls {
 
   /// All polls that begin before `until_ns` take `duration_ns` each.
   void advance_to(int64_t until_ns, int64_t duration_ns);
+  size_t num_polls() const { return polls_.size(); }
 
   /// When what happens at `time_ns` is seen on the other side. For times before the last advance.
   int64_t seen_ns(int64_t time_ns) const;

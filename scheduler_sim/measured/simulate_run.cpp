@@ -27,10 +27,14 @@ class SamplingModel final : public StepTimeModel {
 
   int64_t step_ns(const BatchShape& shape) const override {
     const int64_t ns = model_.step_ns(shape);
+    tokens_ += double(shape.num_sampled);
+    token_ns_ += double(shape.num_sampled) * double(ns);
     if (samples_) sample(shape, ns);
     return ns;
   }
   bool asks_waiting_seen() const override { return samples_ || model_.asks_waiting_seen(); }
+  // Of the steps that tokens came from.
+  double mean_step_ns() const { return tokens_ > 0 ? token_ns_ / tokens_ : 0; }
   std::vector<SampledStep> take() { return std::move(steps_); }
 
  private:
@@ -49,6 +53,7 @@ class SamplingModel final : public StepTimeModel {
 
   const StepTimeModel& model_;
   bool samples_;
+  mutable double tokens_ = 0, token_ns_ = 0;
   mutable std::vector<SampledStep> steps_;
   mutable int64_t rows_ = 0, next_ = 0, stride_ = 16;
 };
@@ -82,7 +87,10 @@ class Arrivals {
     time_s_ += gaps_.exponential(index_++) / rates_.back();
     return int64_t(time_s_ * kNsPerS);
   }
-  void skip_gap() { ++index_; }
+  AdapterIndex next_adapter() {
+    ++index_;
+    return adapter();
+  }
   AdapterIndex adapter() const {
     if (!has_adapters_) return kBaseModel;
     const double at = owners_.unit(index_) * rates_.back();
@@ -159,16 +167,21 @@ struct Run {
   int64_t end_ns;
   std::vector<int64_t> sent_ns{};  // by request
   int64_t num_dropped = 0;
+  double sets_at_polls = 0, names_at_polls = 0;
 
   void advance_polls(int64_t until_ns) {
     const AdapterSets& sets = listeners.sets;
+    const size_t before = polls.num_polls();
     const double ns = server.metrics_ms * kNsPerMs +
                       server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen()) +
                       server.metrics_us_per_name * kNsPerUs * double(sets.num_names());
     polls.advance_to(until_ns, int64_t(ns));
+    const auto new_polls = double(polls.num_polls() - before);
+    sets_at_polls += new_polls * double(sets.num_seen());
+    names_at_polls += new_polls * double(sets.num_names());
   }
 
-  void send(int64_t time_ns, const Arrivals& arrivals, const Lengths& lengths) {
+  void send(int64_t time_ns, AdapterIndex adapter, const Lengths& lengths) {
     advance_polls(time_ns);
     const int64_t arrival_ns = polls.seen_ns(time_ns);
     if (arrival_ns >= end_ns) return;
@@ -184,7 +197,7 @@ struct Run {
     request.arrival_ns = arrival_ns;
     request.prompt_tokens = length.prompt_tokens;
     request.output_tokens = length.output_tokens;
-    request.adapter = arrivals.adapter();
+    request.adapter = adapter;
     sent_ns.push_back(time_ns);
     engine.metrics().add_request(request);
     const int64_t num_live = engine.scheduler().num_live();
@@ -197,15 +210,14 @@ struct Run {
   void send_all(Arrivals& arrivals, const Lengths& lengths) {
     if (description.client.concurrency > 0) {
       while (const std::optional<int64_t> time_ns = listeners.loop.next_ns(engine, end_ns)) {
-        arrivals.skip_gap();
-        send(*time_ns, arrivals, lengths);
+        send(*time_ns, arrivals.next_adapter(), lengths);
       }
       return;
     }
     const int64_t most = description.client.num_requests;
     for (int64_t time_ns = arrivals.next_ns(); time_ns < end_ns; time_ns = arrivals.next_ns()) {
       if (most > 0 && std::ssize(sent_ns) + num_dropped == most) return;
-      send(time_ns, arrivals, lengths);
+      send(time_ns, arrivals.adapter(), lengths);
     }
   }
 
@@ -253,6 +265,16 @@ RunMeasures measure(const Run& run, const std::vector<RequestRecord>& records) {
   return m;
 }
 
+double mean_gap_ns(const std::vector<RequestRecord>& records) {
+  double ns = 0, gaps = 0;
+  for (const RequestRecord& r : records) {
+    if (r.outcome != RequestOutcome::completed || r.output_tokens < 2) continue;
+    ns += double(r.finish_ns - r.first_token_ns);
+    gaps += double(r.output_tokens) - 1;
+  }
+  return gaps > 0 ? ns / gaps : 0;
+}
+
 }  // namespace
 
 SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
@@ -283,12 +305,19 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   going.send_all(arrivals, lengths);
   going.finish();
 
+  ConfigResult result;
+  simulated.metrics().fill(result, {}, engine.scheduler.block_size, /*keep_details=*/true);
   const double kv_tokens = out.measures.kv_tokens;
-  out.measures = measure(going, simulated.metrics().requests());
+  out.measures = measure(going, result.requests);
   out.measures.kv_tokens = kv_tokens;
   out.num_sent = int64_t(going.sent_ns.size());
   out.num_dropped = going.num_dropped;
-  out.num_preemptions = simulated.metrics().num_preemptions();
+  out.num_preemptions = result.num_preemptions;
+  out.mean_gap_ns = mean_gap_ns(result.requests);
+  out.copy_gap_ns = std::max(0.0, out.mean_gap_ns - model.mean_step_ns());
+  const auto num_polls = double(std::max<size_t>(1, going.polls.num_polls()));
+  out.mean_adapter_sets = going.sets_at_polls / num_polls;
+  out.mean_adapter_names = going.names_at_polls / num_polls;
   out.steps = model.take();
   return out;
 }

@@ -21,9 +21,13 @@ struct SimulatedRun {
   RunMeasures measures;
   int64_t num_sent = 0, num_dropped = 0;  ///< requests that found no free port
   int64_t num_preemptions = 0;
+  /// Mean gap between two tokens of a request as the engine sees it, and how much of it is no step:
+  /// copies of adapters.
+  double mean_gap_ns = 0, copy_gap_ns = 0;
+  /// AdapterSets::num_seen and num_names at a poll of /metrics, the mean of all polls.
+  double mean_adapter_sets = 0, mean_adapter_names = 0;
   /// About a thousand, if asked for; the mean over them is the mean over the gaps between tokens.
   std::vector<SampledStep> steps;
-  double copies_per_step_ns = 0;  ///< the time that the gaps have beside those of the steps
 };
 
 /// Runs the server from its description alone: the adapters' Poisson arrivals (or requests that
