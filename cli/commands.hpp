@@ -13,6 +13,7 @@ void add_size(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_validate(CLI::App& app);
+void add_calibrate(CLI::App& app);
 
 void add_trace_info(CLI::App& trace);
 void add_trace_convert(CLI::App& trace);
