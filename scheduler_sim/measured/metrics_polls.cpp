@@ -13,7 +13,9 @@ void MetricsPolls::advance_to(int64_t until_ns, int64_t duration_ns) {
   }
 }
 
+// Those of a request that is being sent have all begun.
 size_t MetricsPolls::num_begun_before(int64_t time_ns) const {
+  if (polls_.empty() || polls_.back().begin_ns <= time_ns) return polls_.size();
   return size_t(std::ranges::upper_bound(polls_, time_ns, {}, &Poll::begin_ns) - polls_.begin());
 }
 

@@ -36,11 +36,13 @@ int num_seeds_of(const MeasuredRun& run) {
   return int(std::clamp(seeds, 1.0, double(kMostSeeds)));
 }
 
-// Whether the run tells by itself that it is far from its capacity: a tenth of what came was not
-// done, or the client gave up, or no request waited.
+// No request waited, or so much of what came was not done that it is surely above its capacity,
+// four standard deviations of the arrivals aside.
 bool may_be_critical(const MeasuredRun& run) {
-  if (!(run.measured.mean_ttft_ms > kSlowTtftMs) || run.offered_rps() == 0) return false;
-  return !(run.measured.completed < 0.9 * expected_requests(run));
+  const bool has_queue = run.measured.mean_ttft_ms > kSlowTtftMs;
+  if (!has_queue || run.client.concurrency > 0 || run.client.duration_s == 0) return false;
+  const double expected = expected_requests(run);
+  return !(run.measured.completed < expected / kMostCritical - 4 * std::sqrt(expected));
 }
 
 // The same server for a while with more than it may be able to do.

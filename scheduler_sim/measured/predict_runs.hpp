@@ -26,6 +26,9 @@ struct PredictedRun {
 
 /// A first token later than this waited for more than the steps that compute it.
 inline constexpr double kSlowTtftMs = 200;
+/// A server whose utilisation is between these is critical: a percent of capacity is a multiple of
+/// the queue.
+inline constexpr double kLeastCritical = 0.97, kMostCritical = 1.03;
 
 struct PredictOptions {
   uint64_t seed = 1;

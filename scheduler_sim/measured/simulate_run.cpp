@@ -87,10 +87,7 @@ class Arrivals {
     time_s_ += gaps_.exponential(index_++) / rates_.back();
     return int64_t(time_s_ * kNsPerS);
   }
-  AdapterIndex next_adapter() {
-    ++index_;
-    return adapter();
-  }
+  void skip_gap() { ++index_; }
   AdapterIndex adapter() const {
     if (!has_adapters_) return kBaseModel;
     const double at = owners_.unit(index_) * rates_.back();
@@ -181,7 +178,7 @@ struct Run {
     names_at_polls += new_polls * double(sets.num_names());
   }
 
-  void send(int64_t time_ns, AdapterIndex adapter, const Lengths& lengths) {
+  void send(int64_t time_ns, const Arrivals& arrivals, const Lengths& lengths) {
     advance_polls(time_ns);
     const int64_t arrival_ns = polls.seen_ns(time_ns);
     if (arrival_ns >= end_ns) return;
@@ -197,7 +194,7 @@ struct Run {
     request.arrival_ns = arrival_ns;
     request.prompt_tokens = length.prompt_tokens;
     request.output_tokens = length.output_tokens;
-    request.adapter = adapter;
+    request.adapter = arrivals.adapter();
     sent_ns.push_back(time_ns);
     engine.metrics().add_request(request);
     const int64_t num_live = engine.scheduler().num_live();
@@ -210,14 +207,15 @@ struct Run {
   void send_all(Arrivals& arrivals, const Lengths& lengths) {
     if (description.client.concurrency > 0) {
       while (const std::optional<int64_t> time_ns = listeners.loop.next_ns(engine, end_ns)) {
-        send(*time_ns, arrivals.next_adapter(), lengths);
+        arrivals.skip_gap();
+        send(*time_ns, arrivals, lengths);
       }
       return;
     }
     const int64_t most = description.client.num_requests;
     for (int64_t time_ns = arrivals.next_ns(); time_ns < end_ns; time_ns = arrivals.next_ns()) {
       if (most > 0 && std::ssize(sent_ns) + num_dropped == most) return;
-      send(time_ns, arrivals.adapter(), lengths);
+      send(time_ns, arrivals, lengths);
     }
   }
 
@@ -305,15 +303,13 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   going.send_all(arrivals, lengths);
   going.finish();
 
-  ConfigResult result;
-  simulated.metrics().fill(result, {}, engine.scheduler.block_size, /*keep_details=*/true);
   const double kv_tokens = out.measures.kv_tokens;
-  out.measures = measure(going, result.requests);
+  out.measures = measure(going, simulated.metrics().requests());
   out.measures.kv_tokens = kv_tokens;
   out.num_sent = int64_t(going.sent_ns.size());
   out.num_dropped = going.num_dropped;
-  out.num_preemptions = result.num_preemptions;
-  out.mean_gap_ns = mean_gap_ns(result.requests);
+  out.num_preemptions = simulated.metrics().num_preemptions();
+  out.mean_gap_ns = mean_gap_ns(simulated.metrics().requests());
   out.copy_gap_ns = std::max(0.0, out.mean_gap_ns - model.mean_step_ns());
   const auto num_polls = double(std::max<size_t>(1, going.polls.num_polls()));
   out.mean_adapter_sets = going.sets_at_polls / num_polls;

@@ -9,8 +9,6 @@
 namespace loratory::sim {
 namespace {
 
-constexpr double kLeastCritical = 0.97, kMostCritical = 1.03;
-
 bool is_slow(const MeasuredRun& run) { return run.measured.mean_ttft_ms > kSlowTtftMs; }
 
 bool is_critical(const MeasuredRun& run, const PredictedRun& predicted) {

@@ -66,6 +66,8 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   /// Samples of the timeline are at least so far apart.
   int64_t sample_every_ns() const { return sample_every_ns_; }
 
+  const std::vector<RequestRecord>& requests() const { return records_; }
+  int64_t num_preemptions() const { return num_preemptions_; }
   /// Fills the metrics of `result` from what was collected. `keep_details` also fills the CDFs,
   /// the timeline, the slot spans and the request records.
   void fill(ConfigResult& result, const Slo& slo, uint32_t block_size, bool keep_details);

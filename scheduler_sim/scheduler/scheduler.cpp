@@ -53,8 +53,7 @@ void Scheduler::note(int64_t now_ns, Uid uid, const decision::Any& what) {
 }
 
 RequestRef Scheduler::find_request(uint64_t id) const {
-  const auto it = by_id_.find(id);
-  return it == by_id_.end() ? kNoRequest : it->second;
+  return by_id_.find(id);
 }
 
 uint32_t Scheduler::blocks_for(uint64_t num_tokens) const {
@@ -77,7 +76,7 @@ SubmitStatus Scheduler::validate(const RequestSpec& spec) const {
   if ((max_kv + config_.block_size - 1) / config_.block_size > config_.num_blocks - 1) {
     return SubmitStatus::never_fits;
   }
-  if (by_id_.contains(spec.id)) return SubmitStatus::duplicate_id;
+  if (by_id_.find(spec.id) != kNoRequest) return SubmitStatus::duplicate_id;
   if (spec.adapter == kBaseUid) return SubmitStatus::ok;
   const AdapterRef adapter = residency_.find_uid(spec.adapter);
   const bool is_served = adapter != kBaseRef && !residency_.retiring(adapter);
@@ -132,7 +131,7 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
     }
     extend_keys(r);
   }
-  by_id_.emplace(r.id, ref);
+  by_id_.insert(r.id, ref);
   waiting_.insert(ref);
   note(now_ns, r, decision::Arrival{r.num_prompt, r.max_new_tokens});
   if (r.adapter != kBaseRef) {

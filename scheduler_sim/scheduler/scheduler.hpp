@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "scheduler_sim/prefix_cache/block_key.hpp"
@@ -13,6 +12,7 @@
 #include "scheduler_sim/residency/residency.hpp"
 #include "scheduler_sim/scheduler/activation.hpp"
 #include "scheduler_sim/scheduler/decision.hpp"
+#include "scheduler_sim/scheduler/id_map.hpp"
 #include "scheduler_sim/scheduler/request.hpp"
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
 #include "scheduler_sim/scheduler/starvation.hpp"
@@ -229,7 +229,7 @@ class Scheduler {
 
   std::vector<Request> requests_;
   std::vector<RequestRef> free_refs_;
-  std::unordered_map<uint64_t, RequestRef> by_id_;
+  IdMap by_id_;
   std::vector<RequestRef> running_;  // in admission order
   WaitingSet waiting_{requests_, config_};
   WalkOrder walk_order_{config_, residency_, waiting_};

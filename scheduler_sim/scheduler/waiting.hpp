@@ -2,13 +2,12 @@
 
 #include <array>
 #include <cstdint>
-#include <ext/pb_ds/assoc_container.hpp>
-#include <ext/pb_ds/tree_policy.hpp>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "scheduler_sim/scheduler/place_counter.hpp"
 #include "scheduler_sim/scheduler/request.hpp"
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
 
@@ -41,8 +40,8 @@ class WaitingSet {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  /// How many are before this place, with count_waiting_seen. O(log size).
-  size_t num_before(const WaitKey& place) const { return in_order_.order_of_key(place); }
+  /// How many are before this place, with count_waiting_seen.
+  size_t num_before(const WaitKey& place) const { return in_order_.num_before(place); }
   /// kNoRequest if none of the adapter waits.
   RequestRef head(AdapterRef adapter) const;
   /// The first request of the adapter behind this place, kNoRequest if there is none.
@@ -83,10 +82,7 @@ class WaitingSet {
   std::vector<Queue> queues_;  // by AdapterRef + 1
   std::array<InOrder, 2> heads_;
   InOrder young_;
-  /// Counts what is before a place; empty unless count_waiting_seen.
-  __gnu_pbds::tree<WaitKey, __gnu_pbds::null_type, std::less<>, __gnu_pbds::rb_tree_tag,
-                   __gnu_pbds::tree_order_statistics_node_update>
-      in_order_;
+  PlaceCounter in_order_;  // of all that wait; empty unless count_waiting_seen
   std::set<std::pair<ReservationKey, AdapterRef>> reserving_;
   RequestRef rejected_head_ = kNoRequest, rejected_tail_ = kNoRequest;
   size_t size_ = 0;

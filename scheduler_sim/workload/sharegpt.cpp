@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <vector>
 
 namespace loratory::sim {
 namespace {
@@ -25,6 +26,7 @@ constexpr std::array<Quantile, 21> kModel{
 constexpr double kBeginsWithPerson = 0.472;
 constexpr double kLeastTokens = 4, kMostPrompt = 1024, kMostOutput = 1024, kMostTokens = 2048;
 constexpr uint64_t kSampleSize = 20'000;  // to find the scales
+constexpr uint64_t kMostAttempts = 64;
 
 double tokens_at(const std::array<Quantile, 21>& law, double share) {
   const auto above = std::ranges::upper_bound(law, share, {}, &Quantile::share);
@@ -43,10 +45,15 @@ bool is_taken(double prompt, double output) {
 ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_tokens) {
   // The limits hold for what is scaled, so the scales are a fixed point.
   const RandomStream stream(0, Purpose::prompt_tokens);
+  static const std::vector<Turns> kSample = [&] {
+    std::vector<Turns> sample;
+    for (uint64_t i = 0; i < kSampleSize; ++i) sample.push_back(draw_turns(stream, i, 0));
+    return sample;
+  }();
   for (int round = 0; round < 6; ++round) {
     double prompts = 0, outputs = 0;
     for (uint64_t i = 0; i < kSampleSize; ++i) {
-      const RequestLength length = draw(stream, i);
+      const RequestLength length = scaled(kSample[i], stream, i);
       prompts += length.prompt_tokens;
       outputs += length.output_tokens;
     }
@@ -56,21 +63,27 @@ ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_t
 }
 
 RequestLength ShareGptLengths::draw(const RandomStream& stream, uint64_t index) const {
-  for (uint64_t attempt = 0; attempt < 64; ++attempt) {
-    const RequestLength length = draw_scaled(stream, index, attempt);
+  return scaled(draw_turns(stream, index, 0), stream, index);
+}
+
+RequestLength ShareGptLengths::scaled(Turns first, const RandomStream& stream,
+                                      uint64_t index) const {
+  Turns turns = first;
+  for (uint64_t attempt = 1; attempt <= kMostAttempts; ++attempt) {
+    const RequestLength length{uint32_t(turns.prompt * prompt_scale_ + 0.5),
+                               uint32_t(turns.output * output_scale_ + 0.5)};
     if (is_taken(length.prompt_tokens, length.output_tokens)) return length;
+    turns = draw_turns(stream, index, attempt);
   }
   return {uint32_t(kLeastTokens), uint32_t(kLeastTokens)};
 }
 
-RequestLength ShareGptLengths::draw_scaled(const RandomStream& stream, uint64_t index,
-                                           uint64_t attempt) const {
+ShareGptLengths::Turns ShareGptLengths::draw_turns(const RandomStream& stream, uint64_t index,
+                                                   uint64_t attempt) {
   const bool begins_with_person = stream.unit(index, 3 * attempt) < kBeginsWithPerson;
   const double person = tokens_at(kPerson, stream.unit(index, 3 * attempt + 1));
   const double model = tokens_at(kModel, stream.unit(index, 3 * attempt + 2));
-  const double prompt = begins_with_person ? person : model;
-  const double output = begins_with_person ? model : person;
-  return {uint32_t(prompt * prompt_scale_ + 0.5), uint32_t(output * output_scale_ + 0.5)};
+  return begins_with_person ? Turns{person, model} : Turns{model, person};
 }
 
 }  // namespace loratory::sim

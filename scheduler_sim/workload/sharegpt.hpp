@@ -30,7 +30,12 @@ class ShareGptLengths {
   RequestLength draw(const RandomStream& stream, uint64_t index) const;
 
  private:
-  RequestLength draw_scaled(const RandomStream& stream, uint64_t index, uint64_t attempt) const;
+  struct Turns {
+    double prompt, output;
+  };
+  static Turns draw_turns(const RandomStream& stream, uint64_t index, uint64_t attempt);
+  /// `first` is attempt 0.
+  RequestLength scaled(Turns first, const RandomStream& stream, uint64_t index) const;
 
   double prompt_scale_ = 1, output_scale_ = 1;
 };

@@ -41,6 +41,7 @@ margin-bottom:18px}
 border:1px solid var(--rule);
 border-radius:10px;overflow:hidden;align-self:start}
 .tiles div{background:var(--bg);padding:13px 16px}
+.tiles div:last-child:nth-child(odd){grid-column:1/-1}
 .tiles dt{color:var(--muted);font-size:.82rem}
 .tiles dd{font-size:1.42rem;line-height:1.3;font-weight:600;letter-spacing:-.01em}
 .tiles small{display:block;font-size:.8rem;font-weight:400;letter-spacing:0;color:var(--muted)}

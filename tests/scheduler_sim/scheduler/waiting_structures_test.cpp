@@ -1,0 +1,66 @@
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <unordered_map>
+
+#include "scheduler_sim/scheduler/id_map.hpp"
+#include "scheduler_sim/scheduler/place_counter.hpp"
+
+namespace loratory::sim {
+namespace {
+
+WaitKey place_of(uint64_t arrival_seq, int32_t priority = 0) {
+  return {priority, 1, false, arrival_seq};
+}
+
+TEST(PlaceCounter, CountsAcrossChunks) {
+  PlaceCounter counter;
+  EXPECT_EQ(counter.num_before(place_of(5)), 0u);
+  for (uint64_t i = 0; i < 1000; ++i) counter.insert(place_of(i));
+  for (const uint64_t i : {0, 1, 127, 128, 129, 500, 999, 1000}) {
+    EXPECT_EQ(counter.num_before(place_of(i)), i);
+  }
+  for (uint64_t i = 0; i < 1000; i += 2) counter.erase(place_of(i));
+  EXPECT_EQ(counter.size(), 500u);
+  EXPECT_EQ(counter.num_before(place_of(501)), 250u);
+  EXPECT_EQ(counter.num_before(WaitKey::before_all()), 0u);
+}
+
+// Places of three priorities come and go in any order; a std::set is the judge.
+TEST(PlaceCounter, AgreesWithASet) {
+  std::mt19937 random(1);
+  PlaceCounter counter;
+  std::set<WaitKey> judge;
+  for (int step = 0; step < 20'000; ++step) {
+    const WaitKey place = place_of(random() % 4000, int32_t(random() % 3));
+    const bool grows = step < 8'000 || step % 3 == 0;
+    if (grows && judge.insert(place).second) counter.insert(place);
+    if (!grows && judge.erase(place) > 0) counter.erase(place);
+    ASSERT_EQ(counter.size(), judge.size());
+    if (step % 50 != 0) continue;
+    const auto before = std::distance(judge.begin(), judge.lower_bound(place));
+    ASSERT_EQ(counter.num_before(place), size_t(before));
+  }
+}
+
+TEST(IdMap, AgreesWithAnUnorderedMap) {
+  std::mt19937_64 random(1);
+  IdMap ids;
+  std::unordered_map<uint64_t, RequestRef> judge;
+  for (int step = 0; step < 50'000; ++step) {
+    const uint64_t id = step % 2 == 0 ? random() % 3000 : (random() % 300) << 32;
+    if (random() % 2 == 0 && judge.emplace(id, RequestRef(step)).second) {
+      ids.insert(id, RequestRef(step));
+    } else if (judge.erase(id) > 0) {
+      ids.erase(id);
+    }
+    ASSERT_EQ(ids.size(), judge.size());
+    const uint64_t other = random() % 3000;
+    const auto found = judge.find(other);
+    ASSERT_EQ(ids.find(other), found == judge.end() ? kNoRequest : found->second);
+  }
+}
+
+}  // namespace
+}  // namespace loratory::sim
