@@ -57,7 +57,8 @@ class Text {
         "runs", "mean", "median", "bias", "worst", has_other() ? "other" : "", "worst, by line");
     for (size_t q = 0; q < kNumQuantities; ++q) {
       const ErrorSummary& e = group.ours[q];
-      if (e.num_rows > 0) row(text_of(Quantity(q)), e, group.other[q]);
+      if (e.num_rows == 0 || is_repeated(group, Quantity(q))) continue;
+      row(text_of(Quantity(q)), e, group.other[q]);
     }
     if (group.num_starts_known == 0) return;
     const auto right = group.num_starts_known - std::ssize(group.wrong_starts);
@@ -166,6 +167,10 @@ Regret regret_of(const Validation& errors, SweepChoice::Choice SweepChoice::*who
   }
   if (regret.num_sweeps > 0) regret.mean = sum / double(regret.num_sweeps);
   return regret;
+}
+
+bool is_repeated(const GroupErrors& group, Quantity quantity) {
+  return quantity == Quantity::all_slow_ttft && group.critical.empty();
 }
 
 std::string error_size_text(double size, bool is_in_ms) {

@@ -34,6 +34,9 @@ struct Regret {
 };
 Regret regret_of(const Validation& errors, SweepChoice::Choice SweepChoice::*whose);
 
+/// Without critical runs, TTFT with them is the same again.
+bool is_repeated(const GroupErrors& group, Quantity quantity);
+
 /// "2.8 %" or "12.3 ms", and with a sign: how the console and the page write errors. NaN is "-".
 std::string error_size_text(double size, bool is_in_ms);
 std::string error_text(double error, bool is_in_ms);

@@ -14,6 +14,7 @@ namespace {
 constexpr Box kPlot{64, 30, kChartWidth - 14, kScatterHeight - 46};
 constexpr double kMargin = 1.15, kTolerance = 1.1;
 constexpr double kHoverRadius = 5;
+constexpr int kTicks = 4;  // twice as many have room for their names
 
 struct Scales {
   Scale x, y;
@@ -34,7 +35,7 @@ Scales scales_of(const Scatter& scatter) {
 
 std::string draw_axes(const Scatter& scatter, const Scales& scales) {
   std::string svg = text({0, 14}, "name", fmt::format("predicted, {}", scatter.unit));
-  for (const double tick : round_ticks(scales.y, 5)) {
+  for (const double tick : round_ticks(scales.y, kTicks)) {
     const double x = scales.x(tick), y = scales.y(tick);
     svg += line({kPlot.left, y}, {kPlot.right, y}, "grid");
     svg += line({x, kPlot.top}, {x, kPlot.bottom}, "grid");

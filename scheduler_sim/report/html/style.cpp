@@ -32,7 +32,7 @@ overflow-wrap:anywhere}
 .verdict{display:grid;grid-template-columns:minmax(0,1.35fr) minmax(0,1fr);gap:40px;
 padding:10px 0 36px}
 h1{font-size:2.5rem;line-height:1.15;letter-spacing:-.02em;font-weight:650;margin-bottom:14px}
-h1 em{font-style:normal;color:var(--accent)}
+h1 em{font-style:normal;color:var(--accent);white-space:nowrap}
 .flags{display:inline-block;background:var(--accent-soft);border-radius:6px;padding:5px 11px;
 margin-bottom:18px}
 .say{display:grid;grid-template-columns:auto 1fr;gap:6px 16px;max-width:62ch}

@@ -32,10 +32,9 @@ struct Shown {
 const auto kShown = std::to_array<Shown>({
     {Quantity::throughput, "throughput", "Throughput", "tok/s", "tok/s", format_number},
     {Quantity::completed, "completed", "Completed requests", "requests", "requests", format_number},
-    {Quantity::itl, "itl", "Time between tokens (ITL)", "ITL", "mean", report::tick_ms},
-    {Quantity::tpot, "tpot", "Time per output token (TPOT)", "TPOT", "mean", report::tick_ms},
-    {Quantity::all_slow_ttft, "ttft", "Time to first token (TTFT)", "TTFT", "mean",
-     report::tick_ms},
+    {Quantity::itl, "itl", "Time between tokens (ITL)", "ITL", "mean", format_ms},
+    {Quantity::tpot, "tpot", "Time per output token (TPOT)", "TPOT", "mean", format_ms},
+    {Quantity::all_slow_ttft, "ttft", "Time to first token (TTFT)", "TTFT", "mean", format_ms},
     {Quantity::kv_tokens, "kv-tokens", "KV cache", "KV", "tokens", format_number},
 });
 
@@ -159,7 +158,7 @@ std::string errors_section(const ValidationReport& report) {
   const auto add = [&](const GroupErrors& group) {
     for (size_t q = 0; q < kNumQuantities; ++q) {
       const ErrorSummary& e = group.ours[q];
-      if (e.num_rows == 0) continue;
+      if (e.num_rows == 0 || is_repeated(group, Quantity(q))) continue;
       const bool in_ms = text_of(Quantity(q)).is_in_ms;
       const MeasuredRun& worst = report.table.runs[e.worst_run];
       table.rows.push_back({group.name, std::string(text_of(Quantity(q)).label),
@@ -266,7 +265,11 @@ std::string runs_section(const ValidationReport& report) {
 
 report::Figure figure_of(const ValidationReport& report, const Shown& shown) {
   report::Figure figure{.id = shown.id, .title = shown.title};
-  report::Scatter scatter{.unit = shown.unit, .format = shown.format, .points = {}, .names = {}};
+  const bool is_time = shown.format == report::NumberFormat(format_ms);
+  report::Scatter scatter{.unit = shown.unit,
+                          .format = is_time ? report::tick_ms : shown.format,
+                          .points = {},
+                          .names = {}};
   figure.table.head = {"run", "measured", "predicted", "error"};
   for (size_t i = 0; i < report.table.runs.size(); ++i) {
     const Pair pair = pair_of(report, i, shown.quantity);
