@@ -35,7 +35,7 @@ FitParameter about(double prior) { return about(prior, prior / 2, 0, prior * 10)
 
 const std::vector<ProfileTerm>& step_terms() {
   using P = StepProfile;
-  static const std::vector<ProfileTerm> terms{
+  static const std::vector<ProfileTerm> kTerms{
       {"host_ns", "ms", kMs, [](P& p) -> double& { return p.host_ns; }},
       {"ns_per.num_seqs", "us", kUs, [](P& p) -> double& { return p.term("num_seqs"); }},
       {"ns_per.num_waiting_seen", "us", kUs,
@@ -48,12 +48,12 @@ const std::vector<ProfileTerm>& step_terms() {
       {"above.ns_per_token", "us", kUs, [](P& p) -> double& { return p.above_ns_per_token; }},
       {"launch.least_ns", "ms", kMs, [](P& p) -> double& { return p.launch_least_ns; }},
       {"load.copy_ns", "ms", kMs, [](P& p) -> double& { return p.copy_ns; }}};
-  return terms;
+  return kTerms;
 }
 
 const std::vector<ProfileTerm>& server_terms() {
   using P = StepProfile;
-  static const std::vector<ProfileTerm> terms{
+  static const std::vector<ProfileTerm> kTerms{
       {"server.mean_tokens_to_stop", "tokens", 1,
        [](P& p) -> double& { return p.server.mean_tokens_to_stop; }},
       {"server.frontend_ms", "ms", 1, [](P& p) -> double& { return p.server.frontend_ms; }},
@@ -62,7 +62,7 @@ const std::vector<ProfileTerm>& server_terms() {
        [](P& p) -> double& { return p.server.metrics_us_per_adapter_set; }},
       {"server.metrics_us_per_name", "us", 1,
        [](P& p) -> double& { return p.server.metrics_us_per_name; }}};
-  return terms;
+  return kTerms;
 }
 
 std::vector<FitParameter> step_priors(const EngineSpec& engine) {

@@ -119,7 +119,7 @@ std::vector<FittedParameter> fit_polls(std::span<const MeasuredRun> runs,
 }  // namespace
 
 const std::vector<FitParameter>& server_priors() {
-  static const std::vector<FitParameter> priors{
+  static const std::vector<FitParameter> kPriors{
       // Nothing is known of how often a model stops early.
       {.start = 0, .low = 0, .high = kMostTokensToStop, .prior = 0, .sigma = kMostTokensToStop},
       // HTTP, tokenizer and a queue between two processes, 1 ms each, perhaps several.
@@ -129,7 +129,7 @@ const std::vector<FitParameter>& server_priors() {
       {.start = 6.6, .low = 0, .high = 1000, .prior = 6.6, .sigma = 6.6},
       {.start = 19, .low = 0, .high = 1000, .prior = 19, .sigma = 9.5},
       {.start = 0.13, .low = 0, .high = 10, .prior = 0.13, .sigma = 0.065}};
-  return priors;
+  return kPriors;
 }
 
 FittedParameter mean_tokens_to_stop(std::span<const MeasuredRun> runs) {
