@@ -52,9 +52,18 @@ __device__ inline void send(void* destination, uint64_t* barrier, int cta, uint4
 
 // --- barriers that count bytes ----------------------------------------------------------------
 
-__device__ inline void init_barrier(uint64_t* barrier) {
+/// A phase of the barrier ends with `arrivals` and the bytes that it was told to expect.
+__device__ inline void init_barrier(uint64_t* barrier, int arrivals = 1) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+#endif
+}
+__device__ inline void arrive(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 #endif
 }
 __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {

@@ -1,0 +1,199 @@
+// What attention plans and checks before a launch.
+#include "gpu/attention/paged_attention.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/gpu/host/error_of.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// Addresses that nobody reads.
+void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+const int32_t* ints(uintptr_t address) { return static_cast<const int32_t*>(at(address)); }
+
+/// Qwen3-8B.
+AttentionShape shape() {
+  return {.dtype = Dtype::bf16,
+          .num_heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .block_size = 16,
+          .scale = 0.0883883F};
+}
+constexpr AttentionLimits kLimits{.max_tokens = 100, .max_rows = 10, .max_context = 1000};
+
+std::string plan_error(const AttentionShape& s, const AttentionLimits& limits = kLimits) {
+  return error_of([&] { const AttentionPlan plan(s, limits); });
+}
+
+struct Call {
+  AttentionTensors tensors{.q = device_view(Dtype::bf16, at(0x10000), {100, 32 * 128}),
+                           .out = device_view(Dtype::bf16, at(0x20000), {100, 32 * 128}),
+                           .kv = {.dtype = Dtype::bf16,
+                                  .k = at(0x30000),
+                                  .v = at(0x40000),
+                                  .num_blocks = 99,
+                                  .kv_heads = 8,
+                                  .block_size = 16,
+                                  .head_dim = 128}};
+  BatchView batch{.num_tokens = 100,
+                  .num_rows = 10,
+                  .token_rows = ints(0x100),
+                  .row_starts = ints(0x200),
+                  .contexts = ints(0x300),
+                  .block_tables = ints(0x400),
+                  .max_blocks = 63,
+                  .block_size = 16};
+  int32_t max_row_tokens = 5;
+  void* workspace = at(0x50000);
+
+  std::string error() const {
+    return error_of([&] {
+      AttentionPlan(shape(), kLimits).launch(tensors, batch, max_row_tokens, workspace, nullptr);
+    });
+  }
+};
+
+TEST(AttentionPlan, TensorCoresTakeWhatTheyCan) {
+  EXPECT_EQ(AttentionPlan(shape(), kLimits).path(), AttentionPath::tensor_core);
+  const auto path_with = [](auto change) {
+    AttentionShape s = shape();
+    change(s);
+    return AttentionPlan(s, kLimits).path();
+  };
+  using enum AttentionPath;
+  EXPECT_EQ(path_with([](auto& s) { s.dtype = Dtype::f16; }), tensor_core);
+  EXPECT_EQ(path_with([](auto& s) { s.dtype = Dtype::f32; }), plain);
+  EXPECT_EQ(path_with([](auto& s) { s.head_dim = 64; }), tensor_core);
+  EXPECT_EQ(path_with([](auto& s) { s.head_dim = 96; }), plain);
+  EXPECT_EQ(path_with([](auto& s) { s.block_size = 1; }), tensor_core);
+  EXPECT_EQ(path_with([](auto& s) { s.block_size = 24; }), plain);
+  EXPECT_EQ(path_with([](auto& s) { s.kv_heads = 2; }), tensor_core);
+  EXPECT_EQ(path_with([](auto& s) { s.kv_heads = 1; }), plain);  // 32 heads share it
+  EXPECT_EQ(name(tensor_core), "tensor_core");
+  EXPECT_EQ(name(plain), "plain");
+}
+
+TEST(AttentionPlan, WorkspaceFollowsFromTheLimits) {
+  // num_tiles; 11 starts; 80 counts; 3 tiles and one for each row; 40 pieces x 8 heads x 4 rows.
+  const int64_t expected = 256 + 256 + 512 + 256 + 4 * 40 * 32 * 128 + 4 * 40 * 32 * 2;
+  EXPECT_EQ(AttentionPlan(shape(), kLimits).workspace_bytes(), expected);
+  // Contexts of one piece leave no sums.
+  EXPECT_EQ(AttentionPlan(shape(), {100, 10, 256}).workspace_bytes(), 256 + 256 + 512 + 256);
+  AttentionShape s = shape();
+  s.dtype = Dtype::f32;
+  EXPECT_EQ(AttentionPlan(s, kLimits).workspace_bytes(), 256);
+}
+
+TEST(AttentionPlan, TilesHaveRoomForAnySplitOfTheTokens) {
+  for (const int32_t group : {1, 3, 4, 16}) {
+    for (int64_t tokens = 0; tokens < 200; ++tokens) {
+      for (int64_t rows = 1; rows < 20; ++rows) {
+        // Most tiles: one row has all tokens that the others, of two each, leave.
+        int64_t most = 0;
+        for (int64_t others = 0; others < rows && 2 * others <= tokens; ++others) {
+          const int64_t rest = tokens - 2 * others;
+          const auto tiles = [&](int64_t n) { return (n * group + 127) / 128; };
+          most = std::max(most, others * tiles(2) + (rest >= 2 ? tiles(rest) : 0));
+        }
+        EXPECT_GE(max_prefill_tiles(tokens, rows, group), most) << group << " " << tokens;
+      }
+    }
+  }
+}
+
+TEST(AttentionPlan, NamesWhatDoesNotFit) {
+  AttentionShape s = shape();
+  s.dtype = Dtype::i8;
+  EXPECT_EQ(plan_error(s), "attention: dtype: is i8, must be f32, bf16 or f16");
+  s = shape();
+  s.kv_heads = 0;
+  EXPECT_EQ(plan_error(s), "attention: kv_heads: is 0, must be 1 to 1024");
+  s = shape();
+  s.num_heads = 30;
+  EXPECT_EQ(plan_error(s),
+            "attention: num_heads: is 30, must be 1 to 1024 and a multiple of 8 kv_heads");
+  s = shape();
+  s.head_dim = 0;
+  EXPECT_EQ(plan_error(s), "attention: head_dim: is 0, must be 1 to 1024");
+  s = shape();
+  s.block_size = 0;
+  EXPECT_EQ(plan_error(s), "attention: block_size: must be at least 1");
+  s = shape();
+  s.scale = 0;
+  EXPECT_EQ(plan_error(s), "attention: scale: must be positive and finite");
+  EXPECT_THAT(plan_error(shape(), {0, 10, 1000}), StartsWith("attention: max_tokens: is 0, must"));
+  EXPECT_EQ(plan_error(shape(), {100, 0, 1000}), "attention: max_rows: must be at least 1");
+  EXPECT_THAT(plan_error(shape(), {100, 10, 0}), StartsWith("attention: max_context: is 0, must"));
+  EXPECT_THAT(plan_error(shape(), {100, INT32_MAX, 1 << 24}), HasSubstr("more than 2^31 pieces"));
+}
+
+TEST(AttentionLaunch, NamesTheTensorThatDoesNotFit) {
+  Call c;
+  c.tensors.q.dtype = Dtype::f16;
+  EXPECT_EQ(c.error(), "attention: q: is f16, planned for bf16");
+  c = Call();
+  c.tensors.out.shape[0] = 99;
+  EXPECT_THAT(c.error(),
+              StartsWith("attention: out: must be [100 tokens or more, 4096], is {dtype=bf16"));
+  c = Call();
+  c.tensors.q.strides[0] = 4095;
+  EXPECT_EQ(c.error(), "attention: q: has rows with gaps inside, or that overlap");
+  c = Call();
+  c.tensors.q.strides[0] = 4100;
+  EXPECT_EQ(c.error(), "attention: q: has rows that are not aligned to 16 bytes");
+  c = Call();
+  c.tensors.out.data = at(0x20008);
+  EXPECT_EQ(c.error(), "attention: out: has rows that are not aligned to 16 bytes");
+  c = Call();
+  c.tensors.out.data = nullptr;
+  EXPECT_EQ(c.error(), "attention: out: is null");
+  c = Call();
+  c.tensors.kv.dtype = Dtype::f32;
+  EXPECT_EQ(c.error(), "attention: kv: is f32, planned for bf16");
+  c = Call();
+  c.tensors.kv.block_size = 32;
+  EXPECT_EQ(c.error(),
+            "attention: kv: has 8 heads of 128 in blocks of 32, planned for 8, 128 and 16");
+  c = Call();
+  c.tensors.kv.v = at(0x40008);
+  EXPECT_EQ(c.error(), "attention: kv: is not aligned to 16 bytes");
+  c = Call();
+  c.tensors.kv.k = nullptr;
+  EXPECT_EQ(c.error(), "attention: kv: is null");
+}
+
+TEST(AttentionLaunch, NamesWhatTheBatchLacks) {
+  Call c;
+  c.batch.num_tokens = 101;
+  EXPECT_EQ(c.error(), "attention: num_tokens: is 101, planned for 100");
+  c = Call();
+  c.batch.num_rows = 11;
+  EXPECT_EQ(c.error(), "attention: num_rows: is 11, planned for 10");
+  c = Call();
+  c.batch.block_size = 8;
+  EXPECT_EQ(c.error(), "attention: block_size: of the batch is 8, planned for 16");
+  c = Call();
+  c.batch.max_blocks = 0;
+  EXPECT_EQ(c.error(), "attention: max_blocks: must be at least 1");
+  c = Call();
+  c.batch.contexts = nullptr;
+  EXPECT_EQ(c.error(), "attention: contexts: is null");
+  c = Call();
+  c.batch.block_tables = nullptr;
+  EXPECT_EQ(c.error(), "attention: block_tables: is null");
+  c = Call();
+  c.workspace = at(0x50010);
+  EXPECT_EQ(c.error(), "attention: workspace: is null or not aligned to 256 bytes");
+  c = Call();
+  c.max_row_tokens = 0;
+  EXPECT_EQ(c.error(), "attention: max_row_tokens: must be at least 1");
+}
+
+}  // namespace
+}  // namespace loratory::gpu
