@@ -25,7 +25,8 @@ namespace loratory::cli {
 namespace {
 
 struct CalibrateOptions {
-  std::string measured, rows, out, csv;
+  MeasuredOptions measured;
+  std::string rows, out, csv;
   bool from_columns = false;
   int num_folds = 5, num_rounds = 4;
   uint64_t seed = 1;
@@ -71,18 +72,26 @@ sim::CrossValidation cross_validate(const std::vector<sim::MeasuredRun>& runs,
 }
 
 // What was predicted of runs by profiles that had not seen their sweeps.
-sim::ValidationReport judge(sim::MeasuredTable table, sim::CrossValidation folds,
+sim::ValidationReport judge(MeasuredRuns measured, sim::CrossValidation folds,
                             const CalibrateOptions& o) {
   sim::ValidationReport report;
-  report.table = std::move(table);
+  report.table = std::move(measured.table);
   report.predicted = std::move(folds.predicted);
   report.errors = sim::validate(report.table.runs, report.predicted);
   report.step_times = {
       fmt::format("profiles of {} folds, each fitted without the sweeps it predicts", o.num_folds)};
   report.provenance = provenance();
   report.provenance.seed = o.seed;
-  report.provenance.inputs = {{report.table.source, report.table.checksum, report.table.format}};
+  report.provenance.inputs = std::move(measured.inputs);
   return report;
+}
+
+// Where the runs come from: who published them, or else the file's name.
+std::string source_of(const sim::MeasuredTable& table, bool from_columns) {
+  const std::string file = std::filesystem::path(table.source).filename().string();
+  return fmt::format("loratory calibrate, {} runs of {}{}", table.runs.size(),
+                     table.origin.empty() ? file : table.origin,
+                     from_columns ? ", from its columns alone" : "");
 }
 
 double known(double error) { return std::isfinite(error) ? error : -1; }
@@ -102,22 +111,22 @@ void run(const CalibrateOptions& o) {
   if (o.num_folds == 1) {
     throw InputError("--folds", "1 fold leaves no runs to fit", "give 2 or more, or 0 for none");
   }
-  OutputFiles files({{"the measured runs", o.measured}});
+  OutputFiles files(input_files(o.measured));
   files.open("--out", o.out);
   files.open("--csv", o.csv);
-  sim::MeasuredTable table = sim::read_measured_runs(o.measured);
+  MeasuredRuns measured = read_measured(o.measured);
+  sim::MeasuredTable& table = measured.table;
+  if (table.runs.empty()) throw InputError(table.skipped[0].place, table.skipped[0].reason);
   if (!o.rows.empty()) keep_matching(table.runs, o.rows);
   table.runs = with_times(std::move(table.runs));
   if (o.num_folds > 0) sim::folds_of(table.runs, o.num_folds);  // an error here costs no simulation
   sim::Calibration calibration = calibrate(table.runs, o);
   sim::StepProfile& profile = calibration.profile;
-  profile.source = fmt::format("loratory calibrate, {} runs of {}{}", table.runs.size(),
-                               std::filesystem::path(table.source).filename().string(),
-                               o.from_columns ? ", from its columns alone" : "");
+  profile.source = source_of(table, o.from_columns);
   std::fputs(sim::calibration_console(calibration).c_str(), files.table());
   if (o.num_folds > 0) {
     sim::CrossValidation folds = cross_validate(table.runs, o, calibration);
-    const sim::ValidationReport report = judge(std::move(table), std::move(folds), o);
+    const sim::ValidationReport report = judge(std::move(measured), std::move(folds), o);
     profile.expected_error = expected_error(report.errors, o.num_folds);
     fmt::print(files.table(), "\n{}", sim::validation_console(report));
     if (auto* out = files.find("--csv")) sim::write_validation_csv(*out, report);
@@ -132,10 +141,7 @@ void add_calibrate(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "calibrate", "Fit a profile's terms to measured runs of a server; how good is it elsewhere?");
   const auto options = std::make_shared<CalibrateOptions>();
-  command
-      .add_option("--measured", options->measured,
-                  "CSV of measured runs (traces/SCHEMA.md), - for stdin")
-      ->required();
+  add_measured_options(command, options->measured);
   command.add_option("--out", options->out, "Write the profile, for --profile")->required();
   command.add_option("--rows", options->rows,
                      "Only the runs with this text in their place, group or sweep");

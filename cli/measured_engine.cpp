@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
 #include "cli/engine.hpp"
 #include "reference/base/wording.hpp"
 
@@ -20,6 +23,51 @@ sim::Trace summary_of(const sim::MeasuredRun& run) {
 }
 
 }  // namespace
+
+void add_measured_options(CLI::App& app, MeasuredOptions& options) {
+  app.add_option("--measured", options.files,
+                 "Measured runs: CSV (traces/SCHEMA.md), results of vllm bench serve or SGLang's "
+                 "bench_serving, a vLLM server's log; may be repeated; - for stdin")
+      ->required()
+      ->allow_extra_args(false);
+  app.add_option("--server-log", options.server_log,
+                 "Log of the vLLM server of these runs: its version, flags and KV cache");
+  app.add_option("--describe", options.description,
+                 "What the runs do not say, as COLUMN=VALUE: gpu=H100-80; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("COLUMN=VALUE ...");
+}
+
+std::vector<InputFile> input_files(const MeasuredOptions& options) {
+  std::vector<InputFile> files{{"the server's log", options.server_log}};
+  for (const std::string& file : options.files) files.push_back({"the measured runs", file});
+  return files;
+}
+
+MeasuredRuns read_measured(const MeasuredOptions& options) {
+  std::vector<sim::DescribedCell> cells;
+  for (const std::string& text : options.description) {
+    cells.push_back(sim::parse_description(text, "--describe"));
+  }
+  if (!options.server_log.empty()) {
+    std::ranges::move(sim::read_server_log(options.server_log), std::back_inserter(cells));
+  }
+  MeasuredRuns all;
+  for (const std::string& file : options.files) {
+    sim::MeasuredTable table = sim::read_measured_runs(file, cells);
+    all.inputs.push_back({table.source, table.checksum, table.format});
+    if (all.inputs.size() == 1) {
+      all.table = std::move(table);
+      continue;
+    }
+    std::ranges::move(table.runs, std::back_inserter(all.table.runs));
+    std::ranges::move(table.skipped, std::back_inserter(all.table.skipped));
+    if (table.origin != all.table.origin) all.table.origin.clear();
+  }
+  const size_t num_more = all.inputs.size() - 1;
+  if (num_more > 0) all.table.source += fmt::format(" and {} more", num_more);
+  return all;
+}
 
 SystemOptions system_of(const sim::MeasuredRun& run, const std::string& profile) {
   SystemOptions o;

@@ -26,7 +26,8 @@ namespace {
 constexpr uint64_t kMostSeed = UINT64_MAX - 100;  // runs take a few more from there
 
 struct ValidateOptions {
-  std::string measured, profile, rows;
+  MeasuredOptions measured;
+  std::string profile, rows;
   std::string json, csv, html;
   uint64_t seed = 1;
   int num_threads = 0;
@@ -61,19 +62,22 @@ std::vector<sim::PredictedRun> predict(const sim::MeasuredTable& table,
 }
 
 void run(const ValidateOptions& options) {
-  OutputFiles files({{"the measured runs", options.measured}, {"the profile", options.profile}});
+  std::vector<InputFile> inputs = input_files(options.measured);
+  inputs.push_back({"the profile", options.profile});
+  OutputFiles files(inputs);
   files.open("--json", options.json);
   files.open("--csv", options.csv);
   files.open("--html", options.html);
   sim::ValidationReport report;
-  report.table = sim::read_measured_runs(options.measured);
+  MeasuredRuns measured = read_measured(options.measured);
+  report.table = std::move(measured.table);
   if (!options.rows.empty()) keep_matching(report.table.runs, options.rows);
   report.step_times = step_times_of(report.table, options.profile);
   report.predicted = predict(report.table, options);
   report.errors = sim::validate(report.table.runs, report.predicted);
   report.provenance = provenance();
   report.provenance.seed = options.seed;
-  report.provenance.inputs = {{report.table.source, report.table.checksum, report.table.format}};
+  report.provenance.inputs = std::move(measured.inputs);
   std::fputs(sim::validation_console(report).c_str(), files.table());
   if (auto* out = files.find("--json")) sim::write_validation_json(*out, report);
   if (auto* out = files.find("--csv")) sim::write_validation_csv(*out, report);
@@ -87,12 +91,10 @@ void add_validate(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "validate", "Simulate measured servers from their descriptions: how far off are we?");
   const auto options = std::make_shared<ValidateOptions>();
-  command
-      .add_option("--measured", options->measured,
-                  "CSV of measured runs (traces/SCHEMA.md), - for stdin")
-      ->required();
+  add_measured_options(command, options->measured);
   command.add_option("--profile", options->profile,
-                     "Step times fitted to a server, instead of measured operators");
+                     "Step times fitted to a server, instead of measured operators: a file, or one "
+                     "that loratory ships");
   command.add_option("--rows", options->rows,
                      "Only the runs with this text in their place, group or sweep");
   add_number(command, "--seed", options->seed, {0, kMostSeed}, "Of arrivals and lengths");

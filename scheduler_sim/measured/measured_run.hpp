@@ -31,7 +31,14 @@ struct RunMeasures {
 
 enum class LengthKind : uint8_t {
   constant,  ///< every request has mean_prompt and mean_output tokens
-  sharegpt   ///< ShareGptLengths with these means
+  sharegpt,  ///< ShareGptLengths with these means
+  recorded   ///< MeasuredRun::requests, one after the other
+};
+
+/// A request as its client saved it.
+struct RecordedRequest {
+  int64_t sent_ns = -1;  ///< since the first one; -1 = not saved
+  uint32_t prompt_tokens = 0, output_tokens = 0;
 };
 
 /// The load generator.
@@ -66,6 +73,7 @@ struct MeasuredRun {
   std::vector<AdapterGroup> adapters;  ///< without an adapter: one group of count 0
   LengthKind lengths = LengthKind::constant;
   double mean_prompt_tokens = 0, mean_output_tokens = 0;
+  std::vector<RecordedRequest> requests;  ///< in the order in which they were sent
   MeasuredClient client;
 
   RunMeasures measured;

@@ -7,6 +7,8 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
+#include "scheduler_sim/measured/bench_results.hpp"
+#include "scheduler_sim/measured/server_log.hpp"
 #include "scheduler_sim/measured/table_formats.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
 #include "scheduler_sim/trace/byte_source.hpp"
@@ -45,19 +47,22 @@ class Header {
 
   const MeasuredFormat& format() const { return *format_; }
 
-  MeasuredDraft read(const Line& line) const {
+  MeasuredDraft read(const Line& line, std::span<const DescribedCell> also) const {
     check_text(line);
     MeasuredDraft draft;
+    std::vector<std::string_view> given;
     const size_t num_cells =
         for_each_cell(line.text, separator_, [&](std::string_view text, uint32_t place, size_t i) {
           if (i >= columns_.size() || columns_[i] == nullptr || text.empty()) return;
           columns_[i]->read({text, place}, draft);
+          given.push_back(names_[i]);
         });
     if (num_cells != columns_.size()) {
       bad_row(line.text.size() + 1,
               fmt::format("{} cells, but the header has {}", num_cells, columns_.size()),
               "one cell for every column; an empty one is a figure that is not known");
     }
+    if (format_->refuses_unknown) add_described(also, std::move(given), draft);
     format_->finish(draft);
     return draft;
   }
@@ -98,8 +103,10 @@ class Reading {
   }
 
  public:
-  Reading(std::unique_ptr<ByteSource> raw, std::string_view name)
-      : raw_(std::move(raw)),
+  Reading(std::unique_ptr<ByteSource> raw, std::string_view name,
+          std::span<const DescribedCell> also)
+      : also_(also),
+        raw_(std::move(raw)),
         unpacked_(decompressed(raw_, std::string(name))),
         text_(utf8_text(*unpacked_, std::string(name))) {
     table_.source = name;
@@ -107,27 +114,70 @@ class Reading {
   }
 
   MeasuredTable run() {
-    LineReader lines(*text_);
-    Line line;
-    if (!lines.next(line)) fail(1, {1, "the file is empty", "give a CSV of measured runs"});
-    const Header header = guarded(line, [&] { return Header(line); });
-    table_.format = header.format().name;
-    while (lines.next(line)) {
-      if (!line.text.empty()) add(line, guarded(line, [&] { return header.read(line); }));
-    }
-    if (text_->is_truncated()) {
-      fail(line.number + 1, {1, "the compressed data stops in the middle", "fetch it again"});
-    }
-    if (table_.runs.empty() && table_.skipped.empty()) {
-      fail(line.number + 1, {1, "the table has no rows", "give one row for each measured run"});
+    std::unique_ptr<ByteSource> whole;
+    constexpr size_t kHead = 1 << 16;
+    const std::string head = peek(*text_, kHead, whole);
+    if (is_json(head)) {
+      read_results(*whole);
+    } else if (is_server_log(head)) {
+      read_start(*whole);
+    } else {
+      read_csv(*whole);
     }
     table_.checksum = raw_.checksum();
     return std::move(table_);
   }
 
  private:
-  void add(const Line& line, MeasuredDraft draft) {
-    std::string place = fmt::format("{}:{}", file_, line.number);
+  void read_csv(ByteSource& text) {
+    LineReader lines(text);
+    Line line;
+    if (!lines.next(line)) fail(1, {1, "the file is empty", "give a CSV of measured runs"});
+    const Header header = guarded(line, [&] { return Header(line); });
+    table_.format = header.format().name;
+    table_.origin = header.format().origin;
+    if (!also_.empty() && !header.format().refuses_unknown) {
+      fail(1, {1, fmt::format("a table of format {} describes its servers itself", table_.format),
+               fmt::format("leave out {}", also_[0].place)});
+    }
+    while (lines.next(line)) {
+      if (line.text.empty()) continue;
+      add(line.number, guarded(line, [&] { return header.read(line, also_); }));
+    }
+    if (text.is_truncated()) {
+      fail(line.number + 1, {1, "the compressed data stops in the middle", "fetch it again"});
+    }
+    require_rows(line.number + 1);
+  }
+
+  void read_results(ByteSource& text) {
+    table_.format = "bench-results";
+    read_bench_results(text, table_.source, also_,
+                       [&](MeasuredDraft draft, uint64_t line) { add(line, std::move(draft)); });
+    require_rows(1);
+  }
+
+  void read_start(ByteSource& text) {
+    table_.format = "server-log";
+    std::vector<DescribedCell> cells(also_.begin(), also_.end());
+    const std::vector<DescribedCell> own = read_server_log(text, table_.source);
+    cells.insert(cells.end(), own.begin(), own.end());
+    MeasuredDraft draft;
+    add_described(cells, {}, draft);
+    // Without a rate they are no load.
+    draft.rates_rps.clear();
+    draft.rate_counts.clear();
+    measured_formats().back().finish(draft);
+    add(1, std::move(draft));
+  }
+
+  void require_rows(uint64_t line) const {
+    if (!table_.runs.empty() || !table_.skipped.empty()) return;
+    fail(line, {1, "the table has no rows", "give one row for each measured run"});
+  }
+
+  void add(uint64_t line, MeasuredDraft draft) {
+    std::string place = fmt::format("{}:{}", file_, line);
     if (!draft.skip.empty()) {
       table_.skipped.push_back({std::move(place), std::move(draft.skip)});
       return;
@@ -136,6 +186,7 @@ class Reading {
     table_.runs.push_back(std::move(draft.run));
   }
 
+  std::span<const DescribedCell> also_;
   MeasuredTable table_;
   std::string file_;
   ChecksummedSource raw_;
@@ -144,12 +195,20 @@ class Reading {
 
 }  // namespace
 
-MeasuredTable read_measured_runs(const std::string& path) {
-  return Reading(open_file(path), path).run();
+MeasuredTable read_measured_runs(const std::string& path, std::span<const DescribedCell> also) {
+  return Reading(open_file(path), path, also).run();
 }
 
-MeasuredTable read_measured_runs_from(std::string_view bytes, std::string_view name) {
-  return Reading(open_bytes(bytes), name).run();
+MeasuredTable read_measured_runs_from(std::string_view bytes, std::string_view name,
+                                      std::span<const DescribedCell> also) {
+  return Reading(open_bytes(bytes), name, also).run();
+}
+
+std::vector<DescribedCell> read_server_log(const std::string& path) {
+  const std::unique_ptr<ByteSource> raw = open_file(path);
+  const std::unique_ptr<ByteSource> unpacked = decompressed(*raw, path);
+  const std::unique_ptr<ByteSource> text = utf8_text(*unpacked, path);
+  return read_server_log(*text, path);
 }
 
 }  // namespace loratory::sim

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 
 #include "reference/base/check.hpp"
 #include "scheduler_sim/measured/adapter_sets.hpp"
@@ -68,12 +69,13 @@ Trace adapters_of(const MeasuredRun& run) {
   return trace;
 }
 
-// Poisson arrivals of all adapters together; whose request it is goes by the rates. In a closed
-// loop nobody asks at a rate, and all adapters are alike.
+// Poisson arrivals of all adapters together, unless the client saved when it sent what; whose
+// request it is goes by the rates. In a closed loop nobody asks at a rate, and all adapters are
+// alike.
 class Arrivals {
  public:
   Arrivals(const MeasuredRun& run, uint64_t seed)
-      : gaps_(seed, Purpose::arrivals), owners_(seed, Purpose::adapters) {
+      : gaps_(seed, Purpose::arrivals), owners_(seed, Purpose::adapters), saved_(run.requests) {
     for (const AdapterGroup& group : run.adapters) {
       for (int64_t i = 0; i < std::max<int64_t>(1, group.count); ++i) {
         const double rate = run.client.concurrency > 0 ? 1 : group.rate_rps;
@@ -84,6 +86,10 @@ class Arrivals {
   }
 
   int64_t next_ns() {
+    if (!saved_.empty() && saved_[0].sent_ns >= 0) {
+      const uint64_t i = index_++;
+      return i < saved_.size() ? saved_[i].sent_ns : kNever;
+    }
     time_s_ += gaps_.exponential(index_++) / rates_.back();
     return int64_t(time_s_ * kNsPerS);
   }
@@ -96,6 +102,7 @@ class Arrivals {
 
  private:
   RandomStream gaps_, owners_;
+  std::span<const RecordedRequest> saved_;
   std::vector<double> rates_;  // cumulated
   bool has_adapters_ = false;
   double time_s_ = 0;
@@ -108,6 +115,7 @@ class Lengths {
       : lengths_(seed, Purpose::prompt_tokens),
         stops_(seed, Purpose::output_tokens),
         tokens_to_stop_(server.mean_tokens_to_stop),
+        saved_(run.requests),
         constant_{uint32_t(run.mean_prompt_tokens), uint32_t(run.mean_output_tokens)} {
     if (run.lengths == LengthKind::sharegpt) {
       sharegpt_.emplace(run.mean_prompt_tokens, run.mean_output_tokens);
@@ -115,6 +123,10 @@ class Lengths {
   }
 
   RequestLength of(uint64_t request) const {
+    if (!saved_.empty()) {
+      const RecordedRequest& saved = saved_[request % saved_.size()];
+      return {saved.prompt_tokens, saved.output_tokens};
+    }
     if (!sharegpt_) return constant_;
     RequestLength length = sharegpt_->draw(lengths_, request);
     if (tokens_to_stop_ > 0) {
@@ -127,6 +139,7 @@ class Lengths {
  private:
   RandomStream lengths_, stops_;
   double tokens_to_stop_;
+  std::span<const RecordedRequest> saved_;
   RequestLength constant_;
   std::optional<ShareGptLengths> sharegpt_;
 };

@@ -215,6 +215,9 @@ MeasuredFormat own_format() {
 
 // --- the sweeps of arXiv:2508.08343 --------------------------------------------------------------
 
+constexpr std::string_view kSweepOrigin =
+    "arXiv:2508.08343 (FerranAgulloLopez/GPULLMAdapterOptimization)";
+
 // vLLM takes max_model_len from config.json, max_position_embeddings.
 int64_t config_model_len(std::string_view model) {
   if (model == "Llama-3.1-8B") return 131'072;
@@ -265,7 +268,8 @@ MeasuredFormat sweep_format() {
                    .telltale = "real_req",
                    .refuses_unknown = false,
                    .columns = {},
-                   .finish = finish_sweep};
+                   .finish = finish_sweep,
+                   .origin = kSweepOrigin};
   const auto real = [](std::string name, double RunMeasures::*value) {
     return measure("real_" + name, &MeasuredRun::measured, value);
   };
@@ -316,18 +320,11 @@ MeasuredFormat start_format() {
                       run_count("max_loras", &MeasuredRun::max_loras),
                       run_count("max_lora_rank", &MeasuredRun::max_lora_rank),
                       measure("kv_cache_tokens", &MeasuredRun::measured, &RunMeasures::kv_tokens)},
-          .finish = finish_start};
+          .finish = finish_start,
+          .origin = kSweepOrigin};
 }
 
 // --- servers without adapters, of aiconfigurator's silicon_sample.csv ----------------------------
-
-// vLLM 0.14 is the first that schedules asynchronously unless it is told otherwise.
-std::string vllm_preset(std::string_view version) {
-  const std::string_view rest = version.starts_with("0.") ? version.substr(2) : "";
-  int64_t minor = 0;
-  if (parse_integer(rest.substr(0, rest.find('.')), minor) != Parse::good) return "vllm";
-  return minor <= 8 ? "vllm-0.8" : minor < 14 ? "vllm-0.12" : "vllm";
-}
 
 // What the publisher's own tools start and send (aiconfigurator at 07a3779, January 2026):
 // generator/rule_plugin/{vllm,sglang}.rule and eval/benchmarks/genai_perf_runner.py. Ten requests
@@ -380,10 +377,19 @@ MeasuredFormat base_format() {
                       run_count("tp", &MeasuredRun::tp),
                       measure("ttft_ms", &MeasuredRun::measured, &RunMeasures::mean_ttft_ms),
                       measure("tpot_ms", &MeasuredRun::measured, &RunMeasures::mean_tpot_ms)},
-          .finish = finish_base};
+          .finish = finish_base,
+          .origin = "aiconfigurator-core, silicon_sample.csv"};
 }
 
 }  // namespace
+
+// vLLM 0.14 is the first that schedules asynchronously unless it is told otherwise.
+std::string vllm_preset(std::string_view version) {
+  const std::string_view rest = version.starts_with("0.") ? version.substr(2) : "";
+  int64_t minor = 0;
+  if (parse_integer(rest.substr(0, rest.find('.')), minor) != Parse::good) return "vllm";
+  return minor <= 8 ? "vllm-0.8" : minor < 14 ? "vllm-0.12" : "vllm";
+}
 
 double MeasuredCell::number() const {
   double value = 0;

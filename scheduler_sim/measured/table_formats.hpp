@@ -46,9 +46,13 @@ struct MeasuredFormat {
   std::vector<MeasuredColumn> columns;
   /// After the cells: derives what the file leaves unsaid.
   void (*finish)(MeasuredDraft&);
+  std::string_view origin = {};  ///< who measured, where that is published
 };
 
 /// Our own format comes last.
 const std::vector<MeasuredFormat>& measured_formats();
+
+/// The preset of a version, "0.8.5".
+std::string vllm_preset(std::string_view version);
 
 }  // namespace loratory::sim

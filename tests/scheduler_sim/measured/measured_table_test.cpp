@@ -152,6 +152,7 @@ TEST(MeasuredTable, RowsOfTheMultiLoraSweep) {
       "46.25,53.18,0.05  0.1  ,2 3,100,22250,19600,60,50,35.5,6571.3,910\n"
       "llama-3.1-8b-instruct,rank_16_rates_0.1_0.05,_5_5_16_,5,5,16,,,,,,,,,,,,,,,,,\n");
   EXPECT_EQ(table.format, "multi-lora-sweep");
+  EXPECT_EQ(table.origin, "arXiv:2508.08343 (FerranAgulloLopez/GPULLMAdapterOptimization)");
   ASSERT_EQ(table.runs.size(), 2u);
   const MeasuredRun& run = table.runs[0];
   EXPECT_EQ(run.model, "Qwen2.5-7B");
