@@ -11,6 +11,7 @@
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/cost/operator_model.hpp"
+#include "scheduler_sim/cost/shipped_profiles.hpp"
 #include "scheduler_sim/cost/step_profile.hpp"
 
 namespace loratory::cli {
@@ -55,7 +56,10 @@ void add_model_options(CLI::App& app, SystemOptions& o) {
       app, "--step-times", o.step_times, {"measured", "roofline"},
       "measured: from operators measured on this GPU or its nearest relative; roofline: from "
       "its datasheet");
-  app.add_option("--profile", o.profile, "Step times fitted to a server, instead of --step-times");
+  app.add_option(
+      "--profile", o.profile,
+      fmt::format("Step times fitted to a server, instead of --step-times: a file, or one of {}",
+                  fmt::join(sim::shipped_profile_names(), ", ")));
   add_number(app, "--tp", o.tp, {1, 64}, "GPUs that share the model");
   add_number(app, "--max-lora-rank", o.max_lora_rank, {1, 512},
              "Rank that every slot has room for (default: the largest in the trace)")
@@ -197,6 +201,17 @@ std::string_view table_for(const SystemOptions& options, const sim::GpuSpec& gpu
   return options.step_times == "measured" ? sim::operator_table_of(gpu) : std::string_view{};
 }
 
+// In what the system differs from the server that the profile was fitted to: "model, GPU".
+std::string not_of_profile(const SystemOptions& options, const sim::StepProfile& profile) {
+  const sim::GpuSpec gpu = sim::parse_gpu_spec(options.gpu);
+  const std::string engine = sim::engine_preset(options.engine, gpu, options.tp).version;
+  std::vector<std::string> found;
+  if (profile.model != sim::load_model_spec(options.model).name) found.emplace_back("model");
+  if (profile.gpu != gpu.name) found.emplace_back("GPU");
+  if (profile.engine != engine) found.emplace_back("engine");
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
 void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
   if (o.max_num_batched_tokens < o.max_num_seqs) {
     throw InputError("--max-num-batched-tokens",
@@ -319,7 +334,7 @@ void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& op
   const sim::StepProfile profile = sim::read_step_profile(options.profile);
   workload.expected_error = profile.expected_error;
   workload.profile_of = fmt::format("{}, {}, {}", profile.model, profile.gpu, profile.engine);
-  workload.is_profile_of_model = profile.model == sim::load_model_spec(options.model).name;
+  workload.not_of_profile = not_of_profile(options, profile);
 }
 
 }  // namespace loratory::cli

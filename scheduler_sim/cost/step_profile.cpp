@@ -1,9 +1,11 @@
 #include "scheduler_sim/cost/step_profile.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -11,7 +13,9 @@
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
+#include "scheduler_sim/cost/shipped_profiles.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -132,6 +136,15 @@ void read_optional(const json& keys, StepProfile& profile, std::string_view plac
   }
 }
 
+// What to do about a file that cannot be read: perhaps it was to be a name.
+std::string profile_remedy(const std::string& path) {
+  const std::vector<std::string> names = shipped_profile_names();
+  const std::string all = fmt::format("give a step profile (loratory.step_profile/2) or one of {}",
+                                      fmt::join(names, ", "));
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? all : did_you_mean(path, names, all);
+}
+
 json parse_object(std::string_view text, std::string_view place) {
   try {
     json root = json::parse(text);
@@ -203,9 +216,12 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
   return profile;
 }
 
-StepProfile read_step_profile(const std::string& path) {
-  return parse_step_profile(
-      read_text_file(path, kLargestProfile, "give a step profile (loratory.step_profile/2)"), path);
+StepProfile read_step_profile(const std::string& name_or_path) {
+  const std::string_view shipped = shipped_profile(name_or_path);
+  if (!shipped.empty()) return parse_step_profile(shipped, name_or_path);
+  const std::string text =
+      read_text_file(name_or_path, kLargestProfile, profile_remedy(name_or_path));
+  return parse_step_profile(text, name_or_path);
 }
 
 std::string format_step_profile(const StepProfile& profile) {

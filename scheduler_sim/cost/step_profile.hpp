@@ -98,9 +98,9 @@ class ProfileModel final : public StepTimeModel {
   LoraGrid grid_;
 };
 
-/// Reads a profile file. Throws InputError naming the file and the key: unknown, missing or
-/// mistyped keys, another schema, non-finite numbers.
-StepProfile read_step_profile(const std::string& path);
+/// One of shipped_profile_names(), or else a profile file. Throws InputError naming the file and
+/// the key: unknown, missing or mistyped keys, another schema, non-finite numbers.
+StepProfile read_step_profile(const std::string& name_or_path);
 StepProfile parse_step_profile(std::string_view text, std::string_view place);
 
 /// The text of a profile file; parse_step_profile gives the same profile back, bit for bit.

@@ -397,9 +397,9 @@ std::string profile_caveat(const WorkloadSummary& w) {
   const ExpectedError& e = w.expected_error;
   if (e.num_runs < 1) return "the profile does not say how far it is off; loratory validate does";
   const std::string runs = count_text(int64_t(e.num_runs), "measured run");
-  if (!w.is_profile_of_model) {
-    return fmt::format("treat the sizes as a ranking: {} of {}, none of this model", runs,
-                       w.profile_of);
+  if (!w.not_of_profile.empty()) {
+    return fmt::format("treat the sizes as a ranking: {} of {}, none of this {}", runs,
+                       w.profile_of, w.not_of_profile);
   }
   std::string text = fraction_text("throughput", e.throughput) + fraction_text("ITL", e.itl) +
                      fraction_text("TTFT", e.ttft);

@@ -43,8 +43,8 @@ struct WorkloadSummary {
   std::string model, gpu, cost_model;
   ExpectedError expected_error;  ///< of the profile, if it says
   std::string profile_of;        ///< the server it was fitted to: "Llama-3.1-8B, H200, vLLM 0.8.5"
-  bool is_profile_of_model = false;
-  std::string engine;              ///< "vLLM 0.8.5", "ideal"; empty = not said
+  std::string not_of_profile;    ///< what differs from that server: "model, GPU"; empty = nothing
+  std::string engine;            ///< "vLLM 0.8.5", "ideal"; empty = not said
   std::vector<std::string> notes;  ///< what the trace's reader assumed, the model's left out
   int64_t kv_block_tokens = 0;     ///< tokens per KV block
   uint64_t num_rows_skipped = 0;

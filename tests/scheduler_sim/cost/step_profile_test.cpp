@@ -7,6 +7,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
+#include "scheduler_sim/cost/shipped_profiles.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -108,6 +109,29 @@ TEST(StepProfile, EveryTermReachesItsField) {
   const int64_t expected[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 1, 13};
   for (size_t i = 0; i < kStepTerms.size(); ++i) {
     EXPECT_EQ(kStepTerms[i].value(shape), expected[i]) << kStepTerms[i].name;
+  }
+}
+
+// Made by the tool from published runs, judged on sweeps that it had not seen.
+TEST(StepProfile, ShippedOnesHaveANameAndAnExpectedError) {
+  const std::vector<std::string> names = shipped_profile_names();
+  ASSERT_EQ(names, (std::vector<std::string>{"vllm-0.8/llama-3.1-8b", "vllm-0.8/qwen2.5-7b"}));
+  for (const std::string& name : names) {
+    const StepProfile profile = read_step_profile(name);
+    EXPECT_EQ(format_step_profile(profile), shipped_profile(name)) << name;
+    EXPECT_EQ(load_model_spec(profile.model).name, profile.model);
+    EXPECT_EQ(profile.engine, "vLLM 0.8.5");
+    EXPECT_THAT(profile.source, HasSubstr("loratory calibrate, "));
+    EXPECT_THAT(profile.source, HasSubstr("arXiv:2508.08343"));
+    EXPECT_GE(profile.expected_error.num_runs, 74);
+    EXPECT_EQ(profile.expected_error.how, "5 folds of whole sweeps");
+  }
+  EXPECT_EQ(read_step_profile("vLLM-0.8/Llama-3.1-8B"), read_step_profile(names[0]));
+  try {
+    read_step_profile("vllm-0.8/llama-3.1-8");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean 'vllm-0.8/llama-3.1-8b'?"));
   }
 }
 

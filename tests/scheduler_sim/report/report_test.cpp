@@ -157,10 +157,11 @@ TEST(Advice, AProfileSaysHowFarItIsOff) {
   EXPECT_THAT(report::caveat(result), HasSubstr("does not say how far it is off"));
   result.workload.expected_error = {
       .num_runs = 74, .throughput = 0.0221, .itl = 0.041, .how = "5 folds of whole sweeps"};
-  EXPECT_EQ(
-      report::caveat(result),
-      "treat the sizes as a ranking: 74 measured runs of M, G, vLLM 0.8.5, none of this model");
-  result.workload.is_profile_of_model = true;
+  result.workload.not_of_profile = "model, GPU";
+  EXPECT_EQ(report::caveat(result),
+            "treat the sizes as a ranking: 74 measured runs of M, G, vLLM 0.8.5, none of this "
+            "model, GPU");
+  result.workload.not_of_profile = "";
   EXPECT_EQ(
       report::caveat(result),
       "throughput +-2.2 %, ITL +-4.1 %: 74 measured runs of M, G, vLLM 0.8.5, 5 folds of whole "
