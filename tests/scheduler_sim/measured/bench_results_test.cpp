@@ -10,6 +10,8 @@
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/measured/measured_table.hpp"
 #include "scheduler_sim/measured/server_log.hpp"
+#include "scheduler_sim/measured/simulate_run.hpp"
+#include "tests/scheduler_sim/sizing/small_engine.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -136,6 +138,21 @@ TEST(BenchResults, WhatCannotBeReplayedIsSkippedWithTheReason) {
   EXPECT_EQ(reason("\"rate_counts\": \"4\", ", ""),
             "it does not say how many adapters (rate_counts)");
   EXPECT_EQ(read(kVllm, {}).skipped.at(0).reason, "its engine is not known");
+}
+
+// Steps take 10 ms. Nobody waits; the last of ten tokens comes 20 ms after the last request.
+TEST(BenchResults, TheVeryRequestsAreReplayedWhenTheyWereSent) {
+  MeasuredRun run;
+  run.adapters = {{0, 20}};
+  run.mean_prompt_tokens = run.mean_output_tokens = 10;
+  run.client.num_requests = 3;
+  run.requests = {{0, 100, 3}, {50'000'000, 90, 5}, {100'000'000, 110, 2}};
+  run.lengths = LengthKind::recorded;
+  const RunMeasures measures = simulate_run(run, engine(), {}, 1).measures;
+  EXPECT_DOUBLE_EQ(measures.completed, 3);
+  EXPECT_DOUBLE_EQ(measures.mean_ttft_ms, 10);
+  EXPECT_NEAR(measures.output_tps, 10 / 0.12, 1e-9);
+  EXPECT_NEAR(measures.input_tps, 300 / 0.12, 1e-9);
 }
 
 TEST(BenchResults, HostileOnesAreOneLine) {
