@@ -45,7 +45,6 @@ struct Work {
   int32_t num_keys, num_tiles;
 };
 
-template <int kHeadDim>
 __device__ Work work_of(const AttentionParams& p, const PrefillTile& tile, int32_t head) {
   Work w{.row = tile.row, .head = head, .first_pair = tile.index * kPrefillRows};
   w.first_token = __ldg(p.row_starts + tile.row);
@@ -320,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<PrefillShared<kHeadDim>*>(memory);
   const int32_t tile = int32_t(blockIdx.x) / p.kv_heads;
   if (tile >= *p.work.num_tiles) return;
-  const Work work = work_of<kHeadDim>(p, p.work.tiles[tile], int32_t(blockIdx.x) % p.kv_heads);
+  const Work work = work_of(p, p.work.tiles[tile], int32_t(blockIdx.x) % p.kv_heads);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       init_barrier(&shared.full[i], 128);
