@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
 #include "cli/engine.hpp"
 #include "reference/base/wording.hpp"
@@ -22,6 +23,13 @@ sim::Trace summary_of(const sim::MeasuredRun& run) {
   return trace;
 }
 
+// "run.server.log" beside "run.json"; empty if there is none.
+std::string own_log_of(const std::string& file) {
+  const std::string log = std::filesystem::path(file).replace_extension(".server.log").string();
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(log, ignored) ? log : "";
+}
+
 }  // namespace
 
 void add_measured_options(CLI::App& app, MeasuredOptions& options) {
@@ -31,7 +39,9 @@ void add_measured_options(CLI::App& app, MeasuredOptions& options) {
       ->required()
       ->allow_extra_args(false);
   app.add_option("--server-log", options.server_log,
-                 "Log of the vLLM server of these runs: its version, flags and KV cache");
+                 "Log of the vLLM server of these runs: its version, flags and KV cache (default: "
+                 "RUN.server.log beside RUN.json)")
+      ->default_str("");
   app.add_option("--describe", options.description,
                  "What the runs do not say, as COLUMN=VALUE: gpu=H100-80; may be repeated")
       ->allow_extra_args(false)
@@ -40,20 +50,26 @@ void add_measured_options(CLI::App& app, MeasuredOptions& options) {
 
 std::vector<InputFile> input_files(const MeasuredOptions& options) {
   std::vector<InputFile> files{{"the server's log", options.server_log}};
-  for (const std::string& file : options.files) files.push_back({"the measured runs", file});
+  for (const std::string& file : options.files) {
+    files.push_back({"the measured runs", file});
+    if (const std::string log = own_log_of(file); !log.empty()) {
+      files.push_back({"the server's log", log});
+    }
+  }
   return files;
 }
 
 MeasuredRuns read_measured(const MeasuredOptions& options) {
-  std::vector<sim::DescribedCell> cells;
+  std::vector<sim::DescribedCell> described, logged;
   for (const std::string& text : options.description) {
-    cells.push_back(sim::parse_description(text, "--describe"));
+    described.push_back(sim::parse_description(text, "--describe"));
   }
-  if (!options.server_log.empty()) {
-    std::ranges::move(sim::read_server_log(options.server_log), std::back_inserter(cells));
-  }
+  if (!options.server_log.empty()) logged = sim::read_server_log(options.server_log);
   MeasuredRuns all;
   for (const std::string& file : options.files) {
+    std::vector<sim::DescribedCell> cells = described;
+    const std::string own = own_log_of(file);
+    std::ranges::copy(own.empty() ? logged : sim::read_server_log(own), std::back_inserter(cells));
     sim::MeasuredTable table = sim::read_measured_runs(file, cells);
     all.inputs.push_back({table.source, table.checksum, table.format});
     if (all.inputs.size() == 1) {

@@ -84,6 +84,9 @@ TEST_F(Calibrate, BadInputIsOneLineAndNoFile) {
                "and max_loras");
   expect_error("calibrate --measured '" + sample() + "' --out p.json --folds 1",
                "--folds: 1 fold leaves no runs to fit; give 2 or more, or 0 for none");
+  write("r.json", R"({"duration": 1, "completed": 1, "num_prompts": 2, "total_input_tokens": 1,
+                      "total_output_tokens": 1})");
+  expect_error("calibrate --measured r.json --out p.json", "r.json:1: some of its requests failed");
   write_runs();
   expect_error("calibrate --measured runs.csv --out p.json --from-columns --folds 3",
                "--folds: 3 folds, but the runs are of 2 sweeps; lower it; runs of one sweep differ "

@@ -249,5 +249,20 @@ TEST_F(SystemFlags, TypesOfWeightsAndKv) {
   EXPECT_THROW(resolve_system(options_, 8), InputError);  // Llama has q_proj, k_proj and v_proj
 }
 
+// A profile holds for the server that it was fitted to.
+TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
+  SystemOptions options;
+  options.profile = "vllm-0.8/qwen2.5-7b";
+  sim::WorkloadSummary workload;
+  describe_step_times(workload, options);
+  EXPECT_EQ(workload.not_of_profile, "model, GPU, engine");
+  options.model = "Qwen2.5-7B";
+  options.engine = "vllm-0.8";
+  options.gpu = "mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s";
+  describe_step_times(workload, options);
+  EXPECT_EQ(workload.not_of_profile, "");
+  EXPECT_EQ(workload.expected_error.num_runs, 86);
+}
+
 }  // namespace
 }  // namespace loratory::cli

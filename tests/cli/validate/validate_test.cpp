@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,6 +84,42 @@ TEST_F(Validate, StartsOfThePublicTable) {
   const auto json = nlohmann::json::parse(content("v.json"));
   EXPECT_EQ(json.at("all").at("num_starts_known"), 84);
   EXPECT_TRUE(json.at("all").at("wrong_starts").empty());
+}
+
+// Two results of one server and one of another, which has a log of its own.
+TEST_F(Validate, ResultsOfALoadGeneratorWithTheirServersLogs) {
+  const auto result = [](int rate) {
+    return fmt::format(
+        R"({{"backend": "openai", "model_id": "m/Llama-3.1-8B", "num_prompts": 40, "rate_counts": 8,)"
+        R"( "request_rate": {}, "duration": 12, "completed": 40, "total_input_tokens": 4000,)"
+        R"( "total_output_tokens": 2000, "mean_ttft_ms": 30, "mean_itl_ms": 9}})",
+        rate);
+  };
+  const auto log = [](int max_loras) {
+    return fmt::format(
+        "INFO [a.py:1] vLLM API server version 0.8.5\nINFO [a.py:2] args: Namespace(enable_lora="
+        "True, max_loras={}, max_cpu_loras=8)\n",
+        max_loras);
+  };
+  write("a.json", result(4));
+  write("b.json", result(2));
+  write("b.server.log", log(2));
+  write("s.log", log(4));
+  const std::string flags = "validate --measured a.json --measured b.json --server-log s.log ";
+  const Outcome run = loratory(flags + "--describe gpu=H100-80 --json v.json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(content("v.json"));
+  ASSERT_EQ(json.at("runs").size(), 2u);
+  EXPECT_EQ(json.at("inputs").size(), 2u);
+  EXPECT_EQ(json.at("runs").at(0).at("max_loras"), 4);
+  EXPECT_EQ(json.at("runs").at(1).at("max_loras"), 2);
+  EXPECT_EQ(json.at("runs").at(1).at("engine"), "vllm-0.8");
+  EXPECT_EQ(json.at("runs").at(0).at("num_adapters"), 8);
+  EXPECT_EQ(json.at("runs").at(0).at("predicted").at("completed"), 40);
+  expect_error(flags + "--describe gpu", "--describe: gpu has no value; write gpu=VALUE");
+  expect_error(flags + "--json b.server.log",
+               "--json: 'b.server.log' is the server's log; it would be overwritten: name another "
+               "file");
 }
 
 TEST_F(Validate, ThePageHoldsEveryRunAndFetchesNothing) {
