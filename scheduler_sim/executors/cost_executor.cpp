@@ -42,17 +42,22 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
   shape.num_tokens = plan.num_tokens;
   shape.num_sampled = plan.num_decode_rows;  // each of them samples
   shape.num_waiting_seen = plan.num_waiting_seen;
+  uint32_t longest_before = 0;
   for (const StepRow& row : plan.rows) {
     const int64_t tokens = row.num_tokens, before = row.num_computed;
-    if (row.is_decode) {
-      shape.decode_context_tokens += before + 1;
-      shape.longest_decode_context = std::max(shape.longest_decode_context, before + 1);
+    if (row.is_decode) [[likely]] {
+      shape.decode_context_tokens += before;
+      longest_before = std::max(longest_before, row.num_computed);
       continue;
     }
     shape.num_sampled += row.samples;
     shape.num_prefill_tokens += tokens;
     shape.prefill_context_tokens += before + tokens;
     shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
+  }
+  if (plan.num_decode_rows > 0) {  // each reads what it has just written, too
+    shape.decode_context_tokens += plan.num_decode_rows;
+    shape.longest_decode_context = int64_t{longest_before} + 1;
   }
   for (const auto& [adapter, num_tokens] : plan.adapters) {
     const int64_t rank = residency.rank(adapter);

@@ -298,7 +298,8 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   if (!memory.fits()) return out;
 
   const Trace trace = adapters_of(run);
-  const SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
+  config.hash_log = false;
   const auto step_time = engine.make_step_time(run.max_loras);
   SamplingModel model(*step_time, sample_steps);
   const double duration_s = run.client.duration_s;

@@ -17,27 +17,17 @@ LowestFirstSet::LowestFirstSet(uint32_t capacity) {
   } while (words > 1);
 }
 
-void LowestFirstSet::insert(BlockId id) {
-  ++size_;
-  lowest_word_ = std::min(lowest_word_, size_t{id} / 64);
-  size_t index = id;
-  for (auto& level : levels_) {
-    uint64_t& word = level[index / 64];
+// The id's word was empty until now.
+void LowestFirstSet::enter_word(BlockId id) {
+  size_t index = id / 64;
+  lowest_word_ = std::min(lowest_word_, index);
+  for (size_t k = 1; k < levels_.size(); ++k) {
+    uint64_t& word = levels_[k][index / 64];
     const bool was_empty = word == 0;
     word |= uint64_t{1} << (index % 64);
     if (!was_empty) return;
     index /= 64;
   }
-}
-
-BlockId LowestFirstSet::pop_lowest() {
-  LORATORY_ASSERT(size_ > 0, "pop from an empty set");
-  --size_;
-  uint64_t& word = levels_.front()[lowest_word_];
-  const auto id = BlockId(lowest_word_ * 64 + size_t(std::countr_zero(word)));
-  word &= word - 1;
-  if (word == 0) leave_word();
-  return id;
 }
 
 // The lowest word is empty now.
@@ -78,18 +68,11 @@ void BlockPool::acquire(BlockId id) {
   }
 }
 
-BlockId BlockPool::allocate() {
-  BlockId id;
-  if (plain_free_.size() > 0) {
-    id = plain_free_.pop_lowest();
-  } else {
-    LORATORY_ASSERT(num_cached_free_ > 0, "allocate from an exhausted pool");
-    id = blocks_[kNullBlock].next;
-    remove_cached(id);
-    unpublish(id);
-  }
-  ref_counts_[id] = 1;
-  ++num_referenced_;
+BlockId BlockPool::take_cached() {
+  LORATORY_ASSERT(num_cached_free_ > 0, "allocate from an exhausted pool");
+  const BlockId id = blocks_[kNullBlock].next;
+  remove_cached(id);
+  unpublish(id);
   return id;
 }
 

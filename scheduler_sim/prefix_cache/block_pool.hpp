@@ -1,11 +1,14 @@
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "reference/base/check.hpp"
 #include "scheduler_sim/prefix_cache/block_key.hpp"
 
 namespace loratory::sim {
@@ -18,11 +21,26 @@ inline constexpr BlockId kNullBlock = 0;
 class LowestFirstSet {
  public:
   explicit LowestFirstSet(uint32_t capacity);
-  void insert(BlockId id);
-  BlockId pop_lowest();  ///< precondition: not empty
+  void insert(BlockId id) {
+    ++size_;
+    uint64_t& word = levels_.front()[id / 64];
+    if (word == 0) enter_word(id);
+    word |= uint64_t{1} << (id % 64);
+  }
+  /// Precondition: not empty.
+  BlockId pop_lowest() {
+    LORATORY_ASSERT(size_ > 0, "pop from an empty set");
+    --size_;
+    uint64_t& word = levels_.front()[lowest_word_];
+    const auto id = BlockId(lowest_word_ * 64 + size_t(std::countr_zero(word)));
+    word &= word - 1;
+    if (word == 0) leave_word();
+    return id;
+  }
   uint32_t size() const { return size_; }
 
  private:
+  void enter_word(BlockId id);
   void leave_word();
 
   size_t lowest_word_ = SIZE_MAX;              // of levels_[0] that is not empty; none: SIZE_MAX
@@ -53,7 +71,12 @@ class BlockPool {
   /// Adds a reference to a published block (a prefix hit).
   void acquire(BlockId id);
   /// A block nobody else references. Precondition: num_allocatable() > 0.
-  BlockId allocate();
+  BlockId allocate() {
+    const BlockId id = plain_free_.size() > 0 ? plain_free_.pop_lowest() : take_cached();
+    ref_counts_[id] = 1;
+    ++num_referenced_;
+    return id;
+  }
   /// Makes a referenced block matchable; no effect if another block has the key already, or if the
   /// namespace was evicted.
   void publish(BlockId id, BlockKey key, uint64_t uid);
@@ -74,6 +97,7 @@ class BlockPool {
     BlockId prev = kNullBlock, next = kNullBlock;  // cached-free queue
   };
 
+  BlockId take_cached();
   void drop_reference(BlockId id, bool is_cached);
   void push_cached(BlockId id);
   void remove_cached(BlockId id);

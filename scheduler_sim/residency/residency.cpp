@@ -24,12 +24,14 @@ Residency::Registered Residency::register_adapter(std::string_view name, uint32_
   if (free_refs_.empty()) {
     ref = AdapterRef(adapters_.size());
     adapters_.emplace_back();
+    places_.emplace_back();
   } else {
     ref = free_refs_.back();
     free_refs_.pop_back();
   }
   Adapter& a = adapters_[ref];
   a = Adapter{};
+  places_[ref] = {};
   a.uid = next_uid_++;
   a.name = name;
   a.rank = rank;
@@ -68,6 +70,7 @@ void Residency::finish_unload_if_idle(AdapterRef ref) {
   if (on_cpu_or_better(a)) evict_from_cpu(ref);
   unloaded_.push_back(a.uid);
   by_uid_[a.uid] = kBaseRef;
+  settle_departures();
   a = Adapter{};
   free_refs_.push_back(ref);
 }
@@ -232,9 +235,22 @@ int Residency::departure_group(const Adapter& a) const {
   return 2 * (a.num_inflight > 0) + on_gpu;
 }
 
-// To be called when the state, a claim, num_inflight or cpu_clock may have changed.
+// To be called when the state, a claim, num_inflight or cpu_clock may have changed. While host
+// memory has room nobody asks who leaves, so only the last change before a question counts.
 void Residency::update_departure(AdapterRef ref) {
   Adapter& a = adapters_[ref];
+  if (std::exchange(a.may_have_moved, true)) return;
+  moved_.push_back(ref);
+}
+
+void Residency::settle_departures() {
+  for (const AdapterRef ref : moved_) settle_departure(ref);
+  moved_.clear();
+}
+
+void Residency::settle_departure(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  a.may_have_moved = false;
   std::optional<std::pair<int, uint64_t>> now;
   if (const int group = departure_group(a); group >= 0) now.emplace(group, a.cpu_clock);
   if (now == a.departure) return;
@@ -243,7 +259,8 @@ void Residency::update_departure(AdapterRef ref) {
   a.departure = now;
 }
 
-AdapterRef Residency::cpu_victim(bool demand) const {
+AdapterRef Residency::cpu_victim(bool demand) {
+  settle_departures();
   if (departures_.empty()) return kBaseRef;
   const auto& [place, ref] = *departures_.begin();
   const bool only_idle = config_.cpu_eviction == CpuEviction::idle_first && !demand;
@@ -253,7 +270,7 @@ AdapterRef Residency::cpu_victim(bool demand) const {
 void Residency::evict_from_cpu(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/true});
-  free_slot_of(a);
+  free_slot_of(ref);
   a.state = AdapterState::on_disk;
   update_departure(ref);
   --num_on_cpu_;
@@ -284,7 +301,7 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
     return LoadOutcome::retried;
   }
   a.num_failures = 0;
-  free_slot_of(a);  // blocking mode had given it one
+  free_slot_of(ref);  // blocking mode had given it one
   if (a.pinned) unpin(ref);
   drop_promise(ref);
   finish_unload_if_idle(ref);
@@ -329,6 +346,7 @@ bool Residency::take_slot(AdapterRef ref) {
   slot->owner = ref;
   ++slot->generation;
   a.slot = int32_t(slot - slots_.begin());
+  places_[ref] = {a.slot, slot->generation};
   ++num_on_gpu_;
   return true;
 }
@@ -359,13 +377,15 @@ bool Residency::older_on_gpu(const Adapter& a, const Adapter& b) const {
 void Residency::evict_from_gpu(AdapterRef ref) {
   Adapter& a = adapters_[ref];
   actions_.evictions.push_back({a.uid, a.slot, /*from_cpu=*/false});
-  free_slot_of(a);
+  free_slot_of(ref);
   a.state = AdapterState::on_cpu;
   update_departure(ref);
   changed_ = true;
 }
 
-void Residency::free_slot_of(Adapter& a) {
+void Residency::free_slot_of(AdapterRef ref) {
+  Adapter& a = adapters_[ref];
+  places_[ref] = {};
   a.num_uses = 0;
   if (a.slot == kNoSlot) return;
   slots_[a.slot].owner = kBaseRef;

@@ -149,6 +149,12 @@ class Residency {
   const std::string& name(AdapterRef a) const { return adapters_[a].name; }
   AdapterState state(AdapterRef a) const { return adapters_[a].state; }
   int32_t slot(AdapterRef a) const { return adapters_[a].slot; }
+  /// Its slot, and that slot's generation. Asked for each row of each step.
+  struct Place {
+    int32_t slot = kNoSlot;
+    uint64_t generation = 0;  ///< 0 = no slot
+  };
+  const Place& place(AdapterRef a) const { return places_[a]; }
   /// kBaseRef if the slot is free.
   AdapterRef owner(int32_t slot) const { return slots_[slot].owner; }
   /// How often the slot was given to an adapter; metadata carries it so that stale use is caught.
@@ -174,6 +180,7 @@ class Residency {
     Uid uid = 0;  // 0 = the entry is free
     AdapterState state = AdapterState::on_disk;
     bool pinned = false, promised = false, retiring = false;
+    bool may_have_moved = false;  // in departures_; it is in moved_
     int32_t slot = kNoSlot;
     uint32_t rank = 0;
     uint32_t claimant_index = 0;  // place in claimants_
@@ -211,19 +218,22 @@ class Residency {
   Jobs& jobs_like(const Adapter& a) { return a.promised ? demand_jobs_ : prefetch_jobs_; }
   void set_promised(AdapterRef adapter, bool promised);
   bool start_one_load();
-  AdapterRef cpu_victim(bool demand) const;
+  AdapterRef cpu_victim(bool demand);
   int departure_group(const Adapter& a) const;
   void update_departure(AdapterRef adapter);
+  void settle_departures();
+  void settle_departure(AdapterRef adapter);
   void evict_from_cpu(AdapterRef victim);
   bool start_one_copy();
   AdapterRef gpu_victim() const;
   bool older_on_gpu(const Adapter& a, const Adapter& b) const;
   bool take_slot(AdapterRef adapter);
   void evict_from_gpu(AdapterRef victim);
-  void free_slot_of(Adapter& a);
+  void free_slot_of(AdapterRef adapter);
 
   ResidencyConfig config_;
   std::vector<Adapter> adapters_;
+  std::vector<Place> places_;  // by AdapterRef
   std::vector<AdapterRef> free_refs_;
   std::unordered_map<std::string, AdapterRef> by_name_;
   std::vector<AdapterRef> by_uid_;  // kBaseRef: gone
@@ -231,8 +241,10 @@ class Residency {
   std::vector<AdapterRef> promised_;  // in the order of the promises
   Jobs demand_jobs_, prefetch_jobs_;  // queued disk -> CPU jobs: of promised adapters, of others
   uint64_t last_job_ = 0;
-  /// Adapters that may leave the CPU, first to last: by group, then the least recent.
+  /// Adapters that may leave the CPU, first to last: by group, then the least recent. As it was
+  /// before what happened to those in moved_.
   std::set<std::pair<std::pair<int, uint64_t>, AdapterRef>> departures_;
+  std::vector<AdapterRef> moved_;  // each once
   std::vector<Uid> unloaded_;
   ResidencyActions actions_;
   Uid next_uid_ = 1;

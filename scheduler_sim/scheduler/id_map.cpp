@@ -7,9 +7,13 @@
 
 namespace loratory::sim {
 
-// Fibonacci hashing: ids are often numbers in a row, which spread over the whole array.
+// Fibonacci hashing of groups: ids are often numbers in a row, so that those of a group are in the
+// same few cache lines, and the groups spread over the whole array.
 size_t IdMap::home_of(uint64_t id) const {
-  return size_t((id * 0x9e3779b97f4a7c15u) >> (64 - std::countr_zero(entries_.size())));
+  const uint64_t group = (id / kGroup) * 0x9e3779b97f4a7c15u;
+  const int num_bits = std::countr_zero(entries_.size() / kGroup);
+  const size_t index = num_bits == 0 ? 0 : size_t(group >> (64 - num_bits));
+  return index * kGroup + id % kGroup;
 }
 
 size_t IdMap::index_of(uint64_t id) const {

@@ -30,7 +30,8 @@ class IdMap {
   size_t index_of(uint64_t id) const;  // or the empty entry where it would be
   void grow();
 
-  std::vector<Entry> entries_ = std::vector<Entry>(16);  // a power of two
+  static constexpr size_t kGroup = 16;
+  std::vector<Entry> entries_ = std::vector<Entry>(kGroup);  // a power of two
   size_t size_ = 0;
 };
 

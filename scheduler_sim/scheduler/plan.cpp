@@ -62,22 +62,26 @@ void Scheduler::schedule_running(int64_t now_ns) {
   }
 }
 
-// Most rows are these: a request that decodes and has a block for its next token. As many as come
-// before the first other one.
+// Most rows are these: a request that decodes and has a block for its next token, or can have one.
+// As many as come before the first other one.
 void Scheduler::schedule_decodes() {
   const size_t first = cursor_, most = std::min<size_t>(running_.size() - first, budget_);
   uint32_t num_rows = 0;
   for (; num_rows < most; ++num_rows) {
     const RequestRef ref = running_[first + num_rows];
     Request& r = requests_[ref];
-    if (r.state != RequestState::decoding || r.num_computed >= r.room) break;
+    if (r.state != RequestState::decoding) break;
+    if (r.num_computed >= r.room) {
+      if (pool_.num_allocatable() == 0) break;
+      add_block(r);
+    }
     r.in_step = true;
-    const int32_t slot = slot_of(r.adapter);
+    const Residency::Place place = place_of(r.adapter);
     plan_.rows.push_back({.request = ref,
                           .adapter = r.adapter,
-                          .slot = slot,
+                          .slot = place.slot,
                           .num_computed = r.num_computed,
-                          .generation = generation_of(slot),
+                          .generation = place.generation,
                           .num_tokens = 1,
                           .is_decode = true,
                           .samples = true});
@@ -150,12 +154,12 @@ void Scheduler::add_row(RequestRef ref, uint32_t num_tokens, bool is_decode) {
   Request& r = requests_[ref];
   r.in_step = true;
   const bool samples = r.num_computed + num_tokens == r.num_total() && r.max_new_tokens > 0;
-  const int32_t slot = slot_of(r.adapter);
+  const Residency::Place place = place_of(r.adapter);
   plan_.rows.push_back({.request = ref,
                         .adapter = r.adapter,
-                        .slot = slot,
+                        .slot = place.slot,
                         .num_computed = r.num_computed,
-                        .generation = generation_of(slot),
+                        .generation = place.generation,
                         .num_tokens = num_tokens,
                         .is_decode = is_decode,
                         .samples = samples});

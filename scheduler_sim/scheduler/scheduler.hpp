@@ -132,10 +132,11 @@ class Scheduler {
   WalkEnd visit_candidates(int64_t now_ns);
   void end_walk(const WalkEnd& end, int64_t now_ns);
   void collect_candidates();
-  void add_candidate(RequestRef ref);
+  void add_candidate(AdapterRef adapter);
   void add_heads_of_claimants();
-  void add_head_of_claimant(AdapterRef adapter, RequestRef head);
+  void add_head_of_claimant(AdapterRef adapter);
   void push_candidate(RequestRef ref);
+  void push_next_of(const Request& r);
   void push_newcomers(const WaitKey& place);
   RequestRef next_newcomer(const WaitKey& wait_key, bool reserving) const;
   bool comes_from_slot(AdapterRef adapter) const;
@@ -197,16 +198,14 @@ class Scheduler {
   BlockKey key_of(Request& r, uint32_t block_index);
   void extend_keys(Request& r);
   void fail_requests_of(AdapterRef adapter, int64_t now_ns);
-  int32_t slot_of(AdapterRef adapter) const {
-    return adapter == kBaseRef ? kNoSlot : residency_.slot(adapter);
+  /// Which slot a row reads, and which of the adapters that the slot has seen it expects there.
+  Residency::Place place_of(AdapterRef adapter) const {
+    return adapter == kBaseRef ? Residency::Place{} : residency_.place(adapter);
   }
-  uint64_t generation_of(int32_t slot) const {
-    return slot == kNoSlot ? 0 : residency_.slot_generation(slot);
-  }
-  /// Which slot the row reads, and which of the adapters that the slot has seen it expects there.
   void bind_slot(StepRow& row) const {
-    row.slot = slot_of(row.adapter);
-    row.generation = generation_of(row.slot);
+    const Residency::Place place = place_of(row.adapter);
+    row.slot = place.slot;
+    row.generation = place.generation;
   }
   void bind_slots_of(AdapterRef adapter);
   void prepare_adapters();

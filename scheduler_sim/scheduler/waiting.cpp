@@ -8,29 +8,17 @@ WaitingSet::Queue& WaitingSet::queue_of(AdapterRef adapter) {
   return queues_[index];
 }
 
-RequestRef WaitingSet::head(AdapterRef adapter) const {
-  const size_t index = size_t(adapter + 1);
-  if (index >= queues_.size() || queues_[index].requests.empty()) return kNoRequest;
-  return queues_[index].requests.begin()->second;
-}
-
-RequestRef WaitingSet::next_of_adapter(AdapterRef adapter, const WaitKey& place) const {
-  const InOrder& requests = queues_[size_t(adapter + 1)].requests;
-  const auto next = requests.upper_bound(place);
-  return next == requests.end() ? kNoRequest : next->second;
-}
-
 void WaitingSet::insert(RequestRef ref) {
   Request& r = requests_[ref];
   r.num_rejections = 0;
   r.first_rejection_ns = -1;
   r.reservation = -1;
   Queue& queue = queue_of(r.adapter);
-  InOrder& requests = queue.requests;
-  const bool is_head = requests.empty() || r.wait_key < requests.begin()->first;
-  if (is_head && !requests.empty()) heads_like(queue).erase(requests.begin()->first);
+  WaitQueue& requests = queue.requests;
+  const bool is_head = requests.empty() || r.wait_key < requests.front_place();
+  if (is_head && !requests.empty()) heads_like(queue).erase(requests.front_place());
   if (is_head) heads_like(queue).emplace(r.wait_key, ref);
-  requests.emplace_hint(is_head ? requests.begin() : requests.end(), r.wait_key, ref);
+  requests.insert(r.wait_key, ref);
   // The gate never rejects the base model.
   if (r.adapter != kBaseRef && config_.bounds_starvation()) {
     young_.emplace_hint(young_.end(), r.wait_key, ref);
@@ -48,13 +36,22 @@ void WaitingSet::erase(InOrder& in_order, RequestRef ref) {
   }
 }
 
+// The old one has left the queue.
+void WaitingSet::change_head(Queue& queue, const WaitKey& old_head) {
+  InOrder& heads = heads_like(queue);
+  auto head = heads.extract(old_head);
+  if (queue.requests.empty()) return;
+  head.key() = queue.requests.front_place();
+  head.mapped() = queue.requests.front();
+  heads.insert(std::move(head));
+}
+
 void WaitingSet::remove(RequestRef ref) {
   Request& r = requests_[ref];
   Queue& queue = queue_of(r.adapter);
-  const bool is_head = queue.requests.begin()->second == ref;
-  erase(queue.requests, ref);
-  if (is_head) heads_like(queue).erase(r.wait_key);
-  if (is_head && !queue.requests.empty()) heads_like(queue).insert(*queue.requests.begin());
+  const bool is_head = queue.requests.front() == ref;
+  queue.requests.erase(r.wait_key);
+  if (is_head) change_head(queue, r.wait_key);
   if (r.reservation >= 0) {
     change_reservations(r.adapter, [&](auto& keys) { keys.erase({r.priority, r.reservation}); });
     r.reservation = -1;
@@ -98,18 +95,18 @@ template <typename Change>
 void WaitingSet::change_reservations(AdapterRef adapter, Change change) {
   Queue& queue = queue_of(adapter);
   std::set<ReservationKey>& keys = queue.reservations;
-  if (!queue.requests.empty()) heads_like(queue).erase(queue.requests.begin()->first);
+  if (!queue.requests.empty()) heads_like(queue).erase(queue.requests.front_place());
   if (!keys.empty()) reserving_.erase({*keys.begin(), adapter});
   change(keys);
   if (!keys.empty()) reserving_.emplace(*keys.begin(), adapter);
-  if (!queue.requests.empty()) heads_like(queue).insert(*queue.requests.begin());
+  if (!queue.requests.empty()) {
+    heads_like(queue).emplace(queue.requests.front_place(), queue.requests.front());
+  }
 }
 
 std::vector<RequestRef> WaitingSet::of_adapter(AdapterRef adapter) const {
-  std::vector<RequestRef> out;
-  if (head(adapter) == kNoRequest) return out;
-  for (const auto& [place, ref] : queues_[size_t(adapter + 1)].requests) out.push_back(ref);
-  return out;
+  if (head(adapter) == kNoRequest) return {};
+  return queues_[size_t(adapter + 1)].requests.all();
 }
 
 }  // namespace loratory::sim

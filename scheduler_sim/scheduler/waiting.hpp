@@ -10,6 +10,7 @@
 #include "scheduler_sim/scheduler/place_counter.hpp"
 #include "scheduler_sim/scheduler/request.hpp"
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
+#include "scheduler_sim/scheduler/wait_queue.hpp"
 
 namespace loratory::sim {
 
@@ -42,10 +43,21 @@ class WaitingSet {
   size_t size() const { return size_; }
   /// How many are before this place, with count_waiting_seen.
   size_t num_before(const WaitKey& place) const { return in_order_.num_before(place); }
+  /// The requests of the adapter; nullptr if none waits.
+  const WaitQueue* queue(AdapterRef adapter) const {
+    const size_t index = size_t(adapter + 1);
+    const bool is_empty = index >= queues_.size() || queues_[index].requests.empty();
+    return is_empty ? nullptr : &queues_[index].requests;
+  }
   /// kNoRequest if none of the adapter waits.
-  RequestRef head(AdapterRef adapter) const;
-  /// The first request of the adapter behind this place, kNoRequest if there is none.
-  RequestRef next_of_adapter(AdapterRef adapter, const WaitKey& place) const;
+  RequestRef head(AdapterRef adapter) const {
+    const WaitQueue* requests = queue(adapter);
+    return requests == nullptr ? kNoRequest : requests->front();
+  }
+  /// The first request of the adapter behind this place.
+  WaitQueue::Entry next_of_adapter(AdapterRef adapter, const WaitKey& place) const {
+    return queues_[size_t(adapter + 1)].requests.first_behind(place);
+  }
   /// The first waiting request of each adapter (kBaseRef too) that has a reserving request, or of
   /// each that has none.
   const InOrder& heads(bool reserving) const { return heads_[size_t(reserving)]; }
@@ -67,12 +79,13 @@ class WaitingSet {
 
  private:
   struct Queue {
-    InOrder requests;
+    WaitQueue requests;
     std::set<ReservationKey> reservations;
   };
   Queue& queue_of(AdapterRef adapter);
   void erase(InOrder& in_order, RequestRef ref);
   InOrder& heads_like(const Queue& queue) { return heads_[size_t(!queue.reservations.empty())]; }
+  void change_head(Queue& queue, const WaitKey& old_head);
   void forget_rejections(RequestRef ref);
   template <typename Change>
   void change_reservations(AdapterRef adapter, Change change);

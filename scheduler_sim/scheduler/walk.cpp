@@ -19,34 +19,45 @@ bool Scheduler::gate_rejects(const Request& r) const {
   return has_no_place() || starvation_.keeps_place_from(r);
 }
 
-void Scheduler::add_candidate(RequestRef ref) {
-  if (ref != kNoRequest) heap_.emplace_back(walk_order_.place(requests_[ref]), ref);
+// The first that waits for the adapter, if there is one. The request itself is not looked at: it
+// came long ago, and is far from any cache.
+void Scheduler::add_candidate(AdapterRef adapter) {
+  if (const WaitQueue* queue = waiting_.queue(adapter)) {
+    heap_.emplace_back(walk_order_.place(queue->front_place(), adapter), queue->front());
+  }
 }
 
 void Scheduler::push_candidate(RequestRef ref) {
   if (ref == kNoRequest) return;
-  add_candidate(ref);
+  heap_.emplace_back(walk_order_.place(requests_[ref]), ref);
+  std::ranges::push_heap(heap_, std::greater<>{});
+}
+
+void Scheduler::push_next_of(const Request& r) {
+  const auto [place, ref] = waiting_.next_of_adapter(r.adapter, r.wait_key);
+  if (ref == kNoRequest) return;
+  heap_.emplace_back(walk_order_.place(place, r.adapter), ref);
   std::ranges::push_heap(heap_, std::greater<>{});
 }
 
 // An adapter that has its promise and is on its way would only be promised again.
-void Scheduler::add_head_of_claimant(AdapterRef adapter, RequestRef head) {
+void Scheduler::add_head_of_claimant(AdapterRef adapter) {
   const bool is_coming = config_.load_mode == LoadMode::overlap && residency_.promised(adapter) &&
                          !residency_.ready(adapter);
-  if (!is_coming) add_candidate(head);
+  if (!is_coming) add_candidate(adapter);
 }
 
 // Looks at every claimant or at every adapter with a queue, whichever are fewer.
 void Scheduler::add_heads_of_claimants() {
   const std::vector<AdapterRef>& claimants = residency_.claimants();
   if (claimants.size() <= waiting_.heads(false).size() + waiting_.heads(true).size()) {
-    for (const AdapterRef a : claimants) add_head_of_claimant(a, waiting_.head(a));
+    for (const AdapterRef a : claimants) add_head_of_claimant(a);
     return;
   }
   for (const bool reserving : {false, true}) {
     for (const auto& [place, ref] : waiting_.heads(reserving)) {
       const AdapterRef a = requests_[ref].adapter;
-      if (a != kBaseRef && residency_.claims_place(a)) add_head_of_claimant(a, ref);
+      if (a != kBaseRef && residency_.claims_place(a)) add_head_of_claimant(a);
     }
   }
 }
@@ -54,7 +65,7 @@ void Scheduler::add_heads_of_claimants() {
 // The heads of the queues whose adapters may pass.
 void Scheduler::collect_candidates() {
   heap_.clear();
-  add_candidate(waiting_.head(kBaseRef));
+  add_candidate(kBaseRef);
   add_heads_of_claimants();
   std::ranges::make_heap(heap_, std::greater<>{});
   has_newcomer_ = {};
@@ -119,7 +130,7 @@ WalkEnd Scheduler::visit_candidates(int64_t now_ns) {
     if (comes_in) has_newcomer_[size_t(waiting_.reserves(r.adapter))] = false;
     const bool drains = r.adapter != kBaseRef && r.adapter == starvation_.draining();
     if (gate_rejects(r)) {
-      if (drains) push_candidate(waiting_.next_of_adapter(r.adapter, r.wait_key));
+      if (drains) push_next_of(r);
       continue;
     }
     const bool on_its_way = config_.load_mode == LoadMode::overlap && r.adapter != kBaseRef &&
@@ -132,7 +143,7 @@ WalkEnd Scheduler::visit_candidates(int64_t now_ns) {
         end.stop = key;
         return end;
       }
-      push_candidate(waiting_.next_of_adapter(r.adapter, r.wait_key));
+      push_next_of(r);
     } else {
       walk_stopped_at_drain_ = drains;
       end.stop = key;

@@ -26,9 +26,9 @@ class WalkOrder {
   void admits(const Request& r) {
     if (!is_by_arrival() && r.reservation >= 0) had_reservation_.push_back(r.adapter);
   }
-  WaitKey place(const Request& r) const {
-    WaitKey key = r.wait_key;
-    key.not_packed = !is_by_arrival() && !is_packed(r.adapter);
+  WaitKey place(const Request& r) const { return place(r.wait_key, r.adapter); }
+  WaitKey place(WaitKey key, AdapterRef adapter) const {
+    key.not_packed = !is_by_arrival() && !is_packed(adapter);
     return key;
   }
   /// Of the requests for adapters that are packed, or of the others: those with a wait_key behind

@@ -38,7 +38,9 @@ SimulatedEngine::SimulatedEngine(const Trace& trace, const SimulationConfig& con
 }
 
 std::vector<DecisionSink*> SimulatedEngine::sinks(DecisionSink* listener) {
-  std::vector<DecisionSink*> sinks{&log_, &metrics_};
+  std::vector<DecisionSink*> sinks;
+  if (config_.hash_log || config_.keep_log) sinks.push_back(&log_);
+  sinks.push_back(&metrics_);
   if (listener != nullptr) sinks.push_back(listener);
   return sinks;
 }

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 #include <unordered_map>
+#include <vector>
 
 #include "scheduler_sim/scheduler/id_map.hpp"
 #include "scheduler_sim/scheduler/place_counter.hpp"
+#include "scheduler_sim/scheduler/wait_queue.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -41,6 +44,38 @@ TEST(PlaceCounter, AgreesWithASet) {
     if (step % 50 != 0) continue;
     const auto before = std::distance(judge.begin(), judge.lower_bound(place));
     ASSERT_EQ(counter.num_before(place), size_t(before));
+  }
+}
+
+// Most come last and leave first; the others come before somebody, or leave from anywhere and may
+// come back. A std::map is the judge.
+TEST(WaitQueue, AgreesWithAMap) {
+  std::mt19937 random(1);
+  WaitQueue queue;
+  std::map<WaitKey, RequestRef> judge;
+  for (int step = 0; step < 20'000; ++step) {
+    const int32_t priority = random() % 8 == 0 ? -1 : 0;
+    const uint64_t arrival = random() % 4 == 0 ? random() % 20'000 : uint64_t(step);
+    const WaitKey place = place_of(arrival, priority);
+    const bool grows = random() % 1000 < (step < 10'000 ? 600u : 400u);
+    if (grows && judge.emplace(place, RequestRef(step)).second)
+      queue.insert(place, RequestRef(step));
+    if (!grows && !judge.empty()) {
+      const auto any = judge.lower_bound(place);
+      const auto leaves = random() % 3 > 0 || any == judge.end() ? judge.begin() : any;
+      queue.erase(leaves->first);
+      judge.erase(leaves);
+    }
+    ASSERT_EQ(queue.empty(), judge.empty());
+    if (judge.empty()) continue;
+    ASSERT_EQ(queue.front(), judge.begin()->second);
+    ASSERT_EQ(queue.front_place(), judge.begin()->first);
+    const auto next = judge.upper_bound(place);
+    ASSERT_EQ(queue.first_behind(place).ref, next == judge.end() ? kNoRequest : next->second);
+    if (step % 500 != 0) continue;
+    std::vector<RequestRef> all;
+    for (const auto& [key, ref] : judge) all.push_back(ref);
+    ASSERT_EQ(queue.all(), all);
   }
 }
 
