@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <iterator>
 
 #include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/lora_grid.hpp"
@@ -48,19 +48,25 @@ constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was 
 constexpr double kVllmPairLaunchNs = 147e3;
 constexpr double kOurKernels = 2, kSglangKernels = 2;
 
+// std::ceil without a call, for what is below 2^63.
+double ceil_of(double x) {
+  const auto whole = double(int64_t(x));
+  return whole < x ? whole + 1 : whole;
+}
+
 double soft_max(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
-double shrink_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale& scale) {
+double shrink_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
   const bool small = batch.grid_tokens < LoraTiles::kSmallBatch;
-  const ShrinkCost& cost = kShrink[layer.slices() > 1][small];
+  const ShrinkCost& cost = kShrink[layer.slices > 1][small];
   const auto splits = double(LoraTiles::splits(batch.grid_tokens));
-  const double iterations = std::ceil(double(layer.in) / (splits * (small ? 256 : 32)));
+  const double iterations = ceil_of(double(layer.in) / (splits * (small ? 256 : 32)));
   const double per_tile =
-      splits * double(layer.slices()) * std::ceil(batch.rank / LoraTiles::kShrinkRanks);
+      splits * double(layer.slices) * ceil_of(batch.rank / LoraTiles::kShrinkRanks);
   const double active = per_tile * batch.row_tiles(LoraTiles::kShrinkRows);
   const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::kShrinkRows));
   const double idle = std::max(0.0, per_tile * double(batch.grid_slots) * row_tiles - active);
-  const double bytes = batch.adapters() * batch.rank * double(layer.slices() * layer.in);
+  const double bytes = batch.adapters() * batch.rank * double(layer.slices * layer.in);
   const double busy =
       std::max(active * (cost.block + cost.block_iteration * iterations) * scale.blocks,
                bytes * batch.weight_bytes_each * scale.byte_ns);
@@ -68,57 +74,57 @@ double shrink_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale
                                      busy + idle * cost.idle * scale.blocks);
 }
 
-double expand_ns(const ExpandCost& cost, int64_t tile, int64_t tile_ranks, const LoraLayer& layer,
-                 const LoraBatch& batch, const LoraScale& scale) {
-  double column_tiles = 0;
-  for (const int64_t width : layer.widths) column_tiles += double(ceil_div(width, tile));
+template <int64_t kTile, int64_t kTileRanks>
+double expand_ns(const ExpandCost& cost, const LoraGeometry& layer, const LoraBatch& batch,
+                 const LoraScale& scale) {
+  static_assert(kTile == 64 || kTile == 128, "the tiles that LoraGeometry counts");
+  const double column_tiles = kTile == 64 ? layer.tiles_64 : layer.tiles_128;
   const double rows = batch.row_tiles(LoraTiles::kExpandRows);
   const double active = column_tiles * rows;
   const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::kExpandRows));
-  const int64_t widest = *std::ranges::max_element(layer.widths);
-  const double all = double(layer.slices() * ceil_div(widest, tile) * batch.grid_slots) * row_tiles;
-  const double ranks = std::ceil(batch.rank / double(tile_ranks));
+  const int64_t num_columns = layer.slices * ceil_div(layer.widest, kTile);
+  const double all = double(num_columns * batch.grid_slots) * row_tiles;
+  const double ranks = ceil_of(batch.rank / double(kTileRanks));
   const double tokens_per_tile = rows > 0 ? batch.tokens() / rows : 0;
   const double block = cost.block + cost.block_rank * ranks + cost.block_row * tokens_per_tile;
-  const double bytes = batch.adapters() * batch.rank * double(layer.columns());
+  const double bytes = batch.adapters() * batch.rank * double(layer.columns);
   const double busy =
       std::max(active * block * scale.blocks, bytes * batch.weight_bytes_each * scale.byte_ns);
   return 1e3 * cost.fixed + soft_max(1e3 * (cost.latency + cost.rank * ranks),
                                      busy + std::max(0.0, all - active) * cost.idle * scale.blocks);
 }
 
-double triton_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+double triton_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,
                       const LoraScale& scale) {
-  const bool several = layer.slices() > 1;
+  const bool several = layer.slices > 1;
   const double shrink = layer.in > 0 ? shrink_ns(layer, batch, scale) : 0;
   // lora/ops/triton_ops/lora_expand.py of 0.8.5; utils.py, get_lora_op_configs, of 0.33.0.
   if (kernels == LoraKernels::vllm_08) {
-    return shrink +
-           expand_ns(kExpand08[several], LoraTiles::kExpandColumns, 16, layer, batch, scale);
+    const ExpandCost& cost = kExpand08[several];
+    return shrink + expand_ns<LoraTiles::kExpandColumns, 16>(cost, layer, batch, scale);
   }
-  return shrink + expand_ns(kExpand[several], several ? 64 : 128, 32, layer, batch, scale);
+  return shrink + (several ? expand_ns<64, 32>(kExpand[1], layer, batch, scale)
+                           : expand_ns<128, 32>(kExpand[0], layer, batch, scale));
 }
 
-double pair_ns(const PairCost& cost, const LoraLayer& layer, const LoraBatch& batch,
+double pair_ns(const PairCost& cost, const LoraGeometry& layer, const LoraBatch& batch,
                const LoraScale& scale) {
-  const double numbers = double(layer.slices() * layer.in + layer.columns());
+  const double numbers = double(layer.slices * layer.in + layer.columns);
   const double weights = 1e-6 * batch.adapters() * batch.rank * numbers * batch.weight_bytes_each;
-  const double tokens = 2e-6 * batch.tokens() * double(layer.in + 2 * layer.columns());
+  const double tokens = 2e-6 * batch.tokens() * double(layer.in + 2 * layer.columns);
   const double flops = 2e-9 * batch.tokens() * std::max(16.0, batch.rank) * numbers;
-  double tiles = 0;
-  for (const int64_t width : layer.widths) tiles += double(ceil_div<int64_t>(width, 64));
-  tiles *= 1e-3 * batch.row_tiles(16);
+  const double tiles = layer.tiles_64 * (1e-3 * batch.row_tiles(16));
   const double work = (weights * cost.weights + tokens * cost.tokens) * scale.bytes +
                       (flops * cost.flops + tiles * cost.tiles) * scale.blocks;
   const double latency = cost.latency_rank * batch.rank / 64 +
                          cost.latency_k * double(layer.in) / 4096 +
-                         cost.latency_slice * double(layer.slices() - 1);
+                         cost.latency_slice * double(layer.slices - 1);
   return 1e3 * (cost.fixed + soft_max(latency, work));
 }
 
-// The batch with no more tokens than kOursDecode knows.
+// Of the batch the tokens that kOursDecode knows.
 LoraBatch decode_part(LoraBatch batch) {
-  const double share = std::min(1.0, double(kMostDecodeTokens) / std::max(1.0, batch.tokens()));
+  const double share = double(kMostDecodeTokens) / batch.tokens();
   batch.decode_tokens *= share;
   batch.prefill_tokens *= share;
   batch.decode_adapters *= share;
@@ -127,16 +133,29 @@ LoraBatch decode_part(LoraBatch batch) {
 }
 
 // Never less with more tokens, at 256 too.
-double our_pair_ns(const LoraLayer& layer, const LoraBatch& batch, const LoraScale& scale) {
-  const double decode = pair_ns(kOursDecode, layer, decode_part(batch), scale);
-  if (batch.tokens() <= double(kMostDecodeTokens)) return decode;
-  return std::max(decode, pair_ns(kOursPrefill, layer, batch, scale));
+double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
+  if (batch.tokens() <= double(kMostDecodeTokens)) {
+    return pair_ns(kOursDecode, layer, batch, scale);
+  }
+  return std::max(pair_ns(kOursDecode, layer, decode_part(batch), scale),
+                  pair_ns(kOursPrefill, layer, batch, scale));
 }
 
 }  // namespace
 
-int64_t LoraLayer::columns() const {
-  return std::accumulate(widths.begin(), widths.end(), int64_t{0});
+LoraGeometry::LoraGeometry(const LoraLayer& layer)
+    : in(layer.in),
+      slices(std::ssize(layer.widths)),
+      columns(0),
+      tiles_64(0),
+      tiles_128(0),
+      widest(0) {
+  for (const int64_t width : layer.widths) {
+    columns += width;
+    tiles_64 += double(ceil_div<int64_t>(width, 64));
+    tiles_128 += double(ceil_div<int64_t>(width, 128));
+    widest = std::max(widest, width);
+  }
 }
 
 double LoraBatch::row_tiles(double rows) const {
@@ -144,7 +163,7 @@ double LoraBatch::row_tiles(double rows) const {
          std::max(prefill_adapters, prefill_tokens / rows);
 }
 
-double lora_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+double lora_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,
                     const LoraScale& scale) {
   switch (kernels) {
     case LoraKernels::vllm_08:

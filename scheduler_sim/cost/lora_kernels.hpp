@@ -12,9 +12,16 @@ enum class LoraKernels : uint8_t { loratory, vllm_08, vllm, sglang };
 struct LoraLayer {
   int64_t in = 0;  ///< 0: no shrink (an embedding gathers columns of A)
   std::vector<int64_t> widths;
+};
 
-  int64_t slices() const { return int64_t(widths.size()); }
-  int64_t columns() const;
+/// A layer as its launches see it, counted once.
+struct LoraGeometry {
+  explicit LoraGeometry(const LoraLayer& layer);
+
+  int64_t in;
+  int64_t slices, columns;     ///< columns of all slices
+  double tiles_64, tiles_128;  ///< of so many columns, of all slices
+  int64_t widest;              ///< columns of a slice
 };
 
 /// What a launch sees of a batch.
@@ -54,8 +61,12 @@ struct LoraScale {
 /// Ours and SGLang's: the same form for the pair, work = bytes + FLOPs + tiles of 16 x 64.
 /// The constants: scripts/fit_lora_kernels.py, from bench/results (one H100, one H200).
 /// docs/cost_model.md has the errors.
-double lora_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+double lora_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,
                     const LoraScale& scale);
+inline double lora_pair_ns(LoraKernels kernels, const LoraLayer& layer, const LoraBatch& batch,
+                           const LoraScale& scale) {
+  return lora_pair_ns(kernels, LoraGeometry(layer), batch, scale);
+}
 
 /// A thread block that finds no work and ends, of a kernel whose grid covers every slot.
 double idle_shrink_block_ns(bool several_slices, bool small_batch);

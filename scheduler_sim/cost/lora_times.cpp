@@ -43,7 +43,10 @@ LoraTimes::LoraTimes(const ModelSpec& model, const GpuSpec& gpu, const RooflineO
     group.experts_per_token = double(model.experts_per_token);
     group.launches /= group.experts;
   }
-  for (auto& [id, group] : groups) layers_.push_back(std::move(group));
+  for (auto& [id, group] : groups) {
+    group.geometry = LoraGeometry(group.layer);
+    layers_.push_back(std::move(group));
+  }
   const bool own_grid =
       options.lora_kernels == LoraKernels::vllm_08 || options.lora_kernels == LoraKernels::vllm;
   if (!own_grid) {
@@ -102,8 +105,12 @@ double LoraTimes::gpu_ns(const BatchShape& shape, int64_t grid_tokens, bool grap
   ns *= scale_.blocks;
   for (const Layers& layers : layers_) {
     if (layers.sampled_rows && shape.num_sampled == 0) continue;
-    ns += layers.launches * lora_pair_ns(options_.lora_kernels, layers.layer,
-                                         of_layers(layers, batch, shape), scale_);
+    const bool alike = !layers.sampled_rows && layers.experts == 0;
+    const double pair_ns = alike
+                               ? lora_pair_ns(options_.lora_kernels, layers.geometry, batch, scale_)
+                               : lora_pair_ns(options_.lora_kernels, layers.geometry,
+                                              of_layers(layers, batch, shape), scale_);
+    ns += layers.launches * pair_ns;
   }
   return ns;
 }

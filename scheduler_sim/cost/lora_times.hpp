@@ -27,6 +27,7 @@ class LoraTimes {
  private:
   struct Layers {
     LoraLayer layer;
+    LoraGeometry geometry{layer};
     double launches = 0;
     bool sampled_rows = false;  // lm_head
     double experts = 0;         // 0: none
