@@ -27,7 +27,11 @@ constexpr double kLargestFlops = 1e18;
 // memory_gib: what a program sees as the total (cudaMemGetInfo, hipMemGetInfo), which is less than
 // nvidia-smi shows and much less than the datasheet: as PyTorch's "total capacity of" lines quote
 // it, the smallest figure where drivers differ. Rates are dense and accumulate in fp32; fp8 = 0 is
-// a GPU whose matrix units have no such type.
+// a GPU whose matrix units have no such type. Multiprocessors and clock are those that make the
+// FP32 rate of the same sheets, 256 FLOP per multiprocessor and cycle (A100: 128), which a test
+// holds them to. We found no sheet with the clock of the RTX PRO 6000 Server: it has the tensor
+// rates of the Workstation Edition here, and so its clock (NVIDIA RTX Blackwell PRO GPU Architecture
+// v1.1, table 4: 503.8 TFLOP/s, which is 2,617 MHz; the Max-Q Edition's 438.9 are 2,280 MHz).
 struct Preset {
   const char* name;
   const char* source;
@@ -53,14 +57,14 @@ constexpr std::array<Preset, 15> kPresets{{
     {"H200", "NVIDIA H200 datasheet (SXM)", 139.7, 4.8e12, 989e12, 1979e12, kPcie5, 450e9, 132,
      1.98},
     {"B200", "NVIDIA Blackwell datasheet (HGX B200)", 178.3, 7.7e12, 2250e12, 4500e12, kPcie5,
-     900e9, 148, 1.965},
+     900e9, 148, 1.98},
     {"L4", "NVIDIA L4 datasheet", 21.9, 300e9, 121e12, 242.5e12, kPcie4, kPcie4, 58, 2.04},
     {"L40S", "NVIDIA L40S datasheet", 44.4, 864e9, 362e12, 733e12, kPcie4, kPcie4, 142, 2.52},
     {"A10G", "AWS G5 / NVIDIA A10G datasheet", 22.0, 600e9, 70e12, 0, kPcie4, kPcie4, 80, 1.71},
     {"RTX-4090", "NVIDIA Ada GPU architecture whitepaper", 23.51, 1.008e12, 165.2e12, 330.3e12,
      kPcie4, kPcie4, 128, 2.52},
     {"RTX-PRO-6000", "NVIDIA RTX PRO 6000 Blackwell datasheet (Server)", 94.9, 1.597e12, 503.8e12,
-     1007.6e12, kPcie5, kPcie5, 188, 2.28},
+     1007.6e12, kPcie5, kPcie5, 188, 2.617},
     {"RTX-PRO-6000-WS", "NVIDIA RTX PRO 6000 Blackwell datasheet (Workstation)", 94.9, 1.792e12,
      503.8e12, 1007.6e12, kPcie5, kPcie5, 188, 2.617},
     {"MI300X", "AMD Instinct MI300X datasheet", 191.9, 5.3e12, 1307.4e12, 2614.9e12, kPcie5, 448e9,

@@ -159,6 +159,38 @@ TEST(GpuSpec, PresetsListsAndOverrides) {
   }
 }
 
+// FP32 rates (not of tensor cores) in TFLOP/s, as the source of each preset has them, to half of
+// their last digit: multiprocessors x FLOP a cycle x boost clock.
+TEST(GpuSpec, MultiprocessorsAndClocksMakeTheFp32RateOfTheDatasheet) {
+  struct Rate {
+    const char* gpu;
+    double tflops, rounding, flop_per_cycle;
+  };
+  const Rate rates[] = {
+      {"A100-40", 19.5, 0.05, 128},
+      {"A100-80", 19.5, 0.05, 128},
+      {"A100-80-PCIe", 19.5, 0.05, 128},
+      {"H100-80", 67, 0.5, 256},
+      {"H100-PCIe", 51, 0.5, 256},
+      {"H100-NVL", 60, 0.5, 256},
+      {"H200", 67, 0.5, 256},
+      {"B200", 75, 0.5, 256},  // HGX B200: 600 of eight
+      {"L4", 30.3, 0.05, 256},
+      {"L40S", 91.6, 0.05, 256},
+      {"A10G", 35, 0.5, 256},
+      {"RTX-4090", 82.6, 0.05, 256},
+      {"RTX-PRO-6000", 126, 0.5, 256},
+      {"RTX-PRO-6000-WS", 126, 0.5, 256},
+      {"MI300X", 163.4, 0.05, 256},
+  };
+  EXPECT_EQ(std::size(rates), gpu_preset_names().size());
+  for (const Rate& rate : rates) {
+    EXPECT_NEAR(parse_gpu_spec(rate.gpu).sm_ghz * rate.flop_per_cycle / 1000, rate.tflops,
+                rate.rounding)
+        << rate.gpu;
+  }
+}
+
 TEST(GpuSpec, NamesOfDriversAndClouds) {
   const std::pair<const char*, const char*> names[] = {
       // as others write it, preset
