@@ -60,7 +60,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return fail(ExitCode::bad_input, loratory::cli::explain(app, error));
   }
-  if (std::fflush(stdout) != 0) throw loratory::OutputError("stdout: cannot be written to its end");
+  // CLI11 flushes what --help and --version print: then the error was told already.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw loratory::OutputError("stdout: cannot be written to its end");
+  }
   return code;
 }
 

@@ -303,6 +303,10 @@ ModelConfig read_model_config(const std::string& path, std::string_view remedy) 
   const std::string file = beside.string();
   const json parsed = parse_json_object(read_text_file(file, kLargestModelConfig, remedy), file);
   config.quantization = read_quantization(JsonFields(parsed, file));
+  if (config.quantization.bits == 0) {
+    throw InputError(file, "does not say how weights are quantised: 'quantization' is missing",
+                     "take the file away if they are not");
+  }
   config.not_computed =
       fmt::format("{}: quantised weights are not computed: use an unquantised checkpoint", file);
   return config;

@@ -136,7 +136,19 @@ TEST_F(Outputs, ExitCodesSayWhatWasFound) {
   EXPECT_EQ(loratory("replay --trace t.jsonl --gpu H100-80,mem=1GiB").exit_code, 4);
   EXPECT_EQ(loratory("replay --trace t.jsonl --slo-tpot-ms 0.001").exit_code, 0);
   EXPECT_EQ(loratory("trace info t.jsonl >/dev/full 2>/dev/null; exit $? #").exit_code, 1);
+  for (const char* says : {"--version", "--help", "size --help"}) {
+    const Outcome full = loratory(std::string(says) + " 2>err.txt >/dev/full; exit $? #");
+    EXPECT_EQ(full.exit_code, 1) << says;
+    EXPECT_EQ(full.err, "loratory: stdout: cannot be written to its end\n") << says;
+  }
   EXPECT_EQ(loratory("size --trace none").exit_code, 2);
+  for (const char* command : {"replay --trace t.jsonl ", "size --trace t.jsonl "}) {
+    const Outcome both = loratory(std::string(command) + "--profile p --step-times measured");
+    EXPECT_EQ(both.exit_code, 2);
+    EXPECT_EQ(both.err,
+              "loratory: --step-times: changes nothing: the step times are those of --profile; "
+              "leave it out\n");
+  }
 }
 
 TEST_F(Outputs, SettingsAreThereFromWhereverTheyCame) {

@@ -421,6 +421,10 @@ TEST_F(QuantizationBeside, IsNamedWhenItIsBad) {
   const std::string file = path("hf_quant_config.json");
   EXPECT_THAT(error(R"({"quantization": {"quant_algo": "W4A8"}})"),
               testing::StartsWith(file + ": quantization.quant_algo: 'W4A8' is not supported"));
+  EXPECT_EQ(error(R"({"producer": {"name": "modelopt"}})"),
+            file +
+                ": does not say how weights are quantised: 'quantization' is missing; take the "
+                "file away if they are not");
   EXPECT_THAT(error("{"), testing::StartsWith(file));
   EXPECT_THAT(error("[]"), testing::StartsWith(file));
 }
