@@ -104,19 +104,37 @@ void merge_streams(std::vector<std::pair<RenewalStream, AdapterIndex>>& streams,
   }
 }
 
+void refuse_too_many(double expected_requests) {
+  constexpr double kMostRequests = 1e9;
+  if (expected_requests <= kMostRequests) return;
+  throw InputError("--duration",
+                   fmt::format("about {:.0e} requests arrive in it", expected_requests),
+                   "shorten it, lower the rate, or give --requests N");
+}
+
 // `rate_rps` of all streams together.
 void require_an_end(const ArrivalLimit& limit, double rate_rps) {
-  constexpr double kMostRequests = 1e9;
   const ArrivalLimit none;
   if (limit.num_requests != none.num_requests) return;
   if (limit.duration_ns == none.duration_ns) {
     throw InputError("--requests", "the workload has no end", "give --requests N or --duration S");
   }
-  const double expected = rate_rps * double(limit.duration_ns) * 1e-9;
-  if (expected > kMostRequests) {
-    throw InputError("--duration", fmt::format("about {:.0e} requests arrive in it", expected),
-                     "shorten it, lower the rate, or give --requests N");
+  refuse_too_many(rate_rps * double(limit.duration_ns) * 1e-9);
+}
+
+// A table of clients ends by itself.
+void require_few(const ClientLoad& load, double rate_scale, const ArrivalLimit& limit) {
+  if (limit.num_requests != ArrivalLimit{}.num_requests) return;
+  double expected = 0;
+  for (size_t window = 0; window < load.windows.size(); ++window) {
+    const int64_t left_ns = limit.duration_ns - int64_t(window) * kClientWindowNs;
+    if (left_ns <= 0) break;
+    const double seconds = double(std::min(left_ns, kClientWindowNs)) * 1e-9;
+    for (const ClientLoad::Cell& cell : load.windows[window]) {
+      expected += cell.rate_rps * rate_scale * seconds;
+    }
   }
+  refuse_too_many(expected);
 }
 
 }  // namespace
@@ -169,6 +187,7 @@ std::vector<Arrival> adapter_arrivals(const std::vector<double>& rates_rps, doub
 
 std::vector<Arrival> client_arrivals(const ClientLoad& load, double rate_scale,
                                      const ArrivalLimit& limit, uint64_t seed) {
+  require_few(load, rate_scale, limit);
   std::vector<Arrival> arrivals;
   for (size_t window = 0; window < load.windows.size(); ++window) {
     const int64_t begin_ns = int64_t(window) * kClientWindowNs;

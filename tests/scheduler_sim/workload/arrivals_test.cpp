@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "reference/base/input_error.hpp"
 #include "tests/scheduler_sim/workload/workload_testing.hpp"
 
 namespace loratory::sim {
@@ -112,6 +113,22 @@ TEST(Arrivals, ClientsFollowTheirWindows) {
     EXPECT_NEAR(first, 1200, 4 * 1.8 * std::sqrt(1200.0));
     EXPECT_NEAR(second, 2400, 4 * 1.8 * std::sqrt(2400.0));
   }
+}
+
+// 600 s of 4 and of 8 per second: a factor of 2e5 makes 1.4e9 of them, a number of requests ends
+// it.
+TEST(Arrivals, ClientsSendNoMoreThanFit) {
+  const ClientLoad load = load_of(GapLaw::gamma, 0.5);
+  try {
+    client_arrivals(load, 2e5, {}, 9);
+    FAIL() << "too many arrivals are refused";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "--duration: about 1e+09 requests arrive in it; shorten it, lower the rate, or "
+                 "give --requests N");
+  }
+  EXPECT_EQ(client_arrivals(load, 2e5, {.num_requests = 5}, 9).size(), 5u);
+  EXPECT_FALSE(client_arrivals(load, 2e5, {.duration_ns = kSecond / 1000}, 9).empty());
 }
 
 // Folder of the public traces that are too large for the repository; empty when there is none.
