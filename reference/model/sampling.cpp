@@ -14,20 +14,6 @@
 namespace loratory::reference {
 namespace {
 
-void check(const Vector<float>& logits, const SamplingParams& params) {
-  if (logits.size() == 0) throw InputError("sample: logits", "are empty");
-  if (!(params.temperature >= 0) || std::isinf(params.temperature)) {
-    throw InputError("sample: temperature",
-                     fmt::format("{} is not a finite number >= 0", params.temperature));
-  }
-  if (params.top_k < 0) {
-    throw InputError("sample: top_k", fmt::format("{} is negative", params.top_k));
-  }
-  if (!(params.top_p > 0 && params.top_p <= 1)) {
-    throw InputError("sample: top_p", fmt::format("{} is not in (0, 1]", params.top_p));
-  }
-}
-
 double logit(const Vector<float>& logits, int32_t id) {
   const double v = logits(id);
   return std::isnan(v) ? -std::numeric_limits<double>::infinity() : v;
@@ -39,17 +25,6 @@ int32_t largest(const Vector<float>& logits) {
     if (logit(logits, id) > logit(logits, best)) best = id;
   }
   return best;
-}
-
-// In [0, 1), 53 bits.
-double uniform(uint64_t seed, int64_t position) {
-  const auto low = [](uint64_t v) { return uint32_t(v); };
-  const auto high = [](uint64_t v) { return uint32_t(v >> 32); };
-  const auto at = uint64_t(position);
-  const r123::Philox4x32::ctr_type counter = {{low(at), high(at), 0, 0}};
-  const r123::Philox4x32::key_type key = {{low(seed), high(seed)}};
-  const r123::Philox4x32::ctr_type words = r123::Philox4x32{}(counter, key);
-  return double((uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
 }
 
 struct Candidate {
@@ -78,8 +53,32 @@ double sum(const std::vector<Candidate>& all) {
 
 }  // namespace
 
+void check_sampling_params(const SamplingParams& params) {
+  if (!(params.temperature >= 0) || std::isinf(params.temperature)) {
+    throw InputError("sample: temperature",
+                     fmt::format("{} is not a finite number >= 0", params.temperature));
+  }
+  if (params.top_k < 0) {
+    throw InputError("sample: top_k", fmt::format("{} is negative", params.top_k));
+  }
+  if (!(params.top_p > 0 && params.top_p <= 1)) {
+    throw InputError("sample: top_p", fmt::format("{} is not in (0, 1]", params.top_p));
+  }
+}
+
+double sampling_uniform(uint64_t seed, int64_t position) {
+  const auto low = [](uint64_t v) { return uint32_t(v); };
+  const auto high = [](uint64_t v) { return uint32_t(v >> 32); };
+  const auto at = uint64_t(position);
+  const r123::Philox4x32::ctr_type counter = {{low(at), high(at), 0, 0}};
+  const r123::Philox4x32::key_type key = {{low(seed), high(seed)}};
+  const r123::Philox4x32::ctr_type words = r123::Philox4x32{}(counter, key);
+  return double((uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
+}
+
 int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_t position) {
-  check(logits, params);
+  if (logits.size() == 0) throw InputError("sample: logits", "are empty");
+  check_sampling_params(params);
   if (params.temperature == 0) return largest(logits);
   std::vector<Candidate> left = candidates(logits, params.temperature);
   if (params.top_k > 0 && params.top_k < int64_t(left.size())) left.resize(size_t(params.top_k));
@@ -89,7 +88,7 @@ int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_
     before += left[kept].weight;
   }
   left.resize(kept);
-  const double target = uniform(params.seed, position) * sum(left);
+  const double target = sampling_uniform(params.seed, position) * sum(left);
   double reached = 0;
   for (const Candidate& c : left) {
     reached += c.weight;

@@ -14,6 +14,12 @@ struct SamplingParams {
   uint64_t seed = 0;
 };
 
+/// Errors   InputError: a temperature below 0 or not finite, top_k < 0, top_p outside (0, 1].
+void check_sampling_params(const SamplingParams& params);
+
+/// U of the token at `position`: in [0, 1), 53 bits.
+double sampling_uniform(uint64_t seed, int64_t position);
+
 /// The token at `position` of its sequence. A function of the arguments alone: the random number
 /// is not a state.
 ///
@@ -21,10 +27,9 @@ struct SamplingParams {
 ///          id; the first top_k of them, then the fewest whose sum reaches top_p of the sum of
 ///          these; then the first whose cumulative sum exceeds U times the sum of those left. All
 ///          sums in that order.
-/// U        53 bits of Philox4x32-10, key = seed, counter = position (words low, high).
-/// NaN      counts as -infinity, so that no NaN stops a batch; if all are, all are equal.
-/// Errors   InputError: no logits, a temperature below 0 or not finite, top_k < 0, top_p outside
-///          (0, 1].
+/// U        sampling_uniform: 53 bits of Philox4x32-10, key = seed, counter = position (words low,
+/// high). NaN      counts as -infinity, so that no NaN stops a batch; if all are, all are equal.
+/// Errors   InputError: no logits, and those of check_sampling_params.
 /// Cost     O(vocab log vocab).
 /// Source   vLLM: top-k before top-p; Salmon et al. 2011 (Philox).
 int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_t position);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "gpu/runtime/device_buffer.hpp"
 #include "gpu/runtime/device_view.hpp"
 #include "reference/numerics/tensor.hpp"
@@ -25,5 +27,9 @@ class GuardedTensor {
   reference::Extents shape_, strides_;
   size_t num_bytes_, shift_bytes_;
 };
+
+/// Whether all elements, and whatever lies between rows, have the same bits.
+testing::AssertionResult have_same_bits(const reference::Tensor& left,
+                                        const reference::Tensor& right);
 
 }  // namespace loratory::gpu

@@ -261,24 +261,4 @@ Cut random_cut(const std::vector<int32_t>& slots, int32_t segment_size, uint64_t
   return out;
 }
 
-testing::AssertionResult have_same_bits(const Tensor& left, const Tensor& right) {
-  if (left.shape() == right.shape() && left.bytes() == right.bytes()) {
-    return testing::AssertionSuccess();
-  }
-  if (left.shape() != right.shape() || left.bytes().size() != right.bytes().size()) {
-    return testing::AssertionFailure() << "shapes or strides differ";
-  }
-  int64_t num_different = 0, first = -1;
-  const size_t size = size_bytes(left.dtype());
-  for (size_t at = 0; at < left.bytes().size(); at += size) {
-    if (std::memcmp(left.bytes().data() + at, right.bytes().data() + at, size) == 0) continue;
-    if (num_different++ == 0) first = int64_t(at / size);
-  }
-  const int64_t stride = left.strides()[0];
-  return testing::AssertionFailure()
-         << num_different << " elements differ, first in row " << first / stride << " column "
-         << first % stride << ": " << reference::number(left, first) << " and "
-         << reference::number(right, first);
-}
-
 }  // namespace loratory::gpu

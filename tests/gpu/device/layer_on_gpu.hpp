@@ -81,8 +81,4 @@ class LayerOnGpu {
   void expect_inputs_intact(const GuardedTensor& x, const reference::LayerBatch& batch) const;
 };
 
-/// Whether all elements, and whatever lies between rows, have the same bits.
-testing::AssertionResult have_same_bits(const reference::Tensor& left,
-                                        const reference::Tensor& right);
-
 }  // namespace loratory::gpu

@@ -1,0 +1,268 @@
+// Time of the kernels around the products of a model, at the sizes of Llama-3.1-8B in bf16. A row
+// is one kernel and one number of tokens: one CUDA graph of many launches that overlap, as in a
+// step, over buffers that together are larger than L2 where the tokens are many; the median of its
+// replays. Beside it the time that cudaMemcpy takes to move as many bytes, measured the same way.
+//
+//   cmake --build --preset cuda --target model_kernels_bench
+//   build/cuda/bench/gpu/model_kernels_bench
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "gpu/model/activation.hpp"
+#include "gpu/model/embedding.hpp"
+#include "gpu/model/norm.hpp"
+#include "gpu/model/rotary.hpp"
+#include "gpu/model/sampler.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_buffer.hpp"
+#include "reference/model/sampling.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+
+constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
+constexpr int32_t kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlockSize = 16;
+constexpr int64_t kQkv = int64_t{kHeads + 2 * kKvHeads} * kHeadDim;
+constexpr int kTokens[] = {1, 8, 32, 128, 512, 2048, 8192};
+constexpr int kMostTokens = 8192, kMostRows = 256;
+constexpr int kReplays = 12, kWarmups = 4;
+
+template <typename T>
+DeviceBuffer uploaded(const std::vector<T>& values) {
+  DeviceBuffer buffer = make_device_buffer(values.size() * sizeof(T));
+  LORATORY_CUDA_CHECK(
+      cudaMemcpy(buffer.get(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return buffer;
+}
+template <typename T>
+T* as(const DeviceBuffer& buffer) {
+  return reinterpret_cast<T*>(buffer.get());
+}
+DeviceView matrix(const DeviceBuffer& buffer, int64_t rows, int64_t columns,
+                  Dtype dtype = Dtype::bf16) {
+  return device_view(dtype, buffer.get(), {rows, columns});
+}
+DeviceBuffer zeros(int64_t bytes) {
+  DeviceBuffer out = make_device_buffer(size_t(bytes));
+  LORATORY_CUDA_CHECK(cudaMemset(out.get(), 0, size_t(bytes)));
+  return out;
+}
+
+using Launch = std::function<void(cudaStream_t)>;
+
+// Median microseconds of one launch in a graph of `count`.
+double microseconds(const Launch& launch, int count, cudaStream_t stream) {
+  launch(stream);
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
+  LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < count; ++i) launch(stream);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
+  cudaEvent_t begin = nullptr, end = nullptr;
+  LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
+  LORATORY_CUDA_CHECK(cudaEventCreate(&end));
+  std::vector<double> times;
+  for (int i = 0; i < kWarmups + kReplays; ++i) {
+    LORATORY_CUDA_CHECK(cudaEventRecord(begin, stream));
+    LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    LORATORY_CUDA_CHECK(cudaEventRecord(end, stream));
+    LORATORY_CUDA_CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= kWarmups) times.push_back(1e3 * double{ms} / count);
+  }
+  LORATORY_CUDA_CHECK(cudaEventDestroy(begin));
+  LORATORY_CUDA_CHECK(cudaEventDestroy(end));
+  LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+class Bench {
+ public:
+  explicit Bench(cudaStream_t stream) : stream_(stream) {
+    std::vector<int32_t> ids, rows, table;
+    for (int32_t t = 0; t < kMostTokens; ++t) {
+      ids.push_back(int32_t(int64_t{t} * 7919 % kVocab));
+      rows.push_back(0);
+      table.push_back(t);
+    }
+    ids_ = uploaded(ids), rows_ = uploaded(rows), table_ = uploaded(table);
+    positions_ = uploaded(table);
+    const RopeTables tables = make_rope_tables({}, kHeadDim, kMostTokens);
+    cos_ = uploaded(tables.cos), sin_ = uploaded(tables.sin);
+  }
+
+  void run() {
+    for (const int tokens : kTokens) {
+      const double t = tokens;
+      row("embed", tokens, 2 * t * kHidden * 2, [&](cudaStream_t s) {
+        embed(batch(tokens), {.table = matrix(embedding_, kVocab, kHidden), .x = x(tokens)}, s,
+              kOrder);
+      });
+      row("rms_norm", tokens, 2 * t * kHidden * 2,
+          [&](cudaStream_t s) { rms_norm(norm(tokens), s, kOrder); });
+      row("add_rms_norm", tokens, 4 * t * kHidden * 2, [&](cudaStream_t s) {
+        add_rms_norm(norm(tokens), matrix(delta_, tokens, kHidden), s, kOrder);
+      });
+      row("rotary", tokens, 2 * t * kQkv * 2,
+          [&](cudaStream_t s) { rotary(batch(tokens), rotary_args(tokens), s, kOrder); });
+      row("rotary, norms", tokens, 2 * t * kQkv * 2, [&](cudaStream_t s) {
+        RotaryArgs args = rotary_args(tokens);
+        args.q_norm = args.k_norm = weight_.get();
+        rotary(batch(tokens), args, s, kOrder);
+      });
+      row("silu_mul", tokens, 3 * t * kIntermediate * 2, [&](cudaStream_t s) {
+        silu_mul(matrix(gate_up_, tokens, 2 * kIntermediate),
+                 matrix(activation_, tokens, kIntermediate), s, kOrder);
+      });
+    }
+    sampling();
+  }
+
+ private:
+  static constexpr LaunchOrder kOrder = LaunchOrder::overlaps_previous;
+  cudaStream_t stream_;
+  DeviceBuffer ids_, rows_, table_, positions_, cos_, sin_;
+  DeviceBuffer embedding_ = zeros(kVocab * kHidden * 2), x_ = zeros(kMostTokens * kHidden * 2),
+               delta_ = zeros(kMostTokens * kHidden * 2), y_ = zeros(kMostTokens * kHidden * 2),
+               weight_ = zeros(kHidden * 2), qkv_ = zeros(kMostTokens * kQkv * 2),
+               k_ = zeros(int64_t{kMostTokens} * kKvHeads * kHeadDim * 2),
+               v_ = zeros(int64_t{kMostTokens} * kKvHeads * kHeadDim * 2),
+               gate_up_ = zeros(kMostTokens * 2 * kIntermediate * 2),
+               activation_ = zeros(kMostTokens * kIntermediate * 2);
+
+  BatchView batch(int tokens) const {
+    return {.num_tokens = tokens,
+            .num_rows = 1,
+            .token_ids = as<int32_t>(ids_),
+            .last_sampled = nullptr,
+            .positions = as<int32_t>(positions_),
+            .token_rows = as<int32_t>(rows_),
+            .row_starts = nullptr,
+            .contexts = nullptr,
+            .block_tables = as<int32_t>(table_),
+            .max_blocks = kMostTokens / kBlockSize,
+            .block_size = kBlockSize};
+  }
+  DeviceView x(int tokens) const { return matrix(x_, tokens, kHidden); }
+  RmsNormArgs norm(int tokens) const {
+    return {.x = x(tokens),
+            .weight = device_view(Dtype::bf16, weight_.get(), {kHidden}),
+            .y = matrix(y_, tokens, kHidden),
+            .eps = 1e-5};
+  }
+  RotaryArgs rotary_args(int tokens) const {
+    return {.qkv = matrix(qkv_, tokens, kQkv),
+            .num_heads = kHeads,
+            .cos = matrix(cos_, kMostTokens, kHeadDim / 2, Dtype::f32),
+            .sin = matrix(sin_, kMostTokens, kHeadDim / 2, Dtype::f32),
+            .eps = 1e-6,
+            .kv = {.dtype = Dtype::bf16,
+                   .k = k_.get(),
+                   .v = v_.get(),
+                   .num_blocks = kMostTokens / kBlockSize,
+                   .kv_heads = kKvHeads,
+                   .block_size = kBlockSize,
+                   .head_dim = kHeadDim}};
+  }
+
+  void row(const char* what, int rows, double bytes, const Launch& launch) {
+    const int count = bytes > 1e8 ? 4 : 64;
+    const double us = microseconds(launch, count, stream_);
+    const auto half = size_t(bytes / 2);  // a copy reads half of the bytes and writes the other
+    const double copy_us = microseconds(
+        [&](cudaStream_t s) {
+          LORATORY_CUDA_CHECK(
+              cudaMemcpyAsync(gate_up_.get(), embedding_.get(), half, cudaMemcpyDeviceToDevice, s));
+        },
+        count, stream_);
+    fmt::print("| {} | {} | {:.2f} | {:.0f} | {:.2f} |\n", what, rows, us, bytes / us * 1e-3,
+               copy_us);
+  }
+
+  // Logits as a model's: a sum of uniform numbers, the largest about 12.
+  void sampling() {
+    std::vector<float> logits;
+    uint64_t state = 1;
+    for (int64_t i = 0; i < kVocab * kMostRows; ++i) {
+      float sum = -4;
+      for (int j = 0; j < 4; ++j) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        sum += float(state >> 40) * 0x1p-23F;
+      }
+      logits.push_back(4 * sum - 4);
+    }
+    const DeviceBuffer on_gpu = uploaded(logits), tokens = zeros(kMostRows * 4),
+                       logprobs = zeros(kMostRows * 8), top = zeros(kMostRows * 20 * 4),
+                       top_logprobs = zeros(kMostRows * 20 * 8);
+    struct Kind {
+      const char* name;
+      reference::SamplingParams params;
+      int32_t num_top;
+    };
+    const Kind kinds[] = {
+        {"greedy", {}, -1},
+        {"greedy, 20 logprobs", {}, 20},
+        {"all tokens", {.temperature = 1}, -1},
+        {"top_k 50, top_p 0.9", {.temperature = 1, .top_k = 50, .top_p = 0.9}, -1},
+        {"top_p 0.9", {.temperature = 1, .top_p = 0.9}, -1}};
+    for (const Kind& kind : kinds) {
+      for (const int rows : {1, 8, 32, 128, 256}) {
+        std::vector<SamplingRow> params;
+        for (int i = 0; i < rows; ++i) params.push_back(sampling_row(kind.params, i, kind.num_top));
+        const DeviceBuffer rows_on_gpu = uploaded(params);
+        row(fmt::format("sample: {}", kind.name).c_str(), rows, double(rows) * kVocab * 4,
+            [&](cudaStream_t s) {
+              sample({.logits = matrix(on_gpu, rows, kVocab, Dtype::f32),
+                      .rows = as<SamplingRow>(rows_on_gpu),
+                      .tokens = as<int32_t>(tokens),
+                      .logprobs = as<double>(logprobs),
+                      .top_tokens = as<int32_t>(top),
+                      .top_logprobs = as<double>(top_logprobs),
+                      .max_top = 20},
+                     s, kOrder);
+            });
+      }
+    }
+  }
+};
+
+void run() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  fmt::print("{}; bf16, hidden {}, intermediate {}, {} + 2 x {} heads of {}, vocab {}\n\n",
+             properties.name, kHidden, kIntermediate, kHeads, kKvHeads, kHeadDim, kVocab);
+  fmt::print("| kernel | tokens or rows | us | GB/s | us of a copy |\n");
+  fmt::print("| --- | ---: | ---: | ---: | ---: |\n");
+  cudaStream_t stream = nullptr;
+  LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
+  Bench(stream).run();
+  LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+}  // namespace loratory::gpu
+
+int main() {
+  try {
+    loratory::gpu::run();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "model_kernels_bench: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,27 @@
+#include "gpu/model/activation.hpp"
+
+#include "gpu/model/model_checks.hpp"
+#include "gpu/model/model_launch.hpp"
+
+namespace loratory::gpu {
+
+void silu_mul(const DeviceView& gate_up, const DeviceView& y, CUstream_st* stream,
+              LaunchOrder order) {
+  check_matrix(gate_up, "silu_mul: gate_up");
+  require(gate_up.shape[1] % 2 == 0, "silu_mul: gate_up", "has an odd number of columns");
+  const int64_t size = gate_up.shape[1] / 2;
+  check_matrix_like(y, gate_up.dtype, gate_up.shape[0], size, "silu_mul: y");
+  if (y.shape[0] == 0) return;
+  launch_activation(
+      {.gate_up = gate_up.data,
+       .y = y.data,
+       .in_stride = gate_up.strides[0],
+       .y_stride = y.strides[0],
+       .num_tokens = int32_t(y.shape[0]),
+       .size = int32_t(size),
+       .uses_vectors = size % 8 == 0 && has_aligned_rows(gate_up) && has_aligned_rows(y),
+       .dtype = y.dtype},
+      stream, order);
+}
+
+}  // namespace loratory::gpu

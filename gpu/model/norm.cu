@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/kernels/launch_kernel.cuh"
+#include "gpu/kernels/ptx.cuh"
+#include "gpu/model/eight.cuh"
+#include "gpu/model/model_launch.hpp"
+
+// A CTA takes a row. Eight i of the row belongs to thread i % blockDim; a thread adds its squares
+// in ascending order, the lanes of a warp in a butterfly, the warps in ascending order. blockDim
+// follows from the size of a row alone, and so does the order of the sum. The first two eights of
+// a thread stay in registers (rows of up to 16,384 numbers); others are read twice.
+
+namespace loratory::gpu {
+namespace {
+
+constexpr int kHeld = 2;
+constexpr int kMostThreads = 1024;
+
+/// Sum over the CTA, the same bits in every thread.
+__device__ float sum_of_cta(float sum) {
+  __shared__ float of_warp[32];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(~0U, sum, distance));
+  }
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int warp = 0; warp < int(blockDim.x) / 32; ++warp) sum = __fadd_rn(sum, of_warp[warp]);
+  return sum;
+}
+
+template <typename T, bool kVectors>
+class NormRow {
+ public:
+  __device__ NormRow(const NormLaunch& launch, int row, int source)
+      : p(launch),
+        x_(static_cast<T*>(p.x) + source * p.x_stride),
+        delta_(static_cast<const T*>(p.delta) + source * p.delta_stride),
+        y_(static_cast<T*>(p.y) + row * p.y_stride) {}
+
+  __device__ void run() const {
+    Eight held[kHeld];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int at = place(i);
+      if (at < p.hidden) add_squares(sum, held[i] = take(at));
+    }
+    for (int i = kHeld; place(i) < p.hidden; ++i) add_squares(sum, take(place(i)));
+    const float mean = __fdiv_rn(sum_of_cta(sum), float(p.hidden));
+    const float scale = __frsqrt_rn(__fadd_rn(mean, p.eps));
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (place(i) < p.hidden) put(place(i), held[i], scale);
+    }
+    for (int i = kHeld; place(i) < p.hidden; ++i) put(place(i), retake(place(i)), scale);
+  }
+
+  __device__ void write_zeros() const {
+    for (int i = 0; place(i) < p.hidden; ++i) {
+      store_eight<T, kVectors>(y_, place(i), p.hidden, Eight{});
+    }
+  }
+
+  /// Brings the weights that this thread needs to its SM.
+  static __device__ void prefetch_weights(const NormLaunch& p) {
+    if constexpr (kVectors) {  // a prefetch reads an aligned word
+      for (int i = 0; place(i) < p.hidden; ++i) {
+        prefetch_line(static_cast<const T*>(p.weight) + place(i));
+      }
+    }
+  }
+
+ private:
+  const NormLaunch& p;
+  T* x_;
+  const T* delta_;
+  T* y_;
+
+  static __device__ int place(int i) { return 8 * int(threadIdx.x + i * blockDim.x); }
+
+  /// x, or round(x + delta), which replaces x.
+  __device__ Eight take(int at) const {
+    const Eight out = sum_at(at);
+    if (p.writes_x) store_eight<T, kVectors>(x_, at, p.hidden, out);
+    return out;
+  }
+  /// The same number once more.
+  __device__ Eight retake(int at) const {
+    return p.writes_x ? load_eight<T, kVectors>(x_, at, p.hidden) : sum_at(at);
+  }
+  __device__ Eight sum_at(int at) const {
+    Eight out = load_eight<T, kVectors>(x_, at, p.hidden);
+    if (p.delta == nullptr) return out;
+    const Eight delta = load_eight<T, kVectors>(delta_, at, p.hidden);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out.v[i] = rounded_to<T>(__fadd_rn(out.v[i], delta.v[i]));
+    return out;
+  }
+
+  static __device__ void add_squares(float& sum, const Eight& of) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(of.v[i], of.v[i], sum);
+  }
+  __device__ void put(int at, const Eight& of, float scale) const {
+    const Eight weight = load_eight<T, kVectors>(static_cast<const T*>(p.weight), at, p.hidden);
+    Eight out;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      out.v[i] = __fmul_rn(weight.v[i], __fmul_rn(of.v[i], scale));
+    }
+    store_eight<T, kVectors>(y_, at, p.hidden, out);
+  }
+};
+
+template <typename T, bool kVectors>
+__global__ void __launch_bounds__(kMostThreads)
+    rms_norm_kernel(const __grid_constant__ NormLaunch p) {
+  using Row = NormRow<T, kVectors>;
+  launch_dependents();
+  Row::prefetch_weights(p);
+  wait_for_prior_grid();
+  const int row = int(blockIdx.x);
+  const int source = p.rows == nullptr ? row : p.rows[row];
+  if (source < 0) {
+    Row(p, row, 0).write_zeros();
+  } else {
+    Row(p, row, source).run();
+  }
+}
+
+template <typename T>
+void launch(const NormLaunch& p, CUstream_st* stream, LaunchOrder order) {
+  const int eights = (p.hidden + 7) / 8;
+  const int threads = std::min(kMostThreads, (eights + 32 * kHeld - 1) / (32 * kHeld) * 32);
+  launch_kernel(p.uses_vectors ? rms_norm_kernel<T, true> : rms_norm_kernel<T, false>,
+                {.grid = unsigned(p.num_rows), .block = unsigned(threads)}, stream, order, p);
+}
+
+}  // namespace
+
+void launch_norm(const NormLaunch& p, CUstream_st* stream, LaunchOrder order) {
+  switch (p.dtype) {
+    case reference::Dtype::f32:
+      return launch<float>(p, stream, order);
+    case reference::Dtype::f16:
+      return launch<__half>(p, stream, order);
+    default:
+      return launch<__nv_bfloat16>(p, stream, order);
+  }
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,133 @@
+#include <cstdint>
+
+#include "gpu/kernels/launch_kernel.cuh"
+#include "gpu/kernels/ptx.cuh"
+#include "gpu/model/eight.cuh"
+#include "gpu/model/model_launch.hpp"
+
+// A CTA takes a token, head_dim / 16 lanes a head. A lane holds eight numbers of the first half of
+// a head and the eight of the second half that they are paired with, so it needs the same cos and
+// sin for every head.
+
+namespace loratory::gpu {
+namespace {
+
+constexpr int kNumThreads = 256;
+
+struct Pairs {
+  Eight first, second;
+};
+
+template <typename T>
+class RotaryToken {
+ public:
+  __device__ explicit RotaryToken(const RotaryLaunch& launch)
+      : p(launch),
+        half_(p.kv.head_dim / 2),
+        lanes_(p.kv.head_dim / 16),
+        at_(8 * (int(threadIdx.x) % lanes_)) {}
+
+  __device__ void run(int token, int row) const {
+    const int position = p.batch.positions[token];
+    const int64_t table_row = int64_t(position) * half_ + at_;
+    const Eight cos = load_vectors(p.cos + table_row), sin = load_vectors(p.sin + table_row);
+    T* const qkv = static_cast<T*>(p.qkv) + token * p.qkv_stride;
+    const int64_t kv_place = place_in_kv(row, position);
+    const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
+    const int at_once = kNumThreads / lanes_;
+    // The loop is the same for all lanes, because they exchange sums.
+    for (int first = 0; first < num_heads; first += at_once) {
+      const int head = first + int(threadIdx.x) / lanes_;
+      const bool exists = head < num_heads;
+      T* const in = qkv + (exists ? head : 0) * p.kv.head_dim;
+      Pairs pairs = load(in);
+      if (p.q_norm != nullptr) {
+        const float scale = scale_of(pairs);
+        if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
+      }
+      if (head < num_rotated) rotate(pairs, cos, sin);
+      if (exists) store(destination(in, head, kv_place), pairs);
+    }
+  }
+
+ private:
+  const RotaryLaunch& p;
+  const int half_, lanes_, at_;
+
+  /// Of the token's place in its block, for KV head 0.
+  __device__ int64_t place_in_kv(int row, int position) const {
+    const int size = p.kv.block_size;
+    const int64_t block = p.batch.block_tables[int64_t(row) * p.batch.max_blocks + position / size];
+    return (block * p.kv.kv_heads * size + position % size) * p.kv.head_dim;
+  }
+  __device__ T* destination(T* in, int head, int64_t kv_place) const {
+    const int kv_head = head - p.num_heads;
+    if (kv_head < 0) return in;
+    const bool is_value = kv_head >= p.kv.kv_heads;
+    const int64_t of_head = is_value ? kv_head - p.kv.kv_heads : kv_head;
+    T* const base = static_cast<T*>(is_value ? p.kv.v : p.kv.k);
+    return base + kv_place + of_head * p.kv.block_size * p.kv.head_dim;
+  }
+
+  __device__ Pairs load(const T* head) const {
+    return {load_vectors(head + at_), load_vectors(head + half_ + at_)};
+  }
+  __device__ void store(T* head, const Pairs& pairs) const {
+    store_vectors(head + at_, pairs.first);
+    store_vectors(head + half_ + at_, pairs.second);
+  }
+
+  /// 1 / sqrt(mean of squares + eps): a lane's squares in ascending order, then a butterfly.
+  __device__ float scale_of(const Pairs& pairs) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(pairs.first.v[i], pairs.first.v[i], sum);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(pairs.second.v[i], pairs.second.v[i], sum);
+    for (int distance = 1; distance < lanes_; distance *= 2) {
+      sum = __fadd_rn(sum, __shfl_xor_sync(~0U, sum, distance));
+    }
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(p.kv.head_dim)), p.eps));
+  }
+  __device__ void normalize(Pairs& pairs, float scale, const void* weight) const {
+    const Pairs w = load(static_cast<const T*>(weight));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      pairs.first.v[i] = __fmul_rn(w.first.v[i], __fmul_rn(pairs.first.v[i], scale));
+      pairs.second.v[i] = __fmul_rn(w.second.v[i], __fmul_rn(pairs.second.v[i], scale));
+    }
+  }
+  static __device__ void rotate(Pairs& pairs, const Eight& cos, const Eight& sin) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float a = pairs.first.v[i], b = pairs.second.v[i];
+      pairs.first.v[i] = __fmaf_rn(a, cos.v[i], -__fmul_rn(b, sin.v[i]));
+      pairs.second.v[i] = __fmaf_rn(b, cos.v[i], __fmul_rn(a, sin.v[i]));
+    }
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kNumThreads)
+    rotary_kernel(const __grid_constant__ RotaryLaunch p) {
+  launch_dependents();
+  wait_for_prior_grid();
+  const int row = p.batch.token_rows[blockIdx.x];
+  if (row >= 0) RotaryToken<T>(p).run(int(blockIdx.x), row);
+}
+
+}  // namespace
+
+void launch_rotary(const RotaryLaunch& p, CUstream_st* stream, LaunchOrder order) {
+  const LaunchShape shape{.grid = unsigned(p.batch.num_tokens), .block = kNumThreads};
+  switch (p.kv.dtype) {
+    case reference::Dtype::f32:
+      return launch_kernel(rotary_kernel<float>, shape, stream, order, p);
+    case reference::Dtype::f16:
+      return launch_kernel(rotary_kernel<__half>, shape, stream, order, p);
+    default:
+      return launch_kernel(rotary_kernel<__nv_bfloat16>, shape, stream, order, p);
+  }
+}
+
+}  // namespace loratory::gpu

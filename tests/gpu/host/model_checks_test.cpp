@@ -1,0 +1,214 @@
+// What the kernels of a model refuse before anything is launched.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "error_of.hpp"
+#include "gpu/model/activation.hpp"
+#include "gpu/model/embedding.hpp"
+#include "gpu/model/norm.hpp"
+#include "gpu/model/rotary.hpp"
+#include "gpu/model/sampler.hpp"
+#include "reference/model/rope.hpp"
+#include "reference/model/sampling.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+
+// An address that nothing reads: every call here ends before a launch.
+void* address(uintptr_t v = 0x1000) { return reinterpret_cast<void*>(v); }
+
+DeviceView matrix(int64_t rows, int64_t columns, Dtype dtype = Dtype::bf16) {
+  return device_view(dtype, address(), {rows, columns});
+}
+
+RmsNormArgs norm_args() {
+  return {.x = matrix(4, 64),
+          .weight = device_view(Dtype::bf16, address(), {64}),
+          .y = matrix(4, 64),
+          .eps = 1e-6};
+}
+std::string norm_error(const RmsNormArgs& args) {
+  return error_of([&] { rms_norm(args, nullptr); });
+}
+
+TEST(ModelChecks, NormNamesWhatDoesNotFit) {
+  RmsNormArgs args = norm_args();
+  args.y = matrix(4, 32);
+  EXPECT_EQ(norm_error(args), "rms_norm: y: has shape [4, 32], not [4, 64]");
+  args = norm_args();
+  args.y = matrix(3, 64);
+  EXPECT_EQ(norm_error(args), "rms_norm: y: has shape [3, 64], not [4, 64]");
+  args = norm_args();
+  args.x.dtype = Dtype::i8;
+  EXPECT_EQ(norm_error(args), "rms_norm: x: has dtype i8, not f32, f16 or bf16");
+  args = norm_args();
+  args.y.dtype = Dtype::f16;
+  EXPECT_EQ(norm_error(args), "rms_norm: y: has dtype f16, not bf16");
+  args = norm_args();
+  args.x.strides = {32, 1, 0};
+  EXPECT_EQ(norm_error(args), "rms_norm: x: its rows overlap");
+  args.x.strides = {64, 2, 0};
+  EXPECT_EQ(norm_error(args), "rms_norm: x: its columns do not lie side by side");
+  args = norm_args();
+  args.weight = device_view(Dtype::bf16, address(), {63});
+  EXPECT_EQ(norm_error(args), "rms_norm: weight: is not [hidden] of x's dtype");
+  args = norm_args();
+  args.eps = -1;
+  EXPECT_EQ(norm_error(args), "rms_norm: eps: is negative");
+  args = norm_args();
+  args.x.data = nullptr;
+  EXPECT_EQ(norm_error(args), "rms_norm: x: is null");
+  EXPECT_EQ(error_of([&] { add_rms_norm(norm_args(), matrix(4, 63), nullptr); }),
+            "add_rms_norm: delta: has shape [4, 63], not [4, 64]");
+}
+
+TEST(ModelChecks, NormOfChosenRowsHasAsManyRowsAsAreChosen) {
+  RmsNormArgs args = norm_args();
+  args.rows = static_cast<const int32_t*>(address());
+  args.y = matrix(0, 64);  // so that nothing is launched
+  EXPECT_EQ(norm_error(args), "");
+}
+
+TEST(ModelChecks, ActivationWantsGateAndUp) {
+  EXPECT_EQ(error_of([&] { silu_mul(matrix(2, 7), matrix(2, 3), nullptr); }),
+            "silu_mul: gate_up: has an odd number of columns");
+  EXPECT_EQ(error_of([&] { silu_mul(matrix(2, 8), matrix(2, 8), nullptr); }),
+            "silu_mul: y: has shape [2, 8], not [2, 4]");
+}
+
+BatchView batch_view() {
+  const auto* const numbers = static_cast<const int32_t*>(address());
+  return {.num_tokens = 3,
+          .num_rows = 2,
+          .token_ids = numbers,
+          .last_sampled = numbers,
+          .positions = numbers,
+          .token_rows = numbers,
+          .row_starts = numbers,
+          .contexts = numbers,
+          .block_tables = numbers,
+          .max_blocks = 4,
+          .block_size = 16};
+}
+
+TEST(ModelChecks, EmbeddingWantsARowForEachToken) {
+  const auto error = [](const BatchView& batch, const EmbedArgs& args) {
+    return error_of([&] { embed(batch, args, nullptr); });
+  };
+  EXPECT_EQ(error(batch_view(), {.table = matrix(10, 8), .x = matrix(2, 8)}),
+            "embed: x: has shape [2, 8], not [3, 8]");
+  BatchView batch = batch_view();
+  batch.token_rows = nullptr;
+  EXPECT_EQ(error(batch, {.table = matrix(10, 8), .x = matrix(3, 8)}),
+            "embed: batch: token_rows is null");
+  batch.num_tokens = -1;
+  EXPECT_EQ(error(batch, {.table = matrix(10, 8), .x = matrix(3, 8)}),
+            "embed: batch: a count is negative");
+}
+
+RotaryArgs rotary_args() {
+  return {.qkv = matrix(3, (4 + 2 * 2) * 64),
+          .num_heads = 4,
+          .cos = matrix(100, 32, Dtype::f32),
+          .sin = matrix(100, 32, Dtype::f32),
+          .kv = {.dtype = Dtype::bf16,
+                 .k = address(),
+                 .v = address(),
+                 .num_blocks = 8,
+                 .kv_heads = 2,
+                 .block_size = 16,
+                 .head_dim = 64}};
+}
+std::string rotary_error(const RotaryArgs& args, const BatchView& batch = batch_view()) {
+  return error_of([&] { rotary(batch, args, nullptr); });
+}
+
+TEST(ModelChecks, RotaryNamesWhatDoesNotFit) {
+  RotaryArgs args = rotary_args();
+  args.kv.head_dim = 80;
+  EXPECT_EQ(rotary_error(args), "rotary: head_dim: is 80, not 16, 32, 64, 128 or 256");
+  args = rotary_args();
+  args.num_heads = 5;
+  EXPECT_EQ(rotary_error(args), "rotary: qkv: has shape [3, 512], not [3, 576]");
+  args = rotary_args();
+  args.qkv.data = address(0x1008);
+  EXPECT_EQ(rotary_error(args), "rotary: qkv: rows are not aligned to 16 bytes");
+  args = rotary_args();
+  args.sin = matrix(99, 32, Dtype::f32);
+  EXPECT_EQ(rotary_error(args), "rotary: cos and sin: has shape [99, 32], not [100, 32]");
+  args = rotary_args();
+  args.k_norm = address();
+  EXPECT_EQ(rotary_error(args), "rotary: q_norm and k_norm: one of them is null");
+}
+
+TEST(ModelChecks, RotaryWantsTheBlocksOfTheBatch) {
+  RotaryArgs args = rotary_args();
+  args.kv.block_size = 32;
+  EXPECT_EQ(rotary_error(args), "rotary: kv: the KV has blocks of 32 tokens, the batch of 16");
+  BatchView batch = batch_view();
+  batch.block_size = 12;
+  EXPECT_EQ(rotary_error(rotary_args(), batch), "rotary: kv: block_size 12 is not a power of two");
+  args = rotary_args();
+  args.kv.v = address(0x1004);
+  EXPECT_EQ(rotary_error(args), "rotary: kv: keys or values are not aligned to 16 bytes");
+  args = rotary_args();
+  args.kv.k = nullptr;
+  EXPECT_EQ(rotary_error(args), "rotary: kv: keys or values are null");
+}
+
+TEST(ModelChecks, SamplerNamesWhatDoesNotFit) {
+  const auto error = [](const SampleArgs& args) {
+    return error_of([&] { sample(args, nullptr); });
+  };
+  EXPECT_EQ(error({.logits = matrix(2, 100)}), "sample: logits: has dtype bf16, not f32");
+  EXPECT_EQ(error({.logits = matrix(2, 262145, Dtype::f32)}),
+            "sample: logits: 262145 tokens are more than 262144");
+  EXPECT_EQ(error({.logits = matrix(2, 100, Dtype::f32)}), "sample: rows or tokens is null");
+  EXPECT_EQ(error({.logits = matrix(2, 100, Dtype::f32),
+                   .rows = static_cast<const SamplingRow*>(address()),
+                   .tokens = static_cast<int32_t*>(address()),
+                   .max_top = 5}),
+            "sample: max_top: has no room: logprobs, top_tokens or top_logprobs is null");
+}
+
+TEST(ModelChecks, SamplingRowRefusesWhatTheReferenceRefuses) {
+  const auto error = [](const reference::SamplingParams& params, int32_t num_top = -1) {
+    return error_of([&] { sampling_row(params, 0, num_top); });
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({.temperature = NAN}), "sample: temperature: nan is not a finite number >= 0");
+  EXPECT_EQ(error({.top_k = -1}), "sample: top_k: -1 is negative");
+  EXPECT_EQ(error({.top_p = 0}), "sample: top_p: 0 is not in (0, 1]");
+  EXPECT_EQ(error({}, 1025), "sample: num_top: 1025 is not in [-1, 1024]");
+  EXPECT_EQ(sampling_row({.top_k = int64_t{1} << 40}, 7).top_k, 262144) << "all, for any vocab";
+}
+
+TEST(RopeTables, AreTheAnglesOfTheReferenceRoundedOnce) {
+  const reference::RopeConfig config{.theta = 10000,
+                                     .scaling = reference::RopeScaling::yarn,
+                                     .factor = 4,
+                                     .original_max_position_embeddings = 64};
+  const RopeTables tables = make_rope_tables(config, 8, 100);
+  const std::vector<int64_t> position{77};
+  const auto exact = reference::rotations<double>(config, 8, position);
+  ASSERT_EQ(tables.cos.size(), 400U);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(tables.cos[size_t(77 * 4 + i)], float(exact.cos(i, 0)));
+    EXPECT_EQ(tables.sin[size_t(77 * 4 + i)], float(exact.sin(i, 0)));
+  }
+  EXPECT_FLOAT_EQ(tables.cos[0], float(0.1 * std::log(4.0) + 1)) << "the factor is in the tables";
+}
+
+TEST(RopeTables, HaveNoPositionWhoseFrequenciesWouldChange) {
+  const reference::RopeConfig config{.scaling = reference::RopeScaling::dynamic,
+                                     .factor = 2,
+                                     .original_max_position_embeddings = 64};
+  EXPECT_EQ(error_of([&] { make_rope_tables(config, 8, 64); }), "");
+  EXPECT_NE(error_of([&] { make_rope_tables(config, 8, 65); }), "");
+}
+
+}  // namespace
+}  // namespace loratory::gpu
