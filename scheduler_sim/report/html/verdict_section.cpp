@@ -14,12 +14,14 @@ namespace loratory::sim::report {
 namespace {
 
 std::string heading(const SizeResult& result) {
-  if (result.is_replay) {
-    return fmt::format("Replay at max_loras <em>{}</em>", result.configs[0].max_loras);
-  }
+  const auto words = [](const char* what, const ConfigResult& config) {
+    const int32_t replicas = config.fleet.num_replicas;
+    const std::string text = fmt::format("{} <em>{}</em>", what, config.max_loras);
+    return replicas == 1 ? text : fmt::format("{} on <em>{}</em> replicas", text, replicas);
+  };
+  if (result.is_replay) return words("Replay at max_loras", result.configs[0]);
   if (result.recommended < 0) return "No configuration meets the SLOs";
-  return fmt::format("Set max_loras to <em>{}</em>",
-                     result.configs[size_t(result.recommended)].max_loras);
+  return words("Set max_loras to", result.configs[size_t(result.recommended)]);
 }
 
 std::string flags(const SizeResult& result) {

@@ -252,6 +252,7 @@ TEST(Html, OfAFleetDrawsTheLoadOfAllReplicas) {
   const std::string flags = "--max-loras 16 --max-cpu-loras 64 --replicas 3 --router lora-affinity";
   EXPECT_TRUE(holds(page, "<code>" + flags + "</code>"));
   EXPECT_EQ(headline(result), "Set " + flags);
+  EXPECT_TRUE(holds(page, "<h1>Set max_loras to <em>16</em> on <em>3</em> replicas</h1>"));
 }
 
 }  // namespace
