@@ -12,25 +12,16 @@
 namespace loratory::sim {
 namespace {
 
-constexpr std::array<std::string_view, 19> kDescription{"sweep",
-                                                        "group",
-                                                        "model",
-                                                        "engine",
-                                                        "gpu",
-                                                        "dtype",
-                                                        "tp",
-                                                        "max_loras",
-                                                        "max_cpu_loras",
-                                                        "max_lora_rank",
-                                                        "ranks",
-                                                        "max_num_seqs",
-                                                        "max_model_len",
-                                                        "prefix_cache",
-                                                        "rates_rps",
-                                                        "rate_counts",
-                                                        "poll_interval_s",
-                                                        "kv_tokens",
-                                                        "max_num_batched_tokens"};
+constexpr std::array<std::string_view, 20> kDescription{"sweep",         "weights_gib",
+                                                        "group",         "model",
+                                                        "engine",        "gpu",
+                                                        "dtype",         "tp",
+                                                        "max_loras",     "max_cpu_loras",
+                                                        "max_lora_rank", "ranks",
+                                                        "max_num_seqs",  "max_model_len",
+                                                        "prefix_cache",  "rates_rps",
+                                                        "rate_counts",   "poll_interval_s",
+                                                        "kv_tokens",     "max_num_batched_tokens"};
 
 void read_cell(const DescribedCell& cell, MeasuredDraft& draft) {
   const std::vector<MeasuredColumn>& columns = measured_formats().back().columns;

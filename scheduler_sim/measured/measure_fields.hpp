@@ -13,7 +13,7 @@ struct MeasureField {
   double RunMeasures::*value;
 };
 
-inline constexpr std::array<MeasureField, 13> kMeasureFields{{
+inline constexpr std::array<MeasureField, 14> kMeasureFields{{
     {"completed", &RunMeasures::completed},
     {"input_tps", &RunMeasures::input_tps},
     {"output_tps", &RunMeasures::output_tps},
@@ -27,6 +27,7 @@ inline constexpr std::array<MeasureField, 13> kMeasureFields{{
     {"median_itl_ms", &RunMeasures::median_itl_ms},
     {"p99_itl_ms", &RunMeasures::p99_itl_ms},
     {"kv_tokens", &RunMeasures::kv_tokens},
+    {"weights_gib", &RunMeasures::weights_gib},
 }};
 
 }  // namespace loratory::sim

@@ -24,7 +24,8 @@ struct RunMeasures {
   double mean_ttft_ms = kUnknown, median_ttft_ms = kUnknown, p99_ttft_ms = kUnknown;
   double mean_tpot_ms = kUnknown, median_tpot_ms = kUnknown, p99_tpot_ms = kUnknown;
   double mean_itl_ms = kUnknown, median_itl_ms = kUnknown, p99_itl_ms = kUnknown;
-  double kv_tokens = kUnknown;  ///< what the KV cache holds; 0 = the server did not start
+  double kv_tokens = kUnknown;    ///< what the KV cache holds; 0 = the server did not start
+  double weights_gib = kUnknown;  ///< of a GPU: weights and adapter slots, as vLLM loads them
 
   double total_tps() const { return input_tps + output_tps; }
 };

@@ -78,10 +78,7 @@ std::vector<Task> tasks_of(std::span<const MeasuredRun> runs,
 
 RunMeasures start_of(const MeasuredRun& run, const EngineSpec& engine) {
   const MemoryPlan memory = memory_of(engine, {int32_t(run.max_loras), int32_t(run.max_cpu_loras)});
-  RunMeasures start;
-  start.kv_tokens = double(memory.split.kv_blocks * engine.scheduler.block_size);
-  if (!memory.fits()) start.kv_tokens = 0;
-  return start;
+  return measures_of_start(memory, engine.scheduler.block_size);
 }
 
 RunMeasures mean_of(const std::vector<RunMeasures>& all) {

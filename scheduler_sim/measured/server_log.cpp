@@ -1,10 +1,11 @@
 // Lines of vLLM 0.8 to 0.25 (vllm-project/vllm: entrypoints/openai/api_server.py, entrypoints/
-// utils.py, v1/engine/core.py, v1/core/kv_cache_utils.py):
+// utils.py, v1/engine/core.py, v1/worker/gpu_model_runner.py, v1/core/kv_cache_utils.py):
 //   vLLM API server version 0.8.5
 //   args: Namespace(subparser='serve', model='...', max_loras=16, ...)         up to 0.8
 //   non-default args: {'model': '...', 'enable_lora': True, 'max_loras': 16}   from 0.9
 //   Initializing a V1 LLM engine (v0.8.5) with config: model='...', max_seq_len=131072, ...
 //   Chunked prefill is enabled with max_num_batched_tokens=2048.
+//   Model loading took 15.2500 GiB and 4.1 seconds
 //   GPU KV cache size: 331,840 tokens
 // and the ends of a start that fails.
 #include "scheduler_sim/measured/server_log.hpp"
@@ -27,6 +28,7 @@ namespace {
 constexpr std::string_view kVersion = "vLLM API server version ";
 constexpr std::string_view kEngine = "LLM engine (v";
 constexpr std::string_view kKvTokens = "GPU KV cache size: ";
+constexpr std::string_view kWeights = "Model loading took ";
 constexpr std::string_view kStepTokens = "Chunked prefill is enabled with max_num_batched_tokens=";
 constexpr std::string_view kNoStart[] = {"No available memory for the cache blocks",
                                          "larger than the available KV cache memory",
@@ -84,6 +86,7 @@ class LogReading {
       set("max_num_batched_tokens", digits_of(*rest));
     }
     if (const auto rest = behind(line, kKvTokens)) set("kv_tokens", digits_of(*rest));
+    if (const auto rest = behind(line, kWeights)) set("weights_gib", std::string(word_of(*rest)));
     const bool has_started = cells_.contains("kv_tokens");
     for (const std::string_view words : kNoStart) {
       if (!has_started && behind(line, words)) set("kv_tokens", "0");

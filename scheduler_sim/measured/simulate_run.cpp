@@ -8,6 +8,7 @@
 #include <span>
 
 #include "reference/base/check.hpp"
+#include "reference/base/units.hpp"
 #include "scheduler_sim/measured/adapter_sets.hpp"
 #include "scheduler_sim/measured/closed_loop.hpp"
 #include "scheduler_sim/measured/metrics_polls.hpp"
@@ -288,13 +289,19 @@ double mean_gap_ns(const std::vector<RequestRecord>& records) {
 
 }  // namespace
 
+RunMeasures measures_of_start(const MemoryPlan& memory, int64_t block_size) {
+  RunMeasures start;
+  start.kv_tokens = memory.fits() ? double(memory.split.kv_blocks * block_size) : 0;
+  start.weights_gib = double(memory.split.weights_bytes + memory.split.slot_bytes) / double(kGiB);
+  return start;
+}
+
 SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
                           const ServerTerms& server, uint64_t seed, bool sample_steps) {
   SimulatedRun out;
   const EnginePoint point{int32_t(run.max_loras), int32_t(run.max_cpu_loras)};
   const MemoryPlan memory = memory_of(engine, point);
-  out.measures.kv_tokens =
-      memory.fits() ? double(memory.split.kv_blocks * engine.scheduler.block_size) : 0;
+  out.measures = measures_of_start(memory, engine.scheduler.block_size);
   if (!memory.fits()) return out;
 
   const Trace trace = adapters_of(run);
@@ -317,9 +324,10 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   going.send_all(arrivals, lengths);
   going.finish();
 
-  const double kv_tokens = out.measures.kv_tokens;
+  const RunMeasures start = out.measures;
   out.measures = measure(going, simulated.metrics().requests());
-  out.measures.kv_tokens = kv_tokens;
+  out.measures.kv_tokens = start.kv_tokens;
+  out.measures.weights_gib = start.weights_gib;
   out.num_sent = int64_t(going.sent_ns.size());
   out.num_dropped = going.num_dropped;
   out.num_preemptions = simulated.metrics().num_preemptions();

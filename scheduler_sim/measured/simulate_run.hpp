@@ -30,6 +30,9 @@ struct SimulatedRun {
   std::vector<SampledStep> steps;
 };
 
+/// What a server prints when it starts: tokens of the KV cache, weights and slots.
+RunMeasures measures_of_start(const MemoryPlan& memory, int64_t block_size);
+
 /// Runs the server from its description alone: the adapters' Poisson arrivals (or requests that
 /// follow each other in a closed loop), the law of lengths, the client's limits, until the run
 /// ends. Repeats: same arguments, same measures, on any machine. `seed` stands for the run's luck.

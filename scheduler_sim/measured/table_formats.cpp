@@ -319,6 +319,8 @@ MeasuredFormat start_format() {
                       {"vllm", [](const Cell& c, Draft& d) { d.set = c.text; }},
                       run_count("max_loras", &MeasuredRun::max_loras),
                       run_count("max_lora_rank", &MeasuredRun::max_lora_rank),
+                      measure("weights_plus_lora_gib", &MeasuredRun::measured,
+                              &RunMeasures::weights_gib),
                       measure("kv_cache_tokens", &MeasuredRun::measured, &RunMeasures::kv_tokens)},
           .finish = finish_start,
           .origin = kSweepOrigin};

@@ -126,6 +126,7 @@ const QuantityText& text_of(Quantity quantity) {
       {"tpot", "TPOT", false},
       {"itl", "ITL", false},
       {"kv_tokens", "KV tokens", false},
+      {"weights", "weights and slots", false},
   }};
   return kTexts[size_t(quantity)];
 }
@@ -146,6 +147,8 @@ double value_of(Quantity quantity, const RunMeasures& m) {
       return m.mean_itl_ms;
     case Quantity::kv_tokens:
       return m.kv_tokens;
+    case Quantity::weights:
+      return m.weights_gib;
     case Quantity::num_quantities:
       break;
   }

@@ -23,6 +23,7 @@ enum class Quantity : uint8_t {
   tpot,           ///< mean
   itl,            ///< mean
   kv_tokens,      ///< of servers that start
+  weights,        ///< and adapter slots on a GPU
   num_quantities
 };
 inline constexpr size_t kNumQuantities = size_t(Quantity::num_quantities);

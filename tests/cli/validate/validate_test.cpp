@@ -83,6 +83,7 @@ TEST_F(Validate, StartsOfThePublicTable) {
   std::fputs(run.out.c_str(), stdout);
   const auto json = nlohmann::json::parse(content("v.json"));
   EXPECT_EQ(json.at("all").at("num_starts_known"), 84);
+  EXPECT_LT(json.at("all").at("errors").at("weights").at("mean").get<double>(), 0.01);
   EXPECT_TRUE(json.at("all").at("wrong_starts").empty());
 }
 

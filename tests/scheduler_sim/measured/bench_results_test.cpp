@@ -47,6 +47,7 @@ constexpr const char* kLog =
     "max_num_batched_tokens=4096.\n"
     "INFO 04-30 12:00:10 [core.py:58] Initializing a V1 LLM engine (v0.8.5) with config: "
     "model='meta-llama/Llama-3.1-8B', max_seq_len=131072, enable_prefix_caching=False, x=Y(a=1)\n"
+    "INFO 04-30 12:00:40 [gpu_model_runner.py:1347] Model loading took 8.2500 GiB and 4.1 seconds\n"
     "INFO 04-30 12:00:50 [kv_cache_utils.py:634] GPU KV cache size: 331,840 tokens\n";
 
 MeasuredTable read(const std::string& text, const std::vector<DescribedCell>& also = kServer) {
@@ -195,6 +196,7 @@ TEST(ServerLog, AStartSaysHowTheServerWasStarted) {
   EXPECT_EQ(run.max_model_len, 131'072);
   EXPECT_FALSE(run.prefix_cache);
   EXPECT_DOUBLE_EQ(run.measured.kv_tokens, 331'840);
+  EXPECT_DOUBLE_EQ(run.measured.weights_gib, 8.25);
   EXPECT_FALSE(run.has_traffic());
 }
 

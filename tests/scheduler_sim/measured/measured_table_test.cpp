@@ -260,6 +260,7 @@ TEST(MeasuredTable, StartsAlone) {
   EXPECT_EQ(table.runs[0].max_loras, 64);
   EXPECT_EQ(table.runs[0].max_lora_rank, 16);
   EXPECT_EQ(table.runs[0].measured.kv_tokens, 256'640);
+  EXPECT_EQ(table.runs[0].measured.weights_gib, 17.0);
   EXPECT_EQ(table.runs[1].measured.kv_tokens, 0);
   EXPECT_EQ(table.skipped.at(0).reason, "no preset of vLLM 0.5.0 (v0)");
 }
