@@ -1,0 +1,33 @@
+#include "gpu/product/base_product.hpp"
+
+namespace loratory::gpu {
+
+std::string_view name(ProductOrder order) {
+  return order == ProductOrder::exact ? "exact" : "fast";
+}
+
+BaseProduct::BaseProduct(Products& products, const DeviceView& weight, const void* bias,
+                         reference::Dtype out, int64_t max_tokens)
+    : products_(&products),
+      shape_{.num_out = weight.shape[0],
+             .num_in = weight.shape[1],
+             .max_tokens = max_tokens,
+             .weight = weight.dtype,
+             .out = out,
+             .has_bias = bias != nullptr},
+      weight_(weight),
+      bias_(bias) {
+  check_shape(shape_);
+  check_weights(shape_, {.weight = weight, .bias = bias});
+  plan_ = &products.plan(shape_);
+}
+
+void BaseProduct::launch(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
+                         LaunchOrder order) const {
+  const ProductTensors tensors{.weight = weight_, .bias = bias_, .x = x, .y = y};
+  const int64_t num_tokens = check_activations(shape_, tensors);
+  if (num_tokens == 0) return;
+  products_->launch(shape_, bucket_of(*plan_, num_tokens).choice, tensors, stream, order);
+}
+
+}  // namespace loratory::gpu

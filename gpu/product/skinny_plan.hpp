@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/product/product_plan.hpp"
+#include "gpu/product/product_shape.hpp"
+
+// The own kernel for few tokens. A CTA computes 64 tokens of a tile of columns, over all of K: one
+// warp streams W and x through a pipeline in shared memory by bulk copies, one warpgroup
+// multiplies. Tiles are narrow, so that each SM has one and all of them read at once. A cluster
+// shares the loads of x: each CTA fetches a part of the rows and sends them to all.
+
+namespace loratory::gpu {
+
+inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
+inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
+inline constexpr int kSkinnyTokens = 64;  // of a CTA
+inline constexpr int kPanelDepth = 64;    // numbers of K in a row of 128 bytes
+inline constexpr int kMaxSkinnyStages = 32;
+inline constexpr int kSkinnySharedBytes = 226 * 1024;  // of a CTA; Hopper has 227 KB
+
+/// What follows from the shape, M and the choice.
+struct SkinnyLayout {
+  int32_t panels = 0;  ///< of 64 numbers of K in a stage
+  int32_t x_rows = 0;  ///< of x in a stage: 64, or 8 that stand for all 64
+  int32_t stage_bytes = 0;
+  int32_t num_stages = 0;
+  int32_t num_steps = 0;  ///< stages that K fills
+  int32_t num_token_blocks = 0;
+  int32_t num_column_groups = 0;  ///< tiles of a cluster, side by side
+
+  int32_t shared_bytes() const { return num_stages * stage_bytes + 1024; }  // to align
+  int32_t num_items() const { return num_token_blocks * num_column_groups; }
+};
+
+/// Shared memory of a stage and the number of stages that fit in `shared_bytes`.
+SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
+                           const ProductChoice& choice);
+
+/// The skinny choices worth timing for M tokens on a GPU of `num_sms`, what should be fastest
+/// first.
+std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,
+                                          int num_sms);
+
+}  // namespace loratory::gpu

@@ -1,0 +1,153 @@
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "gpu/product/skinny_kernel.cuh"
+#include "gpu/product/skinny_product.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "reference/base/check.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using Kernel = SkinnyKernel;
+
+Kernel kernel_of(Dtype weight, int columns) {
+  const SkinnyKernel kernel = weight == Dtype::bf16 ? skinny_kernel_of<__nv_bfloat16>(columns)
+                                                    : skinny_kernel_of<__half>(columns);
+  LORATORY_ASSERT(kernel != nullptr, "choices name tiles that have a kernel");
+  return kernel;
+}
+
+// --- maps of tensors
+// ------------------------------------------------------------------------------
+
+/// The driver's function, found at run time: programs do not link with the driver.
+decltype(&cuTensorMapEncodeTiled) encoder() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    LORATORY_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                         cudaEnableDefault, &result));
+    if (result != cudaDriverEntryPointSuccess) {
+      throw std::runtime_error("cuTensorMapEncodeTiled: the driver has none");
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return found;
+}
+
+/// Boxes of 64 columns and `box_rows` rows of a matrix, in the swizzle that wgmma reads.
+CUtensorMap map_of(const DeviceView& matrix, int box_rows, CUtensorMapL2promotion promotion) {
+  CUtensorMap map{};
+  const cuuint64_t sizes[] = {cuuint64_t(matrix.shape[1]), cuuint64_t(matrix.shape[0])};
+  const int64_t apart = matrix.shape[0] > 1 ? matrix.strides[0] : matrix.shape[1];
+  const cuuint64_t strides[] = {cuuint64_t(apart * 2)};
+  const cuuint32_t box[] = {kPanelDepth, cuuint32_t(box_rows)};
+  const cuuint32_t steps[] = {1, 1};
+  const CUresult result =
+      encoder()(&map,
+                matrix.dtype == Dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                            : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                2, matrix.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("cuTensorMapEncodeTiled: error " + std::to_string(int(result)) +
+                             " for " + describe(matrix));
+  }
+  return map;
+}
+
+// --- launches
+// -------------------------------------------------------------------------------------
+
+cudaLaunchConfig_t config_of(const ProductChoice& choice, int shared_bytes,
+                             cudaLaunchAttribute* attributes) {
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(unsigned(SkinnyConfig<__half, 64>::kNumThreads));
+  config.dynamicSmemBytes = size_t(shared_bytes);
+  config.attrs = attributes;
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {unsigned(choice.cluster), 1, 1};
+  config.numAttrs = 1;
+  return config;
+}
+
+int query_clusters(Kernel kernel, const ProductChoice& choice, int shared_bytes) {
+  // For all layouts at once: the attribute is the kernel's.
+  LORATORY_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           kSkinnySharedBytes));
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config = config_of(choice, shared_bytes, &attribute);
+  config.gridDim = dim3(unsigned(choice.cluster));
+  int clusters = 0;
+  LORATORY_CUDA_CHECK(
+      cudaOccupancyMaxActiveClusters(&clusters, reinterpret_cast<const void*>(kernel), &config));
+  return std::max(1, clusters);
+}
+
+/// How many clusters the GPU holds at once. Asked once: launches happen in captures.
+int max_clusters(Kernel kernel, const ProductChoice& choice, int shared_bytes) {
+  static std::mutex mutex;
+  static std::map<std::tuple<Kernel, int, int, int>, int> known;
+  int device = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace({kernel, choice.cluster, shared_bytes, device}, 0);
+  if (is_new) found->second = query_clusters(kernel, choice, shared_bytes);
+  return found->second;
+}
+
+SkinnyParams params_of(const ProductShape& shape, const SkinnyLayout& layout,
+                       const ProductTensors& tensors) {
+  const int64_t stride = tensors.y.shape[0] > 1 ? tensors.y.strides[0] : 0;
+  const bool even = stride % 2 == 0 && reinterpret_cast<uintptr_t>(tensors.y.data) % 4 == 0;
+  return {.y = tensors.y.data,
+          .bias = tensors.bias,
+          .y_stride = stride,
+          .num_tokens = int32_t(tensors.x.shape[0]),
+          .num_out = int32_t(shape.num_out),
+          .num_steps = layout.num_steps,
+          .num_items = layout.num_items(),
+          .num_token_blocks = layout.num_token_blocks,
+          .num_stages = layout.num_stages,
+          .stage_bytes = layout.stage_bytes,
+          .x_rows = layout.x_rows,
+          .out_is_f32 = shape.out == Dtype::f32,
+          .in_pairs = even};
+}
+
+}  // namespace
+
+void launch_skinny_product(const ProductShape& shape, const ProductChoice& choice,
+                           const ProductTensors& tensors, CUstream_st* stream, LaunchOrder order) {
+  if (tensors.x.shape[0] == 0) return;
+  const SkinnyLayout layout = skinny_layout(shape, tensors.x.shape[0], choice);
+  const Kernel kernel = kernel_of(shape.weight, choice.columns);
+  CUtensorMap weights = map_of(tensors.weight, choice.columns, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  CUtensorMap x =
+      map_of(tensors.x, layout.x_rows / choice.cluster, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  SkinnyParams params = params_of(shape, layout, tensors);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = config_of(choice, layout.shared_bytes(), attributes);
+  const int most = max_clusters(kernel, choice, layout.shared_bytes());
+  config.gridDim = dim3(unsigned(std::min(most, layout.num_items()) * choice.cluster));
+  config.stream = stream;
+  if (order == LaunchOrder::overlaps_previous) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  void* arguments[] = {&weights, &x, &params};
+  LORATORY_CUDA_CHECK(
+      cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments));
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,325 @@
+// What of a product's plan needs no GPU: shapes and tensors, tiles, buckets, the file of plans.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "error_of.hpp"
+#include "gpu/product/base_product.hpp"
+#include "gpu/product/product_bound.hpp"
+#include "gpu/product/skinny_plan.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using testing::HasSubstr;
+
+constexpr ProductShape kDown{.num_out = 4096, .num_in = 14336, .max_tokens = 512};
+
+ProductShape with(int64_t num_out, int64_t num_in) {
+  return {.num_out = num_out, .num_in = num_in, .max_tokens = 512};
+}
+
+/// Memory that nobody reads.
+void* place(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+ProductTensors tensors_of(const ProductShape& shape, int64_t num_tokens) {
+  return {.weight = device_view(shape.weight, place(4096), {shape.num_out, shape.num_in}),
+          .x = device_view(shape.weight, place(8192), {num_tokens, shape.num_in}),
+          .y = device_view(shape.out, place(16384), {num_tokens, shape.num_out})};
+}
+
+std::string weight_error(const ProductShape& shape, const ProductTensors& tensors) {
+  return error_of([&] { check_weights(shape, tensors); });
+}
+std::string activation_error(const ProductShape& shape, const ProductTensors& tensors) {
+  return error_of([&] { check_activations(shape, tensors); });
+}
+
+TEST(ProductShape, SizesAndDtypesThatNoProductHas) {
+  const auto error = [](const ProductShape& shape) {
+    return error_of([&] { check_shape(shape); });
+  };
+  EXPECT_EQ(error(kDown), "");
+  ProductShape shape = kDown;
+  shape.num_in = 0;
+  EXPECT_THAT(error(shape), HasSubstr("num_in: is 0, needs 1 to 2147483647"));
+  shape = kDown, shape.num_out = int64_t(1) << 31;
+  EXPECT_THAT(error(shape), HasSubstr("num_out"));
+  shape = kDown, shape.max_tokens = -1;
+  EXPECT_THAT(error(shape), HasSubstr("max_tokens"));
+  shape = kDown, shape.weight = Dtype::i8;
+  EXPECT_THAT(error(shape), HasSubstr("weight: has dtype"));
+  shape = kDown, shape.out = Dtype::f16;
+  EXPECT_THAT(error(shape), HasSubstr("out: is f16, needs bf16"));
+  shape.out = Dtype::f32;
+  EXPECT_EQ(error(shape), "");
+}
+
+TEST(ProductTensors, WhatDoesNotFitTheShape) {
+  const ProductShape shape = with(96, 64);
+  const ProductTensors good = tensors_of(shape, 5);
+  EXPECT_EQ(weight_error(shape, good), "");
+  EXPECT_EQ(activation_error(shape, good), "");
+  ProductTensors bad = good;
+  bad.weight.shape[0] = 95;
+  EXPECT_THAT(weight_error(shape, bad), HasSubstr("weight: has 95 rows"));
+  bad = good, bad.weight.data = place(4098);
+  EXPECT_THAT(weight_error(shape, bad), HasSubstr("multiples of 16 bytes"));
+  bad = good, bad.bias = place(64);
+  EXPECT_THAT(weight_error(shape, bad), HasSubstr("bias: is not in this product's shape"));
+  bad = good, bad.x.dtype = Dtype::f16;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("x: has dtype f16"));
+  bad = good, bad.x.strides[0] = 68;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("x: needs rows that begin at multiples"));
+  bad = good, bad.x.strides[0] = 8;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("x: has rows that overlap"));
+  bad = good, bad.x.strides[1] = 2;
+  EXPECT_THAT(activation_error(shape, bad),
+              HasSubstr("x: needs the numbers of a row side by side"));
+  bad = good, bad.y.num_axes = 1;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("y: needs two axes"));
+  bad = good, bad.y.shape[0] = 4;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("y: has 4 rows, x has 5"));
+  bad = good, bad.y.data = nullptr;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("y: has no memory"));
+  EXPECT_THAT(activation_error(shape, tensors_of(shape, 513)),
+              HasSubstr("x: has 513 rows, this product takes up to 512"));
+  EXPECT_EQ(activation_error(shape, tensors_of(shape, 0)), "");
+}
+
+TEST(ProductTensors, AlignedAsPackedOrLess) {
+  const ProductTensors good = tensors_of(with(96, 64), 5);
+  EXPECT_TRUE(is_aligned_as_packed(good));
+  ProductTensors bad = good;
+  bad.y.strides[0] = 97;
+  EXPECT_FALSE(is_aligned_as_packed(bad));
+  bad.y.strides[0] = 104;
+  EXPECT_TRUE(is_aligned_as_packed(bad));
+  bad = good, bad.x.data = place(8200);
+  EXPECT_FALSE(is_aligned_as_packed(bad));
+  EXPECT_TRUE(is_aligned_as_packed(tensors_of(with(97, 64), 5)));  // packed rows of 194 bytes
+}
+
+TEST(ProductTensors, AnyAlignmentWithoutTensorCores) {
+  ProductShape shape = with(96, 63);
+  ProductTensors tensors = tensors_of(shape, 5);
+  tensors.weight.data = place(4098);
+  EXPECT_EQ(weight_error(shape, tensors), "");
+  EXPECT_EQ(activation_error(shape, tensors), "");
+  EXPECT_FALSE(has_tensor_core_product(shape));
+  shape.num_in = 72;
+  EXPECT_TRUE(has_tensor_core_product(shape));
+  shape.weight = Dtype::f32;
+  EXPECT_FALSE(has_tensor_core_product(shape));
+}
+
+// Every layout fits a Hopper CTA, covers K and all columns, and keeps boxes to eight rows or more.
+TEST(SkinnyPlan, LayoutsFit) {
+  for (const ProductShape& shape : {kDown, with(128256, 4096), with(16, 8), with(2560, 9728)}) {
+    for (const int columns : kSkinnyColumns) {
+      for (const int cluster : kSkinnyClusters) {
+        for (const int64_t tokens : {1, 8, 9, 64, 65, 512}) {
+          const SkinnyLayout layout = skinny_layout(
+              shape, tokens,
+              {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster});
+          EXPECT_GE(layout.num_stages, 3);
+          EXPECT_LE(layout.num_stages, kMaxSkinnyStages);
+          EXPECT_LE(layout.shared_bytes(), kSkinnySharedBytes);
+          EXPECT_EQ(layout.stage_bytes % 1024, 0);
+          EXPECT_EQ(layout.x_rows / cluster % 8, 0);
+          EXPECT_GE(layout.num_steps * layout.panels * kPanelDepth, shape.num_in);
+          EXPECT_GE(int64_t(layout.num_column_groups) * columns * cluster, shape.num_out);
+          EXPECT_GE(layout.num_token_blocks * kSkinnyTokens, tokens);
+          EXPECT_TRUE(layout.x_rows == kSkinnyTokens || (tokens <= 8 && cluster == 1));
+        }
+      }
+    }
+  }
+}
+
+// One even wave where there is one: the tile is the SM's share of the columns.
+TEST(SkinnyPlan, EvenTilesComeFirst) {
+  const auto first = [](int64_t num_out, int64_t tokens) {
+    return skinny_choices(with(num_out, 4096), tokens, 132)[0].columns;
+  };
+  EXPECT_EQ(first(6144, 1), 48);
+  EXPECT_EQ(first(4096, 1), 32);
+  EXPECT_EQ(first(2560, 32), 24);
+  EXPECT_EQ(first(28672, 64), 224);
+  EXPECT_EQ(first(4096, 128), 64);
+}
+
+TEST(SkinnyPlan, ChoicesDifferAndHaveKernels) {
+  for (const int64_t num_out : {8, 100, 2560, 4096, 128256}) {
+    for (const int64_t tokens : {1, 8, 64, 128}) {
+      std::set<ProductChoice> seen;
+      for (const ProductChoice& choice : skinny_choices(with(num_out, 4096), tokens, 132)) {
+        EXPECT_TRUE(seen.insert(choice).second);
+        EXPECT_EQ(choice_from_text(to_text(choice), "here"), choice);
+        EXPECT_TRUE(tokens > 8 || choice.cluster == 1);
+      }
+      EXPECT_GE(seen.size(), 3U);
+    }
+  }
+}
+
+TEST(ProductPlan, BucketsEndAtTheLargestStep) {
+  EXPECT_EQ(token_buckets(1), (std::vector<int64_t>{1}));
+  EXPECT_EQ(token_buckets(8), (std::vector<int64_t>{8}));
+  EXPECT_EQ(token_buckets(100), (std::vector<int64_t>{8, 16, 32, 64, 100}));
+  ProductPlan plan;
+  for (const int64_t tokens : token_buckets(100)) plan.push_back({.tokens = tokens});
+  EXPECT_EQ(bucket_of(plan, 1).tokens, 8);
+  EXPECT_EQ(bucket_of(plan, 8).tokens, 8);
+  EXPECT_EQ(bucket_of(plan, 9).tokens, 16);
+  EXPECT_EQ(bucket_of(plan, 65).tokens, 100);
+  EXPECT_EQ(bucket_of(plan, 100).tokens, 100);
+  EXPECT_DEATH(bucket_of(plan, 101), "largest number of tokens");
+}
+
+TEST(ProductChoice, TextNamesAKernelOfThisBuildOrFails) {
+  for (const char* text : {"plain", "skinny:32:4", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
+    EXPECT_EQ(to_text(choice_from_text(text, "file")), text);
+  }
+  for (const char* text :
+       {"", "skinny", "skinny:33:4", "skinny:32:3", "skinny:32:4:1", "skinny:-16:1",
+        "cublaslt:", "cublaslt:../x", "Plain", "skinny:32:99999999999"}) {
+    EXPECT_THAT(error_of([&] { choice_from_text(text, "file"); }),
+                HasSubstr("file: names no kernel"))
+        << text;
+  }
+}
+
+// --- the file -----------------------------------------------------------------------------------
+
+ProductCache some_cache() {
+  ProductCache cache{.key = {.gpu = "NVIDIA \"H100\"",
+                             .driver = "CUDA 13.0",
+                             .cublaslt = "13.1.0",
+                             .order = "exact",
+                             .kernels = kProductKernels}};
+  for (ProductShape shape : {kDown, with(24, 8)}) {
+    shape.max_tokens = 20;
+    shape.has_bias = shape.num_in == 8;
+    ProductPlan plan;
+    for (const int64_t tokens : token_buckets(20)) {
+      plan.push_back({.tokens = tokens,
+                      .choice = choice_from_text(
+                          tokens == 16 ? "cublaslt:66/20/36/1/0/0/0/5/0" : "skinny:32:1", ""),
+                      .us = 12.5,
+                      .num_compared = 4096 * tokens});
+    }
+    cache.plans[shape] = plan;
+  }
+  return cache;
+}
+
+TEST(ProductCache, ComesBackAsItWas) {
+  const ProductCache cache = some_cache();
+  EXPECT_EQ(parse_product_cache(to_json(cache), "plans.json"), cache);
+}
+
+TEST(ProductCache, IsRefusedOnAnythingElse) {
+  const ProductKey key = some_cache().key;
+  EXPECT_EQ(difference(key, key), "");
+  ProductKey other = key;
+  other.gpu = "NVIDIA H200";
+  EXPECT_EQ(difference(key, other), "was made with GPU NVIDIA \"H100\", this is NVIDIA H200");
+  other = key, other.driver = "CUDA 14.0";
+  EXPECT_THAT(difference(key, other), HasSubstr("driver"));
+  other = key, other.cublaslt = "14.0.0";
+  EXPECT_THAT(difference(key, other), HasSubstr("cuBLASLt"));
+  other = key, other.order = "fast";
+  EXPECT_THAT(difference(key, other), HasSubstr("order"));
+  other = key, other.kernels += 1;
+  EXPECT_THAT(difference(key, other), HasSubstr("kernels of version"));
+}
+
+std::string file_error(std::string text) {
+  return error_of([&] { parse_product_cache(text, "plans.json"); });
+}
+std::string replaced(const std::string& from, const std::string& to) {
+  std::string text = to_json(some_cache());
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(ProductCache, OneLineForWhatItCannotMean) {
+  EXPECT_THAT(file_error(""), HasSubstr("plans.json: is not JSON"));
+  EXPECT_THAT(file_error("[]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(file_error("{}"), HasSubstr("plans.json: gpu"));
+  EXPECT_THAT(file_error(replaced("\"kernels\": 1", "\"kernels\": \"1\"")), HasSubstr("kernels"));
+  EXPECT_THAT(file_error(replaced("\"plans\": [", "\"planes\": [")), HasSubstr("plans"));
+  EXPECT_THAT(file_error(replaced("\"num_in\": 8", "\"num_in\": -8")), HasSubstr("plans.num_in"));
+  EXPECT_THAT(file_error(replaced("\"num_in\": 8", "\"num_in\": 9")),
+              HasSubstr("cannot compute this shape"));
+  EXPECT_THAT(file_error(replaced("\"weight\": \"bf16\"", "\"weight\": \"i8\"")),
+              HasSubstr("weight"));
+  EXPECT_THAT(file_error(replaced("\"out\": \"bf16\"", "\"out\": \"f16\"")), HasSubstr("out"));
+  EXPECT_THAT(file_error(replaced("\"tokens\": 16", "\"tokens\": 17")), HasSubstr("buckets"));
+  EXPECT_THAT(file_error(replaced("\"max_tokens\": 20", "\"max_tokens\": 40")),
+              HasSubstr("buckets"));
+  EXPECT_THAT(file_error(replaced("skinny:32:1", "skinny:31:1")), HasSubstr("names no kernel"));
+  EXPECT_THAT(file_error(replaced("skinny:32:1", "plain")), HasSubstr("cannot compute this shape"));
+  EXPECT_THAT(file_error(replaced("12.5", "\"fast\"")), HasSubstr("us"));
+  EXPECT_THAT(file_error(replaced("\"bias\": true", "\"bias\": 1")), HasSubstr("bias"));
+  EXPECT_THAT(file_error(replaced("\"num_out\": 24,\n   \"num_in\": 8",
+                                  "\"num_out\": 4096,\n   \"num_in\": 14336")),
+              testing::AnyOf(HasSubstr("twice"), testing::Eq("")));
+  EXPECT_THAT(file_error(std::string(100, '[')), HasSubstr("plans.json: "));
+}
+
+// Every cut, and every byte made another: one line, or a file that means something.
+TEST(ProductCache, AnyDamageIsOneLineOrHarmless) {
+  ProductCache cache = some_cache();
+  cache.plans.erase(cache.plans.begin());
+  const std::string text = to_json(cache);
+  int64_t num_errors = 0;
+  const auto damage_is_fine = [&](const std::string& damaged) {
+    const std::string error = file_error(damaged);
+    num_errors += error.empty() ? 0 : 1;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    damage_is_fine(text.substr(0, i));
+    for (const char byte : {'\0', '"', ']', '9'}) {
+      std::string damaged = text;
+      damaged[i] = byte;
+      damage_is_fine(damaged);
+    }
+  }
+  EXPECT_GT(num_errors, int64_t(text.size()));
+}
+
+// --- the bound ----------------------------------------------------------------------------------
+
+TEST(ProductBound, GrowsWithWhatIsSummedAndCoversOneRounding) {
+  const ProductFacts facts{.result = 1, .magnitude = 1, .num_in = 4096};
+  const double f32 = product_error_bound(facts, true, Dtype::f32);
+  EXPECT_GT(f32, 4096 * 0x1p-23);
+  EXPECT_LT(f32, 2 * 4096 * 0x1p-23);
+  EXPECT_LT(product_error_bound(facts, false, Dtype::f32), f32 / 2);
+  EXPECT_GT(product_error_bound(facts, true, Dtype::bf16), 0x1p-9 + f32 / 2);
+}
+
+TEST(Products, WithoutCudaOrAGpuIsOneLine) {
+  const auto error = [](const std::string& library) {
+    try {
+      Products products({.cublaslt = library});
+    } catch (const std::runtime_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string missing = error("/nowhere/libcublasLt.so.13");
+  EXPECT_EQ(missing.find('\n'), std::string::npos);
+  EXPECT_THAT(missing, testing::AnyOf(HasSubstr("no CUDA kernels"),
+                                      HasSubstr("not found as /nowhere/libcublasLt.so.13")));
+}
+
+}  // namespace
+}  // namespace loratory::gpu
