@@ -92,8 +92,9 @@ TEST_F(Validate, ResultsOfALoadGeneratorWithTheirServersLogs) {
   const auto result = [](int rate) {
     return fmt::format(
         R"({{"backend": "openai", "model_id": "m/Llama-3.1-8B", "num_prompts": 40,)"
-        R"( "rate_counts": 8, "request_rate": {}, "duration": 12, "completed": 40, "total_input_tokens": 4000,)"
-        R"( "total_output_tokens": 2000, "mean_ttft_ms": 30, "mean_itl_ms": 9}})",
+        R"( "rate_counts": 8, "request_rate": {}, "duration": 12, "completed": 40,)"
+        R"( "total_input_tokens": 4000, "total_output_tokens": 2000, "mean_ttft_ms": 30,)"
+        R"( "mean_itl_ms": 9}})",
         rate);
   };
   const auto log = [](int max_loras) {
