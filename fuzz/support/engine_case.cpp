@@ -108,8 +108,7 @@ const StepPlan& StepByHand::plan() {
 bool StepByHand::step() {
   const StepPlan& next = plan();
   if (next.empty()) return false;
-  const std::vector<int32_t> sampled = runner.run(next, scheduler);
-  scheduler.commit({sampled}, now_ns_);
+  commit(runner.run(next, scheduler));
   return true;
 }
 

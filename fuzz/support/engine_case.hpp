@@ -29,6 +29,8 @@ class StepByHand {
   SubmitStatus submit(const EngineRequest& request);
   /// Plans until a step has rows or nothing is on its way; what it waits for arrives.
   const StepPlan& plan();
+  /// The end of the step that was planned last.
+  void commit(const std::vector<int32_t>& sampled) { scheduler.commit({sampled}, now_ns_); }
   /// Plans, runs and commits one step; false if it was empty.
   bool step();
 

@@ -85,7 +85,8 @@ void Checkpoint::open_shards(const std::string& index_path) {
   }
 }
 
-const StoredTensor& Checkpoint::take(const std::string& name, const std::vector<int64_t>& shape) {
+const StoredTensor& Checkpoint::stored(const std::string& name,
+                                       const std::vector<int64_t>& shape) {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) fail(name, "is missing");
   const StoredTensor& tensor = *it->second;
@@ -104,7 +105,7 @@ const StoredTensor& Checkpoint::take(const std::string& name, const std::vector<
 
 std::vector<Matrix<float>> Checkpoint::planes(const std::string& name, int64_t num_planes,
                                               int64_t num_rows, int64_t num_columns) {
-  const StoredTensor& tensor = take(name, {num_planes, num_rows, num_columns});
+  const StoredTensor& tensor = stored(name, {num_planes, num_rows, num_columns});
   const Dtype dtype = *weight_dtype(tensor.dtype);
   std::vector<Matrix<float>> out;
   int64_t index = 0;
@@ -118,7 +119,7 @@ std::vector<Matrix<float>> Checkpoint::planes(const std::string& name, int64_t n
 }
 
 Matrix<float> Checkpoint::matrix(const std::string& name, int64_t num_rows, int64_t num_columns) {
-  const StoredTensor& tensor = take(name, {num_rows, num_columns});
+  const StoredTensor& tensor = stored(name, {num_rows, num_columns});
   const Dtype dtype = *weight_dtype(tensor.dtype);
   Matrix<float> out(num_rows, num_columns);
   int64_t index = 0;
@@ -129,7 +130,7 @@ Matrix<float> Checkpoint::matrix(const std::string& name, int64_t num_rows, int6
 }
 
 Vector<float> Checkpoint::vector(const std::string& name, int64_t size) {
-  const StoredTensor& tensor = take(name, {size});
+  const StoredTensor& tensor = stored(name, {size});
   Vector<float> out(size);
   for (int64_t i = 0; i < size; ++i) out(i) = at(tensor, *weight_dtype(tensor.dtype), i);
   return out;
@@ -141,6 +142,12 @@ std::vector<std::string> Checkpoint::unused() const {
     if (used_.count(name) == 0) names.push_back(name);
   }
   return names;
+}
+
+void Checkpoint::refuse_unused() const {
+  const std::vector<std::string> unknown = unused();
+  if (unknown.empty()) return;
+  fail(unknown[0], fmt::format("is not a tensor of this model ({} such in all)", unknown.size()));
 }
 
 void Checkpoint::fail(const std::string& name, const std::string& rule) const {

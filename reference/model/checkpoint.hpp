@@ -11,7 +11,7 @@
 namespace loratory::reference {
 
 /// The tensors of a model's folder: model.safetensors, or the shards that
-/// model.safetensors.index.json names. Each may be asked for once.
+/// model.safetensors.index.json names.
 /// Errors   InputError naming the file or the folder, and the tensor.
 class Checkpoint {
  public:
@@ -26,16 +26,19 @@ class Checkpoint {
   /// [planes, rows, columns], plane after plane.
   std::vector<Matrix<float>> planes(const std::string& name, int64_t num_planes, int64_t num_rows,
                                     int64_t num_columns);
+  /// As it is stored: F32, F16 or BF16 of that shape, or an error. Lives as long as the checkpoint.
+  const StoredTensor& stored(const std::string& name, const std::vector<int64_t>& shape);
   /// Marks a tensor as known without reading it.
   void ignore(const std::string& name) { used_.insert(name); }
   /// The names that nobody has asked for.
   std::vector<std::string> unused() const;
+  /// An error if there are any.
+  void refuse_unused() const;
   [[noreturn]] void fail(const std::string& name, const std::string& rule) const;
 
  private:
   void open_file(const std::string& name);
   void open_shards(const std::string& index_path);
-  const StoredTensor& take(const std::string& name, const std::vector<int64_t>& shape);
 
   std::string directory_;
   std::vector<SafetensorsFile> files_;

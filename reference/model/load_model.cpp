@@ -27,7 +27,7 @@ class Loader {
     for (int64_t i = 0; i < config_.num_layers; ++i) model.layers.push_back(layer(i));
     model.norm = checkpoint_.vector("model.norm.weight", config_.hidden);
     load_lm_head(model);
-    refuse_unknown();
+    checkpoint_.refuse_unused();
     return model;
   }
 
@@ -119,13 +119,6 @@ class Loader {
     } else if (lm_head != model.embed_tokens) {
       checkpoint_.fail(name, "differs from the embeddings that it is tied to");
     }
-  }
-
-  void refuse_unknown() const {
-    const std::vector<std::string> unknown = checkpoint_.unused();
-    if (unknown.empty()) return;
-    checkpoint_.fail(unknown[0],
-                     fmt::format("is not a tensor of this model ({} such in all)", unknown.size()));
   }
 
   const ModelConfig& config_;

@@ -1,0 +1,158 @@
+#include "gpu/engine/engine_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gpu/api/lora_desc.hpp"
+#include "gpu/engine/arena.hpp"
+#include "gpu/engine/decode_graphs.hpp"
+#include "gpu/engine/step_batch.hpp"
+#include "reference/base/units.hpp"
+#include "scheduler_sim/cost/gpu_spec.hpp"
+
+namespace loratory::gpu {
+
+using reference::ModelConfig;
+using sim::SchedulerConfig;
+
+namespace {
+
+/// CUDA's context, modules, cuBLASLt and captured graphs: not ours to count.
+constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
+constexpr int64_t kMostSlices = 3;  // of a packed layer: q, k, v
+
+int64_t slot_image_bytes(const ModelConfig& model, const EngineOptions& options) {
+  if (!options.lora) return 0;
+  return SlotLayout(base_model_shapes(model), options.modules, options.max_lora_rank,
+                    slot_dtype(options))
+      .bytes();
+}
+
+}  // namespace
+
+PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded,
+                        const EngineOptions& options, int64_t attention_bytes) {
+  const auto size = int64_t(size_bytes(options.dtype));
+  const int64_t q = model.num_heads * model.head_dim, kv = model.num_kv_heads * model.head_dim;
+  PassLayout out;
+  out.num_tokens = bounded.max_num_batched_tokens;
+  out.num_sampled = bounded.max_num_seqs;
+  const int64_t tokens = out.num_tokens, sampled = out.num_sampled;
+  Arena arena;
+  out.x = arena.add(tokens * model.hidden * size);
+  out.normed = arena.add(tokens * model.hidden * size);
+  out.qkv = arena.add(tokens * (q + 2 * kv) * size);
+  out.attended = arena.add(tokens * q * size);
+  out.delta = arena.add(tokens * model.hidden * size);
+  out.gate_up = arena.add(tokens * 2 * model.intermediate * size);
+  out.activation = arena.add(tokens * model.intermediate * size);
+  out.sampled = arena.add(sampled * model.hidden * size);
+  out.logits = arena.add(sampled * model.vocab * 4);
+  out.ids = arena.add(tokens * 4);
+  out.tokens = arena.add(sampled * 4);
+  out.logprobs = arena.add(sampled * 8);
+  if (options.lora) {
+    out.lora_h_bytes = int64_t(workspace_bytes(tokens, kMostSlices, options.max_lora_rank));
+    out.lora_h = arena.add(out.lora_h_bytes);
+  }
+  const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};
+  out.step_bytes = lay_out_step(most, max_blocks_per_row(bounded)).bytes;
+  out.step = arena.add(out.step_bytes);
+  out.attention = arena.add(attention_bytes);
+  out.bytes = arena.bytes();
+  return out;
+}
+
+int64_t kv_tensor_bytes(const ModelConfig& model, const SchedulerConfig& config,
+                        reference::Dtype dtype) {
+  Arena arena;
+  arena.add(int64_t{config.num_blocks} * model.num_kv_heads * config.block_size * model.head_dim *
+            int64_t(size_bytes(dtype)));
+  return arena.bytes();
+}
+
+namespace {
+
+// The law's figures for this engine; those of the KV cache for so many blocks.
+sim::MemorySplit law_of(const ModelConfig& model, const SchedulerConfig& config,
+                        const EngineOptions& options, int64_t usable_bytes) {
+  sim::ModelSpec spec = sim::model_spec_of(model, "config.json");
+  spec.dtype_bytes = int64_t(size_bytes(options.dtype));
+  sim::GpuSpec gpu;
+  gpu.memory_bytes = usable_bytes;
+  sim::MemoryOptions law;
+  law.gpu_memory_utilization = 1;
+  law.block_size = config.block_size;
+  law.max_num_seqs = config.max_num_seqs;
+  law.max_num_batched_tokens = config.max_num_batched_tokens;
+  law.max_lora_rank = options.max_lora_rank;
+  std::string targets = "all-linear";
+  if (options.modules.embed_tokens) targets += ",embed_tokens";
+  if (options.modules.lm_head) targets += ",lm_head";
+  law.targets = sim::LoraTargets(targets);
+  const int64_t max_loras = options.lora ? config.residency.max_loras : 0;
+  return plan_memory(spec, gpu, law, max_loras, config.residency.max_cpu_loras).split;
+}
+
+std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", double(bytes) / double(kGiB)); }
+
+std::string shortage(const EngineMemory& memory, int64_t missing) {
+  std::string parts;
+  for (const MemoryLine& line : memory.lines) {
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : " + ", line.what, gib(line.planned_bytes));
+  }
+  return fmt::format("does not fit: {} need {} more than the {} that the engine may use", parts,
+                     gib(missing), gib(memory.usable_bytes));
+}
+
+}  // namespace
+
+EngineMemory plan_engine_memory(const ModelConfig& model, const SchedulerConfig& config,
+                                const EngineOptions& options, const KernelNeeds& needs,
+                                int64_t free_bytes, double utilization) {
+  require_gpu_model(model, options.dtype);
+  EngineMemory out;
+  out.usable_bytes = int64_t(double(free_bytes) * utilization);
+  const sim::MemorySplit law = law_of(model, config, options, out.usable_bytes);
+  const int64_t weights = lay_out_weights(model, options.dtype).bytes;
+  const int64_t slots = config.residency.max_loras * slot_image_bytes(model, options);
+  SchedulerConfig one_block = config;
+  one_block.num_blocks = 1;
+  const int64_t block = 2 * model.num_layers * kv_tensor_bytes(model, one_block, options.dtype);
+
+  // The step's arrays grow with the longest request, which the number of blocks may bound: count
+  // the longest.
+  SchedulerConfig bounded = config;
+  if (bounded.num_blocks == 0) bounded.num_blocks = UINT32_MAX / config.block_size;
+  bounded = bounded_by_model(bounded, model);
+  const int64_t pass = lay_out_pass(model, bounded, options, needs.attention_bytes).bytes +
+                       needs.product_bytes + kRuntimeBytes;
+  const int64_t left = out.usable_bytes - weights - slots - pass;
+  const int64_t fitting = std::max<int64_t>(0, left) / std::max<int64_t>(1, block);
+  const int64_t wanted = config.num_blocks > 0 ? config.num_blocks : std::max<int64_t>(2, fitting);
+  out.lines = {{"weights", law.weights_bytes, weights},
+               {fmt::format("{} slots", options.lora ? config.residency.max_loras : 0),
+                law.slot_bytes, slots},
+               {fmt::format("{} KV blocks", wanted), wanted * law.block_bytes, wanted * block},
+               {"workspace and runtime", law.reserve_bytes, pass}};
+  if (wanted > fitting) {
+    out.problem = shortage(out, wanted * block - left);
+  } else {
+    out.num_blocks = wanted;
+  }
+  return out;
+}
+
+std::string memory_table(const EngineMemory& memory, const std::vector<int64_t>& allocated) {
+  std::string out =
+      fmt::format("{:<24}{:>12}{:>12}{:>12}\n", "memory", "law", "planned", "allocated");
+  for (size_t i = 0; i < memory.lines.size(); ++i) {
+    const MemoryLine& line = memory.lines[i];
+    out += fmt::format("{:<24}{:>12}{:>12}{:>12}\n", line.what, gib(line.law_bytes),
+                       gib(line.planned_bytes), i < allocated.size() ? gib(allocated[i]) : "-");
+  }
+  return out;
+}
+
+}  // namespace loratory::gpu

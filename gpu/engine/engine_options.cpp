@@ -1,0 +1,54 @@
+#include "gpu/engine/engine_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reference/base/input_error.hpp"
+#include "reference/base/integers.hpp"
+
+namespace loratory::gpu {
+
+using reference::Dtype;
+
+Dtype slot_dtype(const EngineOptions& options) {
+  return options.dtype == Dtype::f32 ? Dtype::bf16 : options.dtype;
+}
+
+void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
+  require_computed(model);
+  const auto refuse = [&](const std::string& rule, std::string_view remedy) {
+    throw InputError(model.name.empty() ? "model" : model.name, rule, remedy);
+  };
+  if (model.num_experts > 0) {
+    refuse("has experts, which the engine on a GPU does not compute", "use a dense model");
+  }
+  if (dtype == Dtype::f32) return;
+  if (dtype != Dtype::bf16 && dtype != Dtype::f16) {
+    refuse(fmt::format("{} is no type of activations", name(dtype)), "use bf16, f16 or f32");
+  }
+  if (model.head_dim != 64 && model.head_dim != 128) {
+    refuse(fmt::format("head_dim {} has no attention kernel", model.head_dim),
+           "64 and 128 have one; f32 takes any");
+  }
+}
+
+sim::SchedulerConfig bounded_by_model(sim::SchedulerConfig config,
+                                      const reference::ModelConfig& model) {
+  const auto lower = [&](int64_t most) {
+    config.max_model_len = uint32_t(std::clamp<int64_t>(most, 1, config.max_model_len));
+  };
+  if (model.max_position_embeddings > 0) lower(model.max_position_embeddings);
+  if (model.sliding_window > 0) lower(model.sliding_window);
+  if (model.rope.scaling == reference::RopeScaling::dynamic) {
+    lower(model.rope.original_max_position_embeddings);
+  }
+  lower((int64_t{config.num_blocks} - 1) * config.block_size);
+  return config;
+}
+
+int32_t max_blocks_per_row(const sim::SchedulerConfig& bounded) {
+  return int32_t(ceil_div<int64_t>(bounded.max_model_len, bounded.block_size));
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "reference/adapter/adapter.hpp"
+#include "reference/model/model_config.hpp"
+#include "reference/numerics/dtype.hpp"
+#include "scheduler_sim/scheduler/scheduler_config.hpp"
+
+namespace loratory::gpu {
+
+/// What an engine on a GPU is built for, besides its model and its SchedulerConfig. Nothing of it
+/// changes afterwards.
+struct EngineOptions {
+  /// Of weights, activations and KV cache: bf16 or f16; f32 for tests, by slow kernels.
+  reference::Dtype dtype = reference::Dtype::bf16;
+  bool lora = true;  ///< false: no slots, and no adapter can be loaded
+  int64_t max_lora_rank = 64;
+  /// What slots have room for. Experts are not computed.
+  reference::EnabledModules modules{};
+  /// Decode steps of up to so many rows are replayed from CUDA graphs; 0 = none are.
+  int32_t max_graph_rows = 256;
+  /// Host memory for so many adapters is page-locked at once; more when it is needed.
+  int64_t num_host_images = 0;
+  /// Writes NaN over KV blocks that a step takes into use, as PagedKv does. For tests: one kernel
+  /// more in a step.
+  bool poison_blocks = false;
+};
+
+/// The dtype of slots: the model's. The kernels read 16-bit weights only, so that of an f32 model
+/// is bf16.
+reference::Dtype slot_dtype(const EngineOptions& options);
+
+/// Errors   InputError in one line: a model that reference/ cannot compute, experts, a head size or
+///          dtype that the kernels lack.
+void require_gpu_model(const reference::ModelConfig& model, reference::Dtype dtype);
+
+/// `config` with max_model_len lowered to what the model's positions, its sliding window and the
+/// pool of blocks hold. A request beyond it is refused when it is submitted.
+sim::SchedulerConfig bounded_by_model(sim::SchedulerConfig config,
+                                      const reference::ModelConfig& model);
+
+/// Blocks of the longest request, which is the width of a block table.
+int32_t max_blocks_per_row(const sim::SchedulerConfig& bounded);
+
+}  // namespace loratory::gpu

@@ -1,0 +1,138 @@
+#include "gpu/engine/slot_layout.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "gpu/engine/arena.hpp"
+#include "reference/adapter/dequantize.hpp"
+#include "reference/adapter/expand_module.hpp"
+#include "reference/base/check.hpp"
+
+namespace loratory::gpu {
+
+using reference::Adapter;
+using reference::BaseModelShapes;
+using reference::ConstTensorView;
+using reference::Dtype;
+using reference::EnabledModules;
+using reference::LoraModule;
+using reference::Matrix;
+using reference::ModuleId;
+using reference::Projection;
+
+namespace {
+
+constexpr int kPoisonByte = 0xFF;  // of 16 bits, of a float: NaN
+
+std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
+                                      const EnabledModules& enabled) {
+  std::vector<ModuleId> out;
+  if (enabled.embed_tokens) out.push_back({-1, -1, Projection::embed_tokens});
+  if (enabled.lm_head) out.push_back({-1, -1, Projection::lm_head});
+  for (int64_t layer = 0; layer < shapes.num_layers; ++layer) {
+    const auto add = [&](std::initializer_list<Projection> all) {
+      for (const Projection p : all) out.push_back({layer, -1, p});
+    };
+    if (enabled.attention) add({Projection::q, Projection::k, Projection::v, Projection::o});
+    if (enabled.mlp) add({Projection::gate, Projection::up, Projection::down});
+  }
+  return out;
+}
+
+}  // namespace
+
+SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enabled,
+                       int64_t max_rank, Dtype weights)
+    : dtype_(weights), max_rank_(max_rank) {
+  LORATORY_ASSERT(size_bytes(weights) == 2 && max_rank >= 1, "slots hold 16-bit weights");
+  Arena arena;
+  for (const ModuleId& id : enabled_modules(shapes, enabled)) {
+    const auto [rows, columns] = base_shape(shapes, id.projection, /*in_expert=*/false);
+    SlotModule& module = modules_.emplace_back();
+    module.id = id;
+    module.num_in = columns;
+    module.num_out = rows;
+    module.a_offset = arena.add(max_rank * columns * 2);
+    module.b_offset = arena.add(rows * max_rank * 2);
+  }
+  ranks_offset_ = arena.add(int64_t(modules_.size()) * 4);
+  scalings_offset_ = arena.add(int64_t(modules_.size()) * 4);
+  bytes_ = arena.bytes();
+}
+
+int64_t SlotLayout::find(const ModuleId& id) const {
+  const auto it = std::ranges::lower_bound(modules_, id, {}, &SlotModule::id);
+  return it != modules_.end() && it->id == id ? it - modules_.begin() : -1;
+}
+
+std::string SlotLayout::problem(const Adapter& adapter) const {
+  for (const LoraModule& module : adapter.modules) {
+    if (find(module.id) < 0) {
+      return fmt::format("slots have no room for {}", to_string(module.id));
+    }
+    if (module.rank > max_rank_) {
+      return fmt::format("{} has rank {}, slots have room for {}", to_string(module.id),
+                         module.rank, max_rank_);
+    }
+  }
+  return "";
+}
+
+namespace {
+
+uint16_t to_bits(Dtype dtype, float value) {
+  if (dtype != Dtype::bf16) return uint16_t(encode(dtype, value));
+  const auto bits = std::bit_cast<uint32_t>(value);  // finite: a loader has seen to it
+  return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// Rows of stored numbers as they are, or false.
+bool copy_rows(const ConstTensorView& from, Dtype dtype, int64_t row_size, std::byte* out) {
+  if (from.dtype != dtype || (from.size(1) > 1 && from.strides[1] != 1)) return false;
+  for (int64_t i = 0; i < from.size(0); ++i) {
+    std::memcpy(out + i * row_size * 2, from[i].data, size_t(from.size(1)) * 2);
+  }
+  return true;
+}
+
+void round_rows(const Matrix<float>& from, Dtype dtype, int64_t row_size, std::byte* out) {
+  for (Eigen::Index i = 0; i < from.rows(); ++i) {
+    for (Eigen::Index j = 0; j < from.cols(); ++j) {
+      const uint16_t bits = to_bits(dtype, from(i, j));
+      std::memcpy(out + (i * row_size + j) * 2, &bits, sizeof bits);
+    }
+  }
+}
+
+}  // namespace
+
+void write_slot_image(const SlotLayout& layout, const Adapter& adapter,
+                      std::span<std::byte> image) {
+  LORATORY_ASSERT(int64_t(image.size()) == layout.bytes(), "the image of a slot");
+  LORATORY_ASSERT(layout.problem(adapter).empty(), "an adapter that was looked at before");
+  const auto num_modules = layout.modules().size();
+  std::memset(image.data(), kPoisonByte, image.size());
+  std::memset(image.data() + layout.ranks_offset(), 0, num_modules * 4);
+  std::memset(image.data() + layout.scalings_offset(), 0, num_modules * 4);
+  for (const LoraModule& from : adapter.modules) {
+    const auto index = layout.find(from.id);
+    const SlotModule& to = layout.modules()[size_t(index)];
+    std::byte* const a = image.data() + to.a_offset;
+    std::byte* const b = image.data() + to.b_offset;
+    if (!copy_rows(from.a, layout.dtype(), to.num_in, a)) {
+      round_rows(dequantized_a(from), layout.dtype(), to.num_in, a);
+    }
+    if (!copy_rows(from.b, layout.dtype(), layout.max_rank(), b)) {
+      round_rows(dequantized_b(from), layout.dtype(), layout.max_rank(), b);
+    }
+    const auto rank = int32_t(from.rank);
+    std::memcpy(image.data() + layout.ranks_offset() + index * 4, &rank, sizeof rank);
+    std::memcpy(image.data() + layout.scalings_offset() + index * 4, &from.scaling,
+                sizeof from.scaling);
+  }
+}
+
+}  // namespace loratory::gpu

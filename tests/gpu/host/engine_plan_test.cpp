@@ -1,0 +1,224 @@
+// What an engine plans on the host: weights, memory, graphs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "error_of.hpp"
+#include "fuzz/support/random_model.hpp"
+#include "gpu/engine/decode_graphs.hpp"
+#include "gpu/engine/engine_memory.hpp"
+#include "reference/base/units.hpp"
+#include "reference/model/model_presets.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::ModelConfig;
+using testing::HasSubstr;
+
+ModelConfig preset(std::string_view name) {
+  for (const reference::ModelPreset& p : reference::model_presets()) {
+    if (p.name == name) return reference::parse_model_config(p.config, std::string(name));
+  }
+  ADD_FAILURE() << "no preset " << name;
+  return {};
+}
+
+sim::SchedulerConfig served(uint32_t num_blocks = 0) {
+  sim::SchedulerConfig config;
+  config.num_blocks = num_blocks;
+  config.max_model_len = 8192;
+  config.residency.max_loras = 8;
+  return config;
+}
+
+// --- weights --------------------------------------------------------------------------------
+
+TEST(WeightLayout, HoldsEveryTensorOfTheModelOnce) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    ModelConfig config = reference::random_model_config(seed);
+    if (config.num_experts > 0) continue;
+    const reference::Model model = random_model(config, seed);
+    const WeightLayout layout = lay_out_weights(config, Dtype::bf16);
+    std::set<std::string> names;
+    int64_t end = 0;
+    for (const WeightPart& part : layout.parts) {
+      SCOPED_TRACE(checkpoint_name(part));
+      EXPECT_TRUE(names.insert(checkpoint_name(part)).second);
+      EXPECT_GE(part.offset, end);
+      end = part.offset + part.size() * 2;
+      const WeightNumbers from = numbers_of(model, part);
+      if (part.is_vector()) {
+        ASSERT_NE(from.vector, nullptr);
+        EXPECT_EQ(from.vector->size(), part.num_rows);
+      } else {
+        ASSERT_NE(from.matrix, nullptr);
+        EXPECT_EQ(from.matrix->rows(), part.num_rows);
+        EXPECT_EQ(from.matrix->cols(), part.num_columns);
+      }
+    }
+    EXPECT_LE(end, layout.bytes);
+    EXPECT_EQ(layout.lm_head == layout.embed_tokens, config.tied_embeddings);
+    EXPECT_EQ(names.count("lm_head.weight"), config.tied_embeddings ? 0 : 1);
+  }
+}
+
+// q, k and v are one product, gate and up too.
+TEST(WeightLayout, PacksWhatOneProductComputes) {
+  ModelConfig config = reference::tiny_model_config();
+  config.qkv_bias = true;
+  const WeightLayout layout = lay_out_weights(config, Dtype::f32);
+  std::map<WeightRole, WeightPart> first;
+  for (const WeightPart& part : layout.parts) first.emplace(part.role, part);
+  const auto follows = [&](WeightRole a, WeightRole b) {
+    return first[b].offset == first[a].offset + first[a].size() * 4;
+  };
+  EXPECT_EQ(layout.layers[0].qkv, first[WeightRole::q].offset);
+  EXPECT_TRUE(follows(WeightRole::q, WeightRole::k));
+  EXPECT_TRUE(follows(WeightRole::k, WeightRole::v));
+  EXPECT_TRUE(follows(WeightRole::q_bias, WeightRole::k_bias));
+  EXPECT_TRUE(follows(WeightRole::gate, WeightRole::up));
+  EXPECT_EQ(layout.layers[0].qkv % 256, 0);
+}
+
+// --- memory ---------------------------------------------------------------------------------
+
+EngineMemory plan(const ModelConfig& model, const sim::SchedulerConfig& config, int64_t free_bytes,
+                  const EngineOptions& options = {}) {
+  return plan_engine_memory(model, config, options, {}, free_bytes, 0.9);
+}
+
+// The engine's own count of weights and slots is the law's but for padding to 256 bytes.
+TEST(EngineMemory, AgreesWithTheLaw) {
+  for (const char* name : {"Llama-3.1-8B", "Qwen3-8B"}) {
+    SCOPED_TRACE(name);
+    const EngineMemory memory = plan(preset(name), served(), 80 * kGiB);
+    ASSERT_EQ(memory.problem, "");
+    for (size_t i = 0; i < 3; ++i) {
+      const MemoryLine& line = memory.lines[i];
+      EXPECT_GE(line.planned_bytes, line.law_bytes) << line.what;
+      EXPECT_LE(line.planned_bytes - line.law_bytes, kMiB) << line.what;
+    }
+    EXPECT_GT(memory.num_blocks, 10'000);
+    int64_t sum = 0;
+    for (const MemoryLine& line : memory.lines) sum += line.planned_bytes;
+    EXPECT_LE(sum, memory.usable_bytes);
+    EXPECT_GT(sum + 4 * kMiB, memory.usable_bytes) << "another block would fit";
+  }
+}
+
+TEST(EngineMemory, SaysInOneLineWhatIsShort) {
+  const EngineMemory memory = plan(preset("Llama-3.1-8B"), served(), 16 * kGiB);
+  EXPECT_EQ(memory.num_blocks, 0);
+  EXPECT_THAT(memory.problem, HasSubstr("does not fit: weights 14.96 GiB + 8 slots"));
+  EXPECT_EQ(memory.problem.find('\n'), std::string::npos);
+  const EngineMemory many = plan(preset("Llama-3.1-8B"), served(1'000'000), 80 * kGiB);
+  EXPECT_THAT(many.problem, HasSubstr("1000000 KV blocks"));
+}
+
+TEST(EngineMemory, TakesTheBlocksThatItIsGiven) {
+  EXPECT_EQ(plan(preset("Qwen3-8B"), served(500), 80 * kGiB).num_blocks, 500);
+}
+
+TEST(EngineMemory, NeedsNoSlotsWithoutLora) {
+  const EngineMemory memory = plan(preset("Qwen3-8B"), served(), 80 * kGiB, {.lora = false});
+  EXPECT_EQ(memory.lines[1].planned_bytes, 0);
+  EXPECT_EQ(memory.lines[1].law_bytes, 0);
+}
+
+TEST(EngineMemory, BuffersOfAPassAreApart) {
+  ModelConfig model = preset("Qwen3-8B");
+  const PassLayout p = lay_out_pass(model, bounded_by_model(served(1000), model), {}, 1000);
+  const std::vector<int64_t> all{p.x,       p.normed,     p.qkv,     p.attended, p.delta,
+                                 p.gate_up, p.activation, p.sampled, p.logits,   p.ids,
+                                 p.tokens,  p.logprobs,   p.lora_h,  p.step,     p.attention};
+  EXPECT_TRUE(std::ranges::is_sorted(all));
+  EXPECT_EQ(p.normed - p.x, 2048 * 4096 * 2);
+  EXPECT_EQ(p.ids - p.logits, 256 * model.vocab * 4);
+  EXPECT_EQ(p.bytes - p.attention, 1024);
+}
+
+// --- limits ---------------------------------------------------------------------------------
+
+TEST(EngineOptions, RefusesWhatItCannotCompute) {
+  ModelConfig model = reference::tiny_model_config();
+  EXPECT_THAT(error_of([&] { require_gpu_model(model, Dtype::bf16); }),
+              HasSubstr("head_dim 16 has no attention kernel"));
+  EXPECT_EQ(error_of([&] { require_gpu_model(model, Dtype::f32); }), "");
+  EXPECT_THAT(error_of([&] { require_gpu_model(with_experts(model, 4, 2), Dtype::f32); }),
+              HasSubstr("has experts"));
+  EXPECT_THAT(error_of([&] { require_gpu_model(model, Dtype::f8_e5m2); }),
+              HasSubstr("is no type of activations"));
+}
+
+TEST(EngineOptions, BoundsRequestsByTheModel) {
+  ModelConfig model = reference::tiny_model_config();
+  EXPECT_EQ(bounded_by_model(served(1000), model).max_model_len, 4096u);
+  EXPECT_EQ(max_blocks_per_row(bounded_by_model(served(1000), model)), 256);
+  EXPECT_EQ(bounded_by_model(served(11), model).max_model_len, 160u);
+  model.sliding_window = 100;
+  EXPECT_EQ(bounded_by_model(served(1000), model).max_model_len, 100u);
+  model.rope.scaling = reference::RopeScaling::dynamic;
+  model.rope.original_max_position_embeddings = 64;
+  EXPECT_EQ(bounded_by_model(served(1000), model).max_model_len, 64u);
+}
+
+// --- graphs ---------------------------------------------------------------------------------
+
+std::vector<int32_t> rows_of(const DecodeGraphs& graphs, bool lora) {
+  std::vector<int32_t> out;
+  for (const DecodeGraphs::Graph& g : graphs.all()) {
+    if (g.lora == lora) out.push_back(g.num_rows);
+  }
+  return out;
+}
+
+StepBatch decode_batch(int32_t num_rows, bool lora) {
+  StepBatch batch;
+  batch.token_ids.resize(size_t(num_rows));
+  batch.contexts.resize(size_t(num_rows));
+  batch.has_lora = lora;
+  return batch;
+}
+
+TEST(DecodeGraphs, CoverEveryNumberOfRows) {
+  for (const int32_t most : {1, 2, 3, 5, 8, 9, 64, 100, 256, 300}) {
+    SCOPED_TRACE(most);
+    const DecodeGraphs graphs(most, 1000, true);
+    EXPECT_EQ(graphs.all().front().num_rows, most);
+    for (int32_t rows = 1; rows <= most; ++rows) {
+      for (const bool lora : {false, true}) {
+        const int64_t at = graphs.find(decode_batch(rows, lora));
+        ASSERT_GE(at, 0);
+        const DecodeGraphs::Graph& g = graphs.all()[size_t(at)];
+        EXPECT_EQ(g.lora, lora);
+        EXPECT_GE(g.num_rows, rows);
+        EXPECT_LE(g.num_rows, rows + std::max(7, rows / 2));
+      }
+    }
+    EXPECT_EQ(graphs.find(decode_batch(most + 1, false)), -1);
+  }
+}
+
+TEST(DecodeGraphs, AreFewAndKnown) {
+  EXPECT_EQ(rows_of(DecodeGraphs(128, 256, true), true),
+            (std::vector<int32_t>{128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8, 4, 2, 1}));
+  EXPECT_EQ(rows_of(DecodeGraphs(128, 256, false), true), (std::vector<int32_t>{}));
+  EXPECT_TRUE(DecodeGraphs(128, 0, true).all().empty());
+  EXPECT_EQ(rows_of(DecodeGraphs(128, 6, true), false), (std::vector<int32_t>{6, 4, 2, 1}));
+}
+
+TEST(DecodeGraphs, LeaveChunksToTheEagerPass) {
+  const DecodeGraphs graphs(16, 256, true);
+  StepBatch chunk = decode_batch(2, false);
+  chunk.token_ids.push_back(1);
+  EXPECT_EQ(graphs.find(chunk), -1);
+  EXPECT_EQ(graphs.find(StepBatch{}), -1);
+  EXPECT_EQ(graphs.find(decode_batch(2, true)), graphs.find(decode_batch(2, false)) + 1);
+}
+
+}  // namespace
+}  // namespace loratory::gpu

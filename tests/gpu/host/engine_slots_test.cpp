@@ -1,0 +1,129 @@
+// The image of a slot against reference::SlotWeights, number for number.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "fuzz/support/random_model.hpp"
+#include "gpu/engine/slot_layout.hpp"
+#include "reference/model/model_config.hpp"
+#include "reference/model/slot_weights.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::LinearRef;
+using reference::LoraSlice;
+using reference::ModelConfig;
+using reference::PackedLinear;
+using reference::Projection;
+using reference::RandomAdapter;
+using reference::SlotWeights;
+
+constexpr int64_t kMaxRank = 5;
+
+struct Case {
+  ModelConfig config;
+  RandomAdapter adapter;
+};
+
+Case dense_case(uint64_t seed) {
+  ModelConfig config = reference::random_model_config(seed);
+  config.num_experts = 0;
+  config.layer_has_experts.clear();
+  return {config, random_adapter(config, seed, reference::random_adapter_options(seed))};
+}
+
+LoraSlice reference_slice(const SlotWeights& slots, const reference::ModuleId& id) {
+  if (id.projection == Projection::embed_tokens) return slots.embedding();
+  for (const PackedLinear kind : {PackedLinear::qkv, PackedLinear::o, PackedLinear::gate_up,
+                                  PackedLinear::down, PackedLinear::lm_head}) {
+    const auto all = projections(kind);
+    const auto it = std::ranges::find(all, id.projection);
+    if (it != all.end()) return slots.slices({id.layer, -1, kind})[size_t(it - all.begin())];
+  }
+  ADD_FAILURE() << to_string(id);
+  return slots.embedding();
+}
+
+template <typename T>
+T at(const std::vector<std::byte>& image, int64_t offset) {
+  T out;
+  std::memcpy(&out, image.data() + offset, sizeof out);
+  return out;
+}
+
+// How many of the numbers of a slot's matrix differ from the reference's, rounded once.
+int64_t num_different(const std::vector<std::byte>& image, int64_t offset, Dtype dtype,
+                      const reference::ConstTensorView& expected) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < expected.size(0); ++i) {
+    for (int64_t j = 0; j < expected.size(1); ++j) {
+      const int64_t place = offset + (i * expected.size(1) + j) * 2;
+      const double value = decode(dtype, at<uint16_t>(image, place));
+      const double wanted = expected.get(i, j);
+      const bool same = std::isnan(wanted) ? std::isnan(value) : value == round_to(dtype, wanted);
+      count += !same;
+    }
+  }
+  return count;
+}
+
+// [5.9]: the same weights, ranks and scalings, rank 0 for what is absent, NaN where nothing is.
+TEST(SlotImage, EqualsTheSlotOfTheReference) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Case c = dense_case(seed);
+    const auto shapes = base_model_shapes(c.config);
+    const Dtype dtype = seed % 2 == 0 ? Dtype::bf16 : Dtype::f16;
+    const SlotLayout layout(shapes, {}, kMaxRank, dtype);
+    SlotWeights slots(shapes, 1, kMaxRank);
+    ASSERT_EQ(layout.problem(c.adapter.adapter), "");
+    ASSERT_TRUE(slots.fits(c.adapter.adapter));
+    slots.fill(0, c.adapter.adapter, {1, 1});
+    std::vector<std::byte> image(size_t(layout.bytes()), std::byte{7});
+    write_slot_image(layout, c.adapter.adapter, image);
+    for (size_t i = 0; i < layout.modules().size(); ++i) {
+      const SlotModule& m = layout.modules()[i];
+      SCOPED_TRACE(to_string(m.id));
+      const LoraSlice expected = reference_slice(slots, m.id);
+      const auto index = int64_t(i);
+      EXPECT_EQ(at<int32_t>(image, layout.ranks_offset() + 4 * index), expected.ranks[0]);
+      EXPECT_EQ(at<float>(image, layout.scalings_offset() + 4 * index), expected.scalings[0]);
+      EXPECT_EQ(num_different(image, m.a_offset, dtype, expected.a[0]), 0);
+      EXPECT_EQ(num_different(image, m.b_offset, dtype, expected.b[0]), 0);
+    }
+  }
+}
+
+TEST(SlotImage, MatricesAreApartAndAligned) {
+  const Case c = dense_case(3);
+  const SlotLayout layout(base_model_shapes(c.config), {}, kMaxRank, Dtype::bf16);
+  int64_t end = 0;
+  for (const SlotModule& m : layout.modules()) {
+    EXPECT_EQ(m.a_offset % 256, 0);
+    EXPECT_EQ(m.b_offset % 256, 0);
+    EXPECT_GE(m.a_offset, end);
+    EXPECT_GE(m.b_offset, m.a_offset + kMaxRank * m.num_in * 2);
+    end = m.b_offset + kMaxRank * m.num_out * 2;
+  }
+  EXPECT_GE(layout.ranks_offset(), end);
+  EXPECT_EQ(layout.bytes() % 256, 0);
+}
+
+TEST(SlotLayout, SaysWhatHasNoRoom) {
+  const Case c = dense_case(3);
+  const auto shapes = base_model_shapes(c.config);
+  const RandomAdapter head =
+      random_adapter(c.config, 1, {.rank = 4, .attention = false, .mlp = false, .lm_head = true});
+  const SlotLayout narrow(shapes, {.lm_head = false}, kMaxRank, Dtype::bf16);
+  EXPECT_EQ(narrow.problem(head.adapter), "slots have no room for lm_head");
+  const SlotLayout low(shapes, {}, 3, Dtype::bf16);
+  EXPECT_EQ(low.problem(head.adapter), "lm_head has rank 4, slots have room for 3");
+  EXPECT_EQ(narrow.find({-1, -1, Projection::lm_head}), -1);
+  EXPECT_EQ(low.find({-1, -1, Projection::lm_head}), 1);
+}
+
+}  // namespace
+}  // namespace loratory::gpu
