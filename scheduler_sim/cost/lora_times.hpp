@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "scheduler_sim/cost/lora_grid.hpp"
@@ -33,9 +34,11 @@ class LoraTimes {
     double experts = 0;         // 0: none
     double experts_per_token = 0;
   };
+  double layers_ns(const BatchShape& shape, int64_t grid_tokens) const;
   LoraBatch batch_of(const BatchShape& shape, int64_t grid_tokens) const;
   LoraBatch of_layers(const Layers& layers, LoraBatch batch, const BatchShape& shape) const;
 
+  uint64_t id_;  // of these times; copies are alike
   RooflineOptions options_;
   LoraScale scale_;
   double weight_bytes_ = 2;
