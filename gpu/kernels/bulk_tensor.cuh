@@ -11,13 +11,6 @@
 
 namespace loratory::gpu {
 
-/// A phase ends after `count` arrivals, and once all expected bytes are there.
-__device__ inline void init_barrier(uint64_t* barrier, int count) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
-               : "memory");
-#endif
-}
 /// Arrives at the barrier with the same address in another CTA of the cluster. Orders nothing but
 /// what this CTA sees: with the scope of the cluster each arrival would be a fence of the whole
 /// GPU, and reads that wgmma has ended need none.
