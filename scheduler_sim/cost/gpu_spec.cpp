@@ -30,8 +30,9 @@ constexpr double kLargestFlops = 1e18;
 // a GPU whose matrix units have no such type. Multiprocessors and clock are those that make the
 // FP32 rate of the same sheets, 256 FLOP per multiprocessor and cycle (A100: 128), which a test
 // holds them to. We found no sheet with the clock of the RTX PRO 6000 Server: it has the tensor
-// rates of the Workstation Edition here, and so its clock (NVIDIA RTX Blackwell PRO GPU Architecture
-// v1.1, table 4: 503.8 TFLOP/s, which is 2,617 MHz; the Max-Q Edition's 438.9 are 2,280 MHz).
+// rates of the Workstation Edition here, and so its clock (NVIDIA RTX Blackwell PRO GPU
+// Architecture v1.1, table 4: 503.8 TFLOP/s, which is 2,617 MHz; the Max-Q Edition's 438.9 are
+// 2,280 MHz).
 struct Preset {
   const char* name;
   const char* source;
