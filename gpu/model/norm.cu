@@ -7,9 +7,9 @@
 #include "gpu/model/model_launch.hpp"
 
 // A CTA takes a row. Eight i of the row belongs to thread i % blockDim; a thread adds its squares
-// in ascending order, the lanes of a warp in a butterfly, the warps in ascending order. blockDim
-// follows from the size of a row alone, and so does the order of the sum. The first two eights of
-// a thread stay in registers (rows of up to 16,384 numbers); others are read twice.
+// in ascending order, the lanes of a warp in a butterfly, and so the warps. blockDim follows from
+// the size of a row alone, and so does the order of the sum. The first two eights of a thread stay
+// in registers (rows of up to 16,384 numbers); others are read twice.
 
 namespace loratory::gpu {
 namespace {
@@ -26,8 +26,11 @@ __device__ float sum_of_cta(float sum) {
   }
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
   __syncthreads();
-  sum = 0;
-  for (int warp = 0; warp < int(blockDim.x) / 32; ++warp) sum = __fadd_rn(sum, of_warp[warp]);
+  sum = threadIdx.x % 32 < blockDim.x / 32 ? of_warp[threadIdx.x % 32] : 0;
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(~0U, sum, distance));
+  }
   return sum;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 
 #include "gpu/kernels/launch_kernel.cuh"
@@ -12,7 +13,7 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int kNumThreads = 256;
+constexpr int kMostThreads = 512;
 
 struct Pairs {
   Eight first, second;
@@ -27,26 +28,36 @@ class RotaryToken {
         lanes_(p.kv.head_dim / 16),
         at_(8 * (int(threadIdx.x) % lanes_)) {}
 
-  __device__ void run(int token, int row) const {
-    const int position = p.batch.positions[token];
+  __device__ void run(int token) const {
+    const int row = p.batch.token_rows[token], position = p.batch.positions[token];
+    T* const qkv = static_cast<T*>(p.qkv) + token * p.qkv_stride;
+    const int at_once = int(blockDim.x) / lanes_, own = int(threadIdx.x) / lanes_;
+    const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
+    Pairs pairs = load(qkv + min(own, num_heads - 1) * p.kv.head_dim);  // before row is known
+    if (row < 0) return;
     const int64_t table_row = int64_t(position) * half_ + at_;
     const Eight cos = load_vectors(p.cos + table_row), sin = load_vectors(p.sin + table_row);
-    T* const qkv = static_cast<T*>(p.qkv) + token * p.qkv_stride;
     const int64_t kv_place = place_in_kv(row, position);
-    const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
-    const int at_once = kNumThreads / lanes_;
     // The loop is the same for all lanes, because they exchange sums.
     for (int first = 0; first < num_heads; first += at_once) {
-      const int head = first + int(threadIdx.x) / lanes_;
-      const bool exists = head < num_heads;
-      T* const in = qkv + (exists ? head : 0) * p.kv.head_dim;
-      Pairs pairs = load(in);
+      const int head = first + own;
+      T* const in = qkv + min(head, num_heads - 1) * p.kv.head_dim;
+      if (first > 0) pairs = load(in);
       if (p.q_norm != nullptr) {
         const float scale = scale_of(pairs);
         if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
       }
       if (head < num_rotated) rotate(pairs, cos, sin);
-      if (exists) store(destination(in, head, kv_place), pairs);
+      if (head < num_heads) store(destination(in, head, kv_place), pairs);
+    }
+  }
+
+  /// Brings this lane's weights to its SM.
+  __device__ void prefetch_norms() const {
+    if (p.q_norm == nullptr) return;
+    for (const void* norm : {p.q_norm, p.k_norm}) {
+      prefetch_line(static_cast<const T*>(norm) + at_);
+      prefetch_line(static_cast<const T*>(norm) + half_ + at_);
     }
   }
 
@@ -108,18 +119,25 @@ class RotaryToken {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kNumThreads)
+__global__ void __launch_bounds__(kMostThreads)
     rotary_kernel(const __grid_constant__ RotaryLaunch p) {
   launch_dependents();
+  const RotaryToken<T> token(p);
+  token.prefetch_norms();
   wait_for_prior_grid();
-  const int row = p.batch.token_rows[blockIdx.x];
-  if (row >= 0) RotaryToken<T>(p).run(int(blockIdx.x), row);
+  token.run(int(blockIdx.x));
+}
+
+/// All heads at once, if they are not too many.
+int num_threads(const RotaryLaunch& p) {
+  const int64_t lanes = (int64_t{p.num_heads} + 2 * int64_t{p.kv.kv_heads}) * p.kv.head_dim / 16;
+  return int(std::min<int64_t>(kMostThreads, (lanes + 31) / 32 * 32));
 }
 
 }  // namespace
 
 void launch_rotary(const RotaryLaunch& p, CUstream_st* stream, LaunchOrder order) {
-  const LaunchShape shape{.grid = unsigned(p.batch.num_tokens), .block = kNumThreads};
+  const LaunchShape shape{.grid = unsigned(p.batch.num_tokens), .block = unsigned(num_threads(p))};
   switch (p.kv.dtype) {
     case reference::Dtype::f32:
       return launch_kernel(rotary_kernel<float>, shape, stream, order, p);

@@ -116,14 +116,14 @@ class RowSampler {
         thread(int(threadIdx.x)),
         slice_(slice),
         first_id_(rank * slice_size),
-        size_(min(slice_size, p.vocab - first_id_)) {}
+        size_(max(0, min(slice_size, p.vocab - first_id_))) {}
 
   __device__ void run(int row_index) {
-    load(p.logits + row_index * p.stride + first_id_);
     const SamplingRow& row = p.args.rows[row_index];
+    const bool with_logprobs = row.num_top >= 0 && p.args.logprobs != nullptr;
+    load(p.logits + row_index * p.stride + first_id_, row.temperature > 0 || with_logprobs);
     set_bins(row.temperature > 0 ? row.temperature : 1);
     with_sums_ = wants(Stage::sum, row);
-    const bool with_logprobs = row.num_top >= 0 && p.args.logprobs != nullptr;
     const double log_sum = with_logprobs ? log_of_sum() : 0;
     uint64_t token = best_;
 #pragma unroll 1
@@ -166,24 +166,38 @@ class RowSampler {
   __device__ T* of_leader(T* mine) const {
     return cluster.map_shared_rank(mine, 0);
   }
-  /// Every thread of the CTA calls do_it(logit, id) for its tokens.
-  template <typename DoIt>
+  /// Every thread of the CTA calls do_it(logit, id) for its tokens, kAtOnce of them in flight.
+  template <int kAtOnce = 1, typename DoIt>
   __device__ void for_each_token(const DoIt& do_it) const {
-#pragma unroll 1
+#pragma unroll kAtOnce
     for (int i = thread; i < size_; i += kNumThreads) do_it(without_nan(slice_[i]), first_id_ + i);
   }
 
   // --- the row ----------------------------------------------------------------------------------
 
-  __device__ void load(const float* from) {
+  /// Vectors of four logits, if every row begins with one.
+  __device__ void load(const float* from, bool keeps) {
     Extremes mine;
+    float best = -INFINITY;
+    int best_at = thread < size_ ? thread : 0;
+    const auto take = [&](float raw, int at) {
+      if (raw > best) best = raw, best_at = at;  // the first of equals; never a NaN
+      if (raw > -INFINITY) mine.lowest = fminf(mine.lowest, raw);
+      mine.has_nan |= uint32_t(isnan(raw));
+      if (keeps) slice_[at] = raw;
+    };
+    const bool has_vectors = p.stride % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
+    const int num_vectors = has_vectors ? size_ / 4 : 0;
+    if (num_vectors > 0) best_at = thread < num_vectors ? 4 * thread : 0;
 #pragma unroll 4
-    for (int i = thread; i < size_; i += kNumThreads) {
-      const float raw = __ldg(from + i), v = without_nan(raw);
-      slice_[i] = raw;
-      const bool is_finite = fabsf(v) < INFINITY;
-      mine = merged(mine, {token_of(v, first_id_ + i), is_finite ? v : INFINITY, isnan(raw)});
+    for (int i = thread; i < num_vectors; i += kNumThreads) {
+      const float4 four = __ldg(reinterpret_cast<const float4*>(from) + i);
+      take(four.x, 4 * i), take(four.y, 4 * i + 1);
+      take(four.z, 4 * i + 2), take(four.w, 4 * i + 3);
     }
+#pragma unroll 1
+    for (int i = 4 * num_vectors + thread; i < size_; i += kNumThreads) take(__ldg(from + i), i);
+    if (size_ > 0) mine.best = token_of(best, first_id_ + best_at);
     mine = over_cta(mine);
     cluster.sync();  // all CTAs have begun
     if (thread < int(cluster.num_blocks())) {
@@ -230,9 +244,9 @@ class RowSampler {
     return distance < range_ ? min(int(distance * bins_per_unit_), kLastBin) : kLastBin;
   }
   __device__ bool takes(const Filter& filter, float logit, uint64_t token) const {
-    if (token < filter.first || token > filter.last) return false;
     const int bin = bin_of(logit);
-    return bin >= filter.first_bin && bin <= filter.last_bin;
+    if (bin < filter.first_bin || bin > filter.last_bin) return false;
+    return token >= filter.first && token <= filter.last;
   }
 
   /// e^((logit - largest) / temperature) in units of 2^-63.
@@ -255,22 +269,32 @@ class RowSampler {
     }
     __syncthreads();
     uint32_t num_in_last = 0;  // many, if the likely tokens are few
-    for_each_token([&](float logit, int id) {
-      const uint64_t token = token_of(logit, id);
-      if (!takes(level.filter, logit, token)) return;
-      const int bin =
-          level.by_logit ? bin_of(logit) : int((token - level.filter.first) >> level.shift);
+    for_each_token<4>([&](float logit, int id) {
+      const int bin = bin_in(level, logit, id);
       if (bin == kLastBin)
         ++num_in_last;
-      else
+      else if (bin >= 0)
         atomicAdd(&s.counts[bin], 1);
-      if (with_sums_ && distance_of(logit) <= no_weight_) add_pieces(bin, logit);
     });
+    if (with_sums_) {
+      for_each_token([&](float logit, int id) {
+        const int bin = bin_in(level, logit, id);
+        if (bin >= 0 && distance_of(logit) <= no_weight_) add_pieces(bin, logit);
+      });
+    }
     atomicAdd(&s.counts[kLastBin], num_in_last);
     cluster.sync();
     merge_ctas();
     cluster.sync();
     if (is_leader()) add_up_bins();
+  }
+
+  /// -1 if the level does not have the token.
+  __device__ int bin_in(const Level& level, float logit, int id) const {
+    if (level.by_logit) return bin_of(logit);
+    const uint64_t token = token_of(logit, id);
+    return takes(level.filter, logit, token) ? int((token - level.filter.first) >> level.shift)
+                                             : -1;
   }
 
   __device__ void add_pieces(int bin, float logit) {
@@ -581,7 +605,7 @@ __global__ void __launch_bounds__(kNumThreads, 2)
 
 void launch_sample(const SampleLaunch& p, CUstream_st* stream, LaunchOrder order) {
   if (!has_clusters()) throw std::runtime_error("sample: this GPU has no clusters (sm_90)");
-  const int slice_size = (p.vocab + kCluster - 1) / kCluster;
+  const int slice_size = (p.vocab + 4 * kCluster - 1) / (4 * kCluster) * 4;
   const auto shared_bytes = sizeof(Shared) + size_t(slice_size) * sizeof(float);
   LORATORY_CUDA_CHECK(cudaFuncSetAttribute(
       sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
