@@ -129,9 +129,9 @@ sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace)
                     engine.scheduler.max_model_len, engine.scheduler.max_num_batched_tokens),
         "raise --max-num-batched-tokens");
   }
-  make_step_model(options, system, 1);  // a bad profile is an error before the first replay
-  engine.make_step_time = [options, system](int64_t max_loras) {
-    return make_step_model(options, system, max_loras);
+  make_step_model(options, system, {1, 1});  // a bad profile is an error before the first replay
+  engine.make_step_time = [options, system](sim::EnginePoint point) {
+    return make_step_model(options, system, point);
   };
   return engine;
 }

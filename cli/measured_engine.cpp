@@ -95,6 +95,7 @@ SystemOptions system_of(const sim::MeasuredRun& run, const std::string& profile)
   o.profile = profile;
   o.max_lora_rank = run.max_lora_rank;
   o.max_model_len = run.max_model_len;
+  o.has_penalties = run.has_penalties;
   o.prefix_cache = run.prefix_cache ? "hash" : "off";
   const auto give = [&](const char* flag, int64_t& value, int64_t measured) {
     if (measured == 0) return;  // the engine's default

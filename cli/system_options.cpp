@@ -183,16 +183,17 @@ sim::LoadCosts load_costs(const SystemOptions& o, const System& system) {
 }
 
 sim::RooflineOptions roofline_options(const SystemOptions& options, const System& system,
-                                      int64_t max_loras) {
+                                      sim::EnginePoint point) {
   sim::RooflineOptions roofline;
   roofline.tp = options.tp;
   roofline.targets = system.memory.targets;
   roofline.lora_dtype = system.memory.lora_dtype;
   roofline.lora_kernels = system.engine.lora_kernels;
-  if (options.lora_graphs == "one" && max_loras > 0)
+  if (options.lora_graphs == "one" && point.max_loras > 0)
     roofline.lora_graphs = sim::LoraGraphs::with_lora_only;
   if (options.lora_padded_ranks) roofline.lora_padded_rank = system.memory.max_lora_rank;
-  if (options.lora_max_grid) roofline.lora_grid_max_loras = max_loras;
+  if (options.lora_max_grid) roofline.lora_grid_max_loras = point.max_loras;
+  roofline.lora_registered = point.max_cpu_loras;
   return roofline;
 }
 
@@ -286,6 +287,9 @@ System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
   system.model.require_divisible(options.tp);
   system.gpu = sim::parse_gpu_spec(options.gpu);
   system.engine = sim::engine_preset(options.engine, system.gpu, options.tp);
+  if (options.has_penalties) {
+    system.engine.overheads.penalty_bytes_per_logit = system.engine.penalty_bytes_per_logit;
+  }
   const int64_t asked = options.max_lora_rank > 0 ? options.max_lora_rank : trace_max_rank;
   const int64_t rank = sim::allowed_lora_rank(system.engine, asked);
   if (options.max_lora_rank > 0 && rank != asked) {
@@ -302,13 +306,13 @@ System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
 }
 
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
-                                                    const System& system, int64_t max_loras) {
+                                                    const System& system, sim::EnginePoint point) {
   if (!options.profile.empty()) {
     const sim::LoraGrid grid(system.model, system.memory.targets, options.tp,
-                             system.memory.max_lora_rank, max_loras);
+                             system.memory.max_lora_rank, point.max_loras);
     return std::make_unique<sim::ProfileModel>(sim::read_step_profile(options.profile), grid);
   }
-  const sim::RooflineOptions roofline = roofline_options(options, system, max_loras);
+  const sim::RooflineOptions roofline = roofline_options(options, system, point);
   const std::string_view table = table_for(options, system.gpu);
   if (table.empty()) {
     return std::make_unique<sim::RooflineModel>(system.model, system.gpu, roofline);
@@ -324,7 +328,7 @@ std::string describe_cost_model(const SystemOptions& given) {
   const std::string_view table = table_for(options, system.gpu);
   if (table.empty()) return "roofline";
   return sim::OperatorModel(system.model, system.gpu, sim::operator_table(table),
-                            roofline_options(options, system, 0), system.engine.overheads)
+                            roofline_options(options, system, {}), system.engine.overheads)
       .description();
 }
 

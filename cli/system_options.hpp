@@ -12,6 +12,7 @@
 #include "scheduler_sim/cost/model_spec.hpp"
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
+#include "scheduler_sim/sizing/engine_point.hpp"
 #include "scheduler_sim/sizing/size_result.hpp"
 
 namespace CLI {
@@ -58,6 +59,7 @@ struct SystemOptions {
   std::string policy = "priority";    ///< fcfs, priority
   bool pack = false;                  ///< packed admission
   std::string prefix_cache = "hash";  ///< hash, off
+  bool has_penalties = false;         ///< MeasuredRun's; no flag
   int64_t t_starve_ms = 3000;         ///< INT64_MAX = off
   int64_t n_starve = 64;              ///< 0 = always, INT64_MAX = off
   double drain_factor = 1.2;
@@ -88,11 +90,11 @@ struct System {
 /// have the engine's defaults. Throws InputError.
 System resolve_system(const SystemOptions& options, int64_t trace_max_rank);
 
-/// The step times of a configuration with `max_loras` slots, 0 = without LoRA: the profile if there
+/// The step times of a configuration: the profile if there
 /// is one, else from measured operators where the GPU or a relative was measured, else the
 /// roofline. `options` have the engine's defaults. Throws InputError for a bad profile.
 std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options,
-                                                    const System& system, int64_t max_loras);
+                                                    const System& system, sim::EnginePoint point);
 
 /// Whose step times these are: "operators measured on H100-80 (vLLM 0.24.0)", "roofline", or the
 /// profile's file. Throws InputError.

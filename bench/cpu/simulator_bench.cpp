@@ -38,7 +38,7 @@ EngineSpec engine_without_prefix_cache() {
   engine.scheduler.prefix_cache = false;
   engine.scheduler.max_num_seqs = engine.scheduler.max_num_batched_tokens = 2048;
   engine.memory.max_num_seqs = 2048;
-  engine.make_step_time = [model = engine.model, gpu = engine.gpu](int64_t) {
+  engine.make_step_time = [model = engine.model, gpu = engine.gpu](EnginePoint) {
     return std::make_unique<RooflineModel>(model, gpu, RooflineOptions{});
   };
   return engine;

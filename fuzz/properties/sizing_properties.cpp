@@ -67,7 +67,7 @@ struct Case {
   Slo slo;
 
   void set_speed(double factor) {
-    engine.make_step_time = [model = engine.model, gpu = engine.gpu, factor](int64_t) {
+    engine.make_step_time = [model = engine.model, gpu = engine.gpu, factor](EnginePoint) {
       return std::make_unique<Slowed>(model, gpu, factor);
     };
   }

@@ -17,6 +17,16 @@ namespace {
 constexpr std::array<int64_t, 8> kRanks08{8, 16, 32, 64, 128, 256, 320, 512};
 constexpr std::array<int64_t, 9> kRanks{1, 8, 16, 32, 64, 128, 256, 320, 512};
 
+// vLLM 0.8.5 between two passes: its own EngineCore.step on the machine of an H100, in Python 3.12,
+// with the thread that serialises outputs (bench/gpu/engine_host_bench.py). What the GPU waits for,
+// by least absolute errors (scripts/fit_engine_host.py); a waiting request by the functions alone.
+constexpr double kHost08Ns = 518e3;
+constexpr double kHostRow08Ns = 6.64e3;
+constexpr double kHostWaiting08Ns = 342;
+// A kernel outside of CUDA graphs: a layer of ten takes 172 us as Inductor's code launches it, and
+// the Python of its attention 43.
+constexpr double kLaunch08Ns = 21.5e3;
+
 // A row of vLLM 0.27.1's engine loop, profiled with a stub for an executor
 // (openfabric-systems/simllm 204): 12.7 us in the scheduler, and outputs in proportion to their
 // shares of the loop (18.6 + 16.1 to 9.7 + 11.6 %). Of the rest, input tensors and the wait for the
@@ -43,6 +53,9 @@ EnginePreset vllm_of(std::string name, std::string version) {
   // set_lora clears and copies each matrix (lora/layers.py). Measured sweeps of two models with 8
   // to 384 slots ask for 9 and 13 us a matrix; docs/fidelity.md.
   e.copy_matrix_ns = 12'000;
+  // model_executor/layers/utils.py, apply_penalties: 14 passes over logits of 4 bytes, counts of 8
+  // and masks of 1.
+  e.penalty_bytes_per_logit = 129;
   e.activates_one_by_one = true;  // lora/worker_manager.py, _apply_adapters
   e.prefetch = e.reserves_slots = false;
   e.disk_workers = 1;
@@ -64,6 +77,10 @@ EnginePreset vllm_08(const GpuSpec& gpu) {
   e.one_graph = true;  // v1/worker/gpu_model_runner.py, capture_model: with adapters alone
   e.overheads.host_overlaps = false;  // v1/engine/core.py, step: schedule, execute, update in turn
   e.overheads.graph_stride = 8;       // config.py, _set_cudagraph_sizes: up to 512
+  e.overheads.host_ns = kHost08Ns;
+  e.overheads.host_row_ns = kHostRow08Ns;
+  e.overheads.host_waiting_ns = kHostWaiting08Ns;
+  e.overheads.launch_ns = kLaunch08Ns;
   e.lora_ranks = kRanks08;
   return e;
 }

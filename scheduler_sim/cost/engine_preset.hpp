@@ -27,6 +27,8 @@ struct EnginePreset {
   bool max_grid = false;      ///< kernels launch blocks for idle slots too
   bool one_graph = false;     ///< steps without adapters launch the LoRA kernels too
   StepOverheads overheads;    ///< what a step takes beside its operators
+  /// StepOverheads::penalty_bytes_per_logit where requests have penalties.
+  double penalty_bytes_per_logit = 0;
 
   bool blocking_loads = false;  ///< steps wait for adapters
   /// Adapters of a step are activated one by one, least recent out (ActivationOrder::one_by_one).

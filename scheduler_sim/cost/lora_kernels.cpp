@@ -44,8 +44,10 @@ constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 36.2, 0};
 constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was fitted to
 
 // vLLM 0.8.5's _lora_shrink and _lora_expand and the fill between: Python's checks and Triton's
-// launcher (bench/results/lora-slots-h100-2026-11-23.json, host: 143 to 151 us a pair).
-constexpr double kVllmPairLaunchNs = 147e3;
+// launcher (bench/results/lora-slots-h100-2026-11-23.json, host: 143 to 151 us a pair), and as
+// Inductor's code calls them, through PyTorch's dispatcher (engine-host-h100-2026-11-23.json,
+// launches: what four pairs add to a layer).
+constexpr double kVllmPairLaunchNs = 147e3, kVllm08PairLaunchNs = 184e3;
 constexpr double kOurKernels = 2, kSglangKernels = 2;
 
 // std::ceil without a call, for what is below 2^63.
@@ -184,7 +186,8 @@ double idle_shrink_block_ns(bool several_slices, bool small_batch) {
 double idle_expand_block_ns(bool several_slices) { return kExpand08[several_slices].idle; }
 
 double lora_pair_launch_ns(LoraKernels kernels, double kernel_launch_ns) {
-  if (kernels == LoraKernels::vllm_08 || kernels == LoraKernels::vllm) return kVllmPairLaunchNs;
+  if (kernels == LoraKernels::vllm_08) return kVllm08PairLaunchNs;
+  if (kernels == LoraKernels::vllm) return kVllmPairLaunchNs;
   return kernel_launch_ns * (kernels == LoraKernels::sglang ? kSglangKernels : kOurKernels);
 }
 

@@ -12,18 +12,20 @@ constexpr double kMeasuredSmGhz = 132 * 1.98;
 constexpr double kMeasuredFlops = 989e12;
 constexpr double kMeasuredBandwidth = 4.8e12;  // the H200's: of ours and SGLang's
 
-// vLLM 0.8.5 before a step with adapters, in Python, without a CUDA graph's help. Measured:
-// bench/results/lora-slots-h100-2026-11-23.json, host, and for the copy the same class in Python
-// 3.11.
-//   lora/punica_wrapper/utils.py, convert_mapping: for each token and each row, list.index over the
-//   slots; lora_kernel_metadata.py, prepare_tensors, for the tokens and for the sampled rows
-constexpr double kMappingNs = 0.25e6 + 2 * 0.33e6;
-constexpr double kMappingTokenNs = 310;
-constexpr double kMappingSlotNs = 13.7;  // one comparison
+// vLLM 0.8.5 before a step with adapters, in Python, while the GPU waits: its own code on the
+// machine of an H100 (bench/gpu/engine_host_bench.py, scripts/fit_engine_host.py).
+//   v1/worker/gpu_input_batch.py, make_lora_inputs, and the comparison with the last mapping
+constexpr double kLoraStepNs = 380e3;
 //   lora/worker_manager.py, add_adapter: for each adapter of the step, a copy of the table of all
 //   that are registered (utils.py, LRUCache.cache, as a dict and again as a set)
-constexpr double kApplyNs = 1.5e3;
-constexpr double kApplyRegisteredNs = 148;
+constexpr double kApplyNs = 10e3;
+constexpr double kApplyRegisteredNs = 269;
+//   When the mapping is not the last one (adapter_commons/utils.py, set_adapter_mapping):
+//   lora/punica_wrapper/utils.py, convert_mapping, for each token and each row list.index over the
+//   slots with numpy's numbers; lora_kernel_metadata.py, prepare_tensors, twice
+constexpr double kMappingNs = 666e3;
+constexpr double kMappingTokenNs = 758;
+constexpr double kMappingSlotNs = 30;  // one comparison
 
 uint64_t next_id() {
   static std::atomic<uint64_t> last = 0;
@@ -162,8 +164,10 @@ double LoraTimes::launch_ns(const BatchShape& shape, double kernel_launch_ns) co
 double LoraTimes::host_ns(const BatchShape& shape) const {
   if (options_.lora_kernels != LoraKernels::vllm_08 || shape.num_adapters == 0) return 0;
   const auto slots = double(std::max(options_.lora_grid_max_loras, shape.num_adapters));
-  double ns = double(shape.num_adapters) * (kApplyNs + kApplyRegisteredNs * slots);
-  if (shape.num_prefill_tokens > 0) {  // else the mapping is that of the last step, and stays
+  const double registered = options_.lora_registered > 0 ? double(options_.lora_registered) : slots;
+  double ns =
+      kLoraStepNs + double(shape.num_adapters) * (kApplyNs + kApplyRegisteredNs * registered);
+  if (shape.rows_changed) {
     const double looked_up = double(shape.num_lora_tokens + shape.num_seqs) * slots / 2;
     ns += kMappingNs + double(shape.num_tokens) * kMappingTokenNs + looked_up * kMappingSlotNs;
   }

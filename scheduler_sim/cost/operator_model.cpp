@@ -93,8 +93,10 @@ OperatorModel::OperatorModel(const ModelSpec& model, const GpuSpec& gpu, const O
   const double norms = model.post_norms ? 4 : 2;
   small_kernels_ = num_layers_ * (norms + (model.qk_norm ? 2 : 0) + 3);
   kernels_ = small_kernels_ + num_layers_ * (kLargeKernels + (options.tp > 1 ? 2 : 0));
-  logit_row_ns_ = kLogitBytes * double(model.vocab) * 1e9 /
-                  (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+  const double logit_byte_ns =
+      double(model.vocab) * 1e9 / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+  logit_row_ns_ = kLogitBytes * logit_byte_ns;
+  penalty_row_ns_ = overheads.penalty_bytes_per_logit * logit_byte_ns;
   description_ = fmt::format("operators measured on {} ({})", table.card, engine_of(table.source));
   if (!is_measured_card(table, gpu)) description_ += fmt::format(", scaled to {}", gpu.name);
   if (similar_experts_) description_ += ", experts scaled from a similar model";
@@ -234,6 +236,7 @@ StepParts OperatorModel::parts(const BatchShape& shape) const {
   if (shape.num_sampled > 0) {
     const double rows = double(shape.num_sampled);
     parts.logits = lm_head_ ? (*lm_head_)(rows) + rows * logit_row_ns_ : roofline_.logits_ns(shape);
+    parts.logits += rows * penalty_row_ns_;
   }
   parts.lora = lora_.gpu_ns(shape, tokens, graph);
   parts.allreduce = allreduce_ns(shape, tokens);

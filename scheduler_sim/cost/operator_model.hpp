@@ -62,6 +62,7 @@ class OperatorModel final : public StepTimeModel {
   double small_kernels_ = 0;
   double kernels_ = 0;
   double logit_row_ns_ = 0;
+  double penalty_row_ns_ = 0;
 };
 
 }  // namespace loratory::sim

@@ -34,6 +34,7 @@ struct RooflineOptions {
   /// max_loras); 0: for the adapters in the batch only.
   int64_t lora_grid_max_loras = 0;
   double lora_grid_block_ns = 5.0;  ///< a thread block that finds no work and ends
+  int64_t lora_registered = 0;  ///< adapters in host memory, with a slot or without; 0 = as slots
 };
 
 /// A step's duration by cause, in nanoseconds.

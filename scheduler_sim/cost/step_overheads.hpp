@@ -10,6 +10,9 @@ struct StepOverheads {
   /// beside its bytes.
   double small_kernel_ns = 3000;
   double sampler_ns = 25e3;  ///< the sampler's kernels, beside its bytes per row
+  /// Bytes that the sampler moves for each logit to penalise tokens that the request has already;
+  /// 0 = no request asks for that.
+  double penalty_bytes_per_logit = 0;
 
   /// Scheduling, input tensors, outputs: for each step, for each row of it, and for each waiting
   /// request that the walk looks at.

@@ -13,7 +13,11 @@ void CostExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
 }
 
 void CostExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) {
-  shape_ = shape_of(plan, scheduler.residency());
+  BatchShape shape = shape_of(plan, scheduler.residency());
+  // A row that comes has prefill tokens, so equal numbers of decoding rows are the same rows.
+  shape.rows_changed = shape.num_prefill_tokens > 0 || shape_.num_prefill_tokens > 0 ||
+                       shape.num_seqs != shape_.num_seqs;
+  shape_ = shape;
   step_end_ns_ = now_ns + model_.step_ns(shape_);
   for (const AdapterRef adapter : plan.copied_again) {
     step_end_ns_ += copies_.duration_ns(scheduler.residency().bytes(adapter));

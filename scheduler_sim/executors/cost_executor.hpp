@@ -32,12 +32,14 @@ class CostExecutor final : public Executor {
   void skip_steps(int64_t num_steps) {
     shape_.decode_context_tokens += num_steps * shape_.num_seqs;
     shape_.longest_decode_context += num_steps;
+    if (num_steps > 0) shape_.rows_changed = false;
   }
   int64_t step_ns(const BatchShape& shape) const { return model_.step_ns(shape); }
   /// The same rows one decode step later: every one of them reads one KV entry more.
   static void move_one_step(BatchShape& shape) {
     shape.decode_context_tokens += shape.num_seqs;
     ++shape.longest_decode_context;
+    shape.rows_changed = false;
   }
 
  private:

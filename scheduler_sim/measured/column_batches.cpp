@@ -122,7 +122,7 @@ SimulatedRun column_batches(const MeasuredRun& run, const EngineSpec& engine,
   const Columns c = columns_of(run);
   if (!is_told(run, c, engine)) return out;
   const ShareGptLengths lengths(run.mean_prompt_tokens, run.mean_output_tokens);
-  const auto model = engine.make_step_time(run.max_loras);
+  const auto model = engine.make_step_time({int32_t(run.max_loras), int32_t(run.max_cpu_loras)});
   double sum_ns = 0;
   for (uint64_t i = 0; i < kBatches; ++i) {
     const BatchShape shape = batch_of(run, c, lengths, engine.scheduler.max_num_batched_tokens, i);

@@ -70,6 +70,7 @@ struct MeasuredRun {
   std::vector<int64_t> ranks;  ///< of the adapters, in turn
   int64_t max_num_seqs = 0, max_num_batched_tokens = 0, max_model_len = 0;  ///< 0 = the engine's
   bool prefix_cache = true;
+  bool has_penalties = false;  ///< requests ask for a repetition penalty
 
   std::vector<AdapterGroup> adapters;  ///< without an adapter: one group of count 0
   LengthKind lengths = LengthKind::constant;

@@ -115,8 +115,8 @@ LoraGrid grid_of(const EngineSpec& engine, int64_t max_loras) {
 EngineSpec with_profile(EngineSpec engine, const StepProfile& profile) {
   if (profile.copy_ns >= 0) engine.loads.h2d_latency_ns = int64_t(profile.copy_ns);
   engine.make_step_time = [described = engine,
-                           profile](int64_t max_loras) -> std::unique_ptr<StepTimeModel> {
-    return std::make_unique<ProfileModel>(profile, grid_of(described, max_loras));
+                           profile](EnginePoint point) -> std::unique_ptr<StepTimeModel> {
+    return std::make_unique<ProfileModel>(profile, grid_of(described, point.max_loras));
   };
   return engine;
 }

@@ -22,6 +22,12 @@ namespace {
 
 constexpr double kNsPerS = 1e9, kNsPerMs = 1e6, kNsPerUs = 1e3;
 
+// vLLM 0.8.5 merges what a request's stream has not taken (v1/engine/output_processor.py,
+// RequestOutputCollector). After a poll the steps that piled up are handed out one after the other,
+// and streams get their turn between slices of so many outputs (envs.py,
+// VLLM_V1_OUTPUT_PROC_CHUNK_SIZE): only a step of one slice leaves them none.
+constexpr size_t kOutputsOfASlice = 128;
+
 // Keeps a step whenever so many more rows have gone by; when there are too many, every second one.
 class SamplingModel final : public StepTimeModel {
  public:
@@ -186,7 +192,8 @@ struct Run {
     const double ns = server.metrics_ms * kNsPerMs +
                       server.metrics_us_per_adapter_set * kNsPerUs * double(sets.num_seen()) +
                       server.metrics_us_per_name * kNsPerUs * double(sets.num_names());
-    polls.advance_to(until_ns, int64_t(ns));
+    const bool merged = engine.scheduler().running().size() <= kOutputsOfASlice;
+    polls.advance_to(until_ns, int64_t(ns), merged);
     const auto new_polls = double(polls.num_polls() - before);
     sets_at_polls += new_polls * double(sets.num_seen());
     names_at_polls += new_polls * double(sets.num_names());
@@ -307,7 +314,7 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   const Trace trace = adapters_of(run);
   SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
   config.hash_log = false;
-  const auto step_time = engine.make_step_time(run.max_loras);
+  const auto step_time = engine.make_step_time(point);
   SamplingModel model(*step_time, sample_steps);
   const double duration_s = run.client.duration_s;
   const int64_t end_ns = duration_s > 0 ? int64_t(duration_s * kNsPerS) : kNever;

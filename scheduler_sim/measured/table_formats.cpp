@@ -224,13 +224,18 @@ int64_t config_model_len(std::string_view model) {
   return model == "Qwen2.5-7B" ? 32'768 : 0;
 }
 
-// An H100 of 64 GB of HBM2e, as its logs have it, and vLLM 0.8.5 with 2,048 sequences.
+// MareNostrum 5's H100 of 64 GB, as its logs have it, and vLLM 0.8.5 with 2,048 sequences. BSC's
+// guide calls the memory HBM2; an H100 PCIe has 80 GB and 2.04 TB/s in five stacks of HBM2e, so
+// four have 1.63.
 void set_sweep_server(MeasuredRun& run) {
   run.engine = "vllm-0.8";
-  run.gpu = "mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s";
+  run.gpu = "mem=63.4GiB,bw=1.63TB/s,flops=989T,host=64GB/s";
   run.max_num_seqs = run.max_num_batched_tokens = 2048;
   run.max_model_len = config_model_len(run.model);
   run.prefix_cache = false;
+  // The client asks for no penalty, so vLLM takes the model's generation_config.json: 1.05 in
+  // Qwen2.5-7B-Instruct's.
+  run.has_penalties = run.model == "Qwen2.5-7B";
 }
 
 // "rank_16_rates_0.1_0.05" -> "rank 16 rates 0.1 0.05".

@@ -55,6 +55,13 @@ std::string problem_of(const EngineSpec& engine, EnginePoint point, const Memory
   return engine.forced_kv_blocks == 0 && !memory.fits() ? memory.problem : "";
 }
 
+// No more adapters in host memory than there are.
+EnginePoint occupied(EnginePoint point, const Trace& trace) {
+  const auto adapters = std::min<size_t>(trace.adapters.size(), INT32_MAX);
+  point.max_cpu_loras = std::min(point.max_cpu_loras, int32_t(adapters));
+  return point;
+}
+
 // Every step in half the time.
 class HalfTime final : public StepTimeModel {
  public:
@@ -143,7 +150,7 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   SimulationConfig config = simulation_config(trace, engine, point, result.memory.kv_blocks);
   spare(config, trace, spared);
   config.keep_log = detail == ReplayDetail::decisions;
-  const auto step_time = engine.make_step_time(point.max_loras);
+  const auto step_time = engine.make_step_time(occupied(point, trace));
   const HalfTime half_time(*step_time);
   const StepTimeModel* times = step_time.get();
   if (spared.half_time) times = &half_time;
@@ -165,7 +172,7 @@ bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point,
   if (!problem_of(engine, point, memory).empty()) return false;
   SimulationConfig config = simulation_config(trace, engine, point, memory.split.kv_blocks);
   config.stop_when_missed = slo;
-  const auto step_time = engine.make_step_time(point.max_loras);
+  const auto step_time = engine.make_step_time(occupied(point, trace));
   Simulator simulator(trace, config, *step_time);
   pin_and_run(simulator, engine.pins);
   if (simulator.metrics().slo_is_missed()) return false;

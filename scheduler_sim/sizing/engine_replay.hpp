@@ -16,6 +16,7 @@
 #include "scheduler_sim/fleet/fleet.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 #include "scheduler_sim/simulator/simulated_engine.hpp"
+#include "scheduler_sim/sizing/engine_point.hpp"
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -29,8 +30,9 @@ struct EngineSpec {
   MemoryOptions memory;
   LoadCosts loads;
   SchedulerConfig scheduler;  ///< max_loras, max_cpu_loras and num_blocks are filled in
-  /// Step times of an engine with so many slots (its grids may depend on them).
-  std::function<std::unique_ptr<StepTimeModel>(int64_t max_loras)> make_step_time;
+  /// Step times of an engine with so many slots, which its grids may depend on, and so many
+  /// adapters in host memory, which its tables may.
+  std::function<std::unique_ptr<StepTimeModel>(EnginePoint)> make_step_time;
   uint32_t default_rank = 16;  ///< of adapters whose rank the trace does not give; its largest rank
   std::span<const int64_t> lora_ranks;  ///< allowed max_lora_rank, ascending; empty = any
   /// Pinned from the start [5.19]. A configuration without a slot beside theirs is not feasible.
@@ -39,13 +41,6 @@ struct EngineSpec {
   bool fast = true;
   std::optional<FleetOptions> fleet;  ///< several engines behind a router; none: one engine alone
   double gpu_hour_usd = 0;            ///< of one GPU; 0 = not known
-};
-
-/// max_loras 0 is an engine without LoRA: no memory for slots, no LoRA kernels. It replays a trace
-/// without adapters, or one that is spared its slots.
-struct EnginePoint {
-  int32_t max_loras = 0;
-  int32_t max_cpu_loras = 0;
 };
 
 /// A replay and, when asked for, its decisions.

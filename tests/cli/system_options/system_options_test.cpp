@@ -196,22 +196,22 @@ TEST_F(SystemFlags, StepModelIsTheProfileOrTheRoofline) {
   shape.sum_rank = shape.lora_rank_tokens = 32;
   parse("size");
   const System system = resolve_system(options_, 16);
-  const int64_t plain = make_step_model(options_, system, 64)->step_ns(shape);
+  const int64_t plain = make_step_model(options_, system, {64, 64})->step_ns(shape);
   options_.lora_padded_ranks = true;
-  const int64_t padded = make_step_model(options_, system, 64)->step_ns(shape);
+  const int64_t padded = make_step_model(options_, system, {64, 64})->step_ns(shape);
   EXPECT_GT(padded, plain);
   options_.lora_max_grid = true;
-  EXPECT_GT(make_step_model(options_, system, 64)->step_ns(shape), padded);
+  EXPECT_GT(make_step_model(options_, system, {64, 64})->step_ns(shape), padded);
   sim::BatchShape base;
   base.num_seqs = base.num_tokens = 4;
-  const int64_t no_lora = make_step_model(options_, system, 64)->step_ns(base);
+  const int64_t no_lora = make_step_model(options_, system, {64, 64})->step_ns(base);
   options_.lora_graphs = "one";
-  EXPECT_GT(make_step_model(options_, system, 64)->step_ns(base), no_lora);
+  EXPECT_GT(make_step_model(options_, system, {64, 64})->step_ns(base), no_lora);
   sim::StepProfile profile;
   profile.constant_ns = 42;
   write(sim::format_step_profile(profile));
   options_.profile = path_;
-  EXPECT_EQ(make_step_model(options_, system, 64)->step_ns(shape), 42);
+  EXPECT_EQ(make_step_model(options_, system, {64, 64})->step_ns(shape), 42);
 }
 
 TEST_F(SystemFlags, EngineSetsWhatWasNotGiven) {
@@ -249,6 +249,18 @@ TEST_F(SystemFlags, TypesOfWeightsAndKv) {
   EXPECT_THROW(resolve_system(options_, 8), InputError);  // Llama has q_proj, k_proj and v_proj
 }
 
+TEST_F(SystemFlags, PenaltiesCostWhatTheEnginesSamplerDoes) {
+  const auto bytes = [&] {
+    return resolve_system(options_, 8).engine.overheads.penalty_bytes_per_logit;
+  };
+  options_.engine = "vllm-0.8";
+  EXPECT_EQ(bytes(), 0);
+  options_.has_penalties = true;
+  EXPECT_EQ(bytes(), 129);
+  options_.engine = "ideal";
+  EXPECT_EQ(bytes(), 0);
+}
+
 // A profile holds for the server that it was fitted to.
 TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
   SystemOptions options;
@@ -258,7 +270,7 @@ TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
   EXPECT_EQ(workload.not_of_profile, "model, GPU, engine");
   options.model = "Qwen2.5-7B";
   options.engine = "vllm-0.8";
-  options.gpu = "mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s";
+  options.gpu = "mem=63.4GiB,bw=1.63TB/s,flops=989T,host=64GB/s";
   describe_step_times(workload, options);
   EXPECT_EQ(workload.not_of_profile, "");
   EXPECT_EQ(workload.expected_error.num_runs, 86);

@@ -187,11 +187,15 @@ TEST_F(LoraTimesTest, AStepWithoutAdaptersHasThemInOneGraphAlone) {
 TEST_F(LoraTimesTest, TheHostLooksUpSlotsWhenRowsChange) {
   options_ = vllm08(100);
   const double steady = times().host_ns(decode(8, 4));
-  EXPECT_DOUBLE_EQ(steady, 4 * (1500 + 148.0 * 100));
+  EXPECT_DOUBLE_EQ(steady, 380e3 + 4 * (10e3 + 269.0 * 100));
   BatchShape prefill = decode(8, 4);
   prefill.num_prefill_tokens = 1;
-  EXPECT_DOUBLE_EQ(times().host_ns(prefill) - steady, 910e3 + 8 * 310 + 16 * 50 * 13.7);
-  EXPECT_DOUBLE_EQ(times().launch_ns(prefill, 5000), 4 * 32 * 147e3);
+  EXPECT_DOUBLE_EQ(times().host_ns(prefill), steady);
+  prefill.rows_changed = true;
+  EXPECT_DOUBLE_EQ(times().host_ns(prefill) - steady, 666e3 + 8 * 758 + 16 * 50 * 30);
+  EXPECT_DOUBLE_EQ(times().launch_ns(prefill, 5000), 4 * 32 * 184e3);
+  options_.lora_registered = 384;  // more than have a slot
+  EXPECT_DOUBLE_EQ(times().host_ns(decode(8, 4)) - steady, 4 * 269.0 * (384 - 100));
   options_ = {};
   EXPECT_EQ(times().host_ns(prefill), 0);
   EXPECT_DOUBLE_EQ(times().launch_ns(prefill, 5000), 4 * 32 * 2 * 5000.0);

@@ -19,7 +19,7 @@ namespace {
 using Row = MeasuredRow;
 
 // The card of both vLLM 0.8.5 data sets: an H100 with 64 GB of HBM2e.
-GpuSpec h100_64() { return parse_gpu_spec("mem=63.4GiB,bw=2.02TB/s,flops=989T,host=64GB/s"); }
+GpuSpec h100_64() { return parse_gpu_spec("mem=63.4GiB,bw=1.63TB/s,flops=989T,host=64GB/s"); }
 
 ModelSpec model_of(const Row& row) {
   return load_model_spec(row.at("model").starts_with("llama") ? "Llama-3.1-8B" : "Qwen2.5-7B");

@@ -202,6 +202,15 @@ TEST(OperatorModel, TheHostIsBesideTheGpuOrBeforeIt) {
   EXPECT_NEAR(llama_on("H100-80", o).parts(behind).total(), 100.58e6, 1e-3);
 }
 
+TEST(OperatorModel, PenaltiesMoveTheLogitsAFewTimes) {
+  StepOverheads o;
+  const double plain = llama_on("H100-80", o).parts(decode(8, 1024)).logits;
+  o.penalty_bytes_per_logit = 129;
+  const double bytes = 8 * 128256.0 * 129;
+  EXPECT_NEAR(llama_on("H100-80", o).parts(decode(8, 1024)).logits - plain,
+              bytes * 1e9 / (0.9 * 3.35e12), 1e-3);
+}
+
 TEST(OperatorModel, SaysWhatTheRooflineGives) {
   const auto description = [](const char* name, const char* card, const char* dtype) {
     const GpuSpec gpu = parse_gpu_spec(card);

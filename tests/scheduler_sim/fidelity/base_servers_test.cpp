@@ -35,7 +35,7 @@ EngineSpec engine_of(const MeasuredRun& run) {
   engine.scheduler.max_model_len = uint32_t(run.max_model_len);
   engine.scheduler.prefix_cache = run.prefix_cache;
   engine.make_step_time = [model = engine.model, gpu = engine.gpu, tp = run.tp,
-                           overheads = preset.overheads](int64_t) {
+                           overheads = preset.overheads](EnginePoint) {
     RooflineOptions options;
     options.tp = tp;
     return std::make_unique<OperatorModel>(model, gpu, operator_table(operator_table_of(gpu)),

@@ -162,7 +162,7 @@ TEST(SlotThrash, Vllm08BelowTheKnee) {
   std::map<int32_t, double> mean_ttft_ms;
   for (const int32_t slots : {8, 16, 32, 64}) {
     const Engine engine{.preset = "vllm-0.8",
-                        .gpu = "H100-80,mem=63.4GiB,bw=2.02TB/s",
+                        .gpu = "H100-80,mem=63.4GiB,bw=1.63TB/s",
                         .model = "Llama-3.1-8B",
                         .max_num_seqs = 2048,
                         .max_loras = slots};

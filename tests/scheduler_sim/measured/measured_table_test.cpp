@@ -165,6 +165,8 @@ TEST(MeasuredTable, RowsOfTheMultiLoraSweep) {
   EXPECT_EQ(run.max_model_len, 32'768);
   EXPECT_EQ(run.max_num_seqs, 2048);
   EXPECT_FALSE(run.prefix_cache);
+  EXPECT_TRUE(run.has_penalties);
+  EXPECT_FALSE(table.runs[1].has_penalties);
   EXPECT_EQ(run.num_adapters(), 5);
   EXPECT_DOUBLE_EQ(run.offered_rps(), 2 * 0.05 + 3 * 0.1);
   EXPECT_EQ(run.lengths, LengthKind::sharegpt);

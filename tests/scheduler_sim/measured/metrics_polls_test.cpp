@@ -8,7 +8,7 @@ namespace {
 // Polls at 100..130 and 230..260.
 MetricsPolls two_polls() {
   MetricsPolls polls(100);
-  polls.advance_to(240, 30);
+  polls.advance_to(240, 30, true);
   return polls;
 }
 
@@ -30,9 +30,20 @@ TEST(MetricsPolls, TokensOfOnePollLeaveTogether) {
   EXPECT_DOUBLE_EQ(polls.num_gaps_seen(80, 80, 0), 0);
 }
 
+// Of three polls the second, at 230..260, merges nothing: three tokens are one, twice.
+TEST(MetricsPolls, OrOneByOne) {
+  MetricsPolls polls(100);
+  polls.advance_to(200, 30, true);
+  polls.advance_to(330, 30, false);
+  polls.advance_to(400, 30, true);
+  EXPECT_DOUBLE_EQ(polls.num_gaps_seen(80, 280, 20), 18);
+  EXPECT_DOUBLE_EQ(polls.num_gaps_seen(80, 480, 40), 36);
+  EXPECT_DOUBLE_EQ(polls.num_gaps_seen(200, 300, 10), 10);
+}
+
 TEST(MetricsPolls, NobodyAsks) {
   MetricsPolls polls(0);
-  polls.advance_to(1'000, 30);
+  polls.advance_to(1'000, 30, true);
   EXPECT_EQ(polls.seen_ns(500), 500);
 }
 

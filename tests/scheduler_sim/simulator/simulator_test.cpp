@@ -202,5 +202,13 @@ TEST(Simulator, LongestDecodeContextGrowsWithEachStep) {
   }
 }
 
+// Both come, their prompts are done, one of them has ended.
+TEST(Simulator, RowsChangeWhenTheyComeDecodeOrEnd) {
+  const std::vector<TraceRequest> requests{at(0, kBaseModel, 6, 4), at(0, kBaseModel, 3, 6)};
+  std::vector<bool> changed;
+  for (const BatchShape& s : shapes_of(requests)) changed.push_back(s.rows_changed);
+  EXPECT_THAT(changed, ElementsAre(true, true, false, false, true, false));
+}
+
 }  // namespace
 }  // namespace loratory::sim

@@ -215,7 +215,7 @@ class SlowLora : public StepTimeModel {
 
 TEST(FindCause, LoraCompute) {
   EngineSpec spec = engine();
-  spec.make_step_time = [](int64_t) { return std::make_unique<SlowLora>(); };
+  spec.make_step_time = [](EnginePoint) { return std::make_unique<SlowLora>(); };
   const Cause cause = cause_on(round_robin(2, 50), spec, {2, 2}, {.tpot_ms = 10});
   EXPECT_EQ(cause.kind, CauseKind::lora_compute);
   EXPECT_FALSE(cause.is_ttft);

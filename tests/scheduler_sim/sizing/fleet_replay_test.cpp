@@ -19,7 +19,7 @@ EngineSpec two_at_a_time() {
   };
   EngineSpec spec = engine();
   spec.scheduler.max_num_seqs = 2;
-  spec.make_step_time = [](int64_t) { return std::make_unique<HundredMilliseconds>(); };
+  spec.make_step_time = [](EnginePoint) { return std::make_unique<HundredMilliseconds>(); };
   spec.fleet = FleetOptions{};
   return spec;
 }

@@ -34,7 +34,7 @@ inline EngineSpec engine() {
   EngineSpec engine;
   engine.model = load_model_spec("Llama-3.1-8B");
   engine.gpu = parse_gpu_spec("H100-80");
-  engine.make_step_time = [](int64_t) { return std::make_unique<TenMilliseconds>(); };
+  engine.make_step_time = [](EnginePoint) { return std::make_unique<TenMilliseconds>(); };
   return engine;
 }
 

@@ -250,7 +250,7 @@ TEST(Sweep, TriesOtherSystemsWhereNothingMeets) {
   options.slo = {.ttft_ms = 200, .tpot_ms = 5};
   options.alternatives = [] {
     EngineSpec fast = engine();
-    fast.make_step_time = [](int64_t) { return std::make_unique<OneMillisecond>(); };
+    fast.make_step_time = [](EnginePoint) { return std::make_unique<OneMillisecond>(); };
     return std::vector<Alternative>{{"slow", engine()}, {"fast", fast}, {"faster", fast}};
   };
   const SizeResult result = sweep({round_robin(2, 50)}, engine(), options);
