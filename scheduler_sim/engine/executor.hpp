@@ -25,7 +25,8 @@ struct LoadEnd {
 /// of it no more than this:
 ///   CostExecutor       virtual time; computes how long things take and no tensor
 ///   ReferenceExecutor  virtual time; runs a model on the CPU
-/// On a GPU, begin_* starts a copy or a forward pass on a stream, and next() waits for one.
+///   gpu::GpuExecutor   real time; begin_* starts a copy or a forward pass on a stream, and next()
+///                      waits for one
 ///
 /// An adapter has its uid here, from registration to unload. `now_ns` never falls from call to
 /// call. At most one step and one copy are under way, and at most num_load_workers loads.

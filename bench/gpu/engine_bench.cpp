@@ -1,0 +1,281 @@
+// Steps of the engine on random weights, beside the time that reading their bytes once takes:
+// decode at batch 1, 32 and 128, prefill of 2,048 and 8,192 tokens; LoRA off, enabled and not used,
+// and 1, 8 and 32 adapters of rank 16 and 64.
+//
+//   cmake --build --preset cuda --target engine_bench
+//   build/cuda/bench/gpu/engine_bench results.json [Llama-3.1-8B] [Qwen3-8B]
+//
+// A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
+// kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
+// weights, keys and values and adapters once, timed in the same way.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/engine/device/gpu_executor.hpp"
+#include "read_node.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/model/model_presets.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::ModelConfig;
+
+constexpr int kMostSteps = 10, kRepeats = 5;
+constexpr double kRunUs = 1e5;  // of steps in a row
+constexpr int32_t kContext = 1024;  // tokens of a row in decode
+constexpr int32_t kBatches[] = {1, 32, 128};
+constexpr int32_t kPrompts[] = {2048, 8192};
+constexpr int32_t kMostSlots = 32;
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+struct TimedEvents {
+  TimedEvents() {
+    LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
+    LORATORY_CUDA_CHECK(cudaEventCreate(&end));
+  }
+  ~TimedEvents() {
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+  }
+  TimedEvents(const TimedEvents&) = delete;
+  TimedEvents& operator=(const TimedEvents&) = delete;
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
+// Microseconds of one of `count` steps in a row.
+double run_us(CUstream_st* stream, int count, const std::function<void()>& step) {
+  const TimedEvents events;
+  LORATORY_CUDA_CHECK(cudaEventRecord(events.begin, stream));
+  for (int i = 0; i < count; ++i) step();
+  LORATORY_CUDA_CHECK(cudaEventRecord(events.end, stream));
+  LORATORY_CUDA_CHECK(cudaEventSynchronize(events.end));
+  float ms = 0;
+  LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, events.begin, events.end));
+  return 1e3 * double{ms} / count;
+}
+
+double median_us(CUstream_st* stream, const std::function<void()>& step) {
+  const int count = int(std::clamp(kRunUs / run_us(stream, 1, step), 1.0, double(kMostSteps)));
+  std::vector<double> times;
+  for (int i = 0; i < kRepeats; ++i) times.push_back(run_us(stream, count, step));
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+// --- steps ------------------------------------------------------------------------------------
+
+struct Case {
+  std::string kind;  // "decode", "prefill"
+  int32_t num_rows = 1, num_tokens = 1, context = 1;
+  int32_t num_adapters = 0;
+};
+
+std::vector<Case> cases(int32_t num_adapters) {
+  std::vector<Case> out;
+  for (const int32_t rows : kBatches) {
+    out.push_back({"decode", rows, 1, kContext, std::min(rows, num_adapters)});
+  }
+  for (const int32_t tokens : kPrompts)
+    out.push_back({"prefill", 1, tokens, tokens, std::min(1, num_adapters)});
+  return out;
+}
+
+// Rows of `context` tokens, the last `num_tokens` of them in this step; row i has slot i mod
+// adapters.
+class Batch {
+ public:
+  Batch(const Case& c, const ModelConfig& model, uint32_t block_size) {
+    const auto blocks = uint32_t((c.context + int32_t(block_size) - 1) / int32_t(block_size));
+    tables_.resize(size_t(c.num_rows));
+    batch_.row_starts.push_back(0);
+    for (int32_t row = 0; row < c.num_rows; ++row) {
+      auto& table = tables_[size_t(row)];
+      table.resize(blocks);
+      std::iota(table.begin(), table.end(), 1 + uint32_t(row) * blocks);
+      for (int32_t i = 0; i < c.num_tokens; ++i) {
+        batch_.token_ids.push_back(int32_t((row * 7919 + i * 31) % model.vocab));
+        batch_.positions.push_back(c.context - c.num_tokens + i);
+        batch_.token_rows.push_back(row);
+        batch_.token_slots.push_back(c.num_adapters == 0 ? -1 : row % c.num_adapters);
+      }
+      batch_.contexts.push_back(c.context);
+      batch_.row_starts.push_back(int32_t(batch_.token_ids.size()));
+      batch_.blocks.emplace_back(table);
+      SampledRow last;
+      last.token = int32_t(batch_.token_ids.size()) - 1;
+      last.how = sampling_row({}, c.context);
+      batch_.sampled.push_back(last);
+    }
+    batch_.max_row_tokens = c.num_tokens;
+    batch_.has_lora = c.num_adapters > 0;
+  }
+  StepBatch copy() const { return batch_; }
+
+ private:
+  std::vector<std::vector<sim::BlockId>> tables_;
+  StepBatch batch_;
+};
+
+// --- the floor --------------------------------------------------------------------------------
+
+// Of one step: what it must read.
+std::vector<bench::ReadSpan> bytes_of(const Case& c, GpuExecutor& engine,
+                                      const DeviceModel& model) {
+  const ModelConfig& m = model.config();
+  const int64_t first = m.tied_embeddings ? 0 : model.layout().layers[0].input_norm;
+  std::vector<bench::ReadSpan> out{
+      {model.vector(first, 1).data, (model.bytes() - first) / 16 * 16}};
+  const int64_t kv =
+      int64_t{c.num_rows} * c.context * m.num_layers * 2 * m.num_kv_heads * m.head_dim * 2;
+  out.push_back({engine.pass().kv().layer(0).k, std::min(kv, engine.pass().kv().bytes())});
+  if (c.num_adapters > 0) {
+    const DeviceSlots& slots = *engine.slots();
+    out.push_back({slots.a(0).data, c.num_adapters * slots.layout().bytes()});
+  }
+  return out;
+}
+
+// --- results ----------------------------------------------------------------------------------
+
+class Results {
+ public:
+  void add(const std::string& model, const std::string& lora, const Case& c, double us,
+           double host_us, const std::vector<bench::ReadSpan>& spans, double floor_us) {
+    int64_t bytes = 0;
+    for (const bench::ReadSpan& span : spans) bytes += span.num_bytes;
+    fmt::print("| {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {:.2f} | {:.0f} |\n", model, c.kind,
+               c.kind == "decode" ? c.num_rows : c.num_tokens, lora, c.num_adapters, us, floor_us,
+               us / floor_us, host_us);
+    std::fflush(stdout);
+    rows_ += fmt::format(
+        "{}\n  {{\"model\": \"{}\", \"step\": \"{}\", \"rows\": {}, \"tokens\": {}, \"context\": "
+        "{}, \"lora\": \"{}\", \"adapters\": {}, \"step_us\": {:.1f}, \"host_us\": {:.1f}, "
+        "\"read_bytes\": {}, \"floor_us\": {:.1f}}}",
+        rows_.empty() ? "" : ",", model, c.kind, c.num_rows, c.num_rows * c.num_tokens, c.context,
+        lora, c.num_adapters, us, host_us, bytes, floor_us);
+  }
+  std::string json(const std::string& gpu) const {
+    return fmt::format("{{\"gpu\": \"{}\", \"steps\": [{}\n]}}\n", gpu, rows_);
+  }
+
+ private:
+  std::string rows_;
+};
+
+void measure(const std::string& name, const std::string& lora, const Case& c, GpuExecutor& engine,
+             const DeviceModel& model, Results& results) {
+  const Batch batch(c, model.config(), 16);
+  int64_t host_ns = 0, num_steps = 0;
+  const double us = median_us(engine.stream(), [&] {
+    StepBatch step = batch.copy();
+    const int64_t begin = now_ns();
+    engine.enqueue(step);
+    host_ns += now_ns() - begin;
+    ++num_steps;
+  });
+  const auto spans = bytes_of(c, engine, model);
+  const double floor_us =
+      median_us(engine.stream(), [&] { bench::launch_read_node(spans, engine.stream()); });
+  results.add(name, lora, c, us, double(host_ns) / 1e3 / double(num_steps), spans, floor_us);
+}
+
+// --- engines ----------------------------------------------------------------------------------
+
+sim::SchedulerConfig scheduler(int32_t num_slots) {
+  sim::SchedulerConfig c;
+  c.max_num_seqs = 128;
+  c.max_num_batched_tokens = 8192;
+  c.max_model_len = 8192 + 16;
+  c.num_blocks = 1 + 128 * kContext / 16;
+  c.residency.max_loras = num_slots;
+  c.residency.max_cpu_loras = num_slots;
+  return c;
+}
+
+// `rank` 0: without LoRA.
+void run_engine(const std::string& name, const DeviceModel& model, Products& products, int64_t rank,
+                Results& results) {
+  EngineOptions options;
+  options.dtype = model.dtype();
+  options.lora = rank > 0;
+  options.modules.embed_tokens = options.modules.lm_head = false;
+  options.max_lora_rank = std::max<int64_t>(1, rank);
+  options.max_graph_rows = 128;
+  const sim::SchedulerConfig config = bounded_by_model(scheduler(kMostSlots), model.config());
+  const EngineMemory memory =
+      plan_engine_memory(model.config(), config, options, {}, int64_t{80} << 30, 1);
+  GpuExecutor engine(model, products, config, options, now_ns);
+  fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
+  LORATORY_CUDA_CHECK(
+      cudaMemset(engine.pass().kv().layer(0).k, 0, size_t(engine.pass().kv().bytes())));
+  for (int32_t i = 0; rank > 0 && i < kMostSlots; ++i) {
+    engine.slots()->fill_random_slot(i, rank, uint64_t(i));
+  }
+  const auto all = [&](const std::string& lora, int32_t num_adapters) {
+    for (const Case& c : cases(num_adapters)) measure(name, lora, c, engine, model, results);
+  };
+  if (rank == 0) return all("off", 0);
+  const std::string lora = fmt::format("r{}", rank);
+  all(lora + " unused", 0);
+  for (const int32_t num_adapters : {1, 8, 32}) all(lora, num_adapters);
+}
+
+void run_model(const std::string& name, Results& results) {
+  const auto presets = reference::model_presets();
+  const auto it = std::ranges::find(presets, name, &reference::ModelPreset::name);
+  if (it == presets.end()) throw InputError(name, "is no preset of a model");
+  const ModelConfig config = reference::parse_model_config(it->config, name);
+  const int64_t begin = now_ns();
+  const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
+  Products products(ProductOptions{});
+  for (const int64_t rank : {0, 16, 64}) {
+    run_engine(name, model, products, rank, results);
+    fmt::print("{} rank {}: {:.1f} s\n", name, rank, double(now_ns() - begin) / 1e9);
+  }
+  for (const std::string& note : products.notes()) fmt::print("{}\n", note);
+}
+
+void run(const std::string& file, const std::vector<std::string>& models) {
+  cudaDeviceProp properties{};
+  LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  fmt::print(
+      "{}\n\n| model | step | size | LoRA | adapters | us | floor us | ratio | host us |\n"
+      "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n",
+      properties.name);
+  Results results;
+  for (const std::string& name : models) {
+    run_model(name, results);
+    std::ofstream(file) << results.json(properties.name);
+  }
+}
+
+}  // namespace
+}  // namespace loratory::gpu
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<std::string> models(argv + std::min(2, argc), argv + argc);
+    if (models.empty()) models = {"Llama-3.1-8B", "Qwen3-8B"};
+    loratory::gpu::run(argc > 1 ? argv[1] : "engine_bench.json", models);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "engine_bench: {}\n", error.what());
+    return 1;
+  }
+}

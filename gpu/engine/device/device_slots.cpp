@@ -1,0 +1,95 @@
+#include "gpu/engine/device/device_slots.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "gpu/engine/device/engine_kernels.hpp"
+
+namespace loratory::gpu {
+
+using reference::ModuleId;
+
+DeviceSlots::DeviceSlots(SlotLayout layout, int32_t max_loras)
+    : layout_(std::move(layout)),
+      max_loras_(max_loras),
+      images_(make_device_buffer(size_t(bytes()))),
+      tables_(make_device_buffer(layout_.modules().size() * size_t(max_loras) * 8)) {
+  const size_t table_bytes = layout_.modules().size() * size_t(max_loras) * 4;
+  ranks_ = reinterpret_cast<int32_t*>(tables_.get());
+  scalings_ = reinterpret_cast<float*>(tables_.get() + table_bytes);
+  LORATORY_CUDA_CHECK(cudaMemset(images_.get(), 0xFF, size_t(bytes())));
+  LORATORY_CUDA_CHECK(cudaMemset(tables_.get(), 0, 2 * table_bytes));
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void DeviceSlots::write_tables(int32_t slot, CUstream_st* stream) {
+  std::byte* const at = image(slot);
+  write_slot_tables(
+      {.from_ranks = reinterpret_cast<const int32_t*>(at + layout_.ranks_offset()),
+       .from_scalings = reinterpret_cast<const float*>(at + layout_.scalings_offset()),
+       .ranks = ranks_,
+       .scalings = scalings_,
+       .num_modules = int32_t(layout_.modules().size()),
+       .max_loras = max_loras_,
+       .slot = slot},
+      stream);
+}
+
+void DeviceSlots::copy(const std::byte* from, int32_t slot, CUstream_st* stream) {
+  LORATORY_CUDA_CHECK(
+      cudaMemcpyAsync(image(slot), from, size_t(layout_.bytes()), cudaMemcpyHostToDevice, stream));
+  write_tables(slot, stream);
+}
+
+void DeviceSlots::fill_random_slot(int32_t slot, int64_t rank, uint64_t seed) {
+  const std::vector<int32_t> ranks(layout_.modules().size(), int32_t(rank));
+  const std::vector<float> scalings(layout_.modules().size(), 1.0F / 16);
+  std::byte* const at = image(slot);
+  for (const SlotModule& m : layout_.modules()) {
+    const auto size = float(1 / std::sqrt(double(m.num_in)));
+    fill_random(layout_.dtype(), at + m.a_offset, layout_.max_rank() * m.num_in, size,
+                seed + uint64_t(m.a_offset), nullptr);
+    fill_random(layout_.dtype(), at + m.b_offset, layout_.max_rank() * m.num_out, 0.25F,
+                seed + uint64_t(m.b_offset), nullptr);
+  }
+  LORATORY_CUDA_CHECK(cudaMemcpy(at + layout_.ranks_offset(), ranks.data(), ranks.size() * 4,
+                                 cudaMemcpyHostToDevice));
+  LORATORY_CUDA_CHECK(cudaMemcpy(at + layout_.scalings_offset(), scalings.data(),
+                                 scalings.size() * 4, cudaMemcpyHostToDevice));
+  write_tables(slot, nullptr);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+DeviceView DeviceSlots::matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const {
+  DeviceView out =
+      device_view(layout_.dtype(), images_.get() + offset, {max_loras_, num_rows, num_columns});
+  out.strides[0] = layout_.bytes() / 2;
+  return out;
+}
+
+DeviceView DeviceSlots::a(int64_t module) const {
+  const SlotModule& m = layout_.modules()[size_t(module)];
+  return matrix(m.a_offset, layout_.max_rank(), m.num_in);
+}
+
+DeviceView DeviceSlots::b(int64_t module) const {
+  const SlotModule& m = layout_.modules()[size_t(module)];
+  return matrix(m.b_offset, m.num_out, layout_.max_rank());
+}
+
+std::optional<LoraLayerDesc> DeviceSlots::describe(std::span<const ModuleId> slices,
+                                                   LoraOp op) const {
+  LoraLayerDesc out;
+  out.op = op;
+  for (const ModuleId& id : slices) {
+    const int64_t module = layout_.find(id);
+    if (module < 0) return std::nullopt;
+    out.slices.push_back({.a = a(module),
+                          .b = b(module),
+                          .ranks = ranks(module),
+                          .scalings = scalings_ + module * max_loras_});
+  }
+  return out;
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/engine/device/cuda_handles.hpp"
+#include "gpu/engine/slot_layout.hpp"
+#include "gpu/runtime/device_buffer.hpp"
+#include "reference/model/packed_linear.hpp"
+
+namespace loratory::gpu {
+
+/// The slots on the GPU: max_loras images one after the other, and of every module the ranks and
+/// scalings of all slots, where the kernels read them. An empty slot has rank 0 everywhere and NaN
+/// in every matrix.
+class DeviceSlots {
+ public:
+  DeviceSlots(SlotLayout layout, int32_t max_loras);
+
+  /// `image` into a slot, in stream order: one transfer, and one small kernel for the tables.
+  void copy(const std::byte* image, int32_t slot, CUstream_st* stream);
+  /// Random weights of a rank in every module, scaling 1/16: for benches.
+  void fill_random_slot(int32_t slot, int64_t rank, uint64_t seed);
+
+  /// What LoRA adds to a packed layer; `op` linear with a workspace, or expand for embed_tokens.
+  /// None if slots have no room for any of its modules.
+  std::optional<LoraLayerDesc> describe(std::span<const reference::ModuleId> slices,
+                                        LoraOp op) const;
+  /// A of embed_tokens and its ranks.
+  DeviceView a(int64_t module) const;
+  const int32_t* ranks(int64_t module) const { return ranks_ + module * max_loras_; }
+
+  const SlotLayout& layout() const { return layout_; }
+  int32_t max_loras() const { return max_loras_; }
+  int64_t bytes() const { return int64_t{max_loras_} * layout_.bytes(); }
+
+ private:
+  DeviceView b(int64_t module) const;
+  DeviceView matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const;
+  void write_tables(int32_t slot, CUstream_st* stream);
+  std::byte* image(int32_t slot) const { return images_.get() + slot * layout_.bytes(); }
+
+  SlotLayout layout_;
+  int32_t max_loras_;
+  DeviceBuffer images_;
+  DeviceBuffer tables_;  // int32 ranks [modules, max_loras], float scalings the same
+  int32_t* ranks_;
+  float* scalings_;
+};
+
+}  // namespace loratory::gpu

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/runtime/device_view.hpp"
+#include "reference/numerics/dtype.hpp"
+
+struct CUstream_st;
+
+// Small kernels of the engine itself. None allocates or waits; all may be captured.
+
+namespace loratory::gpu {
+
+/// numbers[i] = a number of size * [-1, 1), from `seed` and i alone; bf16, f16 or f32.
+void fill_random(reference::Dtype dtype, void* numbers, int64_t count, float size, uint64_t seed,
+                 CUstream_st* stream);
+/// numbers[i] = value.
+void fill(reference::Dtype dtype, void* numbers, int64_t count, float value, CUstream_st* stream);
+
+/// Column `slot` of ranks and scalings [num_modules, max_loras], from the end of the slot's image.
+struct SlotTables {
+  const int32_t* from_ranks;
+  const float* from_scalings;
+  int32_t* ranks;
+  float* scalings;
+  int32_t num_modules, max_loras, slot;
+};
+void write_slot_tables(const SlotTables& tables, CUstream_st* stream);
+
+/// h[t, j] = A[slot of t, j, id of t] for j below the rank: the shrink of an embedding [1.28].
+/// Tokens without slot, rank or id are left as they are.
+struct EmbeddingShrink {
+  DeviceView a;  ///< [max_loras, R, vocab], 16 bits
+  const int32_t* ranks;
+  const int32_t* slots;  ///< [T]
+  const int32_t* ids;    ///< [T]
+  DeviceView h;          ///< f32 [1, T, R]
+};
+void shrink_embedding(const EmbeddingShrink& shrink, CUstream_st* stream);
+
+/// Bytes 0xFF, which are NaN in every dtype, over the blocks of a tensor of `block_bytes` each.
+void poison_blocks(void* tensor, int64_t block_bytes, const int32_t* blocks, int32_t num_blocks,
+                   CUstream_st* stream);
+
+}  // namespace loratory::gpu

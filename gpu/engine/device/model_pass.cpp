@@ -1,0 +1,338 @@
+#include "gpu/engine/device/model_pass.hpp"
+
+#include <cmath>
+#include <initializer_list>
+
+#include "gpu/engine/device/engine_kernels.hpp"
+#include "gpu/model/activation.hpp"
+#include "gpu/model/embedding.hpp"
+#include "gpu/model/rotary.hpp"
+
+namespace loratory::gpu {
+
+using reference::Dtype;
+using reference::ModelConfig;
+using reference::ModuleId;
+using reference::Projection;
+
+namespace {
+
+constexpr LaunchOrder kOverlaps = LaunchOrder::overlaps_previous;
+// What the variants of choose_variant() take: decode, few adapters, prefill.
+constexpr int32_t kSegmentSizes[] = {8, 32, 64};
+
+int64_t q_size(const ModelConfig& c) { return c.num_heads * c.head_dim; }
+int64_t qkv_size(const ModelConfig& c) { return (c.num_heads + 2 * c.num_kv_heads) * c.head_dim; }
+
+}  // namespace
+
+// --- keys and values --------------------------------------------------------------------------
+
+DeviceKv::DeviceKv(const ModelConfig& model, const sim::SchedulerConfig& config, Dtype dtype)
+    : num_layers_(model.num_layers), tensor_bytes_(kv_tensor_bytes(model, config, dtype)) {
+  shape_.dtype = dtype;
+  shape_.num_blocks = config.num_blocks;
+  shape_.kv_heads = int32_t(model.num_kv_heads);
+  shape_.block_size = int32_t(config.block_size);
+  shape_.head_dim = int32_t(model.head_dim);
+  memory_ = make_device_buffer(size_t(bytes()));
+  LORATORY_CUDA_CHECK(cudaMemset(memory_.get(), 0xFF, size_t(bytes())));
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+KvView DeviceKv::layer(int64_t index) const {
+  KvView out = shape_;
+  out.k = memory_.get() + 2 * index * tensor_bytes_;
+  out.v = memory_.get() + (2 * index + 1) * tensor_bytes_;
+  return out;
+}
+
+void DeviceKv::poison(const int32_t* blocks, int32_t num_blocks, CUstream_st* stream) const {
+  const int64_t block_bytes = int64_t{shape_.kv_heads} * shape_.block_size * shape_.head_dim *
+                              int64_t(size_bytes(shape_.dtype));
+  for (int64_t i = 0; i < 2 * num_layers_; ++i) {
+    poison_blocks(memory_.get() + i * tensor_bytes_, block_bytes, blocks, num_blocks, stream);
+  }
+}
+
+// --- what a pass is made of -------------------------------------------------------------------
+
+struct ModelPass::Layer {
+  BaseProduct qkv, o, gate_up, down;
+  std::optional<LoraLayer> qkv_lora, o_lora, gate_up_lora, down_lora;
+};
+
+// What only steps with adapters use.
+struct ModelPass::Lora {
+  Lora(const PassLayout& layout, int32_t max_loras)
+      : tokens(layout.num_tokens, max_loras, kSegmentSizes),
+        sampled(layout.num_sampled, max_loras, kSegmentSizes) {}
+
+  DeviceSegmentBuilder tokens, sampled;
+  std::optional<LoraLayer> embedding, lm_head;
+  int64_t embedding_module = -1;
+};
+
+// One launch of the pass.
+struct ModelPass::Step {
+  const StepArrays& arrays;
+  BatchView batch;
+  int32_t max_row_tokens;
+  const Lora* lora;  // null: base tokens only
+  CUstream_st* stream;
+
+  int64_t num_tokens() const { return arrays.shape.num_tokens; }
+  int64_t num_sampled() const { return arrays.shape.num_sampled; }
+};
+
+ModelPass::~ModelPass() = default;
+
+AttentionPlan ModelPass::plan_attention(const sim::SchedulerConfig& bounded) const {
+  const ModelConfig& c = model_.config();
+  return AttentionPlan({.dtype = model_.dtype(),
+                        .num_heads = int32_t(c.num_heads),
+                        .kv_heads = int32_t(c.num_kv_heads),
+                        .head_dim = int32_t(c.head_dim),
+                        .block_size = int32_t(bounded.block_size),
+                        .scale = float(1 / std::sqrt(double(c.head_dim)))},
+                       {.max_tokens = bounded.max_num_batched_tokens,
+                        .max_rows = int32_t(bounded.max_num_seqs),
+                        .max_context = int32_t(bounded.max_model_len)});
+}
+
+ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceSlots* slots,
+                     const sim::SchedulerConfig& bounded, const EngineOptions& options)
+    : model_(model),
+      slots_(slots),
+      block_size_(int32_t(bounded.block_size)),
+      attention_(plan_attention(bounded)),
+      layout_(lay_out_pass(model.config(), bounded, options, attention_.workspace_bytes())),
+      workspace_(make_device_buffer(size_t(layout_.bytes))),
+      kv_(model.config(), bounded, model.dtype()) {
+  // NaN where nothing was written, and no counts of an earlier life.
+  LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, size_t(layout_.bytes)));
+  LORATORY_CUDA_CHECK(
+      cudaMemset(at<void>(layout_.attention), 0, size_t(attention_.workspace_bytes())));
+  if (slots != nullptr) lora_ = std::make_unique<Lora>(layout_, slots->max_loras());
+  add_rope(bounded.max_model_len);
+  add_layers(products);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void ModelPass::add_rope(int64_t num_positions) {
+  const RopeTables tables =
+      make_rope_tables(model_.config().rope, model_.config().head_dim, num_positions);
+  const size_t bytes = tables.cos.size() * sizeof(float);
+  rope_ = make_device_buffer(2 * bytes);
+  const auto add = [&](std::byte* to, const std::vector<float>& from) {
+    LORATORY_CUDA_CHECK(cudaMemcpy(to, from.data(), bytes, cudaMemcpyHostToDevice));
+    return device_view(Dtype::f32, to, {num_positions, model_.config().head_dim / 2});
+  };
+  rope_cos_ = add(rope_.get(), tables.cos);
+  rope_sin_ = add(rope_.get() + bytes, tables.sin);
+}
+
+void ModelPass::add_layers(Products& products) {
+  const ModelConfig& c = model_.config();
+  const auto lora = [&](std::initializer_list<ModuleId> slices,
+                        LoraOp op) -> std::optional<LoraLayer> {
+    if (slots_ == nullptr) return std::nullopt;
+    std::optional<LoraLayerDesc> desc = slots_->describe({slices.begin(), slices.size()}, op);
+    if (!desc) return std::nullopt;
+    desc->workspace = at<void>(layout_.lora_h);
+    desc->workspace_bytes = size_t(layout_.lora_h_bytes);
+    return LoraLayer(*std::move(desc));
+  };
+  const auto product = [&](int64_t weight, int64_t bias, int64_t rows, int64_t columns) {
+    return BaseProduct(products, model_.matrix(weight, rows, columns), model_.optional(bias),
+                       model_.dtype(), layout_.num_tokens);
+  };
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const LayerOffsets& w = model_.layout().layers[size_t(i)];
+    const auto id = [i](Projection p) { return ModuleId{i, -1, p}; };
+    layers_.push_back(
+        {.qkv = product(w.qkv, w.qkv_bias, qkv_size(c), c.hidden),
+         .o = product(w.o, w.o_bias, c.hidden, q_size(c)),
+         .gate_up = product(w.gate_up, w.gate_up_bias, 2 * c.intermediate, c.hidden),
+         .down = product(w.down, w.down_bias, c.hidden, c.intermediate),
+         .qkv_lora =
+             lora({id(Projection::q), id(Projection::k), id(Projection::v)}, LoraOp::linear),
+         .o_lora = lora({id(Projection::o)}, LoraOp::linear),
+         .gate_up_lora = lora({id(Projection::gate), id(Projection::up)}, LoraOp::linear),
+         .down_lora = lora({id(Projection::down)}, LoraOp::linear)});
+  }
+  lm_head_ = std::make_unique<BaseProduct>(
+      products, model_.matrix(model_.layout().lm_head, c.vocab, c.hidden), nullptr, Dtype::f32,
+      layout_.num_sampled);
+  if (lora_ == nullptr) return;
+  const ModuleId embedding{-1, -1, Projection::embed_tokens};
+  lora_->embedding_module = slots_->layout().find(embedding);
+  lora_->embedding = lora({embedding}, LoraOp::expand);
+  lora_->lm_head = lora({{-1, -1, Projection::lm_head}}, LoraOp::linear);
+}
+
+// --- the pass ---------------------------------------------------------------------------------
+
+DeviceView ModelPass::view(int64_t offset, int64_t num_rows, int64_t num_columns) const {
+  return device_view(model_.dtype(), workspace_.get() + offset, {num_rows, num_columns});
+}
+
+BatchView ModelPass::batch(const StepArrays& arrays) const {
+  const auto array = [&](int64_t offset) { return at<const int32_t>(layout_.step + offset); };
+  BatchView out;
+  out.num_tokens = arrays.shape.num_tokens;
+  out.num_rows = arrays.shape.num_rows;
+  out.token_ids = array(arrays.token_ids);
+  out.positions = array(arrays.positions);
+  out.token_rows = array(arrays.token_rows);
+  out.row_starts = array(arrays.row_starts);
+  out.contexts = array(arrays.contexts);
+  out.block_tables = array(arrays.block_tables);
+  out.max_blocks = arrays.max_blocks;
+  out.block_size = block_size_;
+  return out;
+}
+
+RmsNormArgs ModelPass::norm(int64_t weight, const DeviceView& x, const DeviceView& y) const {
+  return {.x = x,
+          .weight = model_.vector(weight, model_.config().hidden),
+          .y = y,
+          .eps = model_.config().rms_norm_eps};
+}
+
+void ModelPass::launch(const StepArrays& arrays, int32_t max_row_tokens, bool lora,
+                       CUstream_st* stream) const {
+  const Step step{.arrays = arrays,
+                  .batch = batch(arrays),
+                  .max_row_tokens = max_row_tokens,
+                  .lora = lora ? lora_.get() : nullptr,
+                  .stream = stream};
+  begin(step);
+  for (int64_t i = 0; i < int64_t(layers_.size()); ++i) {
+    attention(step, i);
+    mlp(step, i);
+  }
+  finish(step);
+}
+
+void ModelPass::linear(const Step& step, const BaseProduct& product,
+                       const std::optional<LoraLayer>& lora, const DeviceView& x,
+                       const DeviceView& y) const {
+  product.launch(x, y, step.stream, kOverlaps);
+  if (step.lora == nullptr || !lora) return;
+  const LoraTensors tensors{.x = x, .h = {}, .y = y};
+  const int32_t size = lora->variant_for(tensors).segment_size();
+  const bool of_head = &product == lm_head_.get();
+  const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
+  lora->launch(tensors, segments.view(size), step.stream, kOverlaps);
+}
+
+void ModelPass::begin(const Step& step) const {
+  const ModelConfig& c = model_.config();
+  const auto slots_at = [&](int64_t offset) { return at<const int32_t>(layout_.step + offset); };
+  if (step.lora != nullptr) {
+    step.lora->tokens.build(slots_at(step.arrays.token_slots), step.num_tokens(), step.stream);
+    if (step.num_sampled() > 0) {
+      step.lora->sampled.build(slots_at(step.arrays.sampled_slots), step.num_sampled(),
+                               step.stream);
+    }
+  }
+  attention_.build_work(step.batch, at<void>(layout_.attention), step.stream);
+  const DeviceView x = view(layout_.x, step.num_tokens(), c.hidden);
+  // The first that reads segments: after everything before it.
+  embed(step.batch,
+        {.table = model_.matrix(model_.layout().embed_tokens, c.vocab, c.hidden),
+         .x = x,
+         .ids = at<int32_t>(layout_.ids)},
+        step.stream, LaunchOrder::after_previous);
+  if (step.lora != nullptr && step.lora->embedding) embedding_lora(step);
+  rms_norm(norm(model_.layout().layers[0].input_norm, x,
+                view(layout_.normed, step.num_tokens(), c.hidden)),
+           step.stream, LaunchOrder::after_previous);
+}
+
+void ModelPass::embedding_lora(const Step& step) const {
+  const int64_t module = step.lora->embedding_module;
+  const DeviceView h = device_view(Dtype::f32, at<void>(layout_.lora_h),
+                                   {1, step.num_tokens(), slots_->layout().max_rank()});
+  shrink_embedding({.a = slots_->a(module),
+                    .ranks = slots_->ranks(module),
+                    .slots = at<const int32_t>(layout_.step + step.arrays.token_slots),
+                    .ids = at<const int32_t>(layout_.ids),
+                    .h = h},
+                   step.stream);
+  const LoraTensors tensors{
+      .x = {}, .h = h, .y = view(layout_.x, step.num_tokens(), model_.config().hidden)};
+  const LoraLayer& layer = *step.lora->embedding;
+  layer.launch(tensors, step.lora->tokens.view(layer.variant_for(tensors).segment_size()),
+               step.stream, LaunchOrder::after_previous);
+}
+
+void ModelPass::attention(const Step& step, int64_t index) const {
+  const ModelConfig& c = model_.config();
+  const Layer& layer = layers_[size_t(index)];
+  const LayerOffsets& w = model_.layout().layers[size_t(index)];
+  const int64_t tokens = step.num_tokens();
+  const DeviceView normed = view(layout_.normed, tokens, c.hidden);
+  const DeviceView qkv = view(layout_.qkv, tokens, qkv_size(c));
+  const DeviceView attended = view(layout_.attended, tokens, q_size(c));
+  const DeviceView delta = view(layout_.delta, tokens, c.hidden);
+  linear(step, layer.qkv, layer.qkv_lora, normed, qkv);
+  const KvView kv = kv_.layer(index);
+  rotary(step.batch,
+         {.qkv = qkv,
+          .num_heads = int32_t(c.num_heads),
+          .cos = rope_cos_,
+          .sin = rope_sin_,
+          .q_norm = model_.optional(w.q_norm),
+          .k_norm = model_.optional(w.k_norm),
+          .eps = c.rms_norm_eps,
+          .kv = kv},
+         step.stream, kOverlaps);
+  DeviceView q = qkv;
+  q.shape[1] = q_size(c);
+  attention_.launch({.q = q, .out = attended, .kv = kv}, step.batch, step.max_row_tokens,
+                    at<void>(layout_.attention), step.stream);
+  linear(step, layer.o, layer.o_lora, attended, delta);
+  add_rms_norm(norm(w.post_attention_norm, view(layout_.x, tokens, c.hidden), normed), delta,
+               step.stream, kOverlaps);
+}
+
+void ModelPass::mlp(const Step& step, int64_t index) const {
+  const ModelConfig& c = model_.config();
+  const Layer& layer = layers_[size_t(index)];
+  const int64_t tokens = step.num_tokens();
+  const DeviceView normed = view(layout_.normed, tokens, c.hidden);
+  const DeviceView gate_up = view(layout_.gate_up, tokens, 2 * c.intermediate);
+  const DeviceView activation = view(layout_.activation, tokens, c.intermediate);
+  const DeviceView delta = view(layout_.delta, tokens, c.hidden);
+  linear(step, layer.gate_up, layer.gate_up_lora, normed, gate_up);
+  silu_mul(gate_up, activation, step.stream, kOverlaps);
+  linear(step, layer.down, layer.down_lora, activation, delta);
+  if (index + 1 == c.num_layers) return;
+  const int64_t next = model_.layout().layers[size_t(index) + 1].input_norm;
+  add_rms_norm(norm(next, view(layout_.x, tokens, c.hidden), normed), delta, step.stream,
+               kOverlaps);
+}
+
+void ModelPass::finish(const Step& step) const {
+  const ModelConfig& c = model_.config();
+  const int64_t sampled = step.num_sampled();
+  if (sampled == 0) return;
+  const DeviceView x = view(layout_.x, step.num_tokens(), c.hidden);
+  const DeviceView delta = view(layout_.delta, step.num_tokens(), c.hidden);
+  const DeviceView normed = view(layout_.sampled, sampled, c.hidden);
+  RmsNormArgs last = norm(model_.layout().norm, x, normed);
+  last.rows = at<const int32_t>(layout_.step + step.arrays.sampled_tokens);
+  add_rms_norm(last, delta, step.stream, kOverlaps);
+  const DeviceView logits = device_view(Dtype::f32, at<void>(layout_.logits), {sampled, c.vocab});
+  static const std::optional<LoraLayer> kNone;
+  linear(step, *lm_head_, step.lora != nullptr ? step.lora->lm_head : kNone, normed, logits);
+  sample({.logits = logits,
+          .rows = at<const SamplingRow>(layout_.step + step.arrays.sampling),
+          .tokens = at<int32_t>(layout_.tokens),
+          .logprobs = at<double>(layout_.logprobs)},
+         step.stream, kOverlaps);
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,103 @@
+#include "gpu_engine.hpp"
+
+#include <utility>
+
+namespace loratory::gpu {
+
+using sim::Scheduler;
+
+namespace {
+
+std::vector<sim::DecisionSink*> sinks_of(sim::DecisionSink* engine, sim::DecisionSink* sink) {
+  return sink == nullptr ? std::vector{engine} : std::vector{engine, sink};
+}
+
+}  // namespace
+
+GpuEngine::GpuEngine(const DeviceModel& model, Products& products,
+                     const sim::SchedulerConfig& config, const EngineOptions& options,
+                     sim::DecisionSink* sink)
+    : executor_(model, products, config, options, now_ns),
+      loop_(config, executor_, sinks_of(this, sink), this) {
+  executor_.keep_logits();
+}
+
+sim::RegisterStatus GpuEngine::register_adapter(std::string_view name, uint32_t rank,
+                                                sim::AdapterSource source, bool replace) {
+  return call([&](Scheduler& scheduler, int64_t now) {
+    const auto added = scheduler.register_adapter(name, rank, /*bytes=*/1, replace, now);
+    if (added.status == sim::RegisterStatus::ok) {
+      executor_.add_adapter(added.uid, std::move(source));
+    }
+    return added.status;
+  });
+}
+
+bool GpuEngine::unload_adapter(std::string_view name, bool abort_requests) {
+  return call([&](Scheduler& scheduler, int64_t now) {
+    return scheduler.unload_adapter(name, abort_requests, now);
+  });
+}
+
+sim::PinStatus GpuEngine::pin(std::string_view name) {
+  return call([&](Scheduler& scheduler, int64_t now) {
+    return scheduler.pin(scheduler.residency().find_name(name), now);
+  });
+}
+
+void GpuEngine::unpin(std::string_view name) {
+  call([&](Scheduler& scheduler, int64_t now) {
+    scheduler.unpin(scheduler.residency().find_name(name), now);
+  });
+}
+
+sim::SubmitStatus GpuEngine::submit(const sim::EngineRequest& request) {
+  sim::RequestSpec spec;
+  spec.id = request.id;
+  spec.priority = request.priority;
+  spec.num_prompt_tokens = uint32_t(request.prompt.size());
+  spec.max_new_tokens = uint32_t(request.params.max_new_tokens);
+  spec.tokens = request.prompt;
+  spec.stop_tokens = request.params.stop_tokens;
+  spec.prompt_logprobs = request.params.prompt_logprobs;
+  spec.disable_prefix_cache = request.disable_prefix_cache;
+  if (!request.adapter.empty()) {
+    spec.adapter = scheduler().residency().find_name(request.adapter);
+    if (spec.adapter == sim::kBaseUid) return sim::SubmitStatus::unknown_adapter;
+  }
+  const sim::SubmitStatus status =
+      call([&](Scheduler& scheduler, int64_t now) { return scheduler.submit(spec, now); });
+  if (status == sim::SubmitStatus::ok) executor_.set_sampling(spec.id, request.params.sampling);
+  return status;
+}
+
+void GpuEngine::cancel(uint64_t id) {
+  call([id](Scheduler& scheduler, int64_t now) { scheduler.abort(id, now); });
+}
+
+void GpuEngine::on_step_end(const Scheduler& scheduler, const sim::StepPlan& plan, int64_t,
+                            int64_t) {
+  size_t column = 0;
+  for (const sim::StepRow& row : plan.rows) {
+    if (!row.samples) continue;
+    const std::vector<float>& from = executor_.logits()[column++];
+    const sim::Request& r = scheduler.request(row.request);
+    if (r.end_at_commit) continue;
+    logits_[r.id].emplace_back(
+        Eigen::Map<const reference::Vector<float>>(from.data(), Eigen::Index(from.size())));
+  }
+}
+
+void GpuEngine::on_decision(const sim::Decision& decision) {
+  const auto* finish = decision.get_if<sim::decision::Finish>();
+  if (finish == nullptr) return;
+  const sim::Request& r = scheduler().request(scheduler().find_request(decision.request));
+  sim::EngineOutput& output = outputs_[r.id];
+  output.reason = finish->reason;
+  output.tokens.assign(r.tokens.begin() + r.num_prompt, r.tokens.end());
+  output.logits = std::move(logits_[r.id]);
+  logits_.erase(r.id);
+  executor_.forget_request(r.id);
+}
+
+}  // namespace loratory::gpu
