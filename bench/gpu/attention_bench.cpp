@@ -3,10 +3,11 @@
 // replayed; the median.
 //
 //   cmake --build --preset cuda --target attention_bench
-//   build/cuda/bench/gpu/attention_bench
+//   build/cuda/bench/gpu/attention_bench [part of the rows' names]
 //
 // Layers share one set of keys and values where they are larger than L2, and rotate through several
-// where they are not. Blocks of 16 tokens lie in random order.
+// where they are not. Blocks of 16 tokens lie in random order, or in
+// that of their positions.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -17,6 +18,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/gpu/read_node.hpp"
@@ -40,6 +42,7 @@ struct Case {
   std::string name;
   int32_t num_heads, kv_heads, head_dim;
   std::vector<Row> rows;
+  bool is_ordered = false;  // blocks
 };
 
 std::vector<Row> equal_rows(int count, Row row) { return std::vector<Row>(size_t(count), row); }
@@ -57,6 +60,7 @@ std::vector<Case> cases() {
           {"decode 1 x 32768", 32, 8, 128, equal_rows(1, {32768, 1})},
           {"decode 32 x 1024", 32, 8, 128, equal_rows(32, {1024, 1})},
           {"decode 32 x 4096", 32, 8, 128, equal_rows(32, {4096, 1})},
+          {"decode 32 x 4096, blocks in order", 32, 8, 128, equal_rows(32, {4096, 1}), true},
           {"decode 128 x 2048", 32, 8, 128, equal_rows(128, {2048, 1})},
           {"decode 31 x 1 to 3001, 1 x 32768", 32, 8, 128, mixed_rows()},
           {"decode 32 x 4096, head_dim 64", 32, 8, 64, equal_rows(32, {4096, 1})},
@@ -153,12 +157,13 @@ class Bench {
     std::vector<int32_t> blocks(static_cast<size_t>(num_blocks_));
     std::iota(blocks.begin(), blocks.end(), 0);
     std::mt19937 random(2);
-    std::ranges::shuffle(blocks, random);
+    if (!c_.is_ordered) std::ranges::shuffle(blocks, random);
+    size_t next = 0;
     for (const Row& row : c_.rows) {
       for (int32_t i = 0; i < max_blocks_; ++i) {
         const bool exists = i * kBlockSize < row.context;
-        tables.push_back(exists ? blocks.back() : -1);
-        if (exists) blocks.pop_back();
+        tables.push_back(exists ? blocks[next] : -1);
+        if (exists) ++next;
       }
     }
     row_starts_ = upload(starts), contexts_ = upload(contexts);
@@ -242,7 +247,7 @@ class Bench {
   }
 };
 
-void run() {
+void run(std::string_view part) {
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   fmt::print("{}, bf16, us of a layer in a CUDA graph of {}, {} replays\n\n", properties.name,
@@ -251,16 +256,18 @@ void run() {
   fmt::print("| --- | ---: | ---: | ---: | ---: |\n");
   cudaStream_t stream = nullptr;
   LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-  for (const Case& c : cases()) Bench(c).report(stream);
+  for (const Case& c : cases()) {
+    if (c.name.find(part) != std::string::npos) Bench(c).report(stream);
+  }
   LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
 }  // namespace
 }  // namespace loratory::gpu
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    loratory::gpu::run();
+    loratory::gpu::run(argc > 1 ? argv[1] : "");
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "attention_bench: {}\n", error.what());

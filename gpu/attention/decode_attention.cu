@@ -1,7 +1,8 @@
 // Attention of rows with one token. A work item is a piece of a row's context and one kv head. Each
-// CTA takes an equal, contiguous share of all items and streams their keys and values through
-// shared memory without a pause. The CTA that delivers the last piece of a row and head merges all
-// of them.
+// CTA takes an equal, contiguous share of all items. Some of its warps do nothing but copy: keys
+// and values go through shared memory tile by tile, without a pause between items. Copies that
+// wait for room in the memory system hold up the warp that issues them, and only these. The CTA
+// that delivers the last piece of a row and head merges all of them.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -14,19 +15,29 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kWarps = 8;  // that compute
+constexpr int kConsumers = 32 * kWarps;
+// Threads that copy, behind those that compute.
+template <int kHeadDim>
+constexpr int kProducers = kHeadDim == 64 ? 128 : 256;
+// As many CTAs as there is shared memory for.
+template <int kHeadDim>
+constexpr int kCtasPerSm = kHeadDim == 64 ? 2 : 1;
 constexpr int kTiles = kPieceKeys / kAttentionTileKeys;
 constexpr int kWarpKeys = kPieceKeys / kWarps;  // half a tile: a warp's part of the scores
 static_assert(kWarpKeys == 32 && kAttentionTileKeys == 64);
 
+// A tile of a piece has a place of its own, which the next item's tile takes over.
 template <int kHeadDim>
 struct DecodeShared {
   alignas(1024) std::byte k[kPieceKeys * kHeadDim * 2];
   alignas(1024) std::byte v[kPieceKeys * kHeadDim * 2];
+  alignas(1024) std::byte query[kMostGroup * kHeadDim * 2];
   uint4 weights[kPieceKeys / 16][32];  // fragments
   float most[kWarps][kMostGroup];      // the largest score of a warp's keys
   float sums[kWarps][kMostGroup][4];   // of its weights, for each thread of a quad
+  uint64_t full_q, free_q;
+  uint64_t full_k[kTiles], free_k[kTiles], full_v[kTiles], free_v[kTiles];
   int is_last;
 };
 
@@ -45,61 +56,18 @@ __device__ inline uint4 load_transposed(const std::byte* row) {
   return v;
 }
 
-template <typename T, int kHeadDim>
-class DecodeCta {
+// The items of this CTA.
+class Share {
  public:
-  using Shared = DecodeShared<kHeadDim>;
+  int64_t begin, end;
 
-  __device__ DecodeCta(const AttentionParams& params, Shared& shared)
-      : p(params),
-        s(shared),
-        warp(int(threadIdx.x) / 32),
-        lane(int(threadIdx.x) % 32),
-        g(lane / 4),
-        q(lane % 4) {}
-
-  __device__ void run() {
-    zero_padding();
+  __device__ explicit Share(const AttentionParams& params) : p(params) {
     const int64_t total = int64_t(p.work.piece_starts[p.num_rows]) * p.kv_heads;
-    const int64_t begin = total * blockIdx.x / gridDim.x;
-    const int64_t end = total * (blockIdx.x + 1) / gridDim.x;
-    if (begin == end) return;
-    Item item = item_at(begin);
-    load_all(p.k, s.k, item);
-    load_all(p.v, s.v, item);
-    for (int64_t i = begin; i < end; ++i) {
-      const bool has_next = i + 1 < end;
-      const Item next = has_next ? item_at(i + 1) : item;
-      compute(item, next, has_next);
-      item = next;
-    }
+    begin = total * blockIdx.x / gridDim.x;
+    end = total * (blockIdx.x + 1) / gridDim.x;
   }
 
- private:
-  static constexpr int kVecs = kHeadDim / 8;
-  static constexpr int kColumnTiles = kHeadDim / 64;  // of eight columns, which a warp computes
-
-  const AttentionParams& p;
-  Shared& s;
-  const int warp, lane, g, q;  // g, q: the row and the pair of columns in a fragment
-
-  // Of a row, g or g + 8: the shift after each tile, and after that of this warp's keys.
-  struct Shifts {
-    float at[kTiles];
-    float of_warp = 0;
-  };
-
-  __device__ void zero_padding() const {
-    const int vecs = p.group * p.kv_heads * kVecs;
-    for (int token = int(blockIdx.x); token < p.num_tokens; token += int(gridDim.x)) {
-      const int32_t row = p.token_rows[token];
-      if (row >= 0 && p.contexts[row] > 0) continue;
-      auto* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.out) + token * p.out_stride);
-      for (int i = int(threadIdx.x); i < vecs; i += kThreads) out[i] = uint4{};
-    }
-  }
-
-  __device__ Item item_at(int64_t index) const {
+  __device__ Item at(int64_t index) const {
     // The last row that begins at or before the item.
     int32_t row = 0, beyond = p.num_rows;
     while (beyond - row > 1) {
@@ -117,87 +85,207 @@ class DecodeCta {
     return item;
   }
 
-  // Keys behind the last one become 0, as far as its tile goes.
-  __device__ void load_all(const void* tensor, std::byte* to, const Item& item) const {
-    constexpr int kRowsAtOnce = kThreads / kVecs;
-    const int32_t* const table = p.block_tables + int64_t(item.row) * p.max_blocks;
-    const int num_rows = (item.num_keys + kAttentionTileKeys - 1) & -kAttentionTileKeys;
-    const int vec = int(threadIdx.x) % kVecs;
-#pragma unroll 8
-    for (int row = int(threadIdx.x) / kVecs; row < num_rows; row += kRowsAtOnce) {
-      const bool exists = row < item.num_keys;
-      const int position = item.piece * kPieceKeys + (exists ? row : 0);
-      const T* const from = in_blocks<T>(tensor, p, table, position, item.head) + vec * 8;
-      copy_async(to + panel_offset<kPieceKeys>(row, vec), from, exists);
+ private:
+  const AttentionParams& p;
+};
+
+__device__ inline int num_tiles_of(const Item& item) {
+  return (item.num_keys + kAttentionTileKeys - 1) / kAttentionTileKeys;
+}
+
+template <typename T, int kHeadDim>
+class DecodeProducer {
+ public:
+  __device__ DecodeProducer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
+      : p(params), s(shared), thread(int(threadIdx.x) - kConsumers) {}
+
+  // Every item uses every barrier once, so that all are in the same phase.
+  __device__ void run(const Share& share) const {
+    if (share.begin == share.end) return;
+    Item item = share.at(share.begin);
+    for (int64_t i = share.begin; i < share.end; ++i) {
+      const Item next = i + 1 < share.end ? share.at(i + 1) : item;
+      prefetch_table(next);
+      copy(item, i > share.begin, int(i - share.begin - 1) % 2);
+      item = next;
     }
-    commit_copies();
   }
 
-  __device__ void compute(const Item& item, const Item& next, bool has_next) {
-    uint4 query[kHeadDim / 16];
-    load_query(item, query);
-    wait_for_copies<1>();
-    __syncthreads();  // the keys are there
-    float scores[kWarpKeys / 8][4];
-    multiply_keys(item, query, scores);
+ private:
+  static constexpr int kVecs = kHeadDim / 8;
+  static constexpr int kRowsAtOnce = kProducers<kHeadDim> / kVecs;
+
+  const AttentionParams& p;
+  DecodeShared<kHeadDim>& s;
+  const int thread;
+
+  __device__ void copy(const Item& item, bool waits, int used) const {
+    if (waits) wait_for_bytes(&s.free_q, used);
+    copy_query(item);
+    arrive_after_copies(&s.full_q);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (waits) wait_for_bytes(&s.free_k[tile], used);
+      copy_tile(p.k, s.k, item, tile);
+      arrive_after_copies(&s.full_k[tile]);
+    }
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (waits) wait_for_bytes(&s.free_v[tile], used);
+      copy_tile(p.v, s.v, item, tile);
+      arrive_after_copies(&s.full_v[tile]);
+    }
+  }
+
+  __device__ const int32_t* table_of(const Item& item) const {
+    return p.block_tables + int64_t(item.row) * p.max_blocks;
+  }
+
+  // The blocks of an item are then in L1 when its copies need them.
+  __device__ void prefetch_table(const Item& item) const {
+    constexpr int kLine = 32;  // entries
+    const int32_t first = item.piece * kPieceKeys;
+    const int32_t last = (first + item.num_keys - 1) >> p.block_shift;
+    const int32_t at = (first >> p.block_shift) + thread * kLine;
+    if (at < last + kLine) prefetch_line(table_of(item) + min(at, last));
+  }
+
+  // Rows behind the last head are 0.
+  __device__ void copy_query(const Item& item) const {
+    const int row = thread / kVecs, vec = thread % kVecs;
+    static_assert(kRowsAtOnce == kMostGroup);
+    const int64_t token = __ldg(p.row_starts + item.row);
+    const T* const from = static_cast<const T*>(p.q) + token * p.q_stride +
+                          int64_t(item.head) * p.group * kHeadDim + vec * 8;
+    const bool exists = row < p.group;
+    copy_async(s.query + panel_offset<kMostGroup>(row, vec), from + (exists ? row * kHeadDim : 0),
+               exists);
+  }
+
+  // Keys behind the last one become 0; tiles behind it are left.
+  __device__ void copy_tile(const void* tensor, std::byte* to, const Item& item, int tile) const {
+    if (tile >= num_tiles_of(item)) return;
+    const int first = tile * kAttentionTileKeys + thread / kVecs, vec = thread % kVecs;
+    const int32_t* const table = table_of(item);
+    // Of a block; the plan has seen that it fits.
+    const int32_t numbers = p.kv_heads * p.block_size * kHeadDim;
+    const T* const base =
+        static_cast<const T*>(tensor) + item.head * p.block_size * kHeadDim + vec * 8;
+#pragma unroll
+    for (int i = 0; i < kAttentionTileKeys / kRowsAtOnce; ++i) {
+      const int key = first + i * kRowsAtOnce;
+      const bool exists = key < item.num_keys;
+      const int position = item.piece * kPieceKeys + (exists ? key : 0);
+      const int64_t block = int64_t{__ldg(table + (position >> p.block_shift))} * numbers;
+      const int place = (position & (p.block_size - 1)) * kHeadDim;
+      copy_async(to + panel_offset<kPieceKeys>(key, vec), base + (block + place), exists);
+    }
+  }
+};
+
+template <typename T, int kHeadDim>
+class DecodeConsumer {
+ public:
+  __device__ DecodeConsumer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
+      : p(params),
+        s(shared),
+        warp(int(threadIdx.x) / 32),
+        lane(int(threadIdx.x) % 32),
+        g(lane / 4),
+        q(lane % 4) {}
+
+  __device__ void run(const Share& share) {
+    zero_padding();
+    int32_t num_delivered = 0;  // of the same row and head, and not counted yet
+    for (int64_t i = share.begin; i < share.end; ++i) {
+      const Item item = share.at(i);
+      compute(item, int(i - share.begin) % 2);
+      if (item.num_pieces == 1) continue;
+      ++num_delivered;
+      if (i + 1 < share.end && item.piece + 1 < item.num_pieces) continue;
+      count_pieces(item, num_delivered);
+      num_delivered = 0;
+    }
+  }
+
+ private:
+  static constexpr int kColumnTiles = kHeadDim / 64;  // of eight columns, which a warp computes
+
+  const AttentionParams& p;
+  DecodeShared<kHeadDim>& s;
+  const int warp, lane, g, q;  // g, q: the row and the pair of columns in a fragment
+
+  // Of a row, g or g + 8: the shift after each tile, and after that of this warp's keys.
+  struct Shifts {
+    float at[kTiles];
+    float of_warp = 0;
+  };
+
+  __device__ void zero_padding() const {
+    const int vecs = p.group * p.kv_heads * kHeadDim / 8;
+    for (int token = int(blockIdx.x); token < p.num_tokens; token += int(gridDim.x)) {
+      const int32_t row = p.token_rows[token];
+      if (row >= 0 && p.contexts[row] > 0) continue;
+      auto* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.out) + token * p.out_stride);
+      for (int i = int(threadIdx.x); i < vecs; i += kConsumers) out[i] = uint4{};
+    }
+  }
+
+  __device__ void sync() const { sync_threads<kConsumers>(); }
+
+  __device__ void release(uint64_t* barrier) const {
+    __syncwarp();
+    if (lane == 0) arrive(barrier);
+  }
+
+  __device__ void compute(const Item& item, int phase) {
+    float scores[kWarpKeys / 8][4] = {};
+    wait_for_bytes(&s.full_q, phase);
+    wait_for_bytes(&s.full_k[warp / 2], phase);
+    multiply_keys(scores);
+    release(&s.free_q);
+    release(&s.free_k[warp / 2]);
+    mask(item, scores);
     publish_most(scores);
-    __syncthreads();  // the keys are used, the largest scores there
-    if (has_next)
-      load_all(p.k, s.k, next);
-    else
-      commit_copies();
-    const int num_tiles = (item.num_keys + kAttentionTileKeys - 1) / kAttentionTileKeys;
+    sync();
+    const int num_tiles = num_tiles_of(item);
     Shifts shifts[2];
     find_shifts(num_tiles, shifts);
     publish_weights(scores, shifts);
-    wait_for_copies<1>();
-    __syncthreads();  // the values and weights are there
+    sync();
     float acc[kColumnTiles][4] = {};
-    multiply_values(num_tiles, shifts, acc);
+    multiply_values(num_tiles, phase, shifts, acc);
     const RowState state[2] = {finish(num_tiles, shifts[0], 0), finish(num_tiles, shifts[1], 1)};
-    __syncthreads();  // the values are used
-    if (has_next)
-      load_all(p.v, s.v, next);
-    else
-      commit_copies();
     if (item.num_pieces == 1)
       write_out(item, state, acc);
     else
       deliver(item, state, acc);
   }
 
-  // Rows behind the last head are 0.
-  __device__ void load_query(const Item& item, uint4 (&query)[kHeadDim / 16]) const {
-    const int64_t token = __ldg(p.row_starts + item.row);
-    const T* const from = static_cast<const T*>(p.q) + token * p.q_stride +
-                          int64_t(item.head) * p.group * kHeadDim + 2 * q;
-    const auto pair = [&](int row, int column) {
-      return row < p.group ? *reinterpret_cast<const uint32_t*>(from + row * kHeadDim + column)
-                           : 0U;
-    };
+  // Columns ascend for each score; scores of eight keys at a time take turns.
+  __device__ void multiply_keys(float (&scores)[kWarpKeys / 8][4]) const {
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i) {
-      query[i] = {pair(g, 16 * i), pair(g + 8, 16 * i), pair(g, 16 * i + 8),
-                  pair(g + 8, 16 * i + 8)};
+    for (int i = 0; i < kHeadDim / 16; i += 2) {
+      uint4 query[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        query[j] =
+            load_matrices(s.query + panel_offset<kMostGroup>(lane % 16, 2 * (i + j) + lane / 16));
+      }
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+        const int row = kWarpKeys * warp + 8 * j + lane % 8;
+        const uint4 keys = load_matrices(s.k + panel_offset<kPieceKeys>(row, 2 * i + lane / 8));
+        mma<T>(scores[j], query[0], keys.x, keys.y);
+        mma<T>(scores[j], query[1], keys.z, keys.w);
+      }
     }
   }
 
-  __device__ void multiply_keys(const Item& item, const uint4 (&query)[kHeadDim / 16],
-                                float (&scores)[kWarpKeys / 8][4]) const {
+  __device__ void mask(const Item& item, float (&scores)[kWarpKeys / 8][4]) const {
 #pragma unroll
     for (int j = 0; j < kWarpKeys / 8; ++j) {
-      float(&c)[4] = scores[j];
-      for (float& number : c) number = 0;
-      const int row = kWarpKeys * warp + 8 * j + lane % 8;
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 16; i += 2) {
-        const uint4 keys = load_matrices(s.k + panel_offset<kPieceKeys>(row, 2 * i + lane / 8));
-        mma<T>(c, query[i], keys.x, keys.y);
-        mma<T>(c, query[i + 1], keys.z, keys.w);
-      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (kWarpKeys * warp + 8 * j + 2 * q + i % 2 >= item.num_keys) c[i] = kNothing;
+        if (kWarpKeys * warp + 8 * j + 2 * q + i % 2 >= item.num_keys) scores[j][i] = kNothing;
       }
     }
   }
@@ -254,35 +342,41 @@ class DecodeCta {
     }
   }
 
-  // A warp computes kColumnTiles times eight columns of all rows.
-  __device__ void multiply_values(int num_tiles, const Shifts (&shifts)[2],
+  // A warp computes kColumnTiles times eight columns of all rows. What it waits for comes tile by
+  // tile; so do the places for the next item's values.
+  __device__ void multiply_values(int num_tiles, int phase, const Shifts (&shifts)[2],
                                   float (&acc)[kColumnTiles][4]) const {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (tile >= num_tiles) continue;
-      if (tile > 0) {
+      wait_for_bytes(&s.full_v[tile], phase);
+      if (tile < num_tiles) add_tile(tile, shifts, acc);
+      release(&s.free_v[tile]);
+    }
+  }
+
+  __device__ void add_tile(int tile, const Shifts (&shifts)[2],
+                           float (&acc)[kColumnTiles][4]) const {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float f = rescaling(shifts[half].at[tile - 1], shifts[half].at[tile]);
+    for (int half = 0; half < 2; ++half) {
+      if (tile == 0) break;
+      const float f = rescaling(shifts[half].at[tile - 1], shifts[half].at[tile]);
 #pragma unroll
-          for (int j = 0; j < kColumnTiles; ++j) {
-            acc[j][2 * half] = __fmul_rn(acc[j][2 * half], f);
-            acc[j][2 * half + 1] = __fmul_rn(acc[j][2 * half + 1], f);
-          }
-        }
+      for (int j = 0; j < kColumnTiles; ++j) {
+        acc[j][2 * half] = __fmul_rn(acc[j][2 * half], f);
+        acc[j][2 * half + 1] = __fmul_rn(acc[j][2 * half + 1], f);
       }
+    }
 #pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        const uint4 first = s.weights[4 * tile + i][lane];
-        const uint4 second = s.weights[4 * tile + i + 1][lane];
-        const int key = kAttentionTileKeys * tile + 16 * i + lane;
+    for (int i = 0; i < 4; i += 2) {
+      const uint4 first = s.weights[4 * tile + i][lane];
+      const uint4 second = s.weights[4 * tile + i + 1][lane];
+      const int key = kAttentionTileKeys * tile + 16 * i + lane;
 #pragma unroll
-        for (int j = 0; j < kColumnTiles; ++j) {
-          const uint4 v =
-              load_transposed(s.v + panel_offset<kPieceKeys>(key, warp * kColumnTiles + j));
-          mma<T>(acc[j], first, v.x, v.y);
-          mma<T>(acc[j], second, v.z, v.w);
-        }
+      for (int j = 0; j < kColumnTiles; ++j) {
+        const uint4 v =
+            load_transposed(s.v + panel_offset<kPieceKeys>(key, warp * kColumnTiles + j));
+        mma<T>(acc[j], first, v.x, v.y);
+        mma<T>(acc[j], second, v.z, v.w);
       }
     }
   }
@@ -347,14 +441,18 @@ class DecodeCta {
                                                                  state[half].sum};
       }
     }
+  }
+
+  // The last CTA to count merges.
+  __device__ void count_pieces(const Item& item, int32_t num_delivered) {
     __threadfence();
-    __syncthreads();
+    sync();
     if (threadIdx.x == 0) {
       int32_t* const arrived = p.work.arrived + int64_t(item.row) * p.kv_heads + item.head;
-      s.is_last = atomicAdd(arrived, 1) == item.num_pieces - 1;
+      s.is_last = atomicAdd(arrived, num_delivered) + num_delivered == item.num_pieces;
       if (s.is_last) *arrived = 0;  // for the next launch
     }
-    __syncthreads();
+    sync();
     if (!s.is_last) return;
     __threadfence();
     for (int row = warp; row < p.group; row += kWarps) merge_pieces(item, row);
@@ -389,25 +487,43 @@ class DecodeCta {
   }
 };
 
+template <int kHeadDim>
+__device__ void init_barriers(DecodeShared<kHeadDim>& s) {
+  init_barrier(&s.full_q, kProducers<kHeadDim>);
+  init_barrier(&s.free_q, kWarps);
+  for (int i = 0; i < kTiles; ++i) {
+    init_barrier(&s.full_k[i], kProducers<kHeadDim>);
+    init_barrier(&s.free_k[i], 2);  // a tile of keys is two warps'
+    init_barrier(&s.full_v[i], kProducers<kHeadDim>);
+    init_barrier(&s.free_v[i], kWarps);
+  }
+}
+
 template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, kHeadDim == 64 ? 2 : 1)
+__global__ void __launch_bounds__(kConsumers + kProducers<kHeadDim>, kCtasPerSm<kHeadDim>)
     decode_attention_kernel(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
-  DecodeCta<T, kHeadDim>(params, *reinterpret_cast<DecodeShared<kHeadDim>*>(memory)).run();
+  auto& shared = *reinterpret_cast<DecodeShared<kHeadDim>*>(memory);
+  if (threadIdx.x == 0) init_barriers(shared);
+  __syncthreads();
+  const Share share(params);
+  if (threadIdx.x < kConsumers)
+    DecodeConsumer<T, kHeadDim>(params, shared).run(share);
+  else
+    DecodeProducer<T, kHeadDim>(params, shared).run(share);
 }
 
 template <typename T, int kHeadDim>
 void launch(const AttentionLaunch& launch) {
   constexpr auto kShared = int(sizeof(DecodeShared<kHeadDim>));
-  constexpr int kCtasPerSm = kHeadDim == 64 ? 2 : 1;  // as many as there is shared memory for
   const auto kernel = decode_attention_kernel<T, kHeadDim>;
   int device = 0, num_sms = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  kernel<<<unsigned(kCtasPerSm * num_sms), kThreads, size_t(kShared), launch.stream>>>(
-      launch.params);
+  kernel<<<unsigned(kCtasPerSm<kHeadDim> * num_sms), unsigned(kConsumers + kProducers<kHeadDim>),
+           size_t(kShared), launch.stream>>>(launch.params);
   LORATORY_CUDA_CHECK(cudaGetLastError());
 }
 

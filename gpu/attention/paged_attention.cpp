@@ -35,7 +35,10 @@ void check(const AttentionShape& s) {
                       kMostHeads, s.kv_heads));
   require(s.head_dim >= 1 && s.head_dim <= kMostHeadDim, "head_dim",
           fmt::format("is {}, must be 1 to {}", s.head_dim, kMostHeadDim));
-  require(s.block_size >= 1, "block_size", "must be at least 1");
+  require(
+      s.block_size >= 1 && int64_t{s.block_size} * s.kv_heads * s.head_dim <= INT32_MAX,
+      "block_size",
+      fmt::format("is {}, must be 1 to {}", s.block_size, INT32_MAX / (s.kv_heads * s.head_dim)));
   require(std::isfinite(s.scale) && s.scale > 0, "scale", "must be positive and finite");
 }
 

@@ -89,14 +89,4 @@ __device__ inline int panel_offset(int row, int vec) {
   return vec / 8 * (kRows * 128) + row * 128 + ((vec ^ row) % 8) * 16;
 }
 
-/// The numbers of keys or values of `position`, head `head`.
-template <typename T>
-__device__ inline const T* in_blocks(const void* tensor, const AttentionParams& p,
-                                     const int32_t* table, int32_t position, int32_t head) {
-  const int64_t block = __ldg(table + (position >> p.block_shift));
-  const int64_t place = position & (p.block_size - 1);
-  return static_cast<const T*>(tensor) +
-         ((block * p.kv_heads + head) * p.block_size + place) * p.head_dim;
-}
-
 }  // namespace loratory::gpu

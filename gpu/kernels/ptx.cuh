@@ -115,6 +115,18 @@ template <int kOpen>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
+/// This thread arrives at the barrier once all of its copies so far have ended.
+__device__ inline void arrive_after_copies(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+#endif
+}
+/// __syncthreads() for the first kCount threads of the CTA.
+template <int kCount>
+__device__ inline void sync_threads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kCount) : "memory");
+}
 /// Prefetches a line: a load whose result is not used.
 __device__ inline void prefetch_line(const void* p) {
   asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));

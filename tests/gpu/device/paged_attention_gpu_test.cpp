@@ -55,8 +55,8 @@ Sequences sequences_of(const Trial& trial, const AttentionShape& shape, Attentio
   constexpr int32_t kLengths[] = {1, 2, 16, 63, 64, 65, 128, 200, 255, 256, 257, 320, 511, 513};
   Sequences out{.shape = shape, .fill = fill, .seed = trial.seed()};
   const int64_t per_token = int64_t{shape.num_heads} * shape.head_dim;
-  int64_t left = Trial::size(1'500'000, 300'000) / per_token;
-  const int64_t most = std::min<int64_t>(left, Trial::size(1600, 300));
+  int64_t left = Trial::size(800'000, 200'000) / per_token;
+  const int64_t most = std::min<int64_t>(left, Trial::size(1600, 280));
   const int64_t count = 1 + trial.pick(10, 4);
   for (uint64_t i = 0; i < uint64_t(count) && left > 0; ++i) {
     const bool is_round = trial.pick(20 + i, 3) > 0;
@@ -121,7 +121,7 @@ void lies_within_the_bound(const Trial& trial, const AttentionShape& shape, Atte
 }
 
 TEST_F(PagedAttention, LiesWithinTheBound) {
-  for_all_seeds(60, [](Trial& trial) {
+  for_all_seeds(40, [](Trial& trial) {
     lies_within_the_bound(trial, tensor_core_shape(trial), AttentionPath::tensor_core);
   });
 }
@@ -155,7 +155,7 @@ void bits_are_the_tokens_own(const Trial& trial, const AttentionShape& shape, At
 
 // Decode or a chunk, any neighbours, blocks, strides, padding.
 TEST_F(PagedAttention, ATokensBitsAreItsOwn) {
-  for_all_seeds(60, [](Trial& trial) {
+  for_all_seeds(40, [](Trial& trial) {
     bits_are_the_tokens_own(trial, tensor_core_shape(trial), AttentionPath::tensor_core);
   });
 }

@@ -123,7 +123,9 @@ TEST(AttentionPlan, NamesWhatDoesNotFit) {
   EXPECT_EQ(plan_error(s), "attention: head_dim: is 0, must be 1 to 1024");
   s = shape();
   s.block_size = 0;
-  EXPECT_EQ(plan_error(s), "attention: block_size: must be at least 1");
+  EXPECT_EQ(plan_error(s), "attention: block_size: is 0, must be 1 to 2097151");
+  s.block_size = 1 << 21;
+  EXPECT_THAT(plan_error(s), StartsWith("attention: block_size: is 2097152, must be 1 to"));
   s = shape();
   s.scale = 0;
   EXPECT_EQ(plan_error(s), "attention: scale: must be positive and finite");
