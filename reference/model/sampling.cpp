@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "reference/base/input_error.hpp"
@@ -106,6 +108,19 @@ double log_probability(const Vector<float>& logits, int32_t token) {
   double total = 0;
   for (Eigen::Index i = 0; i < logits.size(); ++i) total += std::exp(double(logits(i)) - top);
   return double(logits(token)) - top - std::log(total);
+}
+
+std::vector<TokenLogprob> top_log_probabilities(const Vector<float>& logits, int64_t count) {
+  std::vector<int32_t> ids(size_t(logits.size()));
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto kept = std::min<size_t>(size_t(count), ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + std::ptrdiff_t(kept), ids.end(),
+                    [&](int32_t a, int32_t b) {
+                      return std::tuple(-logit(logits, a), a) < std::tuple(-logit(logits, b), b);
+                    });
+  std::vector<TokenLogprob> out;
+  for (size_t i = 0; i < kept; ++i) out.push_back({ids[i], log_probability(logits, ids[i])});
+  return out;
 }
 
 }  // namespace loratory::reference

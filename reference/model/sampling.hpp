@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "reference/numerics/matrix.hpp"
 
@@ -36,5 +37,16 @@ int32_t sample(const Vector<float>& logits, const SamplingParams& params, int64_
 
 /// log softmax(logits)[token], in float64.
 double log_probability(const Vector<float>& logits, int32_t token);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  double logprob = 0;
+
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+/// The `count` likeliest tokens (all, if there are fewer) with log_probability(), the likeliest
+/// first, the lower id of equals; NaN logits come last.
+std::vector<TokenLogprob> top_log_probabilities(const Vector<float>& logits, int64_t count);
 
 }  // namespace loratory::reference

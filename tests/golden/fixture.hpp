@@ -82,18 +82,6 @@ class Fixture {
   nlohmann::json modules_;
 };
 
-/// What PEFT saved of the base weights is compared with `model`, which outlives the options.
-inline LoadOptions compared_with(const Model& model) {
-  LoadOptions options;
-  options.base_weights = [&model](Projection projection) {
-    const Matrix<float>& weight =
-        projection == Projection::lm_head ? model.output_embedding() : model.embed_tokens;
-    const auto* data = reinterpret_cast<const std::byte*>(weight.data());
-    return ConstTensorView{Dtype::f32, data, {weight.rows(), weight.cols()}, {1, weight.rows()}};
-  };
-  return options;
-}
-
 /// All of them.
 inline const std::vector<std::string> kModels{"llama_gqa",    "llama3_tied_bias", "mixtral",
                                               "qwen2_linear", "qwen2_moe",        "qwen3_moe",

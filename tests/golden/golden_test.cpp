@@ -18,6 +18,7 @@
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/dequantize.hpp"
 #include "reference/adapter/expand_module.hpp"
+#include "reference/model/adapter_options.hpp"
 #include "reference/model/dense_kv.hpp"
 #include "reference/model/direct_lora.hpp"
 #include "reference/model/model.hpp"
@@ -184,7 +185,7 @@ class Golden : public testing::TestWithParam<Case> {
       name() == "base"
           ? std::nullopt
           : std::optional(load_adapter(fixture_.adapter_directory(name()),
-                                       base_model_shapes(model_.config), compared_with(model_)));
+                                       base_model_shapes(model_.config), adapter_options(model_)));
   const std::vector<int32_t> tokens_ = fixture_.integers(name() + ".tokens");
 };
 

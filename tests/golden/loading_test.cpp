@@ -12,6 +12,7 @@
 #include "reference/adapter/adapter.hpp"
 #include "reference/adapter/adapter_error.hpp"
 #include "reference/base/files.hpp"
+#include "reference/model/adapter_options.hpp"
 #include "reference/model/model.hpp"
 #include "reference/model/model_config.hpp"
 #include "tests/golden/fixture.hpp"
@@ -59,7 +60,7 @@ std::string test_name(const testing::TestParamInfo<Case>& info) {
 class RealAdapter : public testing::TestWithParam<Case> {
  protected:
   Adapter load() const {
-    return load_adapter(directory_, base_model_shapes(model_.config), compared_with(model_));
+    return load_adapter(directory_, base_model_shapes(model_.config), adapter_options(model_));
   }
 
   const Fixture fixture_{GetParam().model};
