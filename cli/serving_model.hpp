@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reference/adapter/adapter.hpp"
+#include "reference/model/model_config.hpp"
+#include "scheduler_sim/serving/clock.hpp"
+#include "scheduler_sim/serving/model_executor.hpp"
+
+namespace loratory::cli {
+
+/// A model on what --executor names: all that `loratory run` must know of it.
+class ServingModel {
+ public:
+  virtual ~ServingModel() = default;
+  virtual const reference::ModelConfig& config() const = 0;
+  /// With which its adapters are loaded.
+  virtual reference::LoadOptions adapter_options() const = 0;
+  /// KV blocks, the null block included, for an engine of `scheduler` whose requests would fill
+  /// `num_wanted` at most, one of them alone `num_needed`. Throws InputError if it has no room.
+  virtual uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler, int64_t num_wanted,
+                                 int64_t num_needed) const = 0;
+  /// The clock and this object outlive the executor.
+  virtual std::unique_ptr<sim::ModelExecutor> start(const sim::SchedulerConfig& scheduler,
+                                                    const sim::ModelRunnerConfig& runner,
+                                                    sim::Clock& clock) const = 0;
+};
+
+/// The names that --executor knows: "reference", "gpu".
+const std::vector<std::string>& executor_names();
+
+/// Loads the model in `directory` for the executor of that name. Here a new executor is added.
+/// Throws InputError: no such model, or an executor that this build does not have.
+std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
+                                                 const std::string& directory);
+
+}  // namespace loratory::cli

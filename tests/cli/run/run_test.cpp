@@ -1,0 +1,319 @@
+// `loratory run` as a user runs it: on the models and adapters that transformers and PEFT wrote.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/tokenizer.hpp"
+#include "tests/cli/program.hpp"
+#include "tests/golden/fixture.hpp"
+
+namespace loratory {
+namespace {
+
+using nlohmann::json;
+using reference::Fixture;
+using reference::kFixtures;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kModel = kFixtures + "llama_gqa";
+
+class RunTest : public ProgramTest {
+ protected:
+  Outcome run(const std::string& more) const {
+    return loratory("run --model " + kModel + " --requests r.jsonl --out out.jsonl " + more);
+  }
+  static std::string adapter(const std::string& name) {
+    return fmt::format("--adapter {}={}/adapters/{} ", name, kModel, name);
+  }
+  std::vector<json> results() const {
+    std::vector<json> lines;
+    std::istringstream in(content("out.jsonl"));
+    for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+  void expect_bad_input(const Outcome& outcome, const std::string& message) const {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_FALSE(fs::exists(path("out.jsonl")));
+  }
+};
+
+// --- golden -----------------------------------------------------------------------------------
+
+class GoldenRunTest : public RunTest, public testing::WithParamInterface<std::string> {};
+
+// [1.30] [2.10]: greedy tokens of a base model and all its adapters, in mixed batches with half as
+// many slots as adapters, are those of transformers and PEFT.
+TEST_P(GoldenRunTest, GreedyTokensAreThoseOfTransformers) {
+  const Fixture fixture(GetParam());
+  const auto num_prompt = size_t(fixture.integers("num_prompt").at(0));
+  std::vector<std::string> names = fixture.adapters();
+  std::string flags =
+      fmt::format("run --model {} --requests r.jsonl --out out.jsonl --max-loras {}",
+                  fixture.directory(), 1 + names.size() / 2);
+  for (const std::string& name : names) {
+    flags += fmt::format(" --adapter {}={}", name, fixture.adapter_directory(name));
+  }
+  names.emplace_back("base");
+  std::string requests;
+  std::vector<std::vector<int32_t>> expected;
+  for (const std::string& name : names) {
+    const std::vector<int32_t> all = fixture.integers(name + ".tokens");
+    expected.emplace_back(all.begin() + std::ptrdiff_t(num_prompt), all.end());
+    requests += fmt::format(
+        R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})"
+        "\n",
+        fmt::join(std::span(all).first(num_prompt), ", "), expected.back().size(),
+        name == "base" ? "" : fmt::format(R"(, "model": "{}")", name));
+  }
+  write("r.jsonl", requests);
+  const Outcome outcome = loratory(flags);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<json> lines = results();
+  ASSERT_EQ(lines.size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(lines[i]["token_ids"].get<std::vector<int32_t>>(), expected[i]) << names[i];
+    EXPECT_EQ(lines[i]["finish_reason"], "length");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenRunTest, testing::ValuesIn(reference::kModels));
+
+// --- what comes out ---------------------------------------------------------------------------
+
+TEST_F(RunTest, WritesALineForEachRequestInTheOrderOfTheFile) {
+  write("r.jsonl", R"({"request_id": "late", "prompt": [1, 2, 3], "max_tokens": 9, "priority": 1})"
+                   "\n"
+                   R"({"request_id": "soon", "model": "qv_r4", "prompt": [4], "max_tokens": 2, )"
+                   R"("logprobs": 2})"
+                   "\n"
+                   R"({"request_id": "none", "prompt": [5], "max_tokens": 1, "logprobs": 0})"
+                   "\n");
+  const Outcome outcome = run(adapter("qv_r4"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const std::vector<json> lines = results();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["request_id"], "late");
+  EXPECT_EQ(lines[0]["model"], kModel);
+  EXPECT_EQ(lines[0]["prompt_tokens"], 3);
+  EXPECT_EQ(lines[0]["token_ids"].size(), 9u);
+  EXPECT_FALSE(lines[0].contains("logprobs"));
+  EXPECT_FALSE(lines[0].contains("text")) << "the model has no tokenizer";
+  EXPECT_EQ(lines[0]["timings"]["itl_ms"].size(), 8u);
+  EXPECT_GE(lines[0]["timings"]["ttft_ms"], lines[0]["timings"]["queue_ms"]);
+  EXPECT_EQ(lines[1]["model"], "qv_r4");
+  ASSERT_EQ(lines[1]["logprobs"]["token_logprobs"].size(), 2u);
+  EXPECT_LE(lines[1]["logprobs"]["token_logprobs"][0], 0);
+  EXPECT_EQ(lines[1]["logprobs"]["top_logprobs"][1].size(), 2u);
+  EXPECT_EQ(lines[2]["logprobs"]["token_logprobs"].size(), 1u);
+  EXPECT_FALSE(lines[2]["logprobs"].contains("top_logprobs"));
+  EXPECT_THAT(outcome.out, HasSubstr("(base model)"));
+  EXPECT_THAT(outcome.out, HasSubstr("qv_r4"));
+}
+
+TEST_F(RunTest, AStopTokenEndsARequest) {
+  write("r.jsonl", R"({"prompt": [1, 2, 3], "max_tokens": 9, "temperature": 0})"
+                   "\n");
+  ASSERT_EQ(run("").exit_code, 0);
+  const auto tokens = results()[0]["token_ids"].get<std::vector<int32_t>>();
+  write("r.jsonl", fmt::format(R"({{"prompt": [1, 2, 3], "max_tokens": 9, "temperature": 0, )"
+                               R"("stop_token_ids": [{}]}})",
+                               tokens[2]));
+  ASSERT_EQ(run("").exit_code, 0);
+  const json line = results()[0];
+  EXPECT_EQ(line["finish_reason"], "stop");
+  EXPECT_EQ(line["stop_reason"], tokens[2]);
+  EXPECT_LE(line["token_ids"].size(), 3u);
+}
+
+TEST_F(RunTest, OperationsChangeWhatANameMeans) {
+  const std::string request = R"({"model": "a", "prompt": [7, 3, 5], "temperature": 0})"
+                              "\n";
+  const auto load = [](const std::string& folder, const char* more) {
+    return fmt::format(R"({{"operation": "load_lora_adapter", "lora_name": "a", )"
+                       R"("lora_path": "{}/adapters/{}"{}}})"
+                       "\n",
+                       kModel, folder, more);
+  };
+  write("r.jsonl", load("qv_r4", "") + request +
+                       load("everything_r7", R"(, "load_inplace": true)") + request +
+                       R"({"operation": "unload_lora_adapter", "lora_name": "a"})"
+                       "\n");
+  ASSERT_EQ(run("").exit_code, 0);
+  const std::vector<json> by_operations = results();
+  const auto alone = [&](const std::string& folder) {
+    write("r.jsonl", request);
+    EXPECT_EQ(run(fmt::format("--adapter a={}/adapters/{}", kModel, folder)).exit_code, 0);
+    return results().at(0)["token_ids"];
+  };
+  EXPECT_EQ(by_operations.at(0)["token_ids"], alone("qv_r4"));
+  EXPECT_EQ(by_operations.at(1)["token_ids"], alone("everything_r7"));
+}
+
+// --- failures ---------------------------------------------------------------------------------
+
+// The numbers of an adapter are read when it is loaded.
+TEST_F(RunTest, AnAdapterThatFailsEndsItsOwnRequestsAlone) {
+  const fs::path copy = folder_ / "bad";
+  fs::copy(kModel + "/adapters/qv_r4", copy);
+  std::string weights = content("bad/adapter_model.safetensors");
+  weights.replace(weights.size() - 4, 4, "\xff\xff\xff\xff");  // NaN in every format
+  write("bad/adapter_model.safetensors", weights);
+  write("r.jsonl",
+        "{\"model\": \"bad\", \"prompt\": [1]}\n{\"prompt\": [1]}\n"
+        "{\"model\": \"qv_r4\", \"prompt\": [1]}\n");
+  const Outcome outcome = run(adapter("qv_r4") + "--adapter bad=bad");
+  EXPECT_EQ(outcome.exit_code, 1);
+  const std::vector<json> lines = results();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["finish_reason"], "error");
+  EXPECT_THAT(lines[0]["error"].get<std::string>(), HasSubstr("E_NONFINITE"));
+  EXPECT_EQ(lines[1]["finish_reason"], "length");
+  EXPECT_EQ(lines[2]["finish_reason"], "length");
+  EXPECT_THAT(outcome.out, HasSubstr("r.jsonl:1: request line-1: E_NONFINITE"));
+}
+
+TEST_F(RunTest, ARequestThatIsTooLongFailsAlone) {
+  write("r.jsonl", "{\"prompt\": [1], \"max_tokens\": 500}\n{\"prompt\": [1]}\n");
+  EXPECT_EQ(run("").exit_code, 1);
+  EXPECT_EQ(results()[0]["error"], "prompt + output exceed max_model_len");
+  EXPECT_EQ(results()[1]["finish_reason"], "length");
+}
+
+TEST_F(RunTest, APinThatLeavesNoSlotIsRefused) {
+  write("r.jsonl", "{\"operation\": \"pin_lora\", \"lora_name\": \"qv_r4\"}\n{\"prompt\": [1]}\n");
+  const Outcome outcome = run(adapter("qv_r4") + "--max-loras 1");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("r.jsonl:1: refused: it would leave no slot"));
+  EXPECT_EQ(results()[0]["finish_reason"], "length");
+}
+
+TEST_F(RunTest, BadInputIsOneLineBeforeAnythingRuns) {
+  write("r.jsonl", "{\"prompt\": [1]}\n{\"prompt\": [1], \"modell\": \"x\"}\n");
+  expect_bad_input(run(""), "r.jsonl:2: 'modell': is no key of a request; did you mean 'model'?");
+  write("r.jsonl", "{\"prompt\": [1], \"model\": \"x\"}\n");
+  expect_bad_input(run(""), "r.jsonl:1: model: 'x' is no adapter at this line");
+  write("r.jsonl", "{\"prompt\": [96]}\n");
+  expect_bad_input(run(""), "r.jsonl:1: prompt[0]: token 96 is outside the vocabulary of 96");
+  write("r.jsonl", "{\"prompt\": \"text\"}\n");
+  expect_bad_input(run(""), "r.jsonl:1: prompt: is text, and the model has no ");
+  write("r.jsonl", "{\"prompt\": [1]}\n");
+  expect_bad_input(run("--executor gpu"), "--executor: this build has no GPU engine");
+  expect_bad_input(run("--executor cpu"), "--executor: 'cpu' is not one of reference, gpu");
+  expect_bad_input(run("--adapter qv_r4"), "--adapter: 'qv_r4' is not NAME=DIR");
+  expect_bad_input(run("--adapter a=nowhere"), "--adapter a: E_IO");
+  expect_bad_input(run(adapter("qv_r4") + adapter("qv_r4")), "--adapter: 'qv_r4' is given twice");
+  expect_bad_input(run(adapter("qv_r4") + "--max-lora-rank 2"), "--max-lora-rank: 2 is below");
+  expect_bad_input(run("--max-num-seqs 4 --max-num-batched-tokens 2"),
+                   "run: max_num_batched_tokens must be >= max_num_seqs");
+  expect_bad_input(run("--max-model-len 129"), "--max-model-len: the model has 128 positions");
+  write("r.jsonl",
+        "{\"operation\": \"load_lora_adapter\", \"lora_name\": \"a\", \"lora_path\": \"nowhere\"}\n"
+        "{\"prompt\": [1]}\n");
+  expect_bad_input(run(""), "r.jsonl:1: lora_path: E_IO");
+}
+
+// --- text -------------------------------------------------------------------------------------
+
+// A package `tokenizers` for python3, in the folder of the test.
+class TextRunTest : public RunTest {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    if (std::system("python3 -c 'import json' 2>/dev/null") != 0) GTEST_SKIP() << "no python3";
+    ::setenv("PYTHONPATH", path("packages").c_str(), /*overwrite=*/1);
+    fs::create_directories(folder_ / "packages");
+  }
+  void TearDown() override {
+    ::unsetenv("PYTHONPATH");
+    RunTest::TearDown();
+  }
+  Outcome run(const std::string& more = "") const {
+    return loratory("run --model " + kFixtures + "qwen3_yarn --requests r.jsonl --out out.jsonl " +
+                    more);
+  }
+};
+
+// It spells: a token is a character.
+constexpr const char* kSpeller = R"py(
+class Encoding:
+    def __init__(self, text):
+        self.ids = [ord(c) % 80 for c in text]
+class Tokenizer:
+    @staticmethod
+    def from_file(path):
+        open(path).read()
+        return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def encode(self, text): return Encoding(text)
+    def decode(self, ids): return "".join(chr(0x1F600 + i) for i in ids)
+)py";
+
+TEST_F(TextRunTest, TextsGoThroughTheLibraryAndBack) {
+  write("packages/tokenizers.py", kSpeller);
+  write("tokenizers.py", "raise ImportError('the current folder is no place for packages')");
+  write("r.jsonl",
+        "{\"prompt\": \"a\\\"b\\n\\u00e9\\ud83d\\ude00\", \"max_tokens\": 2}\n"
+        "{\"prompt\": [17, 34, 18, 10, 73, 32], \"max_tokens\": 2}\n");
+  const Outcome outcome = run();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<json> lines = results();
+  EXPECT_EQ(lines.at(0)["prompt_tokens"], 6);
+  EXPECT_EQ(lines.at(0)["token_ids"], lines.at(1)["token_ids"]) << "U+1F600 % 80 is 32, e9 is 73";
+  std::string expected;  // U+1F600 and what follows it, in UTF-8
+  for (const json& id : lines[0]["token_ids"]) {
+    const int token = id.get<int>();
+    expected += "\xf0\x9f";
+    expected += char(0x98 + token / 64);
+    expected += char(0x80 + token % 64);
+  }
+  EXPECT_EQ(lines[0]["text"], expected);
+}
+
+TEST_F(TextRunTest, WithoutTheLibraryTextIsOneLine) {
+  write("packages/tokenizers.py", "raise ImportError('No module named tokenizers')");
+  write("r.jsonl", "{\"prompt\": \"text\"}\n");
+  expect_bad_input(run(), "--python: 'python3' cannot import tokenizers (No module named");
+  expect_bad_input(run("--python nowhere"), "--python: 'nowhere' cannot be started: No such file");
+  write("r.jsonl", "{\"prompt\": [1]}\n");
+  const Outcome outcome = run();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("loratory: without texts: --python: 'python3' cannot import"));
+  EXPECT_FALSE(results().at(0).contains("text"));
+}
+
+TEST_F(TextRunTest, AnotherFileThanATokenizerIsNamed) {
+  write("packages/tokenizers.py",
+        std::string(kSpeller) + "Tokenizer.from_file = lambda path: 1 / 0\n");
+  write("r.jsonl", "{\"prompt\": \"text\"}\n");
+  expect_bad_input(run(), "qwen3_yarn/tokenizer.json: is no tokenizer that the library reads (div");
+}
+
+// The library itself: ids and texts are those of transformers (tests/golden/make_tokenizer.py).
+TEST_F(RunTest, TokensOfTextsAreThoseOfTransformers) {
+  const char* const named = std::getenv("LORATORY_TEST_PYTHON");
+  const std::string python = named != nullptr ? named : "python3";
+  if (std::system((python + " -c 'import tokenizers' 2>/dev/null").c_str()) != 0) {
+    GTEST_SKIP() << python << " has no package tokenizers";
+  }
+  cli::Tokenizer tokenizer(python, kFixtures + "qwen3_yarn/tokenizer.json");
+  for (const json& expected : reference::read_json(kFixtures + "qwen3_yarn/expected_text.json")) {
+    const auto ids = expected["ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer.encode(expected["text"].get<std::string>()), ids) << expected["text"];
+    EXPECT_EQ(tokenizer.decode(ids), expected["decoded"].get<std::string>()) << expected["text"];
+  }
+}
+
+}  // namespace
+}  // namespace loratory
