@@ -25,6 +25,7 @@ struct LoadEnd {
 /// of it no more than this:
 ///   CostExecutor       virtual time; computes how long things take and no tensor
 ///   ReferenceExecutor  virtual time; runs a model on the CPU
+///   ClockedReferenceExecutor   the same in the time of a clock
 ///   gpu::GpuExecutor   real time; begin_* starts a copy or a forward pass on a stream, and next()
 ///                      waits for one
 ///
