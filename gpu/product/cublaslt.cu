@@ -199,7 +199,8 @@ std::vector<CublasLt::Algorithm> CublasLt::algorithms(const ProductShape& shape,
       f.cublasLtMatmulAlgoGetHeuristic(f.handle, &call.matmul, &call.w, &call.x, &call.y, &call.y,
                                        &preference, kMostAlgorithms, results, &count);
   std::vector<Algorithm> out;
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return out;
+  // Which of the two says that it has no kernel for these dtypes, sizes or bias, differs.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return out;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   for (int i = 0; i < count; ++i) {
     if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;

@@ -185,6 +185,18 @@ std::vector<ProductChoice> some_choices(const Trial& trial, const Case& c) {
   return out;
 }
 
+/// Whether a plan cannot choose this kernel of the library for M tokens: it saw other bits, or the
+/// library does not offer it for the tokens of the bucket.
+bool is_dropped(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice) {
+  if (choice.kernel != ProductKernel::cublaslt) return false;
+  const ProductBucket& bucket = bucket_of(products().plan(shape), num_tokens);
+  const auto offered = products().choices(shape, bucket.tokens, false);
+  if (std::ranges::find(offered, choice) == offered.end()) return true;
+  const std::string begin = describe(shape) + ": " + to_text(choice) + " has other bits";
+  return std::ranges::any_of(products().notes(),
+                             [&](const std::string& note) { return note.starts_with(begin); });
+}
+
 ProductFacts facts_of(const Case& c, int64_t row, int64_t column) {
   ProductFacts facts{.num_in = c.shape.num_in};
   for (int64_t k = 0; k < c.shape.num_in; ++k) {
@@ -249,7 +261,8 @@ TEST_F(BaseProductOnGpu, KernelsAreWithinTheBoundAndAgree) {
       const Tensor y = c.run(choice, c.x);
       expect_within_bound(trial, c, y, elements, true, to_text(choice));
       for (int64_t row = 0; row < c.num_tokens(); ++row) {
-        ASSERT_TRUE(same_row_bits(y, row, first, row))
+        ASSERT_TRUE(same_row_bits(y, row, first, row) ||
+                    is_dropped(c.shape, c.num_tokens(), choice))
             << to_text(choice) << " and " << to_text(choices[0]) << " differ in row " << row
             << " of " << describe(c.shape) << ", " << c.num_tokens() << " tokens";
       }
@@ -291,10 +304,12 @@ TEST_F(BaseProductOnGpu, ARowHasTheBitsOfTheRowAlone) {
       const Tensor others = c.run(choice, mixed);
       for (int64_t i = 0; i < c.num_tokens(); ++i) {
         const bool same = same_row_bits(others, i, y, order[size_t(i)]);
-        ASSERT_TRUE(same || i == poisoned_row) << to_text(choice) << " row " << i;
+        ASSERT_TRUE(same || i == poisoned_row || is_dropped(c.shape, c.num_tokens(), choice))
+            << to_text(choice) << " row " << i << " of " << describe(c.shape);
       }
       const Tensor alone = c.run(choice, rows_of(c.x, {order[0]}));
-      ASSERT_TRUE(same_row_bits(alone, 0, y, order[0])) << to_text(choice);
+      ASSERT_TRUE(same_row_bits(alone, 0, y, order[0]) || is_dropped(c.shape, 1, choice))
+          << to_text(choice) << " of " << describe(c.shape);
       trial.count((c.num_tokens() + 1) * c.shape.num_out);
     }
   });
@@ -319,12 +334,13 @@ TEST_F(BaseProductOnGpu, PlainProductsAreAChain) {
   });
 }
 
-/// Two products in a row, the second on what the first wrote.
+/// Two products in a row, the second on what the first wrote over poison.
 struct Chain {
   const BaseProduct &first, &second;
   const GuardedTensor &x, &between, &y;
 
   void launch(CUstream_st* stream, LaunchOrder order) const {
+    LORATORY_CUDA_CHECK(cudaMemsetAsync(between.view().data, 0xFF, between.num_bytes(), stream));
     first.launch(x.view(), between.view(), stream, LaunchOrder::after_previous);
     second.launch(between.view(), y.view(), stream, order);
   }
