@@ -93,9 +93,13 @@ struct Candidate {
 
 class Tuner {
  public:
-  Tuner(Products& products, const ProductShape& shape, ProductOrder order,
+  Tuner(Products& products, const ProductShape& shape, const ProductOptions& options,
         std::vector<std::string>& notes)
-      : products_(products), shape_(shape), order_(order), notes_(notes) {
+      : products_(products),
+        shape_(shape),
+        order_(options.order),
+        launches_(options.launches),
+        notes_(notes) {
     const size_t weight_bytes = aligned(bytes_of(shape.num_out, shape.num_in, shape.weight));
     num_copies_ = int(std::max<size_t>(1, kPoolBytes / weight_bytes));
     copy_bytes_ = weight_bytes;
@@ -129,6 +133,7 @@ class Tuner {
   Products& products_;
   const ProductShape shape_;
   const ProductOrder order_;
+  const LaunchOrder launches_;
   std::vector<std::string>& notes_;
   int num_copies_ = 1;
   size_t copy_bytes_ = 0;
@@ -165,9 +170,9 @@ class Tuner {
             .x = device_view(shape_.weight, x_.get(), {num_tokens, shape_.num_in}),
             .y = device_view(shape_.out, y, {num_tokens, shape_.num_out})};
   }
-  void launch(const ProductChoice& choice, int64_t num_tokens, int copy, void* y) const {
-    products_.launch(shape_, choice, tensors(num_tokens, copy, y), stream_.get(),
-                     LaunchOrder::after_previous);
+  void launch(const ProductChoice& choice, int64_t num_tokens, int copy, void* y,
+              LaunchOrder order = LaunchOrder::after_previous) const {
+    products_.launch(shape_, choice, tensors(num_tokens, copy, y), stream_.get(), order);
   }
 
   // --- bits
@@ -241,7 +246,9 @@ class Tuner {
   std::unique_ptr<CUgraphExec_st, GraphDestroy> capture(const ProductChoice& choice,
                                                         int64_t num_tokens, int launches) const {
     LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < launches; ++i) launch(choice, num_tokens, i % num_copies_, y_.get());
+    for (int i = 0; i < launches; ++i) {
+      launch(choice, num_tokens, i % num_copies_, y_.get(), launches_);
+    }
     cudaGraph_t graph = nullptr;
     LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &graph));
     cudaGraphExec_t exec = nullptr;
@@ -253,9 +260,9 @@ class Tuner {
 
 }  // namespace
 
-ProductPlan tune_product(Products& products, const ProductShape& shape, ProductOrder order,
-                         std::vector<std::string>& notes) {
-  return Tuner(products, shape, order, notes).tune();
+ProductPlan tune_product(Products& products, const ProductShape& shape,
+                         const ProductOptions& options, std::vector<std::string>& notes) {
+  return Tuner(products, shape, options, notes).tune();
 }
 
 void fill_random(const DeviceView& to, uint64_t seed, bool wide, CUstream_st* stream) {

@@ -11,8 +11,8 @@ namespace loratory::gpu {
 /// the bits of those that order exact may choose with the first's: on random data and on data of a
 /// wide range of exponents. `notes` gets a line for each kernel that had other bits.
 /// Errors   std::runtime_error: CUDA's name and text, also out of memory.
-ProductPlan tune_product(Products& products, const ProductShape& shape, ProductOrder order,
-                         std::vector<std::string>& notes);
+ProductPlan tune_product(Products& products, const ProductShape& shape,
+                         const ProductOptions& options, std::vector<std::string>& notes);
 
 /// Random numbers for products, the same for the same seed; wide: exponents of -20 to 20, of f16 -6
 /// to 6.

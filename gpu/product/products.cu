@@ -38,6 +38,11 @@ std::string driver_version() {
   return out;
 }
 
+std::string order_of(const ProductOptions& options) {
+  const bool overlaps = options.launches == LaunchOrder::overlaps_previous;
+  return std::string(name(options.order)) + (overlaps ? ", overlapped" : "");
+}
+
 cudaDeviceProp properties() {
   int device = 0;
   cudaDeviceProp out{};
@@ -110,7 +115,7 @@ Products::Products(ProductOptions options) : state_(std::make_unique<State>()) {
   s.key = {.gpu = device.name,
            .driver = driver_version(),
            .cublaslt = s.cublaslt == nullptr ? kNone : s.cublaslt->version(),
-           .order = std::string(name(s.options.order)),
+           .order = order_of(s.options),
            .kernels = kProductKernels};
   s.read_cache();
   if (s.cublaslt != nullptr) s.workspace = make_device_buffer(kWorkspaceBytes);
@@ -130,7 +135,7 @@ const ProductPlan& Products::plan(const ProductShape& shape) {
   if (kept != s.cached.end() && s.can_use(shape, kept->second)) {
     return s.plans.emplace(shape, kept->second).first->second;
   }
-  ProductPlan tuned = tune_product(*this, shape, s.options.order, s.notes);
+  ProductPlan tuned = tune_product(*this, shape, s.options, s.notes);
   s.is_new = true;
   return s.plans.emplace(shape, std::move(tuned)).first->second;
 }
