@@ -360,8 +360,8 @@ TEST_F(SamplerOnGpu, TokensComeAsOftenAsTheirWeightsSay) {
   SamplerCase c{};
   reference::Vector<float> logits(3);
   logits << std::log(0.5F), std::log(0.2F), std::log(0.3F);
-  constexpr int64_t kDraws = 20000;
-  for (int64_t i = 0; i < kDraws; ++i) {
+  const int64_t draws = Trial::size(20000, 500);
+  for (int64_t i = 0; i < draws; ++i) {
     c.logits.push_back(logits);
     c.params.push_back({.temperature = 1, .seed = 9});
     c.positions.push_back(i);
@@ -371,10 +371,10 @@ TEST_F(SamplerOnGpu, TokensComeAsOftenAsTheirWeightsSay) {
   for (const Sampled& sampled : run(c)) ++counts.at(size_t(sampled.token));
   // Six standard deviations of a binomial count.
   for (const auto& [token, share] : {std::pair{0, 0.5}, {1, 0.2}, {2, 0.3}}) {
-    const double width = 6 * std::sqrt(kDraws * share * (1 - share));
-    EXPECT_NEAR(double(counts.at(size_t(token))), kDraws * share, width);
+    const double width = 6 * std::sqrt(double(draws) * share * (1 - share));
+    EXPECT_NEAR(double(counts.at(size_t(token))), double(draws) * share, width);
   }
-  record_.num_results = kDraws;
+  record_.num_results = draws;
 }
 
 }  // namespace
