@@ -197,7 +197,8 @@ Demand demand_of(sim::RequestFile& file, const sim::SchedulerConfig& config) {
 }
 
 sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFile& file,
-                                      const ServingModel& model, size_t num_adapters) {
+                                      const ServingModel& model, size_t num_adapters,
+                                      int64_t max_lora_rank) {
   sim::SchedulerConfig c;
   const int32_t as_needed = std::clamp(int32_t(num_adapters), 1, kDefaultLoras);
   c.residency.max_loras = options.max_loras > 0 ? options.max_loras : as_needed;
@@ -209,7 +210,8 @@ sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFil
   c.max_model_len = max_model_len(options, model.config());
   const Demand demand = demand_of(file, c);
   c.num_blocks = options.kv_blocks > 0 ? options.kv_blocks
-                                       : model.num_kv_blocks(c, demand.together, demand.one);
+                                       : model.num_kv_blocks(c, {.max_lora_rank = max_lora_rank},
+                                                             demand.together, demand.one);
   const std::string problem = c.problem();
   if (!problem.empty()) throw InputError("run", problem);
   return c;
@@ -275,9 +277,9 @@ void run(const RunOptions& options) {
   sim::check_vocabulary(report.file, model->config().vocab);
   add_end_tokens(report.file, model->config().eos_token_ids);
   const Folders folders = open_adapters(names, report.file, *model);
-  const sim::SchedulerConfig config =
-      scheduler_config(options, report.file, *model, folders.size());
   const int64_t max_lora_rank = slot_rank(options, folders);
+  const sim::SchedulerConfig config =
+      scheduler_config(options, report.file, *model, folders.size(), max_lora_rank);
   report.engine = describe_engine(options, config, max_lora_rank);
 
   WallClock clock;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/engine/gpu_model.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "reference/model/adapter_options.hpp"
@@ -22,8 +23,8 @@ class ReferenceServingModel final : public ServingModel {
   }
 
   // What the requests ask for, up to a GiB of float32.
-  uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler, int64_t num_wanted,
-                         int64_t num_needed) const override {
+  uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler, const sim::ModelRunnerConfig&,
+                         int64_t num_wanted, int64_t num_needed) const override {
     const reference::ModelConfig& c = model_.config;
     const int64_t token_bytes =
         2 * c.num_layers * c.num_kv_heads * c.head_dim * int64_t{sizeof(float)};
@@ -41,6 +42,46 @@ class ReferenceServingModel final : public ServingModel {
   const reference::Model model_;
 };
 
+class GpuServingModel final : public ServingModel {
+ public:
+  explicit GpuServingModel(const std::string& directory) : model_(gpu::load_gpu_model(directory)) {}
+
+  const reference::ModelConfig& config() const override { return model_->config(); }
+  // Weights that overflow in the engine's dtype are refused; copies of base weights are not
+  // compared, because those are on the GPU.
+  reference::LoadOptions adapter_options() const override {
+    reference::LoadOptions options;
+    options.engine_dtype = model_->dtype();
+    return options;
+  }
+
+  uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler,
+                         const sim::ModelRunnerConfig& runner, int64_t num_wanted,
+                         int64_t num_needed) const override {
+    sim::SchedulerConfig as_many_as_fit = scheduler;
+    as_many_as_fit.num_blocks = 0;
+    const gpu::EngineMemory memory = model_->plan_memory(as_many_as_fit, options(runner));
+    if (!memory.problem.empty()) throw InputError("--executor gpu", memory.problem);
+    return uint32_t(std::max(1 + num_needed, std::min(1 + num_wanted, memory.num_blocks)));
+  }
+
+  std::unique_ptr<sim::ModelExecutor> start(const sim::SchedulerConfig& scheduler,
+                                            const sim::ModelRunnerConfig& runner,
+                                            sim::Clock& clock) const override {
+    return model_->start(scheduler, options(runner), clock);
+  }
+
+ private:
+  gpu::EngineOptions options(const sim::ModelRunnerConfig& runner) const {
+    gpu::EngineOptions out;
+    out.dtype = model_->dtype();
+    out.max_lora_rank = runner.max_lora_rank;
+    return out;
+  }
+
+  const std::unique_ptr<gpu::GpuModel> model_;
+};
+
 }  // namespace
 
 const std::vector<std::string>& executor_names() {
@@ -50,9 +91,7 @@ const std::vector<std::string>& executor_names() {
 
 std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
                                                  const std::string& directory) {
-  if (executor == "gpu") {
-    throw InputError("--executor", "this build has no GPU engine", "use --executor reference");
-  }
+  if (executor == "gpu") return std::make_unique<GpuServingModel>(directory);
   return std::make_unique<ReferenceServingModel>(directory);
 }
 

@@ -21,7 +21,8 @@ class ServingModel {
   virtual reference::LoadOptions adapter_options() const = 0;
   /// KV blocks, the null block included, for an engine of `scheduler` whose requests would fill
   /// `num_wanted` at most, one of them alone `num_needed`. Throws InputError if it has no room.
-  virtual uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler, int64_t num_wanted,
+  virtual uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler,
+                                 const sim::ModelRunnerConfig& runner, int64_t num_wanted,
                                  int64_t num_needed) const = 0;
   /// The clock and this object outlive the executor.
   virtual std::unique_ptr<sim::ModelExecutor> start(const sim::SchedulerConfig& scheduler,

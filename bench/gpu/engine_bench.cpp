@@ -34,15 +34,20 @@ using reference::Dtype;
 using reference::ModelConfig;
 
 constexpr int kMostSteps = 10, kRepeats = 5;
-constexpr double kRunUs = 1e5;  // of steps in a row
+constexpr double kRunUs = 1e5;      // of steps in a row
 constexpr int32_t kContext = 1024;  // tokens of a row in decode
 constexpr int32_t kBatches[] = {1, 32, 128};
 constexpr int32_t kPrompts[] = {2048, 8192};
 constexpr int32_t kMostSlots = 32;
 
-int64_t now_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
+struct WallClock final : sim::Clock {
+  int64_t now_ns() override {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
+  void wait_until(int64_t) override {}
+};
+WallClock wall_clock;
+int64_t now_ns() { return wall_clock.now_ns(); }
 
 struct TimedEvents {
   TimedEvents() {
@@ -86,13 +91,15 @@ struct Case {
   int32_t num_adapters = 0;
 };
 
+// A step has no more adapters than rows.
 std::vector<Case> cases(int32_t num_adapters) {
   std::vector<Case> out;
   for (const int32_t rows : kBatches) {
-    out.push_back({"decode", rows, 1, kContext, std::min(rows, num_adapters)});
+    if (num_adapters <= rows) out.push_back({"decode", rows, 1, kContext, num_adapters});
   }
-  for (const int32_t tokens : kPrompts)
-    out.push_back({"prefill", 1, tokens, tokens, std::min(1, num_adapters)});
+  for (const int32_t tokens : kPrompts) {
+    if (num_adapters <= 1) out.push_back({"prefill", 1, tokens, tokens, num_adapters});
+  }
   return out;
 }
 
@@ -220,7 +227,7 @@ void run_engine(const std::string& name, const DeviceModel& model, Products& pro
   const sim::SchedulerConfig config = bounded_by_model(scheduler(kMostSlots), model.config());
   const EngineMemory memory =
       plan_engine_memory(model.config(), config, options, {}, int64_t{80} << 30, 1);
-  GpuExecutor engine(model, products, config, options, now_ns);
+  GpuExecutor engine(model, products, config, options, wall_clock);
   fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
   LORATORY_CUDA_CHECK(
       cudaMemset(engine.pass().kv().layer(0).k, 0, size_t(engine.pass().kv().bytes())));

@@ -52,6 +52,8 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
   out.ids = arena.add(tokens * 4);
   out.tokens = arena.add(sampled * 4);
   out.logprobs = arena.add(sampled * 8);
+  out.top_tokens = arena.add(sampled * kMostLogprobs * 4);
+  out.top_logprobs = arena.add(sampled * kMostLogprobs * 8);
   if (options.lora) {
     out.lora_h_bytes = int64_t(workspace_bytes(tokens, kMostSlices, options.max_lora_rank));
     out.lora_h = arena.add(out.lora_h_bytes);

@@ -16,19 +16,20 @@ namespace loratory::gpu {
 /// sampled rows at most.
 struct PassLayout {
   int64_t num_tokens = 0, num_sampled = 0;
-  int64_t x = 0;           ///< [T, hidden] the residual stream
-  int64_t normed = 0;      ///< [T, hidden]
-  int64_t qkv = 0;         ///< [T, q + 2 kv]
-  int64_t attended = 0;    ///< [T, q]
-  int64_t delta = 0;       ///< [T, hidden] what a layer adds to x
-  int64_t gate_up = 0;     ///< [T, 2 intermediate]
-  int64_t activation = 0;  ///< [T, intermediate]
-  int64_t sampled = 0;     ///< [S, hidden]
-  int64_t logits = 0;      ///< f32 [S, vocab]
-  int64_t ids = 0;         ///< int32 [T]
-  int64_t tokens = 0;      ///< int32 [S] sampled
-  int64_t logprobs = 0;    ///< double [S]
-  int64_t lora_h = 0;      ///< f32, of the largest layer
+  int64_t x = 0;                             ///< [T, hidden] the residual stream
+  int64_t normed = 0;                        ///< [T, hidden]
+  int64_t qkv = 0;                           ///< [T, q + 2 kv]
+  int64_t attended = 0;                      ///< [T, q]
+  int64_t delta = 0;                         ///< [T, hidden] what a layer adds to x
+  int64_t gate_up = 0;                       ///< [T, 2 intermediate]
+  int64_t activation = 0;                    ///< [T, intermediate]
+  int64_t sampled = 0;                       ///< [S, hidden]
+  int64_t logits = 0;                        ///< f32 [S, vocab]
+  int64_t ids = 0;                           ///< int32 [T]
+  int64_t tokens = 0;                        ///< int32 [S] sampled
+  int64_t logprobs = 0;                      ///< double [S]
+  int64_t top_tokens = 0, top_logprobs = 0;  ///< int32, double [S, kMostLogprobs]
+  int64_t lora_h = 0;                        ///< f32, of the largest layer
   int64_t lora_h_bytes = 0;
   int64_t step = 0;  ///< StepArrays of the largest step
   int64_t step_bytes = 0;

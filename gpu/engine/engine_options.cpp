@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
@@ -23,13 +24,19 @@ void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   if (model.num_experts > 0) {
     refuse("has experts, which the engine on a GPU does not compute", "use a dense model");
   }
-  if (dtype == Dtype::f32) return;
-  if (dtype != Dtype::bf16 && dtype != Dtype::f16) {
+  if (dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f32) {
     refuse(fmt::format("{} is no type of activations", name(dtype)), "use bf16, f16 or f32");
+  }
+  if (dtype == Dtype::f32) {
+    // What rotary() has; attention of f32 takes any.
+    constexpr int64_t kSizes[] = {16, 32, 64, 128, 256};
+    if (std::ranges::find(kSizes, model.head_dim) != std::end(kSizes)) return;
+    refuse(fmt::format("head_dim {} has no kernel for RoPE", model.head_dim),
+           "16, 32, 64, 128 and 256 have one");
   }
   if (model.head_dim != 64 && model.head_dim != 128) {
     refuse(fmt::format("head_dim {} has no attention kernel", model.head_dim),
-           "64 and 128 have one; f32 takes any");
+           "64 and 128 have one; f32 takes 16 to 256");
   }
 }
 

@@ -9,6 +9,9 @@
 
 namespace loratory::gpu {
 
+/// Most likely tokens whose log-probabilities a request may ask for; vLLM's --max-logprobs.
+inline constexpr int32_t kMostLogprobs = 20;
+
 /// What an engine on a GPU is built for, besides its model and its SchedulerConfig. Nothing of it
 /// changes afterwards.
 struct EngineOptions {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "reference/base/check.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
 
@@ -23,23 +24,21 @@ using Kind = Completion::Kind;
 namespace {
 
 constexpr int32_t kNoToken = -1;
-constexpr double kNoLogprob = std::numeric_limits<double>::quiet_NaN();
+constexpr float kNoLogit = std::numeric_limits<float>::quiet_NaN();
 
 std::shared_ptr<std::byte> pinned_memory(size_t bytes) {
   return {make_pinned_buffer(bytes).release(), PinnedFree()};
 }
 
-int64_t since(int64_t begin_ns, const GpuExecutor::Clock& now_ns) { return now_ns() - begin_ns; }
-
 }  // namespace
 
 GpuExecutor::GpuExecutor(const DeviceModel& model, Products& products,
                          const sim::SchedulerConfig& config, const EngineOptions& options,
-                         Clock now_ns)
+                         sim::Clock& clock)
     : model_(model),
       config_(config),
       options_(options),
-      now_ns_(std::move(now_ns)),
+      clock_(clock),
       max_blocks_(max_blocks_per_row(config)),
       graphs_(config.max_num_seqs, options.max_graph_rows, options.lora) {
   const int32_t max_loras = config.residency.max_loras;
@@ -127,16 +126,24 @@ void GpuExecutor::add_adapter(Uid uid, sim::AdapterSource source) {
   store_->add(uid, std::move(source));
 }
 
-void GpuExecutor::set_sampling(uint64_t id, const reference::SamplingParams& params,
-                               int32_t num_top) {
-  sampling_row(params, 0, num_top);  // throws
-  sampling_.insert_or_assign(id, Sampling{params, num_top});
+void GpuExecutor::set_sampling(uint64_t id, const sim::TokenParams& params) {
+  sampling_row(params.sampling, 0, params.num_logprobs);  // throws
+  if (params.num_logprobs > kMostLogprobs) {
+    throw InputError("logprobs",
+                     fmt::format("is {}, may be {}", params.num_logprobs, kMostLogprobs));
+  }
+  sampling_.insert_or_assign(id, params);
 }
 
 SamplingRow GpuExecutor::sampling_of(uint64_t id, int64_t position) const {
   const auto it = sampling_.find(id);
   if (it == sampling_.end()) return sampling_row({}, position);
-  return sampling_row(it->second.params, position, it->second.num_top);
+  return sampling_row(it->second.sampling, position, it->second.num_logprobs);
+}
+
+std::string GpuExecutor::load_error(Uid uid) const {
+  const auto it = load_errors_.find(uid);
+  return it == load_errors_.end() ? "" : it->second;
 }
 
 void GpuExecutor::evicted_from_cpu(Uid uid) {
@@ -155,7 +162,7 @@ sim::LoadEnd GpuExecutor::end_load(int64_t) {
   LORATORY_ASSERT(load_end_ns_.has_value(), "only what ended ends");
   load_end_ns_.reset();
   const AdapterStore::Ended ended = store_->take_ended();
-  if (!ended.error.empty()) load_errors_.push_back(ended.error);
+  if (!ended.error.empty()) load_errors_.insert_or_assign(ended.uid, ended.error);
   return {ended.uid, ended.error.empty()};
 }
 
@@ -231,7 +238,7 @@ void GpuExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, i
   const std::string what = problem(plan, scheduler);
   LORATORY_ASSERT(what.empty(), what.c_str());
   LORATORY_ASSERT(!steps_, "one step at a time");
-  step_begin_ns_ = now_ns_();
+  step_begin_ns_ = clock_.now_ns();
   steps_ = true;
   batch_ = make_step_batch(
       plan, scheduler, [this](uint64_t id, int64_t position) { return sampling_of(id, position); });
@@ -241,19 +248,19 @@ void GpuExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, i
     enqueue(batch_);
   }
   LORATORY_CUDA_CHECK(cudaEventRecord(stepped_.get(), stream_.get()));
-  times_.host_ns += since(step_begin_ns_, now_ns_);
+  times_.host_ns += clock_.now_ns() - step_begin_ns_;
 }
 
 sim::StepResult GpuExecutor::end_step(const StepPlan&, const Scheduler&) {
   LORATORY_ASSERT(step_end_ns_.has_value(), "only what ended ends");
-  const int64_t begin_ns = now_ns_();
+  const int64_t begin_ns = clock_.now_ns();
   times_.step_ns += *step_end_ns_ - step_begin_ns_;
   ++times_.num_steps;
   step_end_ns_.reset();
   steps_ = false;
   for (Slot& slot : slot_states_) slot.in_step = false;
   sampled_.assign(size_t(batch_.num_columns), kNoToken);
-  logprobs_.assign(size_t(batch_.num_columns), kNoLogprob);
+  logprobs_.assign(size_t(batch_.num_columns), {});
   const auto* const logprobs = reinterpret_cast<const double*>(results_.get());
   const auto* const tokens =
       reinterpret_cast<const int32_t*>(results_.get() + config_.max_num_seqs * sizeof(double));
@@ -261,16 +268,35 @@ sim::StepResult GpuExecutor::end_step(const StepPlan&, const Scheduler&) {
     const SampledRow& row = batch_.sampled[i];
     if (row.column < 0) continue;
     sampled_[size_t(row.column)] = tokens[i];
-    if (row.how.num_top >= 0) logprobs_[size_t(row.column)] = logprobs[i];
+    if (row.how.num_top < 0) continue;
+    logprobs_[size_t(row.column)].logprob = logprobs[i];
+    if (row.how.num_top > 0) read_top(i, logprobs_[size_t(row.column)]);
   }
   if (keeps_logits_) read_logits();
-  times_.host_ns += since(begin_ns, now_ns_);
+  times_.host_ns += clock_.now_ns() - begin_ns;
   return {sampled_};
+}
+
+// Few requests ask for these, so they stay on the GPU until one does.
+void GpuExecutor::read_top(size_t row, sim::TokenLogprobs& out) const {
+  const int64_t wanted = batch_.sampled[row].how.num_top;
+  const auto count = size_t(std::min<int64_t>(wanted, model_.config().vocab));
+  std::vector<int32_t> tokens(count);
+  std::vector<double> logprobs(count);
+  const auto read = [&](auto& to, const auto* from) {
+    LORATORY_CUDA_CHECK(cudaMemcpyAsync(to.data(), from + row * kMostLogprobs,
+                                        count * sizeof(to[0]), cudaMemcpyDeviceToHost,
+                                        stream_.get()));
+  };
+  read(tokens, pass_->top_tokens());
+  read(logprobs, pass_->top_logprobs());
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  for (size_t i = 0; i < count; ++i) out.top.push_back({tokens[i], logprobs[i]});
 }
 
 void GpuExecutor::read_logits() {
   const auto vocab = size_t(model_.config().vocab);
-  logits_.assign(size_t(batch_.num_columns), std::vector<float>(vocab, float(kNoLogprob)));
+  logits_.assign(size_t(batch_.num_columns), std::vector<float>(vocab, kNoLogit));
   for (size_t i = 0; i < batch_.sampled.size(); ++i) {
     const int64_t column = batch_.sampled[i].column;
     if (column < 0) continue;
@@ -285,7 +311,7 @@ void GpuExecutor::read_logits() {
 
 // What has ended gets the time at which that was seen.
 void GpuExecutor::look() {
-  const int64_t now = now_ns_();
+  const int64_t now = clock_.now_ns();
   const auto see = [now](std::optional<int64_t>& end, bool has_ended) {
     if (!end && has_ended) end = now;
   };
@@ -308,7 +334,7 @@ Completion GpuExecutor::next(int64_t until_ns) {
     offer(step_end_ns_, Kind::step);
     if (first.kind != Kind::none) return first;
     const bool loads = store_ != nullptr && store_->num_loading() > 0;
-    const int64_t left = until_ns - now_ns_();
+    const int64_t left = until_ns - clock_.now_ns();
     if ((!loads && !copy_ && !steps_) || left <= 0) return {};
     // The GPU says nothing when it is done: it is asked again and again.
     if (copy_ || steps_)

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,7 +14,8 @@
 #include "gpu/engine/device/cuda_handles.hpp"
 #include "gpu/engine/device/model_pass.hpp"
 #include "reference/model/slot_weights.hpp"
-#include "scheduler_sim/engine/executor.hpp"
+#include "scheduler_sim/serving/clock.hpp"
+#include "scheduler_sim/serving/model_executor.hpp"
 
 namespace loratory::gpu {
 
@@ -35,24 +37,22 @@ struct StepTimes {
 ///          generation that the plan carries [2.10] [2.12].
 /// Errors   asserted: calls out of order, a plan that problem() finds fault with.
 ///          std::runtime_error from CUDA.
-class GpuExecutor final : public sim::Executor {
+class GpuExecutor final : public sim::ModelExecutor {
  public:
-  /// Nanoseconds that never fall: the clock that the driver of the loop reads too.
-  using Clock = std::function<int64_t()>;
-
-  /// `model` and `products` outlive this object. `config` is the scheduler's, bounded_by_model().
+  /// `model`, `products` and `clock` outlive this object. `config` is the scheduler's,
+  /// bounded_by_model().
   /// Graphs are captured here.
   GpuExecutor(const DeviceModel& model, Products& products, const sim::SchedulerConfig& config,
-              const EngineOptions& options, Clock now_ns);
+              const EngineOptions& options, sim::Clock& clock);
   ~GpuExecutor() override;
 
-  // --- adapters and requests, as ModelRunner has them -----------------------------------------
-  void add_adapter(sim::Uid uid, sim::AdapterSource source);
-  /// How its tokens are sampled; greedy if nothing is said. `num_top` as in SamplingRow: -1 asks
-  /// for no log-probability, 0 for that of the token.
-  /// Errors   InputError: what reference::sample refuses.
-  void set_sampling(uint64_t id, const reference::SamplingParams& params, int32_t num_top = -1);
-  void forget_request(uint64_t id) { sampling_.erase(id); }
+  void add_adapter(sim::Uid uid, sim::AdapterSource source) override;
+  /// Errors   InputError: what reference::sample refuses, more log probabilities than
+  ///          kMostLogprobs.
+  void set_sampling(uint64_t id, const sim::TokenParams& params) override;
+  void forget_request(uint64_t id) override { sampling_.erase(id); }
+  std::string load_error(sim::Uid uid) const override;
+  std::span<const sim::TokenLogprobs> logprobs() const override { return logprobs_; }
 
   // --- Executor -----------------------------------------------------------------------------
   void begin_load(const sim::LoadStart& load, int64_t now_ns) override;
@@ -69,13 +69,10 @@ class GpuExecutor final : public sim::Executor {
   std::string problem(const sim::StepPlan& plan, const sim::Scheduler& scheduler) const;
 
   // --- what came out ------------------------------------------------------------------------
-  /// Of the step that ended last, in the order of StepResult::sampled; NaN if it was not asked for.
-  const std::vector<double>& logprobs() const { return logprobs_; }
   /// Copies the logits of every step to the host from now on. Slow: for tests.
   void keep_logits() { keeps_logits_ = true; }
   /// [columns of StepResult::sampled][vocab], NaN for a row that was left out.
   const std::vector<std::vector<float>>& logits() const { return logits_; }
-  const std::vector<std::string>& load_errors() const { return load_errors_; }
   const StepTimes& times() const { return times_; }
   size_t num_requests() const { return sampling_.size(); }
 
@@ -90,10 +87,6 @@ class GpuExecutor final : public sim::Executor {
   std::vector<int64_t> allocated() const;
 
  private:
-  struct Sampling {
-    reference::SamplingParams params;
-    int32_t num_top = -1;
-  };
   struct Copy {
     sim::CopyStart start;
     std::shared_ptr<const std::byte> image;  // held until the copy has ended
@@ -111,12 +104,13 @@ class GpuExecutor final : public sim::Executor {
   void poison_new_blocks(const sim::StepPlan& plan, const sim::Scheduler& scheduler);
   SamplingRow sampling_of(uint64_t id, int64_t position) const;
   void look();
+  void read_top(size_t row, sim::TokenLogprobs& out) const;
   void read_logits();
 
   const DeviceModel& model_;
   sim::SchedulerConfig config_;
   EngineOptions options_;
-  Clock now_ns_;
+  sim::Clock& clock_;
   int32_t max_blocks_;
   Stream stream_ = make_stream(), copy_stream_ = make_stream();
   std::unique_ptr<DeviceSlots> slots_;  // null: no LoRA
@@ -125,7 +119,7 @@ class GpuExecutor final : public sim::Executor {
   DecodeGraphs graphs_;
   std::vector<Graph> executables_;
 
-  std::unordered_map<uint64_t, Sampling> sampling_;
+  std::unordered_map<uint64_t, sim::TokenParams> sampling_;
   std::vector<Slot> slot_states_;
   std::optional<Copy> copy_;
   Event copied_ = make_event(), stepped_ = make_event();
@@ -138,9 +132,9 @@ class GpuExecutor final : public sim::Executor {
 
   bool keeps_logits_ = false;
   std::vector<int32_t> sampled_;
-  std::vector<double> logprobs_;
+  std::vector<sim::TokenLogprobs> logprobs_;
   std::vector<std::vector<float>> logits_;
-  std::vector<std::string> load_errors_;
+  std::map<sim::Uid, std::string> load_errors_;
   StepTimes times_;
 };
 

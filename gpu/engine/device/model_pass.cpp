@@ -331,7 +331,10 @@ void ModelPass::finish(const Step& step) const {
   sample({.logits = logits,
           .rows = at<const SamplingRow>(layout_.step + step.arrays.sampling),
           .tokens = at<int32_t>(layout_.tokens),
-          .logprobs = at<double>(layout_.logprobs)},
+          .logprobs = at<double>(layout_.logprobs),
+          .top_tokens = at<int32_t>(layout_.top_tokens),
+          .top_logprobs = at<double>(layout_.top_logprobs),
+          .max_top = kMostLogprobs},
          step.stream, kOverlaps);
 }
 

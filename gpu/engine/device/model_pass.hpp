@@ -62,6 +62,9 @@ class ModelPass {
   const float* logits() const { return at<float>(layout_.logits); }
   const int32_t* tokens() const { return at<int32_t>(layout_.tokens); }
   const double* logprobs() const { return at<double>(layout_.logprobs); }
+  /// [sampled rows, kMostLogprobs]
+  const int32_t* top_tokens() const { return at<int32_t>(layout_.top_tokens); }
+  const double* top_logprobs() const { return at<double>(layout_.top_logprobs); }
   const DeviceKv& kv() const { return kv_; }
   const PassLayout& layout() const { return layout_; }
   int64_t bytes() const { return layout_.bytes; }

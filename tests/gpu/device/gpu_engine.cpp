@@ -17,7 +17,7 @@ std::vector<sim::DecisionSink*> sinks_of(sim::DecisionSink* engine, sim::Decisio
 GpuEngine::GpuEngine(const DeviceModel& model, Products& products,
                      const sim::SchedulerConfig& config, const EngineOptions& options,
                      sim::DecisionSink* sink)
-    : executor_(model, products, config, options, now_ns),
+    : executor_(model, products, config, options, clock_),
       loop_(config, executor_, sinks_of(this, sink), this) {
   executor_.keep_logits();
 }
@@ -67,7 +67,9 @@ sim::SubmitStatus GpuEngine::submit(const sim::EngineRequest& request) {
   }
   const sim::SubmitStatus status =
       call([&](Scheduler& scheduler, int64_t now) { return scheduler.submit(spec, now); });
-  if (status == sim::SubmitStatus::ok) executor_.set_sampling(spec.id, request.params.sampling);
+  if (status == sim::SubmitStatus::ok) {
+    executor_.set_sampling(spec.id, {.sampling = request.params.sampling});
+  }
   return status;
 }
 

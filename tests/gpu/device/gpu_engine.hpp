@@ -41,13 +41,16 @@ class GpuEngine : private sim::DecisionSink, private sim::StepObserver {
   const GpuExecutor& executor() const { return executor_; }
 
  private:
-  static int64_t now_ns() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  }
+  struct WallClock final : sim::Clock {
+    int64_t now_ns() override {
+      return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    }
+    void wait_until(int64_t) override {}  // no arrival has a time of its own
+  };
   /// A call from outside, now: behind everything that has ended by then.
   template <typename Call>
   auto call(Call&& make) {
-    const int64_t now = std::max(loop_.now_ns(), now_ns());
+    const int64_t now = std::max(loop_.now_ns(), clock_.now_ns());
     while (loop_.advance({now, sim::Moment::Phase::operations})) {
     }
     return loop_.call(now, std::forward<Call>(make));
@@ -59,6 +62,7 @@ class GpuEngine : private sim::DecisionSink, private sim::StepObserver {
 
   std::map<uint64_t, std::vector<reference::Vector<float>>> logits_;  // of live requests
   std::map<uint64_t, sim::EngineOutput> outputs_;
+  WallClock clock_;
   GpuExecutor executor_;
   sim::EngineLoop loop_;
 };

@@ -1,0 +1,61 @@
+#include "gpu/engine/gpu_model.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "gpu/engine/device/gpu_executor.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+constexpr double kUtilization = 0.9;  // of what is free, as vLLM's gpu_memory_utilization
+
+class LoadedModel final : public GpuModel {
+ public:
+  explicit LoadedModel(const std::string& directory)
+      : model_(DeviceModel::load(directory, dtype_in(directory))), products_(ProductOptions{}) {}
+
+  const reference::ModelConfig& config() const override { return model_.config(); }
+  reference::Dtype dtype() const override { return model_.dtype(); }
+
+  EngineMemory plan_memory(const sim::SchedulerConfig& config,
+                           const EngineOptions& options) const override {
+    size_t free_bytes = 0, all_bytes = 0;
+    LORATORY_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));
+    const KernelNeeds needs{.product_bytes = int64_t(products_.workspace_bytes())};
+    return plan_engine_memory(model_.config(), config, options, needs,
+                              int64_t(free_bytes) + model_.bytes(), kUtilization);
+  }
+
+  std::unique_ptr<sim::ModelExecutor> start(const sim::SchedulerConfig& config,
+                                            const EngineOptions& options,
+                                            sim::Clock& clock) override {
+    const EngineMemory memory = plan_memory(config, options);
+    if (!memory.problem.empty()) throw InputError("the engine", memory.problem);
+    return std::make_unique<GpuExecutor>(model_, products_,
+                                         bounded_by_model(config, model_.config()), options, clock);
+  }
+
+ private:
+  static reference::Dtype dtype_in(const std::string& directory) {
+    return reference::read_model_config(directory + "/config.json",
+                                        "a model is a folder with a config.json")
+        .dtype;
+  }
+
+  DeviceModel model_;
+  Products products_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    throw InputError("--executor", "this machine has no GPU", "use --executor reference");
+  }
+  return std::make_unique<LoadedModel>(directory);
+}
+
+}  // namespace loratory::gpu
