@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 
@@ -41,8 +42,11 @@ TEST_P(ShippedProfiles, AreNoFurtherOffThanTheySay) {
       100 * of(sim::Quantity::slow_ttft).median_size, of(sim::Quantity::fast_ttft).median_size);
   const sim::ExpectedError& expected = profile.expected_error;
   EXPECT_GE(throughput.num_rows, 35);
-  EXPECT_LE(throughput.mean_size, expected.throughput);
-  EXPECT_LE(of(sim::Quantity::itl).mean_size, expected.itl);
+  // Errors of runs spread about as far as their mean, so the mean of n of them has a standard
+  // error of 1 / sqrt(n) of it.
+  const double sampling = 1 + 1 / std::sqrt(double(throughput.num_rows));
+  EXPECT_LE(throughput.mean_size, expected.throughput * sampling);
+  EXPECT_LE(of(sim::Quantity::itl).mean_size, expected.itl * sampling);
   // The median of half of the runs is another one; docs/fidelity.md has both below 5 %.
   EXPECT_LE(of(sim::Quantity::slow_ttft).median_size, 0.05);
   EXPECT_LE(of(sim::Quantity::completed).mean_size, 0.02);
