@@ -38,7 +38,7 @@ constexpr int32_t kDefaultLoras = 8;
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 
 struct RunOptions {
-  std::string model, requests, executor = "reference", out, python = "python3";
+  std::string model, requests, executor = "reference", dtype = "auto", out, python = "python3";
   std::vector<std::string> adapters;  // NAME=DIR
   int32_t max_loras = 0, max_cpu_loras = 0;
   int64_t max_lora_rank = 0;
@@ -253,7 +253,7 @@ sim::ServedFile serve(sim::ServingRun& run, const sim::RequestFile& file, const 
 
 std::unique_ptr<ServingModel> load_model(const RunOptions& options) {
   const Progress progress("loading the model");
-  return load_serving_model(options.executor, options.model);
+  return load_serving_model(options.executor, options.model, options.dtype);
 }
 
 std::vector<std::string> texts_of(Tokenizer* tokenizer, const sim::ServedFile& served) {
@@ -328,6 +328,8 @@ void add_run(CLI::App& app) {
                   "JSON lines: requests and operations (docs/serving.md), - for stdin")
       ->required();
   add_choice(command, "--executor", options->executor, executor_names(), "What computes");
+  add_choice(command, "--dtype", options->dtype, dtype_names(),
+             "Of weights and activations on the GPU; auto = the model's");
   command.add_option("--out", options->out, "Write one JSON line per request")->required();
   command.add_option("--python", options->python,
                      "Python 3 with the package tokenizers, for prompts and outputs as text");

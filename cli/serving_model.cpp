@@ -1,6 +1,7 @@
 #include "cli/serving_model.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "gpu/engine/gpu_model.hpp"
 #include "reference/base/input_error.hpp"
@@ -44,7 +45,8 @@ class ReferenceServingModel final : public ServingModel {
 
 class GpuServingModel final : public ServingModel {
  public:
-  explicit GpuServingModel(const std::string& directory) : model_(gpu::load_gpu_model(directory)) {}
+  GpuServingModel(const std::string& directory, std::optional<reference::Dtype> dtype)
+      : model_(gpu::load_gpu_model(directory, dtype)) {}
 
   const reference::ModelConfig& config() const override { return model_->config(); }
   // Weights that overflow in the engine's dtype are refused; copies of base weights are not
@@ -82,6 +84,13 @@ class GpuServingModel final : public ServingModel {
   const std::unique_ptr<gpu::GpuModel> model_;
 };
 
+std::optional<reference::Dtype> dtype_named(const std::string& name) {
+  if (name == "bfloat16") return reference::Dtype::bf16;
+  if (name == "float16") return reference::Dtype::f16;
+  if (name == "float32") return reference::Dtype::f32;
+  return std::nullopt;
+}
+
 }  // namespace
 
 const std::vector<std::string>& executor_names() {
@@ -89,9 +98,19 @@ const std::vector<std::string>& executor_names() {
   return kNames;
 }
 
+const std::vector<std::string>& dtype_names() {
+  static const std::vector<std::string> kNames = {"auto", "bfloat16", "float16", "float32"};
+  return kNames;
+}
+
 std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
-                                                 const std::string& directory) {
-  if (executor == "gpu") return std::make_unique<GpuServingModel>(directory);
+                                                 const std::string& directory,
+                                                 const std::string& dtype) {
+  if (executor == "gpu") return std::make_unique<GpuServingModel>(directory, dtype_named(dtype));
+  if (dtype != "auto" && dtype != "float32") {
+    throw InputError("--dtype", "the reference computes in float32, whatever the weights are",
+                     "give float32 or leave it out");
+  }
   return std::make_unique<ReferenceServingModel>(directory);
 }
 

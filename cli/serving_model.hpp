@@ -33,9 +33,14 @@ class ServingModel {
 /// The names that --executor knows: "reference", "gpu".
 const std::vector<std::string>& executor_names();
 
+/// What --dtype takes: "auto", "bfloat16", "float16", "float32", as in vLLM.
+const std::vector<std::string>& dtype_names();
+
 /// Loads the model in `directory` for the executor of that name. Here a new executor is added.
-/// Throws InputError: no such model, or an executor that this build does not have.
+/// Throws InputError: no such model, an executor that this build does not have, or a dtype that the
+/// executor does not compute in.
 std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
-                                                 const std::string& directory);
+                                                 const std::string& directory,
+                                                 const std::string& dtype);
 
 }  // namespace loratory::cli

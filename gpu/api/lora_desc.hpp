@@ -14,7 +14,8 @@
 // with tensors in device memory. Letters: T tokens, K in-features, L slots, S slices (at most
 // kMaxSlices), R_i rows of a slot's buffer in slice i, N_i columns of slice i.
 //
-// Dtypes   A and B bf16 or f16, one dtype per layer. x, h and y f32, bf16 or f16, each its own.
+// Dtypes   A and B f32, bf16 or f16, one dtype per layer; f32 weights take the generic path. x, h
+//          and y f32, bf16 or f16, each its own.
 // Strides  any, 64-bit, not negative. The innermost axis of every tensor has stride 1.
 // Lifetime The memory behind the pointers may change between launches (an adapter is copied into a
 //          slot). The pointers may not: a captured graph keeps them.

@@ -101,8 +101,6 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
   check_view(place, weight, 3);
-  require(weight.dtype == Dtype::bf16 || weight.dtype == Dtype::f16, place,
-          fmt::format("is {}, needs bf16 or f16", name(weight.dtype)));
   require(weight.dtype == weight_, place,
           fmt::format("is {}, the layer's first weight is {}", name(weight.dtype), name(weight_)));
   require(weight.shape[0] == num_slots_, place,

@@ -24,8 +24,7 @@ constexpr int64_t kMostSlices = 3;  // of a packed layer: q, k, v
 
 int64_t slot_image_bytes(const ModelConfig& model, const EngineOptions& options) {
   if (!options.lora) return 0;
-  return SlotLayout(base_model_shapes(model), options.modules, options.max_lora_rank,
-                    slot_dtype(options))
+  return SlotLayout(base_model_shapes(model), options.modules, options.max_lora_rank, options.dtype)
       .bytes();
 }
 

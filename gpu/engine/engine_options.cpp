@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
@@ -12,9 +11,11 @@ namespace loratory::gpu {
 
 using reference::Dtype;
 
-Dtype slot_dtype(const EngineOptions& options) {
-  return options.dtype == Dtype::f32 ? Dtype::bf16 : options.dtype;
-}
+namespace {
+
+constexpr int64_t kMostHeadDim = 1024;  // of rotary() and attention; most sizes by plain kernels
+
+}  // namespace
 
 void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   require_computed(model);
@@ -27,16 +28,9 @@ void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   if (dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f32) {
     refuse(fmt::format("{} is no type of activations", name(dtype)), "use bf16, f16 or f32");
   }
-  if (dtype == Dtype::f32) {
-    // What rotary() has; attention of f32 takes any.
-    constexpr int64_t kSizes[] = {16, 32, 64, 128, 256};
-    if (std::ranges::find(kSizes, model.head_dim) != std::end(kSizes)) return;
-    refuse(fmt::format("head_dim {} has no kernel for RoPE", model.head_dim),
-           "16, 32, 64, 128 and 256 have one");
-  }
-  if (model.head_dim != 64 && model.head_dim != 128) {
-    refuse(fmt::format("head_dim {} has no attention kernel", model.head_dim),
-           "64 and 128 have one; f32 takes 16 to 256");
+  if (model.head_dim % 2 != 0 || model.head_dim < 2 || model.head_dim > kMostHeadDim) {
+    refuse(fmt::format("head_dim {} has no kernel", model.head_dim),
+           fmt::format("even sizes of up to {} have one", kMostHeadDim));
   }
 }
 

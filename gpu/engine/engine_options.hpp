@@ -30,12 +30,8 @@ struct EngineOptions {
   bool poison_blocks = false;
 };
 
-/// The dtype of slots: the model's. The kernels read 16-bit weights only, so that of an f32 model
-/// is bf16.
-reference::Dtype slot_dtype(const EngineOptions& options);
-
-/// Errors   InputError in one line: a model that reference/ cannot compute, experts, a head size or
-///          dtype that the kernels lack.
+/// Errors   InputError in one line: a model that reference/ cannot compute, experts, an odd or too
+///          large head size, a dtype that the kernels lack.
 void require_gpu_model(const reference::ModelConfig& model, reference::Dtype dtype);
 
 /// `config` with max_model_len lowered to what the model's positions, its sliding window and the

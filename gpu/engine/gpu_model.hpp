@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gpu/engine/engine_memory.hpp"
@@ -28,9 +29,10 @@ class GpuModel {
                                                     sim::Clock& clock) = 0;
 };
 
-/// A Hugging Face folder, in the dtype of its configuration.
+/// A Hugging Face folder, in `dtype`, or that of its configuration.
 /// Errors   InputError: a build without CUDA, a machine without a GPU, and those of
 ///          DeviceModel::load().
-std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory);
+std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory,
+                                         std::optional<reference::Dtype> dtype);
 
 }  // namespace loratory::gpu

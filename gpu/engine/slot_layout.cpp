@@ -25,7 +25,7 @@ using reference::Projection;
 
 namespace {
 
-constexpr int kPoisonByte = 0xFF;  // of 16 bits, of a float: NaN
+constexpr int kPoisonByte = 0xFF;  // 16 or 32 bits of ones: NaN
 
 std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
                                       const EnabledModules& enabled) {
@@ -47,7 +47,8 @@ std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
 SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enabled,
                        int64_t max_rank, Dtype weights)
     : dtype_(weights), max_rank_(max_rank) {
-  LORATORY_ASSERT(size_bytes(weights) == 2 && max_rank >= 1, "slots hold 16-bit weights");
+  LORATORY_ASSERT(!is_quantized(weights) && max_rank >= 1, "slots hold f32, bf16 or f16");
+  const auto size = int64_t(size_bytes(weights));
   Arena arena;
   for (const ModuleId& id : enabled_modules(shapes, enabled)) {
     const auto [rows, columns] = base_shape(shapes, id.projection, /*in_expert=*/false);
@@ -55,8 +56,8 @@ SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enab
     module.id = id;
     module.num_in = columns;
     module.num_out = rows;
-    module.a_offset = arena.add(max_rank * columns * 2);
-    module.b_offset = arena.add(rows * max_rank * 2);
+    module.a_offset = arena.add(max_rank * columns * size);
+    module.b_offset = arena.add(rows * max_rank * size);
   }
   ranks_offset_ = arena.add(int64_t(modules_.size()) * 4);
   scalings_offset_ = arena.add(int64_t(modules_.size()) * 4);
@@ -83,6 +84,7 @@ std::string SlotLayout::problem(const Adapter& adapter) const {
 
 namespace {
 
+// bf16 or f16
 uint16_t to_bits(Dtype dtype, float value) {
   if (dtype != Dtype::bf16) return uint16_t(encode(dtype, value));
   const auto bits = std::bit_cast<uint32_t>(value);  // finite: a loader has seen to it
@@ -92,8 +94,9 @@ uint16_t to_bits(Dtype dtype, float value) {
 // Rows of stored numbers as they are, or false.
 bool copy_rows(const ConstTensorView& from, Dtype dtype, int64_t row_size, std::byte* out) {
   if (from.dtype != dtype || (from.size(1) > 1 && from.strides[1] != 1)) return false;
+  const size_t size = size_bytes(dtype);
   for (int64_t i = 0; i < from.size(0); ++i) {
-    std::memcpy(out + i * row_size * 2, from[i].data, size_t(from.size(1)) * 2);
+    std::memcpy(out + size_t(i * row_size) * size, from[i].data, size_t(from.size(1)) * size);
   }
   return true;
 }
@@ -101,8 +104,13 @@ bool copy_rows(const ConstTensorView& from, Dtype dtype, int64_t row_size, std::
 void round_rows(const Matrix<float>& from, Dtype dtype, int64_t row_size, std::byte* out) {
   for (Eigen::Index i = 0; i < from.rows(); ++i) {
     for (Eigen::Index j = 0; j < from.cols(); ++j) {
+      const int64_t at = i * row_size + j;
+      if (dtype == Dtype::f32) {
+        std::memcpy(out + at * 4, &from(i, j), 4);
+        continue;
+      }
       const uint16_t bits = to_bits(dtype, from(i, j));
-      std::memcpy(out + (i * row_size + j) * 2, &bits, sizeof bits);
+      std::memcpy(out + at * 2, &bits, sizeof bits);
     }
   }
 }

@@ -30,7 +30,7 @@ struct SlotModule {
 /// in reference::SlotWeights, which is what the image is tested against.
 class SlotLayout {
  public:
-  /// `weights` is bf16 or f16. Experts have no room.
+  /// `weights` is f32, bf16 or f16. Experts have no room.
   SlotLayout(const reference::BaseModelShapes& shapes, const reference::EnabledModules& enabled,
              int64_t max_rank, reference::Dtype weights);
 

@@ -59,6 +59,7 @@ __device__ float round_to(Dtype dtype, float v) {
 /// scaling · b in the weights' dtype: the product is exact in double and rounded once.
 __device__ float fold(Dtype weight, float scaling, float b) {
   const double exact = double(scaling) * double(b);
+  if (weight == Dtype::f32) return __double2float_rn(exact);
   return weight == Dtype::bf16 ? __bfloat162float(__double2bfloat16(exact))
                                : __half2float(__double2half(exact));
 }
@@ -158,9 +159,9 @@ class GenericCta {
     const int c = int(threadIdx.x) % kDepth;
     if (c < depth) {
       const int64_t row = int64_t(sp.a_rank_steps) * of.rank + first;
-      const uint16_t* const a = sp.a + of.slot * sp.a_slot_stride + row * sp.a_row_stride + k + c;
+      const int64_t a = of.slot * sp.a_slot_stride + row * sp.a_row_stride + k + c;
       for (int j = int(threadIdx.x) / kDepth; j < num_ranks; j += kNumThreads / kDepth) {
-        s.a[j][c] = load(dtypes.weight, a, j * sp.a_row_stride);
+        s.a[j][c] = load(dtypes.weight, sp.a, a + j * sp.a_row_stride);
       }
       const int token = int(threadIdx.x) / kDepth;
       if (token < tokens.count) {
@@ -210,11 +211,11 @@ class GenericCta {
     const float scaling = sp.scalings[of.slot];
     const bool folds = mode.scale == ScaleMode::folded_b;
     for (int n = first + int(threadIdx.x); n < end; n += kNumThreads) {
-      const uint16_t* const b = sp.b + of.slot * sp.b_slot_stride + n * sp.b_row_stride;
+      const int64_t b = of.slot * sp.b_slot_stride + n * sp.b_row_stride;
       float sums[kTokens] = {};
       for (int part = 0; part < (mode.h == IntermediateMode::split2 ? 2 : 1); ++part) {
         for (int j = 0; j < of.rank; ++j) {
-          float b_j = load(dtypes.weight, b, j);
+          float b_j = load(dtypes.weight, sp.b, b + j);
           if (folds) b_j = fold(dtypes.weight, scaling, b_j);
 #pragma unroll
           for (int t = 0; t < kTokens; ++t) {  // sums beyond tokens.count are not used

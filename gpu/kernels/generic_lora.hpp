@@ -6,7 +6,7 @@ namespace loratory::gpu {
 
 /// The operations on CUDA cores, for every dtype and mode that the tensor_core path does not take.
 ///
-/// x, h and y f32, bf16 or f16, in any mix with bf16 or f16 weights; every NumericMode; any strides
+/// x, h, y and weights f32, bf16 or f16, in any mix; every NumericMode; any strides
 /// and alignment; any rank of 1..512. No operand is rounded before its product: an fp32 x keeps all
 /// its bits.
 /// Rounding  one fp32 product and one fp32 sum per term, not fused, k and j ascending from +0, then

@@ -60,6 +60,10 @@ struct RotaryLaunch {
   int32_t num_heads;
   float eps;
 };
+/// Which of the two kernels rotates heads of this size.
+constexpr bool rotates_by_vectors(int32_t head_dim) {
+  return head_dim >= 16 && head_dim <= 256 && (head_dim & (head_dim - 1)) == 0;
+}
 void launch_rotary(const RotaryLaunch& launch, CUstream_st* stream, LaunchOrder order);
 
 struct SampleLaunch {

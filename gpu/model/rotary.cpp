@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <numeric>
 
 #include "gpu/model/model_checks.hpp"
@@ -12,21 +11,25 @@
 namespace loratory::gpu {
 namespace {
 
+constexpr int32_t kMostHeadDim = 1024;
+
 void check(const BatchView& batch, const RotaryArgs& args) {
   check_batch(batch, "rotary: batch");
   check_blocks(batch, args.kv, "rotary: kv");
   const int32_t head_dim = args.kv.head_dim;
-  require(head_dim >= 16 && head_dim <= 256 && std::has_single_bit(uint32_t(head_dim)),
-          "rotary: head_dim", fmt::format("is {}, not 16, 32, 64, 128 or 256", head_dim));
+  require(head_dim >= 2 && head_dim <= kMostHeadDim && head_dim % 2 == 0, "rotary: head_dim",
+          fmt::format("is {}, not even, or not of 2 to {}", head_dim, kMostHeadDim));
+  const bool needs_vectors = rotates_by_vectors(head_dim);
   require(args.num_heads >= 1, "rotary: num_heads", "must be at least 1");
   const int64_t num_heads = int64_t(args.num_heads) + 2 * int64_t(args.kv.kv_heads);
   check_matrix_like(args.qkv, args.kv.dtype, batch.num_tokens, num_heads * head_dim, "rotary: qkv");
-  require(has_aligned_rows(args.qkv), "rotary: qkv", "rows are not aligned to 16 bytes");
+  require(!needs_vectors || has_aligned_rows(args.qkv), "rotary: qkv",
+          "rows are not aligned to 16 bytes");
   for (const DeviceView& table : {args.cos, args.sin}) {
     check_matrix_like(table, reference::Dtype::f32, args.cos.shape[0], head_dim / 2,
                       "rotary: cos and sin");
-    require(table.strides[0] == head_dim / 2 && has_aligned_rows(table), "rotary: cos and sin",
-            "have gaps, or are not aligned to 16 bytes");
+    require(table.strides[0] == head_dim / 2 && (!needs_vectors || has_aligned_rows(table)),
+            "rotary: cos and sin", "have gaps, or are not aligned to 16 bytes");
   }
   require((args.q_norm == nullptr) == (args.k_norm == nullptr), "rotary: q_norm and k_norm",
           "one of them is null");

@@ -8,12 +8,30 @@
 
 // A CTA takes a token, head_dim / 16 lanes a head. A lane holds eight numbers of the first half of
 // a head and the eight of the second half that they are paired with, so it needs the same cos and
-// sin for every head.
+// sin for every head. Heads of other sizes, which only tiny models have, are a thread each.
 
 namespace loratory::gpu {
 namespace {
 
 constexpr int kMostThreads = 512;
+
+/// Of a token's place in its block, for KV head 0.
+__device__ int64_t place_in_kv(const RotaryLaunch& p, int row, int position) {
+  const int size = p.kv.block_size;
+  const int64_t block = p.batch.block_tables[int64_t(row) * p.batch.max_blocks + position / size];
+  return (block * p.kv.kv_heads * size + position % size) * p.kv.head_dim;
+}
+
+/// Where a head of the token goes: in place, or to its place in the keys or values.
+template <typename T>
+__device__ T* destination(const RotaryLaunch& p, T* in, int head, int64_t kv_place) {
+  const int kv_head = head - p.num_heads;
+  if (kv_head < 0) return in;
+  const bool is_value = kv_head >= p.kv.kv_heads;
+  const int64_t of_head = is_value ? kv_head - p.kv.kv_heads : kv_head;
+  T* const base = static_cast<T*>(is_value ? p.kv.v : p.kv.k);
+  return base + kv_place + of_head * p.kv.block_size * p.kv.head_dim;
+}
 
 struct Pairs {
   Eight first, second;
@@ -37,7 +55,7 @@ class RotaryToken {
     if (row < 0) return;
     const int64_t table_row = int64_t(position) * half_ + at_;
     const Eight cos = load_vectors(p.cos + table_row), sin = load_vectors(p.sin + table_row);
-    const int64_t kv_place = place_in_kv(row, position);
+    const int64_t kv_place = place_in_kv(p, row, position);
     // The loop is the same for all lanes, because they exchange sums.
     for (int first = 0; first < num_heads; first += at_once) {
       const int head = first + own;
@@ -48,7 +66,7 @@ class RotaryToken {
         if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
       }
       if (head < num_rotated) rotate(pairs, cos, sin);
-      if (head < num_heads) store(destination(in, head, kv_place), pairs);
+      if (head < num_heads) store(destination(p, in, head, kv_place), pairs);
     }
   }
 
@@ -64,21 +82,6 @@ class RotaryToken {
  private:
   const RotaryLaunch& p;
   const int half_, lanes_, at_;
-
-  /// Of the token's place in its block, for KV head 0.
-  __device__ int64_t place_in_kv(int row, int position) const {
-    const int size = p.kv.block_size;
-    const int64_t block = p.batch.block_tables[int64_t(row) * p.batch.max_blocks + position / size];
-    return (block * p.kv.kv_heads * size + position % size) * p.kv.head_dim;
-  }
-  __device__ T* destination(T* in, int head, int64_t kv_place) const {
-    const int kv_head = head - p.num_heads;
-    if (kv_head < 0) return in;
-    const bool is_value = kv_head >= p.kv.kv_heads;
-    const int64_t of_head = is_value ? kv_head - p.kv.kv_heads : kv_head;
-    T* const base = static_cast<T*>(is_value ? p.kv.v : p.kv.k);
-    return base + kv_place + of_head * p.kv.block_size * p.kv.head_dim;
-  }
 
   __device__ Pairs load(const T* head) const {
     return {load_vectors(head + at_), load_vectors(head + half_ + at_)};
@@ -128,9 +131,80 @@ __global__ void __launch_bounds__(kMostThreads)
   token.run(int(blockIdx.x));
 }
 
+template <typename T>
+class PlainHead {
+ public:
+  __device__ PlainHead(const RotaryLaunch& launch, const T* head)
+      : p(launch), in_(head), half_(launch.kv.head_dim / 2) {}
+
+  /// 1 / sqrt(mean of squares + eps), the squares in ascending order.
+  __device__ float scale() const {
+    float sum = 0;
+    for (int i = 0; i < p.kv.head_dim; ++i) sum = __fmaf_rn(float(in_[i]), float(in_[i]), sum);
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(p.kv.head_dim)), p.eps));
+  }
+  /// `norm` null: without.
+  __device__ void rotate(const T* norm, const float* cos, const float* sin, T* out) const {
+    const float factor = norm == nullptr ? 1 : scale();
+    for (int i = 0; i < half_; ++i) {
+      float a = float(in_[i]), b = float(in_[half_ + i]);
+      if (norm != nullptr) {
+        a = __fmul_rn(float(norm[i]), __fmul_rn(a, factor));
+        b = __fmul_rn(float(norm[half_ + i]), __fmul_rn(b, factor));
+      }
+      out[i] = T(__fmaf_rn(a, cos[i], -__fmul_rn(b, sin[i])));
+      out[half_ + i] = T(__fmaf_rn(b, cos[i], __fmul_rn(a, sin[i])));
+    }
+  }
+  __device__ void copy(T* out) const {
+    for (int i = 0; i < p.kv.head_dim; ++i) out[i] = in_[i];
+  }
+
+ private:
+  const RotaryLaunch& p;
+  const T* const in_;
+  const int half_;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    plain_rotary_kernel(const __grid_constant__ RotaryLaunch p) {
+  launch_dependents();
+  wait_for_prior_grid();
+  const int token = int(blockIdx.x), row = p.batch.token_rows[token];
+  if (row < 0) return;
+  const int position = p.batch.positions[token];
+  const int64_t kv_place = place_in_kv(p, row, position);
+  const int64_t angles = int64_t(position) * (p.kv.head_dim / 2);
+  const int num_rotated = p.num_heads + p.kv.kv_heads;
+  for (int head = int(threadIdx.x); head < num_rotated + p.kv.kv_heads; head += int(blockDim.x)) {
+    T* const in = static_cast<T*>(p.qkv) + token * p.qkv_stride + int64_t(head) * p.kv.head_dim;
+    T* const out = destination(p, in, head, kv_place);
+    const PlainHead<T> of(p, in);
+    const void* const norm = head < p.num_heads ? p.q_norm : p.k_norm;
+    if (head < num_rotated) {
+      of.rotate(static_cast<const T*>(norm), p.cos + angles, p.sin + angles, out);
+    } else {
+      of.copy(out);
+    }
+  }
+}
+
+template <typename T>
+void launch_for(const RotaryLaunch& p, const LaunchShape& shape, CUstream_st* stream,
+                LaunchOrder order) {
+  if (rotates_by_vectors(p.kv.head_dim)) {
+    launch_kernel(rotary_kernel<T>, shape, stream, order, p);
+  } else {
+    launch_kernel(plain_rotary_kernel<T>, shape, stream, order, p);
+  }
+}
+
 /// All heads at once, if they are not too many.
 int num_threads(const RotaryLaunch& p) {
-  const int64_t lanes = (int64_t{p.num_heads} + 2 * int64_t{p.kv.kv_heads}) * p.kv.head_dim / 16;
+  const int64_t num_heads = int64_t{p.num_heads} + 2 * int64_t{p.kv.kv_heads};
+  const int64_t lanes =
+      rotates_by_vectors(p.kv.head_dim) ? num_heads * p.kv.head_dim / 16 : num_heads;
   return int(std::min<int64_t>(kMostThreads, (lanes + 31) / 32 * 32));
 }
 
@@ -140,11 +214,11 @@ void launch_rotary(const RotaryLaunch& p, CUstream_st* stream, LaunchOrder order
   const LaunchShape shape{.grid = unsigned(p.batch.num_tokens), .block = unsigned(num_threads(p))};
   switch (p.kv.dtype) {
     case reference::Dtype::f32:
-      return launch_kernel(rotary_kernel<float>, shape, stream, order, p);
+      return launch_for<float>(p, shape, stream, order);
     case reference::Dtype::f16:
-      return launch_kernel(rotary_kernel<__half>, shape, stream, order, p);
+      return launch_for<__half>(p, shape, stream, order);
     default:
-      return launch_kernel(rotary_kernel<__nv_bfloat16>, shape, stream, order, p);
+      return launch_for<__nv_bfloat16>(p, shape, stream, order);
   }
 }
 

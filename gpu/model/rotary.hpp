@@ -35,8 +35,9 @@ struct RotaryArgs {
 /// model has one; then pair (i, i + head_dim/2) of q and k turns by position · f_i. q is written in
 /// place, k and v into the row's KV blocks. In fp32, rounded once, when it is written; v is copied.
 /// Padding tokens read and write nothing, k and v of qkv stay as they are.
-/// Limits   head_dim 16, 32, 64, 128 or 256; qkv, norms and KV aligned to 16 bytes; positions below
-///          num_positions, blocks of the table inside the pool: not checked.
+/// Limits   head_dim even, at most 1024; positions below num_positions, blocks of the table inside
+///          the pool: not checked. 16, 32, 64, 128 and 256 have a fast kernel, for which qkv, norms
+///          and tables are aligned to 16 bytes. All others have one for tests: a thread a head.
 /// Error    docs/error_bounds.md, "The kernels of a model".
 /// Errors   InputError: dtypes, shapes, alignment. std::runtime_error: CUDA's name and text.
 void rotary(const BatchView& batch, const RotaryArgs& args, CUstream_st* stream,

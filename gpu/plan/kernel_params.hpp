@@ -11,7 +11,7 @@ namespace loratory::gpu {
 inline constexpr int kMaxSlices = 8;
 
 struct SliceParams {
-  const uint16_t* a = nullptr;  ///< [L][.][K]
+  const uint16_t* a = nullptr;  ///< [L][.][K]; on the generic path A and B may be of any dtype
   const uint16_t* b = nullptr;  ///< [L][N_i][.]
   int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
   const int32_t* ranks = nullptr;                                                    ///< [L]

@@ -8,6 +8,7 @@ using reference::ScaleMode;
 using reference::SumMode;
 
 LoraPath choose_path(LoraOp op, const LoraDtypes& dtypes, const reference::NumericMode& mode) {
+  if (dtypes.weight == Dtype::f32) return LoraPath::generic;
   const bool x_fits = op == LoraOp::expand || dtypes.x == dtypes.weight;
   const bool h_fits = op == LoraOp::linear || dtypes.h == Dtype::f32;
   if (!x_fits || !h_fits) return LoraPath::generic;

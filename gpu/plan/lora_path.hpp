@@ -23,9 +23,9 @@ struct LoraDtypes {
 };
 
 /// Depends on what never changes in a layer, and not on sizes, strides or the batch (statement
-/// [1.19]). tensor_core needs x of the weights' dtype, h fp32, y fp32 or of the weights' dtype, and
-/// a scaling that is applied to the accumulator. cast_to_weight with two roundings also needs y of
-/// the weights' dtype, because it rounds delta to that dtype.
+/// [1.19]). tensor_core needs 16-bit weights, x of their dtype, h fp32, y fp32 or of their dtype,
+/// and a scaling that is applied to the accumulator. cast_to_weight with two roundings also needs y
+/// of the weights' dtype, because it rounds delta to that dtype.
 LoraPath choose_path(LoraOp op, const LoraDtypes& dtypes, const reference::NumericMode& mode);
 
 }  // namespace loratory::gpu

@@ -63,7 +63,7 @@ void DeviceSlots::fill_random_slot(int32_t slot, int64_t rank, uint64_t seed) {
 DeviceView DeviceSlots::matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const {
   DeviceView out =
       device_view(layout_.dtype(), images_.get() + offset, {max_loras_, num_rows, num_columns});
-  out.strides[0] = layout_.bytes() / 2;
+  out.strides[0] = layout_.bytes() / int64_t(size_bytes(layout_.dtype()));
   return out;
 }
 

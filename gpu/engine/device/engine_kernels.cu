@@ -100,6 +100,8 @@ void shrink_embedding(const EmbeddingShrink& shrink, CUstream_st* stream) {
   if (ctas == 0) return;
   if (shrink.a.dtype == Dtype::bf16) {
     shrink_embedding_kernel<__nv_bfloat16><<<ctas, 64, 0, stream>>>(shrink);
+  } else if (shrink.a.dtype == Dtype::f32) {
+    shrink_embedding_kernel<float><<<ctas, 64, 0, stream>>>(shrink);
   } else {
     shrink_embedding_kernel<__half><<<ctas, 64, 0, stream>>>(shrink);
   }

@@ -30,7 +30,7 @@ void write_slot_tables(const SlotTables& tables, CUstream_st* stream);
 /// h[t, j] = A[slot of t, j, id of t] for j below the rank: the shrink of an embedding [1.28].
 /// Tokens without slot, rank or id are left as they are.
 struct EmbeddingShrink {
-  DeviceView a;  ///< [max_loras, R, vocab], 16 bits
+  DeviceView a;  ///< [max_loras, R, vocab] f32, bf16 or f16
   const int32_t* ranks;
   const int32_t* slots;  ///< [T]
   const int32_t* ids;    ///< [T]

@@ -44,7 +44,7 @@ GpuExecutor::GpuExecutor(const DeviceModel& model, Products& products,
   const int32_t max_loras = config.residency.max_loras;
   if (options.lora) {
     SlotLayout layout(base_model_shapes(model.config()), options.modules, options.max_lora_rank,
-                      slot_dtype(options));
+                      options.dtype);
     slots_ = std::make_unique<DeviceSlots>(layout, max_loras);
     store_ = std::make_unique<AdapterStore>(layout, config.residency.num_load_workers,
                                             options.num_host_images, pinned_memory);

@@ -12,8 +12,9 @@ constexpr double kUtilization = 0.9;  // of what is free, as vLLM's gpu_memory_u
 
 class LoadedModel final : public GpuModel {
  public:
-  explicit LoadedModel(const std::string& directory)
-      : model_(DeviceModel::load(directory, dtype_in(directory))), products_(ProductOptions{}) {}
+  LoadedModel(const std::string& directory, std::optional<reference::Dtype> dtype)
+      : model_(DeviceModel::load(directory, dtype ? *dtype : dtype_in(directory))),
+        products_(ProductOptions{}) {}
 
   const reference::ModelConfig& config() const override { return model_.config(); }
   reference::Dtype dtype() const override { return model_.dtype(); }
@@ -49,13 +50,14 @@ class LoadedModel final : public GpuModel {
 
 }  // namespace
 
-std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory) {
+std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory,
+                                         std::optional<reference::Dtype> dtype) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     cudaGetLastError();
     throw InputError("--executor", "this machine has no GPU", "use --executor reference");
   }
-  return std::make_unique<LoadedModel>(directory);
+  return std::make_unique<LoadedModel>(directory, dtype);
 }
 
 }  // namespace loratory::gpu

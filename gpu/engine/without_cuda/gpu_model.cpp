@@ -4,7 +4,7 @@
 
 namespace loratory::gpu {
 
-std::unique_ptr<GpuModel> load_gpu_model(const std::string&) {
+std::unique_ptr<GpuModel> load_gpu_model(const std::string&, std::optional<reference::Dtype>) {
   throw InputError("--executor", "this build has no GPU engine", "use --executor reference");
 }
 

@@ -209,6 +209,7 @@ TEST_F(RunTest, BadInputIsOneLineBeforeAnythingRuns) {
   expect_bad_input(run(""), "r.jsonl:1: prompt: is text, and the model has no ");
   write("r.jsonl", "{\"prompt\": [1]}\n");
   expect_bad_input(run("--executor gpu"), "--executor: this ");
+  expect_bad_input(run("--dtype float16"), "--dtype: the reference computes in float32");
   expect_bad_input(run("--executor cpu"), "--executor: 'cpu' is not one of reference, gpu");
   expect_bad_input(run("--adapter qv_r4"), "--adapter: 'qv_r4' is not NAME=DIR");
   expect_bad_input(run("--adapter a=nowhere"), "--adapter a: E_IO");

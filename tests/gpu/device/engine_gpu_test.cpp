@@ -36,7 +36,7 @@ Products& products() {
 
 // --- models -----------------------------------------------------------------------------------
 
-// Sizes that the kernels have: f32 takes any, the tensor cores heads of 64.
+// f32 takes any sizes. The tensor cores take heads of 64; the others are of plain kernels.
 ModelConfig model_config(uint64_t seed, Dtype dtype) {
   Draw draw(seed);
   ModelConfig config = reference::random_model_config(seed);
@@ -45,10 +45,10 @@ ModelConfig model_config(uint64_t seed, Dtype dtype) {
   config.layer_has_experts.clear();
   config.max_position_embeddings = 1024;
   if (dtype == Dtype::f32) {
-    config.head_dim = draw.one_of({16, 32});
+    config.head_dim = draw.one_of({8, 16, 32});
     return config;
   }
-  config.head_dim = 64;
+  config.head_dim = draw.one_of({64, 64, 64, 8, 16});
   config.hidden = 64;
   config.intermediate = 96;
   config.vocab = 104;
@@ -58,9 +58,9 @@ ModelConfig model_config(uint64_t seed, Dtype dtype) {
   return config;
 }
 
-RandomAdapter adapter_of(const ModelConfig& config, uint64_t seed) {
+RandomAdapter adapter_of(const ModelConfig& config, Dtype dtype, uint64_t seed) {
   reference::RandomAdapterOptions options = reference::random_adapter_options(seed);
-  options.dtype = Dtype::bf16;  // what slots of an f32 model hold, so nothing is rounded
+  options.dtype = dtype;  // that of slots, so nothing is rounded
   return random_adapter(config, seed, options);
 }
 
@@ -253,7 +253,7 @@ class Workload {
 
   void add_adapter(int64_t index) {
     const auto seed = uint64_t(draw_(int64_t{1} << 40));
-    Submitted added{{}, adapter_of(model_.config, seed), draw_.one_in(12)};
+    Submitted added{{}, adapter_of(model_.config, device_model_.dtype(), seed), draw_.one_in(12)};
     sim::AdapterSource source = sim::source_of(*added.adapter);
     if (added.fails) {
       // The first attempt fails, and every third one after it.

@@ -81,7 +81,7 @@ LoraData data_of(uint64_t seed, Fill fill) {
                  .mode = int(draw(9) % 16)},
                 fill);
   if (draw(8) % 3 == 0) widen(data, seed);
-  const Dtype weight = kDtypes[1 + draw(5) % 2];
+  const Dtype weight = kDtypes[draw(5) % 3];
   data.x = converted(data.x, kDtypes[draw(6) % 3]);
   data.y = converted(data.y, kDtypes[draw(7) % 3]);
   convert(data.a, weight);
@@ -98,7 +98,9 @@ LoraData generic_case(const Trial& trial, LoraOp op, Dtype h = Dtype::f32) {
     const Dtype x = data.x.dtype(), weight = data.a[0].dtype(), y = data.y.dtype();
     if (choose_path(op, {x, weight, h, y}, data.mode) != LoraPath::generic) continue;
     trial.classify(x == Dtype::f32, "x of f32");
-    trial.classify(x != Dtype::f32 && x != weight, "x and weights of two 16-bit dtypes");
+    trial.classify(weight == Dtype::f32, "weights of f32");
+    trial.classify(x != weight && x != Dtype::f32 && weight != Dtype::f32,
+                   "x and weights of two 16-bit dtypes");
     trial.classify(y == Dtype::f32, "y of f32");
     trial.classify(data.mode.scale == reference::ScaleMode::folded_b, "scaling folded into B");
     trial.classify(data.slots.empty(), "no tokens");

@@ -371,8 +371,8 @@ RotaryResult run(const RotaryCase& c) {
 
 RotaryCase rotary_case(const Trial& trial) {
   const Dtype dtype = model_dtype(trial, 0);
-  constexpr int32_t kDims[] = {16, 32, 64, 64, 128, 128, 256};
-  const int32_t head_dim = kDims[trial.pick(1, 7)];
+  constexpr int32_t kDims[] = {2, 8, 16, 32, 64, 64, 80, 128, 128, 256};
+  const int32_t head_dim = kDims[trial.pick(1, 10)];
   const auto kv_heads = int32_t(1 + trial.pick(2, 4));
   const auto num_heads = int32_t(kv_heads * (1 + trial.pick(3, 5)));
   const StepCase step = step_case(trial, Trial::size(100, 20), 1000);

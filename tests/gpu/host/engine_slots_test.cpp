@@ -60,8 +60,10 @@ int64_t num_different(const std::vector<std::byte>& image, int64_t offset, Dtype
   int64_t count = 0;
   for (int64_t i = 0; i < expected.size(0); ++i) {
     for (int64_t j = 0; j < expected.size(1); ++j) {
-      const int64_t place = offset + (i * expected.size(1) + j) * 2;
-      const double value = decode(dtype, at<uint16_t>(image, place));
+      const int64_t index = i * expected.size(1) + j;
+      const double value = dtype == Dtype::f32
+                               ? double(at<float>(image, offset + index * 4))
+                               : decode(dtype, at<uint16_t>(image, offset + index * 2));
       const double wanted = expected.get(i, j);
       const bool same = std::isnan(wanted) ? std::isnan(value) : value == round_to(dtype, wanted);
       count += !same;
@@ -76,7 +78,8 @@ TEST(SlotImage, EqualsTheSlotOfTheReference) {
     SCOPED_TRACE(seed);
     const Case c = dense_case(seed);
     const auto shapes = base_model_shapes(c.config);
-    const Dtype dtype = seed % 2 == 0 ? Dtype::bf16 : Dtype::f16;
+    constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::f16, Dtype::f32};
+    const Dtype dtype = kDtypes[seed % 3];
     const SlotLayout layout(shapes, {}, kMaxRank, dtype);
     SlotWeights slots(shapes, 1, kMaxRank);
     ASSERT_EQ(layout.problem(c.adapter.adapter), "");

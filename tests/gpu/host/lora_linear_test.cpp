@@ -84,7 +84,7 @@ TEST(LoraLinear, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].scalings: is null"));
   d = desc();
   d.slices[0].a.dtype = Dtype::f32;
-  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: is f32, needs bf16 or f16"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].b: is bf16, the layer's first weight is f32"));
   d = desc();
   d.slices[1].a_rank_steps = 8;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].a_rank_steps: is outside [0, 8)"));

@@ -42,6 +42,7 @@ TEST(ChoosePath, TheRestIsGeneric) {
   EXPECT_EQ(linear(with(&LoraDtypes::x, Dtype::f32)), LoraPath::generic);
   EXPECT_EQ(linear(with(&LoraDtypes::x, Dtype::f16)), LoraPath::generic);
   EXPECT_EQ(linear(with(&LoraDtypes::y, Dtype::f16)), LoraPath::generic);
+  EXPECT_EQ(linear({Dtype::f32, Dtype::f32, Dtype::f32, Dtype::f32}), LoraPath::generic);
   EXPECT_EQ(linear(kBf16, reference::kVllmMode), LoraPath::generic);
   EXPECT_EQ(linear(with(&LoraDtypes::y, Dtype::f32),
                    {IntermediateMode::cast_to_weight, SumMode::two_round, ScaleMode::accumulator}),

@@ -132,7 +132,7 @@ TEST(LoraExpand, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].b: has 5 slots, the layer's first weight 4"));
   d = expand_desc();
   d.slices[0].b.dtype = Dtype::f32;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0].b: is f32, needs bf16 or f16"));
+  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].b: is bf16, the layer's first weight is f32"));
   d = expand_desc();
   d.slices[0].b.shape[2] = 513;
   EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0].b: has room for rank 513, needs 1 to 512"));

@@ -128,8 +128,10 @@ std::string rotary_error(const RotaryArgs& args, const BatchView& batch = batch_
 
 TEST(ModelChecks, RotaryNamesWhatDoesNotFit) {
   RotaryArgs args = rotary_args();
-  args.kv.head_dim = 80;
-  EXPECT_EQ(rotary_error(args), "rotary: head_dim: is 80, not 16, 32, 64, 128 or 256");
+  args.kv.head_dim = 81;
+  EXPECT_EQ(rotary_error(args), "rotary: head_dim: is 81, not even, or not of 2 to 1024");
+  args.kv.head_dim = 1026;
+  EXPECT_EQ(rotary_error(args), "rotary: head_dim: is 1026, not even, or not of 2 to 1024");
   args = rotary_args();
   args.num_heads = 5;
   EXPECT_EQ(rotary_error(args), "rotary: qkv: has shape [3, 512], not [3, 576]");
