@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the properties of the LoRA kernels on a GPU, then a reduced set of them under the tools of
-compute-sanitizer, side by side, and writes what all said into one JSON file.
+"""Runs the properties of the kernels and of the engine on a GPU, then a reduced set of them under
+the tools of compute-sanitizer, side by side, and writes what all said into one JSON file. The
+engine's workloads wait for the GPU at every step, so several processes share them.
 
   bench/gpu/record_gpu_tests.py build/cuda/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
 
@@ -28,7 +29,8 @@ REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
-                  "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*" + REDUCED_FILTER)
+                  "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:EngineGpu.*"
+                  + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
 # of few clusters, which each go through five segments.
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
@@ -50,10 +52,11 @@ TOOLS = {
     "memcheck": Tool(6, 3, REDUCED_FILTER, ("--padding", "256")),
     "racecheck": Tool(1, 6, RACES_FILTER,
                       ("--racecheck-report", "analysis", "--racecheck-num-workers", "2")),
-    "initcheck": Tool(6, 2, KERNELS_FILTER),
-    "synccheck": Tool(6, 2, KERNELS_FILTER),
+    "initcheck": Tool(6, 3, KERNELS_FILTER),
+    "synccheck": Tool(6, 3, KERNELS_FILTER),
 }
 SANITIZER_FAILED = 9
+SHARED = ("EngineGpu.",)  # suites whose cases are shared out
 
 
 def arguments():
@@ -63,6 +66,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
     parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
+    parser.add_argument("--shares", type=int, default=4, help="processes for the engine's tests")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or ''")
     parser.add_argument("--tool-seconds", type=float, default=300, help="limit for each tool")
     parser.add_argument("--soak", type=float, default=0, help="also run fresh seeds for so long")
@@ -112,8 +116,60 @@ def records(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"test":')]
 
 
-def tests(args, log, seconds, **environment):
-    command = [str(args.binary), f"--gtest_filter={args.filter}"]
+def names(args):
+    """Of the tests that the filter lets through."""
+    command = [str(args.binary), "--gtest_list_tests", f"--gtest_filter={args.filter}"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    suite, found = "", []
+    for line in text.splitlines():
+        name = line.split("#")[0].rstrip()
+        if line.startswith("  "):
+            found.append(suite + name.strip())
+        elif name.endswith("."):
+            suite = name
+    return found
+
+
+def merged(parts):
+    """What processes said that each had a share of the same tests."""
+    out = {}
+    for record in [record for part in parts for record in part["tests"]]:
+        one = out.setdefault(record["test"], record)
+        if one is record:
+            continue
+        for key in ("cases", "results"):
+            one[key] += record[key]
+        for key in ("worst_error_over_bound", "seconds"):
+            one[key] = max(one[key], record[key])
+        one["passed"] = one["passed"] and record["passed"]
+        for kind, count in record["classes"].items():
+            one["classes"][kind] = one["classes"].get(kind, 0) + count
+    return {
+        "passed": all(part["passed"] for part in parts),
+        "exit_codes": [part["exit_code"] for part in parts],
+        "seconds": max(part["seconds"] for part in parts),
+        "repro": [line for part in parts for line in part["repro"]],
+        "tests": list(out.values()),
+    }
+
+
+def fixed_set(args, stem):
+    """All tests once: one process, and several for the cases of the engine's tests."""
+    all_names = names(args)
+    shared = [name for name in all_names if name.startswith(SHARED)]
+    own = [name for name in all_names if name not in shared]
+    work = [(own, "0/1")] if own or not shared else []
+    if shared:
+        work += [(shared, f"{i}/{args.shares}") for i in range(args.shares)]
+    with concurrent.futures.ThreadPoolExecutor(len(work)) as pool:
+        done = [pool.submit(tests, args, stem.with_suffix(f".fixed.{i}.log"), None, ":".join(some),
+                            LORATORY_GPU_SHARE=share)
+                for i, (some, share) in enumerate(work)]
+    return merged([part.result() for part in done])
+
+
+def tests(args, log, seconds, which, **environment):
+    command = [str(args.binary), f"--gtest_filter={which}"]
     code, text, took = run(command, log, seconds, LORATORY_COMMIT=args.commit, **environment)
     return {
         "passed": code == 0 and "[  PASSED  ] 0 tests" not in text,
@@ -184,14 +240,14 @@ def main():
               flush=True)
         passed = passed and part["passed"]
 
-    keep(result, "fixed_set", tests(args, stem.with_suffix(".fixed.log"), None))
+    keep(result, "fixed_set", fixed_set(args, stem))
     with concurrent.futures.ThreadPoolExecutor() as pool:
         parts = {pool.submit(checked, args, tool, stem): tool for tool in args.tools}
         for part in concurrent.futures.as_completed(parts):
             keep(result["sanitizer"], parts[part], part.result())
     if args.soak > 0:
         log = stem.with_suffix(".soak.log")
-        keep(result, "soak", tests(args, log, None, LORATORY_GPU_SOAK_S=str(int(args.soak))))
+        keep(result, "soak", tests(args, log, None, args.filter, LORATORY_GPU_SOAK_S=str(int(args.soak))))
     print(stem.with_suffix(".json"))
     return 0 if passed else 1
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "fuzz/models/naive_model.hpp"
 #include "fuzz/support/random_model.hpp"
@@ -232,6 +233,62 @@ RC_GTEST_PROP(Model, FloatLiesWithinTheBound, ()) {
   const double ratio = worst_ratio(real, bounded);
   RC_ASSERT(ratio <= 1);
   worst.add(ratio);
+}
+
+// A dense model in 16 bits and an adapter whose weights have the same dtype.
+struct NarrowWorld {
+  explicit NarrowWorld(uint64_t seed) : draw(seed) {
+    dtype = draw.one_of({Dtype::bf16, Dtype::f16});
+    model = in_dtype(random_model(dense(random_model_config(bits())), bits()), dtype);
+    RandomAdapterOptions options = random_adapter_options(bits());
+    options.dtype = dtype;
+    if (draw.one_in(2)) own = random_adapter(model.config, bits(), options);
+    tokens = random_tokens(model.config, draw.between(1, 12), bits());
+  }
+  uint64_t bits() { return uint64_t(draw(1 << 30)); }
+  const Adapter* adapter() const { return own ? &own->adapter : nullptr; }
+
+  sim::Draw draw;
+  Dtype dtype = Dtype::bf16;
+  Model model;
+  std::optional<RandomAdapter> own;
+  Tokens tokens;
+};
+
+// How many tokens have one logit above all others by more than the bound leaves open.
+int64_t num_sure(const Matrix<Bounded>& logits) {
+  int64_t count = 0;
+  for (Eigen::Index t = 0; t < logits.cols(); ++t) {
+    Eigen::Index best = 0;
+    for (Eigen::Index v = 1; v < logits.rows(); ++v) {
+      if (logits(v, t).value > logits(best, t).value) best = v;
+    }
+    bool is_sure = true;
+    for (Eigen::Index v = 0; v < logits.rows(); ++v) {
+      const double open = logits(v, t).error + logits(best, t).error;
+      is_sure &= v == best || logits(best, t).value - logits(v, t).value > open;
+    }
+    count += is_sure;
+  }
+  return count;
+}
+
+// [1.16] [1.18]: a model whose numbers are rounded to bf16 or f16 wherever a kernel of the engine
+// on a GPU writes them lies within the derived bound of the float64 model.
+RC_GTEST_PROP(Model, SixteenBitsLieWithinTheBound, ()) {
+  static WorstOfAll worst_bf16("model in bf16"), worst_f16("model in f16");
+  NarrowWorld world(sim::any_seeded_case(2).seed);
+  const Adapter* const adapter = world.adapter();
+  const auto real = sequence_logits<float>(world.model, adapter, world.tokens, world.dtype);
+  const auto bounded = bounded_logits(world.model, adapter, world.tokens, world.dtype);
+  const double ratio = worst_ratio(real, bounded);
+  RC_ASSERT(ratio <= 1);
+  (world.dtype == Dtype::bf16 ? worst_bf16 : worst_f16).add(ratio);
+  RC_CLASSIFY(world.dtype == Dtype::f16, "f16");
+  RC_CLASSIFY(adapter != nullptr, "an adapter");
+  RC_CLASSIFY(num_sure(bounded) > 0, "tokens that no rounding can change");
+  const auto narrower = bounded_logits(world.model, adapter, world.tokens);
+  RC_CLASSIFY(worst_ratio(real, narrower) > 1, "farther than float32 may be");
 }
 
 // [1.34] [1.53] The model written down a second time, in float64 too: 2^-20 of the bound is 2^9

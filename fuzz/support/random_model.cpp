@@ -153,6 +153,39 @@ Model random_model(const ModelConfig& config, uint64_t seed) {
   return model;
 }
 
+ModelConfig dense(ModelConfig config) {
+  config.num_experts = 0;
+  config.shared_expert_intermediate = 0;
+  config.layer_has_experts.clear();
+  return config;
+}
+
+Model in_dtype(Model model, Dtype dtype) {
+  const auto round = [dtype](auto& numbers) {
+    for (Eigen::Index i = 0; i < numbers.size(); ++i) {
+      numbers(i) = float(round_to(dtype, double(numbers(i))));
+    }
+  };
+  const auto round_linear = [&](LinearWeights& linear) {
+    round(linear.weight);
+    round(linear.bias);
+  };
+  round(model.embed_tokens);
+  round(model.norm);
+  round(model.lm_head);
+  for (LayerWeights& layer : model.layers) {
+    for (Vector<float>* norm :
+         {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm}) {
+      round(*norm);
+    }
+    for (LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.mlp.gate,
+                                  &layer.mlp.up, &layer.mlp.down}) {
+      round_linear(*linear);
+    }
+  }
+  return model;
+}
+
 namespace {
 
 // The tensors of an adapter, and the configuration that goes with them.

@@ -26,6 +26,12 @@ ModelConfig random_model_config(uint64_t seed);
 /// Weights of size 1/sqrt(K), norms near 1; logits a few units wide.
 Model random_model(const ModelConfig& config, uint64_t seed);
 
+/// The configuration without experts.
+ModelConfig dense(ModelConfig config);
+
+/// A dense model with every weight rounded to a dtype, as an engine in that dtype has it.
+Model in_dtype(Model model, Dtype dtype);
+
 struct RandomAdapterOptions {
   int64_t rank = 4;
   double alpha = 8;

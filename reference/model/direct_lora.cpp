@@ -5,23 +5,10 @@
 #include "reference/model/traced_kernels.hpp"
 
 namespace loratory::reference {
-namespace {
-
-// y[row + n] += scaling · (B h)[n]
-template <typename Real>
-void add_delta(const Matrix<float>& b, const Vector<Real>& h, Real scaling, int64_t row,
-               int64_t column, Matrix<Real>& y) {
-  const Vector<Real> sum = product(b, h);
-  for (int64_t n = 0; n < sum.size(); ++n) {
-    y(row + n, column) = y(row + n, column) + scaling * sum(n);
-  }
-}
-
-}  // namespace
 
 template <typename Real>
-DirectLora<Real>::DirectLora(const ModelConfig& config, const Adapter& adapter)
-    : shapes_(base_model_shapes(config)) {
+DirectLora<Real>::DirectLora(const ModelConfig& config, const Adapter& adapter, Dtype stored)
+    : shapes_(base_model_shapes(config)), stored_(stored) {
   for (const LoraModule& module : adapter.modules) {
     modules_.emplace(module.id,
                      Weights{dequantized_a(module), dequantized_b(module), Real(module.scaling)});
@@ -34,6 +21,17 @@ const typename DirectLora<Real>::Weights* DirectLora<Real>::find(const ModuleId&
   return at == modules_.end() ? nullptr : &at->second;
 }
 
+// y[row + n] += scaling · (B h)[n]
+template <typename Real>
+void DirectLora<Real>::add_delta(const Weights& weights, Vector<Real> h, int64_t row,
+                                 int64_t column, Matrix<Real>& y) const {
+  for (Real& v : h) v = stored_in_two(stored_, v);
+  const Vector<Real> sum = product(weights.b, h);
+  for (int64_t n = 0; n < sum.size(); ++n) {
+    y(row + n, column) = y(row + n, column) + weights.scaling * sum(n);
+  }
+}
+
 template <typename Real>
 void DirectLora<Real>::add(const LinearRef& linear, std::span<const int64_t>, const Matrix<Real>& x,
                            Matrix<Real>& y) const {
@@ -42,8 +40,7 @@ void DirectLora<Real>::add(const LinearRef& linear, std::span<const int64_t>, co
     const Weights* const weights = find({linear.layer, linear.expert, projection});
     if (weights != nullptr) {
       for (int64_t t = 0; t < x.cols(); ++t) {
-        const Vector<Real> h = product(weights->a, Vector<Real>(x.col(t)));
-        add_delta(weights->b, h, weights->scaling, row, t, y);
+        add_delta(*weights, product(weights->a, Vector<Real>(x.col(t))), row, t, y);
       }
     }
     row += base_shape(shapes_, projection, linear.expert >= 0).rows;
@@ -55,8 +52,7 @@ void DirectLora<Real>::add_embedding(std::span<const int32_t> ids, Matrix<Real>&
   const Weights* const weights = find({-1, -1, Projection::embed_tokens});
   if (weights == nullptr) return;
   for (int64_t t = 0; t < y.cols(); ++t) {
-    const Vector<Real> h = weights->a.col(ids[size_t(t)]).template cast<Real>();
-    add_delta(weights->b, h, weights->scaling, 0, t, y);
+    add_delta(*weights, weights->a.col(ids[size_t(t)]).template cast<Real>(), 0, t, y);
   }
 }
 

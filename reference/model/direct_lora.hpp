@@ -17,7 +17,8 @@ namespace loratory::reference {
 template <typename Real>
 class DirectLora : public LoraTerms<Real> {
  public:
-  DirectLora(const ModelConfig& config, const Adapter& adapter);
+  /// `stored` in 16 bits: h is kept as hi + lo of it, as the kernels of a GPU do (split2).
+  DirectLora(const ModelConfig& config, const Adapter& adapter, Dtype stored = Dtype::f32);
 
   void add(const LinearRef& linear, std::span<const int64_t> tokens, const Matrix<Real>& x,
            Matrix<Real>& y) const override;
@@ -29,9 +30,12 @@ class DirectLora : public LoraTerms<Real> {
     Real scaling;
   };
   const Weights* find(const ModuleId& id) const;
+  void add_delta(const Weights& weights, Vector<Real> h, int64_t row, int64_t column,
+                 Matrix<Real>& y) const;
 
   BaseModelShapes shapes_;
   std::map<ModuleId, Weights> modules_;
+  Dtype stored_;
 };
 
 extern template class DirectLora<float>;

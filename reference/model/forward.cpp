@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/model/kernels.hpp"
 #include "reference/model/rope.hpp"
@@ -52,13 +53,17 @@ std::span<Real> column(Matrix<Real>& m, int64_t t) {
 template <typename Real>
 class Pass {
  public:
-  Pass(const Model& model, const TokenBatch& batch, KvCache<Real>& kv, const LoraTerms<Real>* lora)
+  Pass(const Model& model, const TokenBatch& batch, KvCache<Real>& kv, const LoraTerms<Real>* lora,
+       Dtype stored)
       : model_(model),
         config_(model.config),
         batch_(batch),
         kv_(kv),
         lora_(lora),
-        rotations_(rotations<Real>(config_.rope, config_.head_dim, batch.positions)) {
+        stored_(stored),
+        rotations_(stored == Dtype::f32
+                       ? rotations<Real>(config_.rope, config_.head_dim, batch.positions)
+                       : tabled_rotations<Real>(config_.rope, config_.head_dim, batch.positions)) {
     for (int64_t t = 0; t < int64_t(batch.ids.size()); ++t) all_tokens_.push_back(t);
   }
 
@@ -82,15 +87,33 @@ class Pass {
         x_(i, t) = Real(model_.embed_tokens(batch_.ids[size_t(t)], i));
       }
     }
-    if (lora_ != nullptr) lora_->add_embedding(batch_.ids, x_);
+    if (lora_ == nullptr) return;
+    const Matrix<Real> base = stored_ == Dtype::f32 ? Matrix<Real>() : x_;
+    lora_->add_embedding(batch_.ids, x_);
+    store_changes(base, x_);
   }
 
   void add_to_x(const Matrix<Real>& y) {
-    for (Eigen::Index i = 0; i < x_.size(); ++i) x_(i) = x_(i) + y(i);
+    for (Eigen::Index i = 0; i < x_.size(); ++i) x_(i) = stored(stored_, x_(i) + y(i));
+  }
+
+  // What a kernel writes that computed in float.
+  void store_all(std::span<Real> numbers) const {
+    if (stored_ == Dtype::f32) return;
+    for (Real& v : numbers) v = stored(stored_, v);
+  }
+  void store_changes(const Matrix<Real>& before, Matrix<Real>& y) const {
+    if (stored_ == Dtype::f32) return;
+    for (Eigen::Index i = 0; i < y.size(); ++i) {
+      if (!is_same(before(i), y(i))) y(i) = stored(stored_, y(i));
+    }
   }
 
   Matrix<Real> normed(Matrix<Real> x, const Vector<float>& weight) const {
-    for (int64_t t = 0; t < x.cols(); ++t) rms_norm(column(x, t), weight, config_.rms_norm_eps);
+    for (int64_t t = 0; t < x.cols(); ++t) {
+      rms_norm(column(x, t), weight, config_.rms_norm_eps);
+      store_all(column(x, t));
+    }
     return x;
   }
 
@@ -114,8 +137,12 @@ class Pass {
           y(row, t) = has_bias ? add_bias(y_t(n), slice->bias(n), x.rows()) : y_t(n);
         }
       }
+      store_all(column(y, t));
     }
-    if (lora_ != nullptr) lora_->add(ref, tokens, x, y);
+    if (lora_ == nullptr) return y;
+    const Matrix<Real> base = stored_ == Dtype::f32 ? Matrix<Real>() : y;
+    lora_->add(ref, tokens, x, y);
+    store_changes(base, y);
     return y;
   }
 
@@ -142,6 +169,7 @@ class Pass {
       const Vector<float>& norm = h < config_.num_heads ? weights.q_norm : weights.k_norm;
       if (norm.size() != 0) rms_norm(head, norm, config_.rms_norm_eps);
       rotate(head, rotations_, t);
+      store_all(head);
     }
   }
 
@@ -172,8 +200,12 @@ class Pass {
         p(i, h) = inner_product(q.subspan(size_t(h) * head_dim, head_dim), k) * scale;
       }
     }
-    for (int64_t h = 0; h < config_.num_heads; ++h) softmax(column(p, h));
+    for (int64_t h = 0; h < config_.num_heads; ++h) {
+      softmax(column(p, h));
+      store_all(column(p, h));
+    }
     mix_values(layer, sequence, p, out);
+    store_all(out);
   }
 
   void mix_values(int64_t layer, int64_t sequence, const Matrix<Real>& p,
@@ -212,6 +244,7 @@ class Pass {
       for (int64_t i = 0; i < size; ++i) {
         activation(i, t) = silu(gate_up(i, t)) * gate_up(size + i, t);
       }
+      store_all(column(activation, t));
     }
     return linear(refs.down, {&weights.down}, tokens, activation);
   }
@@ -298,6 +331,7 @@ class Pass {
   const TokenBatch& batch_;
   KvCache<Real>& kv_;
   const LoraTerms<Real>* lora_;
+  const Dtype stored_;
   const Rotations<Real> rotations_;
   std::vector<int64_t> all_tokens_;
   Matrix<Real> x_;
@@ -307,16 +341,18 @@ class Pass {
 
 template <typename Real>
 Matrix<Real> forward(const Model& model, const TokenBatch& batch, KvCache<Real>& kv,
-                     const LoraTerms<Real>* lora) {
+                     const LoraTerms<Real>* lora, Dtype stored) {
   check(model, batch);
-  return Pass<Real>(model, batch, kv, lora).run();
+  LORATORY_ASSERT(stored == Dtype::f32 || model.config.num_experts == 0,
+                  "rounding points of experts are not said");
+  return Pass<Real>(model, batch, kv, lora, stored).run();
 }
 
 template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<float>&,
-                               const LoraTerms<float>*);
+                               const LoraTerms<float>*, Dtype);
 template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
-                                const LoraTerms<double>*);
+                                const LoraTerms<double>*, Dtype);
 template Matrix<Traced> forward(const Model&, const TokenBatch&, KvCache<Traced>&,
-                                const LoraTerms<Traced>*);
+                                const LoraTerms<Traced>*, Dtype);
 
 }  // namespace loratory::reference

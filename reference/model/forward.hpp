@@ -7,6 +7,7 @@
 #include "reference/model/model.hpp"
 #include "reference/model/packed_linear.hpp"
 #include "reference/numerics/bounded.hpp"
+#include "reference/numerics/dtype.hpp"
 #include "reference/numerics/matrix.hpp"
 
 // One forward pass of a decoder-only model, with two seams: where keys and values live, and what
@@ -53,20 +54,22 @@ struct TokenBatch {
   std::vector<int64_t> logits_of;  ///< tokens whose logits are wanted, indices into the above
 };
 
-/// Logits [vocab, logits_of.size()]. `lora` may be null: the base model.
+/// Logits [vocab, logits_of.size()]. `lora` may be null: the base model. `stored` is what numbers
+/// have in memory between two kernels of an engine on a GPU, at whose rounding points they are
+/// rounded (docs/error_bounds.md, "A whole model in 16 bits"); f32: nowhere.
 /// Errors   InputError: an id outside the vocabulary, arrays of different lengths, a position past
 ///          the sliding window.
 /// Repeats  bitwise, for any number of threads and any batch.
 /// Cost     O(T · weights + T · context · heads · head_dim).
 template <typename Real>
 Matrix<Real> forward(const Model& model, const TokenBatch& batch, KvCache<Real>& kv,
-                     const LoraTerms<Real>* lora);
+                     const LoraTerms<Real>* lora, Dtype stored = Dtype::f32);
 
 extern template Matrix<float> forward(const Model&, const TokenBatch&, KvCache<float>&,
-                                      const LoraTerms<float>*);
+                                      const LoraTerms<float>*, Dtype);
 extern template Matrix<double> forward(const Model&, const TokenBatch&, KvCache<double>&,
-                                       const LoraTerms<double>*);
+                                       const LoraTerms<double>*, Dtype);
 extern template Matrix<Traced> forward(const Model&, const TokenBatch&, KvCache<Traced>&,
-                                       const LoraTerms<Traced>*);
+                                       const LoraTerms<Traced>*, Dtype);
 
 }  // namespace loratory::reference

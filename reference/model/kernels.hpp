@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "reference/numerics/dtype.hpp"
 #include "reference/numerics/matrix.hpp"
 
 // What a forward pass is made of besides products with weights and RoPE. Every sum is ascending,
@@ -44,6 +45,26 @@ Real inner_product(std::span<const Real> a, std::span<const Real> b) {
   Real sum(0);
   for (size_t i = 0; i < a.size(); ++i) add_product(sum, a[i], b[i], int64_t(a.size()));
   return sum;
+}
+
+/// `v` as it lies in memory between two kernels; f32: as it is.
+template <typename Real>
+Real stored(Dtype dtype, const Real& v) {
+  return dtype == Dtype::f32 ? v : Real(round_to(dtype, double(v)));
+}
+
+/// `v` as hi + lo, two numbers of `dtype` (numeric_mode.hpp, split2); f32: as it is.
+template <typename Real>
+Real stored_in_two(Dtype dtype, const Real& v) {
+  if (dtype == Dtype::f32) return v;
+  const double hi = round_to(dtype, double(v));
+  return Real(hi + round_to(dtype, double(v) - hi));
+}
+
+/// Did nothing happen between `a` and `b`?
+template <typename Real>
+bool is_same(const Real& a, const Real& b) {
+  return a == b;
 }
 
 /// e^(v_i - max) / sum_j e^(v_j - max) in place. At least one value.

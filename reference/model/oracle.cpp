@@ -14,19 +14,20 @@ namespace loratory::reference {
 namespace {
 
 // Pays for products of two rounding errors, which the first order leaves out.
-constexpr double kSecondOrder = 1 + 0x1p-4;
+constexpr double second_order(Dtype stored) { return stored == Dtype::f32 ? 1 + 0x1p-4 : 1.5; }
 
 // Logits of the tokens `logits_of` of one sequence, from nothing.
 template <typename Real>
 Matrix<Real> recompute(const Model& model, const LoraTerms<Real>* lora,
-                       std::span<const int32_t> tokens, std::vector<int64_t> logits_of) {
+                       std::span<const int32_t> tokens, std::vector<int64_t> logits_of,
+                       Dtype stored = Dtype::f32) {
   TokenBatch batch;
   batch.ids.assign(tokens.begin(), tokens.end());
   batch.sequences.assign(tokens.size(), 0);
   for (size_t t = 0; t < tokens.size(); ++t) batch.positions.push_back(int64_t(t));
   batch.logits_of = std::move(logits_of);
   DenseKv<Real> kv(model.config, 1, int64_t(tokens.size()));
-  return forward(model, batch, kv, lora);
+  return forward(model, batch, kv, lora, stored);
 }
 
 std::vector<int64_t> first_integers(size_t count) {
@@ -36,9 +37,10 @@ std::vector<int64_t> first_integers(size_t count) {
 }
 
 template <typename Real>
-std::optional<DirectLora<Real>> direct_lora(const Model& model, const Adapter* adapter) {
+std::optional<DirectLora<Real>> direct_lora(const Model& model, const Adapter* adapter,
+                                            Dtype stored = Dtype::f32) {
   if (adapter == nullptr) return std::nullopt;
-  return DirectLora<Real>(model.config, *adapter);
+  return DirectLora<Real>(model.config, *adapter, stored);
 }
 
 std::vector<double> prompt_logprobs(const Model& model, const LoraTerms<float>* lora,
@@ -75,27 +77,30 @@ Generation generate(const Model& model, const Adapter* adapter, std::span<const 
 
 template <typename Real>
 Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
-                             std::span<const int32_t> tokens) {
-  const auto direct = direct_lora<Real>(model, adapter);
-  return recompute<Real>(model, direct ? &*direct : nullptr, tokens, first_integers(tokens.size()));
+                             std::span<const int32_t> tokens, Dtype stored) {
+  const auto direct = direct_lora<Real>(model, adapter, stored);
+  return recompute<Real>(model, direct ? &*direct : nullptr, tokens, first_integers(tokens.size()),
+                         stored);
 }
 
-template Matrix<float> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
-template Matrix<double> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>);
+template Matrix<float> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>,
+                                       Dtype);
+template Matrix<double> sequence_logits(const Model&, const Adapter*, std::span<const int32_t>,
+                                        Dtype);
 
 Matrix<Bounded> bounded_logits(const Model& model, const Adapter* adapter,
-                               std::span<const int32_t> tokens) {
-  Tape tape;
+                               std::span<const int32_t> tokens, Dtype stored) {
+  Tape tape(stored);
   const Tape::Scope scope(tape);
-  const auto direct = direct_lora<Traced>(model, adapter);
-  const Matrix<Traced> logits =
-      recompute<Traced>(model, direct ? &*direct : nullptr, tokens, first_integers(tokens.size()));
+  const auto direct = direct_lora<Traced>(model, adapter, stored);
+  const Matrix<Traced> logits = recompute<Traced>(model, direct ? &*direct : nullptr, tokens,
+                                                  first_integers(tokens.size()), stored);
   std::vector<int32_t> nodes;
   for (Eigen::Index i = 0; i < logits.size(); ++i) nodes.push_back(logits(i).node);
   const std::vector<double> errors = tape.errors(nodes);
   Matrix<Bounded> out(logits.rows(), logits.cols());
   for (Eigen::Index i = 0; i < out.size(); ++i) {
-    const double error = kSecondOrder * errors[size_t(i)];
+    const double error = second_order(stored) * errors[size_t(i)];
     out(i) = {logits(i).value, std::isnan(error) ? std::numeric_limits<double>::infinity() : error};
   }
   return out;

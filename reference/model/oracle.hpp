@@ -31,18 +31,20 @@ struct Generation {
 Generation generate(const Model& model, const Adapter* adapter, std::span<const int32_t> prompt,
                     const GenerateParams& params);
 
-/// Logits [vocab, tokens.size()] of every token of one sequence.
+/// Logits [vocab, tokens.size()] of every token of one sequence; `stored` as in forward().
 template <typename Real>
 Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
-                             std::span<const int32_t> tokens);
+                             std::span<const int32_t> tokens, Dtype stored = Dtype::f32);
 
 /// The same in float64 (its values are those of sequence_logits<double>), each with a bound on how
 /// far any float32 implementation may be, to first order; docs/error_bounds.md, "A whole model".
 /// Two implementations differ by at most twice the bound. Infinite behind a token whose experts
 /// rounding errors could change.
+/// `stored` bf16 or f16: the bound of an engine that keeps its numbers so between kernels ("A whole
+/// model in 16 bits"). The weights are taken as they are, so they must be numbers of that dtype.
 /// Cost     memory of a few dozen bytes for every product; 16 logits as much time as one pass.
 Matrix<Bounded> bounded_logits(const Model& model, const Adapter* adapter,
-                               std::span<const int32_t> tokens);
+                               std::span<const int32_t> tokens, Dtype stored = Dtype::f32);
 
 /// The same model with the adapter merged into its weights: W + scaling · B A, in float64, rounded
 /// once to float.

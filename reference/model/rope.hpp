@@ -121,6 +121,15 @@ Rotations<Real> rotations(const RopeConfig& config, int64_t head_dim,
   return out;
 }
 
+/// The same from float64, each number rounded once: the tables of an engine on a GPU.
+template <typename Real>
+Rotations<Real> tabled_rotations(const RopeConfig& config, int64_t head_dim,
+                                 std::span<const int64_t> positions) {
+  const auto exact = rotations<double>(config, head_dim, positions);
+  const auto rounded = [](double v) { return constant<Real>(v); };
+  return {exact.cos.unaryExpr(rounded), exact.sin.unaryExpr(rounded)};
+}
+
 /// Turns one head by rotation `t`.
 template <typename Real>
 void rotate(std::span<Real> head, const Rotations<Real>& by, int64_t t) {

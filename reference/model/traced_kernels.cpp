@@ -26,7 +26,7 @@ Vector<Traced> product(const Matrix<float>& w, const Vector<Traced>& x) {
 Traced add_bias(const Traced& y, float bias, int64_t num_terms) {
   const double value = y.value + double(bias);
   const double as_first_term = traced_gamma(num_terms) * std::abs(double(bias));
-  return traced(value, kTracedUnit * std::abs(value) + as_first_term, y, 1);
+  return traced(value, traced_unit() * std::abs(value) + as_first_term, y, 1);
 }
 
 void softmax(std::span<Traced> values) {
@@ -36,7 +36,7 @@ void softmax(std::span<Traced> values) {
   std::vector<double> p;
   for (const Traced& v : values) {
     const double below = v.value - largest;
-    scores.push_back(traced(below, kTracedUnit * std::abs(below), v, 1));
+    scores.push_back(traced(below, traced_unit() * std::abs(below), v, 1));
     p.push_back(std::exp(below));
     sum += p.back();
   }
@@ -51,15 +51,27 @@ void softmax(std::span<Traced> values) {
   }
 }
 
+Traced stored(Dtype dtype, const Traced& v) {
+  const bool is_kept = v.node < 0 && round_to(dtype, v.value) == v.value;
+  if (dtype == Dtype::f32 || is_kept) return v;
+  return traced(v.value, unit_roundoff(dtype) * std::abs(v.value) + underflow_unit(dtype), v, 1);
+}
+
+Traced stored_in_two(Dtype dtype, const Traced& v) {
+  if (dtype == Dtype::f32) return v;
+  const double u = unit_roundoff(dtype);
+  return traced(v.value, u * u / 2 * std::abs(v.value) + underflow_unit(dtype), v, 1);
+}
+
 Traced sigmoid(const Traced& x) {
   const double value = 1 / (1 + std::exp(-x.value));
-  return traced(value, 11 * kTracedUnit * value + 0x1p-120, x, value * (1 - value));
+  return traced(value, 11 * traced_unit() * value + 0x1p-120, x, value * (1 - value));
 }
 
 Traced silu(const Traced& x) {
   const double e = std::exp(-x.value), value = x.value / (1 + e), sigmoid = 1 / (1 + e);
   const double slope = sigmoid * (1 + x.value * (1 - sigmoid));
-  return traced(value, 12 * kTracedUnit * std::abs(value) + 0x1p-120, x, slope);
+  return traced(value, 12 * traced_unit() * std::abs(value) + 0x1p-120, x, slope);
 }
 
 Traced clamp_to_unit(const Traced& v) {

@@ -24,6 +24,12 @@ Traced add_bias(const Traced& y, float bias, int64_t num_terms);
 
 void softmax(std::span<Traced> values);
 
+Traced stored(Dtype dtype, const Traced& v);
+
+Traced stored_in_two(Dtype dtype, const Traced& v);
+
+inline bool is_same(const Traced& a, const Traced& b) { return a.node == b.node; }
+
 Traced sigmoid(const Traced& x);
 
 Traced silu(const Traced& x);

@@ -5,28 +5,20 @@
 #include <span>
 #include <vector>
 
+#include "reference/numerics/dtype.hpp"
+
 namespace loratory::reference {
 
-/// A number in float64, and how far from it any float32 implementation of the same formula can
-/// be, to first order: whatever its order of summation, with or without fused multiply-add, its
-/// elementary functions within 4 ulp. Infinite where nothing can be said.
+/// A number in float64, and how far from it any implementation of the same formula can be that
+/// computes in float32, to first order: whatever its order of summation, with or without fused
+/// multiply-add, its elementary functions within 4 ulp. Infinite where nothing can be said.
 struct Bounded {
   double value = 0;
   double error = 0;
 };
 
-/// One rounding to float32, and float64's own: 2^-24·(1 + 2^-20).
-inline constexpr double kTracedUnit = 0x1p-24 * (1 + 0x1p-20);
 /// What one float32 operation can lose below the normal range.
 inline constexpr double kTracedUnderflow = 0x1p-149;
-/// 4 ulp of an elementary function.
-inline constexpr double kTracedLibm = 8 * kTracedUnit;
-
-/// n·u / (1 - n·u): n roundings in any order.
-inline double traced_gamma(int64_t num_roundings) {
-  const double nu = double(num_roundings) * kTracedUnit;
-  return nu / (1 - nu);
-}
 
 /// What a computation did: for each number the numbers it came from, the derivatives with respect
 /// to these, and the error that its own operation can add (its local error). To first order the
@@ -42,6 +34,14 @@ class Tape {
     int32_t from;
     double derivative;
   };
+
+  /// Of an implementation whose numbers in memory are `stored`. In 16 bits it computes on tensor
+  /// cores and with approximate functions: docs/error_bounds.md, "A whole model in 16 bits".
+  explicit Tape(Dtype stored = Dtype::f32)
+      : unit_((stored == Dtype::f32 ? 0x1p-24 : 0x1p-21) * (1 + 0x1p-20)) {}
+
+  /// What an operation loses, float64's own roundings included.
+  double unit() const { return unit_; }
 
   /// A number that follows from the edges added since the last call.
   int32_t add(double local_error);
@@ -70,10 +70,21 @@ class Tape {
  private:
   void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
 
+  double unit_;
   std::vector<Edge> edges_;
   std::vector<size_t> ends_;  // of the edges of each number
   std::vector<double> local_errors_;
 };
+
+/// Of the current tape.
+inline double traced_unit() { return Tape::current().unit(); }
+/// 4 ulp of an elementary function.
+inline double traced_libm() { return 8 * traced_unit(); }
+/// n·u / (1 - n·u): n roundings in any order.
+inline double traced_gamma(int64_t num_roundings) {
+  const double nu = double(num_roundings) * traced_unit();
+  return nu / (1 - nu);
+}
 
 /// A float64 that leaves a trace on the current tape. Its operations are those of float64.
 struct Traced {
@@ -106,45 +117,45 @@ inline Traced operator-(const Traced& a) {
 }
 inline Traced operator+(const Traced& a, const Traced& b) {
   const double value = a.value + b.value;
-  return traced(value, kTracedUnit * std::abs(value), a, 1, b, 1);
+  return traced(value, traced_unit() * std::abs(value), a, 1, b, 1);
 }
 inline Traced operator-(const Traced& a, const Traced& b) {
   const double value = a.value - b.value;
-  return traced(value, kTracedUnit * std::abs(value), a, 1, b, -1);
+  return traced(value, traced_unit() * std::abs(value), a, 1, b, -1);
 }
 inline Traced operator*(const Traced& a, const Traced& b) {
   if (a.is_exactly(1)) return b;
   if (b.is_exactly(1)) return a;
   const double value = a.value * b.value;
-  return traced(value, kTracedUnit * std::abs(value), a, b.value, b, a.value);
+  return traced(value, traced_unit() * std::abs(value), a, b.value, b, a.value);
 }
 inline Traced operator/(const Traced& a, const Traced& b) {
   if (b.is_exactly(1)) return a;
   const double value = a.value / b.value;
-  return traced(value, kTracedUnit * std::abs(value), a, 1 / b.value, b, -value / b.value);
+  return traced(value, traced_unit() * std::abs(value), a, 1 / b.value, b, -value / b.value);
 }
 inline bool operator>(const Traced& a, const Traced& b) { return a.value > b.value; }
 inline bool operator<(const Traced& a, const Traced& b) { return a.value < b.value; }
 
 /// The error of an angle's cosine does not shrink with it: near 0 the argument was reduced.
 inline Traced cos(const Traced& a) {
-  return traced(std::cos(a.value), kTracedLibm, a, -std::sin(a.value));
+  return traced(std::cos(a.value), traced_libm(), a, -std::sin(a.value));
 }
 inline Traced sin(const Traced& a) {
-  return traced(std::sin(a.value), kTracedLibm, a, std::cos(a.value));
+  return traced(std::sin(a.value), traced_libm(), a, std::cos(a.value));
 }
 /// base > 0. base^0 is 1 everywhere.
 inline Traced pow(const Traced& base, const Traced& exponent) {
   if (exponent.value == 0) return Traced(1);
   const double value = std::pow(base.value, exponent.value);
-  return traced(value, kTracedLibm * value, base, exponent.value * value / base.value, exponent,
+  return traced(value, traced_libm() * value, base, exponent.value * value / base.value, exponent,
                 value * std::log(base.value));
 }
 
 /// 1 / sqrt(a), at once or in two steps.
 inline Traced inverse_sqrt(const Traced& a) {
   const double value = 1 / std::sqrt(a.value);
-  return traced(value, kTracedLibm * value, a, -0.5 * value / a.value);
+  return traced(value, traced_libm() * value, a, -0.5 * value / a.value);
 }
 
 /// sum += a·b, one of `num_terms` such terms of a sum in any order.

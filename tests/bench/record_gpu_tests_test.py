@@ -12,8 +12,14 @@ import unittest
 RECORDER = pathlib.Path(__file__).parents[2] / "bench" / "gpu" / "record_gpu_tests.py"
 NVIDIA_SMI = 'echo "Some GPU, 1.2, 80 MiB, 1980 MHz, 9.0"'
 # Two tests: what two or more shards run is one each, and none.
-GPU_TEST = """[ ${GTEST_SHARD_INDEX:-0} -ge 2 ] ||
-echo '{"test": "A.B", "most": "'$LORATORY_GPU_CASES'"}'"""
+GPU_TEST = """case "$*" in
+  *list_tests*) printf 'A.\\n  B\\nEngineGpu.\\n  C  # a comment\\n'; exit;;
+  *EngineGpu.C*)
+    echo '{"test": "EngineGpu.C", "cases": '${LORATORY_GPU_SHARE%/*}', "results": 10, "seconds": 1,' \\
+      '"worst_error_over_bound": 0.'${LORATORY_GPU_SHARE%/*}', "passed": true,' \\
+      '"classes": {"long": 1}}'; exit;;
+esac
+[ ${GTEST_SHARD_INDEX:-0} -ge 2 ] || echo '{"test": "A.B", "most": "'$LORATORY_GPU_CASES'"}'"""
 SANITIZER = "shift $(($# - 2)); \"$@\"; echo '========= ERROR SUMMARY: 0 errors'"
 
 
@@ -44,7 +50,12 @@ class RecordGpuTests(unittest.TestCase):
         code, record = self.record("--soak", "1")
         self.assertEqual(code, 0, self.done.stderr)
         self.assertEqual(record["gpu"]["name"], "Some GPU")
-        self.assertEqual(record["fixed_set"]["tests"], [{"test": "A.B", "most": ""}])
+        alone, shared = record["fixed_set"]["tests"]
+        self.assertEqual(alone, {"test": "A.B", "most": ""})
+        self.assertEqual(shared, {
+            "test": "EngineGpu.C", "cases": 6, "results": 40, "seconds": 1,
+            "worst_error_over_bound": 0.3, "passed": True, "classes": {"long": 4}})
+        self.assertEqual(record["fixed_set"]["exit_codes"], [0] * 5)
         self.assertEqual(sorted(record["sanitizer"]),
                          ["initcheck", "memcheck", "racecheck", "synccheck"])
         for name, tool in record["sanitizer"].items():
@@ -61,6 +72,7 @@ class RecordGpuTests(unittest.TestCase):
         self.program("gpu_test", f'{GPU_TEST}; echo "REPRO: LORATORY_GPU_SEED=7"; exit 1')
         code, record = self.record("--tools", "")
         self.assertEqual(code, 1)
+        self.assertEqual(record["fixed_set"]["exit_codes"], [1, 0, 0, 0, 0])
         self.assertEqual(record["fixed_set"]["repro"], ["REPRO: LORATORY_GPU_SEED=7"])
 
     def test_a_report_of_a_tool_fails_it(self):

@@ -1,5 +1,5 @@
-// The engine on a GPU: random workloads give every request the bits that it gets alone, and with
-// f32 weights logits within the bound of the float64 oracle.
+// The engine on a GPU: random workloads give every request the bits that it gets alone, and logits
+// within the bound of the float64 oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -139,7 +139,8 @@ class Workload {
  public:
   Workload(uint64_t seed, Dtype dtype)
       : draw_(seed),
-        model_(reference::random_model(model_config(seed, dtype), seed)),
+        model_(
+            reference::in_dtype(reference::random_model(model_config(seed, dtype), seed), dtype)),
         device_model_(DeviceModel::from(model_, dtype)),
         num_stem_(draw_.one_of<int64_t>({0, 0, 0, 250, 300, 560})),
         config_(engine_config(draw_, num_stem_, model_.config)),
@@ -192,7 +193,7 @@ class Workload {
     return num_logits;
   }
 
-  // The largest error over bound of the logits of some requests; f32 weights.
+  // The largest error over bound of the logits of some requests.
   double compare_with_oracle(int num_requests) const {
     double worst = 0;
     for (const Submitted& s : submitted_) {
@@ -200,8 +201,8 @@ class Workload {
       if (got.tokens.empty() || s.request.prompt.size() > 40 || num_requests-- <= 0) continue;
       std::vector<int32_t> tokens = s.request.prompt;
       tokens.insert(tokens.end(), got.tokens.begin(), got.tokens.end() - 1);
-      const auto bounded =
-          reference::bounded_logits(model_, s.adapter ? &s.adapter->adapter : nullptr, tokens);
+      const auto bounded = reference::bounded_logits(
+          model_, s.adapter ? &s.adapter->adapter : nullptr, tokens, device_model_.dtype());
       for (size_t i = 0; i < got.logits.size(); ++i) {
         const auto column = Eigen::Index(s.request.prompt.size() + i) - 1;
         worst = std::max(worst, worst_of(got, i, bounded, column, s.request));
@@ -344,7 +345,7 @@ void run(Trial& trial, Workload& w) {
 
 // [2.10] [2.13] [2.16] [5.24]
 TEST_F(EngineGpu, EveryRequestHasTheBitsItHasAlone) {
-  for_all_seeds(500, [](Trial& trial) {
+  for_all_seeds(1000, [](Trial& trial) {
     const Dtype dtype = trial.pick(0, 3) == 0   ? Dtype::f32
                         : trial.pick(0, 3) == 1 ? Dtype::bf16
                                                 : Dtype::f16;
@@ -356,15 +357,24 @@ TEST_F(EngineGpu, EveryRequestHasTheBitsItHasAlone) {
   });
 }
 
+// [1.18]
+void expect_within_the_bound(Trial& trial, Dtype dtype) {
+  Workload w(trial.seed(), dtype);
+  run(trial, w);
+  const double worst = w.compare_with_oracle(/*num_requests=*/3);
+  EXPECT_LE(worst, 1);
+  trial.count(int64_t(w.num_requests()), worst);
+  classify(trial, w);
+}
+
 TEST_F(EngineGpu, F32LogitsLieWithinTheBound) {
-  for_all_seeds(30, [](Trial& trial) {
-    Workload w(trial.seed(), Dtype::f32);
-    run(trial, w);
-    const double worst = w.compare_with_oracle(/*num_requests=*/3);
-    EXPECT_LE(worst, 1);
-    trial.count(int64_t(w.num_requests()), worst);
-    classify(trial, w);
-  });
+  for_all_seeds(30, [](Trial& trial) { expect_within_the_bound(trial, Dtype::f32); });
+}
+TEST_F(EngineGpu, Bf16LogitsLieWithinTheBound) {
+  for_all_seeds(30, [](Trial& trial) { expect_within_the_bound(trial, Dtype::bf16); });
+}
+TEST_F(EngineGpu, F16LogitsLieWithinTheBound) {
+  for_all_seeds(30, [](Trial& trial) { expect_within_the_bound(trial, Dtype::f16); });
 }
 
 }  // namespace

@@ -82,6 +82,17 @@ void print_record(const Record& record, uint64_t first_seed, double seconds) {
   has_printed = true;
 }
 
+/// "1/4": cases 1, 5, 9, ... of the fixed set.
+struct Share {
+  int64_t index = 0, count = 1;
+};
+Share share() {
+  const std::string text = environment("LORATORY_GPU_SHARE");
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) return {};
+  return {std::stoll(text), std::stoll(text.substr(slash + 1))};
+}
+
 /// True if the case passed.
 bool run_case(uint64_t seed, Record& record, const std::function<void(Trial&)>& property) {
   Trial trial(seed, record);
@@ -159,7 +170,8 @@ void for_all_seeds(int64_t num_cases, const std::function<void(Trial&)>& propert
   num_cases = std::min(num_cases, environment_or("LORATORY_GPU_CASES", num_cases));
   const bool soaks = soak > 0 && one.empty();
   if (soaks) fmt::print("soak: {} from seed {} for {:.0f} s\n", test_name(), first, soak);
-  for (int64_t i = 0; soaks ? seconds_since(begin) < soak : i < num_cases; ++i) {
+  const Share own = soaks || !one.empty() ? Share{} : share();
+  for (int64_t i = own.index; soaks ? seconds_since(begin) < soak : i < num_cases; i += own.count) {
     if (!run_case(first + uint64_t(i), record, property)) break;
   }
   print_record(record, first, seconds_since(begin));

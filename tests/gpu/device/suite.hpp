@@ -14,6 +14,7 @@
 //   LORATORY_GPU_SEED=S     the case S alone: what a REPRO line says
 //   LORATORY_GPU_SOAK_S=N   fresh seeds for N seconds, shared among the tests that run
 //   LORATORY_GPU_CASES=N    at most N cases of each property
+//   LORATORY_GPU_SHARE=I/N  every Nth case of the fixed set, from case I on: for N processes
 //   LORATORY_GPU_WORK=N     at most N products a case (and N / 4 bytes of weights), for
 //                           compute-sanitizer
 //   LORATORY_GPU_CANARIES=0 tensors end where their allocations end, for compute-sanitizer
