@@ -23,7 +23,7 @@ struct Outcome {
 class ProgramTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::string(LORATORY_CLI).empty()) GTEST_SKIP() << "the program is not built";
+    if (program().empty()) GTEST_SKIP() << "the program is not built";
     folder_ = fs::path(testing::TempDir()) /
               (std::to_string(::getpid()) +
                testing::UnitTest::GetInstance()->current_test_info()->name());
@@ -40,9 +40,14 @@ class ProgramTest : public testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
+  /// LORATORY_CLI in the environment, or what was built with the test.
+  static std::string program() {
+    const char* const elsewhere = std::getenv("LORATORY_CLI");
+    return elsewhere != nullptr ? elsewhere : LORATORY_CLI;
+  }
   Outcome loratory(const std::string& arguments) const {
-    const std::string command = "cd '" + folder_.string() + "' && '" + LORATORY_CLI + "' " +
-                                arguments + " >out.txt 2>err.txt";
+    const std::string command =
+        "cd '" + folder_.string() + "' && '" + program() + "' " + arguments + " >out.txt 2>err.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content("out.txt"), content("err.txt")};
   }

@@ -1,6 +1,7 @@
 // The fixtures that make_fixtures.py wrote; README.md says what lies in them.
 #pragma once
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -16,7 +17,12 @@
 
 namespace loratory::reference {
 
-inline const std::string kFixtures = LORATORY_SOURCE_DIR "/tests/golden/fixtures/";
+/// In the repository, which may lie elsewhere than where this was built.
+inline std::string fixtures() {
+  const char* const root = std::getenv("LORATORY_SOURCE_DIR");
+  return std::string(root != nullptr ? root : LORATORY_SOURCE_DIR) + "/tests/golden/fixtures/";
+}
+inline const std::string kFixtures = fixtures();
 
 inline nlohmann::json read_json(const std::string& path) {
   std::ifstream in(path);
