@@ -55,6 +55,7 @@ World any_world(int max_ops = 2) {
   const ModelConfig& config = world.model.config;
   RC_CLASSIFY(config.num_experts > 0, "experts");
   RC_CLASSIFY(config.shared_expert_intermediate > 0, "a shared expert");
+  RC_CLASSIFY(config.router_has_lora, "LoRA on the router");
   RC_CLASSIFY(config.tied_embeddings, "tied");
   RC_CLASSIFY(config.qk_norm, "qk norm");
   RC_CLASSIFY(config.rope.scaling != RopeScaling::none, "scaled RoPE");

@@ -133,6 +133,7 @@ ModelConfig random_model_config(uint64_t seed) {
   const int64_t num_experts = draw.between(1, 4);
   config = with_experts(config, num_experts, draw.between(1, num_experts), draw.one_in(2));
   if (draw.one_in(2)) config.shared_expert_intermediate = draw.between(2, 30);
+  config.router_has_lora = draw.one_in(2);
   return config;
 }
 
@@ -198,7 +199,8 @@ class AdapterMaker {
     config_.use_rslora = options.use_rslora;
     config_.target_modules = std::vector<std::string>{
         "q_proj",  "k_proj",    "v_proj",       "o_proj",  "gate_proj",
-        "up_proj", "down_proj", "embed_tokens", "lm_head", "shared_expert_gate"};
+        "up_proj", "down_proj", "embed_tokens", "lm_head", "shared_expert_gate",
+        "gate"};
     for (int64_t i = 0; i < model_.num_layers; ++i) add_layer(i);
     if (options.embed_tokens) add_embedding();
     if (options.lm_head) add("lm_head", model_.vocab, model_.hidden);
@@ -224,6 +226,9 @@ class AdapterMaker {
     if (!has_experts && options_.mlp) add_mlp(prefix + "mlp.", model_.intermediate);
     for (int64_t e = 0; has_experts && options_.experts && e < model_.num_experts; ++e) {
       add_mlp(fmt::format("{}mlp.experts.{}.", prefix, e), model_.expert_intermediate);
+    }
+    if (has_experts && options_.experts && model_.router_has_lora) {
+      maybe_add(prefix + "mlp.gate", model_.num_experts, model_.hidden);
     }
     if (has_experts && options_.mlp && model_.shared_expert_intermediate > 0) {
       add_mlp(prefix + "mlp.shared_expert.", model_.shared_expert_intermediate);

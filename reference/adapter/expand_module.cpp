@@ -79,7 +79,8 @@ std::string parameter_path(const CheckpointModule& module, const AdapterConfig& 
 std::string pattern_path(const CheckpointModule& module, const AdapterConfig& config) {
   const bool is_parameter = module.ref.packing == Packing::inner_parameter ||
                             module.ref.packing == Packing::outer_parameter;
-  return is_parameter ? parameter_path(module, config) : module.path;
+  if (is_parameter) return parameter_path(module, config);
+  return targets_router_weight(module, config) ? module.path + ".weight" : module.path;
 }
 
 // The pieces of one module, all with the same rank and scaling.
@@ -264,6 +265,11 @@ class Expander {
 };
 
 }  // namespace
+
+bool targets_router_weight(const CheckpointModule& module, const AdapterConfig& config) {
+  return module.ref.projection == Projection::router &&
+         targets_parameter(config, module.path + ".weight");
+}
 
 BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool in_expert) {
   const int64_t inner = in_expert ? shapes.expert_intermediate : shapes.intermediate;

@@ -27,6 +27,10 @@ struct BaseShape {
   int64_t columns = 0;
 };
 
+/// Whether target_parameters names the weight of a router itself, `<path>.weight`: transformers 5
+/// keeps it as a parameter, so that PEFT's all-linear targets it so.
+bool targets_router_weight(const CheckpointModule& module, const AdapterConfig& config);
+
 BaseShape base_shape(const BaseModelShapes& shapes, Projection projection, bool in_expert);
 
 /// Spreads one module: q, k, v of a fused qkv_proj, every expert of a fused tensor. Throws E_SHAPE,

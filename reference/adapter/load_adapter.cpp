@@ -246,6 +246,7 @@ class Loader {
   void require_target(const CheckpointModule& module, StepBudget& budget) const {
     const Packing packing = module.ref.packing;
     if (packing == Packing::inner_parameter || packing == Packing::outer_parameter) return;
+    if (targets_router_weight(module, config_)) return;
     if (!config_.targets(module.path, module.ref.layer >= 0, budget)) {
       throw AdapterError(Code::target, module.key(),
                          "target_modules of the configuration leave this module out");

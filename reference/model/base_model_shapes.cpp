@@ -22,6 +22,7 @@ BaseModelShapes base_model_shapes(const ModelConfig& config) {
   shapes.expert_intermediate = config.num_experts == 0 ? 0 : config.expert_intermediate;
   shapes.shared_expert_intermediate = config.shared_expert_intermediate;
   shapes.tied_embeddings = config.tied_embeddings;
+  shapes.router_has_lora = config.router_has_lora && config.num_experts > 0;
   return shapes;
 }
 

@@ -249,16 +249,26 @@ class Pass {
     return linear(refs.down, {&weights.down}, tokens, activation);
   }
 
+  // [E, T]: replicated, so that LoRA adds to it as to any linear layer [1.35].
+  Matrix<Real> router_scores(int64_t layer, const Matrix<Real>& in) const {
+    Matrix<Real> scores(config_.num_experts, in.cols());
+    for (int64_t t = 0; t < in.cols(); ++t) {
+      scores.col(t) = product(model_.layers[size_t(layer)].router, Vector<Real>(in.col(t)));
+    }
+    const LinearRef ref{layer, -1, PackedLinear::router};
+    if (lora_ != nullptr && config_.router_has_lora) lora_->add(ref, all_tokens_, in, scores);
+    return scores;
+  }
+
   // sum_i g_i · mlp_{e_i}(x), in the order of the routing: the heaviest expert first, and behind
   // the last one the shared expert.
   Matrix<Real> mixture(int64_t layer, const Matrix<Real>& in) const {
     const int64_t k = config_.experts_per_token;
     const bool has_shared = model_.layers[size_t(layer)].has_shared_expert();
+    const Matrix<Real> scores = router_scores(layer, in);
     std::vector<Routing<Real>> routings;
     for (int64_t t = 0; t < in.cols(); ++t) {
-      const Vector<Real> scores =
-          product(model_.layers[size_t(layer)].router, Vector<Real>(in.col(t)));
-      routings.push_back(route(scores, k, config_.norm_topk_prob));
+      routings.push_back(route(Vector<Real>(scores.col(t)), k, config_.norm_topk_prob));
     }
     std::vector<Matrix<Real>> results(size_t(k), in);
     for (int64_t e = 0; e < config_.num_experts; ++e) one_expert(layer, e, routings, in, results);

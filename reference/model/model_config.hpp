@@ -63,6 +63,8 @@ struct ModelConfig {
   int64_t shared_expert_intermediate = 0;
   bool norm_topk_prob = true;           ///< weights of the chosen experts sum to 1
   std::vector<bool> layer_has_experts;  ///< [num_layers] if num_experts > 0
+  /// Adapters may change routers [1.35]. No config.json says so: whoever serves the model does.
+  bool router_has_lora = false;
   std::vector<int32_t> eos_token_ids;
 
   /// [num_layers] or empty: how many tokens a layer's KV cache has to keep, 0 = all. Sliding

@@ -12,6 +12,7 @@ std::span<const Projection> projections(PackedLinear kind) {
   static constexpr std::array kSharedGateUpSlices{Projection::shared_gate, Projection::shared_up};
   static constexpr std::array kSharedDownSlices{Projection::shared_down};
   static constexpr std::array kSharedRouterSlices{Projection::shared_router};
+  static constexpr std::array kRouterSlices{Projection::router};
   static constexpr std::array kLmHeadSlices{Projection::lm_head};
   switch (kind) {
     case PackedLinear::qkv:
@@ -28,6 +29,8 @@ std::span<const Projection> projections(PackedLinear kind) {
       return kSharedDownSlices;
     case PackedLinear::shared_router:
       return kSharedRouterSlices;
+    case PackedLinear::router:
+      return kRouterSlices;
     case PackedLinear::lm_head:
       return kLmHeadSlices;
   }

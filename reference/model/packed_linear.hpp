@@ -16,6 +16,7 @@ enum class PackedLinear : uint8_t {
   shared_gate_up,  ///< gate | up of the shared expert
   shared_down,
   shared_router,  ///< shared_expert_gate, one row
+  router,         ///< scores of the experts, where the model declares LoRA there [1.35]
   lm_head,        ///< logits
 };
 

@@ -42,6 +42,7 @@ SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64
                                Projection::shared_down, Projection::shared_router}) {
       if (shapes.shared_expert_intermediate > 0) add_module(shapes, {layer, -1, p});
     }
+    if (shapes.router_has_lora) add_module(shapes, {layer, -1, Projection::router});
   }
   add_module(shapes, {-1, -1, Projection::embed_tokens});
   add_module(shapes, {-1, -1, Projection::lm_head});

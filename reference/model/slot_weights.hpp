@@ -19,7 +19,7 @@ struct SlotContent {
 };
 
 /// The weights of max_loras adapters, stacked as the kernels want them. For every projection of
-/// every layer (and expert), for embed_tokens and lm_head:
+/// every layer (and expert), for embed_tokens and lm_head, for routers where they have LoRA:
 ///   A [max_loras, max_rank, K], B [max_loras, N, max_rank], f32; ranks and scalings [max_loras].
 ///
 /// A fill writes all of the slot [5.9]: rank 0 for what the adapter does not change; NaN beyond the

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -15,6 +17,7 @@
 #include "reference/model/adapter_options.hpp"
 #include "reference/model/model.hpp"
 #include "reference/model/model_config.hpp"
+#include "reference/model/oracle.hpp"
 #include "tests/golden/fixture.hpp"
 
 namespace loratory::reference {
@@ -134,6 +137,52 @@ TEST(RejectedAdapter, EachFeatureHasItsCode) {
     const auto file = SafetensorsFile::open(directory + "/adapter_model.safetensors");
     EXPECT_EQ(refusal([&] { load_adapter(plain, file, shapes); }), by_keys) << name;
   }
+}
+
+// PEFT's file with other numbers in every B, which it leaves at 0: 1/8, 2/8, 3/8, 0, 1/8, ...
+std::string with_numbers_in_b(const SafetensorsFile& file) {
+  std::deque<std::vector<std::byte>> bytes;
+  std::vector<StoredTensor> tensors(file.tensors().begin(), file.tensors().end());
+  for (StoredTensor& tensor : tensors) {
+    if (tensor.name.find("lora_B") == std::string::npos) continue;
+    auto& numbers = bytes.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
+    for (size_t i = 0; i < numbers.size() / 2; ++i) {
+      store(Dtype::f16, numbers.data() + 2 * i, double((i + 1) % 4) / 8);
+    }
+    tensor.bytes = numbers;
+  }
+  return write_safetensors(tensors);
+}
+
+// [1.35]: what PEFT wrote for the router, a parameter since transformers 5, is loaded where the
+// model declares LoRA there, and computed: its logits are those of the merged weights.
+TEST(DeclaredRouter, PeftsAdapterIsComputed) {
+  const std::string directory = kFixtures + "rejected/router/";
+  Model model = load_model(kFixtures + "qwen3_moe");
+  model.config.router_has_lora = true;
+  const std::string bytes =
+      with_numbers_in_b(SafetensorsFile::open(directory + "adapter_model.safetensors"));
+  const Adapter adapter =
+      load_adapter(parse_adapter_config(read_file(directory + "adapter_config.json")),
+                   SafetensorsFile::view(std::as_bytes(std::span(bytes)), "router"),
+                   base_model_shapes(model.config));
+  const LoraModule* const router = adapter.find({1, -1, Projection::router});
+  ASSERT_NE(router, nullptr);
+  EXPECT_EQ(router->a.shape, (Extents{1, model.config.hidden}));
+  EXPECT_EQ(router->b.shape, (Extents{model.config.num_experts, 1}));
+  EXPECT_EQ(router->scaling, 8);
+  const std::vector<int32_t> tokens{3, 1, 4, 1, 5, 9, 2, 6};
+  const auto bounded = bounded_logits(model, &adapter, tokens);
+  const auto merged = sequence_logits<float>(merge(model, adapter), nullptr, tokens);
+  Model deaf = model;  // the same adapter, and nothing added to the router
+  deaf.config.router_has_lora = false;
+  const auto without = sequence_logits<float>(deaf, &adapter, tokens);
+  int64_t num_off = 0;
+  for (Eigen::Index i = 0; i < merged.size(); ++i) {
+    EXPECT_LE(std::fabs(merged(i) - bounded(i).value), bounded(i).error);
+    num_off += std::fabs(without(i) - bounded(i).value) > bounded(i).error;
+  }
+  EXPECT_GT(num_off, 0);
 }
 
 // [1.52]: the base model of a PiSSA adapter is a residual; who has it may say so.
