@@ -16,6 +16,14 @@ ConstTensorView columns_of(ConstTensorView matrix, const Range& columns) {
   return matrix;
 }
 
+// All of the bias for every tp_rank, or nothing where the layer has added it or has none.
+std::vector<std::optional<Tensor>> whole_bias(const LayerShards& layer, const LayerInput& in) {
+  check_layer_input(layer, in);
+  std::optional<Tensor> bias;
+  if (in.bias && in.skip_bias_add) bias = take_rows(*in.bias, {{0, layer.total_out()}});
+  return std::vector<std::optional<Tensor>>(size_t(layer.tp_size()), bias);
+}
+
 }  // namespace
 
 void check_layer_input(const LayerShards& layer, const LayerInput& in) {
@@ -46,7 +54,8 @@ Tensor base_linear(const Tensor& x, const ConstTensorView& weight,
 Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
                   const Range& columns, bool with_bias) {
   const Tensor weight = take_rows(columns_of(in.weight, columns), rows);
-  if (!in.bias || !with_bias) return base_linear(x, weight.view(), std::nullopt, in.out);
+  if (!in.bias || !with_bias || in.skip_bias_add)
+    return base_linear(x, weight.view(), std::nullopt, in.out);
   const Tensor bias = take_rows(*in.bias, rows);
   return base_linear(x, weight.view(), bias.view(), in.out);
 }
@@ -112,6 +121,14 @@ std::vector<Tensor> ColumnLayer::run(const LayerInput& in) const {
   return gather_output ? all_gather(y, 1) : y;
 }
 
+std::vector<std::optional<Tensor>> ColumnLayer::returned_bias(const LayerInput& in) const {
+  std::vector<std::optional<Tensor>> bias = whole_bias(shards, in);
+  for (size_t p = 0; p < bias.size() && !gather_output; ++p) {
+    if (bias[p]) bias[p] = take_rows(*in.bias, shards.y_columns(int64_t(p)));
+  }
+  return bias;
+}
+
 std::vector<Tensor> RowLayer::local_inputs(const LayerInput& in) const {
   if (input_is_parallel) return in.x;
   std::vector<Tensor> x;
@@ -148,6 +165,14 @@ std::vector<Tensor> RowLayer::run(const LayerInput& in) const {
       break;
   }
   return y;
+}
+
+std::vector<std::optional<Tensor>> RowLayer::returned_bias(const LayerInput& in) const {
+  return whole_bias(shards, in);
+}
+
+std::vector<std::optional<Tensor>> ReplicatedLayer::returned_bias(const LayerInput& in) const {
+  return whole_bias(shards, in);
 }
 
 std::vector<Tensor> ReplicatedLayer::run(const LayerInput& in) const {

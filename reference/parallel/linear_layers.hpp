@@ -32,6 +32,8 @@ struct LayerInput {
   std::span<const LocalBuffers> buffers;  ///< [P]
   NumericMode mode{};
   Dtype out = Dtype::f32;
+  /// The bias is left to the caller, who gets it from returned_bias() [3.25].
+  bool skip_bias_add = false;
   /// What buffers of h hold before shrink. The result does not depend on it: tests give NaN.
   double h_before = 0;
 };
@@ -41,7 +43,7 @@ Tensor base_linear(const Tensor& x, const ConstTensorView& weight,
                    const std::optional<ConstTensorView>& bias, Dtype out);
 
 /// The base layer's part on one tp_rank: rows `rows` of the weight, and of the bias if
-/// `with_bias`, columns `columns`. Rows past the last are 0.
+/// `with_bias` and not in.skip_bias_add, columns `columns`. Rows past the last are 0.
 Tensor local_base(const Tensor& x, const LayerInput& in, const std::vector<Range>& rows,
                   const Range& columns, bool with_bias);
 
@@ -64,6 +66,9 @@ struct ColumnLayer {
   std::vector<Tensor> intermediate(const LayerInput& in) const;
   /// Of each tp_rank: y in the order of shards.y_columns(p); all of y if gathered.
   std::vector<Tensor> run(const LayerInput& in) const;
+  /// What a caller with skip_bias_add adds to each row of each tp_rank's y: the bias of its
+  /// columns.
+  std::vector<std::optional<Tensor>> returned_bias(const LayerInput& in) const;
 };
 
 /// What a row-parallel layer does with the partial results of its tp_ranks.
@@ -93,6 +98,9 @@ struct RowLayer {
   /// What each tp_rank's expand reads: [1, T, R].
   std::vector<Tensor> intermediate(const LayerInput& in) const;
   std::vector<Tensor> run(const LayerInput& in) const;
+  /// With skip_bias_add, all of the bias on every tp_rank: whoever has the reduced y, or rows of
+  /// it, adds it once; with RowOutput::partial behind the caller's own sum.
+  std::vector<std::optional<Tensor>> returned_bias(const LayerInput& in) const;
 
  private:
   std::vector<Tensor> local_inputs(const LayerInput& in) const;
@@ -104,6 +112,8 @@ struct ReplicatedLayer {
   LayerShards shards;
 
   std::vector<Tensor> run(const LayerInput& in) const;
+  /// With skip_bias_add, all of the bias on every tp_rank.
+  std::vector<std::optional<Tensor>> returned_bias(const LayerInput& in) const;
 };
 
 /// InputError: inputs or buffers that are not one for each tp_rank, a base layer of other sizes.

@@ -79,6 +79,7 @@ LogitsLayer::LogitsLayer(LogitsForm logits_form, const ParallelConfig& parallel,
 
 std::vector<Tensor> LogitsLayer::run(const LayerInput& in) const {
   check_layer_input(base, in);
+  if (in.skip_bias_add) throw InputError("logits: skip_bias_add", "lm_head adds its bias itself");
   std::vector<Tensor> y;
   for (size_t p = 0; p < in.x.size(); ++p) {
     y.push_back(local_base(in.x[p], in, base.shards[p][0].b_rows, {0, base.num_in}, true));

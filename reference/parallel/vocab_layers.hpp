@@ -54,6 +54,7 @@ enum class LogitsForm : uint8_t {
 ///   padding
 ///
 /// Both give the same bits: each logit meets its own row of B either way.
+/// Errors    also InputError: skip_bias_add, since nobody behind the logits would add the bias.
 /// Source    statements [1.30], [3.15]; vLLM after the gather, TokenSpeed by shard.
 struct LogitsLayer {
   LogitsForm form;

@@ -173,6 +173,45 @@ TEST(RowLayer, BiasOnTpRankZeroAndBothInputs) {
   }
 }
 
+std::vector<double> returned(const std::optional<Tensor>& bias) {
+  return bias ? values(*bias) : std::vector<double>{};
+}
+
+// [3.25] With skip_bias_add y is what it is without a bias, and the caller gets that of his
+// columns.
+TEST(LayerInput, SkippedBiasesGoToTheCaller) {
+  const WorkedExample e;
+  const Tensor bias = tensor(Dtype::f32, {2}, {100, 200});
+  const std::vector<double> all{100, 200}, first{100}, second{200}, none;
+  for (const bool fully_sharded : {false, true}) {
+    const ParallelConfig two = config(2, fully_sharded);
+    const auto check = [&](const auto& layer, const std::vector<std::vector<double>>& expected) {
+      const auto buffers = buffers_of(layer.shards, e.adapters(), Dtype::f32);
+      LayerInput in = e.input(2, buffers);
+      const std::vector<Tensor> without = layer.run(in);
+      in.bias = bias.view();
+      for (const auto& of_rank : layer.returned_bias(in)) EXPECT_EQ(returned(of_rank), none);
+      in.skip_bias_add = true;
+      const auto y = layer.run(in);
+      const auto got = layer.returned_bias(in);
+      ASSERT_EQ(got.size(), 2);
+      for (size_t p = 0; p < 2; ++p) {
+        EXPECT_EQ(values(y[p]), values(without[p]));
+        EXPECT_EQ(returned(got[p]), expected[p]);
+      }
+      in.bias = std::nullopt;
+      for (const auto& of_rank : layer.returned_bias(in)) EXPECT_EQ(returned(of_rank), none);
+    };
+    check(ColumnLayer(column_shards(two, 2, 2)), {first, second});
+    check(ColumnLayer(column_shards(two, 2, 2), /*gathers_output=*/true), {all, all});
+    check(ReplicatedLayer{replicated_shards(two, 2, 2)}, {all, all});
+    for (const RowOutput output : {RowOutput::reduced, RowOutput::partial}) {
+      check(RowLayer{.shards = row_shards(two, 2, 2), .input_is_parallel = false, .output = output},
+            {all, all});
+    }
+  }
+}
+
 // [3.9] [3.11] 1 + 2^-8 + 2^-8 + 0: bf16 has the sum, but rounds each step back to 1.
 TEST(RowLayer, RoundsTheReduceAsItIsTold) {
   std::vector<double> numbers;
@@ -301,6 +340,8 @@ TEST(LogitsLayer, BothFormsAreEqual) {
       for (const Tensor& y : layer.run(in)) {
         EXPECT_THAT(values(y), ElementsAre(104, 207, 310, 103, 207, 311));
       }
+      in.skip_bias_add = true;
+      EXPECT_THAT(error_of([&] { layer.run(in); }), HasSubstr("lm_head adds its bias itself"));
       const Extents b_of_a_slot{1, form == LogitsForm::by_shard ? 2 : 3, 2};
       EXPECT_EQ(buffer_shapes(layer.shards, 1, 1)[0].b, b_of_a_slot);
     }
