@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "fuzz/support/lora_case.hpp"
 #include "fuzz/support/moe_case.hpp"
@@ -16,7 +17,8 @@
 #include "reference/moe/oracle.hpp"
 #include "reference/moe/router.hpp"
 #include "reference/moe/weight_layout.hpp"
-#include "reference/parallel/moe.hpp"
+#include "reference/parallel/expert_buffers.hpp"
+#include "reference/parallel/wrapper_table.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -386,6 +388,17 @@ RC_GTEST_PROP(Moe, P21ASharedAdapterIsItsCopies, ()) {
   RC_ASSERT(same_bits(moe_layer(data.args(), &copied).y, y_shared));
 }
 
+MoeParallel any_parallel(const MoeCase& c, int64_t most_tp_ranks = 8) {
+  const int64_t how = pick(c, 8, 3);
+  const int64_t tp_size = std::min(int64_t(1) << pick(c, 9, 4), most_tp_ranks);
+  RC_TAG(fmt::format("{}, P = {}",
+                     how == 0   ? "default"
+                     : how == 1 ? "fully sharded"
+                                : "experts",
+                     tp_size));
+  return {tp_size, how == 1, how == 2};
+}
+
 // [1.41] [3.16] [3.17] [3.18] [3.20] P26: cut over tp_ranks in each way, the layer is the layer.
 RC_GTEST_PROP(Moe, P26TensorParallelGivesTheSameNumbers, ()) {
   MoeCase c = any_moe_case(8);
@@ -398,19 +411,147 @@ RC_GTEST_PROP(Moe, P26TensorParallelGivesTheSameNumbers, ()) {
   }
   const MoeLora lora = data.lora();
   const Tensor y = moe_layer(data.args(), &lora).y;
-  const int64_t how = pick(c, 8, 3);
-  const int64_t tp_size = int64_t(1) << pick(c, 9, 4);
-  RC_TAG(fmt::format("{}, P = {}",
-                     how == 0   ? "default"
-                     : how == 1 ? "fully sharded"
-                                : "experts",
-                     tp_size));
-  const MoeParallel parallel{tp_size, how == 1, how == 2};
+  const MoeParallel parallel = any_parallel(c);
+  const int64_t tp_size = parallel.tp_size;
   const std::vector<Tensor> of_ranks = parallel_moe(data.args(), &lora, parallel);
   RC_ASSERT(int64_t(of_ranks.size()) == tp_size);
   for (const Tensor& of_rank : of_ranks) {
     for (int64_t i = 0; i < num_numbers(y); ++i) RC_ASSERT(number(of_rank, i) == number(y, i));
   }
+}
+
+// Gate and up of `data` as one pair: A of gate for both, B row under row or in turns.
+struct FusedW13 {
+  FusedW13(MoeData& data, GateUpLayout rows) : layout(rows) {
+    const Tensor &gate = data.b[0], &up = data.b[1];
+    Extents shape = gate.shape();
+    const int64_t inner = shape[2];
+    shape[2] *= 2;
+    b = Tensor(gate.dtype(), shape);
+    data.a[1] = data.a[0], data.ranks[1] = data.ranks[0], data.scalings[1] = data.scalings[0];
+    const bool halves = rows == GateUpLayout::halves;
+    for (int64_t s = 0; s < shape[0]; ++s) {
+      for (int64_t e = 0; e < shape[1]; ++e) {
+        const int32_t rank = data.rank(0, int32_t(s), int32_t(e));
+        for (int64_t n = 0; n < inner; ++n) {
+          for (int64_t j = 0; j < shape[3]; ++j) {
+            // Both slices are as wide as gate now: numbers in, NaN beyond.
+            if (j < rank && std::isnan(data.b[1].get(s, e, n, j))) data.b[1].set(1, s, e, n, j);
+            if (j >= rank) data.b[1].set(kNan, s, e, n, j);
+            b.set(gate.get(s, e, n, j), s, e, halves ? n : 2 * n, j);
+            b.set(up.get(s, e, n, j), s, e, halves ? inner + n : 2 * n + 1, j);
+          }
+        }
+      }
+    }
+  }
+  MoeLora lora(const MoeData& data) const {
+    MoeLora out = data.lora();
+    out.w13 = {out.w13[0]};
+    out.w13[0].b = b.view();
+    out.fused_rows = layout;
+    return out;
+  }
+
+  GateUpLayout layout;
+  Tensor b{Dtype::f32, {0}};
+};
+
+GateUpLayout any_rows(const MoeCase& c) {
+  const bool halves = pick(c, 10, 2) == 0;
+  RC_CLASSIFY(!halves, "rows in turns");
+  return halves ? GateUpLayout::halves : GateUpLayout::interleaved;
+}
+
+// [1.25] [1.39] [3.18] P15: gate and up in one pair are the two slices, in the layer and on
+// several tp_ranks, in both orders of rows.
+RC_GTEST_PROP(Moe, P15AFusedW13IsItsSlices, ()) {
+  const MoeCase c = any_moe_case(8);
+  MoeData data(c, MoeFill::reals);
+  RC_PRE(data.gated);
+  classify(data);
+  const FusedW13 fused(data, any_rows(c));
+  const MoeLora apart = data.lora(), together = fused.lora(data);
+  const MoeStages stages = moe_layer(data.args(), &together);
+  RC_ASSERT(same_bits(stages.gate_up, moe_layer(data.args(), &apart).gate_up));
+  // With so many numbers those of f16 overflow, of which a bound says nothing.
+  const bool may_overflow = Dtype(c.dtype) == Dtype::f16;
+  RC_ASSERT(may_overflow || judge_stages(data.args(), &together, stages).worst() <= 1.0);
+  const MoeParallel how = any_parallel(c, 4);
+  const auto y = parallel_moe(data.args(), &together, how);
+  const auto expected = parallel_moe(data.args(), &apart, how);
+  for (size_t p = 0; p < y.size(); ++p) RC_ASSERT(same_bits(y[p], expected[p]));
+}
+
+// The adapter of a slot as a checkpoint has it, unsharded.
+ExpertPairs pairs_of(const MoeCase& c, const MoeLora& lora, int64_t slot) {
+  ExpertPairs out{size_t(c.num_experts)};
+  std::vector<ExpertLoraSlice> slices = lora.w13;
+  slices.push_back(lora.w2);
+  for (int64_t e = 0; e < c.num_experts; ++e) {
+    for (const ExpertLoraSlice& slice : slices) {
+      const auto at = size_t(slot * c.num_experts + e);
+      const int64_t rank = slice.ranks[at];
+      auto& pair = out[size_t(e)].emplace_back();
+      if (rank == 0) continue;
+      pair = LoraPair{slice.a[slot][e].part(0, 0, rank), slice.b[slot][e].part(1, 0, rank),
+                      slice.scalings[at]};
+    }
+  }
+  return out;
+}
+
+// What the table of wrappers says of these buffers; whole experts are those of one process.
+std::vector<BufferShape> table_shapes(const MoeCase& c, const ExpertLayer& layer,
+                                      const MoeParallel& how) {
+  BaseLayer base;
+  base.type = BaseLayerType::moe;
+  const int64_t share = how.expert_parallel ? how.tp_size : 1;
+  base.moe = {c.num_experts / share, c.hidden, c.inner, layer.gated, how.expert_parallel};
+  return make_wrapper(base, layer.fused_w13 ? 1 : 2,
+                      {how.tp_size / share, how.fully_sharded, c.max_rank}, c.max_loras)
+      .buffers;
+}
+
+// [3.16]-[3.18] [3.24] P26: what each tp_rank has cut into buffers of its own gives the bits of the
+// cut of whole ones; what a slot held before shows nowhere.
+RC_GTEST_PROP(Moe, P26BuffersOfATpRankAreItsPart, ()) {
+  const MoeCase c = any_moe_case(8);
+  MoeData data(c, MoeFill::reals);
+  classify(data);
+  const bool is_fused = !data.gated || pick(c, 11, 2) == 0;
+  const GateUpLayout rows = any_rows(c);
+  std::optional<FusedW13> fused;
+  if (is_fused && data.gated) fused.emplace(data, rows);
+  const MoeLora lora = fused ? fused->lora(data) : data.lora();
+  const MoeParallel how = any_parallel(c, 4);
+  const ExpertLayer layer{.num_experts = c.num_experts,
+                          .hidden = c.hidden,
+                          .intermediate = c.inner,
+                          .gated = data.gated,
+                          .fused_w13 = is_fused,
+                          .fused_rows = rows};
+  RC_CLASSIFY(is_fused, "one pair for w13");
+  std::vector<LocalExpertBuffers> buffers;
+  for (int64_t p = 0; p < how.tp_size; ++p) {
+    buffers.emplace_back(layer, how, c.max_rank, p, c.max_loras, data.x.dtype());
+    buffers.back().write_slot(0, pairs_of(c, lora, c.max_loras - 1));
+    if (pick(c, 12, 2) == 0) buffers.back().clear_slot(0);
+    for (int32_t s = 0; s < c.max_loras; ++s) {
+      buffers.back().write_slot(s, pairs_of(c, lora, s));
+    }
+    const auto shrink = buffers.back().shrink_slices(), expand = buffers.back().expand_slices();
+    const std::vector<BufferShape> shapes = table_shapes(c, layer, how);
+    RC_ASSERT(shapes.size() == shrink.size());
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      RC_ASSERT(shrink[i].a.shape == shapes[i].a);
+      RC_ASSERT(expand[i].b.shape == shapes[i].b);
+    }
+  }
+  const auto y = parallel_moe(data.args(), {lora.adapters, buffers, lora.mode}, how);
+  const auto expected = parallel_moe(data.args(), &lora, how);
+  RC_ASSERT(y.size() == expected.size());
+  for (size_t p = 0; p < y.size(); ++p) RC_ASSERT(same_bits(y[p], expected[p]));
 }
 
 // P26: one tp_rank does what the layer does, in every cut, bit for bit.

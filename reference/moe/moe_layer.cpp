@@ -127,16 +127,34 @@ void add_delta(const MoeArgs& args, const MoeLora& lora, const std::vector<Exper
 
 }  // namespace
 
+std::vector<ExpertLoraSlice> gate_and_up(const MoeLora& lora, bool gated) {
+  if (!gated || lora.w13.size() != 1) return lora.w13;
+  constexpr size_t kRowsOfB = 2;
+  const ExpertLoraSlice& both = lora.w13[0];
+  const int64_t inner = both.b.size(kRowsOfB) / 2;
+  ExpertLoraSlice gate = both, up = both;
+  gate.b = narrow(both.b, kRowsOfB, 0, inner);
+  up.b = narrow(both.b, kRowsOfB, inner, inner);
+  if (lora.fused_rows == GateUpLayout::interleaved) {
+    const int64_t stride = both.b.strides[kRowsOfB];
+    up.b.data = both.b.data + stride * int64_t(size_bytes(both.b.dtype));
+    gate.b.strides[kRowsOfB] = up.b.strides[kRowsOfB] = 2 * stride;
+  }
+  return {gate, up};
+}
+
 void check_moe_lora(const MoeArgs& args, const MoeLora& lora) {
-  if (lora.w13.size() != (args.gated ? 2 : 1)) {
+  const size_t num_slices = args.gated ? 2 : 1;
+  if (lora.w13.empty() || lora.w13.size() > num_slices) {
     throw InputError("moe_layer: lora.w13", fmt::format("has {} slices", lora.w13.size()),
-                     "gate and up, or one if the layer is not gated");
+                     "gate and up, or one for both, or one if the layer is not gated");
   }
   const int64_t inner = args.w2.size(2), hidden = args.w2.size(1), experts = args.w2.size(0);
+  const int64_t rows = inner * int64_t(num_slices / lora.w13.size());
   check_adapters(lora.adapters, args.rows);
   for (const ExpertLoraSlice& slice : lora.w13) {
     check_shape("moe_layer: lora.w13.a", slice.a, {kAnySize, experts, kAnySize, hidden});
-    check_shape("moe_layer: lora.w13.b", slice.b, {kAnySize, experts, inner, kAnySize});
+    check_shape("moe_layer: lora.w13.b", slice.b, {kAnySize, experts, rows, kAnySize});
   }
   check_shape("moe_layer: lora.w2.a", lora.w2.a, {kAnySize, experts, kAnySize, inner});
   check_shape("moe_layer: lora.w2.b", lora.w2.b, {kAnySize, experts, hidden, kAnySize});
@@ -154,7 +172,7 @@ MoeStages moe_layer(const MoeArgs& args, const MoeLora* lora, const AlignedRows*
   Tensor gate_up = expert_linear(args.rows, base_input(x.view(), args.quantised_base_input),
                                  args.w13, args.intermediate);
   const Tensor gate_up_base = gate_up;
-  if (lora != nullptr) add_delta(args, *lora, lora->w13, x, tiles, gate_up);
+  if (lora != nullptr) add_delta(args, *lora, gate_and_up(*lora, args.gated), x, tiles, gate_up);
   const Tensor a = activate_rows(gate_up.view(), args);
   Tensor down = expert_linear(args.rows, base_input(a.view(), args.quantised_base_input), args.w2,
                               args.intermediate);

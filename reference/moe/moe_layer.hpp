@@ -6,6 +6,7 @@
 
 #include "reference/moe/activation.hpp"
 #include "reference/moe/expert_lora.hpp"
+#include "reference/moe/weight_layout.hpp"
 
 // One mixture-of-experts layer, with or without LoRA, after the router has chosen. Letters as in
 // expert_rows.hpp; H hidden, I the experts' inner size, S = 2 slices (gate, up), or 1 if the layer
@@ -27,10 +28,16 @@ namespace loratory::reference {
 
 struct MoeLora {
   TokenAdapters adapters;
-  std::vector<ExpertLoraSlice> w13;  ///< S: gate, up; K = H, N = I
-  ExpertLoraSlice w2;                ///< K = I, N = H
+  /// S: gate, up; K = H, N = I. Of a gated layer also one for both (3-D adapters, vLLM's
+  /// FusedMoE3DWithLoRA): gate and up share A, and N = 2I rows of B lie as `fused_rows` says.
+  std::vector<ExpertLoraSlice> w13;
+  ExpertLoraSlice w2;  ///< K = I, N = H
   NumericMode mode{};
+  GateUpLayout fused_rows = GateUpLayout::halves;
 };
+
+/// w13 of `lora` with gate and up apart, views of the same weights: delta keeps its bits [1.25].
+std::vector<ExpertLoraSlice> gate_and_up(const MoeLora& lora, bool gated);
 
 struct MoeArgs {
   ConstTensorView x;  ///< [T, H]
@@ -88,7 +95,7 @@ struct MoeStages {
 /// Errors   InputError naming the argument: shapes, dtypes, check_rows, those of expert_lora();
 ///          router_weight_on_input with k > 1; gpt_oss without gate.
 void check_moe(const MoeArgs& args);
-/// Likewise: slots, and weights that do not fit the layer.
+/// Likewise: slots, and weights that do not fit the layer; a fused w13 in a layer without a gate.
 void check_moe_lora(const MoeArgs& args, const MoeLora& lora);
 
 /// `lora` null: the base layer. `aligned` null: row by row; else through the blocks of these

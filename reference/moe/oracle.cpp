@@ -227,14 +227,15 @@ MoeStageErrors judge_stages(const MoeArgs& args, const MoeLora* lora, const MoeS
   const auto quantised = [&](const Tensor& x) {
     return base_input(x.view(), args.quantised_base_input);
   };
-  return {.input = judge_input(args, s.input),
-          .gate_up_base = judge_linear(args.rows, quantised(s.input), args.w13, s.gate_up_base),
-          .gate_up = judge_delta(args, lora, lora == nullptr ? none : lora->w13, s.input,
-                                 s.gate_up_base, s.gate_up),
-          .activated = judge_activation(args, s.gate_up, s.activated),
-          .down_base = judge_linear(args.rows, quantised(s.activated), args.w2, s.down_base),
-          .down = judge_delta(args, lora, w2, s.activated, s.down_base, s.down),
-          .y = judge_combine(args, s.down, s.y)};
+  return {
+      .input = judge_input(args, s.input),
+      .gate_up_base = judge_linear(args.rows, quantised(s.input), args.w13, s.gate_up_base),
+      .gate_up = judge_delta(args, lora, lora == nullptr ? none : gate_and_up(*lora, args.gated),
+                             s.input, s.gate_up_base, s.gate_up),
+      .activated = judge_activation(args, s.gate_up, s.activated),
+      .down_base = judge_linear(args.rows, quantised(s.activated), args.w2, s.down_base),
+      .down = judge_delta(args, lora, w2, s.activated, s.down_base, s.down),
+      .y = judge_combine(args, s.down, s.y)};
 }
 
 }  // namespace loratory::reference
