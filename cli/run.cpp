@@ -39,6 +39,7 @@ constexpr const char* kWeightsFile = "adapter_model.safetensors";
 
 struct RunOptions {
   std::string model, requests, executor = "reference", dtype = "auto", out, python = "python3";
+  std::string async_scheduling = "auto";
   std::vector<std::string> adapters;  // NAME=DIR
   int32_t max_loras = 0, max_cpu_loras = 0;
   int64_t max_lora_rank = 0;
@@ -284,8 +285,10 @@ void run(const RunOptions& options) {
 
   WallClock clock;
   const auto executor = model->start(config, {.max_lora_rank = max_lora_rank}, clock);
-  sim::ServingRun engine(config, *executor, clock);
+  sim::ServingRun engine(config, *executor, clock,
+                         steps_ahead(options.async_scheduling, options.executor));
   for (const auto& [name, path] : names) engine.add_adapter(name, folders.at(path));
+  clock.restart();
   report.served = serve(engine, report.file, folders);
   report.texts = texts_of(tokenizer.get(), report.served);
   write_served_requests(*files.find("--out"), report);
@@ -330,6 +333,7 @@ void add_run(CLI::App& app) {
   add_choice(command, "--executor", options->executor, executor_names(), "What computes");
   add_choice(command, "--dtype", options->dtype, dtype_names(),
              "Of weights and activations on the GPU; auto = the model's");
+  add_async_scheduling(command, options->async_scheduling);
   command.add_option("--out", options->out, "Write one JSON line per request")->required();
   command.add_option("--python", options->python,
                      "Python 3 with the package tokenizers, for prompts and outputs as text");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cli/flags.hpp"
 #include "gpu/engine/gpu_model.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
@@ -101,6 +102,17 @@ const std::vector<std::string>& executor_names() {
 const std::vector<std::string>& dtype_names() {
   static const std::vector<std::string> kNames = {"auto", "bfloat16", "float16", "float32"};
   return kNames;
+}
+
+void add_async_scheduling(CLI::App& command, std::string& choice) {
+  static const std::vector<std::string> kChoices = {"auto", "on", "off"};
+  add_choice(command, "--async-scheduling", choice, kChoices,
+             "Plan the next step while one runs; auto = on a GPU");
+}
+
+sim::StepsAhead steps_ahead(const std::string& choice, const std::string& executor) {
+  const bool is_ahead = choice == "on" || (choice == "auto" && executor == "gpu");
+  return is_ahead ? sim::StepsAhead::one : sim::StepsAhead::none;
 }
 
 std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,

@@ -7,8 +7,13 @@
 
 #include "reference/adapter/adapter.hpp"
 #include "reference/model/model_config.hpp"
+#include "scheduler_sim/engine/engine_loop.hpp"
 #include "scheduler_sim/serving/clock.hpp"
 #include "scheduler_sim/serving/model_executor.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace loratory::cli {
 
@@ -35,6 +40,10 @@ const std::vector<std::string>& executor_names();
 
 /// What --dtype takes: "auto", "bfloat16", "float16", "float32", as in vLLM.
 const std::vector<std::string>& dtype_names();
+
+/// --async-scheduling: auto, on, off. auto: where the executor runs beside the host, as a GPU does.
+void add_async_scheduling(CLI::App& command, std::string& choice);
+sim::StepsAhead steps_ahead(const std::string& choice, const std::string& executor);
 
 /// Loads the model in `directory` for the executor of that name. Here a new executor is added.
 /// Throws InputError: no such model, an executor that this build does not have, or a dtype that the

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -29,6 +30,7 @@ struct Seen : DecisionSink {
   int preemptions = 0, hits = 0, evictions = 0, chunks = 0, unloads = 0, failures = 0;
   int mixed_steps = 0, overlaps = 0;  // copies while a step runs
   int embedding_or_head = 0, rslora = 0, ranks = 0, cut_short = 0;
+  int steps_ahead = 0, discarded = 0;
 
   void on_decision(const Decision& d) override {
     const auto* admission = d.get_if<decision::Admission>();
@@ -48,7 +50,8 @@ class Workload {
       : draw_(seed),
         model_(reference::random_model(reference::random_model_config(seed), seed)),
         config_(engine_config(draw_)),
-        engine_(model_, config_, executor_config(draw_), seed, &seen) {
+        ahead_(draw_.one_in(2) ? StepsAhead::one : StepsAhead::none),
+        engine_(model_, config_, executor_config(draw_), seed, &seen, ahead_) {
     const int64_t num_adapters = draw_.between(1, 5);
     for (int64_t i = 0; i < num_adapters; ++i) add_adapter(i);
   }
@@ -81,7 +84,13 @@ class Workload {
       const bool failed = got.reason == FinishReason::error;
       if (failed != (failed && s.fails))
         return "request " + std::to_string(s.request.id) + " fails";
-      seen.cut_short += got.reason == FinishReason::abort || failed;
+      const bool is_cut_short = got.reason == FinishReason::abort || failed;
+      seen.cut_short += is_cut_short;
+      const bool stops = !got.tokens.empty() &&
+                         std::ranges::count(s.request.params.stop_tokens, got.tokens.back()) > 0;
+      if (!is_cut_short && (got.reason == FinishReason::stop) != stops) {
+        return "request " + std::to_string(s.request.id) + " ends otherwise";
+      }
       const Generation expected = generate(model_, s.adapter ? &s.adapter->adapter : nullptr,
                                            s.request.prompt, s.request.params);
       if (!same_generation(got, expected)) return "request " + std::to_string(s.request.id);
@@ -153,8 +162,29 @@ class Workload {
     submitted_.push_back(s);
   }
 
+  // A step in flight has its blocks to itself where it writes, and its adapters in their slots,
+  // whatever became of its requests.
+  void check_step(const StepPlan& plan) {
+    const Scheduler& s = engine_.scheduler();
+    for (const StepRow& row : plan.rows) {
+      const Request& r = s.request(row.request);
+      const uint32_t size = s.config().block_size;
+      for (uint32_t i = 0; i < row.num_tokens; ++i) {
+        const uint32_t block = (row.num_computed + i) / size;
+        RC_ASSERT(block < r.blocks.size());
+        RC_ASSERT(s.blocks().ref_count(r.blocks[block]) == 1U);
+      }
+      if (row.slot == kNoSlot) continue;
+      RC_ASSERT(s.residency().owner(row.slot) == row.adapter);
+      RC_ASSERT(s.residency().slot_generation(row.slot) == row.generation);
+    }
+    seen.discarded += int(plan.num_discarded);
+  }
+
   bool advance() {
     const bool more = engine_.advance();
+    for (size_t i = 0; engine_.step(i) != nullptr; ++i) check_step(*engine_.step(i));
+    seen.steps_ahead += engine_.step(1) != nullptr;
     if (engine_.step() != nullptr) {
       std::map<AdapterRef, int> rows;
       for (const StepRow& row : engine_.step()->rows) ++rows[row.adapter];
@@ -169,13 +199,14 @@ class Workload {
   Draw draw_;
   Model model_;
   SchedulerConfig config_;
+  StepsAhead ahead_;
   ReferenceEngine engine_;
   std::map<std::string, Current> current_;
   std::vector<Submitted> submitted_;
 };
 
-// [2.10] [2.13] [2.16] [5.24] P63 P32 P39 P40 P42 P54 P55 P62: every request gets the tokens and
-// logits that the oracle computes for it alone.
+// [2.10] [2.13] [2.16] [5.24] [7.17] P63 P32 P39 P40 P42 P54 P55 P62 P66: every request gets the
+// tokens and logits that the oracle computes for it alone, with a step planned ahead or without.
 RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   const SeededCase c = any_seeded_case(80);
   Workload w(c.seed);
@@ -183,6 +214,11 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   w.run();
   RC_LOG() << w.num_requests() << " requests\n";
   const std::string difference = w.first_difference();
+  RC_CLASSIFY(w.seen.steps_ahead > 0, "a step ahead");
+  RC_CLASSIFY(w.seen.steps_ahead > 0 && w.seen.preemptions > 0, "a step ahead, preempts");
+  RC_CLASSIFY(w.seen.steps_ahead > 0 && w.config().load_mode == LoadMode::blocking,
+              "a step ahead, blocking");
+  RC_CLASSIFY(w.seen.discarded > 0, "discards rows");
   RC_CLASSIFY(w.seen.preemptions > 0, "preempts");
   RC_CLASSIFY(w.seen.hits > 0, "prefix hits");
   RC_CLASSIFY(w.seen.evictions > 0, "evicts adapters");
@@ -199,6 +235,7 @@ RC_GTEST_PROP(Executor, TokensEqualTheOracle, ()) {
   RC_CLASSIFY(w.config().load_mode == LoadMode::blocking, "blocking");
   RC_CLASSIFY(w.config().residency.max_loras == 1, "one slot");
   RC_ASSERT(difference == "");
+  RC_ASSERT(w.engine().scheduler().blocks().num_referenced() == 0U);
 }
 
 // --- slots ----------------------------------------------------------------------------------

@@ -233,13 +233,15 @@ RC_GTEST_PROP(Serving, EachLineGetsWhatTheOracleComputes, ()) {
 
   RestlessClock clock(c.seed);
   ClockedReferenceExecutor executor(model, config, {.max_lora_rank = 4}, clock);
-  ServingRun run(config, executor, clock);
+  const StepsAhead ahead = draw.one_in(2) ? StepsAhead::one : StepsAhead::none;
+  ServingRun run(config, executor, clock, ahead);
   for (const auto& [name, path] : random.initial_) run.add_adapter(name, random.folders.at(path));
   const ServedFile served = run.serve(file, random.folders);
 
   const auto ended = [&](FinishReason reason) {
     return std::ranges::count(served.requests, reason, &ServedRequest::reason) > 0;
   };
+  RC_CLASSIFY(ahead == StepsAhead::one, "a step ahead");
   RC_CLASSIFY(served.num_preemptions > 0, "preempts");
   RC_CLASSIFY(random.num_operations > 0, "operations");
   RC_CLASSIFY(!served.refused.empty(), "a pin is refused");

@@ -35,6 +35,9 @@ struct PassLayout {
   int64_t step_bytes = 0;
   int64_t attention = 0;  ///< what AttentionPlan asks for
   int64_t bytes = 0;
+
+  /// tokens to top_logprobs, which lie side by side: what a step gives the host.
+  int64_t results_bytes() const { return top_logprobs + num_sampled * kMostLogprobs * 8 - tokens; }
 };
 
 /// What the kernels ask for beside the engine's own buffers.

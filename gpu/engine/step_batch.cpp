@@ -20,11 +20,15 @@ bool has_no_weights(const StepRow& row, const Scheduler& scheduler) {
 
 namespace {
 
-void add_row(const StepRow& row, const Request& r, StepBatch& batch) {
-  LORATORY_ASSERT(row.num_computed + row.num_tokens <= r.tokens.size(), "its tokens are known");
+void add_row(const StepRow& row, const Request& r, const sim::SampledBefore& before,
+             StepBatch& batch) {
+  const size_t end = row.num_computed + row.num_tokens;
+  LORATORY_ASSERT(end <= r.tokens.size() + 1, "its tokens are known, or sampled just now");
   const auto index = int32_t(batch.contexts.size());
   for (uint32_t i = 0; i < row.num_tokens; ++i) {
-    batch.token_ids.push_back(r.tokens[row.num_computed + i]);
+    const size_t position = row.num_computed + i;
+    const bool is_known = position < r.tokens.size();
+    batch.token_ids.push_back(is_known ? r.tokens[position] : -1 - before.index_of(row.request));
     batch.positions.push_back(int32_t(row.num_computed + i));
     batch.token_rows.push_back(index);
     batch.token_slots.push_back(row.slot);
@@ -39,7 +43,7 @@ void add_row(const StepRow& row, const Request& r, StepBatch& batch) {
 }  // namespace
 
 StepBatch make_step_batch(const StepPlan& plan, const Scheduler& scheduler,
-                          const SamplingOf& sampling_of) {
+                          const SamplingOf& sampling_of, const sim::SampledBefore& before) {
   StepBatch batch;
   batch.row_starts.push_back(0);
   for (const StepRow& row : plan.rows) {
@@ -47,11 +51,12 @@ StepBatch make_step_batch(const StepPlan& plan, const Scheduler& scheduler,
     batch.num_columns += row.samples;
     if (has_no_weights(row, scheduler)) continue;
     const Request& r = scheduler.request(row.request);
-    add_row(row, r, batch);
+    add_row(row, r, before, batch);
     if (!row.samples) continue;
     batch.sampled.push_back({.token = int32_t(batch.token_ids.size()) - 1,
                              .how = sampling_of(r.id, int64_t{row.num_computed} + row.num_tokens),
-                             .column = column});
+                             .column = column,
+                             .request = row.request});
   }
   return batch;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/model/sampler.hpp"
+#include "scheduler_sim/engine/sampled_before.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 
 namespace loratory::gpu {
@@ -26,11 +27,14 @@ struct SampledRow {
   int32_t token = 0;    ///< index into the batch: the row's last token
   SamplingRow how{};    ///< at the position of the token that is sampled
   int64_t column = -1;  ///< place in StepResult::sampled; -1: padding
+  sim::RequestRef request = sim::kNoRequest;
 };
 
 /// A plan, flattened: the tokens of its rows one after the other [2.13], then padding [2.16].
 struct StepBatch {
-  std::vector<int32_t> token_ids, positions;
+  /// Below 0: what sampled row -1 - id of the step before has sampled.
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> positions;
   std::vector<int32_t> token_rows;                    ///< -1: padding
   std::vector<int32_t> token_slots;                   ///< -1: base model, padding
   std::vector<int32_t> row_starts;                    ///< [rows + 1]
@@ -56,10 +60,10 @@ bool has_no_weights(const sim::StepRow& row, const sim::Scheduler& scheduler);
 /// How the token of a request at `position` is sampled.
 using SamplingOf = std::function<SamplingRow(uint64_t request_id, int64_t position)>;
 
-/// Rows without weights are left out. The block tables are those of the scheduler: they live as
-/// long as the step.
+/// Rows without weights are left out. The block tables are those of the scheduler, until its next
+/// plan. `before` knows the sampled rows of the step before, for tokens that the host does not.
 StepBatch make_step_batch(const sim::StepPlan& plan, const sim::Scheduler& scheduler,
-                          const SamplingOf& sampling_of);
+                          const SamplingOf& sampling_of, const sim::SampledBefore& before);
 
 /// Base tokens without a row, rows without tokens, and sampled rows that nobody reads.
 /// Errors   asserted: a shape below the batch's.

@@ -10,11 +10,12 @@ using Kind = Completion::Kind;
 using Phase = Moment::Phase;
 
 EngineLoop::EngineLoop(const SchedulerConfig& config, Executor& executor,
-                       std::vector<DecisionSink*> sinks, StepObserver* observer)
+                       std::vector<DecisionSink*> sinks, StepObserver* observer, StepsAhead ahead)
     : executor_(executor),
       sinks_(std::move(sinks)),
       observer_(observer),
-      scheduler_(config, this) {}
+      scheduler_(config, this),
+      max_steps_(ahead == StepsAhead::one ? 2 : 1) {}
 
 void EngineLoop::on_decision(const Decision& decision) {
   if (decision.is<decision::Unload>()) executor_.unloaded(decision.uid);
@@ -36,7 +37,10 @@ bool EngineLoop::advance(const Moment& until) {
 }
 
 bool EngineLoop::plans_next(const Moment& until) {
-  if (step_ != nullptr || !is_news_ || Moment{now_ns_, Phase::plan} >= until) return false;
+  if (!is_news_ || steps_.size() == max_steps_ || Moment{now_ns_, Phase::plan} >= until) {
+    return false;
+  }
+  if (!steps_.empty() && (!steps_.back().start_ns || !scheduler_.can_plan_ahead())) return false;
   return executor_.next(now_ns_).kind == Kind::none;
 }
 
@@ -65,9 +69,9 @@ void EngineLoop::end(const Completion& completion) {
 void EngineLoop::begin_what_can() {
   is_news_ = true;
   begin_transfers();
-  if (step_ == nullptr || step_start_ns_ || !scheduler_.step_can_start()) return;
-  step_start_ns_ = now_ns_;
-  executor_.begin_step(*step_, scheduler_, now_ns_);
+  if (steps_.empty() || steps_.back().start_ns || !scheduler_.step_can_start()) return;
+  steps_.back().start_ns = now_ns_;
+  executor_.begin_step(*steps_.back().plan, scheduler_, now_ns_);
 }
 
 void EngineLoop::begin_transfers() {
@@ -82,26 +86,28 @@ void EngineLoop::begin_transfers() {
 // In blocking load mode the step waits for its adapters before it begins.
 bool EngineLoop::plan_step() {
   const StepPlan& plan = scheduler_.plan(now_ns_);
-  if (!plan.empty()) step_ = &plan;
+  const bool is_step = !plan.empty();
+  if (is_step) steps_.push_back({&plan});
   begin_what_can();
-  is_news_ = false;
-  LORATORY_ASSERT(step_ != nullptr || scheduler_.waiting().empty() ||
+  is_news_ = is_step && steps_.size() < max_steps_;
+  LORATORY_ASSERT(!steps_.empty() || scheduler_.waiting().empty() ||
                       scheduler_.residency().transfer_in_flight(),
                   "requests wait, nothing runs and nothing is on its way");
-  return step_ != nullptr;
+  return is_step;
 }
 
 void EngineLoop::end_step() {
-  const StepResult result = executor_.end_step(*step_, scheduler_);
-  if (observer_ != nullptr) observer_->on_step_end(scheduler_, *step_, *step_start_ns_, now_ns_);
-  step_ = nullptr;
-  step_start_ns_.reset();
+  const Step step = steps_.front();
+  const StepResult result = executor_.end_step(*step.plan, scheduler_);
+  if (observer_ != nullptr) observer_->on_step_end(scheduler_, *step.plan, *step.start_ns, now_ns_);
+  steps_.erase(steps_.begin());
+  if (!steps_.empty() && steps_.front().start_ns) steps_.front().start_ns = now_ns_;
   scheduler_.commit(result, now_ns_);
   if (observer_ != nullptr) observer_->on_commit(scheduler_, now_ns_);
 }
 
 void EngineLoop::skip_steps(int64_t num_steps, int64_t end_ns) {
-  LORATORY_ASSERT(step_ == nullptr, "no step is in flight while others are skipped");
+  LORATORY_ASSERT(steps_.empty(), "no step is in flight while others are skipped");
   scheduler_.advance(num_steps);
   move_to(end_ns);
 }

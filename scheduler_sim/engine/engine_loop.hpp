@@ -17,7 +17,7 @@ struct Moment {
     arrivals,     ///< requests come in
     completions,  ///< loads, then copies, then the step end
     operations,   ///< aborts, unloads, pins: an operator's calls
-    plan,         ///< the next step is planned, if none is in flight
+    plan,         ///< the next step is planned
   };
   int64_t time_ns = kNever;
   Phase phase = Phase::arrivals;
@@ -27,6 +27,12 @@ struct Moment {
 
 /// After everything else.
 inline constexpr Moment kEndOfTime{};
+
+/// How many steps the loop plans before the one that runs has ended.
+enum class StepsAhead : uint8_t {
+  none,
+  one,  ///< the host plans while the step runs; what a step samples is known one plan later [7.17]
+};
 
 /// The engine: a scheduler that decides, an executor that does, and the order of events between
 /// them. There is one such loop; what is simulated, computed on a CPU or run on a GPU differs in
@@ -41,8 +47,9 @@ inline constexpr Moment kEndOfTime{};
 class EngineLoop : private DecisionSink {
  public:
   /// Everything outlives the loop. Sinks hear each decision in their order, after the executor.
+  /// With a step ahead, `executor` takes a second step while one is under way.
   EngineLoop(const SchedulerConfig& config, Executor& executor, std::vector<DecisionSink*> sinks,
-             StepObserver* observer = nullptr);
+             StepObserver* observer = nullptr, StepsAhead ahead = StepsAhead::none);
 
   /// A call from outside: make(scheduler, now_ns). What it lets begin begins with it.
   /// `time_ns` is not before now_ns(), and advance() has returned false for this moment.
@@ -71,10 +78,16 @@ class EngineLoop : private DecisionSink {
 
   int64_t now_ns() const { return now_ns_; }
   const Scheduler& scheduler() const { return scheduler_; }
-  /// The step in flight, nullptr if there is none.
-  const StepPlan* step() const { return step_; }
+  /// The step in flight, the older one of two, or the younger one; nullptr if there is none.
+  const StepPlan* step(size_t index = 0) const {
+    return index < steps_.size() ? steps_[index].plan : nullptr;
+  }
 
  private:
+  struct Step {
+    const StepPlan* plan;
+    std::optional<int64_t> start_ns{};  // none: it waits for its adapters
+  };
   void on_decision(const Decision& decision) override;
   void move_to(int64_t time_ns);
   void end(const Completion& completion);
@@ -89,8 +102,8 @@ class EngineLoop : private DecisionSink {
   Scheduler scheduler_;
   int64_t now_ns_ = 0;
   bool is_news_ = false;  // something happened since the last plan
-  const StepPlan* step_ = nullptr;
-  std::optional<int64_t> step_start_ns_;  // none: the step waits for its adapters
+  size_t max_steps_;
+  std::vector<Step> steps_;  // in flight, the older one first
 };
 
 }  // namespace loratory::sim

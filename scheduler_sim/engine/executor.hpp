@@ -30,7 +30,8 @@ struct LoadEnd {
 ///                      waits for one
 ///
 /// An adapter has its uid here, from registration to unload. `now_ns` never falls from call to
-/// call. At most one step and one copy are under way, and at most num_load_workers loads.
+/// call. At most one step (two, if the loop plans ahead) and one copy are under way, and at most
+/// num_load_workers loads. Steps end in the order in which they began.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -39,8 +40,12 @@ class Executor {
   virtual void begin_load(const LoadStart& load, int64_t now_ns) = 0;
   /// CPU to a slot. From here to its end nothing reads the slot.
   virtual void begin_copy(const CopyStart& copy, int64_t now_ns) = 0;
-  /// One forward pass. Its adapters are in their slots; `plan` and the requests in `scheduler`
-  /// stay as they are until end_step, except that a row may have lost its adapter (slot kNoSlot).
+  /// One forward pass. Its adapters are in their slots. If another step is under way, this one
+  /// comes behind it; the last token of a row may then be the one that the older step samples for
+  /// the request, which the host does not know yet (row.num_computed + row.num_tokens is one more
+  /// than the request has tokens). Requests move on while their step is under way, so all that the
+  /// pass needs of them is taken here; blocks and slots that it names keep their owner until it
+  /// ends.
   virtual void begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) = 0;
 
   /// What ends next, if it does by `until_ns`; else kind none. Asking changes nothing. On a real
@@ -49,7 +54,7 @@ class Executor {
   /// Each ends what next() has named.
   virtual LoadEnd end_load(int64_t now_ns) = 0;
   virtual Uid end_copy(int64_t now_ns) = 0;
-  /// The sampled tokens stay valid until the next begin_step.
+  /// The sampled tokens stay valid until the next call.
   virtual StepResult end_step(const StepPlan& plan, const Scheduler& scheduler) = 0;
 
   /// The adapter lost its place in host memory; its slot, if it had one, will be given away.

@@ -7,7 +7,6 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
-#include "reference/layout/batch_layout.hpp"
 #include "reference/model/slot_lora.hpp"
 
 namespace loratory::sim {
@@ -20,7 +19,6 @@ using reference::Vector;
 namespace {
 
 constexpr int32_t kNoToken = -1;
-constexpr BlockId kPaddingTable[] = {kNullBlock};
 
 // A row that waited for an adapter which then failed to load: it ends at the commit.
 bool has_no_weights(const StepRow& row, const Scheduler& scheduler) {
@@ -49,14 +47,6 @@ AdapterSource peft_directory(std::string directory, const reference::BaseModelSh
                              const reference::LoadOptions& options) {
   return [=] { return reference::load_adapter(directory, shapes, options); };
 }
-
-// A plan, flattened: its rows one after the other, then padding.
-struct ModelRunner::Batch {
-  reference::TokenBatch tokens;
-  std::vector<RequestTokens> slots;
-  std::vector<KvSequence> sequences;
-  std::vector<size_t> columns;  // of the logits, for each of tokens.logits_of
-};
 
 ModelRunner::ModelRunner(const reference::Model& model, const SchedulerConfig& config,
                          const ModelRunnerConfig& own)
@@ -114,69 +104,93 @@ std::string ModelRunner::problem(const StepPlan& plan, const Scheduler& schedule
   return "";
 }
 
-ModelRunner::Batch ModelRunner::make_batch(const StepPlan& plan, const Scheduler& scheduler) const {
-  Batch batch;
-  size_t num_sampled = 0;
-  for (const StepRow& row : plan.rows) {
-    const size_t column = num_sampled;
-    num_sampled += row.samples;
-    if (has_no_weights(row, scheduler)) continue;
-    const Request& r = scheduler.request(row.request);
-    const auto sequence = int64_t(batch.sequences.size());
-    LORATORY_ASSERT(row.num_computed + row.num_tokens <= r.tokens.size(), "its tokens are known");
-    for (uint32_t i = 0; i < row.num_tokens; ++i) {
-      batch.tokens.ids.push_back(r.tokens[row.num_computed + i]);
-      batch.tokens.positions.push_back(row.num_computed + i);
-      batch.tokens.sequences.push_back(sequence);
-    }
-    batch.slots.push_back({row.slot, int32_t(row.num_tokens)});
-    batch.sequences.push_back({r.blocks, row.num_computed, row.num_tokens});
-    if (!row.samples) continue;
-    batch.tokens.logits_of.push_back(int64_t(batch.tokens.ids.size()) - 1);
-    batch.columns.push_back(column);
+// Padding tokens are first tokens of sequences of their own, all in the null block.
+void ModelRunner::add_padding(Step& step) const {
+  while (step.tokens.ids.size() % size_t(config_.token_multiple) != 0) {
+    step.tokens.ids.push_back(0);
+    step.tokens.positions.push_back(0);
+    step.tokens.sequences.push_back(int64_t(step.tables.size()));
+    step.slots.push_back({reference::kBaseSlot, 1});
+    step.tables.push_back({{kNullBlock}, 0, 1});
   }
-  add_padding(batch);
-  return batch;
 }
 
-// Padding tokens are first tokens of sequences of their own, all in the null block.
-void ModelRunner::add_padding(Batch& batch) const {
-  while (batch.tokens.ids.size() % size_t(config_.token_multiple) != 0) {
-    batch.tokens.ids.push_back(0);
-    batch.tokens.positions.push_back(0);
-    batch.tokens.sequences.push_back(int64_t(batch.sequences.size()));
-    batch.slots.push_back({reference::kBaseSlot, 1});
-    batch.sequences.push_back({kPaddingTable, 0, 1});
+reference::SamplingParams ModelRunner::sampling_of(uint64_t id) const {
+  const auto it = sampling_.find(id);
+  return it == sampling_.end() ? reference::SamplingParams{} : it->second;
+}
+
+void ModelRunner::add_row(const StepRow& row, const Scheduler& scheduler, Step& step) const {
+  const Request& r = scheduler.request(row.request);
+  for (uint32_t i = 0; i < row.num_tokens; ++i) {
+    const size_t position = row.num_computed + i;
+    LORATORY_ASSERT(position <= r.tokens.size(), "its tokens are known, or sampled just now");
+    const bool is_known = position < r.tokens.size();
+    step.tokens.ids.push_back(is_known ? r.tokens[position]
+                                       : -1 - sampled_before_.index_of(row.request));
+    step.tokens.positions.push_back(int64_t(position));
+    step.tokens.sequences.push_back(int64_t(step.tables.size()));
   }
+  step.slots.push_back({row.slot, int32_t(row.num_tokens)});
+  step.tables.push_back({r.blocks, row.num_computed, row.num_tokens});
+  if (row.slot != kNoSlot) {
+    step.reads.push_back({row.slot, {scheduler.residency().uid(row.adapter), row.generation}});
+  }
+  if (!row.samples) return;
+  step.tokens.logits_of.push_back(int64_t(step.tokens.ids.size()) - 1);
+  step.sampled.push_back({.column = step.num_columns,
+                          .params = sampling_of(r.id),
+                          .position = int64_t{row.num_computed} + row.num_tokens});
+}
+
+ModelRunner::Step ModelRunner::prepare(const StepPlan& plan, const Scheduler& scheduler) {
+  const std::string what = problem(plan, scheduler);
+  LORATORY_ASSERT(what.empty(), what.c_str());
+  Step step;
+  for (const StepRow& row : plan.rows) {
+    if (!has_no_weights(row, scheduler)) add_row(row, scheduler, step);
+    step.num_columns += row.samples;
+  }
+  add_padding(step);
+  sampled_before_.next_step();
+  int32_t column = 0;
+  for (const StepRow& row : plan.rows) {
+    if (row.samples) sampled_before_.add(row.request, column++);
+  }
+  return step;
 }
 
 std::vector<int32_t> ModelRunner::run(const StepPlan& plan, const Scheduler& scheduler) {
-  const std::string what = problem(plan, scheduler);
-  LORATORY_ASSERT(what.empty(), what.c_str());
-  Batch batch = make_batch(plan, scheduler);
-  const auto num_sampled = std::ranges::count_if(plan.rows, &StepRow::samples);
-  logits_ = Matrix<float>::Constant(model_.config.vocab, num_sampled,
-                                    std::numeric_limits<float>::quiet_NaN());
-  std::vector<int32_t> sampled(size_t(num_sampled), kNoToken);
-  if (batch.tokens.ids.empty()) return sampled;
+  return run(prepare(plan, scheduler));
+}
 
-  kv_.begin_step(std::move(batch.sequences));
-  const reference::SlotLora lora(slots_, token_slots(batch.slots));
-  const Matrix<float> logits = forward<float>(model_, batch.tokens, kv_, &lora);
-  for (size_t i = 0; i < batch.columns.size(); ++i) {
-    logits_.col(Eigen::Index(batch.columns[i])) = logits.col(Eigen::Index(i));
+std::vector<int32_t> ModelRunner::run(const Step& step) {
+  for (const Step::Slot& slot : step.reads) {
+    LORATORY_ASSERT(slots_.content(slot.index) == slot.content, "nothing changes under a step");
   }
-  size_t column = 0;
-  for (const StepRow& row : plan.rows) {
-    if (!row.samples) continue;
-    const size_t c = column++;
-    if (has_no_weights(row, scheduler)) continue;
-    const Vector<float> of_row = logits_.col(Eigen::Index(c));
-    const auto params = sampling_.find(scheduler.request(row.request).id);
-    sampled[c] = reference::sample(
-        of_row, params == sampling_.end() ? reference::SamplingParams{} : params->second,
-        int64_t{row.num_computed} + row.num_tokens);
+  logits_ = Matrix<float>::Constant(model_.config.vocab, Eigen::Index(step.num_columns),
+                                    std::numeric_limits<float>::quiet_NaN());
+  std::vector<int32_t> sampled(step.num_columns, kNoToken);
+  if (!step.tokens.ids.empty()) {
+    reference::TokenBatch tokens = step.tokens;
+    for (auto& id : tokens.ids) {
+      if (id < 0) id = last_sampled_.at(size_t(-1 - id));
+    }
+    std::vector<KvSequence> sequences;
+    for (const Step::Table& t : step.tables) {
+      sequences.push_back({t.blocks, t.num_computed, t.num_tokens});
+    }
+    kv_.begin_step(std::move(sequences));
+    const reference::SlotLora lora(slots_, token_slots(step.slots));
+    const Matrix<float> logits = forward<float>(model_, tokens, kv_, &lora);
+    for (size_t i = 0; i < step.sampled.size(); ++i) {
+      const Step::Sampled& s = step.sampled[i];
+      const Vector<float> of_row = logits.col(Eigen::Index(i));
+      logits_.col(Eigen::Index(s.column)) = of_row;
+      sampled[s.column] = reference::sample(of_row, s.params, s.position);
+    }
   }
+  last_sampled_ = sampled;
   return sampled;
 }
 

@@ -6,9 +6,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "reference/layout/batch_layout.hpp"
 #include "reference/model/model.hpp"
 #include "reference/model/sampling.hpp"
 #include "reference/model/slot_weights.hpp"
+#include "scheduler_sim/engine/sampled_before.hpp"
 #include "scheduler_sim/executors/paged_kv.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
 
@@ -66,16 +68,24 @@ class ModelRunner {
   /// must be in its slot, with the generation that the plan carries [2.10] [2.12].
   std::string problem(const StepPlan& plan, const Scheduler& scheduler) const;
 
+  /// A step as it stands when it begins: what its pass needs of the plan and the requests, which
+  /// move on while it is in flight. A token that the step before has yet to sample is named by its
+  /// place there.
+  struct Step;
+  /// Steps are run in the order in which they were prepared, each after those before it.
+  Step prepare(const StepPlan& plan, const Scheduler& scheduler);
   /// One token for each row with `samples`, in row order: what StepResult wants. Rows whose adapter
-  /// failed to load are left out of the pass; their token is -1, which commit drops.
+  /// failed to load are left out of the pass; their token is -1, which commit drops. Asserted:
+  /// every slot still holds what the plan said.
+  std::vector<int32_t> run(const Step& step);
   std::vector<int32_t> run(const StepPlan& plan, const Scheduler& scheduler);
   /// Of the last step, [vocab, rows that sampled]; a column of a row that was left out is NaN.
   const reference::Matrix<float>& logits() const { return logits_; }
 
  private:
-  struct Batch;
-  Batch make_batch(const StepPlan& plan, const Scheduler& scheduler) const;
-  void add_padding(Batch& batch) const;
+  void add_row(const StepRow& row, const Scheduler& scheduler, Step& step) const;
+  void add_padding(Step& step) const;
+  reference::SamplingParams sampling_of(uint64_t id) const;
 
   const reference::Model& model_;
   ModelRunnerConfig config_;
@@ -84,7 +94,31 @@ class ModelRunner {
   std::unordered_map<Uid, AdapterSource> sources_;
   std::unordered_map<Uid, reference::Adapter> on_cpu_;
   std::unordered_map<uint64_t, reference::SamplingParams> sampling_;
+  SampledBefore sampled_before_;       // by the step that was prepared last
+  std::vector<int32_t> last_sampled_;  // by the step that was run last
   reference::Matrix<float> logits_;
+};
+
+struct ModelRunner::Step {
+  struct Slot {
+    int32_t index;
+    reference::SlotContent content;
+  };
+  struct Sampled {
+    size_t column;  ///< among the rows with `samples`
+    reference::SamplingParams params;
+    int64_t position;
+  };
+  struct Table {
+    std::vector<BlockId> blocks;
+    uint32_t num_computed, num_tokens;
+  };
+  reference::TokenBatch tokens;  ///< an id below 0: what row -1 - id of the step before sampled
+  std::vector<reference::RequestTokens> slots;
+  std::vector<Table> tables;     ///< [sequences]
+  std::vector<Slot> reads;       ///< slots with what must be in them
+  std::vector<Sampled> sampled;  ///< of each of tokens.logits_of
+  size_t num_columns = 0;
 };
 
 }  // namespace loratory::sim

@@ -41,11 +41,12 @@ std::vector<DecisionSink*> sinks_of(DecisionSink* engine, DecisionSink* sink) {
 }  // namespace
 
 ReferenceEngine::ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
-                                 const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink)
+                                 const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink,
+                                 StepsAhead ahead)
     : model_(model),
       delays_(seed, kDelayStream),
       executor_(model, config, runner, [this] { return random_delay_ns(); }),
-      loop_(within_window(config, model.config), executor_, sinks_of(this, sink), this) {}
+      loop_(within_window(config, model.config), executor_, sinks_of(this, sink), this, ahead) {}
 
 int64_t ReferenceEngine::random_delay_ns() {
   const uint64_t index = num_delays_++;
@@ -114,7 +115,8 @@ void ReferenceEngine::on_step_end(const Scheduler& scheduler, const StepPlan& pl
   for (const StepRow& row : plan.rows) {
     if (!row.samples) continue;
     const Request& r = scheduler.request(row.request);
-    if (!r.end_at_commit) logits_[r.id].emplace_back(executor_.runner().logits().col(column));
+    if (!scheduler.is_discarded(row))
+      logits_[r.id].emplace_back(executor_.runner().logits().col(column));
     ++column;
   }
 }

@@ -38,7 +38,8 @@ class ReferenceEngine : private DecisionSink, private StepObserver {
   /// `model` outlives this object; its sliding window bounds max_model_len. `sink` hears every
   /// decision too.
   ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
-                  const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink = nullptr);
+                  const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink = nullptr,
+                  StepsAhead ahead = StepsAhead::none);
 
   // --- any time between two events ----------------------------------------------------------
   /// `replace`: a name that is taken gets new weights for new requests; old ones keep theirs.
@@ -62,8 +63,8 @@ class ReferenceEngine : private DecisionSink, private StepObserver {
   const EngineOutput& output(uint64_t id) const { return outputs_.at(id); }
   /// Why adapters failed to load, one line each.
   const std::vector<std::string>& load_errors() const { return executor_.load_errors(); }
-  /// The step in flight, nullptr if there is none.
-  const StepPlan* step() const { return loop_.step(); }
+  /// As EngineLoop::step.
+  const StepPlan* step(size_t index = 0) const { return loop_.step(index); }
   const Scheduler& scheduler() const { return loop_.scheduler(); }
   const ModelRunner& runner() const { return executor_.runner(); }
 

@@ -26,15 +26,18 @@ void ReferenceExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
 
 void ReferenceExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler,
                                    int64_t now_ns) {
-  const std::string problem = runner_.problem(plan, scheduler);
-  LORATORY_ASSERT(problem.empty(), problem.c_str());
-  begin(Kind::step, now_ns, {});
+  const int64_t start_ns = steps_.empty() ? now_ns : std::max(now_ns, steps_.back().end.time_ns);
+  steps_.push_back({runner_.prepare(plan, scheduler), {start_ns + duration_ns_(), Kind::step}});
 }
 
 Completion ReferenceExecutor::next(int64_t until_ns) {
-  const auto first = std::ranges::min_element(
-      under_way_, {}, [](const Work& work) { return std::tuple(work.end.time_ns, work.end.kind); });
-  return first == under_way_.end() || first->end.time_ns > until_ns ? Completion{} : first->end;
+  Completion first = steps_.empty() ? Completion{} : steps_.front().end;
+  for (const Work& work : under_way_) {
+    if (std::tuple(work.end.time_ns, work.end.kind) < std::tuple(first.time_ns, first.kind)) {
+      first = work.end;
+    }
+  }
+  return first.time_ns > until_ns ? Completion{} : first;
 }
 
 // The first of its kind to end; of those that end together, the first that began.
@@ -65,9 +68,10 @@ Uid ReferenceExecutor::end_copy(int64_t) {
   return copy.uid;
 }
 
-StepResult ReferenceExecutor::end_step(const StepPlan& plan, const Scheduler& scheduler) {
-  take(Kind::step);
-  sampled_ = runner_.run(plan, scheduler);
+StepResult ReferenceExecutor::end_step(const StepPlan&, const Scheduler&) {
+  LORATORY_ASSERT(!steps_.empty(), "only what began ends");
+  sampled_ = runner_.run(steps_.front().step);
+  steps_.erase(steps_.begin());
   return {sampled_};
 }
 

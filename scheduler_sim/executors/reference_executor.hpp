@@ -13,7 +13,8 @@ namespace loratory::sim {
 
 /// Runs a model on the CPU in virtual time: ModelRunner computes, `duration_ns` says how long each
 /// load, copy and step takes (at least 1 ns). Work computes when it ends, with all that overlapped
-/// it in place: a copy over weights that a step in flight reads is found, not missed.
+/// it in place: a copy over weights that a step in flight reads is found, not missed. A second step
+/// waits for the first, as on a stream.
 /// Repeats  as ModelRunner and `duration_ns` do.
 class ReferenceExecutor final : public Executor {
  public:
@@ -47,12 +48,17 @@ class ReferenceExecutor final : public Executor {
     int32_t slot = kNoSlot;
     uint64_t generation = 0;
   };
+  struct Step {
+    ModelRunner::Step step;
+    Completion end;
+  };
   void begin(Completion::Kind kind, int64_t now_ns, Work work);
   Work take(Completion::Kind kind);
 
   ModelRunner runner_;
   Duration duration_ns_;
-  std::vector<Work> under_way_;  // in order of beginning
+  std::vector<Work> under_way_;  // but steps; in order of beginning
+  std::vector<Step> steps_;      // in order of beginning
   std::vector<int32_t> sampled_;
   std::vector<std::string> load_errors_;
 };

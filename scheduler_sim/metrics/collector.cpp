@@ -199,11 +199,13 @@ int64_t MetricsCollector::take_last_token(uint64_t request) {
 // every step. Only a request that comes back from preemption has an older one, and the token of an
 // aborted request is dropped.
 void MetricsCollector::add_gaps(const Scheduler& scheduler, const StepPlan& plan, int64_t now_ns) {
-  if (num_irregular_ == 0) return itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
+  if (num_irregular_ == 0 && plan.num_discarded == 0) {
+    return itl_.add(now_ns - last_step_end_ns_, plan.num_decode_rows);
+  }
   int64_t num_regular = 0;
   for (const StepRow& row : plan.rows) {
     const Request& r = scheduler.request(row.request);
-    if (!row.samples || r.num_generated == 0 || r.end_at_commit) continue;
+    if (!row.samples || r.num_generated == 0 || scheduler.is_discarded(row)) continue;
     const int64_t last = take_last_token(r.id);
     last >= 0 ? itl_.add(now_ns - last) : void(++num_regular);
   }

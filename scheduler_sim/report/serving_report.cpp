@@ -208,12 +208,23 @@ void write_served_requests(std::ostream& out, const ServingReport& report) {
   });
 }
 
+std::string host_text(const StepTimes& times) {
+  const double steps = double(std::max<int64_t>(1, times.num_steps));
+  const double busy_ns = double(std::max<int64_t>(1, times.step_ns + times.waited_ns));
+  return fmt::format("{} us a step of {}; the GPU waited for it {:.2f} % of the time; {} of {} {}",
+                     format_number(double(times.host_ns) / steps * 1e-3),
+                     format_ms(double(times.step_ns) / steps * 1e-6),
+                     100 * double(times.waited_ns) / busy_ns, format_count(times.num_ahead),
+                     count_text(times.num_steps, "step"), "planned ahead");
+}
+
 std::string serving_console(const ServingReport& report) {
   const ServedFile& served = report.served;
   const double duration_s = double(served.end_ns) / kNsPerSecond;
   const auto num_requests = int64_t(served.requests.size());
   std::string text = fmt::format("model     {}\n", printable(report.base_model));
   text += fmt::format("engine    {}\n", report.engine);
+  if (served.times) text += fmt::format("host      {}\n", host_text(*served.times));
   text += fmt::format("run       {} in {}, {} req/s; {}, {}, {}, {}\n\n",
                       count_text(num_requests, "request"), format_ms(duration_s * 1e3),
                       format_number(duration_s > 0 ? double(num_requests) / duration_s : 0),

@@ -24,6 +24,9 @@ void write_served_requests(std::ostream& out, const ServingReport& report);
 /// At most 100 columns.
 std::string serving_console(const ServingReport& report);
 
+/// What the host takes for steps, and how long the GPU waited for it; a line without a break.
+std::string host_text(const StepTimes& times);
+
 /// How many requests ended in an error, and how many operations were refused.
 int64_t num_failures(const ServingReport& report);
 

@@ -80,8 +80,8 @@ struct alignas(64) Request {
   uint32_t num_prompt = 0, num_generated = 0, num_computed = 0, max_new_tokens = 0;
   AdapterRef adapter = kBaseRef;
   RequestState state = RequestState::queued;
-  bool in_step = false;        ///< has tokens in the step in flight
-  bool end_at_commit = false;  ///< aborted or failed while in_step
+  uint8_t num_in_flight = 0;   ///< steps in flight that it has tokens in
+  bool end_at_commit = false;  ///< aborted or failed while in flight
   FinishReason end_reason = FinishReason::abort;
   bool match_prefix = true, publish_prefix = true;
   uint32_t room = 0;  ///< tokens that `blocks` can hold
@@ -92,6 +92,7 @@ struct alignas(64) Request {
   uint64_t admission_seq = 0;  ///< order of (last) admission
   int32_t priority = 0;
   uint32_t num_recoverable = 0;  ///< the most num_computed that it lost by a preemption
+  uint32_t last_row_tokens = 0;  ///< of its last row; unspecified while it decodes
   std::vector<BlockKey> keys;    ///< known keys of its first full blocks
   std::vector<int32_t> tokens;   ///< prompt + generated, when the submitter gave tokens
   std::vector<int32_t> stop_tokens;
@@ -104,6 +105,16 @@ struct alignas(64) Request {
   int64_t reservation = -1;  ///< number, -1 = not reserving
 
   uint32_t num_total() const { return num_prompt + num_generated; }
+  /// num_computed and num_generated as they will be when the step in flight has ended, if the
+  /// request goes on. At most one is in flight.
+  uint32_t computed_ahead() const {
+    if (num_in_flight == 0) return num_computed;
+    return num_computed + (state == RequestState::decoding ? 1 : last_row_tokens);
+  }
+  uint32_t generated_ahead() const {
+    const bool samples = num_in_flight > 0 && computed_ahead() == num_total();
+    return num_generated + uint32_t(samples && max_new_tokens > 0);
+  }
   /// Output tokens still to come; a request that is still in prefill counts all of them.
   uint32_t num_remaining() const { return max_new_tokens - num_generated; }
 };

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "reference/base/check.hpp"
 
@@ -52,9 +53,7 @@ void Scheduler::note(int64_t now_ns, Uid uid, const decision::Any& what) {
   notes_.note({now_ns, kNoRequestId, uid, what});
 }
 
-RequestRef Scheduler::find_request(uint64_t id) const {
-  return by_id_.find(id);
-}
+RequestRef Scheduler::find_request(uint64_t id) const { return by_id_.find(id); }
 
 uint32_t Scheduler::blocks_for(uint64_t num_tokens) const {
   return uint32_t((num_tokens + config_.block_size - 1) / config_.block_size);
@@ -213,8 +212,8 @@ void Scheduler::load_done(Uid uid, bool ok, int64_t now_ns) {
 // Nobody else's request fails, and none is served by the base model instead. Rows of the step in
 // flight lose their slot: what they compute counts for nothing.
 void Scheduler::fail_requests_of(AdapterRef adapter, int64_t now_ns) {
-  std::erase(plan_.wait_for, adapter);
-  if (step_in_flight_) bind_slots_of(adapter);
+  std::erase(plan_->wait_for, adapter);
+  if (num_in_flight_ > 0) bind_slots_of(adapter);
   for (const RequestRef ref : running_) {
     Request& r = requests_[ref];
     if (r.adapter != adapter || r.end_at_commit) continue;
@@ -231,20 +230,20 @@ void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   LORATORY_ASSERT(adapter != kBaseRef, "only a copy that was asked for ends");
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, uid, decision::CopyDone{slot});
-  const bool is_awaited = step_in_flight_ && std::ranges::count(plan_.wait_for, adapter) > 0;
+  const bool is_awaited = num_in_flight_ > 0 && std::ranges::count(plan_->wait_for, adapter) > 0;
   if (is_awaited) bind_slots_of(adapter);
   residency_.copy_done(adapter);
   settle_transfers(now_ns);
 }
 
 void Scheduler::bind_slots_of(AdapterRef adapter) {
-  for (StepRow& row : plan_.rows) {
+  for (StepRow& row : plan_->rows) {
     if (row.adapter == adapter) bind_slot(row);
   }
 }
 
 bool Scheduler::step_can_start() const {
-  return std::ranges::all_of(plan_.wait_for, [&](AdapterRef a) { return residency_.ready(a); });
+  return std::ranges::all_of(plan_->wait_for, [&](AdapterRef a) { return residency_.ready(a); });
 }
 
 void Scheduler::settle_transfers(int64_t now_ns) {
@@ -272,13 +271,13 @@ void Scheduler::settle_transfers(int64_t now_ns) {
 // --- commit ---------------------------------------------------------------------------------
 
 void Scheduler::commit(const StepResult& result, int64_t now_ns) {
-  LORATORY_ASSERT(step_in_flight_, "commit without a plan");
-  step_in_flight_ = false;
+  LORATORY_ASSERT(num_in_flight_ > 0, "commit without a plan");
+  const StepPlan& plan = *std::exchange(in_flight_[0], std::exchange(in_flight_[1], nullptr));
+  --num_in_flight_;
   const bool has_tokens = !result.sampled.empty();
-  const size_t num_free_before = free_refs_.size();
   if (has_tokens) regular_at_change_.reset();  // anyone may stop
   size_t num_sampled = 0;
-  for (const StepRow& row : plan_.rows) {
+  for (const StepRow& row : plan.rows) {
     const bool takes_one = has_tokens && row.samples;
     LORATORY_ASSERT(!takes_one || num_sampled < result.sampled.size(),
                     "one token per sampling row");
@@ -287,13 +286,14 @@ void Scheduler::commit(const StepResult& result, int64_t now_ns) {
     }
     num_sampled += takes_one;
   }
-  drop_from_running(std::span(free_refs_).subspan(num_free_before));
+  drop_ended_from_running();
   settle_transfers(now_ns);
 }
 
 void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   Request& r = requests_[row.request];
-  r.in_step = false;
+  --r.num_in_flight;
+  if (r.state == RequestState::finished) return let_go(row.request);        // at the commit before
   const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;  // else its load failed
   if (has_weights) {
     r.num_computed += row.num_tokens;
@@ -342,10 +342,25 @@ void Scheduler::release_blocks(Request& r) {
   r.room = r.num_computed = 0;
 }
 
+// While a younger step computes for it, the request keeps what that step writes and reads.
 void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_ns) {
   Request& r = requests_[ref];
-  release_blocks(r);
+  const bool is_in_flight = r.num_in_flight > 0;
+  if (!is_in_flight) release_blocks(r);
   note(now_ns, r, decision::Finish{reason, r.num_generated});
+  ended_.push_back(ref);
+  by_id_.erase(r.id);
+  r.state = RequestState::finished;
+  if (is_in_flight) {
+    ++in_flight_[0]->num_discarded;
+  } else {
+    let_go(ref);
+  }
+}
+
+void Scheduler::let_go(RequestRef ref) {
+  Request& r = requests_[ref];
+  if (!r.blocks.empty()) release_blocks(r);
   if (r.adapter != kBaseRef) residency_.left_running(r.adapter);
   forget(ref);
 }
@@ -355,33 +370,33 @@ void Scheduler::finish_waiting(RequestRef ref, FinishReason reason, int64_t now_
   waiting_.remove(ref);
   note(now_ns, r, decision::Finish{reason, r.num_generated});
   if (r.adapter != kBaseRef) residency_.left_waiting(r.adapter);
+  by_id_.erase(r.id);
+  r.state = RequestState::finished;
   forget(ref);
 }
 
 // The entry is reused by a later request; its vectors keep their memory.
 void Scheduler::forget(RequestRef ref) {
   Request& r = requests_[ref];
-  by_id_.erase(r.id);
-  r.state = RequestState::finished;
   r.keys.clear();
   r.tokens.clear();
   r.stop_tokens.clear();
   r.num_generated = r.num_computed = r.num_recoverable = 0;
-  r.end_at_commit = r.in_step = false;
+  r.end_at_commit = false;
   free_refs_.push_back(ref);
 }
 
 // In the order of admission, as running_ is: one pass that looks at no request.
-void Scheduler::drop_from_running(std::span<const RequestRef> finished) {
-  if (finished.empty()) return;
-  finished_.assign(finished.begin(), finished.end());
-  std::ranges::sort(finished_, {}, [&](RequestRef ref) { return requests_[ref].admission_seq; });
-  auto next = finished_.begin();
+void Scheduler::drop_ended_from_running() {
+  if (ended_.empty()) return;
+  std::ranges::sort(ended_, {}, [&](RequestRef ref) { return requests_[ref].admission_seq; });
+  auto next = ended_.begin();
   std::erase_if(running_, [&](RequestRef ref) {
-    if (next == finished_.end() || *next != ref) return false;
+    if (next == ended_.end() || *next != ref) return false;
     ++next;
     return true;
   });
+  ended_.clear();
 }
 
 void Scheduler::abort(uint64_t id, int64_t now_ns) {
@@ -389,7 +404,7 @@ void Scheduler::abort(uint64_t id, int64_t now_ns) {
   if (ref == kNoRequest || requests_[ref].end_at_commit) return;
   Request& r = requests_[ref];
   note(now_ns, r, decision::Abort{});
-  if (r.in_step) {
+  if (r.num_in_flight > 0) {
     r.end_at_commit = true;
     r.end_reason = FinishReason::abort;
     return;
@@ -398,7 +413,7 @@ void Scheduler::abort(uint64_t id, int64_t now_ns) {
     finish_waiting(ref, FinishReason::abort, now_ns);
   } else {
     finish_running(ref, FinishReason::abort, now_ns);
-    drop_from_running({&ref, 1});
+    drop_ended_from_running();
   }
   settle_transfers(now_ns);
 }

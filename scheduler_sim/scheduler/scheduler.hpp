@@ -29,7 +29,8 @@ namespace loratory::sim {
 ///
 ///   submit(spec, now)                 at any time
 ///   plan(now)                         when no step is in flight; an empty plan is not a step
-///   commit(result, now)               when the executor is done with the step
+///   plan(now)                         also while one is, if can_plan_ahead() [7.17]
+///   commit(result, now)               when the executor is done with the (older) step
 ///   load_done, copy_done              when a transfer that starts() asked for ends
 ///
 /// Every call may start transfers: take them from starts() afterwards. Every decision goes to the
@@ -83,12 +84,20 @@ class Scheduler {
   }
 
   // --- steps --------------------------------------------------------------------------------
-  /// What the next step computes; valid until the next plan. If it has rows, the step is in flight
-  /// until its commit.
+  /// What the next step computes. If it has rows, the step is in flight until its commit, and the
+  /// plan is valid until the next one behind that.
+  ///
+  /// Ahead of a step in flight: a request that this step certainly ends has no row. Any other goes
+  /// on; its row's last token may be the one that is being sampled. If the request then ends after
+  /// all (a stop token, an abort), it ends at the older commit, what its row computes is discarded,
+  /// and its blocks and its adapter's claim are given back at the younger commit.
   const StepPlan& plan(int64_t now_ns);
-  /// The effects of the step in flight: tokens, published blocks, requests that end.
+  /// May plan() be called although a step is in flight? Not if it might have to preempt, nor if two
+  /// are. O(running requests).
+  bool can_plan_ahead() const;
+  /// The effects of the older step in flight: tokens, published blocks, requests that end.
   void commit(const StepResult& result, int64_t now_ns);
-  /// Blocking load mode: everything the step in flight waits for is on the GPU (or failed).
+  /// Blocking load mode: everything the last plan waits for is on the GPU (or failed).
   bool step_can_start() const;
   /// Transfers to start now. The caller takes them and clears the lists.
   ResidencyActions& starts() { return starts_; }
@@ -106,13 +115,19 @@ class Scheduler {
   const Request& request(RequestRef ref) const { return requests_[ref]; }
   /// kNoRequest if no live request has this id.
   RequestRef find_request(uint64_t id) const;
+  /// What the row of a step in flight samples counts for nothing: its request has ended, or will
+  /// at the step's commit.
+  bool is_discarded(const StepRow& row) const {
+    const Request& r = requests_[row.request];
+    return r.end_at_commit || r.state == RequestState::finished;
+  }
   /// In the order of their admission.
   const std::vector<RequestRef>& running() const { return running_; }
   const WaitingSet& waiting() const { return waiting_; }
   const BlockPool& blocks() const { return pool_; }
   const Residency& residency() const { return residency_; }
   /// The last plan.
-  const StepPlan& plan_in_flight() const { return plan_; }
+  const StepPlan& last_plan() const { return *plan_; }
   /// Requests that were accepted and have not ended.
   int64_t num_live() const { return int64_t(by_id_.size()); }
 
@@ -124,7 +139,8 @@ class Scheduler {
   bool make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns);
   RequestRef preemption_victim() const;
   void preempt(RequestRef ref, int64_t now_ns);
-  uint32_t chunk_tokens(uint32_t wanted) const;
+  uint32_t chunk_tokens(uint32_t wanted, uint32_t budget) const;
+  bool ends_in_flight(const Request& r) const;
   void add_row(RequestRef ref, uint32_t num_tokens, bool is_decode);
   void remove_row(RequestRef ref);
 
@@ -166,13 +182,14 @@ class Scheduler {
     if (r.state != RequestState::decoding || r.end_at_commit) return false;
     if (r.num_generated + 1 >= r.max_new_tokens) return false;  // max_model_len is not below it
     if (r.publish_prefix && r.num_computed + 1 == r.room) return false;
-    r.in_step = false;
+    if (r.num_in_flight > 1) return false;  // its room may be that of the younger row
+    r.num_in_flight = 0;
     ++r.num_computed;
     ++r.num_generated;
     return true;
   }
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
-  void drop_from_running(std::span<const RequestRef> finished);
+  void drop_ended_from_running();
   /// Is there a block to publish, now that the tokens from `from_tokens` on have KV? Asked for each
   /// row of each step.
   bool fills_block(const Request& r, uint32_t from_tokens) const {
@@ -185,6 +202,7 @@ class Scheduler {
   void finish_running(RequestRef ref, FinishReason reason, int64_t now_ns);
   void finish_waiting(RequestRef ref, FinishReason reason, int64_t now_ns);
   void release_blocks(Request& r);
+  void let_go(RequestRef ref);
   void forget(RequestRef ref);
 
   // shared
@@ -236,18 +254,22 @@ class Scheduler {
   uint64_t next_arrival_seq_ = 1, next_admission_seq_ = 1;
 
   ResidencyActions starts_;
-  StepPlan plan_;
-  bool step_in_flight_ = false;
+  std::array<StepPlan, 2> plans_;
+  StepPlan* plan_ = plans_.data();        // the last one
+  std::array<StepPlan*, 2> in_flight_{};  // the older one first
+  uint32_t num_in_flight_ = 0;
+  int64_t num_steps_ = 0;
   uint32_t budget_ = 0;
   size_t cursor_ = 0;  // into running_, while it is scheduled
   bool preempted_in_plan_ = false;
 
   std::vector<std::pair<WaitKey, RequestRef>> heap_;  // heads of queues that may pass the gate
   std::array<bool, 2> has_newcomer_{};                // of adapters without, with a reservation
-  std::vector<uint32_t> place_in_step_;  // by AdapterRef: index into plan_.adapters, if it is there
+  std::vector<uint32_t>
+      place_in_step_;  // by AdapterRef: index into plan_->adapters, if it is there
   Activation activation_;
   std::vector<BlockKey> key_scratch_;
-  std::vector<RequestRef> finished_;  // scratch of drop_from_running
+  std::vector<RequestRef> ended_;  // since drop_ended_from_running
 
   // While num_changes() stays at this the next step repeats the last one; empty if it never does.
   // Decisions and claims are counted where they are made, so no operation can forget to tell.

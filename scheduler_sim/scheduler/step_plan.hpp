@@ -42,6 +42,8 @@ struct StepPlan {
   /// one: those that it admitted, and those that it passed over on the way. 0 unless
   /// SchedulerConfig::count_waiting_seen.
   uint32_t num_waiting_seen = 0;
+  /// Rows whose request has ended since: what they compute counts for nothing [7.17].
+  uint32_t num_discarded = 0;
 
   bool empty() const { return rows.empty(); }
   bool decode_only() const { return num_decode_rows == rows.size(); }

@@ -8,7 +8,7 @@
 namespace loratory::sim {
 
 bool Scheduler::repeats_last_step() const {
-  return !step_in_flight_ && regular_at_change_ == num_changes();
+  return num_in_flight_ == 0 && regular_at_change_ == num_changes();
 }
 
 Stretch Scheduler::stretch() const {
@@ -52,10 +52,10 @@ void Scheduler::advance(int64_t num_steps) {
     while (r.room < r.num_computed) add_block(r);
     if (fills_block(r, before)) publish_full_blocks(r, before);
   }
-  for (const StepAdapter& a : plan_.adapters) residency_.touch_gpu(a.adapter, num_steps);
-  plan_.step += num_steps;
+  for (const StepAdapter& a : plan_->adapters) residency_.touch_gpu(a.adapter, num_steps);
+  plan_->step = num_steps_ += num_steps;
   if (config_.activation == ActivationOrder::one_by_one)
-    activation_.ran(plan_.adapters, plan_.step);
+    activation_.ran(plan_->adapters, plan_->step);
   if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 

@@ -160,12 +160,12 @@ bool Scheduler::try_admit(RequestRef ref, int64_t now_ns) {
   const uint32_t num_matched = match_prefix(r);
   const uint32_t num_cached = num_matched * config_.block_size;
   const uint32_t wanted = r.num_total() - num_cached;
-  const uint32_t num_tokens = chunk_tokens(wanted);
+  const uint32_t num_tokens = chunk_tokens(wanted, budget_);
   if (!config_.chunked_prefill && num_tokens < wanted) return false;
   if (!take_blocks(r, num_matched, blocks_for(num_cached + num_tokens))) return false;
   walk_order_.admits(r);
   waiting_.remove(ref);
-  plan_.num_waiting_seen += config_.count_waiting_seen;
+  plan_->num_waiting_seen += config_.count_waiting_seen;
   r.state = RequestState::prefilling;
   r.num_computed = num_cached;
   r.admission_seq = next_admission_seq_++;

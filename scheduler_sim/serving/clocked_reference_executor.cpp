@@ -13,8 +13,9 @@ using Kind = Completion::Kind;
 
 // --- transfers and steps ----------------------------------------------------------------------
 
-void ClockedReferenceExecutor::is_done(Kind kind, int64_t now_ns, Uid uid, bool ok) {
-  done_.push_back({{std::max(now_ns, clock_.now_ns()), kind}, uid, ok});
+void ClockedReferenceExecutor::is_done(Kind kind, int64_t now_ns, Done done) {
+  done.end = {std::max(now_ns, clock_.now_ns()), kind};
+  done_.push_back(std::move(done));
 }
 
 void ClockedReferenceExecutor::begin_load(const LoadStart& load, int64_t now_ns) {
@@ -26,20 +27,21 @@ void ClockedReferenceExecutor::begin_load(const LoadStart& load, int64_t now_ns)
     load_errors_.insert_or_assign(load.uid, error.what());
     ok = false;
   }
-  is_done(Kind::load, now_ns, load.uid, ok);
+  is_done(Kind::load, now_ns, {.uid = load.uid, .ok = ok});
 }
 
 void ClockedReferenceExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
   runner_.begin_copy(copy.slot);
   runner_.end_copy(copy.uid, copy.slot, copy.generation);
-  is_done(Kind::copy, now_ns, copy.uid);
+  is_done(Kind::copy, now_ns, {.uid = copy.uid});
 }
 
 void ClockedReferenceExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler,
                                           int64_t now_ns) {
-  sampled_ = runner_.run(plan, scheduler);
-  collect_logprobs(plan, scheduler);
-  is_done(Kind::step, now_ns, kBaseUid);
+  Done step;
+  step.sampled = runner_.run(plan, scheduler);
+  collect_logprobs(plan, scheduler, step);
+  is_done(Kind::step, now_ns, std::move(step));
 }
 
 Completion ClockedReferenceExecutor::next(int64_t until_ns) {
@@ -55,7 +57,7 @@ ClockedReferenceExecutor::Done ClockedReferenceExecutor::take(Kind kind) {
   const auto first =
       std::ranges::find_if(done_, [kind](const Done& done) { return done.end.kind == kind; });
   LORATORY_ASSERT(first != done_.end(), "only what began ends");
-  const Done done = *first;
+  Done done = std::move(*first);
   done_.erase(first);
   return done;
 }
@@ -68,7 +70,9 @@ LoadEnd ClockedReferenceExecutor::end_load(int64_t) {
 Uid ClockedReferenceExecutor::end_copy(int64_t) { return take(Kind::copy).uid; }
 
 StepResult ClockedReferenceExecutor::end_step(const StepPlan&, const Scheduler&) {
-  take(Kind::step);
+  Done step = take(Kind::step);
+  sampled_ = std::move(step.sampled);
+  logprobs_ = std::move(step.logprobs);
   return {sampled_};
 }
 
@@ -93,17 +97,18 @@ std::string ClockedReferenceExecutor::load_error(Uid uid) const {
   return found == load_errors_.end() ? "" : found->second;
 }
 
-void ClockedReferenceExecutor::collect_logprobs(const StepPlan& plan, const Scheduler& scheduler) {
-  logprobs_.assign(sampled_.size(), {});
+void ClockedReferenceExecutor::collect_logprobs(const StepPlan& plan, const Scheduler& scheduler,
+                                                Done& step) const {
+  step.logprobs.assign(step.sampled.size(), {});
   size_t column = 0;
   for (const StepRow& row : plan.rows) {
     if (!row.samples) continue;
     const size_t c = column++;
     const auto wanted = num_logprobs_.find(scheduler.request(row.request).id);
-    if (wanted == num_logprobs_.end() || sampled_[c] < 0) continue;
+    if (wanted == num_logprobs_.end() || step.sampled[c] < 0) continue;
     const reference::Vector<float> logits = runner_.logits().col(Eigen::Index(c));
-    logprobs_[c] = {reference::log_probability(logits, sampled_[c]),
-                    reference::top_log_probabilities(logits, wanted->second)};
+    step.logprobs[c] = {reference::log_probability(logits, step.sampled[c]),
+                        reference::top_log_probabilities(logits, wanted->second)};
   }
 }
 

@@ -48,17 +48,19 @@ class ClockedReferenceExecutor final : public ModelExecutor {
     Completion end{};
     Uid uid = kBaseUid;
     bool ok = true;
+    std::vector<int32_t> sampled{};         // of a step
+    std::vector<TokenLogprobs> logprobs{};  // of a step
   };
-  void is_done(Completion::Kind kind, int64_t now_ns, Uid uid, bool ok = true);
+  void is_done(Completion::Kind kind, int64_t now_ns, Done done);
   Done take(Completion::Kind kind);
-  void collect_logprobs(const StepPlan& plan, const Scheduler& scheduler);
+  void collect_logprobs(const StepPlan& plan, const Scheduler& scheduler, Done& step) const;
 
   ModelRunner runner_;
   Clock& clock_;
-  std::vector<Done> done_;  // in the order of beginning, which is that of their ends
-  std::vector<int32_t> sampled_;
+  std::vector<Done> done_;               // in the order of beginning, which is that of their ends
+  std::vector<int32_t> sampled_;         // by the step that ended last
+  std::vector<TokenLogprobs> logprobs_;  // of it
   std::unordered_map<uint64_t, int32_t> num_logprobs_;  // of requests that want any
-  std::vector<TokenLogprobs> logprobs_;
   std::map<Uid, std::string> load_errors_;
 };
 

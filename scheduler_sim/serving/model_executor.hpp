@@ -23,6 +23,16 @@ struct TokenLogprobs {
   std::vector<reference::TokenLogprob> top;  ///< reference::top_log_probabilities
 };
 
+/// Where the time of steps went, since the executor began.
+struct StepTimes {
+  int64_t num_steps = 0;
+  int64_t num_ahead = 0;     ///< began while another step was under way
+  int64_t num_replayed = 0;  ///< from a CUDA graph
+  int64_t step_ns = 0;       ///< in which a step was under way
+  int64_t host_ns = 0;       ///< of the host for steps: plans, commits, whatever is no wait
+  int64_t waited_ns = 0;     ///< between two steps, in which the GPU waited for the host
+};
+
 /// An Executor that computes the tokens of a real model on a real clock, whatever it runs on: what
 /// ServingRun drives. Beside the plans it must know where adapters come from and how each request
 /// is sampled.
@@ -42,8 +52,11 @@ class ModelExecutor : public Executor {
   /// Why the last load of the adapter failed, in one line; empty if none did.
   virtual std::string load_error(Uid uid) const = 0;
   /// Of the step that ended last: one entry for each row with `samples`, in row order; what stands
-  /// there for a request that asked for none is unspecified. Valid until the next begin_step.
+  /// there for a request that asked for none is unspecified. Valid until the next call.
   virtual std::span<const TokenLogprobs> logprobs() const = 0;
+
+  /// Nullptr: nobody measures them.
+  virtual const StepTimes* step_times() const { return nullptr; }
 };
 
 }  // namespace loratory::sim

@@ -6,8 +6,9 @@
 
 namespace loratory::sim {
 
-ServingRun::ServingRun(const SchedulerConfig& config, ModelExecutor& executor, Clock& clock)
-    : executor_(executor), clock_(clock), loop_(config, executor, {this}, this) {}
+ServingRun::ServingRun(const SchedulerConfig& config, ModelExecutor& executor, Clock& clock,
+                       StepsAhead ahead)
+    : executor_(executor), clock_(clock), loop_(config, executor, {this}, this, ahead) {}
 
 // --- what comes in ----------------------------------------------------------------------------
 
@@ -33,6 +34,7 @@ ServedFile ServingRun::serve(const RequestFile& file,
   while (loop_.advance()) {
   }
   out_.end_ns = loop_.now_ns();
+  if (executor_.step_times() != nullptr) out_.times = *executor_.step_times();
   return std::move(out_);
 }
 
@@ -116,8 +118,8 @@ void ServingRun::on_step_end(const Scheduler& scheduler, const StepPlan& plan, i
   for (const StepRow& row : plan.rows) {
     if (!row.samples) continue;
     const size_t i = index++;
+    if (scheduler.is_discarded(row)) continue;
     const Request& r = scheduler.request(row.request);
-    if (r.end_at_commit) continue;
     ServedRequest& served = out_.requests[r.id];
     served.token_ns.push_back(now_ns);
     if (asked_[r.id]->params.num_logprobs >= 0) served.logprobs.push_back(logprobs[i]);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct ServedFile {
   std::vector<RefusedOperation> refused;
   int64_t end_ns = 0;  ///< of the last event
   int64_t num_steps = 0, num_preemptions = 0, num_loads = 0, num_copies = 0;
+  std::optional<StepTimes> times;  ///< if the executor measures them
 };
 
 /// Plays a request file on an engine that computes, in the time of `clock`: EngineLoop over any
@@ -60,7 +62,8 @@ struct ServedFile {
 class ServingRun : private DecisionSink, private StepObserver {
  public:
   /// `clock` is that of the executor and stands at the start of the run.
-  ServingRun(const SchedulerConfig& config, ModelExecutor& executor, Clock& clock);
+  ServingRun(const SchedulerConfig& config, ModelExecutor& executor, Clock& clock,
+             StepsAhead ahead = StepsAhead::none);
 
   /// Before the first line. Asserted: the name is free.
   void add_adapter(const std::string& name, const AdapterFolder& folder);

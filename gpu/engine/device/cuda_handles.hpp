@@ -34,6 +34,13 @@ inline Event make_event() {
   return Event(event);
 }
 
+/// For cudaEventElapsedTime.
+inline Event make_timed_event() {
+  cudaEvent_t event = nullptr;
+  LORATORY_CUDA_CHECK(cudaEventCreate(&event));
+  return Event(event);
+}
+
 /// Has everything before its last record ended? True if it never was recorded.
 inline bool has_passed(const Event& event) {
   const cudaError_t state = cudaEventQuery(event.get());

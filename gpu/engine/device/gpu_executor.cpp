@@ -52,9 +52,7 @@ GpuExecutor::GpuExecutor(const DeviceModel& model, Products& products,
     for (Slot& slot : slot_states_) slot.filled = make_event();
   }
   pass_ = std::make_unique<ModelPass>(model, products, slots_.get(), config, options);
-  arrays_ = make_pinned_buffer(size_t(pass_->layout().step_bytes));
-  results_ = make_pinned_buffer(config.max_num_seqs * (sizeof(int32_t) + sizeof(double)));
-  if (options.poison_blocks) poisoned_ = make_pinned_buffer(config.num_blocks * sizeof(int32_t));
+  for (Shared& shared : shared_) shared = make_shared_memory();
   capture_graphs();
 }
 
@@ -68,33 +66,38 @@ std::vector<int64_t> GpuExecutor::allocated() const {
           pass_->bytes()};
 }
 
-// --- graphs -----------------------------------------------------------------------------------
-
-void GpuExecutor::enqueue_eagerly(const StepArrays& arrays, int32_t max_row_tokens, bool lora) {
-  LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), arrays_.get(), size_t(arrays.bytes),
-                                      cudaMemcpyHostToDevice, stream_.get()));
-  pass_->launch(arrays, max_row_tokens, lora, stream_.get());
-  const auto sampled = size_t(arrays.shape.num_sampled);
-  if (sampled == 0) return;
-  LORATORY_CUDA_CHECK(cudaMemcpyAsync(results_.get(), pass_->logprobs(), sampled * sizeof(double),
-                                      cudaMemcpyDeviceToHost, stream_.get()));
-  std::byte* const tokens = results_.get() + config_.max_num_seqs * sizeof(double);
-  LORATORY_CUDA_CHECK(cudaMemcpyAsync(tokens, pass_->tokens(), sampled * sizeof(int32_t),
-                                      cudaMemcpyDeviceToHost, stream_.get()));
+GpuExecutor::Shared GpuExecutor::make_shared_memory() const {
+  Shared shared;
+  shared.arrays = make_pinned_buffer(size_t(pass_->layout().step_bytes));
+  shared.results = make_pinned_buffer(size_t(pass_->layout().results_bytes()));
+  if (options_.poison_blocks) {
+    shared.poisoned = make_pinned_buffer(config_.num_blocks * sizeof(int32_t));
+  }
+  shared.begun = make_timed_event();
+  shared.ended = make_timed_event();
+  return shared;
 }
 
-// Each once eagerly, on padding alone: what loads on first use does so outside of a capture.
+// --- graphs -----------------------------------------------------------------------------------
+
+// Each once eagerly, on padding alone: what loads on first use does so outside of a capture. The
+// arrays come to the GPU before a graph is launched and results go back behind it, so that two
+// steps can have buffers of their own.
 void GpuExecutor::capture_graphs() {
+  const Shared& shared = shared_[0];
   for (const DecodeGraphs::Graph& graph : graphs_.all()) {
     StepBatch nothing;
     nothing.row_starts.push_back(0);
     pad(nothing, DecodeGraphs::shape(graph));
     const StepArrays arrays = lay_out_step(nothing.shape(), max_blocks_);
-    write_step(nothing, arrays, {arrays_.get(), size_t(arrays.bytes)});
-    enqueue_eagerly(arrays, /*max_row_tokens=*/1, graph.lora);
+    write_step(nothing, arrays, {shared.arrays.get(), size_t(arrays.bytes)});
+    LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), shared.arrays.get(),
+                                        size_t(arrays.bytes), cudaMemcpyHostToDevice,
+                                        stream_.get()));
+    pass_->launch(arrays, /*max_row_tokens=*/1, graph.lora, stream_.get());
     LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
     LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    enqueue_eagerly(arrays, /*max_row_tokens=*/1, graph.lora);
+    pass_->launch(arrays, /*max_row_tokens=*/1, graph.lora, stream_.get());
     cudaGraph_t captured = nullptr;
     LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &captured));
     cudaGraphExec_t executable = nullptr;
@@ -105,18 +108,52 @@ void GpuExecutor::capture_graphs() {
   }
 }
 
-void GpuExecutor::enqueue(StepBatch& batch) {
+void GpuExecutor::upload(const std::byte* arrays, int64_t bytes) {
+  LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), arrays, size_t(bytes),
+                                      cudaMemcpyHostToDevice, stream_.get()));
+}
+
+// Says when the GPU had its first kernel: a graph comes to it as a whole.
+int64_t GpuExecutor::enqueue(StepBatch& batch, Shared& shared) {
   const int64_t graph = graphs_.find(batch);
   const int32_t max_row_tokens = batch.max_row_tokens;
   if (graph >= 0) pad(batch, DecodeGraphs::shape(graphs_.all()[size_t(graph)]));
   const StepArrays arrays = lay_out_step(batch.shape(), max_blocks_);
-  write_step(batch, arrays, {arrays_.get(), size_t(pass_->layout().step_bytes)});
+  write_step(batch, arrays, {shared.arrays.get(), size_t(pass_->layout().step_bytes)});
+  int64_t first_work_ns = clock_.now_ns();
+  upload(shared.arrays.get(), arrays.bytes);
   if (graph >= 0) {
     LORATORY_CUDA_CHECK(cudaGraphLaunch(executables_[size_t(graph)].get(), stream_.get()));
     ++times_.num_replayed;
+    first_work_ns = clock_.now_ns();
   } else {
-    enqueue_eagerly(arrays, max_row_tokens, batch.has_lora);
+    pass_->launch(arrays, max_row_tokens, batch.has_lora, stream_.get());
   }
+  read_back(batch, shared);
+  return first_work_ns;
+}
+
+// One copy: tokens and log probabilities lie side by side, and behind them the likeliest tokens,
+// which few requests ask for.
+void GpuExecutor::read_back(const StepBatch& batch, Shared& shared) {
+  if (batch.sampled.empty()) return;
+  const bool wants_top =
+      std::ranges::any_of(batch.sampled, [](const SampledRow& row) { return row.how.num_top > 0; });
+  const PassLayout& at = pass_->layout();
+  const int64_t end = wants_top ? at.results_bytes() : at.top_tokens - at.tokens;
+  LORATORY_CUDA_CHECK(cudaMemcpyAsync(shared.results.get(), pass_->tokens(), size_t(end),
+                                      cudaMemcpyDeviceToHost, stream_.get()));
+  if (!keeps_logits_) return;
+  const size_t bytes = batch.sampled.size() * size_t(model_.config().vocab) * sizeof(float);
+  LORATORY_CUDA_CHECK(cudaMemcpyAsync(shared.logits.get(), pass_->logits(), bytes,
+                                      cudaMemcpyDeviceToHost, stream_.get()));
+}
+
+void GpuExecutor::keep_logits() {
+  keeps_logits_ = true;
+  const size_t bytes =
+      size_t(pass_->layout().num_sampled) * size_t(model_.config().vocab) * sizeof(float);
+  for (Shared& shared : shared_) shared.logits = make_pinned_buffer(bytes);
 }
 
 // --- adapters and requests --------------------------------------------------------------------
@@ -172,13 +209,18 @@ void GpuExecutor::begin_copy(const sim::CopyStart& copy, int64_t) {
   slot.content = {};
   copy_ = Copy{copy, store_->image(copy.uid)};
   LORATORY_ASSERT(copy_->image != nullptr, "what is copied to a slot is on the CPU");
-  if (slot.in_step) {
-    LORATORY_CUDA_CHECK(cudaStreamWaitEvent(copy_stream_.get(), stepped_.get()));
+  if (slot.last_step >= num_ended_) {
+    CUevent_st* const ended = shared_of(slot.last_step).ended.get();
+    LORATORY_CUDA_CHECK(cudaStreamWaitEvent(copy_stream_.get(), ended));
   }
-  slots_->copy(copy_->image.get(), copy.slot, copy_stream_.get());
+  copy_image(copy_->image.get(), copy.slot, copy_stream_.get());
   LORATORY_CUDA_CHECK(cudaEventRecord(slot.filled.get(), copy_stream_.get()));
   LORATORY_CUDA_CHECK(cudaEventRecord(copied_.get(), copy_stream_.get()));
   slot.is_fresh = true;
+}
+
+void GpuExecutor::copy_image(const std::byte* image, int32_t slot, CUstream_st* stream) {
+  slots_->copy(image, slot, stream);
 }
 
 Uid GpuExecutor::end_copy(int64_t) {
@@ -212,19 +254,23 @@ std::string GpuExecutor::problem(const StepPlan& plan, const Scheduler& schedule
   return "";
 }
 
+void GpuExecutor::wait_for_copy(CUevent_st* filled) {
+  LORATORY_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), filled));
+}
+
 void GpuExecutor::wait_for_slots(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     if (row.slot == sim::kNoSlot) continue;
     Slot& slot = slot_states_[size_t(row.slot)];
-    slot.in_step = true;
-    if (!std::exchange(slot.is_fresh, false)) continue;
-    LORATORY_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), slot.filled.get()));
+    slot.last_step = num_begun_;
+    if (std::exchange(slot.is_fresh, false)) wait_for_copy(slot.filled.get());
   }
 }
 
 // Blocks behind the computed tokens are new in this step.
-void GpuExecutor::poison_new_blocks(const StepPlan& plan, const Scheduler& scheduler) {
-  auto* const blocks = reinterpret_cast<int32_t*>(poisoned_.get());
+void GpuExecutor::poison_new_blocks(const StepPlan& plan, const Scheduler& scheduler,
+                                    Shared& shared) {
+  auto* const blocks = reinterpret_cast<int32_t*>(shared.poisoned.get());
   int32_t count = 0;
   for (const StepRow& row : plan.rows) {
     const auto& table = scheduler.request(row.request).blocks;
@@ -234,77 +280,103 @@ void GpuExecutor::poison_new_blocks(const StepPlan& plan, const Scheduler& sched
   pass_->kv().poison(blocks, count, stream_.get());
 }
 
-void GpuExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t) {
+// A GPU that had nothing to do before this step waited for the host, if the host planned it in one
+// go with the end of the step before.
+void GpuExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) {
   const std::string what = problem(plan, scheduler);
   LORATORY_ASSERT(what.empty(), what.c_str());
-  LORATORY_ASSERT(!steps_, "one step at a time");
-  step_begin_ns_ = clock_.now_ns();
-  steps_ = true;
-  batch_ = make_step_batch(
-      plan, scheduler, [this](uint64_t id, int64_t position) { return sampling_of(id, position); });
-  if (!batch_.empty()) {
+  LORATORY_ASSERT(steps_.size() < kMostSteps, "one step at a time, and one ahead of it");
+  Shared& shared = shared_of(num_begun_);
+  const int64_t begin_ns = clock_.now_ns();
+  times_.num_ahead += !steps_.empty();
+  steps_.push_back({.batch = make_step_batch(
+                        plan, scheduler,
+                        [this](uint64_t id, int64_t position) { return sampling_of(id, position); },
+                        sampled_before_),
+                    .shared = &shared,
+                    .begin_ns = begin_ns,
+                    .continues = !steps_.empty() || now_ns <= last_end_ns_,
+                    .is_late = steps_.empty() || has_passed(steps_.back().shared->ended)});
+  Step& step = steps_.back();
+  remember_sampled(step.batch);
+  const int64_t begun_ns = clock_.now_ns();
+  LORATORY_CUDA_CHECK(cudaEventRecord(shared.begun.get(), stream_.get()));
+  if (!step.batch.empty()) {
     wait_for_slots(plan);
-    if (options_.poison_blocks) poison_new_blocks(plan, scheduler);
-    enqueue(batch_);
+    if (options_.poison_blocks) poison_new_blocks(plan, scheduler, shared);
+    step.launch_ns = enqueue(step.batch, shared) - begun_ns;
   }
-  LORATORY_CUDA_CHECK(cudaEventRecord(stepped_.get(), stream_.get()));
-  times_.host_ns += clock_.now_ns() - step_begin_ns_;
+  LORATORY_CUDA_CHECK(cudaEventRecord(shared.ended.get(), stream_.get()));
+  ++num_begun_;
+  host_.works(clock_.now_ns());
+}
+
+void GpuExecutor::remember_sampled(const StepBatch& batch) {
+  sampled_before_.next_step();
+  for (size_t i = 0; i < batch.sampled.size(); ++i) {
+    sampled_before_.add(batch.sampled[i].request, int32_t(i));
+  }
 }
 
 sim::StepResult GpuExecutor::end_step(const StepPlan&, const Scheduler&) {
   LORATORY_ASSERT(step_end_ns_.has_value(), "only what ended ends");
-  const int64_t begin_ns = clock_.now_ns();
-  times_.step_ns += *step_end_ns_ - step_begin_ns_;
-  ++times_.num_steps;
-  step_end_ns_.reset();
-  steps_ = false;
-  for (Slot& slot : slot_states_) slot.in_step = false;
-  sampled_.assign(size_t(batch_.num_columns), kNoToken);
-  logprobs_.assign(size_t(batch_.num_columns), {});
-  const auto* const logprobs = reinterpret_cast<const double*>(results_.get());
-  const auto* const tokens =
-      reinterpret_cast<const int32_t*>(results_.get() + config_.max_num_seqs * sizeof(double));
-  for (size_t i = 0; i < batch_.sampled.size(); ++i) {
-    const SampledRow& row = batch_.sampled[i];
-    if (row.column < 0) continue;
-    sampled_[size_t(row.column)] = tokens[i];
-    if (row.how.num_top < 0) continue;
-    logprobs_[size_t(row.column)].logprob = logprobs[i];
-    if (row.how.num_top > 0) read_top(i, logprobs_[size_t(row.column)]);
-  }
-  if (keeps_logits_) read_logits();
-  times_.host_ns += clock_.now_ns() - begin_ns;
+  const Step step = std::move(steps_.front());
+  steps_.pop_front();
+  ++num_ended_;
+  add_times(step);
+  last_end_ns_ = *std::exchange(step_end_ns_, std::nullopt);
+  take_results(step);
+  if (keeps_logits_) read_logits(step);
+  host_.works(clock_.now_ns());
   return {sampled_};
 }
 
-// Few requests ask for these, so they stay on the GPU until one does.
-void GpuExecutor::read_top(size_t row, sim::TokenLogprobs& out) const {
-  const int64_t wanted = batch_.sampled[row].how.num_top;
-  const auto count = size_t(std::min<int64_t>(wanted, model_.config().vocab));
-  std::vector<int32_t> tokens(count);
-  std::vector<double> logprobs(count);
-  const auto read = [&](auto& to, const auto* from) {
-    LORATORY_CUDA_CHECK(cudaMemcpyAsync(to.data(), from + row * kMostLogprobs,
-                                        count * sizeof(to[0]), cudaMemcpyDeviceToHost,
-                                        stream_.get()));
-  };
-  read(tokens, pass_->top_tokens());
-  read(logprobs, pass_->top_logprobs());
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
-  for (size_t i = 0; i < count; ++i) out.top.push_back({tokens[i], logprobs[i]});
+void GpuExecutor::add_times(const Step& step) {
+  times_.step_ns += *step_end_ns_ - std::max(step.begin_ns, last_end_ns_);
+  if (step.continues && num_ended_ > 1) {
+    const Shared& before = shared_of(num_ended_ - 2);
+    float gap_ms = 0;
+    LORATORY_CUDA_CHECK(
+        cudaEventElapsedTime(&gap_ms, before.ended.get(), step.shared->begun.get()));
+    times_.waited_ns += int64_t(1e6 * double(std::max(0.0F, gap_ms)));
+    if (step.is_late) times_.waited_ns += step.launch_ns;
+  }
+  ++times_.num_steps;
 }
 
-void GpuExecutor::read_logits() {
-  const auto vocab = size_t(model_.config().vocab);
-  logits_.assign(size_t(batch_.num_columns), std::vector<float>(vocab, kNoLogit));
-  for (size_t i = 0; i < batch_.sampled.size(); ++i) {
-    const int64_t column = batch_.sampled[i].column;
-    if (column < 0) continue;
-    LORATORY_CUDA_CHECK(cudaMemcpyAsync(logits_[size_t(column)].data(), pass_->logits() + i * vocab,
-                                        vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                                        stream_.get()));
+void GpuExecutor::take_results(const Step& step) {
+  const PassLayout& at = pass_->layout();
+  const auto result = [&](int64_t offset) {
+    return step.shared->results.get() + offset - at.tokens;
+  };
+  const auto* const tokens = reinterpret_cast<const int32_t*>(result(at.tokens));
+  const auto* const logprobs = reinterpret_cast<const double*>(result(at.logprobs));
+  const auto* const top_tokens = reinterpret_cast<const int32_t*>(result(at.top_tokens));
+  const auto* const top_logprobs = reinterpret_cast<const double*>(result(at.top_logprobs));
+  sampled_.assign(size_t(step.batch.num_columns), kNoToken);
+  logprobs_.assign(size_t(step.batch.num_columns), {});
+  for (size_t i = 0; i < step.batch.sampled.size(); ++i) {
+    const SampledRow& row = step.batch.sampled[i];
+    if (row.column < 0) continue;
+    sampled_[size_t(row.column)] = tokens[i];
+    if (row.how.num_top < 0) continue;
+    sim::TokenLogprobs& out = logprobs_[size_t(row.column)];
+    out.logprob = logprobs[i];
+    const auto num_top = size_t(std::min<int64_t>(row.how.num_top, model_.config().vocab));
+    for (size_t j = i * kMostLogprobs; j < i * kMostLogprobs + num_top; ++j) {
+      out.top.push_back({top_tokens[j], top_logprobs[j]});
+    }
   }
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+}
+
+void GpuExecutor::read_logits(const Step& step) {
+  const auto vocab = size_t(model_.config().vocab);
+  const auto* const logits = reinterpret_cast<const float*>(step.shared->logits.get());
+  logits_.assign(size_t(step.batch.num_columns), std::vector<float>(vocab, kNoLogit));
+  for (size_t i = 0; i < step.batch.sampled.size(); ++i) {
+    const int64_t column = step.batch.sampled[i].column;
+    if (column >= 0) logits_[size_t(column)].assign(logits + i * vocab, logits + (i + 1) * vocab);
+  }
 }
 
 // --- time -------------------------------------------------------------------------------------
@@ -316,11 +388,19 @@ void GpuExecutor::look() {
     if (!end && has_ended) end = now;
   };
   see(load_end_ns_, store_ != nullptr && store_->has_ended());
-  see(copy_end_ns_, copy_ && has_passed(copied_));
-  see(step_end_ns_, steps_ && has_passed(stepped_));
+  see(copy_end_ns_, copy_ && has_copied());
+  see(step_end_ns_, !steps_.empty() && has_passed(steps_.front().shared->ended));
 }
 
 Completion GpuExecutor::next(int64_t until_ns) {
+  host_.waits(clock_.now_ns());
+  const Completion first = wait(until_ns);
+  host_.wakes(clock_.now_ns());
+  times_.host_ns = host_.total_ns();
+  return first;
+}
+
+Completion GpuExecutor::wait(int64_t until_ns) {
   constexpr int64_t kLongestWaitNs = 1'000'000;
   for (;;) {
     look();
@@ -335,9 +415,9 @@ Completion GpuExecutor::next(int64_t until_ns) {
     if (first.kind != Kind::none) return first;
     const bool loads = store_ != nullptr && store_->num_loading() > 0;
     const int64_t left = until_ns - clock_.now_ns();
-    if ((!loads && !copy_ && !steps_) || left <= 0) return {};
+    if ((!loads && !copy_ && steps_.empty()) || left <= 0) return {};
     // The GPU says nothing when it is done: it is asked again and again.
-    if (copy_ || steps_)
+    if (copy_ || !steps_.empty())
       std::this_thread::yield();
     else
       store_->wait(std::chrono::nanoseconds(std::min(left, kLongestWaitNs)));

@@ -183,6 +183,7 @@ BatchView ModelPass::batch(const StepArrays& arrays) const {
   out.num_tokens = arrays.shape.num_tokens;
   out.num_rows = arrays.shape.num_rows;
   out.token_ids = array(arrays.token_ids);
+  out.last_sampled = tokens();
   out.positions = array(arrays.positions);
   out.token_rows = array(arrays.token_rows);
   out.row_starts = array(arrays.row_starts);

@@ -57,9 +57,10 @@ TEST_P(GoldenRunTest, GreedyTokensAreThoseOfTransformers) {
   const Fixture fixture(GetParam());
   const auto num_prompt = size_t(fixture.integers("num_prompt").at(0));
   std::vector<std::string> names = fixture.adapters();
-  std::string flags =
-      fmt::format("run --model {} --requests r.jsonl --out out.jsonl --max-loras {}",
-                  fixture.directory(), 1 + names.size() / 2);
+  std::string flags = fmt::format(
+      "run --model {} --requests r.jsonl --out out.jsonl --async-scheduling on "
+      "--max-loras {}",
+      fixture.directory(), 1 + names.size() / 2);
   for (const std::string& name : names) {
     flags += fmt::format(" --adapter {}={}", name, fixture.adapter_directory(name));
   }

@@ -69,7 +69,7 @@ RandomAdapter adapter_of(const ModelConfig& config, Dtype dtype, uint64_t seed) 
 // How often the interesting things happened in a run.
 struct Seen : sim::DecisionSink {
   int preemptions = 0, hits = 0, evictions = 0, chunks = 0, unloads = 0, failures = 0;
-  int mixed_steps = 0, cut_short = 0;
+  int mixed_steps = 0, cut_short = 0, discarded = 0;
 
   void on_decision(const sim::Decision& d) override {
     const auto* admission = d.get_if<sim::decision::Admission>();
@@ -144,7 +144,8 @@ class Workload {
         device_model_(DeviceModel::from(model_, dtype)),
         num_stem_(draw_.one_of<int64_t>({0, 0, 0, 250, 300, 560})),
         config_(engine_config(draw_, num_stem_, model_.config)),
-        engine_(device_model_, products(), config_, options(draw_, dtype), &seen) {
+        ahead_(draw_.one_in(2) ? sim::StepsAhead::one : sim::StepsAhead::none),
+        engine_(device_model_, products(), config_, options(draw_, dtype), &seen, ahead_) {
     Draw stem(seed + 1);
     for (int64_t i = 0; i < num_stem_; ++i) stem_.push_back(int32_t(stem(model_.config.vocab)));
     const int64_t num_adapters = draw_.between(1, 5);
@@ -285,6 +286,7 @@ class Workload {
   bool advance() {
     const bool more = engine_.advance();
     if (engine_.step() != nullptr) {
+      seen.discarded += int(engine_.step()->num_discarded);
       std::map<sim::AdapterRef, int> rows;
       for (const sim::StepRow& row : engine_.step()->rows) ++rows[row.adapter];
       seen.mixed_steps += rows.size() > 1;
@@ -317,12 +319,15 @@ class Workload {
   int64_t num_stem_;
   std::vector<int32_t> stem_;
   SchedulerConfig config_;
+  sim::StepsAhead ahead_;
   GpuEngine engine_;
   std::map<std::string, Submitted> current_;
   std::vector<Submitted> submitted_;
 };
 
 void classify(const Trial& trial, const Workload& w) {
+  trial.classify(w.engine().executor().times().num_ahead > 0, "a step ahead");
+  trial.classify(w.seen.discarded > 0, "discards rows");
   trial.classify(w.seen.preemptions > 0, "preempts");
   trial.classify(w.seen.hits > 0, "prefix hits");
   trial.classify(w.seen.evictions > 0, "evicts adapters");

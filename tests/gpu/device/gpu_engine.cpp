@@ -16,10 +16,18 @@ std::vector<sim::DecisionSink*> sinks_of(sim::DecisionSink* engine, sim::Decisio
 
 GpuEngine::GpuEngine(const DeviceModel& model, Products& products,
                      const sim::SchedulerConfig& config, const EngineOptions& options,
-                     sim::DecisionSink* sink)
-    : executor_(model, products, config, options, clock_),
-      loop_(config, executor_, sinks_of(this, sink), this) {
-  executor_.keep_logits();
+                     sim::DecisionSink* sink, sim::StepsAhead ahead)
+    : GpuEngine(
+          [&](sim::Clock& clock) {
+            return std::make_unique<GpuExecutor>(model, products, config, options, clock);
+          },
+          config, sink, ahead) {}
+
+GpuEngine::GpuEngine(const MakeExecutor& make_executor, const sim::SchedulerConfig& config,
+                     sim::DecisionSink* sink, sim::StepsAhead ahead)
+    : executor_(make_executor(clock_)),
+      loop_(config, *executor_, sinks_of(this, sink), this, ahead) {
+  executor_->keep_logits();
 }
 
 sim::RegisterStatus GpuEngine::register_adapter(std::string_view name, uint32_t rank,
@@ -27,7 +35,7 @@ sim::RegisterStatus GpuEngine::register_adapter(std::string_view name, uint32_t 
   return call([&](Scheduler& scheduler, int64_t now) {
     const auto added = scheduler.register_adapter(name, rank, /*bytes=*/1, replace, now);
     if (added.status == sim::RegisterStatus::ok) {
-      executor_.add_adapter(added.uid, std::move(source));
+      executor_->add_adapter(added.uid, std::move(source));
     }
     return added.status;
   });
@@ -68,7 +76,7 @@ sim::SubmitStatus GpuEngine::submit(const sim::EngineRequest& request) {
   const sim::SubmitStatus status =
       call([&](Scheduler& scheduler, int64_t now) { return scheduler.submit(spec, now); });
   if (status == sim::SubmitStatus::ok) {
-    executor_.set_sampling(spec.id, {.sampling = request.params.sampling});
+    executor_->set_sampling(spec.id, {.sampling = request.params.sampling});
   }
   return status;
 }
@@ -82,9 +90,9 @@ void GpuEngine::on_step_end(const Scheduler& scheduler, const sim::StepPlan& pla
   size_t column = 0;
   for (const sim::StepRow& row : plan.rows) {
     if (!row.samples) continue;
-    const std::vector<float>& from = executor_.logits()[column++];
+    const std::vector<float>& from = executor_->logits()[column++];
+    if (scheduler.is_discarded(row)) continue;
     const sim::Request& r = scheduler.request(row.request);
-    if (r.end_at_commit) continue;
     logits_[r.id].emplace_back(
         Eigen::Map<const reference::Vector<float>>(from.data(), Eigen::Index(from.size())));
   }
@@ -99,7 +107,7 @@ void GpuEngine::on_decision(const sim::Decision& decision) {
   output.tokens.assign(r.tokens.begin() + r.num_prompt, r.tokens.end());
   output.logits = std::move(logits_[r.id]);
   logits_.erase(r.id);
-  executor_.forget_request(r.id);
+  executor_->forget_request(r.id);
 }
 
 }  // namespace loratory::gpu

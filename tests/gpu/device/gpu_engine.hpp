@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,7 +20,12 @@ class GpuEngine : private sim::DecisionSink, private sim::StepObserver {
  public:
   /// `model` and `products` outlive this object. `config` is bounded_by_model().
   GpuEngine(const DeviceModel& model, Products& products, const sim::SchedulerConfig& config,
-            const EngineOptions& options, sim::DecisionSink* sink = nullptr);
+            const EngineOptions& options, sim::DecisionSink* sink = nullptr,
+            sim::StepsAhead ahead = sim::StepsAhead::none);
+  /// With an executor of the caller's, on the clock that it is given.
+  using MakeExecutor = std::function<std::unique_ptr<GpuExecutor>(sim::Clock&)>;
+  GpuEngine(const MakeExecutor& make_executor, const sim::SchedulerConfig& config,
+            sim::DecisionSink* sink, sim::StepsAhead ahead);
 
   sim::RegisterStatus register_adapter(std::string_view name, uint32_t rank,
                                        sim::AdapterSource source, bool replace = false);
@@ -36,9 +42,10 @@ class GpuEngine : private sim::DecisionSink, private sim::StepObserver {
 
   const std::map<uint64_t, sim::EngineOutput>& outputs() const { return outputs_; }
   const sim::EngineOutput& output(uint64_t id) const { return outputs_.at(id); }
-  const sim::StepPlan* step() const { return loop_.step(); }
+  const sim::StepPlan* step(size_t index = 0) const { return loop_.step(index); }
   const sim::Scheduler& scheduler() const { return loop_.scheduler(); }
-  const GpuExecutor& executor() const { return executor_; }
+  const GpuExecutor& executor() const { return *executor_; }
+  GpuExecutor& executor() { return *executor_; }
 
  private:
   struct WallClock final : sim::Clock {
@@ -63,7 +70,7 @@ class GpuEngine : private sim::DecisionSink, private sim::StepObserver {
   std::map<uint64_t, std::vector<reference::Vector<float>>> logits_;  // of live requests
   std::map<uint64_t, sim::EngineOutput> outputs_;
   WallClock clock_;
-  GpuExecutor executor_;
+  std::unique_ptr<GpuExecutor> executor_;
   sim::EngineLoop loop_;
 };
 

@@ -49,9 +49,10 @@ class Arrays {
   std::vector<std::byte> bytes_;
 };
 
-// The pass that the arrays describe, on keys and values of its own.
+// The pass that the arrays describe, on keys and values of its own. `last_sampled` is what the step
+// before has sampled.
 Matrix<float> run(const Model& model, const Arrays& arrays, sim::PagedKv& kv,
-                  const reference::SlotWeights& slots) {
+                  const reference::SlotWeights& slots, const std::vector<int32_t>& last_sampled) {
   const StepArrays& at = arrays.at();
   std::vector<std::vector<BlockId>> tables;
   std::vector<sim::KvSequence> sequences;
@@ -72,7 +73,8 @@ Matrix<float> run(const Model& model, const Arrays& arrays, sim::PagedKv& kv,
   static constexpr BlockId kPadding[] = {sim::kNullBlock};
   for (int32_t t = 0; t < at.shape.num_tokens; ++t) {
     const int32_t row = arrays.number(at.token_rows, t);
-    batch.ids.push_back(arrays.number(at.token_ids, t));
+    const int32_t id = arrays.number(at.token_ids, t);
+    batch.ids.push_back(id >= 0 ? id : last_sampled.at(size_t(-1 - id)));
     batch.positions.push_back(arrays.number(at.positions, t));
     batch.sequences.push_back(row >= 0 ? row : int64_t(sequences.size()));
     if (row < 0) sequences.push_back({kPadding, 0, 1});
@@ -120,17 +122,28 @@ class Workload {
     engine_.submit(r);
   }
 
+  // A step, or two of which the second is planned and prepared before the first has run [7.17].
   bool step() {
     const StepPlan& plan = engine_.plan();
     if (plan.empty()) return false;
-    const std::vector<int32_t> sampled = engine_.runner.run(plan, engine_.scheduler);
-    follow_slots();
-    check(plan);
-    engine_.commit(sampled);
+    const Prepared first = prepare(plan);
+    if (!draw_.one_in(2) || !engine_.scheduler.can_plan_ahead()) {
+      finish(first);
+      return true;
+    }
+    const StepPlan& ahead = engine_.plan();
+    if (ahead.empty()) {
+      finish(first);
+      return true;
+    }
+    const Prepared second = prepare(ahead);
+    for (const int32_t id : second.batch.token_ids) num_unknown += id < 0;
+    finish(first);
+    finish(second);
     return true;
   }
 
-  int num_padded = 0, num_lora = 0, num_chunks = 0;
+  int num_padded = 0, num_lora = 0, num_chunks = 0, num_unknown = 0;
 
  private:
   static sim::SchedulerConfig scheduler_config(Draw& draw) {
@@ -147,8 +160,18 @@ class Workload {
     }
   }
 
-  void check(const StepPlan& plan) {
-    StepBatch batch = make_step_batch(plan, engine_.scheduler, greedy);
+  struct Prepared {
+    sim::ModelRunner::Step step;
+    StepBatch batch;
+    Arrays arrays;
+  };
+
+  Prepared prepare(const StepPlan& plan) {
+    StepBatch batch = make_step_batch(plan, engine_.scheduler, greedy, before_);
+    before_.next_step();
+    for (size_t i = 0; i < batch.sampled.size(); ++i) {
+      before_.add(batch.sampled[i].request, int32_t(i));
+    }
     num_lora += batch.has_lora;
     num_chunks += !batch.is_one_token_a_row();
     if (draw_.one_in(2)) {
@@ -159,7 +182,15 @@ class Workload {
       pad(batch, shape);
       ++num_padded;
     }
-    const Matrix<float> logits = run(model_, Arrays(batch, 40), kv_, slots_);
+    Arrays arrays(batch, 40);
+    return {engine_.runner.prepare(plan, engine_.scheduler), std::move(batch), std::move(arrays)};
+  }
+
+  void finish(const Prepared& prepared) {
+    const StepBatch& batch = prepared.batch;
+    const std::vector<int32_t> sampled = engine_.runner.run(prepared.step);
+    follow_slots();
+    const Matrix<float> logits = run(model_, prepared.arrays, kv_, slots_, last_sampled_);
     const Matrix<float>& expected = engine_.runner.logits();
     ASSERT_EQ(expected.cols(), batch.num_columns);
     for (size_t i = 0; i < batch.sampled.size(); ++i) {
@@ -167,6 +198,11 @@ class Workload {
       if (column < 0) continue;
       ASSERT_TRUE(same_bits(logits, expected, int64_t(i), column)) << "row " << i;
     }
+    last_sampled_.clear();
+    for (const SampledRow& row : batch.sampled) {
+      last_sampled_.push_back(row.column < 0 ? 0 : sampled[size_t(row.column)]);
+    }
+    engine_.commit(sampled);
   }
 
   Draw draw_;
@@ -176,11 +212,13 @@ class Workload {
   std::vector<reference::RandomAdapter> adapters_;
   reference::SlotWeights slots_;
   sim::PagedKv kv_;
+  sim::SampledBefore before_;
+  std::vector<int32_t> last_sampled_;
 };
 
 // [2.10] [2.13] [2.16]
 TEST(StepBatch, ArraysGiveTheLogitsOfTheRunner) {
-  int num_padded = 0, num_lora = 0, num_chunks = 0;
+  int num_padded = 0, num_lora = 0, num_chunks = 0, num_unknown = 0;
   for (uint64_t seed = 1; seed <= 30 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     Workload w(seed);
@@ -192,10 +230,12 @@ TEST(StepBatch, ArraysGiveTheLogitsOfTheRunner) {
     for (int i = 0; i < 30 && w.step(); ++i) {
     }
     num_padded += w.num_padded, num_lora += w.num_lora, num_chunks += w.num_chunks;
+    num_unknown += w.num_unknown;
   }
   EXPECT_GT(num_padded, 50);
   EXPECT_GT(num_lora, 50);
   EXPECT_GT(num_chunks, 50);
+  EXPECT_GT(num_unknown, 50);
 }
 
 TEST(StepBatch, PaddingIsNobodysRow) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <deque>
 #include <map>
 #include <string>
 
@@ -14,7 +15,7 @@ using testing::ElementsAre;
 using Phase = Moment::Phase;
 
 // A fourth executor: a load takes 5 ns, a copy 3 and a step 10, every row samples its length, and
-// all of it is written down. There is one of each at a time here.
+// all of it is written down. There is one of each at a time here, and a step more behind a step.
 class DiaryExecutor final : public Executor {
  public:
   void begin_load(const LoadStart& load, int64_t now_ns) override {
@@ -24,19 +25,23 @@ class DiaryExecutor final : public Executor {
     begin(Completion::Kind::copy, now_ns + 3, fmt::format("copy {}", copy.uid), copy.uid);
   }
   void begin_step(const StepPlan& plan, const Scheduler&, int64_t now_ns) override {
-    begin(Completion::Kind::step, now_ns + 10, fmt::format("step of {}", plan.rows.size()));
+    const int64_t start_ns = step_ends_.empty() ? now_ns : step_ends_.back();
+    step_ends_.push_back(start_ns + 10);
+    diary.push_back(fmt::format("step of {}", plan.rows.size()));
+    if (step_ends_.size() > 1) diary.back() += " ahead";
   }
   Completion next(int64_t until_ns) override {
     Completion first;
+    if (!step_ends_.empty()) first = {step_ends_.front(), Completion::Kind::step};
     for (const auto& [kind, work] : under_way_) {
-      if (work.first < first.time_ns) first = {work.first, kind};
+      if (work.first <= first.time_ns) first = {work.first, kind};
     }
     return first.time_ns <= until_ns ? first : Completion{};
   }
   LoadEnd end_load(int64_t) override { return {end(Completion::Kind::load), loads_succeed}; }
   Uid end_copy(int64_t) override { return end(Completion::Kind::copy); }
   StepResult end_step(const StepPlan& plan, const Scheduler&) override {
-    end(Completion::Kind::step);
+    step_ends_.pop_front();
     sampled_.clear();
     for (const StepRow& row : plan.rows) {
       if (row.samples) sampled_.push_back(int32_t(row.num_computed + row.num_tokens));
@@ -57,6 +62,7 @@ class DiaryExecutor final : public Executor {
   Uid end(Completion::Kind kind) { return under_way_.extract(kind).mapped().second; }
 
   std::map<Completion::Kind, std::pair<int64_t, Uid>> under_way_;
+  std::deque<int64_t> step_ends_;
   std::vector<int32_t> sampled_;
 };
 
@@ -88,9 +94,9 @@ class EngineLoopTest : public testing::Test {
     c.load_mode = mode;
     return c;
   }
-  EngineLoop& start(LoadMode mode = LoadMode::overlap) {
+  EngineLoop& start(LoadMode mode = LoadMode::overlap, StepsAhead ahead = StepsAhead::none) {
     loop_ = std::make_unique<EngineLoop>(config(mode), executor_, std::vector<DecisionSink*>{&log_},
-                                         &steps_);
+                                         &steps_, ahead);
     return *loop_;
   }
   Uid add_adapter(const std::string& name) {
@@ -154,6 +160,50 @@ TEST_F(EngineLoopTest, ABlockingStepBeginsWithItsLastAdapter) {
   run();
   EXPECT_THAT(executor_.diary, ElementsAre("load 1", "copy 1", "step of 1"));
   EXPECT_THAT(steps_.spans, ElementsAre("8 to 18"));
+}
+
+// [7.17] The next step is planned when a step begins, and starts when that one ends.
+TEST_F(EngineLoopTest, AStepAheadBeginsWhileOneRuns) {
+  start(LoadMode::overlap, StepsAhead::one);
+  submit(0, 1, kBaseUid, 3);
+  EXPECT_TRUE(loop_->advance());
+  EXPECT_TRUE(loop_->advance());
+  EXPECT_EQ(loop_->now_ns(), 0);
+  ASSERT_NE(loop_->step(1), nullptr);
+  EXPECT_EQ(loop_->step(0)->step + 1, loop_->step(1)->step);
+  submit(4, 2, kBaseUid, 1);
+  run();
+  EXPECT_THAT(executor_.diary, ElementsAre("step of 1", "step of 1 ahead", "step of 2 ahead"));
+  EXPECT_THAT(steps_.spans, ElementsAre("0 to 10", "10 to 20", "20 to 30"));
+  EXPECT_EQ(log_.all.back(), "30 finish");
+}
+
+TEST_F(EngineLoopTest, AStopTokenLeavesAStepThatCountsForNothing) {
+  start(LoadMode::overlap, StepsAhead::one);
+  const std::vector<int32_t> prompt{9, 9, 9}, stop{5};
+  loop_->call(0, [&](Scheduler& s, int64_t now_ns) {
+    RequestSpec spec{.id = 1, .num_prompt_tokens = 3, .max_new_tokens = 50};
+    spec.tokens = prompt;
+    spec.stop_tokens = stop;
+    s.submit(spec, now_ns);
+  });
+  run();
+  EXPECT_EQ(log_.all.back(), "30 finish");  // it samples 3, 4 and 5
+  EXPECT_EQ(loop_->now_ns(), 40);
+  EXPECT_EQ(loop_->scheduler().blocks().num_referenced(), 0U);
+}
+
+// A blocking step that waits for its adapter begins alone, and none is planned behind it.
+TEST_F(EngineLoopTest, ABlockingStepAheadWaitsForItsAdapter) {
+  start(LoadMode::blocking, StepsAhead::one);
+  const Uid poet = add_adapter("poet");
+  submit(0, 1, kBaseUid, 3);
+  EXPECT_TRUE(loop_->advance());
+  submit(0, 2, poet, 1);
+  run();
+  EXPECT_THAT(executor_.diary,
+              ElementsAre("step of 1", "load 1", "copy 1", "step of 2 ahead", "step of 1 ahead"));
+  EXPECT_THAT(steps_.spans, ElementsAre("0 to 10", "10 to 20", "20 to 30"));
 }
 
 // Of one nanosecond: arrivals, what ends, operations, the plan.

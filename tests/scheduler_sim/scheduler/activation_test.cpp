@@ -32,7 +32,7 @@ size_t copies_again(Uid leaving, Uid coming, ActivationOrder order) {
   e.step();  // the last one of `leaving`
   e.submit('z', int(coming), 2, 2);
   e.plan();
-  const size_t again = e.scheduler.plan_in_flight().copied_again.size();
+  const size_t again = e.scheduler.last_plan().copied_again.size();
   e.commit();
   return again;
 }

@@ -282,13 +282,13 @@ TEST(Walk, CountsWhatItLooksAt) {
   Engine e(c);
   submit_five(e);
   e.plan();  // a and d take all tokens; b and c were passed over on the way to d
-  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 4u);
+  EXPECT_EQ(e.scheduler.last_plan().num_waiting_seen, 4u);
   e.commit();
   e.plan();  // e comes in behind b and c
-  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 3u);
+  EXPECT_EQ(e.scheduler.last_plan().num_waiting_seen, 3u);
   e.commit();
   e.plan();  // nobody does: b and c wait for the slot
-  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 2u);
+  EXPECT_EQ(e.scheduler.last_plan().num_waiting_seen, 2u);
 }
 
 TEST(Walk, LooksAtNobodyWithoutASeat) {
@@ -299,10 +299,10 @@ TEST(Walk, LooksAtNobodyWithoutASeat) {
   e.preload(2);
   e.submit('a', 1, 2, 4), e.submit('b', 2, 2, 4);
   e.plan();
-  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 1u);
+  EXPECT_EQ(e.scheduler.last_plan().num_waiting_seen, 1u);
   e.commit();
   e.plan();
-  EXPECT_EQ(e.scheduler.plan_in_flight().num_waiting_seen, 0u);
+  EXPECT_EQ(e.scheduler.last_plan().num_waiting_seen, 0u);
 }
 
 }  // namespace
