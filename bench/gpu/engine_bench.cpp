@@ -1,6 +1,8 @@
 // Steps of the engine on random weights, beside the time that reading their bytes once takes:
 // decode at batch 1, 32 and 128, prefill of 2,048 and 8,192 tokens; LoRA off, enabled and not used,
-// and 1, 8 and 32 adapters of rank 16 and 64.
+// 1, 8 and 32 adapters of rank 16 and 64, adapters of attention or the MLP alone at batch 1, and
+// products in any order of sums ("fast"). Steps with LoRA enabled and not used must give the bits
+// of steps without: exit 1 if they do not.
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [Llama-3.1-8B] [Qwen3-8B]
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -20,8 +23,10 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpu/engine/device/engine_kernels.hpp"
 #include "gpu/engine/device/gpu_executor.hpp"
 #include "read_node.hpp"
 #include "reference/base/input_error.hpp"
@@ -39,6 +44,15 @@ constexpr int32_t kContext = 1024;  // tokens of a row in decode
 constexpr int32_t kBatches[] = {1, 32, 128};
 constexpr int32_t kPrompts[] = {2048, 8192};
 constexpr int32_t kMostSlots = 32;
+constexpr uint64_t kKvSeed = 7;
+
+/// An engine to measure.
+struct EngineKind {
+  std::string lora = "off";
+  int64_t rank = 0;                   // 0: without LoRA
+  bool attention = true, mlp = true;  // modules that slots have room for
+  ProductOrder order = ProductOrder::exact;
+};
 
 struct WallClock final : sim::Clock {
   int64_t now_ns() override {
@@ -162,31 +176,49 @@ std::vector<bench::ReadSpan> bytes_of(const Case& c, GpuExecutor& engine,
 
 class Results {
  public:
-  void add(const std::string& model, const std::string& lora, const Case& c, double us,
-           double host_us, const std::vector<bench::ReadSpan>& spans, double floor_us) {
+  void add(const std::string& model, const std::string& lora, ProductOrder order, const Case& c,
+           double us, double host_us, const std::vector<bench::ReadSpan>& spans, double floor_us) {
     int64_t bytes = 0;
     for (const bench::ReadSpan& span : spans) bytes += span.num_bytes;
-    fmt::print("| {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {:.2f} | {:.0f} |\n", model, c.kind,
-               c.kind == "decode" ? c.num_rows : c.num_tokens, lora, c.num_adapters, us, floor_us,
-               us / floor_us, host_us);
+    fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {:.2f} | {:.0f} | {:.1f} |\n",
+               model, c.kind, c.kind == "decode" ? c.num_rows : c.num_tokens, name(order), lora,
+               c.num_adapters, us, floor_us, us / floor_us, host_us, tokens_per_s(c, us));
     std::fflush(stdout);
     rows_ += fmt::format(
         "{}\n  {{\"model\": \"{}\", \"step\": \"{}\", \"rows\": {}, \"tokens\": {}, \"context\": "
-        "{}, \"lora\": \"{}\", \"adapters\": {}, \"step_us\": {:.1f}, \"host_us\": {:.1f}, "
-        "\"read_bytes\": {}, \"floor_us\": {:.1f}}}",
+        "{}, \"order\": \"{}\", \"lora\": \"{}\", \"adapters\": {}, \"step_us\": {:.1f}, "
+        "\"host_us\": {:.1f}, \"read_bytes\": {}, \"floor_us\": {:.1f}, \"tokens_per_s\": {:.1f}}}",
         rows_.empty() ? "" : ",", model, c.kind, c.num_rows, c.num_rows * c.num_tokens, c.context,
-        lora, c.num_adapters, us, host_us, bytes, floor_us);
+        name(order), lora, c.num_adapters, us, host_us, bytes, floor_us, tokens_per_s(c, us));
   }
+  /// Whether steps with LoRA enabled and not used had the bits of those without.
+  void add_bits(const std::string& model, const std::string& lora, const Case& c,
+                int64_t num_logits, int64_t num_different) {
+    fmt::print("bits: {}, {} of {} x {}, LoRA {}: {} logits, {} differ\n", model, c.kind,
+               c.num_rows, c.num_tokens, lora, num_logits, num_different);
+    bits_ += fmt::format(
+        "{}\n  {{\"model\": \"{}\", \"step\": \"{}\", \"rows\": {}, \"lora\": \"{}\", \"logits\": "
+        "{}, "
+        "\"different\": {}}}",
+        bits_.empty() ? "" : ",", model, c.kind, c.num_rows, lora, num_logits, num_different);
+    all_bits_equal_ = all_bits_equal_ && num_different == 0;
+  }
+  bool all_bits_equal() const { return all_bits_equal_; }
   std::string json(const std::string& gpu) const {
-    return fmt::format("{{\"gpu\": \"{}\", \"steps\": [{}\n]}}\n", gpu, rows_);
+    return fmt::format("{{\"gpu\": \"{}\", \"steps\": [{}\n],\n\"bits\": [{}\n]}}\n", gpu, rows_,
+                       bits_);
   }
 
  private:
-  std::string rows_;
+  static double tokens_per_s(const Case& c, double us) {
+    return 1e6 * c.num_rows * c.num_tokens / us;
+  }
+  std::string rows_, bits_;
+  bool all_bits_equal_ = true;
 };
 
-void measure(const std::string& name, const std::string& lora, const Case& c, GpuExecutor& engine,
-             const DeviceModel& model, Results& results) {
+void measure(const std::string& name, const std::string& lora, ProductOrder order, const Case& c,
+             GpuExecutor& engine, const DeviceModel& model, Results& results) {
   const Batch batch(c, model.config(), 16);
   int64_t host_ns = 0, num_steps = 0;
   const double us = median_us(engine.stream(), [&] {
@@ -199,7 +231,7 @@ void measure(const std::string& name, const std::string& lora, const Case& c, Gp
   const auto spans = bytes_of(c, engine, model);
   const double floor_us =
       median_us(engine.stream(), [&] { bench::launch_read_node(spans, engine.stream()); });
-  results.add(name, lora, c, us, double(host_ns) / 1e3 / double(num_steps), spans, floor_us);
+  results.add(name, lora, order, c, us, double(host_ns) / 1e3 / double(num_steps), spans, floor_us);
 }
 
 // --- engines ----------------------------------------------------------------------------------
@@ -215,61 +247,133 @@ sim::SchedulerConfig scheduler(int32_t num_slots) {
   return c;
 }
 
-// `rank` 0: without LoRA.
-void run_engine(const std::string& name, const DeviceModel& model, Products& products, int64_t rank,
-                Results& results) {
-  EngineOptions options;
-  options.dtype = model.dtype();
-  options.lora = rank > 0;
-  options.modules.embed_tokens = options.modules.lm_head = false;
-  options.max_lora_rank = std::max<int64_t>(1, rank);
-  options.max_graph_rows = 128;
-  const sim::SchedulerConfig config = bounded_by_model(scheduler(kMostSlots), model.config());
-  const EngineMemory memory =
-      plan_engine_memory(model.config(), config, options, {}, int64_t{80} << 30, 1);
-  GpuExecutor engine(model, products, config, options, wall_clock);
-  fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
-  LORATORY_CUDA_CHECK(
-      cudaMemset(engine.pass().kv().layer(0).k, 0, size_t(engine.pass().kv().bytes())));
-  for (int32_t i = 0; rank > 0 && i < kMostSlots; ++i) {
-    engine.slots()->fill_random_slot(i, rank, uint64_t(i));
-  }
-  const auto all = [&](const std::string& lora, int32_t num_adapters) {
-    for (const Case& c : cases(num_adapters)) measure(name, lora, c, engine, model, results);
-  };
-  if (rank == 0) return all("off", 0);
-  const std::string lora = fmt::format("r{}", rank);
-  all(lora + " unused", 0);
-  for (const int32_t num_adapters : {1, 8, 32}) all(lora, num_adapters);
+// Keys and values as a prompt would leave them: timings with zeros flatter.
+void fill_kv(const GpuExecutor& engine, Dtype dtype) {
+  const DeviceKv& kv = engine.pass().kv();
+  fill_random(dtype, kv.layer(0).k, kv.bytes() / int64_t(size_bytes(dtype)), 1, kKvSeed, nullptr);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
 }
+
+// Of one step, from the same keys and values every time.
+std::vector<float> logits_of(GpuExecutor& engine, const DeviceModel& model, const Case& c) {
+  fill_kv(engine, model.dtype());
+  StepBatch step = Batch(c, model.config(), 16).copy();
+  std::vector<float> out(size_t(c.num_rows * model.config().vocab));
+  engine.enqueue(step);
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(engine.stream()));
+  LORATORY_CUDA_CHECK(cudaMemcpy(out.data(), engine.pass().logits(), out.size() * sizeof(float),
+                                 cudaMemcpyDeviceToHost));
+  return out;
+}
+
+// The engines of a model, one after the other.
+class ModelBench {
+ public:
+  ModelBench(std::string name, const DeviceModel& model, Results& results)
+      : name_(std::move(name)), model_(model), results_(results) {}
+
+  void run(const EngineKind& kind, Products& products) {
+    const int64_t begin = now_ns();
+    GpuExecutor engine(model_, products, config_, options(kind), wall_clock);
+    const EngineMemory memory =
+        plan_engine_memory(model_.config(), config_, options(kind), {}, int64_t{80} << 30, 1);
+    fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
+    fill_kv(engine, model_.dtype());
+    for (int32_t i = 0; kind.rank > 0 && i < kMostSlots; ++i) {
+      engine.slots()->fill_random_slot(i, kind.rank, uint64_t(i));
+    }
+    measure_all(kind, engine);
+    fmt::print("{} {}: {:.1f} s\n", name_, kind.lora, double(now_ns() - begin) / 1e9);
+  }
+
+ private:
+  EngineOptions options(const EngineKind& kind) const {
+    EngineOptions out;
+    out.dtype = model_.dtype();
+    out.lora = kind.rank > 0;
+    out.modules = {
+        .attention = kind.attention, .mlp = kind.mlp, .embed_tokens = false, .lm_head = false};
+    out.max_lora_rank = std::max<int64_t>(1, kind.rank);
+    out.max_graph_rows = 128;
+    return out;
+  }
+
+  void measure_all(const EngineKind& kind, GpuExecutor& engine) {
+    const auto all = [&](const std::string& lora, int32_t num_adapters) {
+      for (const Case& c : cases(num_adapters)) {
+        measure(name_, lora, kind.order, c, engine, model_, results_);
+      }
+    };
+    if (kind.rank == 0) {
+      all(kind.lora, 0);
+      if (kind.order == ProductOrder::exact) keep_bits(engine);
+    } else if (kind.attention && kind.mlp) {
+      all(kind.lora + " unused", 0);
+      compare_bits(kind, engine);
+      for (const int32_t num_adapters : {1, 8, 32}) all(kind.lora, num_adapters);
+    } else {  // a row of TokenSpeed's table
+      measure(name_, kind.lora, kind.order, cases(1).front(), engine, model_, results_);
+    }
+  }
+
+  static std::vector<Case> bit_cases() {
+    return {{"decode", 1, 1, kContext, 0},
+            {"decode", 32, 1, kContext, 0},
+            {"prefill", 1, kPrompts[0], kPrompts[0], 0}};
+  }
+  void keep_bits(GpuExecutor& engine) {
+    for (const Case& c : bit_cases()) bits_.push_back(logits_of(engine, model_, c));
+  }
+  void compare_bits(const EngineKind& kind, GpuExecutor& engine) {
+    for (size_t i = 0; i < bits_.size(); ++i) {
+      const Case c = bit_cases()[i];
+      const std::vector<float> got = logits_of(engine, model_, c);
+      int64_t num_different = 0;
+      for (size_t j = 0; j < got.size(); ++j) {
+        num_different += std::bit_cast<uint32_t>(got[j]) != std::bit_cast<uint32_t>(bits_[i][j]);
+      }
+      results_.add_bits(name_, kind.lora + " unused", c, int64_t(got.size()), num_different);
+    }
+  }
+
+  const std::string name_;
+  const DeviceModel& model_;
+  Results& results_;
+  const sim::SchedulerConfig config_ = bounded_by_model(scheduler(kMostSlots), model_.config());
+  std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
+};
 
 void run_model(const std::string& name, Results& results) {
   const auto presets = reference::model_presets();
   const auto it = std::ranges::find(presets, name, &reference::ModelPreset::name);
   if (it == presets.end()) throw InputError(name, "is no preset of a model");
   const ModelConfig config = reference::parse_model_config(it->config, name);
-  const int64_t begin = now_ns();
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
-  Products products(ProductOptions{});
-  for (const int64_t rank : {0, 16, 64}) {
-    run_engine(name, model, products, rank, results);
-    fmt::print("{} rank {}: {:.1f} s\n", name, rank, double(now_ns() - begin) / 1e9);
-  }
-  for (const std::string& note : products.notes()) fmt::print("{}\n", note);
+  ModelBench bench(name, model, results);
+  Products exact({.launches = LaunchOrder::overlaps_previous});
+  bench.run({}, exact);
+  bench.run({.lora = "r16", .rank = 16}, exact);
+  bench.run({.lora = "r64", .rank = 64}, exact);
+  bench.run({.lora = "r64 attention", .rank = 64, .mlp = false}, exact);
+  bench.run({.lora = "r64 mlp", .rank = 64, .attention = false}, exact);
+  for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
+  Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
+  bench.run({.order = ProductOrder::fast}, fast);
 }
 
-void run(const std::string& file, const std::vector<std::string>& models) {
+bool run(const std::string& file, const std::vector<std::string>& models) {
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   fmt::print(
-      "{}\n\n| model | step | size | LoRA | adapters | us | floor us | ratio | host us |\n"
-      "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n",
+      "{}\n\n| model | step | size | order | LoRA | adapters | us | floor us | ratio | host us | "
+      "tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       properties.name);
   Results results;
   for (const std::string& name : models) {
     run_model(name, results);
     std::ofstream(file) << results.json(properties.name);
   }
+  return results.all_bits_equal();
 }
 
 }  // namespace
@@ -279,8 +383,7 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::string> models(argv + std::min(2, argc), argv + argc);
     if (models.empty()) models = {"Llama-3.1-8B", "Qwen3-8B"};
-    loratory::gpu::run(argc > 1 ? argv[1] : "engine_bench.json", models);
-    return 0;
+    return loratory::gpu::run(argc > 1 ? argv[1] : "engine_bench.json", models) ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_bench: {}\n", error.what());
     return 1;

@@ -4,14 +4,17 @@
 // replays. Beside it the time that cudaMemcpy takes to move as many bytes, measured the same way.
 //
 //   cmake --build --preset cuda --target model_kernels_bench
-//   build/cuda/bench/gpu/model_kernels_bench
+//   build/cuda/bench/gpu/model_kernels_bench [results.json]
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
+#include <fstream>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "gpu/model/activation.hpp"
@@ -130,10 +133,14 @@ class Bench {
     }
     sampling();
   }
+  std::string json(const char* gpu) const {
+    return fmt::format("{{\"gpu\": \"{}\", \"rows\": [{}\n]}}\n", gpu, json_);
+  }
 
  private:
   static constexpr LaunchOrder kOrder = LaunchOrder::overlaps_previous;
   cudaStream_t stream_;
+  std::string json_;
   DeviceBuffer ids_, rows_, table_, positions_, cos_, sin_;
   DeviceBuffer embedding_ = zeros(kVocab * kHidden * 2), x_ = zeros(kMostTokens * kHidden * 2),
                delta_ = zeros(kMostTokens * kHidden * 2), y_ = zeros(kMostTokens * kHidden * 2),
@@ -190,6 +197,11 @@ class Bench {
         count, stream_);
     fmt::print("| {} | {} | {:.2f} | {:.0f} | {:.2f} |\n", what, rows, us, bytes / us * 1e-3,
                copy_us);
+    std::fflush(stdout);
+    json_ += fmt::format(
+        "{}\n  {{\"kernel\": \"{}\", \"rows\": {}, \"us\": {:.3f}, \"bytes\": {:.0f}, \"copy_us\": "
+        "{:.3f}}}",
+        json_.empty() ? "" : ",", what, rows, us, bytes, copy_us);
   }
 
   // Logits as a model's: a sum of uniform numbers, the largest about 12.
@@ -239,7 +251,7 @@ class Bench {
   }
 };
 
-void run() {
+void run(const std::string& file) {
   int device = 0;
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
@@ -250,16 +262,18 @@ void run() {
   fmt::print("| --- | ---: | ---: | ---: | ---: |\n");
   cudaStream_t stream = nullptr;
   LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-  Bench(stream).run();
+  Bench bench(stream);
+  bench.run();
+  if (!file.empty()) std::ofstream(file) << bench.json(properties.name);
   LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
 }  // namespace
 }  // namespace loratory::gpu
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    loratory::gpu::run();
+    loratory::gpu::run(argc > 1 ? argv[1] : "");
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "model_kernels_bench: {}\n", error.what());

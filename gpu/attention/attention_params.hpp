@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/plan/kernel_shape.hpp"
+#include "gpu/plan/launch_order.hpp"
 #include "reference/numerics/dtype.hpp"
 
 struct CUstream_st;
@@ -60,8 +61,13 @@ struct AttentionParams {
   int32_t num_tokens = 0, num_rows = 0;
   int32_t kv_heads = 0, group = 0, head_dim = 0;
   float scale = 0, scale_log2 = 0;  ///< the second times log2(e)
+  bool overlaps_previous = false;   ///< the previous kernel may still run
   AttentionWork work{};
 };
+
+inline LaunchOrder order_of(const AttentionParams& params) {
+  return params.overlaps_previous ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
+}
 
 /// Tiles that `num_tokens` tokens of at most `num_rows` rows can have.
 constexpr int64_t max_prefill_tiles(int64_t num_tokens, int64_t num_rows, int32_t group) {

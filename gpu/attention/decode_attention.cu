@@ -9,6 +9,7 @@
 #include "gpu/attention/attention_params.hpp"
 #include "gpu/attention/row_softmax.cuh"
 #include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
 #include "gpu/runtime/cuda_check.hpp"
 
@@ -106,7 +107,10 @@ class DecodeProducer {
     for (int64_t i = share.begin; i < share.end; ++i) {
       const Item next = i + 1 < share.end ? share.at(i + 1) : item;
       prefetch_table(next);
-      copy(item, i > share.begin, int(i - share.begin - 1) % 2);
+      if (i == share.begin && p.overlaps_previous)
+        copy_early(item, /*is_alone=*/i + 1 == share.end);
+      else
+        copy(item, i > share.begin, int(i - share.begin - 1) % 2);
       item = next;
     }
   }
@@ -119,19 +123,44 @@ class DecodeProducer {
   DecodeShared<kHeadDim>& s;
   const int thread;
 
+  // The first item, while the previous kernel may still run. What earlier steps wrote does not wait
+  // for it: the keys, all but the tile of this step's token, and the values if no other item
+  // follows. More would hold up the query.
+  __device__ void copy_early(const Item& item, bool is_alone) const {
+    const bool has_newest = item.piece + 1 == item.num_pieces;
+    const int newest = has_newest ? num_tiles_of(item) - 1 : kTiles;
+    copy_but(newest, p.k, s.k, s.full_k, item);
+    if (is_alone) copy_but(newest, p.v, s.v, s.full_v, item);
+    wait_for_prior_grid();
+    copy_query(item);
+    arrive_after_copies(&s.full_q);
+    if (has_newest) copy_into(newest, p.k, s.k, s.full_k, item);
+    if (!is_alone) copy_but(newest, p.v, s.v, s.full_v, item);
+    if (has_newest) copy_into(newest, p.v, s.v, s.full_v, item);
+  }
+  __device__ void copy_but(int left_out, const void* tensor, std::byte* to, uint64_t* full,
+                           const Item& item) const {
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile != left_out) copy_into(tile, tensor, to, full, item);
+    }
+  }
+  __device__ void copy_into(int tile, const void* tensor, std::byte* to, uint64_t* full,
+                            const Item& item) const {
+    copy_tile(tensor, to, item, tile);
+    arrive_after_copies(&full[tile]);
+  }
+
   __device__ void copy(const Item& item, bool waits, int used) const {
     if (waits) wait_for_bytes(&s.free_q, used);
     copy_query(item);
     arrive_after_copies(&s.full_q);
     for (int tile = 0; tile < kTiles; ++tile) {
       if (waits) wait_for_bytes(&s.free_k[tile], used);
-      copy_tile(p.k, s.k, item, tile);
-      arrive_after_copies(&s.full_k[tile]);
+      copy_into(tile, p.k, s.k, s.full_k, item);
     }
     for (int tile = 0; tile < kTiles; ++tile) {
       if (waits) wait_for_bytes(&s.free_v[tile], used);
-      copy_tile(p.v, s.v, item, tile);
-      arrive_after_copies(&s.full_v[tile]);
+      copy_into(tile, p.v, s.v, s.full_v, item);
     }
   }
 
@@ -193,6 +222,7 @@ class DecodeConsumer {
         q(lane % 4) {}
 
   __device__ void run(const Share& share) {
+    wait_for_prior_grid();  // also without items: the launch never ends before the previous one
     zero_padding();
     int32_t num_delivered = 0;  // of the same row and head, and not counted yet
     for (int64_t i = share.begin; i < share.end; ++i) {
@@ -504,6 +534,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers<kHeadDim>, kCtasPerSm<
     decode_attention_kernel(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<DecodeShared<kHeadDim>*>(memory);
+  launch_dependents();
   if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
   const Share share(params);
@@ -522,9 +553,10 @@ void launch(const AttentionLaunch& launch) {
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  kernel<<<unsigned(kCtasPerSm<kHeadDim> * num_sms), unsigned(kConsumers + kProducers<kHeadDim>),
-           size_t(kShared), launch.stream>>>(launch.params);
-  LORATORY_CUDA_CHECK(cudaGetLastError());
+  const GridShape shape{.grid = unsigned(kCtasPerSm<kHeadDim> * num_sms),
+                        .block = unsigned(kConsumers + kProducers<kHeadDim>),
+                        .shared_bytes = size_t(kShared)};
+  launch_kernel(kernel, shape, launch.stream, order_of(launch.params), launch.params);
 }
 
 template <typename T>

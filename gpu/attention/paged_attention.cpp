@@ -182,7 +182,8 @@ void AttentionPlan::build_work(const BatchView& batch, void* workspace, CUstream
 }
 
 void AttentionPlan::launch(const AttentionTensors& tensors, const BatchView& batch,
-                           int32_t max_row_tokens, void* workspace, CUstream_st* stream) const {
+                           int32_t max_row_tokens, void* workspace, CUstream_st* stream,
+                           LaunchOrder order) const {
   check_batch(batch, workspace);
   require(max_row_tokens >= 1, "max_row_tokens", "must be at least 1");
   check_rows("q", tensors.q, batch.num_tokens);
@@ -196,6 +197,7 @@ void AttentionPlan::launch(const AttentionTensors& tensors, const BatchView& bat
   p.out_stride = tensors.out.strides[0];
   p.k = tensors.kv.k;
   p.v = tensors.kv.v;
+  p.overlaps_previous = order == LaunchOrder::overlaps_previous;
   const AttentionLaunch launch{shape_.dtype, p, stream};
   if (path_ == AttentionPath::plain) return launch_plain_attention(launch);
   if (max_row_tokens > 1) launch_prefill_attention(launch);

@@ -83,9 +83,13 @@ class AttentionPlan {
   /// which the host knows; 1 says that the step is all decode. Contexts up to max_context are the
   /// caller's duty. Never allocates, never waits, may be captured: the grid follows from the counts
   /// of `batch` and from max_row_tokens alone.
-  /// Errors   InputError for a tensor or a count; std::runtime_error from CUDA.
+  /// With LaunchOrder::overlaps_previous, keys of decode rows may be read before the previous
+  /// kernel has ended, all but those of this step's tokens: earlier steps have written them. The
+  /// batch and the work are older than the kernels that may be overlapped. The plain path never
+  /// overlaps. Errors   InputError for a tensor or a count; std::runtime_error from CUDA.
   void launch(const AttentionTensors& tensors, const BatchView& batch, int32_t max_row_tokens,
-              void* workspace, CUstream_st* stream) const;
+              void* workspace, CUstream_st* stream,
+              LaunchOrder order = LaunchOrder::after_previous) const;
 
  private:
   AttentionShape shape_;

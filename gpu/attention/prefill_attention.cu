@@ -9,6 +9,7 @@
 #include "gpu/attention/row_softmax.cuh"
 #include "gpu/attention/weights_product.cuh"
 #include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
 #include "gpu/kernels/wgmma.cuh"
 #include "gpu/runtime/cuda_check.hpp"
@@ -317,6 +318,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefill_attention_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<PrefillShared<kHeadDim>*>(memory);
+  launch_dependents();
+  wait_for_prior_grid();  // also a CTA without work: the launch never ends before the previous one
   const int32_t tile = int32_t(blockIdx.x) / p.kv_heads;
   if (tile >= *p.work.num_tiles) return;
   const Work work = work_of(p, p.work.tiles[tile], int32_t(blockIdx.x) % p.kv_heads);
@@ -345,8 +348,10 @@ void launch(const AttentionLaunch& launch) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   const int64_t num_tiles = max_prefill_tiles(p.num_tokens, p.num_rows, p.group);
   if (num_tiles == 0) return;
-  kernel<<<unsigned(num_tiles * p.kv_heads), kThreads, size_t(kShared), launch.stream>>>(p);
-  LORATORY_CUDA_CHECK(cudaGetLastError());
+  const GridShape shape{.grid = unsigned(num_tiles * p.kv_heads),
+                        .block = unsigned(kThreads),
+                        .shared_bytes = size_t(kShared)};
+  launch_kernel(kernel, shape, launch.stream, order_of(p), p);
 }
 
 template <typename T>

@@ -9,7 +9,7 @@
 namespace loratory::gpu {
 
 /// How a kernel is launched.
-struct LaunchShape {
+struct GridShape {
   dim3 grid, block;
   size_t shared_bytes = 0;
   unsigned cluster = 1;  ///< CTAs side by side on the x axis of the grid
@@ -18,7 +18,7 @@ struct LaunchShape {
 /// Before sm_90, LaunchOrder::overlaps_previous behaves as after_previous.
 /// Errors   std::runtime_error: CUDA's name and text.
 template <typename... Params, typename... Args>
-void launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, CUstream_st* stream,
+void launch_kernel(void (*kernel)(Params...), const GridShape& shape, CUstream_st* stream,
                    LaunchOrder order, const Args&... args) {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};

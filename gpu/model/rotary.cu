@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <typename T>
-void launch_for(const RotaryLaunch& p, const LaunchShape& shape, CUstream_st* stream,
+void launch_for(const RotaryLaunch& p, const GridShape& shape, CUstream_st* stream,
                 LaunchOrder order) {
   if (rotates_by_vectors(p.kv.head_dim)) {
     launch_kernel(rotary_kernel<T>, shape, stream, order, p);
@@ -211,7 +211,7 @@ int num_threads(const RotaryLaunch& p) {
 }  // namespace
 
 void launch_rotary(const RotaryLaunch& p, CUstream_st* stream, LaunchOrder order) {
-  const LaunchShape shape{.grid = unsigned(p.batch.num_tokens), .block = unsigned(num_threads(p))};
+  const GridShape shape{.grid = unsigned(p.batch.num_tokens), .block = unsigned(num_threads(p))};
   switch (p.kv.dtype) {
     case reference::Dtype::f32:
       return launch_for<float>(p, shape, stream, order);

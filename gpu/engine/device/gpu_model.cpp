@@ -14,7 +14,7 @@ class LoadedModel final : public GpuModel {
  public:
   LoadedModel(const std::string& directory, std::optional<reference::Dtype> dtype)
       : model_(DeviceModel::load(directory, dtype ? *dtype : dtype_in(directory))),
-        products_(ProductOptions{}) {}
+        products_(ProductOptions{.launches = LaunchOrder::overlaps_previous}) {}
 
   const reference::ModelConfig& config() const override { return model_.config(); }
   reference::Dtype dtype() const override { return model_.dtype(); }

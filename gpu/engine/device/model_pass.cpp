@@ -293,7 +293,7 @@ void ModelPass::attention(const Step& step, int64_t index) const {
   DeviceView q = qkv;
   q.shape[1] = q_size(c);
   attention_.launch({.q = q, .out = attended, .kv = kv}, step.batch, step.max_row_tokens,
-                    at<void>(layout_.attention), step.stream);
+                    at<void>(layout_.attention), step.stream, kOverlaps);
   linear(step, layer.o, layer.o_lora, attended, delta);
   add_rms_norm(norm(w.post_attention_norm, view(layout_.x, tokens, c.hidden), normed), delta,
                step.stream, kOverlaps);
