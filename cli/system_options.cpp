@@ -289,6 +289,7 @@ System resolve_system(const SystemOptions& options, int64_t trace_max_rank) {
   system.engine = sim::engine_preset(options.engine, system.gpu, options.tp);
   if (options.has_penalties) {
     system.engine.overheads.penalty_bytes_per_logit = system.engine.penalty_bytes_per_logit;
+    system.engine.overheads.penalty_host_row_ns = system.engine.penalty_host_row_ns;
   }
   const int64_t asked = options.max_lora_rank > 0 ? options.max_lora_rank : trace_max_rank;
   const int64_t rank = sim::allowed_lora_rank(system.engine, asked);

@@ -303,6 +303,28 @@ RC_GTEST_PROP(Roofline, AdapterDtypeAndGraphsCostWhatTheySay, ()) {
   RC_ASSERT(one_graph_ns >= plain_ns);
 }
 
+// With less bandwidth a product takes longer, but never in proportion to all of its time.
+RC_GTEST_PROP(OperatorTimes, LessBandwidthCostsNoMoreThanItsShare, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  const std::string_view name =
+      *rc::gen::element<std::string_view>("h100_sxm", "a100_sxm", "l40s", "rtx_pro_6000_server");
+  const OperatorTable& table = operator_table(name);
+  const GpuSpec card = parse_gpu_spec(table.card);
+  GpuSpec slower = card;
+  const double share = 0.25 + 0.75 * double(draw(1000)) / 1000;
+  slower.bandwidth_bytes_per_s *= share;
+  const int64_t n = 128 * (1 + draw(200)), k = 128 * (1 + draw(100)), tokens = 1 + draw(4096);
+  RC_LOG() << "REPRO: " << name << " n " << n << " k " << k << " tokens " << tokens
+           << " bandwidth x " << share << '\n';
+  const double before = (*OperatorTimes(table, card).gemm(n, k, false))(double(tokens));
+  const double after = (*OperatorTimes(table, slower).gemm(n, k, false))(double(tokens));
+  RC_CLASSIFY(after > 1.01 * before, "reads a good part of its time");
+  RC_CLASSIFY(share < 0.5, "less than half of the bandwidth");
+  RC_ASSERT(after >= before * (1 - 1e-12));
+  RC_ASSERT(after <= before / share * (1 + 1e-12));
+}
+
 // From measured operators too, no step is faster than the datasheet: its weights come from memory.
 RC_GTEST_PROP(OperatorModel, NoStepIsFasterThanItsWeights, ()) {
   const uint64_t seed = *seeds();

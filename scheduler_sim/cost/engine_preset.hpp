@@ -29,6 +29,7 @@ struct EnginePreset {
   StepOverheads overheads;    ///< what a step takes beside its operators
   /// StepOverheads::penalty_bytes_per_logit where requests have penalties.
   double penalty_bytes_per_logit = 0;
+  double penalty_host_row_ns = 0;  ///< the same of StepOverheads::penalty_host_row_ns
 
   bool blocking_loads = false;  ///< steps wait for adapters
   /// Adapters of a step are activated one by one, least recent out (ActivationOrder::one_by_one).

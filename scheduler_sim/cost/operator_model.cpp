@@ -9,6 +9,7 @@
 #include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/module_shapes.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
+#include "scheduler_sim/cost/split_attention.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -157,6 +158,7 @@ void OperatorModel::add_attention(const ModelSpec& model, const OperatorTimes& t
   const AttentionShape shape{model.num_heads / options_.tp,
                              model.kv_size(options_.tp) / model.head_dim, model.head_dim,
                              model.fp8_kv};
+  heads_ = shape.heads, kv_heads_ = shape.kv_heads;
   decode_ = times.decode_attention(shape);
   prefill_ = times.prefill_attention(shape);
   if (!decode_ || !prefill_) from_roofline_.emplace_back("attention over an FP8 cache");
@@ -200,7 +202,18 @@ double OperatorModel::attention_ns(const BatchShape& shape) const {
       ns += layers.count * prefill_ns(shape, prefill_rows, layers.window);
     }
   }
-  return ns;
+  return ns + combine_ns(shape);
+}
+
+// Joins what rows that were cut have computed; the tables' attention is of rows and prompts apart.
+double OperatorModel::combine_ns(const BatchShape& shape) const {
+  if (overheads_.combine_block_ns == 0 || shape.longest_prefill == 0) return 0;
+  const int64_t longest = std::max(shape.longest_decode_context, shape.longest_prefill);
+  const int64_t blocks =
+      combine_blocks({heads_, kv_heads_, shape.num_seqs, shape.longest_prefill, longest});
+  if (blocks == 0) return 0;
+  return num_layers_ *
+         (overheads_.small_kernel_ns + double(blocks) * overheads_.combine_block_ns);
 }
 
 double OperatorModel::allreduce_ns(const BatchShape& shape, int64_t tokens) const {
@@ -219,7 +232,9 @@ double OperatorModel::overhead_ns(const BatchShape& shape, double gpu_ns, bool g
                                                      lora_.launch_ns(shape, overheads_.launch_ns));
   const double host = overheads_.host_ns + lora_.host_ns(shape) +
                       double(shape.num_seqs) * overheads_.host_row_ns +
-                      double(shape.num_waiting_seen) * overheads_.host_waiting_ns;
+                      double(shape.num_waiting_seen) * overheads_.host_waiting_ns +
+                      (shape.rows_changed ? double(shape.num_seqs) : 0) *
+                          overheads_.penalty_host_row_ns;
   const double total = overheads_.host_overlaps ? std::max(launched, host) : launched + host;
   return total - gpu_ns;
 }

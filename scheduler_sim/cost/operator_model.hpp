@@ -35,6 +35,7 @@ class OperatorModel final : public StepTimeModel {
   void add_attention(const ModelSpec& model, const OperatorTimes& times);
   void add_allreduce(const ModelSpec& model, const OperatorTimes& times);
   double attention_ns(const BatchShape& shape) const;
+  double combine_ns(const BatchShape& shape) const;
   double prefill_ns(const BatchShape& shape, double rows, double window) const;
   double allreduce_ns(const BatchShape& shape, int64_t tokens) const;
   double overhead_ns(const BatchShape& shape, double gpu_ns, bool graph) const;
@@ -57,6 +58,7 @@ class OperatorModel final : public StepTimeModel {
   std::vector<AttentionLayers> attention_;
   std::optional<Surface> decode_;
   std::optional<PrefillTimes> prefill_;
+  int64_t heads_ = 0, kv_heads_ = 1;  // of this GPU
   std::optional<Curve> allreduce_;
   double token_bytes_ = 0;  // of the residual stream
   double small_kernels_ = 0;

@@ -46,9 +46,11 @@ class PrefillTimes {
 ///
 /// A shape between measured ones is interpolated, linear in each of its sizes: a time is nearly
 /// linear in bytes and FLOPs. Beyond them it grows with its bytes and FLOPs.
-/// A GPU that is not the measured card gets its times x its own roofline / the card's, where
-/// roofline = 3 us + max(FLOPs / peak, bytes / bandwidth). No time is below the bytes and FLOPs at
-/// the peaks of the GPU's datasheet.
+/// A GPU that is not the measured card gets the card's times taken apart and put together again:
+/// time = 3 us + sqrt(read^2 + flops^2 + rest^2), where read = bytes / (0.94 bandwidth) follows the
+/// bandwidth, flops = FLOPs / peak the peak, and the rest the multiprocessors x clock (of a GPU of
+/// numbers alone: the peak). No time is below the bytes and FLOPs at the peaks of the GPU's
+/// datasheet.
 class OperatorTimes {
  public:
   OperatorTimes(const OperatorTable& table, const GpuSpec& gpu);
@@ -77,6 +79,7 @@ class OperatorTimes {
  private:
   struct Work;
   double roofline_ns(const GpuSpec& gpu, const Work& work) const;
+  double moved_to_gpu(double ns, const Work& work) const;
   double on_gpu(double ns, const Work& work) const;
   void add_ratios(const OperatorGrid& grid, const AttentionShape& neighbour, double weight,
                   bool decode, std::span<const double> rows, std::span<double> ratios) const;
@@ -91,6 +94,7 @@ class OperatorTimes {
 
   const OperatorTable& table_;
   GpuSpec gpu_, card_;
+  bool is_card_ = false;
 };
 
 }  // namespace loratory::sim

@@ -13,6 +13,12 @@ struct StepOverheads {
   /// Bytes that the sampler moves for each logit to penalise tokens that the request has already;
   /// 0 = no request asks for that.
   double penalty_bytes_per_logit = 0;
+  /// The host's tensor of all prompts, which penalties need anew when rows change: for each row.
+  double penalty_host_row_ns = 0;
+
+  /// A block of the kernel that joins split attention (combine_blocks), for engines that launch it
+  /// for every token that the longest prompt of the step has, in every row; 0 = for none.
+  double combine_block_ns = 0;
 
   /// Scheduling, input tensors, outputs: for each step, for each row of it, and for each waiting
   /// request that the walk looks at.

@@ -22,6 +22,7 @@ struct BatchShape {
   int64_t max_rank = 0;                ///< largest true rank in the batch
   int64_t num_waiting_seen = 0;        ///< waiting requests looked at to plan the step
   int64_t longest_decode_context = 0;  ///< most KV entries that one decoding row reads
+  int64_t longest_prefill = 0;         ///< most tokens of one row that is not decoding
   /// Which row each token belongs to is not what it was in the last step.
   bool rows_changed = false;
 

@@ -56,6 +56,7 @@ BatchShape CostExecutor::shape_of(const StepPlan& plan, const Residency& residen
     }
     shape.num_sampled += row.samples;
     shape.num_prefill_tokens += tokens;
+    shape.longest_prefill = std::max(shape.longest_prefill, tokens);
     shape.prefill_context_tokens += before + tokens;
     shape.prefill_pairs += tokens * before + tokens * (tokens + 1) / 2;
   }

@@ -117,14 +117,32 @@ TEST(OperatorTimes, NothingIsFasterThanTheDatasheet) {
   EXPECT_DOUBLE_EQ((*times.gemm(4096, 4096, false))(1), bytes_ns);
 }
 
-TEST(OperatorTimes, ARelativeIsScaledByTheRooflines) {
+TEST(OperatorTimes, ARelativesTimesArePutTogetherFromTheirParts) {
   const OperatorTable table = toy();
-  const OperatorTimes half(table, parse_gpu_spec("H100-80,bw=1.675TB/s"));
-  // Bytes: 2 x (n k + m n + m k). The kernel's 3 us stay.
-  const double bytes = 2 * (4096.0 * 4096 + 2 * 4096);
-  const double card_ns = 3000 + bytes / 3.35e12 * 1e9, half_ns = 3000 + bytes / 1.675e12 * 1e9;
-  EXPECT_NEAR((*half.gemm(4096, 4096, false))(1), 20000 * half_ns / card_ns, 1e-6);
+  const auto on = [&table](const char* gpu) {
+    return (*OperatorTimes(table, parse_gpu_spec(gpu)).gemm(4096, 4096, false))(16);
+  };
+  // Of 21 us, 3 stay. Bytes: 2 x (n k + m n + m k), at 0.94 of the bandwidth.
+  const double read = 2 * (4096.0 * 4096 + 16 * 2 * 4096) / (0.94 * 3.35e12) * 1e9;
+  const double flops = 2 * 16 * 4096.0 * 4096 / 989e12 * 1e9;
+  const double rest = std::sqrt(18000.0 * 18000 - read * read - flops * flops);
+  EXPECT_NEAR(on("H100-80,bw=1.675TB/s"), 3000 + std::hypot(2 * read, flops, rest), 1e-6);
+  EXPECT_NEAR(on("H100-80,flops=494.5T"), 3000 + std::hypot(read, 2 * flops, rest), 1e-6);
+  EXPECT_NEAR(on("mem=80GiB,bw=3.35TB/s,flops=494.5T"),
+              3000 + std::hypot(read, 2 * flops, 2 * rest), 1e-6);
+  const double sm = 132 * 1.98 / (114 * 1.755);
+  EXPECT_NEAR(on("H100-PCIe"),
+              3000 + std::hypot(read * 3.35 / 2.0, flops * 989 / 756, rest * sm), 1e-6);
+  EXPECT_DOUBLE_EQ(on("H100-80"), 21000);
   EXPECT_FALSE(is_measured_card(table, parse_gpu_spec("H100-80,bw=1.675TB/s")));
+}
+
+TEST(OperatorTimes, ATimeThatIsAllBytesFollowsTheBandwidthAlone) {
+  std::string text(kText);
+  text.replace(text.find("20000 21000 22000"), 17, "13000 13000 13000");  // 10 us beyond the launch
+  const OperatorTable table = parse_operator_table(text, "toy");
+  const OperatorTimes quarter(table, parse_gpu_spec("H100-80,bw=0.8375TB/s"));
+  EXPECT_NEAR((*quarter.gemm(4096, 4096, false))(1), 3000 + 4 * 10000, 1e-6);
 }
 
 TEST(OperatorTimes, EveryGpuHasItsRelativeOrNone) {
@@ -209,6 +227,16 @@ TEST(OperatorModel, PenaltiesMoveTheLogitsAFewTimes) {
   const double bytes = 8 * 128256.0 * 129;
   EXPECT_NEAR(llama_on("H100-80", o).parts(decode(8, 1024)).logits - plain,
               bytes * 1e9 / (0.9 * 3.35e12), 1e-3);
+}
+
+TEST(OperatorModel, PenaltiesMakeTheHostsPromptsAnewWhenRowsChange) {
+  StepOverheads o;
+  o.host_overlaps = false;
+  o.penalty_host_row_ns = 2000;
+  BatchShape shape = decode(8, 1024);
+  const double same = llama_on("H100-80", o).parts(shape).overhead;
+  shape.rows_changed = true;
+  EXPECT_NEAR(llama_on("H100-80", o).parts(shape).overhead - same, 8 * 2000, 1e-3);
 }
 
 TEST(OperatorModel, SaysWhatTheRooflineGives) {

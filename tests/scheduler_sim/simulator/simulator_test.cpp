@@ -202,6 +202,13 @@ TEST(Simulator, LongestDecodeContextGrowsWithEachStep) {
   }
 }
 
+TEST(Simulator, LongestPrefillIsOfOneRow) {
+  const std::vector<TraceRequest> requests{at(0, kBaseModel, 6, 4), at(0, kBaseModel, 3, 6)};
+  std::vector<int64_t> longest;
+  for (const BatchShape& s : shapes_of(requests)) longest.push_back(s.longest_prefill);
+  EXPECT_THAT(longest, ElementsAre(6, 0, 0, 0, 0, 0));
+}
+
 // Both come, their prompts are done, one of them has ended.
 TEST(Simulator, RowsChangeWhenTheyComeDecodeOrEnd) {
   const std::vector<TraceRequest> requests{at(0, kBaseModel, 6, 4), at(0, kBaseModel, 3, 6)};
