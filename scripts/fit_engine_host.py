@@ -43,17 +43,23 @@ def least_absolute(x, y):
 def main():
     for path in sorted(RESULTS.glob("engine-host-*.json")):
         data = json.loads(path.read_text())
-        x = np.array([terms(row) for row in data["rows"]], dtype=float)
-        y = np.array([row["median_ms"] for row in data["rows"]])
+        rows = [row for row in data["rows"] if not row.get("penalties")]
+        x = np.array([terms(row) for row in rows], dtype=float)
+        y = np.array([row["median_ms"] for row in rows])
         weights = least_absolute(x, y)
         errors = np.abs(x @ weights / y - 1)
         print(f"{path.name}: {len(y)} rows, error median {np.median(errors):.0%}, "
               f"worst {errors.max():.0%}")
         for name, weight in zip(TERMS, weights):
             print(f"  {name:22} {1e3 * weight:9.3f} us")
-        bare, waiting = data["functions"][0], data["functions"][-1]
+        bare, waiting = (next(f for f in data["functions"] if not f["joins"] and f["waiting"] == n)
+                         for n in (0, 3000))
         walk = sum(waiting[f] - bare[f] for f in ("schedule", "update_from_output"))
         print(f"  waiting request alone  {1e3 * walk / waiting['waiting']:9.3f} us")
+        for f in data["functions"]:
+            if f.get("penalties"):
+                rows_us = 1e3 * f["_make_prompt_token_ids_tensor"] / f["rows"]
+                print(f"  penalties, {f['rows']:3} rows    {rows_us:9.3f} us a row that changed")
         plain, lora = data["launches"]
         kernel = (plain["piece_us"] + plain["attention_us"]) / KERNELS_OF_A_LAYER
         pair = (lora["piece_us"] - plain["piece_us"]) / PAIRS_OF_A_LAYER

@@ -10,10 +10,11 @@ Only the model is none: one kernel that keeps the GPU busy for a known time. Wha
 beyond that time is what the GPU waits for the host, in whatever thread the host's work is.
 
 A row is one mean step: running requests, distinct adapters, slots, registered adapters, waiting
-requests whose adapter has no slot, and how many requests join (with prompts of so many tokens) as
-others end. Each figure is the median of many steps. Also the host's time for the launches of a
-layer outside of CUDA graphs, as Inductor's code makes them. Needs torch, triton, msgspec, pyzmq and
-cachetools. vLLM's imports of models, configurations and platforms are given by stand-ins.
+requests whose adapter has no slot, how many requests join (with prompts of so many tokens) as
+others end, and whether requests have a repetition penalty. Each figure is the median of many
+steps. Also the host's time for the launches of a layer outside of CUDA graphs, as Inductor's code
+makes them. Needs torch, triton, msgspec, pyzmq and cachetools. vLLM's imports of models,
+configurations and platforms are given by stand-ins; of penalties the GPU's part is left out.
 """
 
 import argparse
@@ -107,6 +108,7 @@ def load(vllm):
     platforms.current_platform = types.SimpleNamespace(
         dispatch_key="CUDA", is_cuda=lambda: True, is_cuda_alike=lambda: True,
         is_rocm=lambda: False, is_cpu=lambda: False, is_hpu=lambda: False,
+        is_pin_memory_available=torch.cuda.is_available,
         get_punica_wrapper=lambda: "vllm.lora.punica_wrapper.punica_gpu.PunicaWrapperGPU")
     import vllm.distributed.kv_transfer as transfer
     transfer.has_kv_transfer_group = lambda: False
@@ -121,6 +123,8 @@ def load(vllm):
         is_prefill: bool = False
 
     layers.LoRAMapping = LoRAMapping
+    import vllm.model_executor.layers.utils as utils
+    utils.apply_penalties = lambda logits, *_: logits  # the GPU's passes
     import vllm.v1.structured_output.request as structured
     structured.StructuredOutputRequest = lambda sampling_params: None
     import vllm.v1.attention.backends.flash_attn as flash
@@ -300,7 +304,8 @@ class Engine:
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
         self.next_id += 1
-        params = SamplingParams(temperature=0.0, max_tokens=outputs, ignore_eos=True)
+        penalty = {"repetition_penalty": 1.05} if self.row["penalties"] else {}
+        params = SamplingParams(temperature=0.0, max_tokens=outputs, ignore_eos=True, **penalty)
         lora = LoRARequest(f"adapter-{adapter}", adapter, "/nowhere") if adapter else None
         return EngineCoreRequest(
             request_id=f"cmpl-{self.next_id:030d}-0", mm_inputs=None, mm_hashes=None,
@@ -383,6 +388,10 @@ def functions_of(row, device, steps=20):
         timings.wrap(r, "set_active_loras")
         timings.wrap(r.lora_manager, "_apply_adapters")
         timings.wrap(r.lora_manager._adapter_manager, "set_adapter_mapping")
+    if row["penalties"]:
+        import vllm.v1.sample.ops.penalties as penalties
+        timings.wrap(r.input_batch, "_make_prompt_token_ids_tensor")
+        timings.wrap(penalties, "_convert_to_tensors")
     from vllm.v1.serial_utils import MsgpackEncoder
     encoder = MsgpackEncoder()
     timings.reset()
@@ -400,7 +409,8 @@ def functions_of(row, device, steps=20):
 
 
 def rows():
-    base = dict(rows=64, adapters=0, slots=0, registered=0, waiting=0, joins=0, prompt=0)
+    base = dict(rows=64, adapters=0, slots=0, registered=0, waiting=0, joins=0, prompt=0,
+                penalties=False)
     row = lambda **k: base | k
     for n in (1, 8, 32, 64, 128, 256, 512, 900):  # without adapters
         yield row(rows=n)
@@ -427,6 +437,9 @@ def rows():
                   prompt=prompt)
     for n, joins, prompt in ((64, 1, 200), (256, 1, 200), (256, 4, 200), (256, 16, 16)):
         yield row(rows=n, joins=joins, prompt=prompt)  # without adapters
+    for n, joins in ((64, 0), (256, 0), (900, 0), (64, 1), (256, 1), (256, 4), (900, 4)):
+        for penalties in (False, True):
+            yield row(rows=n, joins=joins, prompt=200, penalties=penalties)
 
 
 # --- launches outside of CUDA graphs -------------------------------------------------------------
@@ -584,9 +597,12 @@ def main():
         if time.time() - begin < options.budget_s:
             times = measure_row(row, device, cycles, gpu_ms, options.steps)
             keep("rows", row | {n: round(t, 4) for n, t in times.items()})
-    base = dict(rows=64, adapters=16, slots=16, registered=16, waiting=0, joins=0, prompt=0)
+    base = dict(rows=64, adapters=16, slots=16, registered=16, waiting=0, joins=0, prompt=0,
+                penalties=False)
+    penalised = {"adapters": 0, "slots": 0, "joins": 1, "prompt": 200, "penalties": True}
     for change in ({}, {"rows": 256, "adapters": 64, "slots": 64, "registered": 128},
-                   {"joins": 1, "prompt": 200}, {"waiting": 3000}):
+                   {"joins": 1, "prompt": 200}, {"waiting": 3000},
+                   penalised, penalised | {"rows": 256}, penalised | {"rows": 900}):
         keep("functions", base | change | functions_of(base | change, device))
     if device == "cuda":
         for row in replay_rows():
