@@ -250,15 +250,16 @@ TEST_F(SystemFlags, TypesOfWeightsAndKv) {
 }
 
 TEST_F(SystemFlags, PenaltiesCostWhatTheEnginesSamplerDoes) {
-  const auto bytes = [&] {
-    return resolve_system(options_, 8).engine.overheads.penalty_bytes_per_logit;
+  const auto costs = [&](const char* engine) {
+    options_.engine = engine;
+    const sim::StepOverheads overheads = resolve_system(options_, 8).engine.overheads;
+    return std::pair(overheads.penalty_bytes_per_logit, overheads.penalty_host_row_ns);
   };
-  options_.engine = "vllm-0.8";
-  EXPECT_EQ(bytes(), 0);
+  EXPECT_EQ(costs("vllm-0.8"), std::pair(0.0, 0.0));
   options_.has_penalties = true;
-  EXPECT_EQ(bytes(), 129);
-  options_.engine = "ideal";
-  EXPECT_EQ(bytes(), 0);
+  EXPECT_EQ(costs("vllm-0.8"), std::pair(129.0, 2000.0));
+  EXPECT_EQ(costs("vllm-0.12"), std::pair(129.0, 0.0));  // its host's part is not known
+  EXPECT_EQ(costs("ideal"), std::pair(0.0, 0.0));
 }
 
 // A profile holds for the server that it was fitted to.
