@@ -41,10 +41,10 @@ constexpr double kHostNs = 0.5e6;
 // compare, pop, prepend to the skipped ones), timed in CPython 3.11 on stand-ins.
 constexpr double kHostWaitingNs = 200;
 
-// A block of FlashAttention 3's combine kernel that finds nothing to join: it has 256 threads, so
-// half as many are at work as of the LoRA kernels' 128, whose idle blocks take 0.57 and 0.61 ns on
-// an H100 (kShrink and kExpand08 of lora_kernels.cpp, one slice). Not timed itself.
-constexpr double kCombineBlockNs = 1.2;
+// A block of FlashAttention 3's combine kernel that finds nothing to join: as an idle block of the
+// LoRA kernels, 0.57 and 0.61 ns on an H100 (kShrink and kExpand08 of lora_kernels.cpp, one slice).
+// It has twice their threads and fewer registers. Not timed itself.
+constexpr double kCombineBlockNs = 0.6;
 
 double gib_of(const GpuSpec& gpu) { return double(gpu.memory_bytes) / double(kGiB); }
 

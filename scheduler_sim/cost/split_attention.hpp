@@ -20,8 +20,8 @@ int64_t num_kv_splits(const AttentionCall& call);
 
 /// Blocks of the kernel that joins the parts, 0 if nothing may be cut:
 /// ceil(longest query x heads / 8) for every row (hopper/flash_fwd_combine_launch_template.h). All
-/// but those of rows that were cut end at once; a later version of it launches only these
-/// (pull request 70).
+/// but those of rows that were cut end at once. vllm-project/vllm 18619 has what it costs, and
+/// vllm-project/flash-attention 70 launches only what is needed.
 int64_t combine_blocks(const AttentionCall& call);
 
 }  // namespace loratory::sim
