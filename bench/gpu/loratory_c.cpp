@@ -12,12 +12,16 @@
 #include "bench/gpu/read_node.hpp"
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/layout/device_segments.hpp"
+#include "gpu/moe/expert_groups.hpp"
+#include "gpu/moe/expert_lora.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
 using loratory::InputError;
 using loratory::gpu::DeviceSegments;
 using loratory::gpu::DeviceView;
+using loratory::gpu::ExpertGroups;
+using loratory::gpu::ExpertLora;
 using loratory::gpu::LaunchOrder;
 using loratory::gpu::LoraLayer;
 using loratory::gpu::LoraLayerDesc;
@@ -32,6 +36,12 @@ struct LoratoryLayer {
 };
 struct LoratorySegments {
   DeviceSegments device;
+};
+struct LoratoryExpertLayer {
+  ExpertLora layer;
+};
+struct LoratoryGroups {
+  ExpertGroups device;
 };
 
 namespace {
@@ -172,6 +182,76 @@ LoratorySegments* loratory_segments_create(const int32_t* token_slots, int32_t n
 }
 
 void loratory_segments_destroy(LoratorySegments* segments) { delete segments; }
+
+LoratoryExpertLayer* loratory_expert_layer_create(
+    int32_t of_dtype, const LoratoryExpertSlice* slices, int32_t num_slices, int64_t num_slots,
+    int64_t num_experts, int64_t max_rank, int64_t num_in, int32_t rows_per_x,
+    const float* router_weights, void* workspace, int64_t workspace_bytes) {
+  return guarded<>(static_cast<LoratoryExpertLayer*>(nullptr), [&] {
+    LoraLayerDesc desc{.op = LoraOp::linear,
+                       .slices = {},
+                       .experts = {.num_experts = int32_t(num_experts),
+                                   .rows_per_x = rows_per_x,
+                                   .router_weights = router_weights},
+                       .workspace = workspace,
+                       .workspace_bytes = size_t(workspace_bytes)};
+    for (const LoratoryExpertSlice& slice : std::span(slices, size_t(num_slices))) {
+      desc.slices.push_back(loratory::gpu::expert_slice(dtype(of_dtype), slice.a, slice.b,
+                                                        {.num_slots = num_slots,
+                                                         .num_experts = num_experts,
+                                                         .max_rank = max_rank,
+                                                         .num_in = num_in,
+                                                         .num_out = slice.num_out},
+                                                        slice.ranks, slice.scalings));
+    }
+    return new LoratoryExpertLayer{ExpertLora(std::move(desc))};
+  });
+}
+
+void loratory_expert_layer_destroy(LoratoryExpertLayer* layer) { delete layer; }
+
+int loratory_expert_layer_variant(const LoratoryExpertLayer* layer, const LoratoryTensor* x,
+                                  const LoratoryTensor* y, LoratoryVariant* out) {
+  return guarded(1, [&] {
+    *out = variant(layer->layer.layer().variant_for(tensors(LoraOp::linear, *x, *y)));
+    return 0;
+  });
+}
+
+int loratory_expert_layer_launch(const LoratoryExpertLayer* layer, const LoratoryVariant* with,
+                                 const LoratoryTensor* x, const LoratoryTensor* y,
+                                 const LoratoryGroups* groups, void* stream,
+                                 int32_t overlaps_previous) {
+  return guarded(1, [&] {
+    const LoraTensors of = tensors(LoraOp::linear, *x, *y);
+    const LoraVariant v = with != nullptr ? variant(*with) : layer->layer.layer().variant_for(of);
+    layer->layer.layer().launch_variant(
+        v, of, groups->device.views().of(v.segment_size()), static_cast<cudaStream_t>(stream),
+        overlaps_previous != 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous);
+    return 0;
+  });
+}
+
+LoratoryGroups* loratory_groups_create(int64_t max_tokens, int32_t experts_per_token,
+                                       int32_t num_experts, int32_t num_slots) {
+  return guarded<>(static_cast<LoratoryGroups*>(nullptr), [&] {
+    return new LoratoryGroups{ExpertGroups({.max_tokens = max_tokens,
+                                            .experts_per_token = experts_per_token,
+                                            .num_experts = num_experts,
+                                            .num_slots = num_slots})};
+  });
+}
+
+int loratory_groups_build(const LoratoryGroups* groups, const int32_t* experts,
+                          const int32_t* slots, int64_t num_tokens, void* stream) {
+  return guarded(1, [&] {
+    groups->device.build({.num_tokens = num_tokens, .experts = experts, .slots = slots},
+                         static_cast<cudaStream_t>(stream));
+    return 0;
+  });
+}
+
+void loratory_groups_destroy(LoratoryGroups* groups) { delete groups; }
 
 int loratory_read_node(const void* const* spans, const int64_t* num_bytes, int32_t num_spans,
                        void* stream) {

@@ -82,6 +82,48 @@ LORATORY_EXPORT struct LoratorySegments* loratory_segments_create(
     const struct LoratoryVariant* variant);
 LORATORY_EXPORT void loratory_segments_destroy(struct LoratorySegments* segments);
 
+/// A slice of an expert layer: A [L, E, R, K] and B [L, E, N, R] row-major, ranks and scalings
+/// [L, E], as gpu::expert_slice() takes them.
+struct LoratoryExpertSlice {
+  void* a;
+  void* b;
+  const int32_t* ranks;
+  const float* scalings;
+  int64_t num_out;
+};
+
+struct LoratoryExpertLayer;
+struct LoratoryGroups;
+
+/// gpu::ExpertLora, linear, in the default mode. x [T, K] with rows_per_x = k, or [T·k, K] with 1.
+/// router_weights [T·k] on the device, or null.
+LORATORY_EXPORT struct LoratoryExpertLayer* loratory_expert_layer_create(
+    int32_t dtype, const struct LoratoryExpertSlice* slices, int32_t num_slices, int64_t num_slots,
+    int64_t num_experts, int64_t max_rank, int64_t num_in, int32_t rows_per_x,
+    const float* router_weights, void* workspace, int64_t workspace_bytes);
+LORATORY_EXPORT void loratory_expert_layer_destroy(struct LoratoryExpertLayer* layer);
+LORATORY_EXPORT int loratory_expert_layer_variant(const struct LoratoryExpertLayer* layer,
+                                                  const struct LoratoryTensor* x,
+                                                  const struct LoratoryTensor* y,
+                                                  struct LoratoryVariant* variant);
+/// `variant` null: what the rules choose.
+LORATORY_EXPORT int loratory_expert_layer_launch(const struct LoratoryExpertLayer* layer,
+                                                 const struct LoratoryVariant* variant,
+                                                 const struct LoratoryTensor* x,
+                                                 const struct LoratoryTensor* y,
+                                                 const struct LoratoryGroups* groups, void* stream,
+                                                 int32_t overlaps_previous);
+
+/// gpu::ExpertGroups. build: experts [T·k] and slots [T] int32 on the device.
+LORATORY_EXPORT struct LoratoryGroups* loratory_groups_create(int64_t max_tokens,
+                                                              int32_t experts_per_token,
+                                                              int32_t num_experts,
+                                                              int32_t num_slots);
+LORATORY_EXPORT int loratory_groups_build(const struct LoratoryGroups* groups,
+                                          const int32_t* experts, const int32_t* slots,
+                                          int64_t num_tokens, void* stream);
+LORATORY_EXPORT void loratory_groups_destroy(struct LoratoryGroups* groups);
+
 /// bench::launch_read_node.
 LORATORY_EXPORT int loratory_read_node(const void* const* spans, const int64_t* num_bytes,
                                        int32_t num_spans, void* stream);

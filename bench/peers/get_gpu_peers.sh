@@ -32,7 +32,8 @@ unzip -qo "$work"/vllm-$vllm_0_8-*.whl 'vllm/lora/ops/triton_ops/*.py' \
   'vllm/lora/punica_wrapper/utils.py' -d "$work/0_8"
 mv "$work/0_8/vllm" "$out/vllm_0_8"
 unzip -qo "$work"/sglang-*.whl 'sglang/kernels/ops/lora/common/*.py' \
-  'sglang/kernels/ops/lora/dense/*' 'sglang/srt/environ.py' 'sglang/srt/lora/utils.py' \
+  'sglang/kernels/ops/lora/dense/*' 'sglang/kernels/ops/lora/moe/*.py' \
+  'sglang/srt/environ.py' 'sglang/srt/lora/utils.py' \
   'sglang/srt/lora/workspace.py' 'sglang/srt/lora/dense/*' -d "$out"
 # What SGLang's plans are read with, if that machine has it not.
 pip install -q --no-deps --no-compile "${for_linux[@]}" --target "$out/site" pydantic==2.9.2 \

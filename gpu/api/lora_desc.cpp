@@ -16,16 +16,19 @@ constexpr const char* kScaleModes[] = {"accumulator", "folded_b"};
 std::string describe(const LoraLayerDesc& desc) {
   std::string slices;
   for (const LoraSliceDesc& slice : desc.slices) {
-    slices += fmt::format("{}{{a={} b={} ranks={} scalings={} a_rank_steps={}}}",
-                          slices.empty() ? "" : ", ", describe(slice.a), describe(slice.b),
-                          fmt::ptr(slice.ranks), fmt::ptr(slice.scalings), slice.a_rank_steps);
+    slices += fmt::format(
+        "{}{{a={} b={} ranks={} scalings={} a_rank_steps={} a_expert_stride={} "
+        "b_expert_stride={}}}",
+        slices.empty() ? "" : ", ", describe(slice.a), describe(slice.b), fmt::ptr(slice.ranks),
+        fmt::ptr(slice.scalings), slice.a_rank_steps, slice.a_expert_stride, slice.b_expert_stride);
   }
   return fmt::format(
-      "op={} slices=[{}] offset_start={} add_inputs={} mode={{h={} sum={} scale={}}} workspace={} "
-      "workspace_bytes={}",
+      "op={} slices=[{}] offset_start={} add_inputs={} mode={{h={} sum={} scale={}}} "
+      "num_experts={} rows_per_x={} router_weights={} workspace={} workspace_bytes={}",
       name(desc.op), slices, desc.offset_start, desc.add_inputs,
       kIntermediateModes[size_t(desc.mode.h)], kSumModes[size_t(desc.mode.sum)],
-      kScaleModes[size_t(desc.mode.scale)], fmt::ptr(desc.workspace), desc.workspace_bytes);
+      kScaleModes[size_t(desc.mode.scale)], desc.experts.num_experts, desc.experts.rows_per_x,
+      fmt::ptr(desc.experts.router_weights), fmt::ptr(desc.workspace), desc.workspace_bytes);
 }
 
 std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& d) { return out << describe(d); }

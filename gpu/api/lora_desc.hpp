@@ -31,6 +31,19 @@ struct LoraSliceDesc {
   /// Row j of slot s lies a_rank_steps · ranks[s] rows behind a[s, j]: 0, or i where slice i of a
   /// slot follows the others at the distance of the true rank (peer_layouts.hpp).
   int32_t a_rank_steps = 0;
+  /// Of an expert layer: how far the weights of an expert lie behind those of the expert before it,
+  /// in elements; 0: all experts of a slot share them.
+  int64_t a_expert_stride = 0, b_expert_stride = 0;
+};
+
+/// Makes a layer one of experts: each token has a row for each of its k experts, and each slot
+/// weights for each of E experts. gpu/moe/expert_lora.hpp says what is computed.
+struct LoraExperts {
+  int32_t num_experts = 1;  ///< E: ranks and scalings are [L, E]; segments have slot · E + expert
+  int32_t rows_per_x = 1;  ///< k: row r of h and y is made from row r / k of x; 1: each has its own
+  /// [T·k] on the device: what the delta of each row is multiplied by; null: 1. Settled before
+  /// the launch, as segments are. A shrink ignores it.
+  const float* router_weights = nullptr;
 };
 
 /// A layer and the operation on it. The halves of a linear are the same descriptor with another
@@ -41,6 +54,7 @@ struct LoraLayerDesc {
   int64_t offset_start = 0;           ///< first column of slice 0 in y
   bool add_inputs = true;             ///< false: y = delta, and the old y is not read
   reference::NumericMode mode{};
+  LoraExperts experts{};
   /// Linear: device memory for h between two launches, as much as workspace_bytes() says for the
   /// largest step. All layers of a stream may share it. Without it, or with too little, a step
   /// takes one launch: the same bits, but up to four times as slow.

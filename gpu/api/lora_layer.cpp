@@ -86,6 +86,10 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
   num_slots_ = first.shape[0];
   num_columns_ = desc_.offset_start;
   for (size_t i = 0; i < num_slices; ++i) add_slice(i);
+  check_experts();
+  params_.num_experts = uint32_t(desc_.experts.num_experts);
+  params_.rows_per_x = uint32_t(desc_.experts.rows_per_x);
+  if (expands()) params_.router_weights = desc_.experts.router_weights;
   params_.num_in = shrinks() ? int32_t(first.shape[2]) : 0;
   params_.num_slices = int32_t(num_slices);
   params_.max_rank = int32_t(max_rank_);
@@ -105,6 +109,19 @@ void LoraLayer::check_weight(const std::string& place, const DeviceView& weight)
           fmt::format("is {}, the layer's first weight is {}", name(weight.dtype), name(weight_)));
   require(weight.shape[0] == num_slots_, place,
           fmt::format("has {} slots, the layer's first weight {}", weight.shape[0], num_slots_));
+}
+
+void LoraLayer::check_experts() const {
+  const LoraExperts& experts = desc_.experts;
+  require(experts.num_experts >= 1, "experts.num_experts", "must be at least 1");
+  require(experts.rows_per_x >= 1, "experts.rows_per_x", "must be at least 1");
+  require(num_slots() < INT32_MAX, "experts.num_experts", "has 2^31 slots and experts or more");
+  for (const LoraSliceDesc& slice : desc_.slices) {
+    require(slice.a_expert_stride >= 0 && slice.b_expert_stride >= 0, "slices",
+            "an expert stride is negative");
+    require(slice.a_rank_steps == 0 || experts.num_experts == 1, "slices",
+            "a_rank_steps and experts do not go together");
+  }
 }
 
 void LoraLayer::check_slice(const std::string& place, const LoraSliceDesc& slice) const {
@@ -139,17 +156,21 @@ void LoraLayer::add_slice(size_t i) {
     out.a_slot_stride = slice.a.strides[0];
     out.a_row_stride = slice.a.strides[1];
     out.a_rank_steps = slice.a_rank_steps;
-    weights_aligned_ = weights_aligned_ && is_aligned(slice.a);
+    out.a_expert_stride = slice.a_expert_stride;
+    weights_aligned_ =
+        weights_aligned_ && is_aligned(slice.a) && slice.a_expert_stride % kColumnsPerVec == 0;
   }
   if (expands()) {
     out.b = static_cast<const uint16_t*>(slice.b.data);
     out.b_slot_stride = slice.b.strides[0];
     out.b_row_stride = slice.b.strides[1];
+    out.b_expert_stride = slice.b_expert_stride;
     out.scalings = slice.scalings;
     out.num_out = int32_t(slice.b.shape[1]);
     out.offset = int32_t(num_columns_);
-    weights_aligned_ = weights_aligned_ && is_aligned(slice.b) &&
-                       slice.b.shape[1] % kColumnsPerVec == 0 && num_columns_ % kColumnsPerVec == 0;
+    weights_aligned_ =
+        weights_aligned_ && is_aligned(slice.b) && slice.b.shape[1] % kColumnsPerVec == 0 &&
+        num_columns_ % kColumnsPerVec == 0 && slice.b_expert_stride % kColumnsPerVec == 0;
     num_columns_ += slice.b.shape[1];
     require(num_columns_ < INT32_MAX, place, "ends at column 2^31 or later");
     params_.max_columns = std::max(params_.max_columns, out.num_out);
@@ -168,7 +189,7 @@ bool LoraLayer::are_aligned(const LoraTensors& tensors) const {
 }
 
 int64_t LoraLayer::num_tokens(const LoraTensors& tensors) const {
-  return shrinks() ? tensors.x.shape[0] : tensors.y.shape[0];
+  return shrinks() ? tensors.x.shape[0] * desc_.experts.rows_per_x : tensors.y.shape[0];
 }
 
 size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank) {
@@ -186,7 +207,9 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .num_in = params_.num_in,
           .max_rank = max_rank_,
           .num_slices = params_.num_slices,
-          .num_slots = num_slots_,
+          .num_slots = num_slots(),
+          .has_experts = desc_.experts.num_experts > 1,
+          .has_router_weights = params_.router_weights != nullptr,
           .num_rank_blocks = (num_rank_tiles_ + 3) / 4,
           .has_workspace = has_workspace(num_tokens(tensors)),
           .aligned = are_aligned(tensors),
@@ -203,7 +226,10 @@ LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
 }
 
 LoraPath LoraLayer::path_for(const LoraTensors& tensors) const {
-  return choose_path(desc_.op, dtypes(tensors), desc_.mode);
+  const LoraPath path = choose_path(desc_.op, dtypes(tensors), desc_.mode);
+  // A weighted h of 16 bits needs hi + lo.
+  const bool can_weigh = params_.router_weights == nullptr || params_.split_h;
+  return can_weigh ? path : LoraPath::generic;
 }
 
 // --- the tensors of a launch ------------------------------------------------------------------
@@ -233,8 +259,8 @@ void LoraLayer::check_h(const LoraTensors& tensors) const {
 void LoraLayer::check_y(const LoraTensors& tensors) const {
   const DeviceView& y = tensors.y;
   check_view("y", y, 2);
-  require(!shrinks() || tensors.x.shape[0] == y.shape[0], "y",
-          fmt::format("has {} rows, x has {}", y.shape[0], tensors.x.shape[0]));
+  require(!shrinks() || num_tokens(tensors) == y.shape[0], "y",
+          fmt::format("has {} rows, x has {}", y.shape[0], num_tokens(tensors)));
   require(y.shape[1] >= num_columns_, "y",
           fmt::format("has {} columns, the slices end at {}", y.shape[1], num_columns_));
   require(y.shape[0] <= 1 || y.strides[0] >= num_columns_, "y", "has rows that overlap");
@@ -259,6 +285,8 @@ void LoraLayer::check_variant(const LoraVariant& variant, const LoraTensors& ten
   require_of(!variant.needs_wgmma() || has_wgmma(),
              "needs wgmma, which this GPU lacks: it is not sm_90");
   require_of(!variant.aligned || are_aligned(tensors), "needs aligned tensors");
+  const bool weighs = params_.router_weights != nullptr && desc_.op == LoraOp::linear;
+  require_of(!weighs || variant.launches == 2, "cannot weigh rows in one launch");
   const int64_t rows = num_tokens(tensors);
   if (desc_.op == LoraOp::linear && variant.launches == 2 && !has_workspace(rows)) {
     require(false, "workspace",
@@ -296,7 +324,7 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.token_indices = segments.token_indices;
   if (segments.max_segments > 0) {
     const int64_t most =
-        max_segments(num_tokens(tensors), int32_t(num_slots_), segments.segment_size);
+        max_segments(num_tokens(tensors), int32_t(num_slots()), segments.segment_size);
     out.max_segments = int32_t(std::min<int64_t>(segments.max_segments, most));
   }
   return out;

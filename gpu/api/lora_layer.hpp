@@ -65,6 +65,7 @@ class LoraLayer {
   LoraVariant variant_for(const LoraTensors& tensors) const;
   LoraPath path_for(const LoraTensors& tensors) const;
   int64_t num_columns() const { return num_columns_; }
+  int64_t num_slots() const { return num_slots_ * desc_.experts.num_experts; }
   int64_t max_rank() const { return max_rank_; }
 
  private:
@@ -73,6 +74,7 @@ class LoraLayer {
   void require(bool ok, const std::string& place, const std::string& rule) const;
   void check_view(const std::string& place, const DeviceView& view, int num_axes) const;
   void check_slice(const std::string& place, const LoraSliceDesc& slice) const;
+  void check_experts() const;
   void check_weight(const std::string& place, const DeviceView& weight) const;
   void add_slice(size_t i);
   bool are_aligned(const LoraTensors& tensors) const;

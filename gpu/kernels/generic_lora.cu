@@ -159,13 +159,15 @@ class GenericCta {
     const int c = int(threadIdx.x) % kDepth;
     if (c < depth) {
       const int64_t row = int64_t(sp.a_rank_steps) * of.rank + first;
-      const int64_t a = of.slot * sp.a_slot_stride + row * sp.a_row_stride + k + c;
+      const int64_t a = weights_offset(p, of.slot, sp.a_slot_stride, sp.a_expert_stride) +
+                        row * sp.a_row_stride + k + c;
       for (int j = int(threadIdx.x) / kDepth; j < num_ranks; j += kNumThreads / kDepth) {
         s.a[j][c] = load(dtypes.weight, sp.a, a + j * sp.a_row_stride);
       }
       const int token = int(threadIdx.x) / kDepth;
       if (token < tokens.count) {
-        s.x[token][c] = load(dtypes.x, p.x, tokens.indices[token] * p.x_row_stride + k + c);
+        const int64_t x_row = quotient(uint32_t(tokens.indices[token]), p.rows_per_x);
+        s.x[token][c] = load(dtypes.x, p.x, x_row * p.x_row_stride + k + c);
       }
     }
     __syncthreads();
@@ -211,7 +213,8 @@ class GenericCta {
     const float scaling = sp.scalings[of.slot];
     const bool folds = mode.scale == ScaleMode::folded_b;
     for (int n = first + int(threadIdx.x); n < end; n += kNumThreads) {
-      const int64_t b = of.slot * sp.b_slot_stride + n * sp.b_row_stride;
+      const int64_t b =
+          weights_offset(p, of.slot, sp.b_slot_stride, sp.b_expert_stride) + n * sp.b_row_stride;
       float sums[kTokens] = {};
       for (int part = 0; part < (mode.h == IntermediateMode::split2 ? 2 : 1); ++part) {
         for (int j = 0; j < of.rank; ++j) {
@@ -226,8 +229,10 @@ class GenericCta {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         if (t >= tokens.count) continue;
-        finish(tokens.indices[t] * p.y_row_stride + sp.offset + n,
-               folds ? sums[t] : __fmul_rn(sums[t], scaling));
+        const int row = tokens.indices[t];
+        float d = folds ? sums[t] : __fmul_rn(sums[t], scaling);
+        if (p.router_weights != nullptr) d = __fmul_rn(p.router_weights[row], d);
+        finish(row * p.y_row_stride + sp.offset + n, d);
       }
     }
   }

@@ -52,6 +52,10 @@ struct Context {
   __device__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(shared + C::kNumTables * C::kWorkBytes);
   }
+  /// Of an expand, which has no barriers: the router weight of each token.
+  __device__ float* weights() const {
+    return reinterpret_cast<float*>(shared + C::kNumTables * C::kWorkBytes);
+  }
   /// [warp][token][rank of the block]
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][split][token][rank of the block]

@@ -119,6 +119,8 @@ class LoraCta {
         c.rows()[threadIdx.x] = row;
       else
         c.tokens(table)[threadIdx.x] = token_at(row);
+      if constexpr (C::kOp == LoraOp::expand)
+        c.weights()[threadIdx.x] = p.router_weights == nullptr ? 1 : __ldg(p.router_weights + row);
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (items.problem - tokens * num_rest) * list.slices_per_problem;
@@ -158,7 +160,8 @@ class LoraCta {
   }
 
   __device__ TileToken token_at(int row) const {
-    auto* const x = reinterpret_cast<const std::byte*>(p.x + row * p.x_row_stride);
+    const int64_t x_row = quotient(uint32_t(row), p.rows_per_x);
+    auto* const x = reinterpret_cast<const std::byte*>(p.x + x_row * p.x_row_stride);
     auto* const y =
         static_cast<std::byte*>(p.y) + row * p.y_row_stride * int64_t(sizeof(typename C::Out));
     auto* const h = reinterpret_cast<std::byte*>(p.h + row * p.h_row_stride);
@@ -212,6 +215,7 @@ class LoraCta {
     if (e < count) read_h(work, e, v);
     if (!p.may_read_y_early) expand_.begin_base(work);
     while (e < count) {
+      weigh(c.weights()[e / num_h_vectors(work)], v);
       store_h(work, e, v);
       e += C::kNumThreads;
       if (e < count) read_h(work, e, v);
@@ -236,6 +240,11 @@ class LoraCta {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
     }
+  }
+  /// The router weight of a delta meets h, which keeps more digits than y.
+  __device__ static void weigh(float weight, EightRanks& v) {
+#pragma unroll
+    for (float& h : v) h = __fmul_rn(h, weight);
   }
   __device__ const float* h_row(int token) const {
     if constexpr (C::kPipelineWarps > 1) return p.h + c.rows()[token] * p.h_row_stride;

@@ -69,9 +69,11 @@ __device__ inline void describe_slices(const KernelParams& p, int slot, int firs
   }
   if (lane > num_slices) return;  // lane num_slices writes the totals
   TileSlice& out = table[lane];
-  out.a = reinterpret_cast<const std::byte*>(s.a + int64_t(slot) * s.a_slot_stride +
-                                             int64_t(s.a_rank_steps) * rank * s.a_row_stride);
-  out.b = reinterpret_cast<const std::byte*>(s.b + int64_t(slot) * s.b_slot_stride);
+  out.a = reinterpret_cast<const std::byte*>(
+      s.a + weights_offset(p, slot, s.a_slot_stride, s.a_expert_stride) +
+      int64_t(s.a_rank_steps) * rank * s.a_row_stride);
+  out.b = reinterpret_cast<const std::byte*>(
+      s.b + weights_offset(p, slot, s.b_slot_stride, s.b_expert_stride));
   out.a_row_bytes = uint32_t(2 * s.a_row_stride);
   out.b_row_bytes = uint32_t(2 * s.b_row_stride);
   out.rank = rank;

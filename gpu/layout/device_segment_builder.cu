@@ -28,20 +28,23 @@ void check(int64_t max_tokens, int32_t max_loras, std::span<const int32_t> segme
   }
 }
 
+using BuilderKernel = void (*)(SegmentBuilderParams);
+constexpr BuilderKernel kBuilders[] = {build_segments_kernel<false>, build_segments_kernel<true>};
+
 /// Allows as much shared memory as a CTA can have, because builders of any size share the kernel.
-void allow_shared_bytes(int64_t needed, int32_t max_loras) {
+void allow_shared_bytes(BuilderKernel builder, int64_t needed, int32_t max_loras) {
   int device = 0, most = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   cudaFuncAttributes kernel{};
-  LORATORY_CUDA_CHECK(cudaFuncGetAttributes(&kernel, build_segments_kernel));
+  LORATORY_CUDA_CHECK(cudaFuncGetAttributes(&kernel, builder));
   most -= int(kernel.sharedSizeBytes);
   require(needed <= most, "max_loras",
           std::to_string(max_loras) + " slots need " + std::to_string(needed) +
               " bytes of shared memory, this GPU has " + std::to_string(most));
-  LORATORY_CUDA_CHECK(cudaFuncSetAttribute(build_segments_kernel,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+  LORATORY_CUDA_CHECK(
+      cudaFuncSetAttribute(builder, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
 }
 
 }  // namespace
@@ -50,7 +53,10 @@ DeviceSegmentBuilder::DeviceSegmentBuilder(int64_t max_tokens, int32_t max_loras
                                            std::span<const int32_t> segment_sizes)
     : max_tokens_(max_tokens) {
   check(max_tokens, max_loras, segment_sizes);
-  allow_shared_bytes(BuilderTables::num_bytes(max_loras, int64_t(segment_sizes.size())), max_loras);
+  for (const BuilderKernel builder : kBuilders) {
+    allow_shared_bytes(builder, BuilderTables::num_bytes(max_loras, int64_t(segment_sizes.size())),
+                       max_loras);
+  }
   int64_t num_segments = 0;
   for (const int32_t size : segment_sizes)
     num_segments += max_segments(max_tokens, max_loras, size);
@@ -80,9 +86,30 @@ void DeviceSegmentBuilder::build(const int32_t* token_to_slot, int64_t num_token
   params.token_to_slot = token_to_slot;
   params.num_tokens_used = num_tokens_used;
   params.num_tokens = int32_t(num_tokens);
-  const auto num_ctas = std::max<int64_t>(1, (num_tokens + kBuilderThreads - 1) / kBuilderThreads);
+  launch(params, false, stream);
+}
+
+void DeviceSegmentBuilder::build(const ExpertPairs& pairs, CUstream_st* stream) const {
+  const int64_t num_rows = pairs.rows.num_tokens * pairs.experts_per_token;
+  require(pairs.rows.num_tokens >= 0 && num_rows <= max_tokens_, "rows",
+          "are " + std::to_string(num_rows) + ", there is room for " + std::to_string(max_tokens_));
+  require(num_rows == 0 || pairs.rows.experts != nullptr, "experts", "is null");
+  const uint64_t num_pairs =
+      uint64_t(pairs.rows.slots == nullptr ? 1 : pairs.num_slots) * pairs.num_experts;
+  require(num_pairs == uint64_t(params_.max_loras), "experts",
+          "are " + std::to_string(num_pairs) + " with their slots, the builder has room for " +
+              std::to_string(params_.max_loras));
+  SegmentBuilderParams params = params_;
+  params.pairs = pairs;
+  params.num_tokens = int32_t(num_rows);
+  launch(params, true, stream);
+}
+
+void DeviceSegmentBuilder::launch(const SegmentBuilderParams& params, bool of_experts,
+                                  CUstream_st* stream) const {
+  const int num_ctas = std::max(1, (params.num_tokens + kBuilderThreads - 1) / kBuilderThreads);
   const auto shared_bytes = BuilderTables::num_bytes(params.max_loras, params.num_lists);
-  build_segments_kernel<<<unsigned(num_ctas), kBuilderThreads, size_t(shared_bytes), stream>>>(
+  kBuilders[of_experts]<<<unsigned(num_ctas), kBuilderThreads, size_t(shared_bytes), stream>>>(
       params);
   LORATORY_CUDA_CHECK(cudaGetLastError());
 }

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "gpu/layout/expert_pairs.hpp"
 #include "gpu/layout/segments.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
@@ -20,6 +21,7 @@ struct SegmentBuilderParams {
   };
 
   const int32_t* token_to_slot = nullptr;    ///< [num_tokens]
+  ExpertPairs pairs{};                       ///< instead, for rows of experts
   const int32_t* num_tokens_used = nullptr;  ///< [1], null: all of num_tokens
   int32_t num_tokens = 0;
   int32_t max_loras = 0;
@@ -63,6 +65,11 @@ class DeviceSegmentBuilder {
   void build(const int32_t* token_to_slot, int64_t num_tokens, CUstream_st* stream,
              const int32_t* num_tokens_used = nullptr) const;
 
+  /// The same of the rows of an expert layer, whose slots are pair_of(). `max_loras` is L·E, or E
+  /// to group by expert alone. Rows that do not exist count into num_bad_entries(); they get no
+  /// segment.
+  void build(const ExpertPairs& pairs, CUstream_st* stream) const;
+
   /// Errors   InputError: not one of the segment sizes.
   SegmentView view(int32_t segment_size) const;
 
@@ -74,6 +81,8 @@ class DeviceSegmentBuilder {
   SegmentBuilderParams params_;  // all but the mapping
   int64_t max_tokens_;
   DeviceBuffer device_;
+
+  void launch(const SegmentBuilderParams& params, bool of_experts, CUstream_st* stream) const;
 };
 
 }  // namespace loratory::gpu

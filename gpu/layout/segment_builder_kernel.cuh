@@ -70,7 +70,17 @@ __device__ inline int32_t key_of(int32_t slot, int32_t max_loras) {
   return is_bad(slot, max_loras) ? 0 : slot + 1;
 }
 
+/// The slot of a token, or the pair of a row of experts.
+template <bool kExperts>
+__device__ inline int32_t slot_of(const SegmentBuilderParams& p, int32_t t) {
+  if constexpr (kExperts)
+    return pair_of(p.pairs, t);
+  else
+    return __ldg(p.token_to_slot + t);
+}
+
 /// Adds the tokens [first, last) to counts[key].
+template <bool kExperts>
 __device__ inline void count_tokens(const SegmentBuilderParams& p, int32_t first, int32_t last,
                                     int32_t* counts, int32_t* num_bad) {
   constexpr int kAtOnce = 8;  // loads in flight
@@ -78,7 +88,7 @@ __device__ inline void count_tokens(const SegmentBuilderParams& p, int32_t first
     int32_t slots[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      slots[i] = __ldg(p.token_to_slot + min(t + i * kBuilderThreads, last - 1));
+      slots[i] = slot_of<kExperts>(p, min(t + i * kBuilderThreads, last - 1));
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -168,6 +178,7 @@ __device__ inline void place_token(const SegmentBuilderParams& p, const BuilderT
   }
 }
 
+template <bool kExperts>
 __global__ void __launch_bounds__(kBuilderThreads, 1)
     build_segments_kernel(const SegmentBuilderParams p) {
   extern __shared__ uint4 shared[];
@@ -181,7 +192,7 @@ __global__ void __launch_bounds__(kBuilderThreads, 1)
   if (begin >= end && blockIdx.x > 0) return;
 
   const int32_t t = begin + int(threadIdx.x);
-  const int32_t slot = t < end ? __ldg(p.token_to_slot + t) : kNoToken;
+  const int32_t slot = t < end ? slot_of<kExperts>(p, t) : kNoToken;
   tables.clear();
   if (threadIdx.x == 0) num_bad = asked != num_tokens;
   __syncthreads();
@@ -194,8 +205,8 @@ __global__ void __launch_bounds__(kBuilderThreads, 1)
     atomicAdd(tables.begins + key, __popc(peers));
   }
   if (is_bad(slot, p.max_loras)) atomicAdd(&num_bad, 1);
-  count_tokens(p, 0, begin, tables.earlier, &num_bad);
-  count_tokens(p, end, num_tokens, tables.begins, &num_bad);
+  count_tokens<kExperts>(p, 0, begin, tables.earlier, &num_bad);
+  count_tokens<kExperts>(p, end, num_tokens, tables.begins, &num_bad);
   __syncthreads();
 
   KeySums totals;

@@ -16,6 +16,9 @@ constexpr int64_t kMostDecodeTokens = 1024;   ///< above: wide, however many ada
 constexpr int64_t kPrefillTokens = 2048;      ///< above: B for 64 tokens at a time, at small ranks
 constexpr int64_t kLongPrefillTokens = 4096;  ///< above: one more stage of B in any case
 
+/// Rows of experts: up to so many for each slot and expert go by eights. Not measured yet.
+constexpr int64_t kFewRowsEach = 12;
+
 constexpr int64_t kAny = INT64_MAX;
 
 /// A wide shrink by wgmma, and how many of its work tiles fit in one wave.
@@ -39,7 +42,9 @@ constexpr WideShrinkRule kWideShrinkRules[] = {
 
 /// A graph does not know whether a step has one adapter or as many as there are slots. Where many
 /// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
+/// Routers spread tokens over all experts, so that rows of experts do have many groups.
 bool may_have_many_adapters(const LaunchShape& shape) {
+  if (shape.has_experts) return shape.num_tokens <= h200::kFewRowsEach * shape.num_slots;
   const int64_t few = shape.num_tokens > h200::kShortPrefillTokens ? 4 : 8;
   return shape.num_tokens <= h200::kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
 }
@@ -114,8 +119,9 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
 }
 
 /// Without a workspace there is no other way. With one, a single launch is faster for few tokens of
-/// small ranks.
+/// small ranks. Router weights meet h on its way from one launch to the other.
 bool takes_one_launch(const LaunchShape& shape) {
+  if (shape.has_router_weights) return false;
   return !shape.has_workspace || (shape.num_tokens <= 8 && shape.max_rank <= 16);
 }
 LoraVariant one_launch(const LaunchShape& shape) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/layout/segments.hpp"
+#include "gpu/plan/host_device.hpp"
 
 // What the host passes to a kernel by value. Plain data: LoraLayer has checked everything.
 
@@ -11,14 +12,15 @@ namespace loratory::gpu {
 inline constexpr int kMaxSlices = 8;
 
 struct SliceParams {
-  const uint16_t* a = nullptr;  ///< [L][.][K]; on the generic path A and B may be of any dtype
-  const uint16_t* b = nullptr;  ///< [L][N_i][.]
+  const uint16_t* a = nullptr;  ///< [L][E][.][K]; on the generic path of any dtype, as B
+  const uint16_t* b = nullptr;  ///< [L][E][N_i][.]
   int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
-  const int32_t* ranks = nullptr;                                                    ///< [L]
-  const float* scalings = nullptr;                                                   ///< [L]
-  int32_t a_rank_steps = 0;  ///< rows of A begin at a_rank_steps · rank
-  int32_t num_out = 0;       ///< N_i
-  int32_t offset = 0;        ///< first column of y
+  int64_t a_expert_stride = 0, b_expert_stride = 0;
+  const int32_t* ranks = nullptr;   ///< [L]
+  const float* scalings = nullptr;  ///< [L]
+  int32_t a_rank_steps = 0;         ///< rows of A begin at a_rank_steps · rank
+  int32_t num_out = 0;              ///< N_i
+  int32_t offset = 0;               ///< first column of y
 };
 
 struct KernelParams {
@@ -35,6 +37,9 @@ struct KernelParams {
   const int32_t* token_indices = nullptr;
   int32_t max_segments = 0;  ///< so many may be read ahead; 0: unknown
 
+  uint32_t num_experts = 1;               ///< E: a segment's slot is slot · E + expert
+  uint32_t rows_per_x = 1;                ///< row r of y and h is made from row r / rows_per_x of x
+  const float* router_weights = nullptr;  ///< by row of y, or null: what delta is multiplied by
   int32_t num_in = 0;
   int32_t num_slices = 0;
   int32_t max_rank = 0;           ///< no rank is larger
@@ -53,5 +58,16 @@ struct KernelParams {
   bool two_round = false;  ///< delta is rounded to y's dtype before it is added
   SliceParams slices[kMaxSlices];
 };
+
+/// b is 1 in most calls, and a division takes 40 instructions.
+LORATORY_HOST_DEVICE inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
+
+/// Where the weights of a segment's slot begin, in elements.
+LORATORY_HOST_DEVICE inline int64_t weights_offset(const KernelParams& p, int32_t slot,
+                                                   int64_t slot_stride, int64_t expert_stride) {
+  const uint32_t of_adapter = quotient(uint32_t(slot), p.num_experts);
+  const uint32_t expert = uint32_t(slot) - of_adapter * p.num_experts;
+  return int64_t(of_adapter) * slot_stride + int64_t(expert) * expert_stride;
+}
 
 }  // namespace loratory::gpu

@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpu/plan/host_device.hpp"
 #include "gpu/plan/lora_variant.hpp"
 
 // What follows from a variant: tile sizes, pipelines and shared memory, the same on the host and on
 // the device.
-
-#ifdef __CUDACC__
-#define LORATORY_HOST_DEVICE __host__ __device__
-#else
-#define LORATORY_HOST_DEVICE
-#endif
 
 namespace loratory::gpu {
 
@@ -135,7 +130,8 @@ struct KernelShape {
   /// loads the next work tile while it finishes the last one.
   static constexpr int kNumTables = kWide ? 2 : 1;
   static constexpr int kWorkBytes = 512 + (kPipelineWarps > 1 ? 4 : 16) * kTokens;
-  static constexpr int kTableBytes = kNumTables * kWorkBytes + 128;  // and barriers
+  static constexpr int kTableBytes =  // and barriers, or router weights
+      kNumTables * kWorkBytes + (kShrinks ? 128 : std::max(128, 4 * kTokens));
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
   static constexpr int kPipelineAlignment = kWgmma ? 1024 : 16;
   static constexpr int kPipelineOffset = (kTableBytes + 4 * kSumFloats + kPipelineAlignment - 1) /

@@ -35,7 +35,9 @@ struct LaunchShape {
   int64_t num_in = 0;      ///< K; ignored by expand
   int64_t max_rank = 0;    ///< largest R_i
   int64_t num_slices = 1;
-  int64_t num_slots = 1;        ///< L: no step has more adapters
+  int64_t num_slots = 1;     ///< L: no step has more adapters; of experts: L·E
+  bool has_experts = false;  ///< each token goes to some experts, wherever they are
+  bool has_router_weights = false;
   int64_t num_rank_blocks = 1;  ///< of 64 ranks, of all slices together
   bool has_workspace = true;    ///< linear: there is room for h
   bool aligned = true;          ///< an aligned variant may be launched

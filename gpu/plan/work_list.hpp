@@ -11,9 +11,6 @@
 
 namespace loratory::gpu {
 
-/// b is 1 in most calls, and a division takes 40 instructions.
-LORATORY_HOST_DEVICE inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
-
 /// Where share `index` of `num` equal shares begins.
 LORATORY_HOST_DEVICE inline uint32_t share(uint32_t count, uint32_t index, uint32_t num) {
   const uint32_t each = quotient(count, num);

@@ -464,7 +464,8 @@ TEST(Describe, NamesEveryField) {
             "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1");
   EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
             "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
-            "num_rank_blocks=1 has_workspace=true aligned=true has_clusters=true has_wgmma=true");
+            "has_experts=false has_router_weights=false num_rank_blocks=1 has_workspace=true "
+            "aligned=true has_clusters=true has_wgmma=true");
 }
 
 }  // namespace
