@@ -183,6 +183,12 @@ Model in_dtype(Model model, Dtype dtype) {
                                   &layer.mlp.up, &layer.mlp.down}) {
       round_linear(*linear);
     }
+    round(layer.router);
+    for (MlpWeights& expert : layer.experts) {
+      for (LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) {
+        round_linear(*linear);
+      }
+    }
   }
   return model;
 }

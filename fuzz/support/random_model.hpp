@@ -29,7 +29,8 @@ Model random_model(const ModelConfig& config, uint64_t seed);
 /// The configuration without experts.
 ModelConfig dense(ModelConfig config);
 
-/// A dense model with every weight rounded to a dtype, as an engine in that dtype has it.
+/// A model without shared experts, every weight rounded to a dtype, as an engine in that dtype has
+/// it.
 Model in_dtype(Model model, Dtype dtype);
 
 struct RandomAdapterOptions {

@@ -20,7 +20,16 @@ namespace {
 
 /// CUDA's context, modules, cuBLASLt and captured graphs: not ours to count.
 constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
-constexpr int64_t kMostSlices = 3;  // of a packed layer: q, k, v
+constexpr int64_t kMostSlices = 3;    // of a packed layer: q, k, v
+constexpr int64_t kExpertSlices = 2;  // gate, up
+
+/// Of the layers that have no experts.
+int64_t widest_mlp(const ModelConfig& model) {
+  for (int64_t i = 0; i < model.num_layers; ++i) {
+    if (!has_experts(model, i)) return model.intermediate;
+  }
+  return 0;
+}
 
 int64_t slot_image_bytes(const ModelConfig& model, const EngineOptions& options) {
   if (!options.lora) return 0;
@@ -44,8 +53,14 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
   out.qkv = arena.add(tokens * (q + 2 * kv) * size);
   out.attended = arena.add(tokens * q * size);
   out.delta = arena.add(tokens * model.hidden * size);
-  out.gate_up = arena.add(tokens * 2 * model.intermediate * size);
-  out.activation = arena.add(tokens * model.intermediate * size);
+  const int64_t rows = tokens * model.experts_per_token;  // of experts
+  const int64_t inner = std::max(tokens * widest_mlp(model), rows * model.expert_intermediate);
+  out.gate_up = arena.add(2 * inner * size);
+  out.activation = arena.add(inner * size);
+  out.expert_out = arena.add(rows * model.hidden * size);
+  out.router_logits = arena.add(tokens * model.num_experts * 4);
+  out.experts = arena.add(rows * 4);
+  out.router_weights = arena.add(rows * 4);
   out.sampled = arena.add(sampled * model.hidden * size);
   out.logits = arena.add(sampled * model.vocab * 4);
   out.ids = arena.add(tokens * 4);
@@ -54,7 +69,9 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
   out.top_tokens = arena.add(sampled * kMostLogprobs * 4);
   out.top_logprobs = arena.add(sampled * kMostLogprobs * 8);
   if (options.lora) {
-    out.lora_h_bytes = int64_t(workspace_bytes(tokens, kMostSlices, options.max_lora_rank));
+    out.lora_h_bytes =
+        int64_t(std::max(workspace_bytes(tokens, kMostSlices, options.max_lora_rank),
+                         workspace_bytes(rows, kExpertSlices, options.max_lora_rank)));
     out.lora_h = arena.add(out.lora_h_bytes);
   }
   const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};

@@ -16,13 +16,16 @@ namespace loratory::gpu {
 /// sampled rows at most.
 struct PassLayout {
   int64_t num_tokens = 0, num_sampled = 0;
-  int64_t x = 0;                             ///< [T, hidden] the residual stream
-  int64_t normed = 0;                        ///< [T, hidden]
-  int64_t qkv = 0;                           ///< [T, q + 2 kv]
-  int64_t attended = 0;                      ///< [T, q]
-  int64_t delta = 0;                         ///< [T, hidden] what a layer adds to x
-  int64_t gate_up = 0;                       ///< [T, 2 intermediate]
-  int64_t activation = 0;                    ///< [T, intermediate]
+  int64_t x = 0;              ///< [T, hidden] the residual stream
+  int64_t normed = 0;         ///< [T, hidden]
+  int64_t qkv = 0;            ///< [T, q + 2 kv]
+  int64_t attended = 0;       ///< [T, q]
+  int64_t delta = 0;          ///< [T, hidden] what a layer adds to x
+  int64_t gate_up = 0;        ///< [T, 2 intermediate], or [T k, 2 expert_intermediate]
+  int64_t activation = 0;     ///< half of that
+  int64_t expert_out = 0;     ///< [T k, hidden] what the experts return
+  int64_t router_logits = 0;  ///< f32 [T, experts]
+  int64_t experts = 0, router_weights = 0;   ///< int32, f32 [T k]
   int64_t sampled = 0;                       ///< [S, hidden]
   int64_t logits = 0;                        ///< f32 [S, vocab]
   int64_t ids = 0;                           ///< int32 [T]

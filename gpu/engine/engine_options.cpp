@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpu/moe/router.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
 
@@ -17,13 +18,28 @@ constexpr int64_t kMostHeadDim = 1024;  // of rotary() and attention; most sizes
 
 }  // namespace
 
+bool has_experts(const reference::ModelConfig& model, int64_t layer) {
+  return model.num_experts > 0 && model.layer_has_experts[size_t(layer)];
+}
+
 void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   require_computed(model);
   const auto refuse = [&](const std::string& rule, std::string_view remedy) {
     throw InputError(model.name.empty() ? "model" : model.name, rule, remedy);
   };
-  if (model.num_experts > 0) {
-    refuse("has experts, which the engine on a GPU does not compute", "use a dense model");
+  if (model.shared_expert_intermediate > 0) {
+    refuse("has shared experts, which the engine on a GPU does not compute",
+           "use Mixtral, Qwen3-MoE or a dense model");
+  }
+  if (model.num_experts > kMostExperts || model.experts_per_token > kMostChosen) {
+    refuse(
+        fmt::format("sends tokens to {} of {} experts", model.experts_per_token, model.num_experts),
+        fmt::format("the router takes {} of {} at most", kMostChosen, kMostExperts));
+  }
+  const bool is_odd = model.hidden % 8 != 0 || model.expert_intermediate % 8 != 0;
+  if (model.num_experts > 0 && dtype != Dtype::f32 && is_odd) {
+    refuse(fmt::format("has experts of {} x {}", model.expert_intermediate, model.hidden),
+           "multiples of 8 have kernels");
   }
   if (dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f32) {
     refuse(fmt::format("{} is no type of activations", name(dtype)), "use bf16, f16 or f32");

@@ -19,7 +19,7 @@ struct EngineOptions {
   reference::Dtype dtype = reference::Dtype::bf16;
   bool lora = true;  ///< false: no slots, and no adapter can be loaded
   int64_t max_lora_rank = 64;
-  /// What slots have room for. Experts are not computed.
+  /// What slots have room for.
   reference::EnabledModules modules{};
   /// Decode steps of up to so many rows are replayed from CUDA graphs; 0 = none are.
   int32_t max_graph_rows = 256;
@@ -30,8 +30,12 @@ struct EngineOptions {
   bool poison_blocks = false;
 };
 
-/// Errors   InputError in one line: a model that reference/ cannot compute, experts, an odd or too
-///          large head size, a dtype that the kernels lack.
+/// Does this layer have experts instead of one MLP?
+bool has_experts(const reference::ModelConfig& model, int64_t layer);
+
+/// Errors   InputError in one line: a model that reference/ cannot compute, shared experts, more
+///          experts than the router takes, 16-bit experts whose sizes are no multiples of 8, an odd
+///          or too large head size, a dtype that the kernels lack.
 void require_gpu_model(const reference::ModelConfig& model, reference::Dtype dtype);
 
 /// `config` with max_model_len lowered to what the model's positions, its sliding window and the

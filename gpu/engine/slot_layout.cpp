@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "gpu/engine/arena.hpp"
 #include "reference/adapter/dequantize.hpp"
@@ -25,6 +26,8 @@ using reference::Projection;
 
 namespace {
 
+constexpr Projection kExpertProjections[] = {Projection::gate, Projection::up, Projection::down};
+constexpr int64_t kNumExpertProjections = std::size(kExpertProjections);
 constexpr int kPoisonByte = 0xFF;  // 16 or 32 bits of ones: NaN
 
 std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
@@ -37,7 +40,12 @@ std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
       for (const Projection p : all) out.push_back({layer, -1, p});
     };
     if (enabled.attention) add({Projection::q, Projection::k, Projection::v, Projection::o});
-    if (enabled.mlp) add({Projection::gate, Projection::up, Projection::down});
+    const bool has_experts = shapes.num_experts > 0 && (shapes.layer_has_experts.empty() ||
+                                                        shapes.layer_has_experts[size_t(layer)]);
+    if (!has_experts && enabled.mlp) add({Projection::gate, Projection::up, Projection::down});
+    for (int64_t e = 0; has_experts && enabled.experts && e < shapes.num_experts; ++e) {
+      for (const Projection p : kExpertProjections) out.push_back({layer, e, p});
+    }
   }
   return out;
 }
@@ -46,12 +54,12 @@ std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
 
 SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enabled,
                        int64_t max_rank, Dtype weights)
-    : dtype_(weights), max_rank_(max_rank) {
+    : dtype_(weights), max_rank_(max_rank), num_experts_(shapes.num_experts) {
   LORATORY_ASSERT(!is_quantized(weights) && max_rank >= 1, "slots hold f32, bf16 or f16");
   const auto size = int64_t(size_bytes(weights));
   Arena arena;
   for (const ModuleId& id : enabled_modules(shapes, enabled)) {
-    const auto [rows, columns] = base_shape(shapes, id.projection, /*in_expert=*/false);
+    const auto [rows, columns] = base_shape(shapes, id.projection, id.expert >= 0);
     SlotModule& module = modules_.emplace_back();
     module.id = id;
     module.num_in = columns;
@@ -67,6 +75,21 @@ SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enab
 int64_t SlotLayout::find(const ModuleId& id) const {
   const auto it = std::ranges::lower_bound(modules_, id, {}, &SlotModule::id);
   return it != modules_.end() && it->id == id ? it - modules_.begin() : -1;
+}
+
+int64_t SlotLayout::expert_bytes(const ModuleId& first) const {
+  const int64_t one = find(first), next = find({first.layer, first.expert + 1, first.projection});
+  if (one < 0 || next < 0) return 0;  // a single expert
+  return modules_[size_t(next)].a_offset - modules_[size_t(one)].a_offset;
+}
+
+SlotLayout::TablePlace SlotLayout::table_place(int64_t module, int32_t max_loras) const {
+  const ModuleId& id = modules_[size_t(module)].id;
+  if (id.expert < 0) return {int32_t(module * max_loras), 1};
+  const int64_t first = module - id.expert * kNumExpertProjections;  // of expert 0
+  const int64_t projection = first - find({id.layer, 0, Projection::gate});
+  const int64_t begin = (first - projection + projection * num_experts_) * max_loras;
+  return {int32_t(begin + id.expert), int32_t(num_experts_)};
 }
 
 std::string SlotLayout::problem(const Adapter& adapter) const {

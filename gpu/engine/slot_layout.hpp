@@ -26,11 +26,12 @@ struct SlotModule {
 /// then int32 ranks and float scalings of all modules. So an adapter that was written once into
 /// host memory goes to any slot by one copy, and a slot's views are the same for every adapter.
 ///
-/// The order is that of ModuleId: embed_tokens and lm_head first, then layer after layer. Shapes as
-/// in reference::SlotWeights, which is what the image is tested against.
+/// The order is that of ModuleId: embed_tokens and lm_head first, then layer after layer, expert
+/// after expert, so that the same projection of the next expert lies expert_bytes() further. Shapes
+/// as in reference::SlotWeights, which is what the image is tested against.
 class SlotLayout {
  public:
-  /// `weights` is f32, bf16 or f16. Experts have no room.
+  /// `weights` is f32, bf16 or f16.
   SlotLayout(const reference::BaseModelShapes& shapes, const reference::EnabledModules& enabled,
              int64_t max_rank, reference::Dtype weights);
 
@@ -39,6 +40,16 @@ class SlotLayout {
   int64_t find(const reference::ModuleId& id) const;
   reference::Dtype dtype() const { return dtype_; }
   int64_t max_rank() const { return max_rank_; }
+  /// Of a layer that has experts; 0: none has.
+  int64_t num_experts() const { return num_experts_; }
+  /// Bytes from A of an expert's module to A of the next expert's, and so of B.
+  int64_t expert_bytes(const reference::ModuleId& first) const;
+  /// Where ranks and scalings of a module lie in tables for all slots: begin + slot · stride. Those
+  /// of a projection of all experts are [slots, experts].
+  struct TablePlace {
+    int32_t begin = 0, stride = 1;
+  };
+  TablePlace table_place(int64_t module, int32_t max_loras) const;
   int64_t ranks_offset() const { return ranks_offset_; }        ///< int32 [modules]
   int64_t scalings_offset() const { return scalings_offset_; }  ///< float [modules]
   /// Of an image: a multiple of 256.
@@ -51,6 +62,7 @@ class SlotLayout {
   std::vector<SlotModule> modules_;
   reference::Dtype dtype_;
   int64_t max_rank_;
+  int64_t num_experts_ = 0;
   int64_t ranks_offset_ = 0, scalings_offset_ = 0, bytes_ = 0;
 };
 

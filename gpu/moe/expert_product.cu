@@ -161,16 +161,16 @@ class ExpertCta {
       uint4 a[Tile::kTiles];
 #pragma unroll
       for (int t = 0; t < Tile::kTiles; ++t) {
-        const int place = warp() * Tile::kWarpColumns + 16 * t + lane() % 16;
-        a[t] = load_matrices(w + swizzle_128b(place, v + lane() / 16));
+        a[t] = load_matrices(
+            w + swizzle_128b(Tile::weight_place(warp(), t, lane()), Tile::weight_vec(v, lane())));
       }
       if constexpr (kGroups == 1) {
         multiply_group(a, x, v);
       } else {
 #pragma unroll
         for (int g = 0; g < kGroups; g += 2) {
-          const int place = 8 * g + lane() / 16 * 8 + lane() % 8;
-          const uint4 b = load_matrices(x + swizzle_128b(place, v + lane() / 8 % 2));
+          const uint4 b =
+              load_matrices(x + swizzle_128b(Tile::x_place(g, lane()), Tile::x_vec(v, lane())));
 #pragma unroll
           for (int t = 0; t < Tile::kTiles; ++t) {
             mma<T>(acc_[t][g], a[t], b.x, b.y);
@@ -182,7 +182,8 @@ class ExpertCta {
   }
   /// Eight rows of x. Half of what ldmatrix brings is not used.
   __device__ void multiply_group(const uint4 (&a)[Tile::kTiles], const std::byte* x, int v) {
-    const uint4 b = load_matrices(x + swizzle_128b(lane() % 8, v + lane() / 8 % 2));
+    const uint4 b =
+        load_matrices(x + swizzle_128b(Tile::x_place(0, lane()), Tile::x_vec(v, lane())));
 #pragma unroll
     for (int t = 0; t < Tile::kTiles; ++t) mma<T>(acc_[t][0], a[t], b.x, b.y);
   }
@@ -196,7 +197,7 @@ class ExpertCta {
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int place = 8 * g + 2 * (lane() % 4) + i;
+        const int place = Tile::row_of_sum(g, lane(), i);
         if (place >= num_rows_) continue;
         T* const y = static_cast<T*>(p.y) + rows_[place] * p.y_stride + column;
         uint32_t words[Tile::kTiles];

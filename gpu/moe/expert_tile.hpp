@@ -33,6 +33,22 @@ struct ExpertTile {
     return place / kWarpColumns * kWarpColumns + in_warp % 8 * 2 * kTiles + 2 * tile +
            in_warp / 8 % 2;
   }
+  // What ldmatrix is given, for 16 numbers of K from vector v of a panel on: lane i names a row of
+  // a panel and a vector of it.
+  LORATORY_HOST_DEVICE static constexpr int weight_place(int warp, int tile, int lane) {
+    return warp * kWarpColumns + 16 * tile + lane % 16;
+  }
+  LORATORY_HOST_DEVICE static constexpr int weight_vec(int v, int lane) { return v + lane / 16; }
+  /// Of eight rows of x from 8 · group on, or of sixteen.
+  LORATORY_HOST_DEVICE static constexpr int x_place(int group, int lane) {
+    return 8 * group + (kRows == 8 ? 0 : lane / 16 * 8) + lane % 8;
+  }
+  LORATORY_HOST_DEVICE static constexpr int x_vec(int v, int lane) { return v + lane / 8 % 2; }
+
+  /// The row of x that sums i and 2 + i of a fragment belong to; their columns are neighbours.
+  LORATORY_HOST_DEVICE static constexpr int row_of_sum(int group, int lane, int i) {
+    return 8 * group + 2 * (lane % 4) + i;
+  }
   /// The first of the columns that a thread stores.
   LORATORY_HOST_DEVICE static constexpr int first_column(int warp, int lane) {
     return warp * kWarpColumns + lane / 4 * 2 * kTiles;

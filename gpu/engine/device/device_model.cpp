@@ -116,9 +116,18 @@ void upload_stored(const StoredTensor& tensor, Dtype dtype, std::byte* to, Uploa
   });
 }
 
-std::vector<int64_t> shape_of(const WeightPart& part) {
-  return part.is_vector() ? std::vector{part.num_rows}
-                          : std::vector{part.num_rows, part.num_columns};
+// As load_model() of reference/model finds out.
+ExpertNames expert_names(const ModelConfig& config, const Checkpoint& checkpoint) {
+  ExpertNames out;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    if (!has_experts(config, i)) continue;
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    out.of_mixtral = checkpoint.has(layer + "block_sparse_moe.gate.weight");
+    const char* const block = out.of_mixtral ? "block_sparse_moe." : "mlp.";
+    out.fused = checkpoint.has(layer + block + "experts.gate_up_proj");
+    break;
+  }
+  return out;
 }
 
 // Tensors that a checkpoint may have and the layout has not.
@@ -144,15 +153,16 @@ DeviceModel DeviceModel::load(const std::string& directory, Dtype dtype) {
   Checkpoint checkpoint(directory);
   take_known_rest(config, checkpoint);
   const WeightLayout layout = lay_out_weights(config, dtype);
+  const std::vector<StoredPart> parts = stored_parts(layout, expert_names(config, checkpoint));
   std::vector<const StoredTensor*> tensors;  // all are looked at before any memory is taken
-  for (const WeightPart& part : layout.parts) {
-    tensors.push_back(&checkpoint.stored(checkpoint_name(part), shape_of(part)));
+  for (const StoredPart& part : parts) {
+    tensors.push_back(&checkpoint.stored(part.name, part.shape));
   }
   checkpoint.refuse_unused();
   DeviceModel out(config, dtype);
   Upload upload;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    upload_stored(*tensors[i], dtype, out.weights_.get() + out.layout_.parts[i].offset, upload);
+    upload_stored(*tensors[i], dtype, out.weights_.get() + parts[i].offset, upload);
   }
   upload.finish();
   return out;

@@ -11,7 +11,7 @@
 
 namespace loratory::gpu {
 
-/// A dense model's weights on the GPU, in one dtype and one allocation; nothing changes them.
+/// A model's weights on the GPU, in one dtype and one allocation; nothing changes them.
 class DeviceModel {
  public:
   /// Each number rounded once to `dtype`.
@@ -34,6 +34,11 @@ class DeviceModel {
 
   DeviceView matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const {
     return device_view(dtype_, weights_.get() + offset, {num_rows, num_columns});
+  }
+  /// [experts, rows, columns]
+  DeviceView experts(int64_t offset, int64_t num_rows, int64_t num_columns) const {
+    return device_view(dtype_, weights_.get() + offset,
+                       {config_.num_experts, num_rows, num_columns});
   }
   DeviceView vector(int64_t offset, int64_t size) const {
     return device_view(dtype_, weights_.get() + offset, {size});

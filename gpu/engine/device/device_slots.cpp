@@ -17,6 +17,14 @@ DeviceSlots::DeviceSlots(SlotLayout layout, int32_t max_loras)
   const size_t table_bytes = layout_.modules().size() * size_t(max_loras) * 4;
   ranks_ = reinterpret_cast<int32_t*>(tables_.get());
   scalings_ = reinterpret_cast<float*>(tables_.get() + table_bytes);
+  std::vector<int32_t> places(2 * layout_.modules().size());
+  for (size_t i = 0; i < layout_.modules().size(); ++i) {
+    const SlotLayout::TablePlace place = layout_.table_place(int64_t(i), max_loras);
+    places[i] = place.begin, places[i + layout_.modules().size()] = place.stride;
+  }
+  places_ = make_device_buffer(places.size() * 4);
+  LORATORY_CUDA_CHECK(
+      cudaMemcpy(places_.get(), places.data(), places.size() * 4, cudaMemcpyHostToDevice));
   LORATORY_CUDA_CHECK(cudaMemset(images_.get(), 0xFF, size_t(bytes())));
   LORATORY_CUDA_CHECK(cudaMemset(tables_.get(), 0, 2 * table_bytes));
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
@@ -29,8 +37,9 @@ void DeviceSlots::write_tables(int32_t slot, CUstream_st* stream) {
        .from_scalings = reinterpret_cast<const float*>(at + layout_.scalings_offset()),
        .ranks = ranks_,
        .scalings = scalings_,
+       .begins = reinterpret_cast<const int32_t*>(places_.get()),
+       .strides = reinterpret_cast<const int32_t*>(places_.get()) + layout_.modules().size(),
        .num_modules = int32_t(layout_.modules().size()),
-       .max_loras = max_loras_,
        .slot = slot},
       stream);
 }
@@ -87,7 +96,26 @@ std::optional<LoraLayerDesc> DeviceSlots::describe(std::span<const ModuleId> sli
     out.slices.push_back({.a = a(module),
                           .b = b(module),
                           .ranks = ranks(module),
-                          .scalings = scalings_ + module * max_loras_});
+                          .scalings = scalings_ + table_begin(module)});
+  }
+  return out;
+}
+
+std::optional<LoraLayerDesc> DeviceSlots::describe_experts(
+    int64_t layer, std::span<const reference::Projection> slices, int32_t rows_per_x) const {
+  LoraLayerDesc out;
+  out.experts = {.num_experts = int32_t(layout_.num_experts()), .rows_per_x = rows_per_x};
+  for (const reference::Projection projection : slices) {
+    const ModuleId first{layer, 0, projection};
+    const int64_t module = layout_.find(first);
+    if (module < 0) return std::nullopt;
+    const int64_t stride = layout_.expert_bytes(first) / int64_t(size_bytes(layout_.dtype()));
+    out.slices.push_back({.a = a(module),
+                          .b = b(module),
+                          .ranks = ranks(module),
+                          .scalings = scalings_ + table_begin(module),
+                          .a_expert_stride = stride,
+                          .b_expert_stride = stride});
   }
   return out;
 }

@@ -30,9 +30,13 @@ class DeviceSlots {
   /// None if slots have no room for any of its modules.
   std::optional<LoraLayerDesc> describe(std::span<const reference::ModuleId> slices,
                                         LoraOp op) const;
+  /// The same for projections of all experts of a layer; rows are of the size of `experts`.
+  std::optional<LoraLayerDesc> describe_experts(int64_t layer,
+                                                std::span<const reference::Projection> slices,
+                                                int32_t rows_per_x) const;
   /// A of embed_tokens and its ranks.
   DeviceView a(int64_t module) const;
-  const int32_t* ranks(int64_t module) const { return ranks_ + module * max_loras_; }
+  const int32_t* ranks(int64_t module) const { return ranks_ + table_begin(module); }
 
   const SlotLayout& layout() const { return layout_; }
   int32_t max_loras() const { return max_loras_; }
@@ -40,6 +44,9 @@ class DeviceSlots {
 
  private:
   DeviceView b(int64_t module) const;
+  int64_t table_begin(int64_t module) const {
+    return layout_.table_place(module, max_loras_).begin;
+  }
   DeviceView matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const;
   void write_tables(int32_t slot, CUstream_st* stream);
   std::byte* image(int32_t slot) const { return images_.get() + slot * layout_.bytes(); }
@@ -50,6 +57,7 @@ class DeviceSlots {
   DeviceBuffer tables_;  // int32 ranks [modules, max_loras], float scalings the same
   int32_t* ranks_;
   float* scalings_;
+  DeviceBuffer places_;  // int32 [modules] where each module's part of a table begins, its strides
 };
 
 }  // namespace loratory::gpu

@@ -57,8 +57,9 @@ void fill_any(Dtype dtype, void* numbers, int64_t count, float size, float centr
 __global__ void slot_tables_kernel(SlotTables t) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= t.num_modules) return;
-  t.ranks[int64_t(i) * t.max_loras + t.slot] = t.from_ranks[i];
-  t.scalings[int64_t(i) * t.max_loras + t.slot] = t.from_scalings[i];
+  const int64_t at = t.begins[i] + int64_t(t.slot) * t.strides[i];
+  t.ranks[at] = t.from_ranks[i];
+  t.scalings[at] = t.from_scalings[i];
 }
 
 template <typename T>

@@ -17,13 +17,15 @@ void fill_random(reference::Dtype dtype, void* numbers, int64_t count, float siz
 /// numbers[i] = value.
 void fill(reference::Dtype dtype, void* numbers, int64_t count, float value, CUstream_st* stream);
 
-/// Column `slot` of ranks and scalings [num_modules, max_loras], from the end of the slot's image.
+/// Ranks and scalings of a slot, from the end of its image, to where SlotLayout::table_place()
+/// says: begins[i] + slot · strides[i].
 struct SlotTables {
   const int32_t* from_ranks;
   const float* from_scalings;
   int32_t* ranks;
   float* scalings;
-  int32_t num_modules, max_loras, slot;
+  const int32_t *begins, *strides;  ///< [num_modules]
+  int32_t num_modules, slot;
 };
 void write_slot_tables(const SlotTables& tables, CUstream_st* stream);
 

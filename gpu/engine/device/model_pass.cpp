@@ -7,6 +7,8 @@
 #include "gpu/model/activation.hpp"
 #include "gpu/model/embedding.hpp"
 #include "gpu/model/rotary.hpp"
+#include "gpu/moe/expert_product.hpp"
+#include "gpu/moe/router.hpp"
 
 namespace loratory::gpu {
 
@@ -58,8 +60,11 @@ void DeviceKv::poison(const int32_t* blocks, int32_t num_blocks, CUstream_st* st
 // --- what a pass is made of -------------------------------------------------------------------
 
 struct ModelPass::Layer {
-  BaseProduct qkv, o, gate_up, down;
+  BaseProduct qkv, o;
+  std::optional<BaseProduct> gate_up = {}, down = {};  ///< of a layer without experts
+  std::optional<BaseProduct> router = {};              ///< of one with them
   std::optional<LoraLayer> qkv_lora, o_lora, gate_up_lora, down_lora;
+  std::optional<ExpertLora> experts_gate_up = {}, experts_down = {};
 };
 
 // What only steps with adapters use.
@@ -69,6 +74,7 @@ struct ModelPass::Lora {
         sampled(layout.num_sampled, max_loras, kSegmentSizes) {}
 
   DeviceSegmentBuilder tokens, sampled;
+  std::optional<ExpertGroups> experts;
   std::optional<LoraLayer> embedding, lm_head;
   int64_t embedding_module = -1;
 };
@@ -114,6 +120,7 @@ ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceS
   LORATORY_CUDA_CHECK(
       cudaMemset(at<void>(layout_.attention), 0, size_t(attention_.workspace_bytes())));
   if (slots != nullptr) lora_ = std::make_unique<Lora>(layout_, slots->max_loras());
+  add_groups();
   add_rope(bounded.max_model_len);
   add_layers(products);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
@@ -130,6 +137,46 @@ void ModelPass::add_rope(int64_t num_positions) {
   };
   rope_cos_ = add(rope_.get(), tables.cos);
   rope_sin_ = add(rope_.get() + bytes, tables.sin);
+}
+
+void ModelPass::add_groups() {
+  const ModelConfig& c = model_.config();
+  if (c.num_experts == 0) return;
+  ExpertGroupsShape shape{.max_tokens = layout_.num_tokens,
+                          .experts_per_token = int32_t(c.experts_per_token),
+                          .num_experts = int32_t(c.num_experts)};
+  experts_ = std::make_unique<ExpertGroups>(shape);
+  if (lora_ == nullptr) return;
+  shape.num_slots = slots_->max_loras();
+  lora_->experts.emplace(shape);
+}
+
+void ModelPass::add_mlp(Products& products, int64_t index, Layer& layer) {
+  const ModelConfig& c = model_.config();
+  const LayerOffsets& w = model_.layout().layers[size_t(index)];
+  const auto product = [&](int64_t weight, int64_t bias, int64_t rows, int64_t columns, Dtype out) {
+    return BaseProduct(products, model_.matrix(weight, rows, columns), model_.optional(bias), out,
+                       layout_.num_tokens);
+  };
+  if (!has_experts(c, index)) {
+    layer.gate_up.emplace(
+        product(w.gate_up, w.gate_up_bias, 2 * c.intermediate, c.hidden, model_.dtype()));
+    layer.down.emplace(product(w.down, w.down_bias, c.hidden, c.intermediate, model_.dtype()));
+    return;
+  }
+  layer.router.emplace(product(w.router, -1, c.num_experts, c.hidden, Dtype::f32));
+  if (slots_ == nullptr) return;
+  const auto lora = [&](std::initializer_list<Projection> slices,
+                        int64_t rows_per_x) -> std::optional<ExpertLora> {
+    std::optional<LoraLayerDesc> desc =
+        slots_->describe_experts(index, {slices.begin(), slices.size()}, int32_t(rows_per_x));
+    if (!desc) return std::nullopt;
+    desc->workspace = at<void>(layout_.lora_h);
+    desc->workspace_bytes = size_t(layout_.lora_h_bytes);
+    return ExpertLora(*std::move(desc));
+  };
+  layer.experts_gate_up = lora({Projection::gate, Projection::up}, c.experts_per_token);
+  layer.experts_down = lora({Projection::down}, 1);
 }
 
 void ModelPass::add_layers(Products& products) {
@@ -153,13 +200,12 @@ void ModelPass::add_layers(Products& products) {
     layers_.push_back(
         {.qkv = product(w.qkv, w.qkv_bias, qkv_size(c), c.hidden),
          .o = product(w.o, w.o_bias, c.hidden, q_size(c)),
-         .gate_up = product(w.gate_up, w.gate_up_bias, 2 * c.intermediate, c.hidden),
-         .down = product(w.down, w.down_bias, c.hidden, c.intermediate),
          .qkv_lora =
              lora({id(Projection::q), id(Projection::k), id(Projection::v)}, LoraOp::linear),
          .o_lora = lora({id(Projection::o)}, LoraOp::linear),
          .gate_up_lora = lora({id(Projection::gate), id(Projection::up)}, LoraOp::linear),
          .down_lora = lora({id(Projection::down)}, LoraOp::linear)});
+    add_mlp(products, i, layers_.back());
   }
   lm_head_ = std::make_unique<BaseProduct>(
       products, model_.matrix(model_.layout().lm_head, c.vocab, c.hidden), nullptr, Dtype::f32,
@@ -299,7 +345,65 @@ void ModelPass::attention(const Step& step, int64_t index) const {
                step.stream, kOverlaps);
 }
 
-void ModelPass::mlp(const Step& step, int64_t index) const {
+// Which experts the tokens go to, and the groups of their rows.
+void ModelPass::route_tokens(const Step& step, const Layer& layer) const {
+  const ModelConfig& c = model_.config();
+  const int64_t tokens = step.num_tokens();
+  const DeviceView logits =
+      device_view(Dtype::f32, at<void>(layout_.router_logits), {tokens, c.num_experts});
+  layer.router->launch(view(layout_.normed, tokens, c.hidden), logits, step.stream, kOverlaps);
+  route({.logits = logits,
+         .kind = c.norm_topk_prob ? RouterKind::softmax_normalised : RouterKind::softmax,
+         .k = int32_t(c.experts_per_token),
+         .experts = at<int32_t>(layout_.experts),
+         .weights = at<float>(layout_.router_weights),
+         .token_rows = step.batch.token_rows},
+        step.stream, kOverlaps);
+  ExpertRowsView rows{.num_tokens = tokens, .experts = at<const int32_t>(layout_.experts)};
+  experts_->build(rows, step.stream);
+  if (step.lora == nullptr || !layer.experts_gate_up) return;
+  rows.slots = at<const int32_t>(layout_.step + step.arrays.token_slots);
+  step.lora->experts->build(rows, step.stream);
+}
+
+// Row t·k + i is token t at its i-th expert. Rows of padding are in no group: whatever lies there
+// stays there, and combine_experts() leaves it out.
+void ModelPass::experts(const Step& step, int64_t index) const {
+  const ModelConfig& c = model_.config();
+  const Layer& layer = layers_[size_t(index)];
+  const LayerOffsets& w = model_.layout().layers[size_t(index)];
+  const int64_t tokens = step.num_tokens(), k = c.experts_per_token, rows = tokens * k;
+  const DeviceView normed = view(layout_.normed, tokens, c.hidden);
+  const DeviceView gate_up = view(layout_.gate_up, rows, 2 * c.expert_intermediate);
+  const DeviceView activation = view(layout_.activation, rows, c.expert_intermediate);
+  const DeviceView z = view(layout_.expert_out, rows, c.hidden);
+  const auto add_lora = [&](const std::optional<ExpertLora>& lora, const DeviceView& x,
+                            const DeviceView& y) {
+    if (step.lora == nullptr || !lora) return;
+    lora->launch({.x = x, .h = {}, .y = y}, step.lora->experts->views(), step.stream, kOverlaps);
+  };
+  route_tokens(step, layer);
+  // The first that reads groups: after everything before it.
+  expert_product({.x = normed,
+                  .weights = model_.experts(w.experts_gate_up, 2 * c.expert_intermediate, c.hidden),
+                  .y = gate_up,
+                  .rows_per_x = int32_t(k)},
+                 experts_->views(), step.stream, LaunchOrder::after_previous);
+  add_lora(layer.experts_gate_up, normed, gate_up);
+  silu_mul(gate_up, activation, step.stream, kOverlaps);
+  expert_product({.x = activation,
+                  .weights = model_.experts(w.experts_down, c.hidden, c.expert_intermediate),
+                  .y = z},
+                 experts_->views(), step.stream, kOverlaps);
+  add_lora(layer.experts_down, activation, z);
+  combine_experts({.z = z,
+                   .y = view(layout_.delta, tokens, c.hidden),
+                   .router_weights = at<const float>(layout_.router_weights),
+                   .experts = at<const int32_t>(layout_.experts)},
+                  step.stream, kOverlaps);
+}
+
+void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   const ModelConfig& c = model_.config();
   const Layer& layer = layers_[size_t(index)];
   const int64_t tokens = step.num_tokens();
@@ -307,9 +411,20 @@ void ModelPass::mlp(const Step& step, int64_t index) const {
   const DeviceView gate_up = view(layout_.gate_up, tokens, 2 * c.intermediate);
   const DeviceView activation = view(layout_.activation, tokens, c.intermediate);
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
-  linear(step, layer.gate_up, layer.gate_up_lora, normed, gate_up);
+  linear(step, *layer.gate_up, layer.gate_up_lora, normed, gate_up);
   silu_mul(gate_up, activation, step.stream, kOverlaps);
-  linear(step, layer.down, layer.down_lora, activation, delta);
+  linear(step, *layer.down, layer.down_lora, activation, delta);
+}
+
+void ModelPass::mlp(const Step& step, int64_t index) const {
+  const ModelConfig& c = model_.config();
+  const int64_t tokens = step.num_tokens();
+  const DeviceView normed = view(layout_.normed, tokens, c.hidden);
+  const DeviceView delta = view(layout_.delta, tokens, c.hidden);
+  if (has_experts(c, index))
+    experts(step, index);
+  else
+    dense_mlp(step, index);
   if (index + 1 == c.num_layers) return;
   const int64_t next = model_.layout().layers[size_t(index) + 1].input_norm;
   add_rms_norm(norm(next, view(layout_.x, tokens, c.hidden), normed), delta, step.stream,

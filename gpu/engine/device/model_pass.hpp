@@ -14,6 +14,8 @@
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/model/norm.hpp"
 #include "gpu/model/sampler.hpp"
+#include "gpu/moe/expert_groups.hpp"
+#include "gpu/moe/expert_lora.hpp"
 #include "gpu/product/base_product.hpp"
 
 namespace loratory::gpu {
@@ -84,10 +86,15 @@ class ModelPass {
   AttentionPlan plan_attention(const sim::SchedulerConfig& bounded) const;
   void add_rope(int64_t num_positions);
   void add_layers(Products& products);
+  void add_groups();
+  void add_mlp(Products& products, int64_t index, Layer& layer);
   void begin(const Step& step) const;
   void embedding_lora(const Step& step) const;
   void attention(const Step& step, int64_t layer) const;
   void mlp(const Step& step, int64_t layer) const;
+  void dense_mlp(const Step& step, int64_t layer) const;
+  void experts(const Step& step, int64_t layer) const;
+  void route_tokens(const Step& step, const Layer& layer) const;
   void finish(const Step& step) const;
   void linear(const Step& step, const BaseProduct& product, const std::optional<LoraLayer>& lora,
               const DeviceView& x, const DeviceView& y) const;
@@ -104,6 +111,7 @@ class ModelPass {
   std::vector<Layer> layers_;
   std::unique_ptr<BaseProduct> lm_head_;
   std::unique_ptr<Lora> lora_;
+  std::unique_ptr<ExpertGroups> experts_;  // by expert alone
 };
 
 }  // namespace loratory::gpu

@@ -41,6 +41,20 @@ constexpr double kUnit = 0x1p-22;  // of products and sums in tensor cores
 
 class ExpertLoraOnGpu : public OnGpu {};
 
+/// Of the base layer, which a case has too, and of all slots.
+void cut_weights(MoeCase& c, int64_t most) {
+  const auto base = [&] { return int64_t(3) * c.num_experts * c.hidden * c.inner; };
+  const auto lora = [&] {
+    return int64_t(3) * c.max_loras * c.num_experts * c.max_rank * (c.hidden + c.inner);
+  };
+  while (lora() > most && c.max_loras > 1) --c.max_loras;
+  while (lora() > most && c.max_rank > 8) c.max_rank /= 2;
+  while ((base() > most || lora() > most) && c.hidden + c.inner > 16) {
+    int& larger = c.hidden > c.inner ? c.hidden : c.inner;
+    larger = std::max(8, larger / 16 * 8);
+  }
+}
+
 /// A layer of experts, cut to what the reference computes in a second.
 MoeCase moe_case(const Trial& trial) {
   constexpr int kSizes[] = {8, 16, 24, 64, 72, 136, 264, 520, 1024, 2056};
@@ -57,14 +71,9 @@ MoeCase moe_case(const Trial& trial) {
   c.num_tokens = kTokens[trial.pick(7, std::size(kTokens))];
   c.dtype = int(trial.pick(8, 3));  // f32 by the generic kernels
   c.mode = int(trial.pick(9, 16));
-  const bool is_odd = trial.pick(10, 4) == 0;
-  if (is_odd) c.hidden += 3, c.inner += 5;
-  const int64_t most_weights = Trial::size(6'000'000, 300'000);
-  const int64_t most_products = Trial::size(20'000'000, 300'000);
-  const auto weights = [&] { return int64_t(c.max_loras) * c.num_experts * c.max_rank * c.hidden; };
-  while (weights() > most_weights && c.max_loras > 1) --c.max_loras;
-  while (weights() > most_weights && c.max_rank > 8) c.max_rank /= 2;
-  while (weights() > most_weights && c.hidden > 16) c.hidden /= 2;
+  cut_weights(c, Trial::size(4'000'000, 300'000));
+  if (trial.pick(10, 4) == 0) c.hidden += 3, c.inner += 5;
+  const int64_t most_products = Trial::size(8'000'000, 300'000);
   const int64_t per_token = int64_t(c.k) * c.max_rank * 3 * (c.hidden + c.inner);
   c.num_tokens = int(std::clamp<int64_t>(most_products / per_token, 1, c.num_tokens));
   trial.classify(c.num_tokens == 1, "one token");

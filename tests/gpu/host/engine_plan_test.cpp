@@ -40,7 +40,7 @@ TEST(WeightLayout, HoldsEveryTensorOfTheModelOnce) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);
     ModelConfig config = reference::random_model_config(seed);
-    if (config.num_experts > 0) continue;
+    config.shared_expert_intermediate = 0;
     const reference::Model model = random_model(config, seed);
     const WeightLayout layout = lay_out_weights(config, Dtype::bf16);
     std::set<std::string> names;
@@ -84,6 +84,38 @@ TEST(WeightLayout, PacksWhatOneProductComputes) {
   EXPECT_EQ(layout.layers[0].qkv % 256, 0);
 }
 
+// Experts of a layer lie as a fused tensor has them, so that it is copied as a whole.
+TEST(WeightLayout, NamesExpertsAsCheckpointsDo) {
+  const ModelConfig config = reference::with_experts(reference::tiny_model_config(), 3, 2, true);
+  const WeightLayout layout = lay_out_weights(config, Dtype::bf16);
+  const auto names = [&](const ExpertNames& of) {
+    std::map<std::string, StoredPart> out;
+    for (const StoredPart& part : stored_parts(layout, of)) out.emplace(part.name, part);
+    return out;
+  };
+  const int64_t hidden = config.hidden, inner = config.expert_intermediate;
+  const auto qwen = names({}), mixtral = names({.of_mixtral = true});
+  const auto fused = names({.fused = true});
+  EXPECT_EQ(qwen.count("model.layers.0.mlp.gate_proj.weight"), 1);  // dense
+  EXPECT_EQ(qwen.count("model.layers.0.mlp.gate.weight"), 0);
+  EXPECT_EQ(qwen.at("model.layers.1.mlp.gate.weight").shape, (std::vector<int64_t>{3, hidden}));
+  const auto& up = qwen.at("model.layers.1.mlp.experts.2.up_proj.weight");
+  EXPECT_EQ(up.shape, (std::vector<int64_t>{inner, hidden}));
+  const auto& w3 = mixtral.at("model.layers.1.block_sparse_moe.experts.2.w3.weight");
+  EXPECT_EQ(w3.offset, up.offset);
+  EXPECT_EQ(mixtral.at("model.layers.1.block_sparse_moe.experts.0.w2.weight").shape,
+            (std::vector<int64_t>{hidden, inner}));
+  EXPECT_EQ(mixtral.count("model.layers.1.block_sparse_moe.gate.weight"), 1);
+  const auto& gate_up = fused.at("model.layers.1.mlp.experts.gate_up_proj");
+  EXPECT_EQ(gate_up.shape, (std::vector<int64_t>{3, 2 * inner, hidden}));
+  EXPECT_EQ(gate_up.offset, qwen.at("model.layers.1.mlp.experts.0.gate_proj.weight").offset);
+  EXPECT_EQ(gate_up.offset, layout.layers[1].experts_gate_up);
+  EXPECT_EQ(gate_up.offset + (2 * 2 + 1) * inner * hidden * 2, up.offset);
+  EXPECT_EQ(fused.at("model.layers.1.mlp.experts.down_proj").shape,
+            (std::vector<int64_t>{3, hidden, inner}));
+  EXPECT_EQ(fused.count("model.layers.1.mlp.experts.0.down_proj.weight"), 0);
+}
+
 // --- memory ---------------------------------------------------------------------------------
 
 EngineMemory plan(const ModelConfig& model, const sim::SchedulerConfig& config, int64_t free_bytes,
@@ -93,9 +125,10 @@ EngineMemory plan(const ModelConfig& model, const sim::SchedulerConfig& config, 
 
 // The engine's own count of weights and slots is the law's but for padding to 256 bytes.
 TEST(EngineMemory, AgreesWithTheLaw) {
-  for (const char* name : {"Llama-3.1-8B", "Qwen3-8B"}) {
-    SCOPED_TRACE(name);
-    const EngineMemory memory = plan(preset(name), served(), 80 * kGiB);
+  const ModelConfig experts = with_experts(preset("Qwen3-8B"), 8, 2);
+  for (const ModelConfig& model : {preset("Llama-3.1-8B"), preset("Qwen3-8B"), experts}) {
+    SCOPED_TRACE(model.num_experts);
+    const EngineMemory memory = plan(model, served(), 140 * kGiB);
     ASSERT_EQ(memory.problem, "");
     for (size_t i = 0; i < 3; ++i) {
       const MemoryLine& line = memory.lines[i];
@@ -154,8 +187,19 @@ TEST(EngineOptions, RefusesWhatItCannotCompute) {
   EXPECT_THAT(error_of([&] { require_gpu_model(model, Dtype::f32); }),
               HasSubstr("head_dim 2048 has no kernel"));
   model.head_dim = 16;
-  EXPECT_THAT(error_of([&] { require_gpu_model(with_experts(model, 4, 2), Dtype::f32); }),
-              HasSubstr("has experts"));
+  ModelConfig experts = with_experts(model, 4, 2);
+  EXPECT_EQ(error_of([&] { require_gpu_model(experts, Dtype::bf16); }), "");
+  experts.expert_intermediate = 50;
+  EXPECT_EQ(error_of([&] { require_gpu_model(experts, Dtype::f32); }), "");
+  EXPECT_THAT(error_of([&] { require_gpu_model(experts, Dtype::bf16); }),
+              HasSubstr("has experts of 50 x 64"));
+  experts = with_experts(model, 3000, 2);
+  EXPECT_THAT(error_of([&] { require_gpu_model(experts, Dtype::f32); }),
+              HasSubstr("sends tokens to 2 of 3000 experts"));
+  experts = with_experts(model, 4, 2);
+  experts.shared_expert_intermediate = 8;
+  EXPECT_THAT(error_of([&] { require_gpu_model(experts, Dtype::f32); }),
+              HasSubstr("has shared experts"));
   EXPECT_THAT(error_of([&] { require_gpu_model(model, Dtype::f8_e5m2); }),
               HasSubstr("is no type of activations"));
 }

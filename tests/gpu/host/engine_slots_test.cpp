@@ -29,9 +29,15 @@ struct Case {
 };
 
 Case dense_case(uint64_t seed) {
-  ModelConfig config = reference::random_model_config(seed);
-  config.num_experts = 0;
-  config.layer_has_experts.clear();
+  const ModelConfig config = dense(reference::random_model_config(seed));
+  return {config, random_adapter(config, seed, reference::random_adapter_options(seed))};
+}
+
+/// Layers with experts, or some of them.
+Case expert_case(uint64_t seed) {
+  ModelConfig config = dense(reference::random_model_config(seed));
+  config = with_experts(config, 1 + int64_t(seed % 5), 1, seed % 2 == 0);
+  config.router_has_lora = false;  // for which slots have no room
   return {config, random_adapter(config, seed, reference::random_adapter_options(seed))};
 }
 
@@ -41,7 +47,9 @@ LoraSlice reference_slice(const SlotWeights& slots, const reference::ModuleId& i
                                   PackedLinear::down, PackedLinear::lm_head}) {
     const auto all = projections(kind);
     const auto it = std::ranges::find(all, id.projection);
-    if (it != all.end()) return slots.slices({id.layer, -1, kind})[size_t(it - all.begin())];
+    if (it != all.end()) {
+      return slots.slices({id.layer, id.expert, kind})[size_t(it - all.begin())];
+    }
   }
   ADD_FAILURE() << to_string(id);
   return slots.embedding();
@@ -74,9 +82,9 @@ int64_t num_different(const std::vector<std::byte>& image, int64_t offset, Dtype
 
 // [5.9]: the same weights, ranks and scalings, rank 0 for what is absent, NaN where nothing is.
 TEST(SlotImage, EqualsTheSlotOfTheReference) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
-    const Case c = dense_case(seed);
+    const Case c = seed <= 40 ? dense_case(seed) : expert_case(seed);
     const auto shapes = base_model_shapes(c.config);
     constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::f16, Dtype::f32};
     const Dtype dtype = kDtypes[seed % 3];
@@ -97,6 +105,36 @@ TEST(SlotImage, EqualsTheSlotOfTheReference) {
       EXPECT_EQ(num_different(image, m.a_offset, dtype, expected.a[0]), 0);
       EXPECT_EQ(num_different(image, m.b_offset, dtype, expected.b[0]), 0);
     }
+  }
+}
+
+// What the kernels for experts read: weights of an expert at a fixed distance from those of the one
+// before, ranks and scalings of a projection [slots, experts], and no place of a table twice.
+TEST(SlotLayout, ExpertsLieAtFixedDistances) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    const Case c = expert_case(seed);
+    const SlotLayout layout(base_model_shapes(c.config), {}, kMaxRank, Dtype::bf16);
+    constexpr int32_t kMaxLoras = 3;
+    std::vector<int> used(layout.modules().size() * kMaxLoras, 0);
+    for (int64_t i = 0; i < int64_t(layout.modules().size()); ++i) {
+      const SlotModule& m = layout.modules()[size_t(i)];
+      const SlotLayout::TablePlace place = layout.table_place(i, kMaxLoras);
+      for (int32_t s = 0; s < kMaxLoras; ++s) ++used.at(size_t(place.begin + s * place.stride));
+      if (m.id.expert < 0) {
+        EXPECT_EQ(place.begin, i * kMaxLoras);
+        EXPECT_EQ(place.stride, 1);
+        continue;
+      }
+      const reference::ModuleId first{m.id.layer, 0, m.id.projection};
+      const SlotModule& of_first = layout.modules()[size_t(layout.find(first))];
+      const int64_t distance = m.id.expert * layout.expert_bytes(first);
+      EXPECT_EQ(m.a_offset, of_first.a_offset + distance);
+      EXPECT_EQ(m.b_offset, of_first.b_offset + distance);
+      EXPECT_EQ(place.stride, c.config.num_experts);
+      EXPECT_EQ(place.begin, layout.table_place(layout.find(first), kMaxLoras).begin + m.id.expert);
+    }
+    EXPECT_EQ(std::ranges::count(used, 1), int64_t(used.size()));
   }
 }
 
