@@ -83,7 +83,7 @@ LoraLayerDesc desc(SharedWeights shared = {}) {
                                   static_cast<const float*>(at(0x4000)), shared)},
           .experts = {.num_experts = 5, .rows_per_x = 4},
           .workspace = at(0x5000),
-          .workspace_bytes = size_t{1} << 20};
+          .workspace_bytes = size_t{1} << 24};
 }
 
 // P25: [slot, expert] of a tensor [L, E, R, K] lies where the kernels look, beyond 2^31 too; a
