@@ -5,7 +5,7 @@
 // of steps without: exit 1 if they do not.
 //
 //   cmake --build --preset cuda --target engine_bench
-//   build/cuda/bench/gpu/engine_bench results.json [Llama-3.1-8B] [Qwen3-8B]
+//   build/cuda/bench/gpu/engine_bench results.json [Llama-3.1-8B] [Qwen3-8B] [FOLDER/config.json]
 //
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
@@ -291,8 +291,11 @@ class ModelBench {
     EngineOptions out;
     out.dtype = model_.dtype();
     out.lora = kind.rank > 0;
-    out.modules = {
-        .attention = kind.attention, .mlp = kind.mlp, .embed_tokens = false, .lm_head = false};
+    out.modules = {.attention = kind.attention,
+                   .mlp = kind.mlp,
+                   .experts = kind.mlp,
+                   .embed_tokens = false,
+                   .lm_head = false};
     out.max_lora_rank = std::max<int64_t>(1, kind.rank);
     out.max_graph_rows = 128;
     return out;
@@ -343,11 +346,16 @@ class ModelBench {
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
 };
 
-void run_model(const std::string& name, Results& results) {
+ModelConfig config_of(const std::string& name) {
+  if (name.ends_with(".json")) return reference::read_model_config(name, "a config.json");
   const auto presets = reference::model_presets();
   const auto it = std::ranges::find(presets, name, &reference::ModelPreset::name);
   if (it == presets.end()) throw InputError(name, "is no preset of a model");
-  const ModelConfig config = reference::parse_model_config(it->config, name);
+  return reference::parse_model_config(it->config, name);
+}
+
+void run_model(const std::string& name, Results& results) {
+  const ModelConfig config = config_of(name);
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
   ModelBench bench(name, model, results);
   Products exact({.launches = LaunchOrder::overlaps_previous});
