@@ -39,6 +39,7 @@ import rows as dense_rows  # noqa: E402
 from lora_bench import State, about, last_line  # noqa: E402
 
 PEERS = ("gpu_moe_vllm", "gpu_moe_sglang")
+OURS = ("loratory", "loratory_with_groups", "loratory_best_variant")
 SHIPPED = ("vllm", "sglang")
 
 
@@ -176,9 +177,9 @@ def run_compile(options):
 
 def compile_ahead(options):
     begin = time.time()
-    jobs = [subprocess.Popen([sys.executable, *sys.argv, "--child", f"compile:{i}/{options.compile_jobs}"],
-                             stderr=subprocess.DEVNULL)
-            for i in range(options.compile_jobs)]
+    count = options.compile_jobs
+    jobs = [subprocess.Popen([sys.executable, *sys.argv, "--child", f"compile:{i}/{count}"],
+                             stderr=subprocess.DEVNULL) for i in range(count)]
     for job in jobs:
         try:
             job.wait(timeout=max(1, begin + 150 - time.time()))
@@ -196,7 +197,7 @@ def us(results, name, how="cold"):
 def line(name, results):
     ours, floor = us(results, "loratory"), us(results, "read_node")
     text = f"{name:42}"
-    for other in ("loratory", "loratory_with_groups", "loratory_best_variant", *SHIPPED, "read_node"):
+    for other in (*OURS, *SHIPPED, "read_node"):
         value = us(results, other)
         text += f" {'-' if value is None else f'{value:.1f}':>9}"
     peers = [us(results, peer) for peer in SHIPPED if us(results, peer)]

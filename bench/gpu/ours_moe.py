@@ -64,8 +64,8 @@ class MoeLibrary(Library):
         self._c.loratory_groups_destroy(groups)
 
     def read_experts(self, problem):
-        """launch(copy): reads as many bytes as the row must; of the weights those of the groups that
-        come first in memory, which are as many as there are groups."""
+        """launch(copy): reads as many bytes as the row must, of the weights as many as its groups
+        have, from the first on."""
         row = problem.row
         share = row.num_groups / (row.adapters * row.model.experts)
 
@@ -114,7 +114,7 @@ def _variants(row):
 
 
 def _best(library):
-    """The fastest of these variants: what the rules of gpu/plan/choose_variant.cpp should choose."""
+    """The fastest variant: what the rules of gpu/plan/choose_variant.cpp should choose."""
 
     def quick_prepare(problem):
         best, best_us = None, float("inf")

@@ -109,7 +109,8 @@ def _prepare(fused, problem):
             experts, counts, problem.token_slots, row.rank, k, lora_ids, active, enabled,
             **_config(row.rank), mul_routed_weight=problem.is_weighted)
 
-    return Op(launch, lambda: problem.y, config="naive blocks" if is_naive else f"blocks of {BLOCK}")
+    config = "naive blocks" if is_naive else f"blocks of {BLOCK}"
+    return Op(launch, lambda: problem.y, config=config)
 
 
 def implementations(peers_dir):
