@@ -45,7 +45,7 @@ def arguments():
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--adapters", type=int, default=32)
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--prompt", type=int, default=256, help="longest; the shortest is a quarter")
+    parser.add_argument("--prompt", type=int, default=256, help="longest; a quarter is the least")
     parser.add_argument("--output", type=int, default=128, help="tokens of each request")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S,
                         help="seconds in which loratory serves each adapter once")
