@@ -78,7 +78,8 @@ void say_what_was_drawn(const OutputFiles& files, const sim::PerfettoExtent& ext
 
 }  // namespace
 
-void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace) {
+void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace,
+                   bool perfetto) {
   const sim::ConfigResult& row = detailed_row(result);
   if (auto* out = files.find("--json")) sim::write_results_json(*out, result);
   if (auto* out = files.find("--csv")) {
@@ -88,7 +89,7 @@ void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim:
     sim::write_requests_csv(*out, row.requests, trace);
   }
   if (auto* out = files.find("--html")) sim::write_html(*out, result, trace.adapters);
-  if (auto* out = files.find("--perfetto")) {
+  if (auto* out = perfetto ? files.find("--perfetto") : nullptr; out != nullptr) {
     say_what_was_drawn(files, sim::write_perfetto(*out, row, result.provenance, trace.adapters));
   }
   if (auto* out = files.find("--prom")) {

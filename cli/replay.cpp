@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
@@ -14,6 +16,7 @@
 #include "cli/outputs.hpp"
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
+#include "cli/real_replay.hpp"
 #include "cli/settings.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
@@ -21,6 +24,8 @@
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/perfetto.hpp"
+#include "scheduler_sim/report/simulation_error.hpp"
 #include "scheduler_sim/simulator/event_log.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
 
@@ -37,6 +42,7 @@ struct ReplayOptions {
   SystemOptions system;
   OutputOptions outputs;
   FleetFlags fleet;
+  RealOptions real;
   sim::Slo slo{.ttft_ms = 500, .tpot_ms = 50};
   int32_t max_loras = 8;
   int32_t max_cpu_loras = 0;  // 0 = 4 x max_loras
@@ -67,7 +73,19 @@ sim::ReplayOutput replay_with_progress(const sim::Trace& trace, const sim::Engin
   });
 }
 
-void run(const CLI::App& command, const ReplayOptions& options) {
+// What the real run and its simulation have to say of each other.
+void write_both(const sim::ConfigResult& simulated, const sim::SizeResult& result,
+                const sim::Trace& trace, OutputFiles& files) {
+  const sim::ConfigResult& real = detailed_row(result);
+  std::fputs(("\n" + sim::simulation_error_text(real, simulated)).c_str(), files.table());
+  if (auto* out = files.find("--perfetto")) {
+    sim::write_perfetto(*out, {"real", real}, {"simulated", simulated}, result.provenance,
+                        trace.adapters);
+  }
+}
+
+void run(const CLI::App& command, ReplayOptions options) {
+  settle_real_options(command, options.real, options.system);
   refuse_ignored_options(command, options.workload, options.system, options.slo);
   OutputFiles files(input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
@@ -94,7 +112,20 @@ void run(const CLI::App& command, const ReplayOptions& options) {
     engine.fleet->num_replicas =
         find_replicas({trace}, engine, {options.max_loras, cpu}, options.slo, options.fleet);
   }
-  sim::ReplayOutput output = replay_with_progress(trace, engine, {options.max_loras, cpu}, options);
+  const sim::EnginePoint point{options.max_loras, cpu};
+  RealReplay real;
+  std::optional<sim::ConfigResult> simulated;
+  if (options.real.is_real()) {
+    real = replay_for_real(trace, engine, point, options.slo, options.real, options.system,
+                           options.workload.seed);
+    if (options.real.with_simulation) {
+      simulated = replay_with_progress(trace, engine, point, options).result;
+    }
+    engine.name = real.engine;
+  }
+  sim::ReplayOutput output = options.real.is_real()
+                                 ? std::move(real.output)
+                                 : replay_with_progress(trace, engine, point, options);
   output.result.seed = options.workload.seed;
 
   sim::SizeResult result;
@@ -106,12 +137,18 @@ void run(const CLI::App& command, const ReplayOptions& options) {
       inputs_of(trace, input_files(command, options.workload, options.system));
   result.workload = sim::summarize_workload(trace, engine);
   result.workload.adapters = describe_adapters(trace, options.workload);
-  describe_step_times(result.workload, options.system);
+  if (options.real.is_real()) {
+    result.workload.cost_model = "a real clock";
+    if (!real.host.empty()) result.workload.notes.push_back("host: " + real.host);
+  } else {
+    describe_step_times(result.workload, options.system);
+  }
   result.slo = options.slo;
   result.configs.push_back(std::move(output.result));
   std::fputs(sim::replay_console(result).c_str(), files.table());
   std::fputs(sim::fleet_console(result).c_str(), files.table());
-  write_outputs(files, result, trace);
+  write_outputs(files, result, trace, /*perfetto=*/!simulated);
+  if (simulated) write_both(*simulated, result, trace, files);
   if (auto* out = files.find("--event-log")) write_event_log(*out, output);
   files.commit();
   end_with(exit_code_of(result));
@@ -136,6 +173,7 @@ void add_replay(CLI::App& app) {
       ->group("Outputs");
   add_slo_options(command, options->slo);
   add_fleet_options(command, options->fleet);
+  add_real_options(command, options->real);
   add_system_options(command, options->system);
   add_output_options(command, options->outputs);
   command.final_callback([&command, options] { run(command, *options); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "cli/flags.hpp"
 #include "gpu/engine/gpu_model.hpp"
@@ -46,8 +47,7 @@ class ReferenceServingModel final : public ServingModel {
 
 class GpuServingModel final : public ServingModel {
  public:
-  GpuServingModel(const std::string& directory, std::optional<reference::Dtype> dtype)
-      : model_(gpu::load_gpu_model(directory, dtype)) {}
+  explicit GpuServingModel(std::unique_ptr<gpu::GpuModel> model) : model_(std::move(model)) {}
 
   const reference::ModelConfig& config() const override { return model_->config(); }
   // Weights that overflow in the engine's dtype are refused; copies of base weights are not
@@ -71,7 +71,10 @@ class GpuServingModel final : public ServingModel {
   std::unique_ptr<sim::ModelExecutor> start(const sim::SchedulerConfig& scheduler,
                                             const sim::ModelRunnerConfig& runner,
                                             sim::Clock& clock) const override {
-    return model_->start(scheduler, options(runner), clock);
+    gpu::EngineOptions made = options(runner);
+    made.num_host_images =
+        scheduler.residency.max_loras + int64_t{scheduler.residency.num_load_workers};
+    return model_->start(scheduler, made, clock);
   }
 
  private:
@@ -118,12 +121,24 @@ sim::StepsAhead steps_ahead(const std::string& choice, const std::string& execut
 std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
                                                  const std::string& directory,
                                                  const std::string& dtype) {
-  if (executor == "gpu") return std::make_unique<GpuServingModel>(directory, dtype_named(dtype));
+  if (executor == "gpu") {
+    return std::make_unique<GpuServingModel>(gpu::load_gpu_model(directory, dtype_named(dtype)));
+  }
   if (dtype != "auto" && dtype != "float32") {
     throw InputError("--dtype", "the reference computes in float32, whatever the weights are",
                      "give float32 or leave it out");
   }
   return std::make_unique<ReferenceServingModel>(directory);
+}
+
+std::unique_ptr<ServingModel> random_serving_model(const std::string& executor,
+                                                   const reference::ModelConfig& config,
+                                                   const std::string& dtype) {
+  if (executor == "gpu") {
+    return std::make_unique<GpuServingModel>(gpu::random_gpu_model(config, dtype_named(dtype)));
+  }
+  throw InputError("--weights", "random weights are made on a GPU",
+                   "give the folder of a model to the reference");
 }
 
 }  // namespace loratory::cli

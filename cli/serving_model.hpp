@@ -52,4 +52,9 @@ std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
                                                  const std::string& directory,
                                                  const std::string& dtype);
 
+/// Random weights of a config. Throws InputError: an executor that makes none.
+std::unique_ptr<ServingModel> random_serving_model(const std::string& executor,
+                                                   const reference::ModelConfig& config,
+                                                   const std::string& dtype);
+
 }  // namespace loratory::cli

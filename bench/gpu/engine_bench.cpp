@@ -5,7 +5,11 @@
 // of steps without: exit 1 if they do not.
 //
 //   cmake --build --preset cuda --target engine_bench
-//   build/cuda/bench/gpu/engine_bench results.json [Llama-3.1-8B] [Qwen3-8B] [FOLDER/config.json]
+//   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
+//     [FOLDER/config.json]
+//
+// Behind the steps comes what an adapter costs that is not on the GPU (cold_loads.hpp); with
+// --cold-loads that alone.
 //
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
@@ -18,6 +22,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <numeric>
@@ -26,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "cold_loads.hpp"
 #include "gpu/engine/device/engine_kernels.hpp"
 #include "gpu/engine/device/gpu_executor.hpp"
 #include "read_node.hpp"
@@ -205,15 +211,19 @@ class Results {
   }
   bool all_bits_equal() const { return all_bits_equal_; }
   std::string json(const std::string& gpu) const {
-    return fmt::format("{{\"gpu\": \"{}\", \"steps\": [{}\n],\n\"bits\": [{}\n]}}\n", gpu, rows_,
-                       bits_);
+    return fmt::format(
+        "{{\"gpu\": \"{}\", \"steps\": [{}\n],\n\"bits\": [{}\n],\n\"cold_loads\": [{}\n]}}\n", gpu,
+        rows_, bits_, cold_loads_);
+  }
+  void add_cold_loads(const std::string& rows) {
+    cold_loads_ += (cold_loads_.empty() ? "" : ",") + rows;
   }
 
  private:
   static double tokens_per_s(const Case& c, double us) {
     return 1e6 * c.num_rows * c.num_tokens / us;
   }
-  std::string rows_, bits_;
+  std::string rows_, bits_, cold_loads_;
   bool all_bits_equal_ = true;
 };
 
@@ -369,7 +379,18 @@ void run_model(const std::string& name, Results& results) {
   bench.run({.order = ProductOrder::fast}, fast);
 }
 
-bool run(const std::string& file, const std::vector<std::string>& models) {
+void run_cold_loads(const std::string& name, Results& results) {
+  const DeviceModel model = DeviceModel::random(config_of(name), Dtype::bf16, 1);
+  Products products({.launches = LaunchOrder::overlaps_previous});
+  const auto folder = std::filesystem::temp_directory_path() / "engine_bench_adapters";
+  for (const int64_t rank : {16, 64}) {
+    const int64_t begin = now_ns();
+    results.add_cold_loads(measure_cold_loads(name, model, products, rank, folder.string()));
+    fmt::print("{} rank {}, cold loads: {:.1f} s\n", name, rank, double(now_ns() - begin) / 1e9);
+  }
+}
+
+bool run(const std::string& file, const std::vector<std::string>& models, bool only_cold_loads) {
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   fmt::print(
@@ -378,7 +399,8 @@ bool run(const std::string& file, const std::vector<std::string>& models) {
       properties.name);
   Results results;
   for (const std::string& name : models) {
-    run_model(name, results);
+    if (!only_cold_loads) run_model(name, results);
+    run_cold_loads(name, results);
     std::ofstream(file) << results.json(properties.name);
   }
   return results.all_bits_equal();
@@ -390,8 +412,10 @@ bool run(const std::string& file, const std::vector<std::string>& models) {
 int main(int argc, char** argv) {
   try {
     std::vector<std::string> models(argv + std::min(2, argc), argv + argc);
+    const bool only_cold_loads = std::erase(models, "--cold-loads") > 0;
     if (models.empty()) models = {"Llama-3.1-8B", "Qwen3-8B"};
-    return loratory::gpu::run(argc > 1 ? argv[1] : "engine_bench.json", models) ? 0 : 1;
+    const char* const file = argc > 1 ? argv[1] : "engine_bench.json";
+    return loratory::gpu::run(file, models, only_cold_loads) ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_bench: {}\n", error.what());
     return 1;

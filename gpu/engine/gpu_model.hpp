@@ -35,4 +35,9 @@ class GpuModel {
 std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory,
                                          std::optional<reference::Dtype> dtype);
 
+/// Random weights in `dtype`, or that of `config`: for measurements, which no checkpoint needs.
+/// Errors   as above.
+std::unique_ptr<GpuModel> random_gpu_model(const reference::ModelConfig& config,
+                                           std::optional<reference::Dtype> dtype);
+
 }  // namespace loratory::gpu

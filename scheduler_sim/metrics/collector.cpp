@@ -60,6 +60,21 @@ int64_t most_concurrent(const std::vector<RequestRecord>& records) {
 
 }  // namespace
 
+ArrivalTier arrival_tier(const Residency& residency, Uid uid) {
+  const AdapterRef ref = residency.find_uid(uid);
+  switch (ref == kBaseRef ? AdapterState::on_disk : residency.state(ref)) {
+    case AdapterState::on_gpu:
+      return ArrivalTier::gpu;
+    case AdapterState::on_cpu:
+    case AdapterState::copying:
+      return ArrivalTier::cpu;
+    case AdapterState::on_disk:
+    case AdapterState::loading:
+      return ArrivalTier::disk;
+  }
+  return ArrivalTier::disk;
+}
+
 MetricsCollector::MetricsCollector(const Trace& trace)
     : MetricsCollector(trace.requests.empty() ? 0 : trace.requests.back().arrival_ns) {
   records_.reserve(trace.requests.size());

@@ -12,6 +12,9 @@
 
 namespace loratory::sim {
 
+/// Where an adapter is; one whose unload has completed is nowhere but on the disk.
+ArrivalTier arrival_tier(const Residency& residency, Uid uid);
+
 /// Turns decisions and steps into request records and sums. Request ids are trace indices.
 ///
 /// Definitions (docs/results.md): TTFT = first token - arrival; TPOT = (last - first token) /

@@ -14,9 +14,20 @@
 namespace loratory::sim {
 namespace {
 
+// Processes of the first run; those of a second one follow.
 constexpr int kSlotsPid = 1;
 constexpr int kEnginePid = 2;
 constexpr int kRequestsPid = 3;
+constexpr int kNumPids = 3;
+
+// Where the events of a run go.
+struct Lane {
+  int run = 0;              // of how many
+  std::string_view suffix;  // of its processes' names
+  size_t first_id = 0;      // of its requests' tracks
+
+  int pid(int of_first) const { return of_first + run * kNumPids; }
+};
 
 std::string micros(int64_t time_ns) {
   return fmt::format("{}.{:03}", time_ns / 1000, time_ns % 1000);
@@ -48,11 +59,14 @@ std::string name_of(uint32_t adapter, std::span<const TraceAdapter> adapters) {
   return adapters[adapter].name;
 }
 
-void add_names(EventList& events, const ConfigResult& config) {
-  const auto process = [&](int pid, std::string_view name) {
-    events.add(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", pid, name);
-    events.add(R"({{"ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}}}})",
-               pid);
+void add_names(EventList& events, const ConfigResult& config, const Lane& lane) {
+  const auto process = [&](int of_first, std::string_view name) {
+    const int pid = lane.pid(of_first);
+    const int place = lane.suffix.empty() ? of_first : 2 * of_first + lane.run;
+    events.add(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}{}"}}}})", pid, name,
+               lane.suffix);
+    events.add(R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}})",
+               pid, place);
   };
   process(kSlotsPid, "adapter slots");
   process(kEnginePid, "engine");
@@ -61,25 +75,25 @@ void add_names(EventList& events, const ConfigResult& config) {
   for (const SlotSpan& span : config.slot_spans) num_slots = std::max(num_slots, span.slot + 1);
   for (int slot = 0; slot < num_slots; ++slot) {
     events.add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"slot {}"}}}})",
-               kSlotsPid, slot + 1, slot);
+               lane.pid(kSlotsPid), slot + 1, slot);
   }
 }
 
 void add_slots(EventList& events, std::span<const SlotSpan> spans,
-               std::span<const TraceAdapter> adapters) {
+               std::span<const TraceAdapter> adapters, const Lane& lane) {
   for (const SlotSpan& span : spans) {
     events.add(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
                R"("cat":"residency","name":{},"args":{{"rank":{}}}}})",
-               kSlotsPid, span.slot + 1, micros(span.begin_ns), micros(span.end_ns - span.begin_ns),
-               json_string(name_of(span.adapter, adapters)),
+               lane.pid(kSlotsPid), span.slot + 1, micros(span.begin_ns),
+               micros(span.end_ns - span.begin_ns), json_string(name_of(span.adapter, adapters)),
                span.adapter < adapters.size() ? adapters[span.adapter].rank : 0);
   }
 }
 
-void add_counters(EventList& events, const ConfigResult& config) {
+void add_counters(EventList& events, const ConfigResult& config, const Lane& lane) {
   const auto counter = [&](const TimelineSample& sample, std::string_view name, int64_t value) {
-    events.add(R"({{"ph":"C","pid":{},"ts":{},"name":"{}","args":{{"value":{}}}}})", kEnginePid,
-               micros(sample.time_ns), name, value);
+    events.add(R"({{"ph":"C","pid":{},"ts":{},"name":"{}","args":{{"value":{}}}}})",
+               lane.pid(kEnginePid), micros(sample.time_ns), name, value);
   };
   for (const TimelineSample& sample : config.timeline) {
     counter(sample, "requests running", sample.num_running);
@@ -90,17 +104,17 @@ void add_counters(EventList& events, const ConfigResult& config) {
 }
 
 // A phase that began but never ended ends with the request; one that never began is not drawn.
-void add_phase(EventList& events, size_t id, std::string_view name, int64_t begin_ns,
-               int64_t end_ns, int64_t finish_ns) {
+void add_phase(EventList& events, const Lane& lane, size_t id, std::string_view name,
+               int64_t begin_ns, int64_t end_ns, int64_t finish_ns) {
   const int64_t stop_ns = end_ns >= 0 ? end_ns : finish_ns;
   if (begin_ns < 0 || stop_ns < begin_ns) return;
   for (const auto& [phase, time_ns] : {std::pair{'b', begin_ns}, std::pair{'e', stop_ns}}) {
     events.add(R"({{"ph":"{}","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":"{}"}})",
-               phase, kRequestsPid, id, micros(time_ns), name);
+               phase, lane.pid(kRequestsPid), lane.first_id + id, micros(time_ns), name);
   }
 }
 
-void add_request(EventList& events, size_t id, const RequestRecord& r,
+void add_request(EventList& events, const Lane& lane, size_t id, const RequestRecord& r,
                  std::span<const TraceAdapter> adapters) {
   if (r.finish_ns < 0) return;
   const std::string name =
@@ -108,13 +122,13 @@ void add_request(EventList& events, size_t id, const RequestRecord& r,
   events.add(R"({{"ph":"b","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{},)"
              R"("args":{{"prompt_tokens":{},"output_tokens":{},)"
              R"("cached_tokens":{},"preemptions":{}}}}})",
-             kRequestsPid, id, micros(r.arrival_ns), name, r.prompt_tokens, r.output_tokens,
-             r.cached_tokens, r.num_preemptions);
-  add_phase(events, id, "queued", r.arrival_ns, r.first_scheduled_ns, r.finish_ns);
-  add_phase(events, id, "prefill", r.first_scheduled_ns, r.first_token_ns, r.finish_ns);
-  add_phase(events, id, "decode", r.first_token_ns, r.finish_ns, r.finish_ns);
+             lane.pid(kRequestsPid), lane.first_id + id, micros(r.arrival_ns), name,
+             r.prompt_tokens, r.output_tokens, r.cached_tokens, r.num_preemptions);
+  add_phase(events, lane, id, "queued", r.arrival_ns, r.first_scheduled_ns, r.finish_ns);
+  add_phase(events, lane, id, "prefill", r.first_scheduled_ns, r.first_token_ns, r.finish_ns);
+  add_phase(events, lane, id, "decode", r.first_token_ns, r.finish_ns, r.finish_ns);
   events.add(R"({{"ph":"e","pid":{},"tid":1,"id":{},"cat":"request","ts":{},"name":{}}})",
-             kRequestsPid, id, micros(r.finish_ns), name);
+             lane.pid(kRequestsPid), lane.first_id + id, micros(r.finish_ns), name);
 }
 
 void add_metadata(std::ostream& out, const ConfigResult& config, const Provenance& provenance,
@@ -135,25 +149,49 @@ void add_metadata(std::ostream& out, const ConfigResult& config, const Provenanc
   out << "}}}\n";
 }
 
+PerfettoExtent extent_of(const ConfigResult& config, const PerfettoLimits& limits) {
+  return {.requests = std::min(limits.requests, config.requests.size()),
+          .all_requests = config.requests.size(),
+          .slot_spans = std::min(limits.slot_spans, config.slot_spans.size()),
+          .all_slot_spans = config.slot_spans.size()};
+}
+
+void add_run(EventList& events, const ConfigResult& config, const PerfettoExtent& extent,
+             std::span<const TraceAdapter> adapters, const Lane& lane) {
+  add_names(events, config, lane);
+  add_slots(events, std::span(config.slot_spans).first(extent.slot_spans), adapters, lane);
+  add_counters(events, config, lane);
+  for (size_t id = 0; id < extent.requests; ++id) {
+    add_request(events, lane, id, config.requests[id], adapters);
+  }
+}
+
+constexpr std::string_view kBegin = R"({"displayTimeUnit":"ms","traceEvents":[)";
+
 }  // namespace
 
 PerfettoExtent write_perfetto(std::ostream& out, const ConfigResult& config,
                               const Provenance& provenance, std::span<const TraceAdapter> adapters,
                               PerfettoLimits limits) {
-  const PerfettoExtent extent = {
-      .requests = std::min(limits.requests, config.requests.size()),
-      .all_requests = config.requests.size(),
-      .slot_spans = std::min(limits.slot_spans, config.slot_spans.size()),
-      .all_slot_spans = config.slot_spans.size()};
-  out << R"({"displayTimeUnit":"ms","traceEvents":[)";
+  const PerfettoExtent extent = extent_of(config, limits);
+  out << kBegin;
   EventList events(out);
-  add_names(events, config);
-  add_slots(events, std::span(config.slot_spans).first(extent.slot_spans), adapters);
-  add_counters(events, config);
-  for (size_t id = 0; id < extent.requests; ++id) {
-    add_request(events, id, config.requests[id], adapters);
-  }
+  add_run(events, config, extent, adapters, {});
   add_metadata(out, config, provenance, extent);
+  return extent;
+}
+
+PerfettoExtent write_perfetto(std::ostream& out, const PerfettoRun& a, const PerfettoRun& b,
+                              const Provenance& provenance, std::span<const TraceAdapter> adapters,
+                              PerfettoLimits limits) {
+  const PerfettoExtent extent = extent_of(a.config, limits);
+  out << kBegin;
+  EventList events(out);
+  const std::string first = fmt::format(" ({})", a.name), second = fmt::format(" ({})", b.name);
+  add_run(events, a.config, extent, adapters, {.run = 0, .suffix = first});
+  add_run(events, b.config, extent_of(b.config, limits), adapters,
+          {.run = 1, .suffix = second, .first_id = a.config.requests.size()});
+  add_metadata(out, a.config, provenance, extent);
   return extent;
 }
 

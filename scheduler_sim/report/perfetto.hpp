@@ -2,6 +2,7 @@
 
 #include <iosfwd>
 #include <span>
+#include <string_view>
 
 #include "scheduler_sim/sizing/size_result.hpp"
 #include "scheduler_sim/trace/trace.hpp"
@@ -32,6 +33,16 @@ struct PerfettoExtent {
 };
 
 PerfettoExtent write_perfetto(std::ostream& out, const ConfigResult& config,
+                              const Provenance& provenance, std::span<const TraceAdapter> adapters,
+                              PerfettoLimits limits = {});
+
+struct PerfettoRun {
+  std::string_view name;  ///< "real"
+  const ConfigResult& config;
+};
+/// Two runs of one trace over each other: each of the three processes twice, that of `a` above that
+/// of `b`, with the runs' names behind theirs. Metadata and extent are those of `a`.
+PerfettoExtent write_perfetto(std::ostream& out, const PerfettoRun& a, const PerfettoRun& b,
                               const Provenance& provenance, std::span<const TraceAdapter> adapters,
                               PerfettoLimits limits = {});
 

@@ -114,22 +114,9 @@ Uid SimulatedEngine::uid_of(AdapterIndex adapter) const {
   return adapter == kBaseModel ? kBaseUid : uids_[adapter];
 }
 
-// An adapter whose unload has completed is nowhere but on the disk.
 ArrivalTier SimulatedEngine::tier_of(AdapterIndex adapter) const {
   if (adapter == kBaseModel) return ArrivalTier::base_model;
-  const Residency& residency = scheduler().residency();
-  const AdapterRef ref = residency.find_uid(uids_[adapter]);
-  switch (ref == kBaseRef ? AdapterState::on_disk : residency.state(ref)) {
-    case AdapterState::on_gpu:
-      return ArrivalTier::gpu;
-    case AdapterState::on_cpu:
-    case AdapterState::copying:
-      return ArrivalTier::cpu;
-    case AdapterState::on_disk:
-    case AdapterState::loading:
-      return ArrivalTier::disk;
-  }
-  return ArrivalTier::disk;
+  return arrival_tier(scheduler().residency(), uids_[adapter]);
 }
 
 void SimulatedEngine::run_op(const ScheduledOp& op) {

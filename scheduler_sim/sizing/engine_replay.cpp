@@ -15,18 +15,6 @@ namespace {
 
 constexpr int32_t kMostSlots = 4096;
 
-// Blocks with which no request ever waits for one or is preempted: all that run have the longest.
-int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
-  int64_t longest = 0, total = 0;
-  for (const TraceRequest& r : trace.requests) {
-    const int64_t blocks =
-        ceil_div(int64_t{r.prompt_tokens} + r.output_tokens, int64_t{scheduler.block_size});
-    longest = std::max(longest, blocks);
-    total += blocks;
-  }
-  return std::max<int64_t>(1, std::min(longest * scheduler.max_num_seqs, total));
-}
-
 void spare(SimulationConfig& config, const Trace& trace, const Spared& spared) {
   ResidencyConfig& residency = config.scheduler.residency;
   if (spared.slots) {
@@ -94,6 +82,17 @@ void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& co
 }
 
 }  // namespace
+
+int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
+  int64_t longest = 0, total = 0;
+  for (const TraceRequest& r : trace.requests) {
+    const int64_t blocks =
+        ceil_div(int64_t{r.prompt_tokens} + r.output_tokens, int64_t{scheduler.block_size});
+    longest = std::max(longest, blocks);
+    total += blocks;
+  }
+  return std::max<int64_t>(1, std::min(longest * scheduler.max_num_seqs, total));
+}
 
 MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point) {
   MemoryPlan plan =

@@ -73,6 +73,9 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
 /// Whether the replay would meet the SLO; it ends as soon as it cannot.
 bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo);
 
+/// Blocks with which no request ever waits for one or is preempted: all that run have the longest.
+int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler);
+
 /// Does the result meet the SLO: every limit at its percentile, nothing failed?
 bool meets_slo(const ConfigResult& result, const Slo& slo);
 

@@ -17,6 +17,7 @@ enum class Purpose : uint32_t {
   turns = 7,
   think_times = 8,
   routing = 9,
+  prompt_contents = 10,
 };
 
 /// Random numbers without state: value = f(seed, stream, index).

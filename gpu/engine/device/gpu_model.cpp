@@ -10,10 +10,23 @@ namespace {
 
 constexpr double kUtilization = 0.9;  // of what is free, as vLLM's gpu_memory_utilization
 
+void require_gpu() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) return;
+  cudaGetLastError();
+  throw InputError("--executor", "this machine has no GPU", "use --executor reference");
+}
+
+reference::Dtype dtype_in(const std::string& directory) {
+  return reference::read_model_config(directory + "/config.json",
+                                      "a model is a folder with a config.json")
+      .dtype;
+}
+
 class LoadedModel final : public GpuModel {
  public:
-  LoadedModel(const std::string& directory, std::optional<reference::Dtype> dtype)
-      : model_(DeviceModel::load(directory, dtype ? *dtype : dtype_in(directory))),
+  explicit LoadedModel(DeviceModel model)
+      : model_(std::move(model)),
         products_(ProductOptions{.launches = LaunchOrder::overlaps_previous}) {}
 
   const reference::ModelConfig& config() const override { return model_.config(); }
@@ -38,12 +51,6 @@ class LoadedModel final : public GpuModel {
   }
 
  private:
-  static reference::Dtype dtype_in(const std::string& directory) {
-    return reference::read_model_config(directory + "/config.json",
-                                        "a model is a folder with a config.json")
-        .dtype;
-  }
-
   DeviceModel model_;
   Products products_;
 };
@@ -52,12 +59,16 @@ class LoadedModel final : public GpuModel {
 
 std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory,
                                          std::optional<reference::Dtype> dtype) {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    cudaGetLastError();
-    throw InputError("--executor", "this machine has no GPU", "use --executor reference");
-  }
-  return std::make_unique<LoadedModel>(directory, dtype);
+  require_gpu();
+  return std::make_unique<LoadedModel>(
+      DeviceModel::load(directory, dtype ? *dtype : dtype_in(directory)));
+}
+
+std::unique_ptr<GpuModel> random_gpu_model(const reference::ModelConfig& config,
+                                           std::optional<reference::Dtype> dtype) {
+  require_gpu();
+  return std::make_unique<LoadedModel>(
+      DeviceModel::random(config, dtype ? *dtype : config.dtype, /*seed=*/1));
 }
 
 }  // namespace loratory::gpu

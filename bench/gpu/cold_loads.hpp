@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+
+#include "gpu/engine/device/device_model.hpp"
+#include "gpu/product/base_product.hpp"
+
+namespace loratory::gpu {
+
+/// What an adapter that is not on the GPU costs, with adapters of `rank` on all linear layers:
+///   the time to first token of a request alone, by where its adapter is: on the GPU, in pinned
+///   host memory, in a file that the page cache has, in a file that it has not;
+///   the steps of a batch of 32 others that decode, while an adapter comes from a file, beside
+///   those before it. Nobody asks for that adapter, so that its own tokens are not in the way.
+/// Prints tables; returns JSON objects with commas between them. Adapters are written to `folder`.
+std::string measure_cold_loads(const std::string& name, const DeviceModel& model,
+                               Products& products, int64_t rank, const std::string& folder);
+
+}  // namespace loratory::gpu
