@@ -14,11 +14,17 @@
 #include <exception>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/layout/device_segments.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/model/embedding.hpp"
+#include "gpu/model/embedding_lora.hpp"
+#include "gpu/model/lora_bias.hpp"
 #include "gpu/model/norm.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/model/sampler.hpp"
@@ -131,6 +137,7 @@ class Bench {
                  matrix(activation_, tokens, kIntermediate), s, kOrder);
       });
     }
+    lora();
     sampling();
   }
   std::string json(const char* gpu) const {
@@ -202,6 +209,84 @@ class Bench {
         "{}\n  {{\"kernel\": \"{}\", \"rows\": {}, \"us\": {:.3f}, \"bytes\": {:.0f}, \"copy_us\": "
         "{:.3f}}}",
         json_.empty() ? "" : ",", what, rows, us, bytes, copy_us);
+  }
+
+  // LoRA at both ends of the model, eight adapters of rank 64: the gather of embed_tokens alone and
+  // with its expand, lm_head, and the bias of a layer as wide as gate|up.
+  void lora() {
+    constexpr int64_t kRank = 64;
+    constexpr int32_t kSlots = 8;
+    const DeviceBuffer a = zeros(kSlots * kRank * kVocab * 2),
+                       b = zeros(kSlots * kHidden * kRank * 2), h = zeros(kMostTokens * kRank * 4),
+                       logits = zeros(kMostRows * kVocab * 4),
+                       ranks = uploaded(std::vector<int32_t>(kSlots, int32_t(kRank))),
+                       scalings = uploaded(std::vector<float>(kSlots, 0.5F));
+    std::vector<int32_t> of_tokens;
+    for (int32_t t = 0; t < kMostTokens; ++t) of_tokens.push_back(t % kSlots);
+    const DeviceBuffer slots = uploaded(of_tokens);
+    const auto stack = [](const DeviceBuffer& buffer, int64_t rows, int64_t columns) {
+      return device_view(Dtype::bf16, buffer.get(), {kSlots, rows, columns});
+    };
+    const auto layer = [&](LoraOp op, const DeviceView& of_a, const DeviceView& of_b) {
+      LoraLayerDesc desc;
+      desc.op = op;
+      desc.slices = {{of_a, of_b, as<int32_t>(ranks), as<float>(scalings)}};
+      desc.workspace = h.get();
+      desc.workspace_bytes = kMostTokens * kRank * 4;
+      return LoraLayer(std::move(desc));
+    };
+    const LoraLayer up = layer(LoraOp::expand, {}, stack(b, kHidden, kRank));
+    // The same memory the other way around: A [R, hidden] and B [vocab, R].
+    const LoraLayer head = layer(LoraOp::linear, stack(b, kRank, kHidden), stack(a, kVocab, kRank));
+    for (const int tokens : kTokens) {
+      const double t = tokens, adapters = std::min<double>(t, kSlots);
+      const DeviceView of_h = device_view(Dtype::f32, h.get(), {1, tokens, kRank});
+      const auto shrink = [&](cudaStream_t s) {
+        shrink_embedding({.a = stack(a, kRank, kVocab),
+                          .ranks = as<int32_t>(ranks),
+                          .slots = as<int32_t>(slots),
+                          .ids = as<int32_t>(ids_),
+                          .h = of_h},
+                         s, kOrder);
+      };
+      row("embedding LoRA r64: gather", tokens, t * kRank * (32 + 4), shrink);
+      const LoraTensors tensors{.x = {}, .h = of_h, .y = x(tokens)};
+      const auto segments = segments_of(of_tokens, tokens, kSlots, up, tensors);
+      row("embedding LoRA r64", tokens,
+          t * kRank * (32 + 8) + 4 * t * kHidden + 2 * adapters * kRank * kHidden,
+          [&](cudaStream_t s) {
+            shrink(s);
+            up.launch(tensors, segments->view(), s, kOrder);
+          });
+      row("lora_bias", tokens, 4 * t * 2 * kIntermediate + 4 * adapters * kIntermediate,
+          [&](cudaStream_t s) {
+            add_lora_bias({.slices = {{device_view(Dtype::bf16, embedding_.get(),
+                                                   {kSlots, 2 * kIntermediate}),
+                                       as<int32_t>(ranks)}},
+                           .slots = as<int32_t>(slots),
+                           .y = matrix(gate_up_, tokens, 2 * kIntermediate)},
+                          s, kOrder);
+          });
+    }
+    for (const int rows : {1, 8, 32, 128, 256}) {
+      const double adapters = std::min<double>(rows, kSlots);
+      const LoraTensors tensors{
+          .x = x(rows), .h = {}, .y = matrix(logits, rows, kVocab, Dtype::f32)};
+      const auto segments = segments_of(of_tokens, rows, kSlots, head, tensors);
+      row("lm_head LoRA r64", rows, double(rows) * kVocab * 8 + 2 * adapters * kRank * kVocab,
+          [&](cudaStream_t s) { head.launch(tensors, segments->view(), s, kOrder); });
+    }
+  }
+
+  // The segments of the first tokens, on the GPU.
+  static std::unique_ptr<DeviceSegments> segments_of(const std::vector<int32_t>& slots, int count,
+                                                     int32_t num_slots, const LoraLayer& layer,
+                                                     const LoraTensors& tensors) {
+    auto out = std::make_unique<DeviceSegments>(count, num_slots,
+                                                layer.variant_for(tensors).segment_size());
+    out->upload(reference::make_batch_layout({slots.data(), size_t(count)}, num_slots), nullptr);
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+    return out;
   }
 
   // Logits as a model's: a sum of uniform numbers, the largest about 12.

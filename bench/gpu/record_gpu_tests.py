@@ -30,13 +30,14 @@ REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                   "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:EngineGpu.*:"
-                  "ExpertLoraOnGpu.*:ExpertsOnGpu.*"
+                  "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*"
                   + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
 # of few clusters, which each go through five segments.
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
-                "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*")
+                "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
+                "EmbeddingLora.*:LoraBias.*")
 
 
 @dataclasses.dataclass(frozen=True)

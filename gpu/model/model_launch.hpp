@@ -5,6 +5,7 @@
 #include "gpu/model/batch_view.hpp"
 #include "gpu/model/kv_view.hpp"
 #include "gpu/model/sampler.hpp"
+#include "gpu/plan/kernel_params.hpp"
 #include "gpu/plan/launch_order.hpp"
 #include "reference/numerics/dtype.hpp"
 
@@ -49,6 +50,48 @@ struct EmbedLaunch {
   bool uses_vectors;
 };
 void launch_embed(const EmbedLaunch& launch, CUstream_st* stream, LaunchOrder order);
+
+struct EmbeddingShrinkLaunch {
+  const void* a;
+  float* h;
+  const int32_t *ranks, *slots, *ids;
+  int64_t slot_stride, rank_stride, h_stride;
+  int32_t num_tokens, num_slots, vocab;
+  reference::Dtype dtype;  ///< of A
+};
+void launch_embedding_shrink(const EmbeddingShrinkLaunch& launch, CUstream_st* stream,
+                             LaunchOrder order);
+
+inline constexpr int kShrinkTokens = 8;  ///< of a CTA, one for each warp
+constexpr int64_t num_shrink_ctas(int64_t num_tokens) {
+  return (num_tokens + kShrinkTokens - 1) / kShrinkTokens;
+}
+constexpr int shrink_token(int cta, int thread) { return cta * kShrinkTokens + thread / 32; }
+
+struct LoraBiasLaunch {
+  struct Slice {
+    const void* bias = nullptr;  ///< null: nothing is added
+    const int32_t* ranks = nullptr;
+    int64_t stride = 0, offset = 0;  ///< of a slot; first column of y
+    int32_t columns = 0, num_slots = 0;
+  };
+  void* y;
+  const int32_t* slots;
+  int64_t y_stride;
+  int32_t num_tokens;
+  bool uses_vectors;  ///< every slice begins and ends at a vector of y and of its bias
+  reference::Dtype dtype;
+  int32_t num_slices = 0;
+  Slice slices[kMaxSlices] = {};
+};
+void launch_lora_bias(const LoraBiasLaunch& launch, CUstream_st* stream, LaunchOrder order);
+
+inline constexpr int kBiasThreads = 128;  ///< of a CTA, eight columns each
+inline constexpr int kBiasColumns = 8 * kBiasThreads;
+constexpr int64_t num_bias_ctas(int64_t columns) {
+  return (columns + kBiasColumns - 1) / kBiasColumns;
+}
+constexpr int bias_column(int cta, int thread) { return cta * kBiasColumns + 8 * thread; }
 
 struct RotaryLaunch {
   BatchView batch;

@@ -17,6 +17,10 @@ namespace {
 void launch_norm(const NormLaunch&, CUstream_st*, LaunchOrder) { refuse("rms_norm"); }
 void launch_activation(const ActivationLaunch&, CUstream_st*, LaunchOrder) { refuse("silu_mul"); }
 void launch_embed(const EmbedLaunch&, CUstream_st*, LaunchOrder) { refuse("embed"); }
+void launch_embedding_shrink(const EmbeddingShrinkLaunch&, CUstream_st*, LaunchOrder) {
+  refuse("shrink_embedding");
+}
+void launch_lora_bias(const LoraBiasLaunch&, CUstream_st*, LaunchOrder) { refuse("add_lora_bias"); }
 void launch_rotary(const RotaryLaunch&, CUstream_st*, LaunchOrder) { refuse("rotary"); }
 void launch_sample(const SampleLaunch&, CUstream_st*, LaunchOrder) { refuse("sample"); }
 

@@ -62,18 +62,6 @@ __global__ void slot_tables_kernel(SlotTables t) {
   t.scalings[at] = t.from_scalings[i];
 }
 
-template <typename T>
-__global__ void shrink_embedding_kernel(EmbeddingShrink s) {
-  const int64_t t = blockIdx.x;
-  const int32_t slot = s.slots[t], id = s.ids[t];
-  if (slot < 0 || id < 0) return;
-  const auto* const a = static_cast<const T*>(s.a.data) + slot * s.a.strides[0] + id;
-  float* const h = static_cast<float*>(s.h.data) + t * s.h.strides[1];
-  for (int j = int(threadIdx.x); j < s.ranks[slot]; j += int(blockDim.x)) {
-    h[j] = float(a[j * s.a.strides[1]]);
-  }
-}
-
 __global__ void poison_kernel(uint8_t* tensor, int64_t block_bytes, const int32_t* blocks) {
   uint8_t* const block = tensor + int64_t(blocks[blockIdx.x]) * block_bytes;
   for (int64_t i = threadIdx.x; i < block_bytes; i += blockDim.x) block[i] = 0xFF;
@@ -93,19 +81,6 @@ void fill(Dtype dtype, void* numbers, int64_t count, float value, CUstream_st* s
 void write_slot_tables(const SlotTables& tables, CUstream_st* stream) {
   const auto ctas = uint32_t((tables.num_modules + kThreads - 1) / kThreads);
   slot_tables_kernel<<<ctas, kThreads, 0, stream>>>(tables);
-  LORATORY_CUDA_CHECK(cudaGetLastError());
-}
-
-void shrink_embedding(const EmbeddingShrink& shrink, CUstream_st* stream) {
-  const auto ctas = uint32_t(shrink.h.shape[1]);
-  if (ctas == 0) return;
-  if (shrink.a.dtype == Dtype::bf16) {
-    shrink_embedding_kernel<__nv_bfloat16><<<ctas, 64, 0, stream>>>(shrink);
-  } else if (shrink.a.dtype == Dtype::f32) {
-    shrink_embedding_kernel<float><<<ctas, 64, 0, stream>>>(shrink);
-  } else {
-    shrink_embedding_kernel<__half><<<ctas, 64, 0, stream>>>(shrink);
-  }
   LORATORY_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -29,17 +29,6 @@ struct SlotTables {
 };
 void write_slot_tables(const SlotTables& tables, CUstream_st* stream);
 
-/// h[t, j] = A[slot of t, j, id of t] for j below the rank: the shrink of an embedding [1.28].
-/// Tokens without slot, rank or id are left as they are.
-struct EmbeddingShrink {
-  DeviceView a;  ///< [max_loras, R, vocab] f32, bf16 or f16
-  const int32_t* ranks;
-  const int32_t* slots;  ///< [T]
-  const int32_t* ids;    ///< [T]
-  DeviceView h;          ///< f32 [1, T, R]
-};
-void shrink_embedding(const EmbeddingShrink& shrink, CUstream_st* stream);
-
 /// Bytes 0xFF, which are NaN in every dtype, over the blocks of a tensor of `block_bytes` each.
 void poison_blocks(void* tensor, int64_t block_bytes, const int32_t* blocks, int32_t num_blocks,
                    CUstream_st* stream);

@@ -6,6 +6,7 @@
 #include "gpu/engine/device/engine_kernels.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/model/embedding.hpp"
+#include "gpu/model/embedding_lora.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/moe/expert_product.hpp"
 #include "gpu/moe/router.hpp"

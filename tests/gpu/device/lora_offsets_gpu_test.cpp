@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "gpu/model/embedding_lora.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
@@ -137,6 +138,37 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
       trial.count(num_numbers(expected));
     }
   });
+}
+
+// P25 [1.28]: slots of an embedding's A, and its rows, each of a whole vocabulary.
+TEST_F(LoraOffsets, P25ColumnsOfAnEmbeddingLieFarApart) {
+  if (!FarMemory().is_there()) GTEST_SKIP() << "no " << (kNumBytes >> 30) + 1 << " GiB of memory";
+  const LayerData data(small_case(1, /*aligned=*/true));
+  const Tensor& a = data.slices[0].a;
+  const std::vector<int32_t> slots{3, 0, -1, 2, 1, 3};
+  const auto last = int32_t(a.shape()[2] - 1);
+  const std::vector<int32_t> ids{last, 0, 5, 7, last, 1}, ranks(4, int32_t(a.shape()[1]));
+  const DeviceBuffer on_gpu[] = {upload(slots), upload(ids), upload(ranks)};
+  const auto ints = [&](size_t i) { return reinterpret_cast<const int32_t*>(on_gpu[i].get()); };
+  Tensor h(reference::Dtype::f32, {1, int64_t(slots.size()), a.shape()[1]}), expected = h;
+  for (size_t t = 0; t < slots.size(); ++t) {
+    for (int64_t j = 0; slots[t] >= 0 && j < a.shape()[1]; ++j) {
+      expected.set(a.get(slots[t], j, ids[t]), 0, int64_t(t), j);
+    }
+  }
+  for (const bool far_slots : {false, true}) {
+    FarMemory memory;
+    GuardedTensor out(h);
+    shrink_embedding({.a = memory.put(a, far_slots),
+                      .ranks = ints(2),
+                      .slots = ints(0),
+                      .ids = ints(1),
+                      .h = out.view()},
+                     nullptr);
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+    EXPECT_TRUE(have_same_bits(out.read(), expected)) << far_slots;
+    record_.num_results += reference::num_numbers(expected);
+  }
 }
 
 }  // namespace

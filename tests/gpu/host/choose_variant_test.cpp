@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <map>
+#include <vector>
+
+#include "gpu/plan/variant_table.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -403,6 +408,42 @@ TEST(ChooseExpandVariant, StagesByRankAndTokens) {
   EXPECT_EQ(variant(32, 65), (LoraVariant{.rank_tiles = 4, .stages = 2}));
   EXPECT_EQ(variant(33, 33), (LoraVariant{.rank_tiles = 4}));
   EXPECT_EQ(variant(33, 512), (LoraVariant{.rank_tiles = 4}));
+}
+
+// --- the table --------------------------------------------------------------------------------
+
+// The rules take every GPU, alignment, workspace and experts; `seen` gets what they choose, as it
+// is launched.
+void choose(LaunchShape s, std::map<LoraOp, std::vector<LoraVariant>>& seen) {
+  LoraVariant v = choose_variant(s);
+  if (s.op == LoraOp::expand || v.launches == 2) {
+    seen[LoraOp::expand].push_back(choose_expand_variant(s, v.token_tiles));
+  }
+  const bool is_shrink = s.op == LoraOp::linear && v.launches == 2;
+  v.launches = 1;
+  seen[is_shrink ? LoraOp::shrink : s.op].push_back(v);
+}
+
+// What the rules choose has a kernel, and every kernel is chosen for some shape: the table holds
+// all that the rules need and nothing else, so that nothing is left for a tuner to choose.
+TEST(ChooseVariant, TheTableIsWhatTheRulesChoose) {
+  std::map<LoraOp, std::vector<LoraVariant>> seen;
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    for_all_shapes(op, [&](LaunchShape s) {
+      for (int allows = 0; allows < 64; ++allows) {
+        s.has_workspace = (allows & 1) == 0, s.aligned = (allows & 2) == 0;
+        s.has_clusters = (allows & 4) == 0, s.has_wgmma = (allows & 12) == 0;
+        s.has_experts = (allows & 16) != 0, s.has_router_weights = (allows & 48) == 48;
+        choose(s, seen);
+      }
+    });
+  }
+  for (const auto& [op, chosen] : seen) {
+    for (const LoraVariant& v : chosen) ASSERT_TRUE(has_kernel(op, v)) << int(op) << " " << v;
+    for (const LoraVariant& v : variants_of(op)) {
+      EXPECT_NE(std::ranges::find(chosen, v), chosen.end()) << int(op) << " " << v;
+    }
+  }
 }
 
 // --- tensors and GPUs that allow less ---------------------------------------------------------

@@ -6,6 +6,9 @@
 #include "error_of.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/model/embedding.hpp"
+#include "gpu/model/embedding_lora.hpp"
+#include "gpu/model/lora_bias.hpp"
+#include "gpu/model/model_launch.hpp"
 #include "gpu/model/norm.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/model/sampler.hpp"
@@ -107,6 +110,110 @@ TEST(ModelChecks, EmbeddingWantsARowForEachToken) {
   batch.num_tokens = -1;
   EXPECT_EQ(error(batch, {.table = matrix(10, 8), .x = matrix(3, 8)}),
             "embed: batch: a count is negative");
+}
+
+EmbeddingShrinkArgs embedding_shrink_args() {
+  const auto* const numbers = static_cast<const int32_t*>(address());
+  return {.a = device_view(Dtype::bf16, address(), {2, 16, 100}),
+          .ranks = numbers,
+          .slots = numbers,
+          .ids = numbers,
+          .h = device_view(Dtype::f32, address(), {1, 3, 16})};
+}
+std::string shrink_error(const EmbeddingShrinkArgs& args) {
+  return error_of([&] { shrink_embedding(args, nullptr); });
+}
+
+TEST(ModelChecks, EmbeddingShrinkNamesWhatDoesNotFit) {
+  EmbeddingShrinkArgs args = embedding_shrink_args();
+  args.a.num_axes = 2;
+  EXPECT_EQ(shrink_error(args), "shrink_embedding: a: has 2 axes, not 3");
+  args = embedding_shrink_args();
+  args.a.dtype = Dtype::i8;
+  EXPECT_EQ(shrink_error(args), "shrink_embedding: a: has dtype i8, not f32, f16 or bf16");
+  args = embedding_shrink_args();
+  args.a.strides = {1600, 1, 16};  // transposed, as vLLM keeps it
+  EXPECT_EQ(shrink_error(args), "shrink_embedding: a: its columns do not lie side by side");
+  args = embedding_shrink_args();
+  args.h = device_view(Dtype::f32, address(), {1, 3, 15});
+  EXPECT_EQ(shrink_error(args), "shrink_embedding: h: is not [1, tokens, at least 16]");
+  args.h = device_view(Dtype::bf16, address(), {1, 3, 16});
+  EXPECT_EQ(shrink_error(args), "shrink_embedding: h: has dtype bf16, not f32");
+  for (const auto array :
+       {&EmbeddingShrinkArgs::ranks, &EmbeddingShrinkArgs::slots, &EmbeddingShrinkArgs::ids}) {
+    args = embedding_shrink_args();
+    args.*array = nullptr;
+    EXPECT_NE(shrink_error(args).find("is null"), std::string::npos);
+  }
+  args = embedding_shrink_args();
+  args.h.shape[1] = 0;  // no tokens: nothing is launched
+  args.ids = nullptr;
+  EXPECT_EQ(shrink_error(args), "");
+}
+
+// Every token is one warp's.
+TEST(ModelChecks, EmbeddingShrinkHasAWarpForEachToken) {
+  for (const int64_t num_tokens : {1, 7, 8, 9, 64, 8191}) {
+    std::vector<int> threads(size_t(num_tokens), 0);
+    for (int cta = 0; cta < num_shrink_ctas(num_tokens); ++cta) {
+      for (int thread = 0; thread < 32 * kShrinkTokens; ++thread) {
+        const int token = shrink_token(cta, thread);
+        EXPECT_EQ(token, shrink_token(cta, thread / 32 * 32));
+        if (token < num_tokens) ++threads[size_t(token)];
+      }
+    }
+    EXPECT_EQ(threads, std::vector<int>(size_t(num_tokens), 32));
+  }
+}
+
+LoraBiasArgs bias_args() {
+  const auto* const numbers = static_cast<const int32_t*>(address());
+  return {.slices = {{matrix(4, 24), numbers}, {matrix(4, 8), numbers}},
+          .slots = numbers,
+          .offset_start = 8,
+          .y = matrix(3, 40)};
+}
+std::string bias_error(const LoraBiasArgs& args) {
+  return error_of([&] { add_lora_bias(args, nullptr); });
+}
+
+TEST(ModelChecks, LoraBiasNamesWhatDoesNotFit) {
+  LoraBiasArgs args = bias_args();
+  args.y = matrix(3, 39);
+  EXPECT_EQ(bias_error(args), "add_lora_bias: y: has 39 columns, the slices end at 40");
+  args = bias_args();
+  args.slices[1].bias.dtype = Dtype::f16;
+  EXPECT_EQ(bias_error(args), "add_lora_bias: slices[1].bias: has dtype f16, y has bf16");
+  args = bias_args();
+  args.slices[0].ranks = nullptr;
+  EXPECT_EQ(bias_error(args), "add_lora_bias: slices[0].ranks: is null");
+  args.slices[0].bias.data = nullptr;  // without a bias it needs none
+  args.y = matrix(0, 40);              // no tokens: nothing is launched
+  EXPECT_EQ(bias_error(args), "");
+  args = bias_args();
+  args.slices.clear();
+  EXPECT_EQ(bias_error(args), "add_lora_bias: slices: are 0, not 1 to 8");
+  args = bias_args();
+  args.slots = nullptr;
+  EXPECT_EQ(bias_error(args), "add_lora_bias: slots: is null");
+  args = bias_args();
+  args.offset_start = -1;
+  EXPECT_EQ(bias_error(args), "add_lora_bias: offset_start: is negative");
+}
+
+// Every eight columns are one thread's.
+TEST(ModelChecks, LoraBiasHasAThreadForEveryEightColumns) {
+  for (const int64_t columns :
+       {1, 8, 9, kBiasColumns - 1, kBiasColumns, kBiasColumns + 1, 262144}) {
+    std::vector<int> threads(size_t(columns + 7) / 8, 0);
+    for (int cta = 0; cta < num_bias_ctas(columns); ++cta) {
+      for (int thread = 0; thread < kBiasThreads; ++thread) {
+        const int first = bias_column(cta, thread);
+        if (first < columns) ++threads[size_t(first) / 8];
+      }
+    }
+    EXPECT_EQ(threads, std::vector<int>(threads.size(), 1)) << columns;
+  }
 }
 
 RotaryArgs rotary_args() {
