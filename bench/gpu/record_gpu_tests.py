@@ -30,14 +30,15 @@ REDUCED_FILTER = "-*Hundred*:LoraOffsets.*"
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                   "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:EngineGpu.*:"
-                  "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*"
+                  "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*:"
+                  "QuantizedOnGpu.*"
                   + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
 # of few clusters, which each go through five segments.
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
-                "EmbeddingLora.*:LoraBias.*")
+                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,16 +9,22 @@
 #include "gpu/plan/lora_op.hpp"
 #include "gpu/runtime/device_view.hpp"
 #include "reference/numerics/numeric_mode.hpp"
+#include "reference/quantized/quantized_linear.hpp"
 
 // What a layer is, for the LoRA operations on the GPU: the descriptors of reference/lora/linear.hpp
 // with tensors in device memory. Letters: T tokens, K in-features, L slots, S slices (at most
 // kMaxSlices), R_i rows of a slot's buffer in slice i, N_i columns of slice i.
 //
-// Dtypes   A and B f32, bf16 or f16, one dtype per layer; f32 weights take the generic path. x, h
-//          and y f32, bf16 or f16, each its own.
+// Dtypes   A and B f32, bf16 or f16, one dtype per layer; f32 weights take the generic path. Or all
+//          of them 8-bit (f8_e4m3fn, f8_e5m2, i8), each slice's A and B of its own format, with
+//          factors: see 8-bit below. x, h and y f32, bf16 or f16, each its own; beside 8-bit
+//          weights x and h may be 8-bit too.
 // Strides  any, 64-bit, not negative. The innermost axis of every tensor has stride 1.
 // Lifetime The memory behind the pointers may change between launches (an adapter is copied into a
 //          slot). The pointers may not: a captured graph keeps them.
+// 8-bit    A number is bits · factor. Which shapes of factors go together, what is rounded where
+//          and what is not read: reference/quantized/quantized_linear.hpp, whose functions these
+//          are. Factors are fp32, their innermost stride is 1. Not for layers of experts.
 
 namespace loratory::gpu {
 
@@ -34,6 +40,8 @@ struct LoraSliceDesc {
   /// Of an expert layer: how far the weights of an expert lie behind those of the expert before it,
   /// in elements; 0: all experts of a slot share them.
   int64_t a_expert_stride = 0, b_expert_stride = 0;
+  DeviceView a_scale{};  ///< of 8-bit A: [L], [L, R_i] or [L, ceil(R_i / n), ceil(K / k)]
+  DeviceView b_scale{};  ///< of 8-bit B: [L], [L, N_i] or [L, ceil(N_i / n), ceil(R_i / k)]
 };
 
 /// Makes a layer one of experts: each token has a row for each of its k experts, and each slot
@@ -58,8 +66,10 @@ struct LoraLayerDesc {
   /// Linear: device memory for h between two launches, as much as workspace_bytes() says for the
   /// largest step. All layers of a stream may share it. Without it, or with too little, a step
   /// takes one launch: the same bits, but up to four times as slow.
+  /// 8-bit weights need it in any case, of quantized_workspace_bytes() if x is 8-bit.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  reference::BlockSize a_block{}, b_block{};  ///< of the factors of 8-bit weights
 };
 
 /// "op=lora_linear slices=[{a=bf16[4, 16, 64] b=...}] ...": every field as name=value.
@@ -68,5 +78,8 @@ std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& desc);
 
 /// S · T · R fp32 numbers, with R padded to a multiple of 4.
 size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
+/// The same; then h in 8 bits and its factors, one for each `block_k` ranks (0: for each row).
+size_t quantized_workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank,
+                                 int64_t block_k);
 
 }  // namespace loratory::gpu

@@ -4,48 +4,18 @@
 
 #include <algorithm>
 
+#include "gpu/api/layer_views.hpp"
 #include "gpu/plan/kernel_shape.hpp"
+#include "gpu/plan/quantized_plan.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
-namespace {
 
 using reference::Dtype;
 using reference::IntermediateMode;
 using reference::SumMode;
-
-constexpr int64_t kVectorBytes = 16;   ///< one access of x, A, B, h and y by an aligned variant
-constexpr int64_t kColumnsPerVec = 8;  ///< of 16-bit numbers; an fp32 y takes two vectors for 8
-constexpr int64_t kMostRanks = 512;    ///< h of so many fits in shared memory
-
-/// Ranks of a row of h in the workspace: rows begin at multiples of kVectorBytes.
-int64_t h_row_size(int64_t max_rank) { return (max_rank + 3) / 4 * 4; }
-
-std::string shape_of_view(const DeviceView& view) {
-  std::string out;
-  for (int i = 0; i < view.num_axes; ++i) {
-    out += fmt::format("{}{}", i == 0 ? "" : ", ", view.shape[size_t(i)]);
-  }
-  return "[" + out + "]";
-}
-
-/// Every row begins at a multiple of `bytes`.
-bool has_aligned_rows(const DeviceView& view, int64_t bytes) {
-  const int64_t elements = bytes / int64_t(size_bytes(view.dtype));
-  bool ok = reinterpret_cast<uintptr_t>(view.data) % uintptr_t(bytes) == 0;
-  for (int i = 0; i + 1 < view.num_axes; ++i) ok = ok && view.strides[size_t(i)] % elements == 0;
-  return ok;
-}
-/// Every row begins at a multiple of eight numbers and has a multiple of eight.
-bool is_aligned(const DeviceView& view) {
-  if (view.num_axes < 1 || view.num_axes > int(view.shape.size())) return false;
-  return has_aligned_rows(view, kColumnsPerVec * int64_t(size_bytes(view.dtype))) &&
-         view.shape[size_t(view.num_axes - 1)] % kColumnsPerVec == 0;
-}
-
-}  // namespace
 
 // --- the layer --------------------------------------------------------------------------------
 
@@ -53,7 +23,8 @@ void LoraLayer::require(bool ok, const std::string& place, const std::string& ru
   if (!ok) throw InputError(fmt::format("{}: {}", name(desc_.op), place), rule);
 }
 
-void LoraLayer::check_view(const std::string& place, const DeviceView& view, int num_axes) const {
+void LoraLayer::check_view(const std::string& place, const DeviceView& view, int num_axes,
+                           bool may_be_8_bit) const {
   require(view.num_axes == num_axes, place,
           fmt::format("has shape {}, needs {} axes", shape_of_view(view), num_axes));
   bool is_empty = false;
@@ -70,7 +41,7 @@ void LoraLayer::check_view(const std::string& place, const DeviceView& view, int
   require(view.shape[size_t(num_axes - 1)] <= 1 || view.strides[size_t(num_axes - 1)] == 1, place,
           "needs an innermost stride of 1");
   require(is_empty || view.data != nullptr, place, "is null");
-  require(!is_quantized(view.dtype), place,
+  require(may_be_8_bit || !is_quantized(view.dtype), place,
           fmt::format("is {}, needs f32, bf16 or f16", name(view.dtype)));
   const auto address = reinterpret_cast<uintptr_t>(view.data);
   require(address % size_bytes(view.dtype) == 0, place, "is not aligned to its numbers");
@@ -85,7 +56,10 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
   weight_ = first.dtype;
   num_slots_ = first.shape[0];
   num_columns_ = desc_.offset_start;
-  for (size_t i = 0; i < num_slices; ++i) add_slice(i);
+  for (size_t i = 0; i < num_slices; ++i) {
+    add_slice(i);
+    if (has_8_bits()) add_factors(i);
+  }
   check_experts();
   params_.num_experts = uint32_t(desc_.experts.num_experts);
   params_.rows_per_x = uint32_t(desc_.experts.rows_per_x);
@@ -104,8 +78,8 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
 }
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
-  check_view(place, weight, 3);
-  require(weight.dtype == weight_, place,
+  check_view(place, weight, 3, /*may_be_8_bit=*/true);
+  require(weight.dtype == weight_ || (has_8_bits() && is_quantized(weight.dtype)), place,
           fmt::format("is {}, the layer's first weight is {}", name(weight.dtype), name(weight_)));
   require(weight.shape[0] == num_slots_, place,
           fmt::format("has {} slots, the layer's first weight {}", weight.shape[0], num_slots_));
@@ -218,7 +192,8 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
 }
 
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
-  return choose_variant(shape_of(tensors));
+  return has_8_bits() ? choose_quantized_variant(shape_of(tensors))
+                      : choose_variant(shape_of(tensors));
 }
 
 LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
@@ -226,23 +201,29 @@ LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
 }
 
 LoraPath LoraLayer::path_for(const LoraTensors& tensors) const {
-  const LoraPath path = choose_path(desc_.op, dtypes(tensors), desc_.mode);
-  // A weighted h of 16 bits needs hi + lo.
-  const bool can_weigh = params_.router_weights == nullptr || params_.split_h;
-  return can_weigh ? path : LoraPath::generic;
+  if (!has_8_bits()) {
+    const LoraPath path = choose_path(desc_.op, dtypes(tensors), desc_.mode);
+    // A weighted h of 16 bits needs hi + lo.
+    const bool can_weigh = params_.router_weights == nullptr || params_.split_h;
+    return can_weigh ? path : LoraPath::generic;
+  }
+  const bool is_fast =
+      (!shrinks() || shrink_path(tensors) == LoraPath::tensor_core) &&
+      (!expands() || expand_path(tensors, h_dtype(tensors)) == LoraPath::tensor_core);
+  return is_fast ? LoraPath::tensor_core : LoraPath::generic;
 }
 
 // --- the tensors of a launch ------------------------------------------------------------------
 
 void LoraLayer::check_x(const DeviceView& x) const {
-  check_view("x", x, 2);
+  check_view("x", x, 2, has_8_bits());
   require(x.shape[1] == params_.num_in, "x",
           fmt::format("has {} columns, the layer {}", x.shape[1], params_.num_in));
 }
 
 void LoraLayer::check_h(const LoraTensors& tensors) const {
   const DeviceView& h = tensors.h;
-  check_view("h", h, 3);
+  check_view("h", h, 3, has_8_bits() && !shrinks());
   require(h.shape[0] == params_.num_slices, "h",
           fmt::format("has {} slices, the layer {}", h.shape[0], params_.num_slices));
   require(h.shape[1] == num_tokens(tensors), "h",
@@ -273,6 +254,7 @@ void LoraLayer::check_tensors(const LoraTensors& tensors, const SegmentView& seg
   require(segments.num_segments != nullptr && segments.segments != nullptr &&
               segments.token_indices != nullptr,
           "segments", "is null");
+  if (has_8_bits()) check_factors(tensors);
 }
 
 void LoraLayer::check_variant(const LoraVariant& variant, const LoraTensors& tensors) const {
@@ -332,7 +314,7 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
 
 /// How much h a work tile keeps in shared memory: of all slices, or of one at a time.
 void LoraLayer::set_h(const LoraVariant& variant, KernelParams& out) const {
-  const int padding = variant.needs_wgmma() ? kPanelRanks : 16;
+  const int padding = variant.needs_wgmma() && !has_8_bits() ? kPanelRanks : 16;
   out.h_width = 0;
   for (const LoraSliceDesc& slice : desc_.slices) {
     out.h_width += padded_rank(int(slice.b.shape[2]), padding);
@@ -358,6 +340,10 @@ void LoraLayer::launch_variant(const LoraVariant& variant, const LoraTensors& te
                                const SegmentView& segments, CUstream_st* stream,
                                LaunchOrder order) const {
   check_tensors(tensors, segments);
+  if (has_8_bits()) {
+    launch_8_bits(variant, tensors, segments, stream, order);
+    return;
+  }
   KernelParams filled = params(tensors, segments);
   set_items(desc_.op, variant, filled);
   const LoraPath path = path_for(tensors);

@@ -4,6 +4,7 @@
 
 #include "gpu/api/lora_desc.hpp"
 #include "gpu/plan/lora_launch.hpp"
+#include "gpu/plan/quantized_launch.hpp"
 
 // LoRA on linear layers, on the GPU. Letters as in lora_desc.hpp. reference/lora/linear.hpp says
 // what is computed; this page says how to ask for it.
@@ -22,6 +23,17 @@
 //          split2.
 //          Bound  as linear with num_in = 0; the generic path gives the bits of the reference.
 //
+// 8-bit    A linear is the shrink into fp32 h in the workspace; of 8-bit x then the quantisation of
+//          h as lora_linear_quantized() does it; the expand. Each of them is a launch. The path is
+//          chosen for each stage by what never changes in a layer: dtypes, strides and alignment of
+//          weights, x and y, and whether a row of a weight is under one factor
+//          (quantized_plan.hpp). Neither path has run on a GPU yet. Bound  tensor_core path:
+//          reference/quantized/oracle.hpp for a stage, with unit 2^-22; an
+//                 expand of fp32 h splits it in bf16 hi + lo (docs/error_bounds.md).
+//                 generic path: the bits of the reference.
+//          h in 8 bits by tensor has one factor for the batch: there, and only there, a row depends
+//          on its neighbours.
+//
 // Covered  Rows of tokens with an adapter, and in them columns of slices with a rank (y) or columns
 //          below the rank (h). Nothing else of y and h is read or written. Of h, an expand reads
 //          neither rows of base tokens nor the tail beyond the rank.
@@ -33,9 +45,11 @@ namespace loratory::gpu {
 
 /// The tensors of a launch. An operation ignores those of the others.
 struct LoraTensors {
-  DeviceView x{};  ///< linear, shrink: [T, K]
-  DeviceView h{};  ///< shrink, expand: [S, T, >= largest R_i]; must not overlap x or y
-  DeviceView y{};  ///< linear, expand: [T, >= columns]
+  DeviceView x{};        ///< linear, shrink: [T, K]
+  DeviceView h{};        ///< shrink, expand: [S, T, >= largest R_i]; must not overlap x or y
+  DeviceView y{};        ///< linear, expand: [T, >= columns]
+  DeviceView x_scale{};  ///< of 8-bit x, beside 8-bit weights: [], [T, 1] or [T, ceil(K / k)]
+  DeviceView h_scale{};  ///< expand, of 8-bit h: [S], [S, T, 1] or [S, T, ceil(R / k)]
 };
 
 /// One operation on one packed layer: checked once, launched every step.
@@ -72,7 +86,8 @@ class LoraLayer {
   bool shrinks() const { return desc_.op != LoraOp::expand; }
   bool expands() const { return desc_.op != LoraOp::shrink; }
   void require(bool ok, const std::string& place, const std::string& rule) const;
-  void check_view(const std::string& place, const DeviceView& view, int num_axes) const;
+  void check_view(const std::string& place, const DeviceView& view, int num_axes,
+                  bool may_be_8_bit = false) const;
   void check_slice(const std::string& place, const LoraSliceDesc& slice) const;
   void check_experts() const;
   void check_weight(const std::string& place, const DeviceView& weight) const;
@@ -93,6 +108,31 @@ class LoraLayer {
   int32_t parts_per_segment(const LoraVariant& variant, const SegmentView& segments) const;
   void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
 
+  // Of 8-bit weights: quantized_layer.cpp.
+  bool has_8_bits() const { return is_quantized(weight_); }
+  void check_mode() const;
+  void add_factors(size_t i);
+  WeightScale weight_scale(const std::string& place, const DeviceView& weight,
+                           const DeviceView& scale, const reference::BlockSize& block) const;
+  void check_factor_view(const std::string& place, const DeviceView& scale, int num_axes) const;
+  ActivationScale activation_scale(const std::string& place, const DeviceView& scale,
+                                   const DeviceView& bits, int64_t block_k) const;
+  void check_factors(const LoraTensors& tensors) const;
+  void check_pair(const std::string& place, reference::Dtype weight,
+                  reference::Dtype activations) const;
+  reference::Dtype h_dtype(const LoraTensors& tensors) const;
+  LoraPath shrink_path(const LoraTensors& tensors) const;
+  LoraPath expand_path(const LoraTensors& tensors, reference::Dtype h) const;
+  QuantizedParams quantized_params(const LoraTensors& tensors, const SegmentView& segments) const;
+  void launch_8_bits(const LoraVariant& variant, const LoraTensors& tensors,
+                     const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const;
+  void launch_stage(LoraOp op, LoraPath path, const LoraVariant& variant, QuantizedParams& params,
+                    CUstream_st* stream, LaunchOrder order) const;
+  void launch_linear(const LoraVariant& variant, const LoraTensors& tensors,
+                     QuantizedParams& params, CUstream_st* stream, LaunchOrder order) const;
+  void quantize_h(int64_t num_tokens, bool by_tensor, QuantizedParams& params,
+                  CUstream_st* stream) const;
+
   LoraLayerDesc desc_;
   KernelParams params_;  // all but the tensors, segments and work items
   reference::Dtype weight_ = reference::Dtype::bf16;
@@ -101,6 +141,7 @@ class LoraLayer {
   int64_t num_rank_tiles_ = 0;  // of 16 ranks, of all slices
   int64_t num_columns_ = 0;
   bool weights_aligned_ = true;
+  QuantizedSliceParams of_8_bits_[kMaxSlices];
 };
 
 }  // namespace loratory::gpu

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/kernel_context.cuh"
+#include "gpu/kernels/quantized_scales.cuh"
 
 namespace loratory::gpu {
 
@@ -178,6 +178,7 @@ class ClusterReduction {
                        bool adds = false) const {
     const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
+    if constexpr (C::kIsQuantized) v = scaled_h(c, work, s, token, j, v);
     if constexpr (C::kExpands) {
       auto* const to =
           reinterpret_cast<uint2*>(c.h_address(token, s.h_column + j / 8 * 8)) + j / 4 % 2;

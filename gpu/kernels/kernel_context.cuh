@@ -11,8 +11,11 @@ namespace loratory::gpu {
 template <typename Weight_, typename Out_, LoraOp kOp_, LoraVariant kVariant>
 struct Config : KernelShape<kVariant, kOp_, int(sizeof(Out_))> {
   using Weight = Weight_;
+  using Split = Weight_;  ///< of h beside B
   using Out = Out_;
   static constexpr LoraOp kOp = kOp_;
+  static constexpr int kWeightBytes = 2, kXBytes = 2, kHBytes = 4;
+  static constexpr bool kIsQuantized = false;
   static constexpr bool kCrossesCtas = Config::kCluster > 1 && kOp != LoraOp::expand;
 };
 
@@ -113,14 +116,6 @@ __device__ inline void split_hi_lo(float4 v, int valid, uint2& hi, uint2& lo) {
 
 __device__ inline float4 added(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-
-/// p + count · bytes with a 64-bit product.
-template <typename Byte>
-__device__ inline Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
-  Byte* out;
-  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(out) : "r"(count), "r"(bytes), "l"(p));
-  return out;
 }
 
 /// Copies eight numbers to shared memory. The first `valid` exist, the others become 0.

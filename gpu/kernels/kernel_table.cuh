@@ -5,20 +5,13 @@
 #include <vector>
 
 #include "gpu/kernels/lora_kernel.cuh"
+#include "gpu/kernels/lora_kernel_entry.cuh"
 #include "gpu/plan/variant_table.hpp"
 
 // One kernel for each row of variant_table.hpp. Each pair of dtypes has a file of its own, so that
 // the files compile side by side.
 
 namespace loratory::gpu {
-
-struct LoraKernel {
-  LoraOp op;
-  LoraVariant variant;
-  const void* function;
-  int num_threads;
-  int (*shared_bytes)(int h_width);
-};
 
 template <typename Weight, typename Out, LoraOp kOp, LoraVariant kVariant>
 LoraKernel kernel_entry() {

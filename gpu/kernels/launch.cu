@@ -6,7 +6,9 @@
 
 #include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/kernel_table.cuh"
+#include "gpu/kernels/quantized_kernel.cuh"
 #include "gpu/plan/lora_launch.hpp"
+#include "gpu/plan/quantized_launch.hpp"
 #include "gpu/plan/work_list.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
@@ -110,30 +112,65 @@ Occupancy occupancy_of(const LoraKernel& kernel, int h_width) {
   return known.emplace(key, query_occupancy(kernel, h_width)).first->second;
 }
 
-void launch_tensor_core(const LoraLaunch& launch) {
-  const LoraKernel& kernel = find(launch);
-  const Occupancy occupancy = occupancy_of(kernel, launch.params.h_width);
+/// How a launch meets the stream.
+struct InStream {
+  CUstream_st* stream;
+  LaunchOrder order;
+};
+
+/// `params`: a KernelParams, or what is derived from it.
+template <typename Params>
+void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream& in) {
+  const Occupancy occupancy = occupancy_of(kernel, params.h_width);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
-  KernelParams params = launch.params;
   params.num_sms = uint32_t(occupancy.num_sms);
   const int64_t num_clusters =
-      std::min<int64_t>(occupancy.num_clusters, most_clusters(launch.op, params));
+      std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.op, params));
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(occupancy.shared_bytes);
-  config.stream = launch.stream;
+  config.stream = in.stream;
   config.attrs = attributes;
   if (kernel.variant.cluster > 1) {
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
   }
-  if (launch.order == LaunchOrder::overlaps_previous && has_clusters()) {
+  if (in.order == LaunchOrder::overlaps_previous && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
+}
+
+const LoraKernel& find(const std::vector<LoraKernel>& kernels, const LoraVariant& variant) {
+  const auto found = std::ranges::find(kernels, variant, &LoraKernel::variant);
+  LORATORY_ASSERT(found != kernels.end(), "LoraLayer checks that a variant has a kernel");
+  return *found;
+}
+
+const std::vector<LoraKernel>& shrinks_of(Dtype x) {
+  static const auto bf16 = quantized_shrinks<__nv_bfloat16>();
+  static const auto f16 = quantized_shrinks<__half>();
+  static const auto bits = quantized_shrinks<uint8_t>();
+  if (is_quantized(x)) return bits;
+  return x == Dtype::bf16 ? bf16 : f16;
+}
+
+template <typename H>
+const std::vector<LoraKernel>& expands_of(Dtype y) {
+  static const auto bf16 = quantized_expands<H, __nv_bfloat16>();
+  static const auto f16 = quantized_expands<H, __half>();
+  static const auto f32 = quantized_expands<H, float>();
+  if (y == Dtype::f32) return f32;
+  return y == Dtype::bf16 ? bf16 : f16;
+}
+
+const std::vector<LoraKernel>& quantized_kernels_of(const QuantizedLaunch& launch) {
+  const QuantizedParams& p = launch.params;
+  if (launch.op == LoraOp::shrink) return shrinks_of(p.x_dtype);
+  return is_quantized(p.h_dtype) ? expands_of<uint8_t>(p.y_dtype) : expands_of<float>(p.y_dtype);
 }
 
 }  // namespace
@@ -142,7 +179,16 @@ void launch_lora(const LoraLaunch& launch) {
   if (launch.path == LoraPath::generic)
     launch_generic_lora(launch);
   else
-    launch_tensor_core(launch);
+    launch_tensor_core(find(launch), launch.params, {launch.stream, launch.order});
+}
+
+void launch_quantized(const QuantizedLaunch& launch) {
+  if (launch.path == LoraPath::generic) {
+    launch_generic_quantized(launch);
+  } else {
+    const LoraKernel& kernel = find(quantized_kernels_of(launch), launch.variant);
+    launch_tensor_core(kernel, launch.params, {launch.stream, launch.order});
+  }
 }
 
 }  // namespace loratory::gpu

@@ -109,7 +109,8 @@ class LoraCta {
     WorkTile w{.first_token = raw.y + skipped,
                .num_tokens = min(raw.z - skipped, C::kTokens),
                .num_slices = int(list.slices_per_problem),
-               .table = table};
+               .table = table,
+               .slot = raw.x};
     if (w.num_tokens <= 0) return w;      // all CTAs of the cluster alike
     __syncthreads();                      // the last tile's table has been read
     if (int(threadIdx.x) < C::kTokens) {  // beyond the last token: that one again
@@ -124,8 +125,8 @@ class LoraCta {
     }
     if (c.warp == C::kNumWarps - 1) {
       const uint32_t first_slice = (items.problem - tokens * num_rest) * list.slices_per_problem;
-      describe_slices<C::kTileColumns, C::kHPadding>(p, raw.x, int(first_slice), w.num_slices,
-                                                     c.slices(table));
+      describe_slices<C::kTileColumns, C::kHPadding, C::kWeightBytes>(
+          p, raw.x, int(first_slice), w.num_slices, c.slices(table));
     }
     __syncthreads();
     const TileSlice& totals = c.slices(table)[w.num_slices];
@@ -161,10 +162,11 @@ class LoraCta {
 
   __device__ TileToken token_at(int row) const {
     const int64_t x_row = quotient(uint32_t(row), p.rows_per_x);
-    auto* const x = reinterpret_cast<const std::byte*>(p.x + x_row * p.x_row_stride);
+    auto* const x =
+        reinterpret_cast<const std::byte*>(p.x) + x_row * p.x_row_stride * int64_t{C::kXBytes};
     auto* const y =
         static_cast<std::byte*>(p.y) + row * p.y_row_stride * int64_t(sizeof(typename C::Out));
-    auto* const h = reinterpret_cast<std::byte*>(p.h + row * p.h_row_stride);
+    auto* const h = reinterpret_cast<std::byte*>(p.h) + row * p.h_row_stride * int64_t{C::kHBytes};
     return {C::kOp == LoraOp::expand ? h : x, C::kOp == LoraOp::shrink ? h : y};
   }
 
@@ -232,6 +234,10 @@ class LoraCta {
     const int column = h_column(work, e);
     const TileSlice& s = c.slice_of(work, column, &TileSlice::h_column);
     const int j = column - s.h_column;
+    if constexpr (C::kHBytes == 1) {
+      read_bits(work, s, token, j, v);
+      return;
+    }
     const float* const h = h_row(token) + s.index * p.h_slice_stride + j;
     if (p.h_aligned && j + 8 <= s.rank) {
       reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
@@ -250,10 +256,44 @@ class LoraCta {
     if constexpr (C::kPipelineWarps > 1) return p.h + c.rows()[token] * p.h_row_stride;
     return reinterpret_cast<const float*>(c.tokens()[token].x);
   }
-  __device__ void store_h(const WorkTile& work, int e, const EightRanks& v) const {
+  /// 8-bit h, as numbers that f16 holds.
+  __device__ void read_bits(const WorkTile& work, const TileSlice& s, int token, int j,
+                            EightRanks& v) const {
+    const auto* const h =
+        reinterpret_cast<const uint8_t*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
+    uint64_t bits = 0;
+    if (p.h_aligned && j + 8 <= s.rank) {
+      bits = *reinterpret_cast<const uint64_t*>(h);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) bits |= uint64_t(j + i < s.rank ? h[i] : 0) << 8 * i;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = decoded(quantized(p).h_dtype, uint8_t(bits >> 8 * i));
+  }
+  /// Beside 8-bit B: hi of the eight numbers at places 0 to 7 of a step, lo of them, then the same
+  /// of places 8 to 15.
+  __device__ void store_permuted(const WorkTile& work, int e, const EightRanks& v) const {
+    const int column = h_column(work, e);
+    std::byte* const to =
+        c.h_address(e / num_h_vectors(work), column / 16 * 16) + column / 8 % 2 * 8;
     uint2 hi[2], lo[2];
-    split_hi_lo<typename C::Weight>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
-    split_hi_lo<typename C::Weight>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
+    split_hi_lo<typename C::Split>({v[0], v[1], v[4], v[5]}, 4, hi[0], lo[0]);
+    split_hi_lo<typename C::Split>({v[2], v[3], v[6], v[7]}, 4, hi[1], lo[1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<uint2*>(to + 32 * i) = hi[i];
+      *reinterpret_cast<uint2*>(to + 32 * i + C::kLowBytes) = lo[i];
+    }
+  }
+  __device__ void store_h(const WorkTile& work, int e, const EightRanks& v) const {
+    if constexpr (C::kIsQuantized) {
+      store_permuted(work, e, v);
+      return;
+    }
+    uint2 hi[2], lo[2];
+    split_hi_lo<typename C::Split>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
+    split_hi_lo<typename C::Split>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
     std::byte* const to = c.h_address(e / num_h_vectors(work), h_column(work, e));
     *reinterpret_cast<uint4*>(to) = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
     *reinterpret_cast<uint4*>(to + C::kLowBytes) = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};

@@ -2,6 +2,8 @@
 
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
+#include "gpu/kernels/quantized_fragments.cuh"
+#include "gpu/kernels/quantized_scales.cuh"
 
 namespace loratory::gpu {
 
@@ -46,11 +48,12 @@ class NarrowExpand {
   }
 
  private:
-  using Weight = typename C::Weight;
+  using Weight = typename C::Split;
   using Out = typename C::Out;
-  static constexpr int kEach = 8;                      // columns of a thread
-  static constexpr int kWords = kIsFp32<Out> ? 8 : 4;  // of eight columns
-  static constexpr int kVecs = C::kStageRanks / 8;     // of a column in a stage
+  static constexpr int kEach = 8;                        // columns of a thread
+  static constexpr int kWords = kIsFp32<Out> ? 8 : 4;    // of eight columns
+  static constexpr int kInVec = 16 / C::kWeightBytes;    // ranks
+  static constexpr int kVecs = C::kStageRanks / kInVec;  // of a column in a stage
   static constexpr int kFragments = C::kTileColumns / 16;
   using Acc = float[kFragments][4];
 
@@ -73,6 +76,7 @@ class NarrowExpand {
     if (load_tile_ >= work.end_column_tile) return;
     const TileSlice& s = c.next_slice_of(load_tile_, load_slice_);
     load_b(s, c.b_pipeline() + load_stage_ * C::kBStageBytes);
+    if constexpr (C::kIsQuantized) prefetch_factors(work, s);
     advance<C::kNumBStages>(load_stage_);
     load_rank_ += C::kStageRanks;
     if (load_rank_ < s.rank) return;
@@ -83,18 +87,24 @@ class NarrowExpand {
   /// Loads kStageRanks ranks of a column tile of B.
   __device__ void load_b(const TileSlice& s, std::byte* to) const {
     const int vec = c.lane % kVecs, first = c.lane / kVecs;
-    const int rank = load_rank_ + 8 * vec;
-    const int valid = min(8, s.rank - rank);
+    const int rank = load_rank_ + kInVec * vec;
+    const int valid = min(kInVec, s.rank - rank);
     const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + first;
     const uint32_t row_bytes = s.b_row_bytes;
-    const std::byte* const from = s.b + uint64_t(uint32_t(column)) * row_bytes + 2 * rank;
+    const std::byte* const from =
+        s.b + uint64_t(uint32_t(column)) * row_bytes + C::kWeightBytes * rank;
     const int left = valid > 0 ? s.num_out - column : 0;
-    if (s.rank % 8 == 0)
+    if (s.rank % kInVec == 0)
       load_columns<true>(to, from, row_bytes, left, valid);
     else
       load_columns<false>(to, from, row_bytes, left, valid);
   }
-  /// kWhole: a vector has all its eight ranks, or none.
+  /// The factors of the tile's columns, with its first ranks.
+  __device__ void prefetch_factors(const WorkTile& work, const TileSlice& s) const {
+    const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
+    if (load_rank_ == 0 && column < s.num_out) prefetch_line(b_factor(p, work, s, column));
+  }
+  /// kWhole: a vector has all its ranks, or none.
   template <bool kWhole>
   __device__ void load_columns(std::byte* to, const std::byte* from, uint32_t row_bytes, int left,
                                int valid) const {
@@ -104,6 +114,8 @@ class NarrowExpand {
       std::byte* const vec = to + swizzle_columns<kVecs>(i + c.lane / kVecs, c.lane % kVecs);
       if constexpr (kWhole)
         copy_eight_or_none<C::kAligned>(vec, from, i < left ? valid : 0);
+      else if constexpr (C::kWeightBytes == 1)
+        copy_async_some(vec, from, i < left ? valid : 0);
       else
         copy_eight<C::kAligned>(vec, from, i < left ? valid : 0);
       from += kAtOnce * uint64_t(row_bytes);
@@ -167,13 +179,21 @@ class NarrowExpand {
     const int num_ranks = s.rank,
               h_column = s.h_column;  // read before the loop: shared memory is slow
     Acc acc = {};
+    EightFactors factors;
+    if constexpr (C::kIsQuantized) factors = b_factors(p, work, s, column_of(s, tile));
 #pragma unroll 1
     for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
       wait_for_copies<C::kNumBStages - 1>();
       __syncwarp();
-      multiply(h_column + rank, num_ranks - rank, acc);
+      if constexpr (C::kIsQuantized)
+        multiply_bytes(quantized(p).of[s.index].b, h_column + rank, num_ranks - rank, acc);
+      else
+        multiply(h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
-      if (rank + C::kStageRanks >= num_ranks) finish_tile(work, s, tile, acc);
+      if (rank + C::kStageRanks >= num_ranks) {
+        if constexpr (C::kIsQuantized) scale(work, s, factors, acc);
+        finish_tile(work, s, tile, acc);
+      }
       __syncwarp();
       load_k_tile(work);
       commit_copies();
@@ -200,6 +220,46 @@ class NarrowExpand {
       for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.z, h.w);
     }
   }
+  /// The same with 8-bit B. A vector has the ranks of a step; two fragments are read at once.
+  __device__ void multiply_bytes(reference::Dtype format, int h_column, int left, Acc& acc) const {
+    const std::byte* const b = c.b_pipeline() + read_stage_ * C::kBStageBytes;
+    const int column = c.lane % 8 * 8 + c.lane / 8 % 2 + c.lane / 16 * 2;  // of fragments 0 and 1
+#pragma unroll
+    for (int step = 0; step < kVecs; ++step) {
+      if (step > 0 && left <= 16 * step) return;
+      const uint4 h = load_h(h_column + 16 * step);
+#pragma unroll
+      for (int t = 0; t < kFragments; t += 2) {
+        const uint4 v = load_matrices(b + swizzle_columns<kVecs>(column + 2 * t, step));
+        multiply_fragment(format, v.x, v.y, h, acc[t]);
+        multiply_fragment(format, v.z, v.w, h, acc[t + 1]);
+      }
+    }
+  }
+  __device__ void multiply_fragment(reference::Dtype format, uint32_t top, uint32_t bottom,
+                                    const uint4& h, float (&acc)[4]) const {
+    const StepPair w0 = widen<Weight>(format, top), w1 = widen<Weight>(format, bottom);
+    const uint4 w = {w0.low, w1.low, w0.high, w1.high};
+    mma<Weight>(acc, w, h.x, h.y);
+    if (p.split_h) mma<Weight>(acc, w, h.z, h.w);
+  }
+  /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two.
+  __device__ void scale(const WorkTile& work, const TileSlice& s, const EightFactors& factors,
+                        Acc& acc) const {
+    float of_h[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      of_h[i] = token_of(i) < work.num_tokens ? h_factor(p, work, s, token_of(i)) : 0;
+    }
+#pragma unroll
+    for (int t = 0; t < kFragments; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        acc[t][i] = __fmul_rn(__fmul_rn(acc[t][i], of_h[i % 2]), factors.of[2 * t + i / 2]);
+      }
+    }
+  }
+
   /// 16 ranks of eight tokens: hi of the first eight ranks, hi of the last eight, then lo of both.
   /// Column n of the fragment is token n / 2, plus four if n is odd.
   __device__ uint4 load_h(int column) const {

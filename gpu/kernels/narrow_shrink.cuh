@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/cluster_reduction.cuh"
+#include "gpu/kernels/quantized_fragments.cuh"
 
 namespace loratory::gpu {
 
@@ -19,6 +20,7 @@ class NarrowShrink {
     load_split_ = load_step_ = load_stage_ = read_stage_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kStages; ++i) load_k_tile<true, false>(work);
+    if constexpr (C::kIsQuantized) prefetch_a_factors(c, work);
   }
 
   /// Starts on x, stage by stage behind A.
@@ -35,6 +37,7 @@ class NarrowShrink {
   __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
 #pragma unroll 1
     for (int block = work.first_block; block < work.end_block; ++block) {
+      if constexpr (C::kIsQuantized) find_formats(work, block);
 #pragma unroll 1
       for (int i = 0; i < C::kSplitsPerCta; i += kAtOnce) {
         Acc acc[kAtOnce] = {};
@@ -70,7 +73,8 @@ class NarrowShrink {
   // The next K tile to load, and its stage.
   int strip_ = 0, num_steps_ = 0;
   int load_block_ = 0, load_split_ = 0, load_step_ = 0, load_stage_ = 0;
-  int read_stage_ = 0;  // to multiply next
+  int read_stage_ = 0;    // to multiply next
+  uint32_t formats_ = 0;  // of 8-bit A: a byte for each rank tile of the block
 
   __device__ int first_split() const { return c.cta * C::kSplitsPerCta; }
 
@@ -83,7 +87,7 @@ class NarrowShrink {
     std::byte* const to = c.warp_pipeline() + load_stage_ * C::kStageBytes;
     const int split = first_split() + load_split_;
     if constexpr (kA) load_a(work, split, load_step_, to);
-    if constexpr (kX) load_x(work, split, load_step_, to + C::kBlockRanks * C::kRowBytes);
+    if constexpr (kX) load_x(work, split, load_step_, to + C::kABytes);
     load_stage_ = load_stage_ + 1 == C::kStages ? 0 : load_stage_ + 1;
     if (++load_step_ < num_steps_) return;
     load_step_ = 0;
@@ -105,7 +109,40 @@ class NarrowShrink {
     return max(0, min(8, end - column));
   }
 
+  /// A lane's vector of 8-bit numbers: one of four in every eighth row.
+  __device__ int column_of_bytes(int split, int step) const {
+    return (split * kStripsPerSplit + c.warp) * strip_ + 64 * step + 16 * (c.lane % 4);
+  }
+  /// Rows of 8-bit numbers are aligned: a vector exists as a whole or not at all.
+  __device__ void load_bytes_of_a(const WorkTile& work, int split, int step, std::byte* to) const {
+    const int column = column_of_bytes(split, step);
+    const bool exists = num_valid(split, column) > 0;
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const int tile = load_block_ * C::kRankTiles + i;
+      if (tile >= work.num_rank_tiles) break;
+      const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
+      const int rank = 16 * (tile - s.first_rank_tile) + c.lane / 4;
+      const uint32_t row_bytes = s.a_row_bytes;
+      const std::byte* const from = s.a + uint64_t(uint32_t(rank)) * row_bytes + column;
+#pragma unroll
+      for (int row = 0; row < 16; row += 8) {
+        copy_async(to + swizzle_rows<4>(16 * i + row + c.lane / 4, c.lane % 4),
+                   from + row * uint64_t(row_bytes), exists && rank + row < s.rank);
+      }
+    }
+  }
+  __device__ void load_bytes_of_x(const WorkTile& work, int split, int step, std::byte* to) const {
+    const int column = column_of_bytes(split, step), token = c.lane / 4;
+    const bool exists = num_valid(split, column) > 0 && token < work.num_tokens;
+    copy_async(to + swizzle_rows<4>(token, c.lane % 4), c.tokens()[token].x + column, exists);
+  }
+
   __device__ void load_a(const WorkTile& work, int split, int step, std::byte* to) const {
+    if constexpr (C::kWeightBytes == 1) {
+      load_bytes_of_a(work, split, step, to);
+      return;
+    }
     const int column = column_of(split, step);
     const int valid = num_valid(split, column);
 #pragma unroll
@@ -127,14 +164,22 @@ class NarrowShrink {
     }
   }
 
+  /// Where a vector of x of 16 bits lies.
+  __device__ static int place_of_x(int token, int vec) {
+    return C::kIsQuantized ? swizzle_pairs(token, vec) : swizzle_128b(token, vec);
+  }
   __device__ void load_x(const WorkTile& work, int split, int step, std::byte* to) const {
+    if constexpr (C::kXBytes == 1) {
+      load_bytes_of_x(work, split, step, to);
+      return;
+    }
     const int column = column_of(split, step);
     const int valid = num_valid(split, column);
 #pragma unroll
     for (int row = 0; row < C::kTokens; row += kRowsAtOnce) {
       const int token = row + c.lane / kVecs;
       const std::byte* const from = c.tokens()[token].x + 2 * int64_t(column);
-      copy_eight_or_none<C::kAligned>(to + swizzle_128b(token, c.lane % kVecs), from,
+      copy_eight_or_none<C::kAligned>(to + place_of_x(token, c.lane % kVecs), from,
                                       token < work.num_tokens ? valid : 0);
     }
   }
@@ -149,7 +194,12 @@ class NarrowShrink {
       __syncwarp();
       const std::byte* const a = c.warp_pipeline() + read_stage_ * C::kStageBytes;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) multiply(a, 4 * i, acc);
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (C::kIsQuantized)
+          multiply_bytes(a, 2 * i, acc);
+        else
+          multiply(a, 4 * i, acc);
+      }
       read_stage_ = read_stage_ + 1 == C::kStages ? 0 : read_stage_ + 1;
       __syncwarp();
       load_k_tile<true, true>(work);
@@ -159,7 +209,7 @@ class NarrowShrink {
 
   /// 32 columns from vector `vec` on. Weights are the rows of a fragment, tokens its columns.
   __device__ void multiply(const std::byte* a, int vec, Acc& acc) const {
-    const std::byte* const x = a + C::kBlockRanks * C::kRowBytes;
+    const std::byte* const x = a + C::kABytes;
     const uint4 v = load_matrices(x + swizzle_128b(c.lane % 8, vec + c.lane / 8));
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
@@ -168,6 +218,44 @@ class NarrowShrink {
                               v.y);
       mma<typename C::Weight>(acc[i], load_matrices(a + swizzle_128b(row, vec + 2 + c.lane / 16)),
                               v.z, v.w);
+    }
+  }
+
+  /// The formats of the block's rank tiles.
+  __device__ void find_formats(const WorkTile& work, int block) {
+    formats_ = 0;
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const int tile = min(block * C::kRankTiles + i, work.num_rank_tiles - 1);
+      const int slice = c.slice_of(work, tile, &TileSlice::first_rank_tile).index;
+      formats_ |= uint32_t(quantized(p).of[slice].a) << 8 * i;
+    }
+  }
+  /// A step of k16 of this lane's token, vector `vec` of sixteen columns.
+  __device__ StepPair load_step_of_x(const std::byte* x, int vec) const {
+    if constexpr (C::kXBytes == 1) {
+      const auto word =
+          *reinterpret_cast<const uint32_t*>(x + swizzle_rows<4>(c.row, vec) + 4 * c.quad);
+      return widen<typename C::Weight>(quantized(p).x_dtype, word);
+    } else {
+      const auto pair = *reinterpret_cast<const uint2*>(
+          x + swizzle_pairs(c.row, 2 * vec + c.quad / 2) + c.quad % 2 * 8);
+      return {pair.x, pair.y};
+    }
+  }
+  /// 32 columns of 8-bit A from vector `vec` of sixteen on, as multiply().
+  __device__ void multiply_bytes(const std::byte* a, int vec, Acc& acc) const {
+    using Weight = typename C::Weight;
+    const std::byte* const x = a + C::kABytes;
+    const StepPair x0 = load_step_of_x(x, vec), x1 = load_step_of_x(x, vec + 1);
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const auto format = reference::Dtype(formats_ >> 8 * i & 0xFF);
+      const uint4 v = load_matrices(a + swizzle_rows<4>(16 * i + c.lane % 16, vec + c.lane / 16));
+      const StepPair top = widen<Weight>(format, v.x), bottom = widen<Weight>(format, v.y);
+      mma<Weight>(acc[i], {top.low, bottom.low, top.high, bottom.high}, x0.low, x0.high);
+      const StepPair top1 = widen<Weight>(format, v.z), bottom1 = widen<Weight>(format, v.w);
+      mma<Weight>(acc[i], {top1.low, bottom1.low, top1.high, bottom1.high}, x1.low, x1.high);
     }
   }
 

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 // PTX instructions that C++ has no words for: clusters, barriers that count bytes, asynchronous
 // copies, and the order of dependent launches. GPUs before sm_90 have no clusters; what needs them
@@ -10,6 +15,14 @@ namespace loratory::gpu {
 
 __device__ inline uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
+}
+
+/// p + count · bytes with a 64-bit product.
+template <typename Byte>
+__device__ inline Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
+  Byte* out;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(out) : "r"(count), "r"(bytes), "l"(p));
+  return out;
 }
 
 // --- clusters -------------------------------------------------------------------------------
@@ -130,6 +143,39 @@ __device__ inline void sync_threads() {
 /// Prefetches a line: a load whose result is not used.
 __device__ inline void prefetch_line(const void* p) {
   asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));
+}
+
+// --- tensor-core fragments of m16n8k16 ---------------------------------------------------------
+
+// In shared memory they are vectors of 16 bytes: eight neighbouring numbers along k. ldmatrix gives
+// each lane what its place in the fragment needs.
+
+/// Loads four matrices of eight rows, one vector per row. Lane i names row i % 8 of matrix i / 8
+/// and gets two numbers of each matrix, pair i % 4 of row i / 4.
+__device__ inline uint4 load_matrices(const std::byte* row) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(uint32_t(__cvta_generic_to_shared(row)))
+               : "memory");
+  return v;
+}
+
+/// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the last eight. b: the first
+/// eight k, then the last eight.
+template <typename Weight>
+__device__ inline void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<Weight, __nv_bfloat16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+  }
 }
 
 // --- stores to global memory ---------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
+#include "gpu/kernels/quantized_fragments.cuh"
+#include "gpu/kernels/quantized_scales.cuh"
 
 namespace loratory::gpu {
 
@@ -55,7 +57,9 @@ class WideExpand {
       const TileSlice s = c.slices()[i];
       int column = (tile - s.first_column_tile) * C::kTileColumns;
       const int end = end_of_slice(work, i);
-      if (C::kRankTiles == 1 && s.rank <= C::kStageRanks && is_usual)
+      if constexpr (C::kIsQuantized)
+        make_quantized_tiles(work, s, column, end);
+      else if (C::kRankTiles == 1 && s.rank <= C::kStageRanks && is_usual)
         make_tiles_of_one_stage(work, s, column, end);
       else
         make_tiles(work, s, column, end);
@@ -64,12 +68,13 @@ class WideExpand {
   }
 
  private:
-  using Weight = typename C::Weight;
+  using Weight = typename C::Split;
   using Out = typename C::Out;
   static_assert(C::kTokenTiles % 2 == 0 && C::kAligned && !C::kShrinks);
   static constexpr int kStep = C::kNumWarps * C::kTileColumns;  // to a warp's next tile
   static constexpr int kEach = 8;                               // columns of a thread
-  static constexpr int kVecs = C::kStageRanks / 8;              // of a column in a stage
+  static constexpr int kInVec = 16 / C::kWeightBytes;           // ranks
+  static constexpr int kVecs = C::kStageRanks / kInVec;         // of a column in a stage
   static constexpr int kNear =
       8 / kVecs;  // of eight neighbouring columns, those that lanes copy at once
   static constexpr int kFragments = C::kTokenTiles / 2;  // of 16 tokens
@@ -147,9 +152,9 @@ class WideExpand {
   /// its last one: the products of a column reach no other column.
   __device__ void load_b() const {
     const int vec = c.lane % kVecs, row = c.lane / kVecs;
-    const int rank = load_rank_ + 8 * vec;
-    const int valid = max(0, min(8, from_.rank - rank));
-    const std::byte* const b = from_.b + 2 * uint32_t(rank);
+    const int rank = load_rank_ + kInVec * vec;
+    const int valid = max(0, min(kInVec, from_.rank - rank));
+    const std::byte* const b = from_.b + C::kWeightBytes * uint32_t(rank);
 #pragma unroll
     for (int near = 0; near < 2; near += kNear) {
       const int first = row / kNear * 8 + row % kNear + near;
@@ -158,7 +163,7 @@ class WideExpand {
       for (int i = 0; i < 8 - near; i += max(2, kNear)) {
         const int column = min(load_column_ + first + i, from_.num_out - 1);
         copy_async_some(to + 64 * kVecs * i, row_address(b, uint32_t(column), from_.row_bytes),
-                        2 * valid);
+                        C::kWeightBytes * valid);
       }
     }
   }
@@ -248,6 +253,67 @@ class WideExpand {
         multiply(work, s, rank, wait_for_stage(), acc);
         if (rank + C::kStageRanks >= s.rank) store_all(work, s, column, acc);
         refill(work);
+      }
+    }
+  }
+
+  /// The same with 8-bit B.
+  __device__ void make_quantized_tiles(const WorkTile& work, const TileSlice& s, int& column,
+                                       int end) {
+    float of_h[C::kTokenTiles];
+#pragma unroll
+    for (int i = 0; i < C::kTokenTiles; ++i) {
+      of_h[i] = i < num_rows_ ? h_factor(p, work, s, 8 * i + c.row) : 0;
+    }
+#pragma unroll 1
+    for (; column < end; column += kStep) {
+      Acc acc[kFragments] = {};
+      const EightFactors factors = b_factors(p, work, s, column + kEach * c.quad);
+#pragma unroll 1
+      for (int rank = 0; rank < s.rank; rank += C::kStageRanks) {
+        multiply_bytes(work, s, rank, wait_for_stage(), acc);
+        if (rank + C::kStageRanks >= s.rank) {
+          scale(of_h, factors, acc);
+          store_all(work, s, column, acc);
+        }
+        refill(work);
+      }
+    }
+  }
+  /// Of n8 tile j, sum 2 i + e is column 2 j + e of the eight, and the i-th token of the fragment.
+  __device__ static void scale(const float (&of_h)[C::kTokenTiles], const EightFactors& factors,
+                               Acc (&acc)[kFragments]) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+        const int j = e / 4, i = e % 4 / 2;
+        acc[m][j][e % 4] =
+            __fmul_rn(__fmul_rn(acc[m][j][e % 4], of_h[2 * m + i]), factors.of[2 * j + e % 2]);
+      }
+    }
+  }
+  /// As multiply(). A vector has the ranks of a step, of four n8 tiles of B at once.
+  __device__ void multiply_bytes(const WorkTile& work, const TileSlice& s, int rank,
+                                 const std::byte* b, Acc (&acc)[kFragments]) const {
+    const reference::Dtype format = quantized(p).of[s.index].b;
+#pragma unroll
+    for (int step = 0; step < kVecs; ++step) {
+      if (step > 0 && rank + 16 * step >= s.rank) return;
+      const uint4 v = load_matrices(b + swizzle_rows<kVecs>(c.lane, step));
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      Weights w;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const StepPair pair = widen<Weight>(format, words[j]);
+        w.low[j] = pair.low, w.high[j] = pair.high;
+      }
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if (!exists(work, m)) continue;
+        const std::byte* const h = h_address(s, m) + 4 * (rank + 16 * step);
+        multiply_h(load_matrices(h), w, acc[m]);
+        if (p.split_h) multiply_h(load_matrices(h + 16), w, acc[m]);
       }
     }
   }

@@ -54,9 +54,7 @@ class WidePipeline {
     read_offset_ = read_offset_ == kAhead * C::kStageBytes ? 0 : read_offset_ + C::kStageBytes;
   }
 
-  __device__ static const std::byte* x_of(const std::byte* stage) {
-    return stage + C::kBlockRanks * C::kRowBytes;
-  }
+  __device__ static const std::byte* x_of(const std::byte* stage) { return stage + C::kABytes; }
 
  private:
   const Context<C> c;

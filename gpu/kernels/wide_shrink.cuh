@@ -1,6 +1,9 @@
 #pragma once
 
+#include <type_traits>
+
 #include "gpu/kernels/mma_product.cuh"
+#include "gpu/kernels/quantized_wide.cuh"
 #include "gpu/kernels/wgmma_product.cuh"
 #include "gpu/kernels/wide_pipeline.cuh"
 
@@ -14,12 +17,16 @@ class WideShrink {
   __device__ explicit WideShrink(const Context<C>& context)
       : c(context), p(context.p), pipeline_(context), product_(context) {}
 
-  __device__ void begin(const WorkTile& work) { pipeline_.begin(work); }
+  __device__ void begin(const WorkTile& work) {
+    pipeline_.begin(work);
+    if constexpr (C::kIsQuantized) prefetch_a_factors(c, work);
+  }
   __device__ void begin_x(const WorkTile&) { pipeline_.begin_x(); }
 
   /// Sums, and delivers the sums. The pipeline is free once all threads have returned.
   __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
     const bool works = product_.has_work(work);
+    if constexpr (C::kIsQuantized) product_.begin(work);
 #pragma unroll
     for (int pass = 0; pass < C::kNumPasses; ++pass) {
       Sums total;
@@ -30,13 +37,14 @@ class WideShrink {
   }
 
  private:
-  using Product = std::conditional_t<C::kWgmma, WgmmaProduct<C>, MmaProduct<C>>;
+  using WideProduct = std::conditional_t<C::kWgmma, WgmmaProduct<C>, MmaProduct<C>>;
+  using Product = std::conditional_t<C::kIsQuantized, QuantizedProduct<C>, WideProduct>;
   using Sums = typename Product::Sums;
   static constexpr int kSums = sizeof(Sums) / sizeof(float);
 
   const Context<C> c;
   const KernelParams& p;
-  WidePipeline<C> pipeline_;
+  std::conditional_t<C::kIsQuantized, QuantizedPipeline<C>, WidePipeline<C>> pipeline_;
   Product product_;
 
   /// Adds one, two or four splits as the balanced tree does. A split is added to the one before.

@@ -37,6 +37,7 @@ struct WorkTile {
   int first_column_tile, end_column_tile;  ///< of this CTA
   int first_h, end_h;                      ///< padded ranks of the slices of those columns
   int table;                               ///< which one in shared memory
+  int slot;
 };
 
 template <int kTileColumns>
@@ -45,7 +46,7 @@ __device__ inline int column_tiles(int num_out, int rank) {
 }
 
 /// Describes the slices of a work tile, by one warp: lane i takes slice i.
-template <int kTileColumns, int kHPadding>
+template <int kTileColumns, int kHPadding, int kWeightBytes>
 __device__ inline void describe_slices(const KernelParams& p, int slot, int first_slice,
                                        int num_slices, TileSlice* table) {
   const int lane = int(threadIdx.x) % 32;
@@ -69,13 +70,13 @@ __device__ inline void describe_slices(const KernelParams& p, int slot, int firs
   }
   if (lane > num_slices) return;  // lane num_slices writes the totals
   TileSlice& out = table[lane];
-  out.a = reinterpret_cast<const std::byte*>(
-      s.a + weights_offset(p, slot, s.a_slot_stride, s.a_expert_stride) +
-      int64_t(s.a_rank_steps) * rank * s.a_row_stride);
-  out.b = reinterpret_cast<const std::byte*>(
-      s.b + weights_offset(p, slot, s.b_slot_stride, s.b_expert_stride));
-  out.a_row_bytes = uint32_t(2 * s.a_row_stride);
-  out.b_row_bytes = uint32_t(2 * s.b_row_stride);
+  out.a = reinterpret_cast<const std::byte*>(s.a) +
+          kWeightBytes * (weights_offset(p, slot, s.a_slot_stride, s.a_expert_stride) +
+                          int64_t(s.a_rank_steps) * rank * s.a_row_stride);
+  out.b = reinterpret_cast<const std::byte*>(s.b) +
+          kWeightBytes * weights_offset(p, slot, s.b_slot_stride, s.b_expert_stride);
+  out.a_row_bytes = uint32_t(kWeightBytes * s.a_row_stride);
+  out.b_row_bytes = uint32_t(kWeightBytes * s.b_row_stride);
   out.rank = rank;
   out.scaling = scaling;
   out.num_out = s.num_out;

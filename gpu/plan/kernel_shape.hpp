@@ -37,7 +37,8 @@ LORATORY_HOST_DEVICE constexpr int tile_columns(int token_tiles) {
 /// h as wgmma reads it: panels of 64 ranks of all tokens, hi and then lo.
 inline constexpr int kPanelRanks = 64;
 
-template <LoraVariant kVariant, LoraOp kOp, int kOutBytes>
+/// kWeightBytes, kXBytes: of a number of A and B, and of x, in shared memory.
+template <LoraVariant kVariant, LoraOp kOp, int kOutBytes, int kWeightBytes = 2, int kXBytes = 2>
 struct KernelShape {
   static constexpr int kRankTiles = kVariant.rank_tiles;
   static constexpr int kTokenTiles = kVariant.token_tiles;
@@ -80,8 +81,10 @@ struct KernelShape {
   static constexpr int kCtasPerSm = ctas_per_sm();
 
   // The pipeline of A and x: stages of 64 columns, one pipeline per warp, or one per CTA if wide.
-  static constexpr int kRowBytes = 128;
-  static constexpr int kStageBytes = (kBlockRanks + kTokens) * kRowBytes;
+  static constexpr int kRowBytes = 64 * kWeightBytes;  // of a rank
+  static constexpr int kXRowBytes = 64 * kXBytes;      // of a token
+  static constexpr int kABytes = kBlockRanks * kRowBytes;
+  static constexpr int kStageBytes = kABytes + kTokens * kXRowBytes;
   static constexpr int kPipelineBytes =  // per warp
       kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : 0;
   static_assert(kPipelineBytes % 16 == 0);
@@ -92,7 +95,7 @@ struct KernelShape {
   static constexpr int kNumBPipelines = kNumWarps / kPipelineWarps;
   static constexpr int kTileColumns = kPipelineWarps > 1 ? 64 : tile_columns(kTokenTiles);
   static constexpr int kStageRanks = 16 * kRankTiles;
-  static constexpr int kBStageBytes = kTileColumns * kStageRanks * 2;
+  static constexpr int kBStageBytes = kTileColumns * kStageRanks * kWeightBytes;
   static constexpr int kNumBStages = !kExpands ? 0 : kShrinks ? kRankTiles : kStages;
   static constexpr int kBaseRowBytes = kTileColumns * kOutBytes;  // of a token
   static constexpr int kBaseBytes = kTokens * kBaseRowBytes;

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "gpu/plan/lora_variant.hpp"
+
+namespace loratory::gpu {
+
+/// A kernel of lora_kernel.cuh or quantized_kernel.cuh.
+struct LoraKernel {
+  LoraOp op;
+  LoraVariant variant;
+  const void* function;
+  int num_threads;
+  int (*shared_bytes)(int h_width);
+};
+
+}  // namespace loratory::gpu

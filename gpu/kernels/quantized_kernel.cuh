@@ -1,0 +1,83 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpu/kernels/lora_kernel.cuh"
+#include "gpu/kernels/lora_kernel_entry.cuh"
+#include "gpu/plan/quantized_variants.hpp"
+
+// The kernels of 8-bit weights: those of lora_kernel.cuh, with A and B as bytes in shared memory
+// and widened where a fragment is loaded. What differs is in `if constexpr (C::kIsQuantized)`.
+//
+// Numbers  Beside wide x, A is widened to x's dtype; beside 8-bit x, both to f16. h in fp32 is
+//          split in bf16 hi + lo, 8-bit h and its B are widened to f16. All of that is exact but
+//          for lo, which keeps 16 bits of h.
+// Order    of lora_kernel.cuh. Factors come after the last sum, before h or y is rounded.
+
+namespace loratory::gpu {
+
+/// X: of x, bf16, f16 or uint8_t (8-bit of any format). H: of h, float or uint8_t.
+template <typename X, typename H, typename Out_, LoraOp kOp_, LoraVariant kVariant>
+struct QuantizedConfig : KernelShape<kVariant, kOp_, int(sizeof(Out_)), 1, int(sizeof(X))> {
+  using Weight = std::conditional_t<sizeof(X) == 1, __half, X>;
+  using Split = std::conditional_t<sizeof(H) == 1, __half, __nv_bfloat16>;
+  using Out = Out_;
+  static constexpr LoraOp kOp = kOp_;
+  static constexpr int kWeightBytes = 1, kXBytes = sizeof(X), kHBytes = sizeof(H);
+  static constexpr bool kIsQuantized = true;
+  static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && kOp != LoraOp::expand;
+};
+
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads,
+                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
+    quantized_lora_kernel(const __grid_constant__ QuantizedParams params) {
+  extern __shared__ __align__(1024) std::byte shared[];
+  LoraCta<C>(params, shared).run();
+}
+
+template <typename C, LoraVariant kVariant>
+LoraKernel quantized_entry() {
+  return {.op = C::kOp,
+          .variant = kVariant,
+          .function = reinterpret_cast<const void*>(&quantized_lora_kernel<C>),
+          .num_threads = C::kNumThreads,
+          .shared_bytes = &C::shared_bytes};
+}
+
+/// The shrinks of one type of x.
+template <typename X>
+std::vector<LoraKernel> quantized_shrinks() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    using Out = std::conditional_t<sizeof(X) == 1, __half, X>;  // not used
+    return std::vector<LoraKernel>{
+        quantized_entry<QuantizedConfig<X, float, Out, LoraOp::shrink, kQuantizedShrinkVariants[i]>,
+                        kQuantizedShrinkVariants[i]>()...};
+  }
+  (std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
+}
+
+/// The expands of one type of h and of y.
+template <typename H, typename Out>
+std::vector<LoraKernel> quantized_expands() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return std::vector<LoraKernel>{quantized_entry<
+        QuantizedConfig<__half, H, Out, LoraOp::expand, kQuantizedExpandVariants[i]>,
+        kQuantizedExpandVariants[i]>()...};
+  }
+  (std::make_index_sequence<std::size(kQuantizedExpandVariants)>{});
+}
+
+extern template std::vector<LoraKernel> quantized_shrinks<__nv_bfloat16>();
+extern template std::vector<LoraKernel> quantized_shrinks<__half>();
+extern template std::vector<LoraKernel> quantized_shrinks<uint8_t>();
+extern template std::vector<LoraKernel> quantized_expands<float, __nv_bfloat16>();
+extern template std::vector<LoraKernel> quantized_expands<float, __half>();
+extern template std::vector<LoraKernel> quantized_expands<float, float>();
+extern template std::vector<LoraKernel> quantized_expands<uint8_t, __nv_bfloat16>();
+extern template std::vector<LoraKernel> quantized_expands<uint8_t, __half>();
+extern template std::vector<LoraKernel> quantized_expands<uint8_t, float>();
+
+}  // namespace loratory::gpu

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "gpu/plan/lora_variant.hpp"
+
+// The variants of 8-bit weights that have a kernel: fewer than variant_table.hpp has, and all of
+// them aligned.
+
+namespace loratory::gpu {
+
+inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
+    // rank_tiles, token_tiles, cluster, stages, aligned
+    {1, 1, 8, 2, true}, {1, 1, 2, 2, true}, {2, 1, 8, 1, true},
+    {4, 1, 8, 1, true}, {4, 1, 2, 1, true}, {4, 4, 8, 4, true},
+};
+inline constexpr LoraVariant kQuantizedExpandVariants[] = {
+    {1, 1, 1, 1, true}, {4, 1, 1, 1, true}, {2, 4, 1, 2, true}};
+
+/// `op` is shrink or expand.
+constexpr std::span<const LoraVariant> quantized_variants(LoraOp op) {
+  if (op == LoraOp::shrink) return kQuantizedShrinkVariants;
+  return kQuantizedExpandVariants;
+}
+
+/// In two launches, which a linear always takes: whether its shrink has a kernel.
+constexpr bool has_quantized_kernel(LoraOp op, LoraVariant variant) {
+  if (op == LoraOp::linear) {
+    if (variant.launches != 2) return false;
+    op = LoraOp::shrink, variant.launches = 1;
+  }
+  const auto all = quantized_variants(op);
+  return std::ranges::find(all, variant) != all.end();
+}
+
+}  // namespace loratory::gpu

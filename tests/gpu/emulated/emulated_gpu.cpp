@@ -1,0 +1,247 @@
+#include "tests/gpu/emulated/emulated_gpu.hpp"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace loratory::gpu::emulated {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+
+/// How often a group of threads has met.
+struct Meeting {
+  int arrived = 0;
+  int64_t times = 0;
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  int num_bytes;
+};
+
+struct Fiber {
+  Thread thread;
+  ucontext_t context{};
+  std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
+  bool has_ended = false;
+  int64_t cluster_times = 0;  // when it arrived at the cluster's barrier
+  int num_exchanges = 0;
+  std::vector<Copy> open;  // not committed
+  std::deque<std::vector<Copy>> groups;
+};
+
+struct Barrier {
+  int arrivals = 0, pending = 0;
+  int64_t bytes = 0;
+  int64_t phases = 0;
+};
+
+struct Cta {
+  std::vector<std::byte> memory;
+  std::byte* shared = nullptr;
+  Meeting meeting;
+  std::vector<Meeting> warps;
+  std::vector<std::vector<std::byte>> exchanged[2];  // of each warp; in turns
+};
+
+struct Machine {
+  Launch launch;
+  const std::function<void(std::byte*)>* kernel = nullptr;
+  ucontext_t scheduler{};
+  std::vector<Cta> ctas;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::map<uint64_t*, Barrier> barriers;
+  Meeting cluster;
+  Fiber* now = nullptr;
+  bool has_moved = false;
+};
+Machine* machine = nullptr;
+
+Cta& cta() { return machine->ctas[size_t(machine->now->thread.cta)]; }
+size_t warp() { return machine->now->thread.thread.x / 32; }
+
+void yield() { swapcontext(&machine->now->context, &machine->scheduler); }
+
+template <typename Condition>
+void wait_until(const Condition& condition) {
+  while (!condition()) yield();
+  machine->has_moved = true;
+}
+
+void meet(Meeting& meeting, int size) {
+  machine->has_moved = true;
+  const int64_t before = meeting.times;
+  if (++meeting.arrived == size) {
+    meeting.arrived = 0;
+    ++meeting.times;
+    return;
+  }
+  wait_until([&] { return meeting.times > before; });
+}
+
+void fiber_main() {
+  (*machine->kernel)(machine->now->thread.shared);
+  machine->now->has_ended = true;
+  machine->has_moved = true;
+  yield();
+}
+
+void end_phase_if_complete(Barrier& b) {
+  if (b.pending > 0 || b.bytes != 0) return;
+  b.pending = b.arrivals;
+  ++b.phases;
+  machine->has_moved = true;
+}
+
+void make_ctas(unsigned first_block) {
+  const Launch& l = machine->launch;
+  machine->ctas = std::vector<Cta>(size_t(l.cluster));
+  machine->fibers.clear();
+  machine->barriers.clear();
+  machine->cluster = {};
+  for (int i = 0; i < l.cluster; ++i) {
+    Cta& c = machine->ctas[size_t(i)];
+    c.memory.assign(l.shared_bytes + 2048, std::byte{0xFF});
+    auto at = reinterpret_cast<uintptr_t>(c.memory.data());
+    c.shared = reinterpret_cast<std::byte*>((at + 1023) / 1024 * 1024);
+    c.warps.resize(size_t(l.num_threads / 32));
+    for (auto& rooms : c.exchanged) rooms.assign(c.warps.size(), std::vector<std::byte>(32 * 64));
+    for (int t = 0; t < l.num_threads; ++t) {
+      auto& fiber = *machine->fibers.emplace_back(std::make_unique<Fiber>());
+      fiber.thread = {{unsigned(t)},
+                      {first_block + unsigned(i)},
+                      {unsigned(l.cluster * l.num_clusters)},
+                      {unsigned(l.num_threads)},
+                      i,
+                      c.shared};
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      makecontext(&fiber.context, fiber_main, 0);
+    }
+  }
+}
+
+/// Runs the lanes of a warp, from a random one on, until all of them wait. Whether any moved.
+bool run_warp(size_t first, size_t lane) {
+  bool has_moved = false;
+  do {
+    machine->has_moved = false;
+    for (size_t i = 0; i < 32; ++i) {
+      Fiber* const fiber = machine->fibers[first + (lane + i) % 32].get();
+      if (fiber->has_ended) continue;
+      machine->now = fiber;
+      swapcontext(&machine->scheduler, &fiber->context);
+    }
+    has_moved = has_moved || machine->has_moved;
+  } while (machine->has_moved);
+  return has_moved;
+}
+
+void run_cluster(std::mt19937_64& random) {
+  std::vector<size_t> warps;
+  for (size_t i = 0; i < machine->fibers.size(); i += 32) warps.push_back(i);
+  const auto is_alive = [](const auto& fiber) { return !fiber->has_ended; };
+  while (std::ranges::any_of(machine->fibers, is_alive)) {
+    std::ranges::shuffle(warps, random);
+    bool has_moved = false;
+    for (const size_t first : warps) has_moved = run_warp(first, random() % 32) || has_moved;
+    if (!has_moved) throw std::runtime_error("all threads wait");
+  }
+}
+
+}  // namespace
+
+Thread& current() { return machine->now->thread; }
+
+void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
+  Machine all;
+  all.launch = launch;
+  all.kernel = &kernel;
+  machine = &all;
+  std::mt19937_64 random(launch.seed);
+  for (int i = 0; i < launch.num_clusters; ++i) {
+    make_ctas(unsigned(i * launch.cluster));
+    run_cluster(random);
+  }
+  machine = nullptr;
+}
+
+void sync_cta() { meet(cta().meeting, machine->launch.num_threads); }
+void sync_warp() { meet(cta().warps[warp()], 32); }
+
+void exchange(const void* value, size_t bytes, void* all) {
+  std::vector<std::byte>& room = cta().exchanged[machine->now->num_exchanges++ % 2][warp()];
+  std::memcpy(room.data() + current().thread.x % 32 * bytes, value, bytes);
+  sync_warp();
+  std::memcpy(all, room.data(), 32 * bytes);
+}
+
+void arrive_cluster() {
+  machine->now->cluster_times = machine->cluster.times;
+  machine->has_moved = true;
+  if (++machine->cluster.arrived < int(machine->fibers.size())) return;
+  machine->cluster.arrived = 0;
+  ++machine->cluster.times;
+}
+void wait_cluster() {
+  Fiber* const me = machine->now;
+  wait_until([me] { return machine->cluster.times > me->cluster_times; });
+}
+
+void init_barrier(uint64_t* barrier, int arrivals) {
+  machine->barriers[barrier] = {.arrivals = arrivals, .pending = arrivals};
+}
+void arrive(uint64_t* barrier, int bytes) {
+  Barrier& b = machine->barriers.at(barrier);
+  --b.pending;
+  b.bytes += bytes;
+  end_phase_if_complete(b);
+}
+void wait_barrier(uint64_t* barrier, int parity) {
+  Barrier& b = machine->barriers.at(barrier);
+  wait_until([&] { return b.phases % 2 != parity; });
+}
+void send(void* destination, uint64_t* barrier, int to, const void* bytes16) {
+  std::byte* const there = machine->ctas[size_t(to)].shared;
+  const auto offset = [](const void* p) {
+    return static_cast<const std::byte*>(p) - current().shared;
+  };
+  std::memcpy(there + offset(destination), bytes16, 16);
+  Barrier& b = machine->barriers.at(reinterpret_cast<uint64_t*>(there + offset(barrier)));
+  b.bytes -= 16;
+  if (b.bytes == 0) end_phase_if_complete(b);
+}
+
+void copy_later(void* to, const void* from, int num_bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) throw std::runtime_error("cp.async: to");
+  if (num_bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    throw std::runtime_error("cp.async: from is not aligned");
+  }
+  machine->now->open.push_back({to, from, num_bytes});
+}
+void commit_copies() {
+  machine->now->groups.push_back(std::move(machine->now->open));
+  machine->now->open.clear();
+}
+void wait_for_copies(int most_open) {
+  auto& groups = machine->now->groups;
+  while (int(groups.size()) > most_open) {
+    for (const Copy& copy : groups.front()) {
+      std::memset(copy.to, 0, 16);
+      std::memcpy(copy.to, copy.from, size_t(copy.num_bytes));
+    }
+    groups.pop_front();
+  }
+}
+
+}  // namespace loratory::gpu::emulated

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+// A GPU for functional tests of kernels without one: the threads of one cluster at a time, each on
+// a stack of its own, in an order that a seed shuffles. Barriers, warp exchanges, ldmatrix, mma,
+// st.async with its barriers, and cp.async whose bytes arrive when they are waited for, not before.
+// No timing, no memory model beyond that, no wgmma. A product's sum is rounded once per step of
+// k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not depend on.
+
+namespace loratory::gpu::emulated {
+
+struct Index {
+  unsigned x = 0;
+};
+
+/// The thread that runs now.
+struct Thread {
+  Index thread, block, grid, block_size;
+  int cta = 0;  ///< in the cluster
+  std::byte* shared = nullptr;
+};
+Thread& current();
+
+struct Launch {
+  int num_threads = 256;
+  int cluster = 1;
+  int num_clusters = 1;  ///< run one after the other
+  size_t shared_bytes = 0;
+  uint64_t seed = 1;
+};
+/// Runs `kernel` once for each thread. Shared memory holds NaN at first.
+/// Errors   std::runtime_error: all threads wait.
+void run(const Launch& launch, const std::function<void(std::byte* shared)>& kernel);
+
+void sync_cta();
+void sync_warp();
+/// Every lane gives `bytes` of `value`; `all` becomes those of the 32 lanes.
+void exchange(const void* value, size_t bytes, void* all);
+
+void arrive_cluster();
+void wait_cluster();
+void init_barrier(uint64_t* barrier, int arrivals);
+void arrive(uint64_t* barrier, int bytes);
+void wait_barrier(uint64_t* barrier, int parity);
+void send(void* destination, uint64_t* barrier, int cta, const void* bytes16);
+
+/// `num_bytes` are read at the wait, the rest of 16 bytes becomes 0.
+void copy_later(void* to, const void* from, int num_bytes);
+void commit_copies();
+void wait_for_copies(int most_open);
+
+}  // namespace loratory::gpu::emulated

@@ -1,0 +1,102 @@
+// Launches on an emulated GPU: these take the place of the library's.
+#include <algorithm>
+
+#include "gpu/kernels/quantized_generic.cuh"
+#include "gpu/kernels/quantized_kernel.cuh"
+#include "gpu/plan/lora_launch.hpp"
+#include "gpu/plan/quantized_launch.hpp"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+constexpr int kSms = 6;
+uint64_t seed = 1;
+
+template <typename C>
+void run_kernel(const QuantizedLaunch& launch) {
+  QuantizedParams params = launch.params;
+  params.num_sms = kSms;
+  const auto clusters =
+      int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  emulated::run({.num_threads = C::kNumThreads,
+                 .cluster = C::kCluster,
+                 .num_clusters = clusters,
+                 .shared_bytes = size_t(C::shared_bytes(params.h_width)),
+                 .seed = seed++},
+                [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });
+}
+
+template <typename X, size_t... i>
+void run_shrink(const QuantizedLaunch& launch, std::index_sequence<i...>) {
+  using Out = std::conditional_t<sizeof(X) == 1, __half, X>;
+  ((launch.variant == kQuantizedShrinkVariants[i]
+        ? run_kernel<QuantizedConfig<X, float, Out, LoraOp::shrink, kQuantizedShrinkVariants[i]>>(
+              launch)
+        : void()),
+   ...);
+}
+template <typename H, typename Out, size_t... i>
+void run_expand(const QuantizedLaunch& launch, std::index_sequence<i...>) {
+  ((launch.variant == kQuantizedExpandVariants[i]
+        ? run_kernel<QuantizedConfig<__half, H, Out, LoraOp::expand, kQuantizedExpandVariants[i]>>(
+              launch)
+        : void()),
+   ...);
+}
+
+template <typename X>
+void run_shrink(const QuantizedLaunch& launch) {
+  run_shrink<X>(launch, std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
+}
+template <typename H>
+void run_expand(const QuantizedLaunch& launch) {
+  constexpr std::make_index_sequence<std::size(kQuantizedExpandVariants)> kAll{};
+  if (launch.params.y_dtype == reference::Dtype::f32)
+    run_expand<H, float>(launch, kAll);
+  else if (launch.params.y_dtype == reference::Dtype::bf16)
+    run_expand<H, __nv_bfloat16>(launch, kAll);
+  else
+    run_expand<H, __half>(launch, kAll);
+}
+
+void run_plain(int num_ctas, const std::function<void(std::byte*)>& kernel) {
+  emulated::run({.num_threads = 64, .num_clusters = num_ctas, .shared_bytes = 64, .seed = seed++},
+                kernel);
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch&) {}
+
+void launch_generic_quantized(const QuantizedLaunch& launch) {
+  run_plain(3, [&](std::byte*) {
+    if (launch.op == LoraOp::shrink)
+      shrink_generic(launch.params);
+    else
+      expand_generic(launch.params);
+  });
+}
+
+void launch_quantized(const QuantizedLaunch& launch) {
+  using reference::Dtype;
+  const QuantizedParams& p = launch.params;
+  if (launch.path == LoraPath::generic) return launch_generic_quantized(launch);
+  if (launch.op == LoraOp::expand) {
+    if (is_quantized(p.h_dtype)) return run_expand<uint8_t>(launch);
+    return run_expand<float>(launch);
+  }
+  if (is_quantized(p.x_dtype)) return run_shrink<uint8_t>(launch);
+  if (p.x_dtype == Dtype::bf16) return run_shrink<__nv_bfloat16>(launch);
+  run_shrink<__half>(launch);
+}
+
+void launch_quantize_h(const QuantizeHParams& params, CUstream_st*, LaunchOrder) {
+  if (params.by_tensor) {
+    run_plain(params.num_slices,
+              [&](std::byte* shared) { find_scales(params, reinterpret_cast<float*>(shared)); });
+  }
+  run_plain(3, [&](std::byte*) { quantize_rows(params); });
+}
+
+}  // namespace loratory::gpu

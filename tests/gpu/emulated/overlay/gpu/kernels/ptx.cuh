@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tests/gpu/emulated/emulated_gpu.hpp"
+
+// gpu/kernels/ptx.cuh for an emulated GPU, and the words of CUDA C++ that a C++ compiler lacks.
+// This folder comes first among the includes of the tests that compile kernels with it.
+
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
+#define threadIdx (::loratory::gpu::emulated::current().thread)
+#define blockIdx (::loratory::gpu::emulated::current().block)
+#define gridDim (::loratory::gpu::emulated::current().grid)
+#define blockDim (::loratory::gpu::emulated::current().block_size)
+
+namespace loratory::gpu {
+
+using std::max;
+using std::min;
+
+inline void __syncthreads() { emulated::sync_cta(); }
+inline void __syncwarp() { emulated::sync_warp(); }
+template <typename T>
+T __ldg(const T* p) {
+  return *p;
+}
+template <typename T>
+T shuffled(T v, int from) {
+  T all[32];
+  emulated::exchange(&v, sizeof v, all);
+  return all[from];
+}
+inline int lane_id() { return int(threadIdx.x) % 32; }
+template <typename T>
+T __shfl_sync(unsigned, T v, int from) {
+  return shuffled(v, from);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T v, int by) {
+  return shuffled(v, lane_id() < by ? lane_id() : lane_id() - by);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T v, int with) {
+  return shuffled(v, lane_id() ^ with);
+}
+inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
+inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __ll2float_rn(long long v) { return float(v); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+
+template <typename Byte>
+Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
+  return p + uint64_t{count} * bytes;
+}
+inline uint32_t shared_address(const void* p) {
+  return uint32_t(static_cast<const std::byte*>(p) - emulated::current().shared);
+}
+
+inline int cluster_rank() { return emulated::current().cta; }
+inline void cluster_arrive() { emulated::arrive_cluster(); }
+inline void cluster_wait() { emulated::wait_cluster(); }
+inline void send(void* destination, uint64_t* barrier, int cta, uint4 v) {
+  emulated::send(destination, barrier, cta, &v);
+}
+inline void init_barrier(uint64_t* barrier, int arrivals = 1) {
+  emulated::init_barrier(barrier, arrivals);
+}
+inline void expect_bytes(uint64_t* barrier, int bytes) { emulated::arrive(barrier, bytes); }
+inline void wait_for_bytes(uint64_t* barrier, int parity) {
+  emulated::wait_barrier(barrier, parity);
+}
+
+inline void copy_async(void* to, const void* from, uint32_t exists) {
+  emulated::copy_later(to, from, exists != 0 ? 16 : 0);
+}
+inline void copy_async_some(void* to, const void* from, int valid_bytes) {
+  emulated::copy_later(to, from, valid_bytes);
+}
+inline void copy_async_if(bool exists, void* to, const void* from) {
+  if (exists) emulated::copy_later(to, from, 16);
+}
+inline void commit_copies() { emulated::commit_copies(); }
+template <int kOpen>
+void wait_for_copies() {
+  emulated::wait_for_copies(kOpen);
+}
+/// Reads, so that an address that does not exist is found.
+inline void prefetch_line(const void* p) {
+  uint32_t word = 0;
+  std::memcpy(&word, p, sizeof word);
+  asm volatile("" ::"r"(word));
+}
+
+/// Lane i names row i % 8 of matrix i / 8 and gets pair i % 4 of row i / 4 of each.
+inline uint4 load_matrices(const std::byte* row) {
+  const std::byte* rows[32];
+  emulated::exchange(&row, sizeof row, rows);
+  uint32_t out[4];
+  for (int i = 0; i < 4; ++i) {
+    std::memcpy(&out[i], rows[8 * i + lane_id() / 4] + lane_id() % 4 * 4, 4);
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+template <typename Weight>
+double number_of(uint32_t word, int half) {
+  const auto bits = uint16_t(word >> 16 * half);
+  if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  else
+    return double(__half2float(std::bit_cast<__half>(bits)));
+}
+
+template <typename Weight>
+void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  } all[32];
+  const Operands mine{{a.x, a.y, a.z, a.w}, {b0, b1}};
+  emulated::exchange(&mine, sizeof mine, all);
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane_id() / 4, column = lane_id() % 4 * 2 + i % 2;
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) {
+      const int lane_a = row * 4 + k % 8 / 2, lane_b = column * 4 + k % 8 / 2;
+      sum += number_of<Weight>(all[lane_a].a[i / 2 + k / 8 * 2], k % 2) *
+             number_of<Weight>(all[lane_b].b[k / 8], k % 2);
+    }
+    c[i] = float(sum);
+  }
+}
+
+inline void store_if(bool exists, void* to, uint4 v) {
+  if (exists) std::memcpy(to, &v, sizeof v);
+}
+
+inline void wait_for_prior_grid() {}
+inline void launch_dependents() {}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,183 @@
+// The kernels of 8-bit weights, thread by thread on the CPU: every variant of random layers through
+// LoraLayer, against the bound and against the bits of the reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <optional>
+
+#include "gpu/plan/quantized_variants.hpp"
+#include "reference/layout/batch_layout.hpp"
+#include "tests/gpu/support/quantized_layer.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::Tensor;
+
+// Memory of the emulated GPU: as aligned as cudaMalloc's, with canaries around each tensor.
+class Memory {
+ public:
+  DeviceView put(const Tensor& t) {
+    const size_t size = t.bytes().size();
+    DeviceView out{.dtype = t.dtype(), .data = room(size), .num_axes = int(t.shape().size())};
+    std::memcpy(out.data, t.bytes().data(), size);
+    for (size_t i = 0; i < t.shape().size(); ++i) {
+      out.shape[i] = t.shape()[i], out.strides[i] = t.strides()[i];
+    }
+    return out;
+  }
+  std::byte* room(size_t size) {
+    auto& block = blocks_.emplace_back(size);
+    return block.begin();
+  }
+  static void get(const DeviceView& view, Tensor& out) {
+    std::memcpy(out.bytes().data(), view.data, out.bytes().size());
+  }
+  bool is_intact() const {
+    return std::ranges::all_of(blocks_, [](const Block& b) { return b.is_intact(); });
+  }
+
+ private:
+  static constexpr size_t kGuard = 256;
+  struct Block {
+    size_t size;
+    std::vector<std::byte> bytes;
+    explicit Block(size_t num) : size(num), bytes(num + 3 * kGuard, std::byte{0xC1}) {
+      std::memset(begin(), 0xFF, size);
+    }
+    std::byte* begin() {
+      const auto at = reinterpret_cast<uintptr_t>(bytes.data()) + kGuard;
+      return bytes.data() + ((at + kGuard - 1) / kGuard * kGuard - at + kGuard);
+    }
+    bool is_intact() const {
+      const std::byte* const from = const_cast<Block*>(this)->begin();
+      const auto is_canary = [](std::byte b) { return b == std::byte{0xC1}; };
+      return std::all_of(bytes.data(), from, is_canary) &&
+             std::all_of(from + size, bytes.data() + bytes.size(), is_canary);
+    }
+  };
+  std::deque<Block> blocks_;
+};
+
+struct Segments {
+  SegmentList list;
+  reference::BatchLayout layout;
+  int32_t count = 0;
+
+  Segments(const std::vector<int32_t>& slots, int64_t max_loras, int32_t size)
+      : layout(reference::make_batch_layout(slots, int32_t(max_loras))) {
+    build(layout, size, list);
+    count = int32_t(list.segments.size());
+  }
+  SegmentView view() {
+    list.segments.reserve(1), layout.token_indices_sorted.reserve(1);  // not null
+    return {.num_segments = &count,
+            .segments = list.segments.data(),
+            .token_indices = layout.token_indices_sorted.data(),
+            .segment_size = list.segment_size};
+  }
+};
+
+// The weights of a case on the emulated GPU.
+class Emulated {
+ public:
+  explicit Emulated(QuantizedLayerData& data) : data_(data) {}
+
+  /// What is in h or y after a launch.
+  Tensor launch(LoraOp op, const LoraVariant& v) {
+    Memory memory;
+    Tensor out = op == LoraOp::shrink ? empty_h(data_) : data_.y;
+    const LoraTensors on = tensors(op, memory);
+    Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
+    layer(op, memory).launch_variant(v, on, segments.view(), nullptr);
+    EXPECT_TRUE(memory.is_intact()) << describe(data_.shape) << describe(v);
+    Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
+    return out;
+  }
+  bool is_generic(LoraOp op) {
+    Memory memory;
+    return layer(op, memory).path_for(tensors(op, memory)) == LoraPath::generic;
+  }
+
+ private:
+  QuantizedLayerData& data_;
+
+  LoraTensors tensors(LoraOp op, Memory& memory) const {
+    LoraTensors out{.x = memory.put(data_.x),
+                    .h = memory.put(op == LoraOp::shrink ? empty_h(data_) : data_.h),
+                    .y = memory.put(data_.y)};
+    if (data_.x_scale) out.x_scale = memory.put(*data_.x_scale);
+    if (data_.h_scale) out.h_scale = memory.put(*data_.h_scale);
+    return out;
+  }
+  LoraLayer layer(LoraOp op, Memory& memory) const {
+    LoraLayerDesc desc =
+        desc_of(data_, op,
+                {.view = [&](const Tensor& t) { return memory.put(t); },
+                 .ranks = [](const std::vector<int32_t>& v) { return v.data(); },
+                 .scalings = [](const std::vector<float>& v) { return v.data(); }});
+    desc.workspace_bytes = quantized_workspace_bytes(data_.shape.num_tokens, data_.num_slices(),
+                                                     data_.shape.max_rank, data_.b_block.k);
+    desc.workspace = memory.room(desc.workspace_bytes);
+    return LoraLayer(desc);
+  }
+};
+
+void expect_ok(const Verdict& verdict, const QuantizedLayerCase& c, const LoraVariant& v) {
+  ASSERT_EQ(verdict.wrong, "") << describe(c) << "\n" << describe(v);
+}
+
+// The variants of a stage give the same bits, and they are right.
+void check_stage(const QuantizedLayerCase& c, QuantizedLayerData& data, LoraOp op) {
+  Emulated gpu(data);
+  const bool is_generic = gpu.is_generic(op);
+  const bool is_exact = is_generic || c.fill == reference::Fill::small_integers;
+  std::optional<Tensor> first;
+  for (LoraVariant v : quantized_variants(op == LoraOp::expand ? op : LoraOp::shrink)) {
+    if (op == LoraOp::linear) v.launches = 2;
+    const Tensor out = gpu.launch(op, v);
+    if (first) {
+      ASSERT_TRUE(reference::same_bits(out, *first)) << describe(c) << "\n" << describe(v);
+    } else if (op == LoraOp::shrink) {
+      expect_ok(judge_shrink(data, out, is_exact), c, v);
+    } else if (op == LoraOp::expand) {
+      expect_ok(judge_expand(data, out, is_exact), c, v);
+    } else if (c.fill == reference::Fill::small_integers ||
+               (gpu.is_generic(LoraOp::shrink) && gpu.is_generic(LoraOp::expand))) {
+      expect_ok(judge_linear(data, out), c, v);
+    }
+    if (testing::Test::HasFailure() || is_generic) return;
+    first = out;
+  }
+}
+void check_case(const QuantizedLayerCase& c) {
+  QuantizedLayerData data(c);
+  for (const LoraOp op : {LoraOp::shrink, LoraOp::expand, LoraOp::linear}) {
+    check_stage(c, data, op);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(QuantizedEmulated, AlignedLayersLieWithinTheirBounds) {
+  const char* const one = std::getenv("LORATORY_SEED");
+  const uint64_t first = one != nullptr ? std::stoull(one) : 1;
+  for (uint64_t seed = first; seed < first + (one != nullptr ? 1 : 8); ++seed) {
+    SCOPED_TRACE("REPRO: LORATORY_SEED=" + std::to_string(seed));
+    check_case(random_quantized_layer(seed, true, 1 << 16));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(QuantizedEmulated, AnyLayerHasTheBitsOfTheReference) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(seed);
+    check_case(random_quantized_layer(seed, false, 1 << 15));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace loratory::gpu

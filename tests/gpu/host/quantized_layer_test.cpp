@@ -1,0 +1,251 @@
+// Layers of 8-bit weights before a launch: what is refused, which path and variant is chosen, and
+// that what the rules choose has a kernel and fits.
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/plan/kernel_shape.hpp"
+#include "gpu/plan/quantized_plan.hpp"
+#include "gpu/plan/quantized_variants.hpp"
+#include "gpu/plan/swizzle.hpp"
+#include "tests/gpu/host/error_of.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using testing::HasSubstr;
+
+/// Addresses that nobody reads.
+void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+DeviceView factors(std::initializer_list<int64_t> shape) {
+  return device_view(Dtype::f32, at(0x6000), shape);
+}
+
+LoraSliceDesc slice(Dtype a = Dtype::f8_e4m3fn, Dtype b = Dtype::f8_e5m2) {
+  return {.a = device_view(a, at(0x1000), {4, 32, 64}),
+          .b = device_view(b, at(0x2000), {4, 48, 32}),
+          .ranks = static_cast<const int32_t*>(at(0x3000)),
+          .scalings = static_cast<const float*>(at(0x4000)),
+          .a_scale = factors({4, 32}),
+          .b_scale = factors({4})};
+}
+
+LoraLayerDesc desc() {
+  return {.slices = {slice(), slice(Dtype::f8_e5m2, Dtype::f8_e4m3fn)},
+          .workspace = at(0x50000),
+          .workspace_bytes = size_t{1} << 20};
+}
+
+using gpu::error_of;
+std::string error_of(const LoraLayerDesc& d) {
+  return error_of([&] { const LoraLayer layer(d); });
+}
+
+// [1.42] [1.44]: each slice its formats; factors of the shapes that there are.
+TEST(QuantizedLayer, NamesWhatDoesNotFit) {
+  EXPECT_EQ(error_of(desc()), "");
+  LoraLayerDesc d = desc();
+  d.slices[1].b.dtype = Dtype::bf16;
+  EXPECT_THAT(error_of(d),
+              HasSubstr("slices[1].b: is bf16, the layer's first weight is f8_e4m3fn"));
+  d = desc();
+  d.slices[0].a_scale = {};
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: is null, 8-bit numbers have factors"));
+  d = desc();
+  d.slices[1].b_scale = factors({4, 47});
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b_scale: has shape [4, 47], needs [4] or [4, 48]"));
+  d = desc();
+  d.slices[1].b_scale.dtype = Dtype::f16;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b_scale: is f16, needs f32"));
+  d = desc();
+  d.slices[0].a_scale.strides[1] = 2;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: needs an innermost stride of 1"));
+  d = desc();
+  d.b_block = {16, 0};
+  EXPECT_THAT(error_of(d), HasSubstr("b_block: is 16 x 0, needs two positive sizes, or 0 x 0"));
+  d = desc();
+  d.mode.scale = reference::ScaleMode::folded_b;
+  EXPECT_THAT(error_of(d), HasSubstr("mode.scale: folds into B"));
+  d = desc();
+  d.mode.h = reference::IntermediateMode::cast_to_weight;
+  EXPECT_THAT(error_of(d), HasSubstr("mode.h: has no meaning for 8-bit weights"));
+}
+
+// [1.48]: n groups, then k groups.
+TEST(QuantizedLayer, BlocksAreCountedByRowsAndColumns) {
+  LoraLayerDesc d = desc();
+  d.a_block = {16, 24}, d.b_block = {10, 32};
+  for (LoraSliceDesc& s : d.slices) {
+    s.a_scale = factors({4, 2, 3});
+    s.b_scale = factors({4, 5, 1});
+  }
+  EXPECT_EQ(error_of(d), "");
+  d.slices[1].a_scale = factors({4, 3, 2});
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a_scale: has shape [4, 3, 2], needs [4, 2, 3]"));
+}
+
+// The weights of experts are 16-bit.
+TEST(QuantizedLayer, HasNoExperts) {
+  for (const LoraExperts& experts :
+       {LoraExperts{.num_experts = 2}, LoraExperts{.rows_per_x = 2},
+        LoraExperts{.router_weights = static_cast<const float*>(at(0x40000))}}) {
+    LoraLayerDesc d = desc();
+    d.experts = experts;
+    EXPECT_THAT(error_of(d), HasSubstr("experts: do not go together with 8-bit weights"));
+  }
+}
+
+struct Call {
+  LoraLayerDesc desc;
+  DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
+  DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 96});
+  DeviceView x_scale{};
+  SegmentView segments{static_cast<const int32_t*>(at(0x30000)),
+                       static_cast<const Segment*>(at(0x30010)),
+                       static_cast<const int32_t*>(at(0x30100)), 8};
+
+  std::string error() const {
+    return error_of(
+        [&] { LoraLayer(desc).launch({.x = x, .y = y, .x_scale = x_scale}, segments, nullptr); });
+  }
+  LoraPath path() const { return LoraLayer(desc).path_for({.x = x, .y = y, .x_scale = x_scale}); }
+};
+
+// [1.45]: a scale for each token is [T, 1], also where T is 1.
+TEST(QuantizedLayer, ChecksEachLaunch) {
+  Call call{desc()};
+  call.x_scale = factors({8, 1});
+  EXPECT_THAT(call.error(), HasSubstr("x_scale: scales bf16, only 8-bit activations have a scale"));
+  call.x.dtype = Dtype::f8_e4m3fn;
+  call.x_scale = {};
+  EXPECT_THAT(call.error(), HasSubstr("x_scale: is null, 8-bit numbers have factors"));
+  call.x_scale = factors({8});
+  EXPECT_THAT(call.error(), HasSubstr("x_scale: has shape [8], needs [] or [8, 1]"));
+  call.x.dtype = Dtype::i8;
+  call.x_scale = factors({8, 1});
+  EXPECT_THAT(call.error(), HasSubstr("slices[0].a: is f8_e4m3fn, the activations are i8"));
+  call = Call{desc()};
+  call.desc.workspace_bytes = 2047;
+  EXPECT_THAT(call.error(), HasSubstr("workspace: has 2047 bytes, 8-bit weights need 2048"));
+  call.desc.workspace = nullptr;
+  EXPECT_THAT(call.error(), HasSubstr("workspace: has 0 bytes, 8-bit weights need 2048"));
+  call = Call{desc()};
+  call.segments.segment_size = 16;
+  EXPECT_THAT(call.error(), HasSubstr("has segments of 16 tokens, the kernel needs 8"));
+}
+
+// h in fp32, then rows of a multiple of 16 bytes, then factors, for each row or for each slice.
+TEST(QuantizedLayer, WorkspaceHoldsHTwice) {
+  EXPECT_EQ(quantized_workspace_bytes(10, 2, 17, 0), size_t{20 * 80 + 20 * (32 + 4) + 8});
+  EXPECT_EQ(quantized_workspace_bytes(10, 2, 17, 4), size_t{20 * 80 + 20 * (32 + 20) + 8});
+}
+
+// [1.19]: by what never changes in a layer.
+TEST(QuantizedLayer, PathFollowsFromTheLayer) {
+  EXPECT_EQ((Call{desc()}.path()), LoraPath::tensor_core);
+  Call call{desc()};
+  call.x.dtype = call.y.dtype = Dtype::f16;
+  EXPECT_EQ(call.path(), LoraPath::tensor_core);
+  call.y.dtype = Dtype::f32;
+  EXPECT_EQ(call.path(), LoraPath::tensor_core);
+  call.x.dtype = Dtype::f32;
+  EXPECT_EQ(call.path(), LoraPath::generic);
+  call = Call{desc()};
+  call.desc.slices[0].a.strides[1] = 72;
+  EXPECT_EQ(call.path(), LoraPath::generic);
+  call = Call{desc()};
+  call.y.strides[0] = 97;
+  EXPECT_EQ(call.path(), LoraPath::generic);
+  call = Call{desc()};
+  call.desc.b_block = {16, 32};
+  for (LoraSliceDesc& s : call.desc.slices) s.b_scale = factors({4, 3, 1});
+  EXPECT_EQ(call.path(), LoraPath::tensor_core) << "one group of ranks";
+  call.desc.b_block = {16, 16};
+  for (LoraSliceDesc& s : call.desc.slices) s.b_scale = factors({4, 3, 2});
+  EXPECT_EQ(call.path(), LoraPath::generic) << "two groups of ranks";
+}
+
+// Whatever the rules choose has a kernel, of a shrink that takes the segments of the expand.
+TEST(QuantizedVariants, RulesChooseWhatHasAKernel) {
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    for (const int64_t tokens : {1, 8, 32, 33, 64, 65, 256, 257, 1024, 1025, 8192}) {
+      for (const int64_t rank : {1, 16, 17, 64, 65, 512}) {
+        for (const int64_t slots : {1, 4, 16, 128, 4096}) {
+          const LaunchShape shape{.op = op,
+                                  .num_tokens = tokens,
+                                  .num_in = 4096,
+                                  .max_rank = rank,
+                                  .num_slices = 2,
+                                  .num_slots = slots,
+                                  .num_rank_blocks = (rank + 31) / 32};
+          const LoraVariant v = choose_quantized_variant(shape);
+          EXPECT_TRUE(has_quantized_kernel(op, v)) << describe(v);
+          const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles);
+          EXPECT_TRUE(has_quantized_kernel(LoraOp::expand, expand)) << describe(expand);
+          EXPECT_EQ(v.token_tiles % expand.token_tiles, 0);
+        }
+      }
+    }
+  }
+}
+
+template <LoraOp kOp, const auto& kVariants>
+std::vector<int> most_shared_bytes() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return std::vector<int>{KernelShape<kVariants[i], kOp, 4, 1, 2>::shared_bytes(512)...};
+  }
+  (std::make_index_sequence<std::size(kVariants)>{});
+}
+
+// h of 512 ranks beside the pipelines, in what a CTA of sm_90 can have.
+TEST(QuantizedVariants, FitInSharedMemory) {
+  constexpr int kMost = 227 << 10;
+  for (const int bytes : most_shared_bytes<LoraOp::shrink, kQuantizedShrinkVariants>()) {
+    EXPECT_LE(bytes, kMost);
+  }
+  for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants>()) {
+    EXPECT_LE(bytes, kMost);
+  }
+}
+
+// Sixteen lanes, four of each of four neighbouring rows, read 8 bytes each: all of 128 bytes.
+TEST(SwizzlePairs, HalfAWarpSharesNoBank) {
+  for (int first_row = 0; first_row < 32; first_row += 4) {
+    for (int vec = 0; vec < 8; vec += 2) {
+      std::set<int> banks;
+      for (int row = first_row; row < first_row + 4; ++row) {
+        for (int q = 0; q < 4; ++q) {
+          banks.insert((swizzle_pairs(row, vec + q / 2) + q % 2 * 8) % 128);
+        }
+      }
+      EXPECT_EQ(banks.size(), 16U) << "rows from " << first_row << ", vector " << vec;
+    }
+  }
+}
+
+// The columns of a narrow stage of 8-bit B: one vector or four each.
+TEST(SwizzleColumns, BytesShareNoBank) {
+  const auto expect_sound = [](auto offset, int vecs) {
+    std::set<int> all;
+    for (int column = 0; column < 64; ++column) {
+      for (int vec = 0; vec < vecs; ++vec) all.insert(offset(column, vec));
+    }
+    EXPECT_EQ(int(all.size()), 64 * vecs);
+    EXPECT_EQ(*all.rbegin(), (64 * vecs - 1) * 16);
+    for (int first = 0; first < 8; ++first) {
+      for (int vec = 0; vec < vecs; ++vec) {
+        std::set<int> banks;
+        for (int i = 0; i < 8; ++i) banks.insert(offset(8 * i + first, vec) % 128);
+        EXPECT_EQ(banks.size(), 8U);
+      }
+    }
+  };
+  expect_sound(swizzle_columns<1>, 1);
+  expect_sound(swizzle_columns<4>, 4);
+}
+
+}  // namespace
+}  // namespace loratory::gpu
