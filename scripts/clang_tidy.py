@@ -19,7 +19,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ("reference", "scheduler_sim", "gpu", "cli")
+ROOMS = ("reference", "scheduler_sim", "check", "gpu", "cli")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

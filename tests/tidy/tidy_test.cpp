@@ -53,8 +53,8 @@ bool is_source(const fs::path& path) {
 std::vector<File> read_tree() {
   const fs::path root = LORATORY_SOURCE_DIR;
   std::vector<File> files;
-  for (const char* folder :
-       {"reference", "scheduler_sim", "gpu", "cli", "fuzz", "tests", "bench", "cmake", "scripts"}) {
+  for (const char* folder : {"reference", "scheduler_sim", "check", "gpu", "cli", "fuzz", "tests",
+                             "bench", "cmake", "scripts"}) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (entry.is_regular_file() && is_source(entry.path())) {
@@ -155,13 +155,14 @@ struct Arrow {
   std::string_view but = "-";  // a part of the room that may
 };
 
-// reference <- scheduler_sim <- gpu <- cli, and no CUDA before gpu. Reports are a library of their
-// own: only they and the program know them.
+// reference <- scheduler_sim <- gpu, check <- cli, and no CUDA before gpu. Reports are a library of
+// their own: only they and the program know them.
 const std::vector<Arrow> kArrows = {
-    {"reference/", "scheduler_sim/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
-    {"scheduler_sim/", "gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
+    {"reference/", "scheduler_sim/|check/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
+    {"scheduler_sim/", "check/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
+    {"check/", "gpu/|cli/|scheduler_sim/report/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
     {"scheduler_sim/", "scheduler_sim/report/", "scheduler_sim/report/"},
-    {"gpu/", "cli/|scheduler_sim/report/"},
+    {"gpu/", "check/[^l]|cli/|scheduler_sim/report/"},
 };
 
 TEST(Tidy, RoomsUseEachOtherOneWay) {
