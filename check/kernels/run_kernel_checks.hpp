@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/kernels/kernel.hpp"
+#include "check/report/report.hpp"
+
+namespace loratory::check {
+
+/// Which cases, and how many. All fields have a default that fits a first look.
+struct Options {
+  std::vector<std::string> operations;  ///< "linear", "shrink", ...; empty: all that are claimed
+  std::vector<std::string> checks;      ///< by name; empty: all
+  std::vector<std::string> labels;      ///< these cases alone (check/cases/case.hpp)
+  uint64_t seed = 1;                    ///< of the cases that are drawn; same seed, same cases
+  int64_t num_cases = 200;
+  double budget_s = 0;             ///< no further case after this time; 0: none
+  int64_t max_products = 1 << 22;  ///< multiplications of the largest case: its cost
+  bool shrinks = true;             ///< look for the smallest case that still shows a finding
+  bool stops_at_first = false;     ///< the first finding ends the run; else the first of each check
+  std::string command = "loratory check --impl ...";  ///< what a REPRO line begins with
+  /// Asked between cases; true ends the run (Ctrl-C).
+  std::function<bool()> is_interrupted;
+};
+
+/// Draws cases that the kernel claims to take, runs it on them and judges what it wrote.
+/// Errors   InputError: an option that no operation, check or label has. A kernel that fails is a
+///          finding, not an error.
+/// Repeats  the same report for the same options, if the kernel repeats; `seconds` apart.
+/// Threads  calls of one kernel must not overlap.
+Report run_kernel_checks(const Kernel& kernel, const Options& options = {});
+
+/// The names of the checks, in the order of the report.
+std::vector<std::string> kernel_check_names();
+
+}  // namespace loratory::check
