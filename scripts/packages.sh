@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that every build and test needs, or with `--program` those of the
-# preset `release`, which has no tests. Installs nothing, and needs neither root nor a network, when
-# all of them are there. The fuzz preset needs three more: see CONTRIBUTING.md.
+# preset `release`, which has no tests, or with `--python` those of `pip install .`. Installs
+# nothing, and needs neither root nor a network, when all of them are there. The fuzz preset needs
+# three more: see CONTRIBUTING.md.
 set -euo pipefail
 
 packages=(
@@ -16,6 +17,9 @@ packages=(
   libbenchmark-dev                                    # bench/
 )
 if [[ "${1:-}" != --program ]]; then
+  packages+=(python3-dev python3-venv)                # the Python package
+fi
+if [[ "${1:-}" != --program && "${1:-}" != --python ]]; then
   packages+=(
     libgtest-dev libgmock-dev librapidcheck-dev       # tests and properties
     clang-tidy                                        # a test

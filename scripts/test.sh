@@ -6,9 +6,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=build/dev
 
 scripts/packages.sh
+scripts/python_wheel.sh environment
 echo "build: everything, into $build"
-cmake --preset dev --log-level=WARNING
+cmake --preset dev --log-level=WARNING -DLORATORY_BUILD_PYTHON=ON \
+  -DPython_EXECUTABLE="$PWD/build/python/bin/python"
 cmake --build --preset dev
+scripts/python_wheel.sh install
 
 echo "test: every test of $build"
 status=0

@@ -54,7 +54,7 @@ std::vector<File> read_tree() {
   const fs::path root = LORATORY_SOURCE_DIR;
   std::vector<File> files;
   for (const char* folder : {"reference", "scheduler_sim", "check", "gpu", "cli", "fuzz", "tests",
-                             "bench", "cmake", "scripts"}) {
+                             "bench", "cmake", "python", "scripts"}) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (entry.is_regular_file() && is_source(entry.path())) {

@@ -1,0 +1,257 @@
+"""The operations against the formulas written down once more, in numpy and float64."""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loratory as lt
+
+DTYPES = ["f32", "f16", "bf16"]
+
+
+class Foreign:
+    """An array of another library: it speaks DLPack and nothing else."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+class OnDevice(Foreign):
+    """An array on a CUDA device, as far as one can tell without one."""
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise BufferError("it lies on a GPU")
+
+
+def numbers(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(lt.numpy_dtype(dtype))
+
+
+class Layer:
+    """Two slices, three slots; slot 2 is empty, slot 1 has no second slice."""
+
+    def __init__(self, dtype: str, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.x = numbers(rng, dtype, 6, 40)
+        self.a = [numbers(rng, dtype, 3, 8, 40) for _ in range(2)]
+        self.b = [numbers(rng, dtype, 3, n, 8) for n in (24, 12)]
+        self.ranks = [[8, 3, 0], [5, 0, 0]]
+        self.scalings = [[0.5, 2.0, 1.0], [1.5, 1.0, 1.0]]
+        self.slots = [0, 1, -1, 2, 0, 1]
+        self.y = numbers(rng, dtype, 6, 36)
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.x, self.a, self.b, self.ranks, self.scalings, self.slots
+
+    def expected(self) -> np.ndarray:
+        y = self.y.astype(np.float64)
+        offset = 0
+        for a, b, ranks, scalings in zip(self.a, self.b, self.ranks, self.scalings):
+            for t, slot in enumerate(self.slots):
+                if slot >= 0:
+                    r = ranks[slot]
+                    h = a[slot, :r].astype(np.float64) @ self.x[t].astype(np.float64)
+                    d = b[slot, :, :r].astype(np.float64) @ h
+                    y[t, offset:offset + b.shape[1]] += scalings[slot] * d
+            offset += b.shape[1]
+        return y
+
+
+def bits(array: np.ndarray) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_is_its_formula_within_the_bound(dtype: str) -> None:
+    layer = Layer(dtype)
+    bounds = lt.linear_bounds(*layer.arguments(), layer.y)
+    expected = layer.expected()
+    y = layer.y.copy()
+    assert lt.linear(*layer.arguments(), y) is y
+    assert np.allclose(bounds.expected[bounds.covered], expected[bounds.covered], rtol=1e-12)
+    assert 0 < bounds.worst(y) <= 1
+    assert bits(y[~bounds.covered]) == bits(layer.y[~bounds.covered])
+    assert bounds.covered.any(axis=1).tolist() == [True, True, False, False, True, True]
+
+
+def test_a_wrong_number_is_far_beyond_the_bound() -> None:
+    layer = Layer("f32")
+    bounds = lt.linear_bounds(*layer.arguments(), layer.y)
+    y = lt.linear(*layer.arguments(), layer.y.copy())
+    y[4, 7] *= 1 + 2.0**-12
+    errors = bounds.errors_over(y)
+    assert errors[4, 7] > 1
+    assert np.argwhere(errors > 1).tolist() == [[4, 7]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", [lt.DEFAULT_MODE, lt.VLLM_MODE, lt.SGLANG_MODE])
+def test_expand_of_shrink_is_linear(dtype: str, mode: lt.NumericMode) -> None:
+    layer = Layer(dtype)
+    h_dtype = dtype if mode.h == "store_as_x" else "f32"
+    h = lt.shrink(layer.x, layer.a, layer.ranks, layer.slots, h_dtype=h_dtype)
+    parts, whole = layer.y.copy(), layer.y.copy()
+    lt.expand(h, layer.b, layer.ranks, layer.scalings, layer.slots, parts, mode=mode)
+    lt.linear(*layer.arguments(), whole, mode=mode)
+    assert bits(parts) == bits(whole)
+
+
+def test_modes_differ() -> None:
+    layer = Layer("bf16")
+    seen = {bits(lt.linear(*layer.arguments(), layer.y.copy(), mode=mode))
+            for mode in (lt.DEFAULT_MODE, lt.VLLM_MODE, lt.SGLANG_MODE)}
+    assert len(seen) == 3
+
+
+def test_arrays_of_other_libraries_and_strides() -> None:
+    layer = Layer("f32")
+    y = lt.linear(*layer.arguments(), layer.y.copy())
+    wide = np.zeros((6, 80), np.float32)
+    wide[:, ::2] = layer.x
+    foreign = layer.y.copy()
+    lt.linear(Foreign(wide[:, ::2]), [Foreign(a) for a in layer.a],
+              [np.asfortranarray(b) for b in layer.b], np.array(layer.ranks, np.int64),
+              layer.scalings, Foreign(np.array(layer.slots, np.int32)), Foreign(foreign))
+    assert bits(foreign) == bits(y)
+
+
+def test_embedding_and_logits() -> None:
+    rng = np.random.default_rng(3)
+    a, b = numbers(rng, "f32", 2, 4, 50), numbers(rng, "f32", 2, 16, 4)
+    ids, slots = [7, 49, 0], [1, -1, 0]
+    arguments = (ids, a, b, [4, 2], [1.0, 0.5], slots)
+    y = numbers(rng, "f32", 3, 16)
+    bounds = lt.embedding_bounds(*arguments, y)
+    want = y + np.array([0.5 * b[1, :, :2] @ a[1, :2, 7], np.zeros(16), b[0] @ a[0, :, 0]])
+    got = lt.embedding(*arguments, y.copy())
+    assert np.allclose(got, want, atol=1e-5) and bounds.worst(got) <= 1
+    hidden = numbers(rng, "f32", 3, 50)
+    assert bits(lt.logits(hidden, a, b, [4, 2], [1.0, 0.5], slots, y.copy())) == bits(
+        lt.linear(hidden, a, b, [4, 2], [1.0, 0.5], slots, y.copy()))
+
+
+def test_quantised_weights_are_bits_times_factor() -> None:
+    rng = np.random.default_rng(4)
+    wide = [rng.standard_normal((2, 8, 32)), rng.standard_normal((2, 16, 8))]
+    (a, a_scale), (b, b_scale) = [
+        tuple(np.stack(parts) for parts in zip(*(lt.quantize(slot.astype(np.float32), "f8_e4m3fn")
+                                                 for slot in w))) for w in wide]
+    a_scale, b_scale = a_scale[..., 0], b_scale[..., 0]  # by channel
+    x, y = numbers(rng, "f32", 3, 32), np.zeros((3, 16), np.float32)
+    lt.linear_quantized(x, None, a, a_scale, b, b_scale, [8, 8], [1.0, 2.0], [0, 1, -1], y)
+    real_a, real_b = (w.astype(np.float32) * s[..., None] for w, s in ((a, a_scale), (b, b_scale)))
+    want = lt.linear(x, real_a, real_b, [8, 8], [1.0, 2.0], [0, 1, -1], np.zeros_like(y))
+    assert np.allclose(y, want, rtol=1e-4, atol=1e-5) and y[:2].any() and not y[2].any()
+    x8, x_scale = lt.quantize(x, "f8_e4m3fn")
+    assert x_scale.shape == (3, 1)
+    assert np.abs(x8.astype(np.float32) * x_scale - x).max() <= np.abs(x).max() / 16
+    h = lt.shrink_quantized(x8, x_scale, a, a_scale, [8, 8], [0, 1, -1])
+    y8 = np.zeros_like(y)
+    lt.expand_quantized(h, None, b, b_scale, [8, 8], [1.0, 2.0], [0, 1, -1], y8)
+    assert np.abs(y8 - want).max() <= np.abs(want).max() / 8
+
+
+def test_experts_are_a_linear_layer_for_each_row() -> None:
+    rng = np.random.default_rng(5)
+    a, b = numbers(rng, "f32", 2, 3, 4, 20), numbers(rng, "f32", 2, 3, 10, 4)
+    ranks, scalings = [[4, 2, 0], [1, 4, 4]], [[1.0, 2.0, 1.0], [0.5, 1.0, 1.0]]
+    experts, slots, weights = [0, 1, 2, 0, 1, 2], [0, 1, -1], [0.5, 0.25, 1.0, 0.5, 1.0, 1.0]
+    rows = lt.ExpertRows(experts=experts, slots=slots, num_slots=2, experts_per_token=2)
+    x = numbers(rng, "f32", 3, 20)
+    y = lt.expert_linear(x, rows, a, b, ranks, scalings, np.zeros((6, 10), np.float32),
+                         router_weights=weights)
+    for row, expert in enumerate(experts):
+        slot = slots[row // 2]
+        if slot < 0:
+            assert not y[row].any()
+            continue
+        r = ranks[slot][expert]
+        delta = b[slot, expert, :, :r] @ (a[slot, expert, :r] @ x[row // 2])
+        assert np.allclose(y[row], weights[row] * scalings[slot][expert] * delta, atol=1e-5)
+    h = lt.expert_shrink(x, rows, a, ranks)
+    parts = lt.expert_expand(h, rows, b, ranks, scalings, np.zeros((6, 10), np.float32),
+                             router_weights=weights)
+    assert bits(parts) == bits(y)
+    off = lt.ExpertRows(experts=experts, slots=slots, num_slots=2, experts_per_token=2,
+                        enabled=[True, False])
+    y_off = lt.expert_linear(x, off, a, b, ranks, scalings, np.zeros((6, 10), np.float32))
+    assert y_off[:2].any() and not y_off[2:].any()
+
+
+@pytest.mark.parametrize("change, line", [
+    ({"slots": [0, 1, -1, 3, 0, 1]}, "slot 3 with max_loras 3"),
+    ({"slots": [0, 1]}, "y: has shape [6, 36]; expected [2, any]"),
+    ({"slots": [0.5] * 6}, "slots: float64 is no type of integers"),
+    ({"slots": [2**40] * 6}, "slots: a number is outside"),
+    ({"ranks": [[9, 3, 0], [5, 0, 0]]}, "rank 9 is outside [0, 8]"),
+    ({"ranks": [[8, 3, 0]]}, "slices: "),
+    ({"scalings": [[float("nan")] * 3] * 2}, "scaling"),
+    ({"x": np.zeros((6, 40))}, "x: float64 is no dtype here; convert it to f32"),
+    ({"x": np.zeros((6, 41), np.float32)}, "41"),
+    ({"x": [1.0, 2.0]}, "x: list is not an array"),
+    ({"x": OnDevice(np.zeros((6, 40), np.float32))}, "x: its library does not hand it out (it "),
+])
+def test_errors_name_the_argument_and_write_nothing(change: dict[str, Any], line: str) -> None:
+    layer = Layer("f32")
+    names = ("x", "a", "b", "ranks", "scalings", "slots")
+    arguments = {**dict(zip(names, layer.arguments())), **change}
+    y = layer.y.copy()
+    with pytest.raises(lt.InputError) as error:
+        lt.linear(**arguments, y=y)
+    assert line in str(error.value) and "\n" not in str(error.value)
+    assert bits(y) == bits(layer.y)
+
+
+def test_a_read_only_output_is_refused() -> None:
+    layer = Layer("f32")
+    layer.y.flags.writeable = False
+    with pytest.raises(lt.InputError, match="^y: "):
+        lt.linear(*layer.arguments(), layer.y)
+
+
+def test_others_run_meanwhile_and_ctrl_c_is_taken() -> None:
+    rng = np.random.default_rng(6)
+    tokens, size, rank = 256, 16384, 256  # a few seconds, in parts
+    x, a = numbers(rng, "f32", tokens, size), numbers(rng, "f32", 1, rank, size)
+    begins = threading.Event()
+
+    def interrupt() -> None:
+        begins.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # the other thread runs only if the GIL is given away
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begins.set()
+            lt.shrink(x, a, [rank], [0] * tokens)
+    finally:
+        sys.setswitchinterval(switch)
+        thread.join()
+
+
+def test_scaling() -> None:
+    assert lt.lora_scaling(16, 8) == 2
+    assert lt.lora_scaling(16, 16, use_rslora=True) == 4
+    with pytest.raises(lt.InputError):
+        lt.lora_scaling(1, 0)
+
+
+def test_unit_roundoff() -> None:
+    assert [lt.unit_roundoff(d) for d in ("f32", "f16", "bf16")] == [2.0**-24, 2.0**-11, 2.0**-8]
+    with pytest.raises(lt.InputError, match="f64"):
+        lt.unit_roundoff("f64")
