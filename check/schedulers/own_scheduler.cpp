@@ -1,5 +1,6 @@
 #include "check/schedulers/own_scheduler.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -23,6 +24,9 @@ sim::SchedulerConfig config_of(const Limits& limits, const OwnOptions& options) 
   c.load_mode = options.blocking ? sim::LoadMode::blocking : sim::LoadMode::overlap;
   c.admission_order = options.packed ? sim::AdmissionOrder::packed : sim::AdmissionOrder::arrival;
   c.chunked_prefill = options.chunked_prefill;
+  if (!options.chunked_prefill) {
+    c.max_num_batched_tokens = std::max(c.max_num_batched_tokens, c.max_model_len);
+  }
   c.prefix_cache = options.prefix_cache;
   c.n_starve = options.n_starve;
   c.t_starve_ns = sim::kNever;

@@ -1,0 +1,224 @@
+// Each judge objects to something: our own scheduler, with one thing in what it hears or says
+// changed.
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "check/schedulers/driver.hpp"
+#include "check/schedulers/judge.hpp"
+#include "check/schedulers/kv_executor.hpp"
+#include "check/schedulers/own_scheduler.hpp"
+
+namespace loratory::check {
+namespace {
+
+using Kind = Event::Kind;
+
+struct Tampering {
+  std::function<void(Message&)> hears{};
+  std::function<void(const Message&, Reply&)> says{};
+};
+
+class TamperedScheduler final : public SchedulerUnderTest {
+ public:
+  explicit TamperedScheduler(Tampering tampering, const OwnOptions& options = {})
+      : own_(own_scheduler(options)), tampering_(std::move(tampering)) {}
+  Reply exchange(const Message& message) override {
+    Message heard = message;
+    if (tampering_.hears) tampering_.hears(heard);
+    Reply reply = own_->exchange(heard);
+    if (tampering_.says) tampering_.says(message, reply);
+    return reply;
+  }
+
+ private:
+  std::unique_ptr<SchedulerUnderTest> own_;
+  Tampering tampering_;
+};
+
+// The judge that objects first within 200 sessions, and what to; "nobody".
+std::string first_objection(SchedulerUnderTest& scheduler, const SessionOptions& options = {}) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const SessionResult result = run_session(scheduler, draw_session(seed), options);
+    if (result.finding) return result.finding->judge + ": " + result.finding->what;
+  }
+  return "nobody";
+}
+std::string objection_to(Tampering tampering) {
+  TamperedScheduler scheduler(std::move(tampering));
+  return first_objection(scheduler);
+}
+
+Tampering limits(const std::function<void(Limits&)>& change) {
+  return {.hears = [change](Message& m) {
+    if (auto* hello = std::get_if<message::Hello>(&m.what)) change(hello->limits);
+  }};
+}
+Tampering rows(const std::function<void(Row&)>& change) {
+  return {.says = [change](const Message&, Reply& reply) {
+    for (Row& row : reply.rows) change(row);
+  }};
+}
+Tampering without(Kind kind) {
+  return {.says = [kind](const Message&, Reply& reply) {
+    std::erase_if(reply.events, [&](const Event& e) { return e.kind == kind; });
+  }};
+}
+
+TEST(Judges, ObjectToRoomThatIsNotThere) {
+  using testing::StartsWith;
+  EXPECT_THAT(objection_to(limits([](Limits& l) { ++l.max_loras, ++l.max_cpu_loras; })),
+              testing::AnyOf(StartsWith("sense: copy"), StartsWith("tiers")));
+  EXPECT_THAT(objection_to(limits([](Limits& l) { ++l.max_cpu_loras; })),
+              testing::ContainsRegex("tiers: a load of uid .*places in host memory are taken"));
+  EXPECT_THAT(objection_to(limits([](Limits& l) { ++l.num_load_workers; })),
+              testing::ContainsRegex("tiers: a load of uid .* run already"));
+  EXPECT_THAT(objection_to(limits([](Limits& l) { ++l.max_num_batched_tokens; })),
+              testing::ContainsRegex("budgets: .* tokens, and max_num_batched_tokens is"));
+  EXPECT_THAT(objection_to(limits([](Limits& l) {
+                ++l.max_num_seqs;
+                l.max_num_batched_tokens = std::max(l.max_num_batched_tokens, l.max_num_seqs);
+              })),
+              StartsWith("budgets: "));
+  EXPECT_THAT(objection_to(limits([](Limits& l) { ++l.num_blocks; })),
+              testing::AnyOf(StartsWith("blocks: "), StartsWith("identity: ")));
+}
+
+TEST(Judges, ObjectToRowsThatAreWrong) {
+  using testing::StartsWith;
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.uid = r.uid == 2 ? 1 : r.uid; })),
+              StartsWith("identity: request"));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.slot = r.slot == 1 ? 0 : r.slot; })),
+              StartsWith("slots: request"));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.generation += r.generation == 2; })),
+              StartsWith("generations: request"));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.samples = r.samples && r.start == 0; })),
+              StartsWith("positions: request"));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.blocks[0] = 1; })), StartsWith("blocks: request"));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.blocks.pop_back(); })), StartsWith("blocks: "));
+  EXPECT_THAT(objection_to(rows([](Row& r) { r.blocks[0] = r.start > 0 ? r.blocks[0] : 0; })),
+              StartsWith("blocks: "));
+  // A first row that begins one token too late has no KV there.
+  EXPECT_THAT(objection_to(rows([](Row& r) {
+                if (r.num_tokens > 1) ++r.start, --r.num_tokens;
+              })),
+              StartsWith("prefixes: request"));
+  EXPECT_THAT(objection_to({.says =
+                                [](const Message&, Reply& r) {
+                                  if (r.rows.size() > 1) r.rows[1] = r.rows[0];
+                                }}),
+              StartsWith("budgets: request"));
+}
+
+TEST(Judges, ObjectToSilence) {
+  using testing::StartsWith;
+  EXPECT_THAT(objection_to(without(Kind::unloaded)), StartsWith("unloads: uid"));
+  EXPECT_THAT(objection_to(without(Kind::finish)), StartsWith("ends: request"));
+  EXPECT_THAT(objection_to(without(Kind::load)), StartsWith("progress: "));
+  EXPECT_THAT(objection_to(without(Kind::copy)), StartsWith("progress: "));
+  EXPECT_THAT(objection_to(without(Kind::preempt)),
+              testing::AnyOf(StartsWith("positions: request"), StartsWith("blocks: request")));
+  EXPECT_THAT(objection_to({.says = [](const Message&, Reply& r) { r.rows.clear(); }}),
+              StartsWith("progress: "));  // our own scheduler waits for a commit then
+  Tampering nothing_runs{.hears = [](Message& m) {
+    if (m.get_if<message::Plan>() != nullptr) m.what = message::Abort{uint64_t{1} << 40};
+  }};
+  EXPECT_THAT(objection_to(nothing_runs), StartsWith("progress: "));
+}
+
+TEST(Judges, ObjectToWhatHappensUnasked) {
+  using testing::StartsWith;
+  const auto add = [](const Event& event, auto&& if_in) {
+    return Tampering{.says = [event, if_in](const Message& m, Reply& r) {
+      if (m.get_if<message::Hello>() == nullptr && if_in(r)) r.events.push_back(event);
+    }};
+  };
+  const auto in_plan = [](const Reply& r) { return !r.rows.empty(); };
+  EXPECT_THAT(objection_to(add({.kind = Kind::load, .uid = 99}, in_plan)),
+              StartsWith("sense: load of uid 99, which was never given out"));
+  EXPECT_THAT(objection_to(add({.kind = Kind::unloaded, .uid = 1}, in_plan)),
+              testing::AnyOf(StartsWith("unloads: "), StartsWith("sense: ")));
+  EXPECT_THAT(objection_to(add({.kind = Kind::finish, .id = 0}, in_plan)),
+              testing::AnyOf(StartsWith("ends: request 0 ends with length, and it has"),
+                             StartsWith("sense: finish of request 0, which is not live")));
+  // Pins that the scheduler never heard of.
+  Tampering deaf{.hears = [](Message& m) {
+    if (m.get_if<message::Pin>() != nullptr) m.what = message::Abort{uint64_t{1} << 40};
+  }};
+  deaf.says = [](const Message& m, Reply& r) {
+    if (m.get_if<message::Pin>() != nullptr) r.status = Status::ok;
+  };
+  EXPECT_THAT(objection_to(deaf),
+              testing::AnyOf(StartsWith("pins: "), StartsWith("identity: 'nobody'")));
+}
+
+TEST(Judges, OldUidsOldPromisesAndOtherReplies) {
+  using testing::StartsWith;
+  Tampering same_uid{.says = [](const Message& m, Reply& r) {
+    if (m.get_if<message::Register>() != nullptr && r.uid > 3) r.uid = 1;
+  }};
+  EXPECT_THAT(objection_to(same_uid), StartsWith("identity: register of"));
+
+  Tampering claims_too_much{.says = [](const Message&, Reply& r) { r.claims.max_overtakes = 0; }};
+  EXPECT_THAT(objection_to(claims_too_much), StartsWith("overtaking: request"));
+
+  auto num_hellos = std::make_shared<uint64_t>(0);
+  Tampering other_each_time{.says = [num_hellos](const Message& m, Reply& r) {
+    *num_hellos += m.get_if<message::Hello>() != nullptr;
+    for (Event& e : r.events) {
+      if (e.kind == Kind::copy) e.generation += *num_hellos;
+    }
+    for (Row& row : r.rows) row.generation += row.slot == kNoSlot ? 0 : *num_hellos;
+  }};
+  EXPECT_THAT(objection_to(other_each_time), StartsWith("repeatable: the same messages again"));
+}
+
+// The executor sees by itself what judges of the plan see.
+TEST(Judges, TokensTellOfEveryWrongRow) {
+  const auto tokens_of = [](const Tampering& tampering, bool prefix_cache = true) {
+    TamperedScheduler scheduler(tampering, {.prefix_cache = prefix_cache});
+    return first_objection(scheduler, {.judges = {"tokens"}, .repeat = false});
+  };
+  using testing::StartsWith;
+  EXPECT_THAT(tokens_of(rows([](Row& r) { r.slot = r.slot == 1 ? 0 : r.slot; })),
+              StartsWith("tokens: request"));
+  EXPECT_THAT(tokens_of(rows([](Row& r) { r.blocks[0] = 1; })), StartsWith("tokens: request"));
+  EXPECT_THAT(tokens_of(rows([](Row& r) {
+                if (r.num_tokens > 1) ++r.start, --r.num_tokens;
+              })),
+              StartsWith("tokens: request"));
+  EXPECT_EQ(tokens_of({}), "nobody");
+}
+
+TEST(KvExecutor, AStateIsThatOfTheRequestAlone) {
+  const Limits limits{.max_loras = 1, .block_size = 2, .num_blocks = 4};
+  KvExecutor executor(limits);
+  executor.begin_copy(0);
+  executor.end_copy(0, 5);
+  const std::vector<World::Request> requests = {{.uid = 5, .tokens = {1, 2, 3}}};
+  const Row first{.uid = 5, .slot = 0, .start = 0, .num_tokens = 2, .blocks = {3}};
+  const Row second{
+      .uid = 5, .slot = 0, .start = 2, .num_tokens = 1, .samples = true, .blocks = {3, 1}};
+  EXPECT_TRUE(executor.run({.rows = {first}, .requests = {0}}, requests).empty());
+  const auto sampled = executor.run({.rows = {second}, .requests = {0}}, requests);
+  ASSERT_EQ(sampled.size(), 1u);
+  EXPECT_EQ(sampled[0].state, KvExecutor::state_alone(5, {1, 2, 3}));
+  EXPECT_NE(sampled[0].state, KvExecutor::state_alone(4, {1, 2, 3}));
+  EXPECT_EQ(executor.first_wrong_position(second, requests[0]), -1);
+  // Weights that are being overwritten; a block of somebody else.
+  executor.begin_copy(0);
+  EXPECT_NE(executor.run({.rows = {second}, .requests = {0}}, requests)[0].state, sampled[0].state);
+  EXPECT_EQ(executor.first_wrong_position(second, requests[0]), 2);
+}
+
+TEST(Judges, HaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const auto& judge : all_judges()) EXPECT_TRUE(names.insert(judge->name()).second);
+  for (const SessionJudge& judge : session_judges()) {
+    EXPECT_TRUE(names.insert(judge.name).second);
+  }
+  EXPECT_EQ(names.size(), 18u);
+}
+
+}  // namespace
+}  // namespace loratory::check
