@@ -61,11 +61,11 @@ float cut_to_fp32(int32_t sum, float quantum) {
   return sum < 0 ? -kept : kept;
 }
 
-void tensor_core_step(const Products& p, int64_t begin, int64_t end, Row& sum) {
+void tensor_core_step(const Products& p, int64_t begin, int64_t end, int extra_bits, Row& sum) {
   const auto width = size_t(p.width);
-  std::array<int32_t, 1024> largest;
-  std::array<int32_t, 1024> total;
-  std::array<float, 1024> scale;
+  std::array<int32_t, 512> largest;
+  std::array<int32_t, 512> total;
+  std::array<float, 512> scale;
   for (size_t w = 0; w < width; ++w) largest[w] = exponent_of(sum[w]);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t c = p.indices[size_t(i)];
@@ -75,7 +75,7 @@ void tensor_core_step(const Products& p, int64_t begin, int64_t end, Row& sum) {
   }
   for (size_t w = 0; w < width; ++w) {
     largest[w] = std::clamp(largest[w], 40, 250);
-    scale[w] = power_of_two(127 + 23 - (largest[w] - 127));
+    scale[w] = power_of_two(127 + 23 + extra_bits - (largest[w] - 127));
     total[w] = int32_t(sum[w] * scale[w]);
   }
   for (int64_t i = begin; i < end; ++i) {
@@ -84,13 +84,14 @@ void tensor_core_step(const Products& p, int64_t begin, int64_t end, Row& sum) {
     const float* const r = p.right + c * p.width;
     for (size_t w = 0; w < width; ++w) total[w] += int32_t(l * r[w] * scale[w]);
   }
-  for (size_t w = 0; w < width; ++w) sum[w] = cut_to_fp32(total[w], power_of_two(largest[w] - 23));
+  for (size_t w = 0; w < width; ++w)
+    sum[w] = cut_to_fp32(total[w], power_of_two(largest[w] - 23 - extra_bits));
 }
 
 void accumulate(const Products& p, int64_t begin, int64_t end, const Recipe& recipe, Row& sum) {
   if (recipe.terms_per_step == 0) return add_in_fp32(p, begin, end, recipe.fma, sum);
   for (int64_t i = begin; i < end; i += recipe.terms_per_step) {
-    tensor_core_step(p, i, std::min(end, i + recipe.terms_per_step), sum);
+    tensor_core_step(p, i, std::min(end, i + recipe.terms_per_step), recipe.extra_bits, sum);
   }
 }
 
@@ -314,6 +315,7 @@ Recipe draw_recipe(Engine& engine, const Arithmetic& a) {
                                                     : int64_t(16) << (engine() % 4);
   recipe.fma = engine() % 2 == 0;
   if (a.unit > 0x1p-24) recipe.terms_per_step = engine() % 4 == 0 ? 8 : 16;
+  if (a.unit > 0x1p-24) recipe.extra_bits = engine() % 2 == 0 ? 0 : 2;
   const bool rounds_h =
       a.mode.h == IntermediateMode::cast_to_weight || a.mode.h == IntermediateMode::store_as_x;
   recipe.scales_h = !rounds_h && engine() % 4 == 0;
@@ -419,9 +421,10 @@ std::string describe(const EmulatedCase& c) {
       "seed {}: T {} K {} r {} N {} {} {} to {}, h {} sum {} scale {}, {} of {}, {}{}", c.seed,
       c.num_tokens, c.num_in, c.rank, c.num_out, name(c.numbers), name(a.weight), name(a.out),
       int(a.mode.h), int(a.mode.sum), int(a.mode.scale), name(c.recipe.order), c.recipe.size,
-      c.recipe.terms_per_step > 0 ? fmt::format("cut every {}", c.recipe.terms_per_step)
-      : c.recipe.fma              ? "fma"
-                                  : "fp32",
+      c.recipe.terms_per_step > 0
+          ? fmt::format("cut every {}, {} extra bits", c.recipe.terms_per_step, c.recipe.extra_bits)
+      : c.recipe.fma ? "fma"
+                     : "fp32",
       c.recipe.scales_h ? ", scales h" : "");
 }
 

@@ -16,6 +16,8 @@ namespace {
 
 /// Roundings that happen with less than exp(-z²/2) are left out.
 constexpr double kNever = 8;
+/// Of the means of errors of several h: by how much of the largest one they may differ.
+constexpr double kSpreadOfMean = 0.25;
 
 using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -166,27 +168,31 @@ void SliceModel::round_one_h(double& value, double partial, RandomError& error) 
   const bool stored = a.mode.h == IntermediateMode::store_as_x;
   const Dtype kept = stored ? a.h : a.weight;
   if (a.mode.h == IntermediateMode::fp32 || kept == Dtype::f32) return;
-  const bool exact = error.mean == 0 && error.variance == 0;
   if (stored && a.num_h_parts > 1) {  // parts are rounded, and sums of them: in which order?
     const double num_roundings = double(a.num_h_parts + 1);
     error.variance +=
         num_roundings * (squared(unit_roundoff(kept)) * partial + squared(underflow_unit(kept)));
     return;
   }
-  const Rounded r =
-      a.mode.h == IntermediateMode::split2 ? split_in_two(kept, value) : rounded_to(kept, value);
-  const double beyond = std::max(0.0, r.distance - error.mean),
-               deviation = std::sqrt(error.variance);
-  value = r.value;
-  // What a computed h was off by is gone with the rounding, if it did not cross a tie.
-  if (exact || beyond > kNever * deviation) {
-    error = {};
+  if (a.mode.h == IntermediateMode::split2) {  // lo may be that of scaling·h: any rounding of it
+    const Rounded r = split_in_two(kept, value);
+    value = r.value;
+    error.variance += squared(r.step);
     return;
   }
-  const double z = deviation == 0 ? 0 : beyond / deviation;
-  const double crossed = std::ceil((error.mean + deviation) / r.step);  // steps, if errors are wide
-  error = {.mean = crossed > 1 ? error.mean : 0,
-           .variance = (crossed > 1 ? error.variance : 0) + squared(r.step) / (1 + z * z)};
+  const bool exact = error.mean == 0 && error.variance == 0;
+  const Rounded r = rounded_to(kept, value);
+  value = r.value;
+  const double deviation = std::sqrt(error.variance);
+  const double beyond = std::max(0.0, r.distance - std::fabs(error.mean));
+  if (exact || beyond > kNever * deviation) {
+    error.variance = 0;  // gone with the rounding
+  } else {
+    const double z = deviation == 0 ? 0 : beyond / deviation;
+    const bool is_wide = std::fabs(error.mean) + deviation > r.step;
+    error.variance = (is_wide ? error.variance : 0) + squared(r.step) / (1 + z * z);
+  }
+  // The mean stays: of many h, as many more cross a tie in its direction as make it up.
 }
 
 std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
@@ -196,8 +202,8 @@ std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
   Vector shared(rank_), own(rank_), operands(rank_), magnitude(rank_);
   for (int64_t j = 0; j < rank_; ++j) {
     const auto at = size_t(j);
-    shared(j) = std::copysign(h.error[at].mean, h.value[at]);
-    own(j) = h.error[at].variance + squared(h.error[at].mean);
+    shared(j) = h.error[at].mean;
+    own(j) = h.error[at].variance + squared(kSpreadOfMean * h.error[at].mean);
     operands(j) = h.operands[at];
     magnitude(j) = std::fabs(h.value[at]);
   }
@@ -224,7 +230,7 @@ std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
     const double scaled = squared(2 * u) * (squared(facts.sum[at]) + facts.squares[at]);
     out[at].delta = scaling_ * facts.sum[at];
     out[at].mean =
-        s * (std::fabs(of_shared(n)) + sum.mean + doubt(n)) +
+        s * (std::fabs(of_shared(n)) + std::fabs(sum.mean) + doubt(n)) +
         smallest * (1 + std::max(1.0, s) * double(num_terms) + s * double(h.num_in) * sum_b_[at]);
     out[at].deviation =
         s * std::sqrt(of_own(n) + sum.variance + scaled + squared(rounded_operands));

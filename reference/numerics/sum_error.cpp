@@ -20,11 +20,14 @@ int64_t num_classes(int64_t num_terms) {
   return m;
 }
 
-// The largest sum of squares of the sums of every mth term, m = classes.cols(), half of it, ... 2.
+// The largest mean square of the partial sums of m accumulators with every mth term each, but for
+// their spread: a third of the mean square of what they end with. m = classes.cols(), half of it,
+// ...
 Columns largest_of_classes(Eigen::ArrayXXd& classes) {
   Columns largest = Columns::Zero(classes.rows());
   for (int64_t m = classes.cols(); m > 1; m /= 2) {
-    largest = largest.max(classes.leftCols(m).square().rowwise().sum());
+    const Columns squares = classes.leftCols(m).square().rowwise().sum();
+    largest = largest.max(squares / (3 * double(m)));
     classes.leftCols(m / 2) += classes.middleCols(m / 2, m / 2);
   }
   return largest;
@@ -45,8 +48,8 @@ SumFacts sums_of_products(std::span<const double> left, std::span<const float> r
                           int64_t width) {
   const auto num_terms = int64_t(left.size());
   LORATORY_ASSERT(int64_t(right.size()) == num_terms * width, "a row of `right` for each term");
-  Columns term(width), sum = Columns::Zero(width), squares = sum, highest = sum, signs = sum,
-                       most_signs = sum;
+  Columns term(width), sum = Columns::Zero(width), squares = sum, signs = sum;
+  Columns prefixes = sum, prefix_squares = sum;
   const int64_t m = num_classes(num_terms);
   Eigen::ArrayXXd classes = Eigen::ArrayXXd::Zero(width, m);
   for (int64_t c = 0; c < num_terms; ++c) {
@@ -54,17 +57,22 @@ SumFacts sums_of_products(std::span<const double> left, std::span<const float> r
     term = left[size_t(c)] * row.cast<double>();
     sum += term;
     squares += term.square();
-    highest = highest.max(sum.abs());
+    prefixes += sum;
+    prefix_squares += sum.square();
     signs += (term * 1e300).max(-1.0).min(1.0);
-    most_signs = most_signs.max(signs.abs());
     classes.col(c % m) += term;
   }
-  const Columns partial = highest.square().max(squares).max(largest_of_classes(classes));
+  const double n = std::max<double>(1, double(num_terms));
+  const Columns spread = squares / 6, in_random_order = sum.square() / 3;
+  const Columns partial =
+      (prefix_squares / n).max(spread + in_random_order.max(largest_of_classes(classes)));
+  const Columns drift = (prefixes / n - sum / 2).square().max(squares / 12);
   return {.num_terms = num_terms,
           .sum = as_vector(sum),
           .squares = as_vector(squares),
           .partial = as_vector(2 * partial),
-          .signs = as_vector(most_signs)};
+          .drift = as_vector(2 * drift),
+          .signs = as_vector(signs)};
 }
 
 RandomError sum_error(const SumFacts& facts, int64_t w, int64_t num_terms,
@@ -73,11 +81,10 @@ RandomError sum_error(const SumFacts& facts, int64_t w, int64_t num_terms,
   const auto n = double(num_terms);
   const double u = accumulators.unit, partial = facts.partial[at];
   if (!accumulators.cut) return {0, u * u * (facts.squares[at] + n * partial)};
-  const double cuts = 2 * std::ceil(n / double(accumulators.terms_per_step));
-  const double half = u / 2;
-  // n cut terms and as many signs of theirs are random; the cuts of the sum itself have its sign.
-  return {half * std::sqrt(partial) * (facts.signs[at] + cuts),
-          half * half * partial * (2 * n + cuts)};
+  // Every term loses half a cut on the mean, and so does the sum in each step: toward zero.
+  const double half = u / 2, steps = std::ceil(n / double(accumulators.terms_per_step));
+  return {-half * (std::sqrt(partial) * facts.signs[at] + steps * facts.sum[at] / 2),
+          half * half * (partial * (2 * n + steps) + steps * steps * facts.drift[at])};
 }
 
 }  // namespace loratory::reference

@@ -28,18 +28,20 @@ struct SumFacts {
   int64_t num_terms = 0;
   std::vector<double> sum;      ///< exact but for 2^-53
   std::vector<double> squares;  ///< sum_c t_c²
-  std::vector<double> partial;  ///< P²: how large the squares of partial sums become on the mean
-  std::vector<double> signs;    ///< the largest |sum_{c < n} sign(t_c)| of all n
+  std::vector<double> partial;  ///< the mean square of partial sums, doubled
+  std::vector<double> drift;    ///< the square of (mean of partial sums - sum/2), doubled
+  std::vector<double> signs;    ///< sum_c sign(t_c)
 };
 
 /// The sums of left[c]·right[c][w] over c. right is [left.size()][width], row-major.
-/// partial is twice the largest of: the squares of partial sums in order of c; of the sums of every
-/// mth term, added up, m = 2, 4, ..., 64; the sum of the squared terms.
+/// partial is twice the largest of: the mean square of the partial sums in order of c; what it is
+/// expected to be in a random order, sum²/3 + squares/6; the same of sums of every mth term, m = 2,
+/// 4, ..., 64. drift is likewise the larger one of that in order of c and of squares/12.
 /// Cost  O(n·width), about ten times that of the sums alone.
 SumFacts sums_of_products(std::span<const double> left, std::span<const float> right,
                           int64_t width);
 
-/// An error of unknown mean, |mean| <= this, and a rest that is sub-Gaussian:
+/// An error whose mean lies between 0 and this, and a rest that is sub-Gaussian:
 /// P(|rest| > z·sqrt(variance)) <= 2·exp(-z²/2).
 struct RandomError {
   double mean = 0;
