@@ -452,7 +452,7 @@ class Driver {
       const std::string before = to_json(replies_[i - 1], said[i]);
       if (same_replies(reply, replies_[i - 1])) continue;
       throw Objection{"repeatable", fmt::format("the same messages again, and another reply: {}",
-                                                quoted(before))};
+                                                one_line(before))};
     }
   }
   static bool same_replies(const Reply& a, const Reply& b) {

@@ -150,7 +150,7 @@ const char* word_of(Event::Kind kind) { return kEvents[size_t(kind)]; }
 const char* word_of(FinishReason reason) { return kReasons[size_t(reason)]; }
 const char* word_of(Status status) { return kStatuses[size_t(status)]; }
 
-std::string quoted(std::string_view text, size_t longest) {
+std::string one_line(std::string_view text, size_t longest) {
   while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
   const std::string line = printable(text.substr(0, longest));
   return text.size() > longest ? fmt::format("{}... ({} bytes)", line, text.size()) : line;
@@ -434,7 +434,7 @@ Message parse_message(std::string_view text) {
                     .what = read_message(fields)};
     return message;
   } catch (const DoorError& error) {
-    throw DoorError(fmt::format("{}; it was: {}", error.what(), quoted(text)));
+    throw DoorError(fmt::format("{}; it was: {}", error.what(), one_line(text)));
   }
 }
 
@@ -444,7 +444,7 @@ Reply parse_reply(std::string_view text, const Message& asked) {
     const json object = parse_object(text, place);
     return read_reply(Fields(object, place), asked);
   } catch (const DoorError& error) {
-    throw DoorError(fmt::format("{}; it was: {}", error.what(), quoted(text)));
+    throw DoorError(fmt::format("{}; it was: {}", error.what(), one_line(text)));
   }
 }
 

@@ -28,6 +28,6 @@ const char* word_of(FinishReason reason);
 const char* word_of(Status status);
 
 /// `text` on one line of at most `longest` bytes, for a message.
-std::string quoted(std::string_view text, size_t longest = 300);
+std::string one_line(std::string_view text, size_t longest = 300);
 
 }  // namespace loratory::check

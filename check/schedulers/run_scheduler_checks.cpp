@@ -1,0 +1,180 @@
+#include "check/schedulers/run_scheduler_checks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "check/schedulers/child_scheduler.hpp"
+#include "check/schedulers/json_lines.hpp"
+#include "check/schedulers/judge.hpp"
+#include "check/schedulers/own_scheduler.hpp"
+#include "check/schedulers/plugin_scheduler.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
+
+namespace loratory::check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kShrinkSeconds = 20;
+
+// Name, and what must be claimed for it; nullptr = nothing.
+std::vector<SessionJudge> judge_table() {
+  std::vector<SessionJudge> table;
+  for (const auto& judge : all_judges()) table.push_back({judge->name(), judge->needs()});
+  for (const SessionJudge& judge : session_judges()) table.push_back(judge);
+  return table;
+}
+
+class Run {
+ public:
+  Run(const SchedulerFactory& make, const SchedulerOptions& options)
+      : make_(make), options_(options), started_(Clock::now()) {}
+
+  Report report() {
+    report_.seed = options_.seed;
+    for (const Session& session : sessions()) {
+      if (is_over()) break;
+      play(session);
+    }
+    report_.seconds = seconds();
+    add_checks();
+    return std::move(report_);
+  }
+
+ private:
+  std::vector<Session> sessions() const {
+    std::vector<Session> all;
+    for (const std::string& label : options_.labels) all.push_back(parse_session(label));
+    for (int64_t i = 0; options_.labels.empty() && i < options_.num_sessions; ++i) {
+      all.push_back(draw_session(options_.seed + uint64_t(i)));
+    }
+    return all;
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+  bool is_over() const {
+    if (options_.budget_s > 0 && report_.num_cases > 0 && seconds() > options_.budget_s) {
+      return true;
+    }
+    if (options_.is_interrupted && options_.is_interrupted()) return true;
+    return options_.stops_at_first && !report_.findings.empty();
+  }
+
+  void play(const Session& session) {
+    if (scheduler_ == nullptr) scheduler_ = make_();
+    const SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
+    ++report_.num_cases;
+    if (!result.name.empty()) report_.subject = result.name;
+    if (!result.finding || result.finding->judge != "door") claims_ = result.claims;
+    num_exchanges_ += result.counts.exchanges;
+    if (!result.finding) return;
+    scheduler_ = nullptr;
+    if (failed_.insert(result.finding->judge).second) add_finding(session, *result.finding);
+  }
+
+  void add_finding(const Session& session, const SchedulerFinding& first) {
+    Session smallest = session;
+    SchedulerFinding seen = first;
+    if (options_.shrinks) {
+      const auto deadline = Clock::now() + std::chrono::duration<double>(kShrinkSeconds);
+      smallest = shrink_session(session, [&](const Session& smaller) {
+        if (Clock::now() > deadline) return false;
+        const SessionResult result = run_session(*make_(), smaller, {.judges = options_.judges});
+        if (!result.finding || result.finding->judge != first.judge) return false;
+        seen = *result.finding;
+        return true;
+      });
+    }
+    const std::string label = label_of(smallest);
+    report_.findings.push_back(
+        {.check = first.judge,
+         .label = label_of(session),
+         .smallest = label,
+         .what = seen.what,
+         .pattern = fmt::format("exchange {}: {} -> {}", seen.exchange, one_line(seen.message),
+                                seen.reply.empty() ? "no reply" : one_line(seen.reply)),
+         .repro = fmt::format("{} --case {}", options_.command, label),
+         .reference = ""});
+  }
+
+  void add_checks() {
+    for (const SessionJudge& judge : judge_table()) {
+      CheckResult check{.name = judge.name, .note = ""};
+      const bool is_asked = options_.judges.empty() ||
+                            std::ranges::count(options_.judges, check.name) > 0 ||
+                            judge.needs == nullptr;
+      if (failed_.contains(check.name)) {
+        check.state = CheckState::failed;
+      } else if (judge.needs != nullptr && !is_claimed(judge.needs)) {
+        check.state = CheckState::skipped;
+        check.note = fmt::format("{} is not claimed", judge.needs);
+      } else if (!is_asked) {
+        check.state = CheckState::skipped;
+        check.note = "not asked for";
+      }
+      if (check.state != CheckState::skipped) {
+        check.num_cases = report_.num_cases;
+        check.num_comparisons = num_exchanges_;
+      }
+      report_.checks.push_back(std::move(check));
+    }
+  }
+
+  // A judge needs what it is named in the claims.
+  bool is_claimed(const std::string& claim) const {
+    const Claims& c = claims_;
+    const std::map<std::string, bool> claimed = {{"generations", c.generations},
+                                                 {"loads", c.loads},
+                                                 {"pins", c.pins},
+                                                 {"unloads", c.unloads},
+                                                 {"deterministic", c.deterministic},
+                                                 {"max_overtakes", c.max_overtakes >= 0}};
+    return claimed.at(claim);
+  }
+
+  const SchedulerFactory& make_;
+  const SchedulerOptions& options_;
+  Clock::time_point started_;
+  std::unique_ptr<SchedulerUnderTest> scheduler_;
+  Report report_;
+  Claims claims_;
+  int64_t num_exchanges_ = 0;
+  std::set<std::string> failed_;
+};
+
+}  // namespace
+
+std::vector<std::string> scheduler_judge_names() {
+  std::vector<std::string> names;
+  for (const SessionJudge& judge : judge_table()) names.emplace_back(judge.name);
+  return names;
+}
+
+Report run_scheduler_checks(const SchedulerFactory& make, const SchedulerOptions& options) {
+  const std::vector<std::string> known = scheduler_judge_names();
+  for (const std::string& name : options.judges) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw InputError(
+        "--checks", fmt::format("no judge is called {}", shown(name)),
+        did_you_mean(name, known, fmt::format("there are {}", fmt::join(known, ", "))));
+  }
+  return Run(make, options).report();
+}
+
+SchedulerFactory scheduler_named(const std::string& text, int64_t timeout_ms) {
+  if (text == "own") return [] { return own_scheduler(); };
+  if (text == "own-blocking") return [] { return own_scheduler({.blocking = true}); };
+  if (text == "own-packed") return [] { return own_scheduler({.packed = true}); };
+  if (text.ends_with(".so") && text.find(' ') == std::string::npos) {
+    return load_scheduler_library(text);
+  }
+  if (text.find_first_not_of(' ') == std::string::npos) {
+    throw InputError("--scheduler", "is empty", "own, a path that ends with .so, or a command");
+  }
+  return [text, timeout_ms] { return child_scheduler(text, timeout_ms); };
+}
+
+}  // namespace loratory::check

@@ -1,0 +1,218 @@
+// The three doors: what one scheduler says is the same through each, and what goes wrong at a door
+// is one line.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "check/schedulers/child_scheduler.hpp"
+#include "check/schedulers/driver.hpp"
+#include "check/schedulers/json_lines.hpp"
+#include "check/schedulers/own_scheduler.hpp"
+#include "check/schedulers/plugin_scheduler.hpp"
+#include "check/schedulers/run_scheduler_checks.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::check {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> transcript_of(SchedulerUnderTest& scheduler, const Session& session) {
+  SessionResult result =
+      run_session(scheduler, session, {.repeat = false, .transcript_lines = 1'000'000});
+  EXPECT_FALSE(result.finding) << result.finding->judge << ": " << result.finding->what;
+  return result.transcript;
+}
+
+TEST(Doors, OneSchedulerSaysTheSameThroughEach) {
+  const auto own = own_scheduler();
+  const auto library = load_scheduler_library(LORATORY_SCHEDULER_PLUGIN)();
+  const auto child = child_scheduler(LORATORY_SCHEDULER_SERVER);
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const Session session = draw_session(seed);
+    const std::vector<std::string> expected = transcript_of(*own, session);
+    EXPECT_GT(expected.size(), 20u);
+    EXPECT_EQ(transcript_of(*library, session), expected);
+    EXPECT_EQ(transcript_of(*child, session), expected);
+  }
+}
+
+// --- what breaks --------------------------------------------------------------------------------
+
+Message hello() { return {.time_ns = 0, .what = message::Hello{}}; }
+
+std::string error_of(SchedulerUnderTest& scheduler) {
+  try {
+    scheduler.exchange(hello());
+  } catch (const DoorError& error) {
+    return error.what();
+  }
+  return "none";
+}
+std::string child_error(const std::string& command, int64_t timeout_ms = 10'000) {
+  return error_of(*child_scheduler(command, timeout_ms));
+}
+
+TEST(ChildScheduler, WhatBreaksIsOneLine) {
+  EXPECT_THAT(child_error("exit 3"),
+              HasSubstr("the process ended with status 3 before it answered hello"));
+  EXPECT_THAT(child_error("read line; kill -9 $$"), HasSubstr("was ended by signal 9"));
+  EXPECT_THAT(child_error("read line; printf 'half a li'"),
+              HasSubstr("ended with status 0 before it answered hello; it wrote: half a li"));
+  EXPECT_THAT(child_error("read line; echo Traceback; sleep 60"),
+              HasSubstr("reply to hello: is not JSON (byte 1); it was: Traceback"));
+  EXPECT_THAT(child_error("read line; printf '{'; sleep 60", 50),
+              HasSubstr("no reply to hello within 50 ms, only: {"));
+  EXPECT_THAT(child_error("no-such-program-here 2>/dev/null"), HasSubstr("status 127"));
+}
+
+TEST(ChildScheduler, ALineTooManyIsNotTakenForTheNextReply) {
+  const auto child = child_scheduler(
+      "while read line; do echo '{\"protocol\":1,\"name\":\"x\",\"claims\":{}}'; echo more; done");
+  child->exchange(hello());
+  EXPECT_THAT(error_of(*child), testing::AnyOf(HasSubstr("a line that nobody asked for: more"),
+                                               HasSubstr("is not JSON")));
+}
+
+// What a shell started does not outlive it.
+TEST(ChildScheduler, IsKilledWithWhatItStarted) {
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("loratory-{}", getpid());
+  child_error(fmt::format("trap '' TERM; sleep 600 & echo $! > {}; wait", file.string()), 100);
+  pid_t pid = 0;
+  std::ifstream(file) >> pid;
+  std::filesystem::remove(file);
+  ASSERT_GT(pid, 0);
+  const auto state = [&] {
+    std::ifstream status(fmt::format("/proc/{}/status", pid));
+    for (std::string word; status >> word;) {
+      if (word == "State:" && status >> word) return word;
+    }
+    return std::string("gone");
+  };
+  // It was killed; the kernel may not have come to it yet.
+  for (int i = 0; i < 100'000 && state() != "gone" && state() != "Z"; ++i) sched_yield();
+  EXPECT_THAT(state(), testing::AnyOf("gone", "Z"));
+}
+
+TEST(PluginScheduler, WhatBreaksIsOneLine) {
+  const auto error_of_loading = [](const std::string& path) -> std::string {
+    try {
+      load_scheduler_library(path);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_THAT(error_of_loading("/no/such.so"), HasSubstr("/no/such.so: cannot be loaded: "));
+  EXPECT_THAT(error_of_loading("/lib/x86_64-linux-gnu/libm.so.6"),
+              HasSubstr("has no function loratory_scheduler"));
+
+  LoratoryScheduler plugin = {
+      .version = 7,
+      .create = []() -> void* { return new int; },
+      .exchange = [](void*, const char*, const char** reply) { return *reply = "no\nroom", 5; },
+      .destroy = [](void* state) { delete static_cast<int*>(state); }};
+  try {
+    plugin_scheduler(plugin);
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "scheduler: its version is 7, and this harness speaks 1; build it with this "
+                 "loratory_scheduler.h");
+  }
+  plugin.version = LORATORY_SCHEDULER_VERSION;
+  EXPECT_EQ(error_of(*plugin_scheduler(plugin)), "exchange returned 5 to hello: no\\nroom");
+  plugin.exchange = [](void*, const char*, const char**) { return 0; };
+  EXPECT_EQ(error_of(*plugin_scheduler(plugin)), "no reply to hello");
+  plugin.exchange = nullptr;
+  EXPECT_THROW(plugin_scheduler(plugin), InputError);
+}
+
+TEST(ServeScheduler, AnswersWhatIsNoMessage) {
+  std::FILE* in = std::tmpfile();
+  std::FILE* out = std::tmpfile();
+  std::fputs("{\"op\":\"jump\"}\n{\"op\":\"plan\",\"step\":1}\n", in);
+  std::rewind(in);
+  serve_scheduler(*own_scheduler(), in, out);
+  std::rewind(out);
+  char text[1000] = {};
+  const size_t size = std::fread(text, 1, sizeof text - 1, out);
+  std::fclose(in);
+  std::fclose(out);
+  EXPECT_THAT(std::string(text, size),
+              testing::AllOf(HasSubstr("{\"error\":\"message: op: 'jump' is none of hello,"),
+                             HasSubstr("{\"error\":\"a session begins with hello\"}\n")));
+}
+
+// --- the sample ---------------------------------------------------------------------------------
+
+std::string sample() { return LORATORY_SOURCE_DIR "/check/samples/naive_scheduler.py"; }
+bool has_python() { return std::system("python3 -c '' 2>/dev/null") == 0; }
+
+Report report_of(const std::string& script, int64_t num_sessions) {
+  return run_scheduler_checks(
+      scheduler_named("python3 " + script),
+      {.num_sessions = num_sessions, .command = "loratory check --scheduler x"});
+}
+
+const CheckResult& check_of(const Report& report, std::string_view name) {
+  return *std::ranges::find(report.checks, name, &CheckResult::name);
+}
+
+TEST(NaiveScheduler, IsRight) {
+  if (!has_python()) GTEST_SKIP() << "no python3";
+  const Report report = report_of(sample(), 40);
+  for (const Finding& f : report.findings) {
+    ADD_FAILURE() << f.repro << '\n' << f.check << ": " << f.what << '\n' << f.pattern;
+  }
+  EXPECT_EQ(report.subject, "naive");
+  EXPECT_EQ(report.num_cases, 40);
+  EXPECT_EQ(check_of(report, "pins").state, CheckState::skipped);
+  EXPECT_EQ(check_of(report, "pins").note, "pins is not claimed");
+  EXPECT_EQ(check_of(report, "overtaking").state, CheckState::passed);
+}
+
+// One line of it changed: each time a judge says what is wrong.
+TEST(NaiveScheduler, PlantedBugsAreFound) {
+  if (!has_python()) GTEST_SKIP() << "no python3";
+  struct Planted {
+    std::string line, instead, judge;
+  };
+  const std::vector<Planted> all = {
+      {"return (request.uid, tuple(", "return (0, tuple(", "prefixes"},
+      {"(len(found) + 1) * size < len(", "(len(found) + 1) * size <= len(", "progress"},
+      {"a.ready and a.num_running == 0", "a.ready", "slots"},
+      {"self.users[block] -= 1\n", "self.users[block] -= request.max_new != 3\n", "leaks|progress"},
+      {"self.next_uid += 1", "self.next_uid = len(self.by_name) + 1", "identity"},
+      {"if (adapter and not adapter.ready) or", "if", "slots"},
+      {"if self.users[block] == 0:  #", "if True:  #", "blocks"},
+      {"request.adapter.num_live -= 1\n", "request.adapter.num_live -= reason != \"abort\"\n",
+       "unloads"},
+      {"if token in request.stops:", "if False:", "ends"},
+  };
+  std::ostringstream text;
+  text << std::ifstream(sample()).rdbuf();
+  for (const Planted& planted : all) {
+    std::string changed = text.str();
+    const size_t at = changed.find(planted.line);
+    ASSERT_NE(at, std::string::npos) << planted.line;
+    changed.replace(at, planted.line.size(), planted.instead);
+    const auto file =
+        std::filesystem::temp_directory_path() / fmt::format("loratory-{}.py", getpid());
+    std::ofstream(file) << changed;
+    const Report report =
+        run_scheduler_checks(scheduler_named(fmt::format("python3 {} 2>/dev/null", file.string())),
+                             {.num_sessions = 200, .shrinks = false, .stops_at_first = true});
+    std::filesystem::remove(file);
+    ASSERT_EQ(report.findings.size(), 1u) << planted.instead;
+    EXPECT_THAT("|" + planted.judge + "|", HasSubstr("|" + report.findings[0].check + "|"))
+        << planted.instead << '\n'
+        << report.findings[0].what;
+  }
+}
+
+}  // namespace
+}  // namespace loratory::check
