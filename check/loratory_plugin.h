@@ -54,13 +54,15 @@ enum LoratoryDtype {
 /// linear   y[t, o_i + n] = base + scaling · sum_j B_i[s, n, j] · (sum_c A_i[s, j, c] · x[t, c])
 /// shrink   h[i, t, j] = sum_c A_i[s, j, c] · x[t, c], j < r(s, i); no scaling
 /// expand   y[t, o_i + n] = base + scaling · sum_j h[i, t, j] · B_i[s, n, j]
-/// embedding  y[t, n] = base + scaling · sum_j A[s, j, id(t)] · B[s, n, j]; one slice, K = V
+/// embedding  y[t, n] = base + scaling · sum_j A[s, j, id(t)] · B[s, n, j]; one slice, K = V,
+///          offset_start 0
 /// logits   linear on one slice, whose rows are rows of logits; `slots` has one for each of them
 /// expert_* the same on row t·k + i: token t at its i-th expert e. A [L, E, R, K],
 ///          B [L, E, N_i, R], ranks and scalings [L, E]; delta is multiplied by the row's router
 ///          weight, after scaling and before it is rounded
 ///
-/// base is what y holds before the call; 0, and y not read, where add_inputs is 0.
+/// base is what y holds before the call; 0, and y not read, where add_inputs is 0: linear
+/// and expand alone.
 /// With 8-bit weights (and activations) a number is its bits times its factor: LoratoryScales.
 enum LoratoryOperation {
   LORATORY_OP_LINEAR = 0,

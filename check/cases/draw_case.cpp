@@ -1,0 +1,196 @@
+#include "check/cases/draw_case.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "check/cases/draw.hpp"
+
+namespace loratory::check {
+
+using reference::Dtype;
+using reference::IntermediateMode;
+using reference::NumericMode;
+using reference::ScaleMode;
+using reference::SumMode;
+
+namespace {
+
+constexpr int64_t kToy = 0, kAwkward = 1;  // else of sizes that engines serve
+
+bool has(uint32_t set, int bit) { return (set >> bit & 1) != 0; }
+
+// A member of a set of bits; `otherwise` if the set is empty.
+int64_t bit_of(Draw& draw, uint32_t set, int64_t otherwise) {
+  std::vector<int64_t> bits;
+  for (int i = 0; i < 32; ++i) {
+    if (has(set, i)) bits.push_back(i);
+  }
+  return bits.empty() ? otherwise : bits[size_t(draw(int64_t(bits.size())))];
+}
+
+int64_t at_most(int64_t value, int64_t limit) { return limit > 0 ? std::min(value, limit) : value; }
+int64_t multiple(int64_t value, int64_t of) { return of > 1 ? (value + of - 1) / of * of : value; }
+
+struct Drawing {
+  Draw& draw;
+  const CaseLimits& limits;
+  Case& c;
+  int64_t kind;
+
+  const LoratoryClaims& claims() const { return limits.claims; }
+  bool can(LoratoryAbility ability) const { return (claims().abilities & ability) != 0; }
+
+  void dtypes() const {
+    uint32_t allowed = claims().weight_dtypes;
+    const bool takes_8_bits = limits.operation <= LORATORY_OP_EXPAND && claims().weight_scales != 0;
+    if (!takes_8_bits && (allowed & 7) != 0) allowed &= 7;
+    c.weight = Dtype(bit_of(draw, allowed, 2));
+    c.x = c.weight;
+    if (is_quantized(c.weight)) factors();
+    const Dtype like = is_quantized(c.x) ? Dtype::bf16 : c.x;
+    c.y = has(claims().y_dtypes, int(like)) && !draw.one_in(4)
+              ? like
+              : Dtype(bit_of(draw, claims().y_dtypes, int64_t(like)));
+    if (!c.is_linear()) c.h = Dtype(bit_of(draw, claims().h_dtypes, 0));
+    if (c.expands() && c.has_quantized_activations()) c.h = Dtype::f32;
+  }
+
+  void factors() const {
+    c.weight_scales = LoratoryScales(bit_of(draw, claims().weight_scales, LORATORY_SCALES_TENSOR));
+    const bool is_block = c.weight_scales == LORATORY_SCALES_BLOCK;
+    uint32_t x_dtypes = claims().x_dtypes == 0 ? 4U : claims().x_dtypes;
+    const uint32_t alike = c.weight == Dtype::i8 ? 32U : 24U;
+    const uint32_t scales =
+        claims().activation_scales &
+        (is_block ? 16U : (1U << LORATORY_SCALES_TENSOR | 1U << LORATORY_SCALES_TOKEN));
+    x_dtypes &= 7U | (scales != 0 ? alike : 0U);
+    // The sums of a linear of blocks of 8-bit h are not exact in any order.
+    if (is_block && c.operation == LORATORY_OP_LINEAR) x_dtypes &= 7U;
+    c.x = Dtype(bit_of(draw, x_dtypes, 2));
+    if (is_quantized(c.x)) {
+      c.activation_scales = LoratoryScales(bit_of(draw, scales, LORATORY_SCALES_TENSOR));
+    }
+  }
+
+  int64_t size(std::initializer_list<int64_t> awkward, std::initializer_list<int64_t> served,
+               int64_t toy) const {
+    if (kind == kToy) return draw.between(1, toy);
+    return kind == kAwkward ? draw.one_of(awkward) : draw.one_of(served);
+  }
+
+  void sizes() const {
+    c.num_in =
+        size({63, 65, 100, 127, 129, 200, 257}, {896, 2048, 2880, 4096, 4097, 4100, 14336}, 40);
+    c.num_in = multiple(c.num_in, claims().num_in_multiple);
+    const bool is_packed =
+        c.operation != LORATORY_OP_EMBEDDING && c.operation != LORATORY_OP_LOGITS;
+    int64_t num_slices = is_packed ? draw.one_of<int64_t>({1, 1, 2, 3, 3, 4}) : 1;
+    num_slices = at_most(num_slices, claims().max_slices);
+    c.num_out.clear();
+    for (int64_t i = 0; i < num_slices; ++i) {
+      const int64_t n = size({1, 7, 31, 33, 64, 65, 100, 127}, {16, 64, 128, 200, 256}, 30);
+      c.num_out.push_back(multiple(n, claims().num_out_multiple));
+    }
+    c.num_tokens = size({0, 1, 2, 3, 15, 17, 31, 33, 64, 65}, {1, 2, 3, 5, 8, 16, 33}, 12);
+    if (kind == kToy && draw.one_in(12)) c.num_tokens = 0;
+    c.num_tokens = at_most(c.num_tokens, claims().max_tokens);
+    const bool is_embedding = c.operation == LORATORY_OP_EMBEDDING;
+    if (can(LORATORY_TAKES_OFFSET) && !is_embedding && draw.one_in(3)) {
+      c.offset_start = multiple(draw.between(1, 20), claims().num_out_multiple);
+    }
+  }
+
+  void experts() const {
+    if (!c.has_experts()) return;
+    c.num_experts = int32_t(draw.one_of({2, 3, 4, 8}));
+    const int64_t most = at_most(c.num_experts, claims().max_experts_per_token);
+    c.experts_per_token = int32_t(draw.between(1, std::min<int64_t>(most, 4)));
+    c.x_by_row = can(LORATORY_TAKES_ROWS_OF_X) && draw.one_in(3);
+    c.router_weights = can(LORATORY_TAKES_ROUTER_WEIGHTS) && !c.shrinks() && !draw.one_in(3);
+  }
+
+  void ranks() const {
+    const int64_t largest = size({1, 2, 3, 5, 8, 12, 16, 17, 24}, {8, 16, 16, 32, 64}, 9);
+    c.max_rank = int32_t(at_most(multiple(largest, claims().rank_multiple), claims().max_rank));
+    const int64_t slots =
+        kind == kToy ? draw.between(1, 5) : draw.one_of<int64_t>({1, 2, 3, 4, 8, 20});
+    const int64_t num_slots = at_most(slots, claims().max_slots);
+    const bool mixed = can(LORATORY_TAKES_ABSENT_SLICES) && c.num_out.size() > 1 &&
+                       c.layout != LORATORY_LAYOUT_STACKED && draw.one_in(2);
+    c.ranks.clear();
+    for (int64_t s = 0; s < num_slots; ++s) {
+      const int64_t rolled = draw(8);
+      const auto rank = int32_t(rolled == 0  ? 0
+                                : rolled < 4 ? c.max_rank
+                                             : draw.between(1, c.max_rank));
+      c.ranks.push_back({rank});
+      if (!mixed || draw.one_in(2)) continue;
+      c.ranks.back().resize(c.num_out.size(), rank);
+      for (int32_t& of_slice : c.ranks.back()) {
+        if (draw.one_in(3)) of_slice = int32_t(draw.between(0, c.max_rank));
+      }
+    }
+  }
+
+  void form() const {
+    c.layout = LoratoryLayout(bit_of(draw, claims().layouts, 0));
+    const bool is_slices_only = c.operation != LORATORY_OP_LINEAR || c.is_quantized();
+    if (c.layout == LORATORY_LAYOUT_STACKED && is_slices_only) {
+      const uint32_t others = claims().layouts & ~(1U << LORATORY_LAYOUT_STACKED);
+      c.layout = LoratoryLayout(bit_of(draw, others, LORATORY_LAYOUT_DENSE));
+    }
+    const bool may_have_gaps = c.layout != LORATORY_LAYOUT_DENSE && can(LORATORY_TAKES_GAPS);
+    c.gaps = may_have_gaps && draw.one_in(3);
+    const bool may_skip_inputs =
+        can(LORATORY_TAKES_NO_INPUTS) && c.operation < LORATORY_OP_EMBEDDING;
+    c.add_inputs = !(may_skip_inputs && draw.one_in(4));
+    c.mapping = draw.one_of({Mapping::uniform, Mapping::uniform, Mapping::zipf, Mapping::zipf,
+                             Mapping::identical, Mapping::distinct});
+    if (draw.one_in(40)) c.mapping = Mapping::base;
+    c.fill = draw.one_of(
+        {Fill::reals, Fill::reals, Fill::reals, Fill::cancellation, Fill::tiny, Fill::outliers});
+    if (c.fill == Fill::tiny && c.is_quantized()) c.fill = Fill::reals;
+  }
+
+  void mode() const {
+    if (claims().num_modes > 0) {
+      const LoratoryMode& m = claims().modes[draw(claims().num_modes)];
+      c.mode = {IntermediateMode(m.h), SumMode(m.sum), ScaleMode(m.scale)};
+    }
+    if (c.is_quantized()) c.mode = {IntermediateMode::fp32, c.mode.sum, ScaleMode::accumulator};
+  }
+
+  int64_t num_weights() const {
+    return c.num_slots() * c.num_experts * c.max_rank *
+           (int64_t(c.num_out.size()) * c.num_in + c.num_columns());
+  }
+
+  void cut() const {
+    while (c.num_products() > limits.max_products && c.num_tokens > 1) c.num_tokens /= 2;
+    while (num_weights() > limits.max_weights && c.ranks.size() > 1) c.ranks.pop_back();
+    while (c.num_products() > limits.max_products && c.num_out.size() > 1) {
+      c.num_out.pop_back();
+      for (auto& of_slot : c.ranks) {
+        if (of_slot.size() > 1) of_slot.resize(c.num_out.size());
+      }
+    }
+  }
+};
+
+}  // namespace
+
+Case draw_case(uint64_t seed, const CaseLimits& limits) {
+  Draw draw(seed);
+  Case c{.operation = limits.operation, .ranks = {}, .slots = {}, .seed = seed};
+  const Drawing drawing{draw, limits, c, draw(3)};
+  drawing.dtypes();
+  drawing.sizes();
+  drawing.experts();
+  drawing.form();
+  drawing.ranks();
+  drawing.mode();
+  drawing.cut();
+  return c;
+}
+
+}  // namespace loratory::check

@@ -1,0 +1,209 @@
+#include "check/kernels/expected.hpp"
+
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "check/kernels/reference_call.hpp"
+#include "reference/lora/oracle.hpp"
+#include "reference/numerics/rows.hpp"
+#include "reference/quantized/oracle.hpp"
+
+namespace loratory::check {
+
+using reference::Arithmetic;
+using reference::ConstTensorView;
+using reference::DeltaFacts;
+using reference::IntermediateMode;
+using reference::Oracle;
+using reference::Tensor;
+using reference::TensorView;
+
+namespace {
+
+// The tensors of one stretch: x [1, K], A and B of one slot [1, r, K] and [1, N, r].
+struct OneRow {
+  const CaseData& data;
+  const StepData& step;
+  const Stretch& at;
+
+  const Case& c() const { return data.shape; }
+  int64_t token() const { return at.row / c().experts_per_token; }
+  int32_t rank() const { return data.rank(size_t(at.slice), at.slot, at.expert); }
+  const SliceData& slice() const { return data.slices[size_t(at.slice)]; }
+  size_t pair() const { return size_t(at.slot) * size_t(c().num_experts) + size_t(at.expert); }
+
+  static ConstTensorView one(ConstTensorView of) {
+    of.shape.insert(of.shape.begin(), 1);
+    of.strides.insert(of.strides.begin(), 0);
+    return of;
+  }
+  ConstTensorView of_slot(const Tensor& weight) const {
+    const ConstTensorView view = weight.view();
+    return c().has_experts() ? view[at.slot][at.expert] : view[at.slot];
+  }
+  ConstTensorView a() const {
+    if (!data.stacked_a) return of_slot(*slice().a).part(0, 0, rank());
+    return std::as_const(*data.stacked_a)
+        .view()[at.slot]
+        .part(0, at.slice * rank(), (at.slice + 1) * rank());
+  }
+  ConstTensorView b() const {
+    if (!data.stacked_b) return of_slot(*slice().b).part(1, 0, rank());
+    const int64_t first = at.first - c().offset_start;
+    return std::as_const(*data.stacked_b)
+        .view()[at.slot]
+        .part(0, first, first + at.count)
+        .part(1, 0, rank());
+  }
+  ConstTensorView x() const {
+    return std::as_const(*step.x).view()[c().x_by_row ? at.row : token()];
+  }
+  ConstTensorView h() const {
+    return std::as_const(*step.h).view()[at.slice][at.row].part(0, 0, rank());
+  }
+  // The oracles read it as base and do not write it.
+  TensorView y() const {
+    TensorView of = const_cast<Tensor&>(*step.y).view();
+    of = of.part(0, at.row, at.row + 1).part(1, at.first, at.first + at.count);
+    return of;
+  }
+};
+
+Oracle facts_of(const OneRow& row) {
+  const std::array<int32_t, 1> slots{0}, ranks{row.rank()};
+  const std::array<float, 1> scalings{row.slice().scalings[row.pair()]};
+  if (row.c().operation == LORATORY_OP_EMBEDDING || row.c().expands()) {
+    // h is given: a column of A, or the row of h as a table of one.
+    const bool is_h = row.c().expands();
+    ConstTensorView a = is_h ? row.h() : row.a();
+    if (is_h) a.shape.push_back(1), a.strides.push_back(1);
+    const int64_t id = is_h ? 0 : row.step.token_ids[size_t(row.token())];
+    const std::array<int64_t, 1> ids{id};
+    return reference::embedding_oracle(
+        {.token_ids = ids,
+         .slots = slots,
+         .slice = {OneRow::one(a), OneRow::one(row.b()), ranks, scalings, std::nullopt},
+         .mode = {},
+         .y = row.y()});
+  }
+  reference::LinearArgs args{.x = OneRow::one(row.x()),
+                             .slots = slots,
+                             .slices = {},
+                             .offset_start = 0,
+                             .add_inputs = row.c().add_inputs,
+                             .mode = {},
+                             .y = row.y()};
+  args.slices.push_back(
+      {OneRow::one(row.a()), OneRow::one(row.b()), ranks, scalings, std::nullopt});
+  return linear_oracle(args);
+}
+
+struct Value {
+  double exact, bound;
+};
+
+Value value_of(DeltaFacts facts, const OneRow& row, const Arithmetic& arithmetic) {
+  if (!row.c().add_inputs) facts.base = 0;
+  if (!row.step.router_weights.empty()) {  // one more product
+    const double weight = row.step.router_weights[size_t(row.at.row)];
+    facts.delta *= weight, facts.scaling *= weight;
+    ++facts.num_in;
+  }
+  return {facts.result(), error_bound(facts, arithmetic)};
+}
+
+// h of one row and slice.
+void add_shrunk(const OneRow& row, const Arithmetic& arithmetic, std::vector<double>& exact,
+                std::vector<double>& bound) {
+  const ConstTensorView x = row.x(), a = row.a();
+  std::vector<double> x_row(size_t(x.size(0))), a_row(x_row.size());
+  reference::load_elements<double>(x.dtype, x.data, x.strides[0], x_row);
+  for (int64_t j = 0; j < row.rank(); ++j) {
+    const ConstTensorView a_j = a[j];
+    reference::load_elements<double>(a_j.dtype, a_j.data, a_j.strides[0], a_row);
+    double sum = 0, magnitude = 0;
+    for (size_t i = 0; i < x_row.size(); ++i) {
+      const double product = x_row[i] * a_row[i];
+      sum += product, magnitude += std::fabs(product);
+    }
+    exact.push_back(sum);
+    bound.push_back(
+        reference::shrink_error_bound(sum, magnitude, x.size(0), row.c().h, arithmetic.unit) +
+        arithmetic.operand_rounding * magnitude);
+  }
+}
+
+// 8-bit shrink and expand: one oracle for the whole step.
+void add_stages(const CaseData& data, const StepData& step, const std::vector<Stretch>& stretches,
+                const Arithmetic& arithmetic, std::vector<double>& exact,
+                std::vector<double>& bound) {
+  const InHostMemory placed(data, step);
+  const bool shrinks = data.shape.shrinks();
+  const reference::StageOracle oracle =
+      shrinks ? shrink_oracle(quantized_shrink_args(placed.layer(), placed.call()))
+              : expand_oracle(quantized_expand_args(placed.layer(), placed.call()));
+  for (const Stretch& s : stretches) {
+    const int64_t row = shrinks ? s.slice * step.num_tokens() + s.row : s.row;
+    for (int64_t i = 0; i < s.count; ++i) {
+      const reference::StageFacts& facts = *oracle.at(row, s.first + i);
+      exact.push_back(facts.result());
+      bound.push_back(error_bound(facts, arithmetic));
+    }
+  }
+}
+
+}  // namespace
+
+Arithmetic arithmetic_of(const Case& c, const LoratoryClaims& claims) {
+  Arithmetic out{.mode = c.mode,
+                 .h = c.x,
+                 .weight = c.weight,
+                 .out = c.shrinks() ? c.h : c.y,
+                 .unit = claims.unit > 0 ? claims.unit : 0x1p-24,
+                 .operand_rounding = claims.operand_rounding,
+                 .flushes_subnormals = (claims.abilities & LORATORY_FLUSHES_SUBNORMALS) != 0};
+  // A column of an embedding is a number of B's dtype: to split it loses nothing.
+  const bool is_split = c.mode.h == IntermediateMode::split2;
+  if (c.operation == LORATORY_OP_EMBEDDING && is_split) out.mode.h = IntermediateMode::fp32;
+  return out;
+}
+
+Expected::Expected(const CaseData& data, const StepData& step, const LoratoryClaims& claims,
+                   bool with_bounds)
+    : stretches_(data.covered(step)),
+      index_(size_t(step.num_tokens() * data.shape.experts_per_token) * data.slices.size(), -1),
+      num_slices_(int64_t(data.slices.size())) {
+  for (size_t i = 0; i < stretches_.size(); ++i) {
+    const Stretch& s = stretches_[i];
+    index_[size_t(s.row * num_slices_ + s.slice)] = int32_t(i);
+    begins_.push_back(num_values_);
+    num_values_ += s.count;
+  }
+  const Case& c = data.shape;
+  if (!with_bounds || (c.is_quantized() && c.is_linear())) return;
+  const Arithmetic arithmetic = arithmetic_of(c, claims);
+  if (c.is_quantized()) {
+    add_stages(data, step, stretches_, arithmetic, exact_, bound_);
+    return;
+  }
+  for (const Stretch& s : stretches_) {
+    const OneRow row{data, step, s};
+    if (c.shrinks()) {
+      add_shrunk(row, arithmetic, exact_, bound_);
+      continue;
+    }
+    const Oracle oracle = facts_of(row);
+    for (int64_t i = 0; i < s.count; ++i) {
+      const Value value = value_of(*oracle.at(0, i), row, arithmetic);
+      exact_.push_back(value.exact), bound_.push_back(value.bound);
+    }
+  }
+}
+
+int64_t Expected::find(int64_t row, int64_t slice) const {
+  return index_[size_t(row * num_slices_ + slice)];
+}
+
+}  // namespace loratory::check

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace loratory::check {
+
+/// The device went wrong: an address that is not its own, a launch that failed. Nothing that runs
+/// on it afterwards can be believed.
+class DeviceError : public std::runtime_error {
+  using runtime_error::runtime_error;
+};
+
+/// Where a plugin's tensors lie, and the stream its work goes to.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual void* allocate(size_t bytes) = 0;  ///< aligned to 256 bytes
+  virtual void release(void* address) = 0;
+  virtual void write(void* to, const void* from, size_t bytes) = 0;
+  virtual void read(void* to, const void* from, size_t bytes) = 0;
+  /// What this memory holds if the host can read it where it is; else null.
+  virtual const std::byte* host_view(const void* address) const = 0;
+  virtual void* stream() = 0;
+  virtual void synchronize() = 0;
+
+  /// Between begin_capture() and end_capture() the stream records; replay() runs what it recorded
+  /// last. On the host there is nothing to record: can_capture() is false.
+  virtual bool can_capture() const { return false; }
+  virtual void begin_capture() {}
+  /// Errors   DeviceError: something was called that cannot be captured.
+  virtual void end_capture() {}
+  virtual void replay() {}
+
+  virtual std::string name() const = 0;  ///< "host", "NVIDIA H100"
+};
+
+std::unique_ptr<Memory> make_host_memory();
+/// The first CUDA device, by the driver's own library: no toolkit is needed, and a plugin shares
+/// the device's primary context with us.
+/// Errors   InputError: no driver, no device, in one line.
+std::unique_ptr<Memory> make_device_memory();
+
+}  // namespace loratory::check

@@ -1,0 +1,228 @@
+#include "check/kernels/run_kernel_checks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "check/cases/draw.hpp"
+#include "check/cases/draw_case.hpp"
+#include "check/kernels/case_run.hpp"
+#include "check/kernels/checks/checks.hpp"
+#include "check/kernels/pattern.hpp"
+#include "check/kernels/shrink_case.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
+
+namespace loratory::check {
+namespace {
+
+constexpr std::string_view kNoGraphs = "the kernel does not claim to be capturable";
+constexpr std::string_view kHost = "the kernel runs on the host";
+
+std::string_view skip_graphs(const Kernel& kernel) {
+  if (!kernel.is_on_device()) return kHost;
+  return kernel.promises(LORATORY_CAPTURABLE) ? std::string_view() : kNoGraphs;
+}
+std::string_view skip_on_host(const Kernel& kernel) {
+  return kernel.is_on_device() ? std::string_view() : kHost;
+}
+
+}  // namespace
+
+const std::vector<KernelCheck>& kernel_checks() {
+  static const std::vector<KernelCheck> kChecks = {
+      {"accepted", nullptr, nullptr},
+      {"numbers", look_at_numbers, nullptr},
+      {"exact", look_at_exact, nullptr},
+      {"statistics", look_at_statistics, nullptr},
+      {"covered_written", nullptr, nullptr},
+      {"only_covered_written", nullptr, nullptr},
+      {"guards", nullptr, nullptr},
+      {"inputs_unchanged", nullptr, nullptr},
+      {"nan_containment", look_at_nan_containment, nullptr},
+      {"repeatable", look_at_repeatable, nullptr},
+      {"batch_invariant", look_at_batch_invariant, nullptr},
+      {"permutation", look_at_permutation, nullptr},
+      {"slot_relabelling", look_at_slot_relabelling, nullptr},
+      {"rank_padding", look_at_rank_padding, nullptr},
+      {"chunk_independence", look_at_chunk_independence, nullptr},
+      {"dispatch", look_at_dispatch, nullptr},
+      {"storage_reuse", look_at_storage_reuse, nullptr},
+      {"graph_replay", look_at_graph_replay, skip_graphs},
+      {"device_health", nullptr, skip_on_host},
+  };
+  return kChecks;
+}
+
+std::vector<std::string> kernel_check_names() {
+  std::vector<std::string> out;
+  for (const KernelCheck& check : kernel_checks()) out.emplace_back(check.name);
+  return out;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::vector<LoratoryOperation> operations_of(const Kernel& kernel, const Options& options) {
+  std::vector<LoratoryOperation> out;
+  for (const std::string& name : options.operations) {
+    out.push_back(operation_named(name));
+    if ((kernel.claims().operations >> out.back() & 1) == 0) {
+      throw InputError(name, "is not an operation that this kernel claims");
+    }
+  }
+  for (int i = 0; options.operations.empty() && i < LORATORY_NUM_OPERATIONS; ++i) {
+    if ((kernel.claims().operations >> i & 1) != 0) out.push_back(LoratoryOperation(i));
+  }
+  return out;
+}
+
+void check_names(const Options& options) {
+  const std::vector<std::string> known = kernel_check_names();
+  for (const std::string& name : options.checks) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw InputError(
+        shown(name), "is no check",
+        did_you_mean(name, known, fmt::format("name some of {}", fmt::join(known, ", "))));
+  }
+}
+
+// All cases of one kernel, and what came of them.
+class Session {
+ public:
+  Session(const Kernel& kernel, const Options& options)
+      : kernel_(kernel),
+        options_(options),
+        memory_(kernel.is_on_device() ? make_device_memory() : make_host_memory()) {
+    report_.subject = kernel.name();
+    report_.seed = options.seed;
+  }
+
+  Report run() {
+    const auto begin = Clock::now();
+    for (const std::string& label : options_.labels) judge(case_named(label));
+    if (options_.labels.empty()) draw_cases(begin);
+    report_.seconds = seconds_since(begin);
+    add_checks();
+    return std::move(report_);
+  }
+
+ private:
+  void draw_cases(Clock::time_point begin) {
+    const std::vector<LoratoryOperation> operations = operations_of(kernel_, options_);
+    for (int64_t i = 0; i < options_.num_cases && !is_over_; ++i) {
+      if (options_.budget_s > 0 && seconds_since(begin) > options_.budget_s) break;
+      if (options_.is_interrupted && options_.is_interrupted()) break;
+      const CaseLimits limits{.claims = kernel_.claims(),
+                              .operation = operations[size_t(i) % operations.size()],
+                              .max_products = options_.max_products};
+      judge(draw_case(random_bits(options_.seed, 1, uint64_t(i)) >> 32, limits));
+    }
+  }
+
+  void judge(const Case& c) {
+    ++report_.num_cases;
+    const CaseVerdict verdict = run_case(kernel_, *memory_, c, options_.checks);
+    for (const auto& [name, tally] : verdict.tallies) add(name, tally);
+    for (const CaseFinding& finding : verdict.findings) tell(c, finding);
+    if (verdict.device_is_lost) is_over_ = true;
+  }
+
+  void add(const std::string& name, const Tally& tally) {
+    CheckResult& result = results_[name];
+    result.num_cases += tally.num_comparisons > 0 ? 1 : 0;
+    result.num_comparisons += tally.num_comparisons;
+    result.worst = std::max(result.worst, tally.worst);
+    num_different_[name] += tally.num_different;
+  }
+
+  void tell(const Case& c, const CaseFinding& finding) {
+    if (!failed_.insert(finding.check).second) return;  // the first of each check
+    if (options_.stops_at_first) is_over_ = true;
+    Case smallest = c;
+    CaseFinding of_smallest = finding;
+    const bool may_shrink = options_.shrinks && finding.check != "device_health";
+    if (may_shrink) {
+      smallest = shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
+        for (CaseFinding& f : run_case(kernel_, *memory_, candidate, {}).findings) {
+          if (f.check == finding.check) return of_smallest = std::move(f), true;
+        }
+        return false;
+      });
+    }
+    Finding out{.check = finding.check,
+                .label = label_of(c),
+                .smallest = label_of(smallest),
+                .what = of_smallest.what,
+                .pattern = {},
+                .repro = {},
+                .reference = {}};
+    if (!of_smallest.wrong.empty()) {
+      const CaseData data(smallest);
+      out.pattern = pattern_of(smallest, data.covered(data.step), of_smallest.wrong);
+    }
+    out.repro = fmt::format("{} --case {}", options_.command, out.smallest);
+    report_.findings.push_back(std::move(out));
+  }
+
+  void add_checks() {
+    for (const KernelCheck& check : kernel_checks()) {
+      CheckResult result = results_[std::string(check.name)];
+      result.name = check.name;
+      const std::string_view skipped =
+          check.skip == nullptr ? std::string_view() : check.skip(kernel_);
+      const bool is_wanted =
+          options_.checks.empty() ||
+          std::ranges::find(options_.checks, check.name) != options_.checks.end();
+      if (!is_wanted) continue;
+      if (!skipped.empty()) {
+        result.state = CheckState::skipped, result.note = skipped;
+      } else if (failed_.contains(result.name)) {
+        result.state = CheckState::failed;
+      } else if (result.num_comparisons == 0 && check.look != nullptr) {
+        result.state = CheckState::skipped, result.note = "no case had anything to look at";
+      } else {
+        observe(result);
+      }
+      report_.checks.push_back(std::move(result));
+    }
+  }
+
+  // What is not promised is told and no failure.
+  void observe(CheckResult& result) {
+    const bool is_promised = result.name == "repeatable"
+                                 ? kernel_.promises(LORATORY_REPEATABLE)
+                                 : kernel_.promises(LORATORY_BATCH_INVARIANT);
+    if (is_promised || (result.name != "repeatable" && result.name != "batch_invariant")) return;
+    result.state = CheckState::observed;
+    const int64_t different = num_different_[result.name];
+    result.note = different == 0 ? "not promised, and true of all that was compared"
+                                 : fmt::format("not promised: {} of {} elements have other bits",
+                                               different, result.num_comparisons);
+  }
+
+  const Kernel& kernel_;
+  const Options& options_;
+  std::unique_ptr<Memory> memory_;
+  Report report_;
+  std::map<std::string, CheckResult> results_;
+  std::map<std::string, int64_t> num_different_;
+  std::set<std::string> failed_;
+  bool is_over_ = false;
+};
+
+}  // namespace
+
+Report run_kernel_checks(const Kernel& kernel, const Options& options) {
+  check_names(options);
+  return Session(kernel, options).run();
+}
+
+}  // namespace loratory::check
