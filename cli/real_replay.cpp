@@ -192,7 +192,8 @@ RealReplay replay_for_real(const sim::Trace& trace, sim::EngineSpec& engine, sim
   const std::unique_ptr<ServingModel> model = load_model(real, system);
   check_length(engine, model->config());
   sim::SimulationConfig config = simulation_config(trace, engine, point, /*kv_blocks=*/1);
-  const sim::ModelRunnerConfig runner{.max_lora_rank = engine.memory.max_lora_rank};
+  const sim::ModelRunnerConfig runner{.max_lora_rank = engine.memory.max_lora_rank,
+                                      .lora_dtype = engine.memory.lora_dtype};
   if (engine.forced_kv_blocks == 0) {
     engine.forced_kv_blocks = uint32_t(num_kv_blocks(trace, config.scheduler, runner, *model));
   }

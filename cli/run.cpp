@@ -39,7 +39,7 @@ constexpr const char* kWeightsFile = "adapter_model.safetensors";
 
 struct RunOptions {
   std::string model, requests, executor = "reference", dtype = "auto", out, python = "python3";
-  std::string async_scheduling = "auto";
+  std::string async_scheduling = "auto", lora_dtype = "auto";
   std::vector<std::string> adapters;  // NAME=DIR
   int32_t max_loras = 0, max_cpu_loras = 0;
   int64_t max_lora_rank = 0;
@@ -197,6 +197,12 @@ Demand demand_of(sim::RequestFile& file, const sim::SchedulerConfig& config) {
   return demand;
 }
 
+sim::ModelRunnerConfig runner_config(const RunOptions& options, int64_t max_lora_rank) {
+  const bool is_fp8 = options.lora_dtype == "fp8";
+  return {.max_lora_rank = max_lora_rank,
+          .lora_dtype = is_fp8 ? sim::LoraDtype::fp8 : sim::LoraDtype::of_model};
+}
+
 sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFile& file,
                                       const ServingModel& model, size_t num_adapters,
                                       int64_t max_lora_rank) {
@@ -210,9 +216,10 @@ sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFil
   c.block_size = options.block_size;
   c.max_model_len = max_model_len(options, model.config());
   const Demand demand = demand_of(file, c);
-  c.num_blocks = options.kv_blocks > 0 ? options.kv_blocks
-                                       : model.num_kv_blocks(c, {.max_lora_rank = max_lora_rank},
-                                                             demand.together, demand.one);
+  c.num_blocks = options.kv_blocks > 0
+                     ? options.kv_blocks
+                     : model.num_kv_blocks(c, runner_config(options, max_lora_rank),
+                                           demand.together, demand.one);
   const std::string problem = c.problem();
   if (!problem.empty()) throw InputError("run", problem);
   return c;
@@ -234,9 +241,10 @@ int64_t slot_rank(const RunOptions& options, const Folders& folders) {
 
 std::string describe_engine(const RunOptions& options, const sim::SchedulerConfig& c,
                             int64_t max_lora_rank) {
-  return fmt::format("{}; max_loras {} of rank {}, max_cpu_loras {}; {} KV blocks of {} tokens",
+  return fmt::format("{}; max_loras {} of rank {}{}, max_cpu_loras {}; {} KV blocks of {} tokens",
                      options.executor, c.residency.max_loras, max_lora_rank,
-                     c.residency.max_cpu_loras, format_count(c.num_blocks), c.block_size);
+                     options.lora_dtype == "fp8" ? " in fp8" : "", c.residency.max_cpu_loras,
+                     format_count(c.num_blocks), c.block_size);
 }
 
 // --- the run ----------------------------------------------------------------------------------
@@ -284,7 +292,7 @@ void run(const RunOptions& options) {
   report.engine = describe_engine(options, config, max_lora_rank);
 
   WallClock clock;
-  const auto executor = model->start(config, {.max_lora_rank = max_lora_rank}, clock);
+  const auto executor = model->start(config, runner_config(options, max_lora_rank), clock);
   sim::ServingRun engine(config, *executor, clock,
                          steps_ahead(options.async_scheduling, options.executor));
   for (const auto& [name, path] : names) engine.add_adapter(name, folders.at(path));
@@ -304,6 +312,8 @@ void add_engine_options(CLI::App& command, RunOptions& options) {
              "Adapters in host memory; 0 = 4 x max-loras");
   add_number(command, "--max-lora-rank", options.max_lora_rank, {0, 512},
              "Room of a slot; 0 = the largest rank there is");
+  add_choice(command, "--lora-dtype", options.lora_dtype, {"auto", "fp8"},
+             "Type of adapters in slots and in host memory; auto = the model's");
   add_number(command, "--max-num-seqs", options.max_num_seqs, {1, 65'536}, "Requests per step");
   add_number(command, "--max-num-batched-tokens", options.max_num_batched_tokens, {1, 1 << 20},
              "Tokens per step");

@@ -82,6 +82,7 @@ class GpuServingModel final : public ServingModel {
     gpu::EngineOptions out;
     out.dtype = model_->dtype();
     out.max_lora_rank = runner.max_lora_rank;
+    out.lora_dtype = runner.lora_dtype;
     return out;
   }
 

@@ -281,8 +281,12 @@ class AdapterMaker {
     const int64_t num_numbers = shape[0] * shape[1];
     const auto step = int64_t(size_bytes(options_.dtype));
     auto& bytes = bytes_.emplace_back(size_t(num_numbers * step));
+    // Of a power of two that is not too small, bits of fp8 are bits of fp8 with a smaller one too.
+    const double factor = std::exp2(std::ceil(std::log2(size / 448)));
     for (int64_t i = 0; i < num_numbers; ++i) {
-      store(options_.dtype, bytes.data() + i * step, size * signed_unit(seed_, stream, i));
+      double number = size * signed_unit(seed_, stream, i);
+      if (options_.fits_fp8) number = factor * round_to(Dtype::f8_e4m3fn, number / factor);
+      store(options_.dtype, bytes.data() + i * step, number);
     }
     tensors_.push_back({name, storage_dtype(options_.dtype), std::move(shape), bytes});
   }

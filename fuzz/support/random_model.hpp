@@ -41,6 +41,7 @@ struct RandomAdapterOptions {
   /// Modules are left out, and ranks differ (rank_pattern), with some chance each.
   bool ragged = false;
   Dtype dtype = Dtype::f32;  ///< f32, f16, bf16
+  bool fits_fp8 = false;     ///< slots of fp8 hold its numbers exactly
 };
 
 /// Which of the options are set, from a seed; rank 1..4.

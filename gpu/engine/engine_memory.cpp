@@ -32,9 +32,7 @@ int64_t widest_mlp(const ModelConfig& model) {
 }
 
 int64_t slot_image_bytes(const ModelConfig& model, const EngineOptions& options) {
-  if (!options.lora) return 0;
-  return SlotLayout(base_model_shapes(model), options.modules, options.max_lora_rank, options.dtype)
-      .bytes();
+  return options.lora ? slot_layout(model, options).bytes() : 0;
 }
 
 }  // namespace
@@ -69,9 +67,9 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
   out.top_tokens = arena.add(sampled * kMostLogprobs * 4);
   out.top_logprobs = arena.add(sampled * kMostLogprobs * 8);
   if (options.lora) {
-    out.lora_h_bytes =
-        int64_t(std::max(workspace_bytes(tokens, kMostSlices, options.max_lora_rank),
-                         workspace_bytes(rows, kExpertSlices, options.max_lora_rank)));
+    const int64_t max_rank = slot_layout(model, options).max_rank();
+    out.lora_h_bytes = int64_t(std::max(workspace_bytes(tokens, kMostSlices, max_rank),
+                                        workspace_bytes(rows, kExpertSlices, max_rank)));
     out.lora_h = arena.add(out.lora_h_bytes);
   }
   const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};
@@ -105,6 +103,7 @@ sim::MemorySplit law_of(const ModelConfig& model, const SchedulerConfig& config,
   law.max_num_seqs = config.max_num_seqs;
   law.max_num_batched_tokens = config.max_num_batched_tokens;
   law.max_lora_rank = options.max_lora_rank;
+  law.lora_dtype = options.lora_dtype;
   std::string targets = "all-linear";
   if (options.modules.embed_tokens) targets += ",embed_tokens";
   if (options.modules.lm_head) targets += ",lm_head";

@@ -50,6 +50,12 @@ void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   }
 }
 
+SlotLayout slot_layout(const reference::ModelConfig& model, const EngineOptions& options) {
+  const bool is_fp8 = options.lora_dtype == sim::LoraDtype::fp8;
+  return {base_model_shapes(model), options.modules, options.max_lora_rank,
+          is_fp8 ? Dtype::f8_e4m3fn : options.dtype};
+}
+
 sim::SchedulerConfig bounded_by_model(sim::SchedulerConfig config,
                                       const reference::ModelConfig& model) {
   const auto lower = [&](int64_t most) {

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 
+#include "gpu/engine/slot_layout.hpp"
 #include "reference/adapter/adapter.hpp"
 #include "reference/model/model_config.hpp"
 #include "reference/numerics/dtype.hpp"
+#include "scheduler_sim/cost/lora_shapes.hpp"
 #include "scheduler_sim/scheduler/scheduler_config.hpp"
 
 namespace loratory::gpu {
@@ -19,6 +21,8 @@ struct EngineOptions {
   reference::Dtype dtype = reference::Dtype::bf16;
   bool lora = true;  ///< false: no slots, and no adapter can be loaded
   int64_t max_lora_rank = 64;
+  /// Of A and B in slots and in host memory. fp8: not for models with experts in `modules`.
+  sim::LoraDtype lora_dtype = sim::LoraDtype::of_model;
   /// What slots have room for.
   reference::EnabledModules modules{};
   /// Decode steps of up to so many rows are replayed from CUDA graphs; 0 = none are.
@@ -37,6 +41,9 @@ bool has_experts(const reference::ModelConfig& model, int64_t layer);
 ///          experts than the router takes, 16-bit experts whose sizes are no multiples of 8, an odd
 ///          or too large head size, a dtype that the kernels lack.
 void require_gpu_model(const reference::ModelConfig& model, reference::Dtype dtype);
+
+/// The slots of such an engine. Errors  InputError as SlotLayout.
+SlotLayout slot_layout(const reference::ModelConfig& model, const EngineOptions& options);
 
 /// `config` with max_model_len lowered to what the model's positions, its sliding window and the
 /// pool of blocks hold. A request beyond it is refused when it is submitted.

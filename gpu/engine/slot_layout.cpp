@@ -8,9 +8,11 @@
 #include <iterator>
 
 #include "gpu/engine/arena.hpp"
+#include "gpu/engine/fp8_matrix.hpp"
 #include "reference/adapter/dequantize.hpp"
 #include "reference/adapter/expand_module.hpp"
 #include "reference/base/check.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
 
@@ -28,7 +30,8 @@ namespace {
 
 constexpr Projection kExpertProjections[] = {Projection::gate, Projection::up, Projection::down};
 constexpr int64_t kNumExpertProjections = std::size(kExpertProjections);
-constexpr int kPoisonByte = 0xFF;  // 16 or 32 bits of ones: NaN
+constexpr int kPoisonByte = 0xFF;  // 8, 16 or 32 bits of ones: NaN
+constexpr int64_t kFp8Ranks = 16;  // of a vector
 
 std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
                                       const EnabledModules& enabled) {
@@ -55,7 +58,15 @@ std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
 SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enabled,
                        int64_t max_rank, Dtype weights)
     : dtype_(weights), max_rank_(max_rank), num_experts_(shapes.num_experts) {
-  LORATORY_ASSERT(!is_quantized(weights) && max_rank >= 1, "slots hold f32, bf16 or f16");
+  LORATORY_ASSERT(max_rank >= 1, "slots hold an adapter of some rank");
+  if (has_factors()) {
+    LORATORY_ASSERT(weights == Dtype::f8_e4m3fn, "slots of 8 bits hold f8_e4m3fn");
+    max_rank_ = max_rank = (max_rank + kFp8Ranks - 1) / kFp8Ranks * kFp8Ranks;
+    if (num_experts_ > 0 && enabled.experts) {
+      throw InputError("fp8 slots", "hold no experts, which have 16-bit kernels alone",
+                       "leave out --lora-dtype fp8");
+    }
+  }
   const auto size = int64_t(size_bytes(weights));
   Arena arena;
   for (const ModuleId& id : enabled_modules(shapes, enabled)) {
@@ -69,6 +80,7 @@ SlotLayout::SlotLayout(const BaseModelShapes& shapes, const EnabledModules& enab
   }
   ranks_offset_ = arena.add(int64_t(modules_.size()) * 4);
   scalings_offset_ = arena.add(int64_t(modules_.size()) * 4);
+  factors_offset_ = arena.add(has_factors() ? int64_t(modules_.size()) * 8 : 0);
   bytes_ = arena.bytes();
 }
 
@@ -140,6 +152,32 @@ void round_rows(const Matrix<float>& from, Dtype dtype, int64_t row_size, std::b
 
 }  // namespace
 
+namespace {
+
+void write_numbers(const SlotLayout& layout, const LoraModule& from, const SlotModule& to,
+                   std::span<std::byte> image) {
+  std::byte* const a = image.data() + to.a_offset;
+  std::byte* const b = image.data() + to.b_offset;
+  if (!copy_rows(from.a, layout.dtype(), to.num_in, a)) {
+    round_rows(dequantized_a(from), layout.dtype(), to.num_in, a);
+  }
+  if (!copy_rows(from.b, layout.dtype(), layout.max_rank(), b)) {
+    round_rows(dequantized_b(from), layout.dtype(), layout.max_rank(), b);
+  }
+}
+
+void write_factors(const SlotLayout& layout, const LoraModule& from, int64_t index,
+                   std::span<std::byte> image) {
+  const SlotModule& to = layout.modules()[size_t(index)];
+  const float a = write_fp8(from.a, from.a_scale, to.num_in, image.data() + to.a_offset);
+  const float b = write_fp8(from.b, from.b_scale, layout.max_rank(), image.data() + to.b_offset);
+  std::byte* const factors = image.data() + layout.factors_offset();
+  std::memcpy(factors + index * 4, &a, sizeof a);
+  std::memcpy(factors + (int64_t(layout.modules().size()) + index) * 4, &b, sizeof b);
+}
+
+}  // namespace
+
 void write_slot_image(const SlotLayout& layout, const Adapter& adapter,
                       std::span<std::byte> image) {
   LORATORY_ASSERT(int64_t(image.size()) == layout.bytes(), "the image of a slot");
@@ -150,15 +188,10 @@ void write_slot_image(const SlotLayout& layout, const Adapter& adapter,
   std::memset(image.data() + layout.scalings_offset(), 0, num_modules * 4);
   for (const LoraModule& from : adapter.modules) {
     const auto index = layout.find(from.id);
-    const SlotModule& to = layout.modules()[size_t(index)];
-    std::byte* const a = image.data() + to.a_offset;
-    std::byte* const b = image.data() + to.b_offset;
-    if (!copy_rows(from.a, layout.dtype(), to.num_in, a)) {
-      round_rows(dequantized_a(from), layout.dtype(), to.num_in, a);
-    }
-    if (!copy_rows(from.b, layout.dtype(), layout.max_rank(), b)) {
-      round_rows(dequantized_b(from), layout.dtype(), layout.max_rank(), b);
-    }
+    if (layout.has_factors())
+      write_factors(layout, from, index, image);
+    else
+      write_numbers(layout, from, layout.modules()[size_t(index)], image);
     const auto rank = int32_t(from.rank);
     std::memcpy(image.data() + layout.ranks_offset() + index * 4, &rank, sizeof rank);
     std::memcpy(image.data() + layout.scalings_offset() + index * 4, &from.scaling,

@@ -14,7 +14,9 @@ namespace {
 void check_stack(const DeviceView& a) {
   const std::string place = "shrink_embedding: a";
   require(a.num_axes == 3, place, fmt::format("has {} axes, not 3", a.num_axes));
-  const DeviceView slot{.dtype = a.dtype,
+  // A matrix of 8 bits is laid out as any other.
+  const bool is_fp8 = a.dtype == Dtype::f8_e4m3fn;
+  const DeviceView slot{.dtype = is_fp8 ? Dtype::bf16 : a.dtype,
                         .data = a.data,
                         .num_axes = 2,
                         .shape = {a.shape[1], a.shape[2]},
@@ -45,7 +47,10 @@ void shrink_embedding(const EmbeddingShrinkArgs& args, CUstream_st* stream, Laun
   require(args.ranks != nullptr, "shrink_embedding: ranks", "is null");
   require(args.slots != nullptr, "shrink_embedding: slots", "is null");
   require(args.ids != nullptr, "shrink_embedding: ids", "is null");
+  require((args.factors != nullptr) == (args.a.dtype == Dtype::f8_e4m3fn),
+          "shrink_embedding: factors", "belong to a of f8_e4m3fn, and to no other");
   launch_embedding_shrink({.a = args.a.data,
+                           .factors = args.factors,
                            .h = static_cast<float*>(args.h.data),
                            .ranks = args.ranks,
                            .slots = args.slots,

@@ -1,7 +1,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
@@ -26,7 +28,9 @@ __global__ void __launch_bounds__(32 * kShrinkTokens)
   const T* const a = static_cast<const T*>(p.a) + slot * p.slot_stride + (exists ? id : 0);
   float* const h = p.h + token * p.h_stride;
   for (int j = int(threadIdx.x % 32); j < rank; j += 32) {
-    h[j] = exists ? float(a[j * p.rank_stride]) : 0.0f;
+    float number = exists ? float(a[j * p.rank_stride]) : 0.0f;
+    if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) number = __fmul_rn(number, p.factors[slot]);
+    h[j] = number;
   }
 }
 
@@ -45,6 +49,8 @@ void launch_embedding_shrink(const EmbeddingShrinkLaunch& p, CUstream_st* stream
     launch<float>(p, stream, order);
   else if (p.dtype == reference::Dtype::f16)
     launch<__half>(p, stream, order);
+  else if (p.dtype == reference::Dtype::f8_e4m3fn)
+    launch<__nv_fp8_e4m3>(p, stream, order);
   else
     launch<__nv_bfloat16>(p, stream, order);
 }

@@ -14,14 +14,16 @@ struct CUstream_st;
 namespace loratory::gpu {
 
 struct EmbeddingShrinkArgs {
-  DeviceView a;                    ///< [L, R, V]; f32, f16 or bf16
+  DeviceView a;                    ///< [L, R, V]; f32, f16, bf16 or f8_e4m3fn
+  const float* factors = nullptr;  ///< [L] on the device, of f8_e4m3fn alone
   const int32_t* ranks = nullptr;  ///< [L] on the device, each in [0, R]
   const int32_t* slots = nullptr;  ///< [T] on the device, each in [-1, L)
   const int32_t* ids = nullptr;    ///< [T] on the device: those that embed() gives
   DeviceView h;                    ///< [1, T, >= R] f32: what an expand of the slots reads
 };
 
-/// h[0, t, j] = A[s(t), j, id of t],  j < r(s(t)): a column of A, exact.
+/// h[0, t, j] = A[s(t), j, id of t],  j < r(s(t)): a column of A, exact. Numbers of f8_e4m3fn are
+/// multiplied by the slot's factor in fp32.
 ///
 /// Covered   tokens with a slot of a rank; nothing else of h is written, and of A only these
 ///           columns are read. An id outside [0, V) reads nothing and leaves zeros: no delta. Slots

@@ -53,6 +53,7 @@ void launch_embed(const EmbedLaunch& launch, CUstream_st* stream, LaunchOrder or
 
 struct EmbeddingShrinkLaunch {
   const void* a;
+  const float* factors;  ///< of f8_e4m3fn
   float* h;
   const int32_t *ranks, *slots, *ids;
   int64_t slot_stride, rank_stride, h_stride;

@@ -1,7 +1,6 @@
 #include "reference/adapter/dequantize.hpp"
 
 namespace loratory::reference {
-namespace {
 
 Matrix<float> dequantized(const ConstTensorView& bits, const WeightScale& scale) {
   auto matrix = read_matrix<float>(bits, bits.size(0), bits.size(1));
@@ -11,8 +10,6 @@ Matrix<float> dequantized(const ConstTensorView& bits, const WeightScale& scale)
   }
   return matrix;
 }
-
-}  // namespace
 
 Matrix<float> dequantized_a(const LoraModule& module) {
   return dequantized(module.a, module.a_scale);

@@ -11,6 +11,7 @@ namespace loratory::reference {
 ///           is a power of two (and nothing underflows).
 /// Repeats   bitwise.   Cost  O(rank·K), O(N·rank).
 /// Source    statements [1.43], [1.44].
+Matrix<float> dequantized(const ConstTensorView& stored, const WeightScale& scale);
 Matrix<float> dequantized_a(const LoraModule& module);
 Matrix<float> dequantized_b(const LoraModule& module);
 

@@ -5,6 +5,7 @@
 
 #include "reference/adapter/dequantize.hpp"
 #include "reference/adapter/expand_module.hpp"
+#include "reference/adapter/fp8_weights.hpp"
 #include "reference/base/check.hpp"
 
 namespace loratory::reference {
@@ -28,8 +29,10 @@ void write(const Matrix<float>& from, const TensorView& to) {
 
 }  // namespace
 
-SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank)
-    : max_rank_(max_rank), contents_(size_t(max_loras)) {
+SlotWeights::SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank,
+                         Dtype dtype)
+    : max_rank_(max_rank), dtype_(dtype), contents_(size_t(max_loras)) {
+  LORATORY_ASSERT(dtype == Dtype::f32 || dtype == Dtype::f8_e4m3fn, "slots hold f32 or f8_e4m3fn");
   for (int64_t layer = 0; layer < shapes.num_layers; ++layer) {
     for (const Projection p : {Projection::q, Projection::k, Projection::v, Projection::o}) {
       add_module(shapes, {layer, -1, p});
@@ -89,8 +92,9 @@ void SlotWeights::fill(int32_t slot, const Adapter& adapter, const SlotContent& 
   for (auto& [id, module] : modules_) {
     const LoraModule* source = adapter.find(id);
     if (source == nullptr) continue;
-    write(dequantized_a(*source), module.a.view()[slot]);
-    write(dequantized_b(*source), module.b.view()[slot]);
+    const bool is_fp8 = dtype_ == Dtype::f8_e4m3fn;
+    write(is_fp8 ? fp8_a(*source).numbers() : dequantized_a(*source), module.a.view()[slot]);
+    write(is_fp8 ? fp8_b(*source).numbers() : dequantized_b(*source), module.b.view()[slot]);
     module.ranks[size_t(slot)] = int32_t(source->rank);
     module.scalings[size_t(slot)] = source->scaling;
   }

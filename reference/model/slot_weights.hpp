@@ -21,6 +21,7 @@ struct SlotContent {
 /// The weights of max_loras adapters, stacked as the kernels want them. For every projection of
 /// every layer (and expert), for embed_tokens and lm_head, for routers where they have LoRA:
 ///   A [max_loras, max_rank, K], B [max_loras, N, max_rank], f32; ranks and scalings [max_loras].
+/// Slots of f8_e4m3fn have the numbers that an engine's slots of fp8 hold [1.50a], as f32.
 ///
 /// A fill writes all of the slot [5.9]: rank 0 for what the adapter does not change; NaN beyond the
 /// rank and in absent modules. So nothing of the slot's last owner can reach a result.
@@ -28,7 +29,9 @@ struct SlotContent {
 /// Cost     a fill: O(weights of the slot).
 class SlotWeights {
  public:
-  SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank);
+  /// `dtype` is f32 or f8_e4m3fn.
+  SlotWeights(const BaseModelShapes& shapes, int32_t max_loras, int64_t max_rank,
+              Dtype dtype = Dtype::f32);
 
   /// Is there a place for every module, and is no rank too large?
   bool fits(const Adapter& adapter) const;
@@ -58,6 +61,7 @@ class SlotWeights {
   void clear(Module& module, int32_t slot);
 
   int64_t max_rank_;
+  Dtype dtype_;
   std::vector<SlotContent> contents_;
   std::map<ModuleId, Module> modules_;
 };

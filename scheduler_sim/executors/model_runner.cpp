@@ -52,7 +52,9 @@ ModelRunner::ModelRunner(const reference::Model& model, const SchedulerConfig& c
                          const ModelRunnerConfig& own)
     : model_(model),
       config_(own),
-      slots_(base_model_shapes(model.config), config.residency.max_loras, own.max_lora_rank),
+      slots_(
+          base_model_shapes(model.config), config.residency.max_loras, own.max_lora_rank,
+          own.lora_dtype == LoraDtype::fp8 ? reference::Dtype::f8_e4m3fn : reference::Dtype::f32),
       kv_({.num_blocks = config.num_blocks,
            .block_size = config.block_size,
            .num_layers = model.config.num_layers,

@@ -10,6 +10,7 @@
 #include "reference/model/model.hpp"
 #include "reference/model/sampling.hpp"
 #include "reference/model/slot_weights.hpp"
+#include "scheduler_sim/cost/lora_shapes.hpp"
 #include "scheduler_sim/engine/sampled_before.hpp"
 #include "scheduler_sim/executors/paged_kv.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
@@ -28,6 +29,7 @@ struct ModelRunnerConfig {
   /// A step is padded with base tokens to a multiple of this, as an engine does whose graphs exist
   /// for some batch sizes only [2.16].
   int64_t token_multiple = 1;
+  LoraDtype lora_dtype = LoraDtype::of_model;  ///< fp8: slots hold adapters in 8 bits [1.50a]
 };
 
 /// Runs the scheduler's steps on a real model: the tensors behind StepPlan, on the CPU.

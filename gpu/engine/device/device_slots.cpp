@@ -7,16 +7,26 @@
 
 namespace loratory::gpu {
 
+using reference::Dtype;
 using reference::ModuleId;
+
+namespace {
+
+constexpr int kNumTables = 4;  // ranks, scalings, factors of A and of B
+constexpr float kRandomFactor = 0x1p-8F;
+
+}  // namespace
 
 DeviceSlots::DeviceSlots(SlotLayout layout, int32_t max_loras)
     : layout_(std::move(layout)),
       max_loras_(max_loras),
       images_(make_device_buffer(size_t(bytes()))),
-      tables_(make_device_buffer(layout_.modules().size() * size_t(max_loras) * 8)) {
+      tables_(make_device_buffer(layout_.modules().size() * size_t(max_loras) * 4 * kNumTables)) {
   const size_t table_bytes = layout_.modules().size() * size_t(max_loras) * 4;
   ranks_ = reinterpret_cast<int32_t*>(tables_.get());
   scalings_ = reinterpret_cast<float*>(tables_.get() + table_bytes);
+  a_factors_ = reinterpret_cast<float*>(tables_.get() + 2 * table_bytes);
+  b_factors_ = reinterpret_cast<float*>(tables_.get() + 3 * table_bytes);
   std::vector<int32_t> places(2 * layout_.modules().size());
   for (size_t i = 0; i < layout_.modules().size(); ++i) {
     const SlotLayout::TablePlace place = layout_.table_place(int64_t(i), max_loras);
@@ -26,7 +36,7 @@ DeviceSlots::DeviceSlots(SlotLayout layout, int32_t max_loras)
   LORATORY_CUDA_CHECK(
       cudaMemcpy(places_.get(), places.data(), places.size() * 4, cudaMemcpyHostToDevice));
   LORATORY_CUDA_CHECK(cudaMemset(images_.get(), 0xFF, size_t(bytes())));
-  LORATORY_CUDA_CHECK(cudaMemset(tables_.get(), 0, 2 * table_bytes));
+  LORATORY_CUDA_CHECK(cudaMemset(tables_.get(), 0, kNumTables * table_bytes));
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
@@ -35,8 +45,13 @@ void DeviceSlots::write_tables(int32_t slot, CUstream_st* stream) {
   write_slot_tables(
       {.from_ranks = reinterpret_cast<const int32_t*>(at + layout_.ranks_offset()),
        .from_scalings = reinterpret_cast<const float*>(at + layout_.scalings_offset()),
+       .from_factors = layout_.has_factors()
+                           ? reinterpret_cast<const float*>(at + layout_.factors_offset())
+                           : nullptr,
        .ranks = ranks_,
        .scalings = scalings_,
+       .a_factors = a_factors_,
+       .b_factors = b_factors_,
        .begins = reinterpret_cast<const int32_t*>(places_.get()),
        .strides = reinterpret_cast<const int32_t*>(places_.get()) + layout_.modules().size(),
        .num_modules = int32_t(layout_.modules().size()),
@@ -53,18 +68,24 @@ void DeviceSlots::copy(const std::byte* from, int32_t slot, CUstream_st* stream)
 void DeviceSlots::fill_random_slot(int32_t slot, int64_t rank, uint64_t seed) {
   const std::vector<int32_t> ranks(layout_.modules().size(), int32_t(rank));
   const std::vector<float> scalings(layout_.modules().size(), 1.0F / 16);
+  const std::vector<float> factors(2 * layout_.modules().size(), kRandomFactor);
+  const float bits_each = layout_.has_factors() ? 1 / kRandomFactor : 1;
   std::byte* const at = image(slot);
   for (const SlotModule& m : layout_.modules()) {
-    const auto size = float(1 / std::sqrt(double(m.num_in)));
+    const auto size = bits_each * float(1 / std::sqrt(double(m.num_in)));
     fill_random(layout_.dtype(), at + m.a_offset, layout_.max_rank() * m.num_in, size,
                 seed + uint64_t(m.a_offset), nullptr);
-    fill_random(layout_.dtype(), at + m.b_offset, layout_.max_rank() * m.num_out, 0.25F,
+    fill_random(layout_.dtype(), at + m.b_offset, layout_.max_rank() * m.num_out, bits_each * 0.25F,
                 seed + uint64_t(m.b_offset), nullptr);
   }
   LORATORY_CUDA_CHECK(cudaMemcpy(at + layout_.ranks_offset(), ranks.data(), ranks.size() * 4,
                                  cudaMemcpyHostToDevice));
   LORATORY_CUDA_CHECK(cudaMemcpy(at + layout_.scalings_offset(), scalings.data(),
                                  scalings.size() * 4, cudaMemcpyHostToDevice));
+  if (layout_.has_factors()) {
+    LORATORY_CUDA_CHECK(cudaMemcpy(at + layout_.factors_offset(), factors.data(),
+                                   factors.size() * 4, cudaMemcpyHostToDevice));
+  }
   write_tables(slot, nullptr);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
 }
@@ -86,6 +107,15 @@ DeviceView DeviceSlots::b(int64_t module) const {
   return matrix(m.b_offset, m.num_out, layout_.max_rank());
 }
 
+const float* DeviceSlots::a_factors(int64_t module) const {
+  return layout_.has_factors() ? a_factors_ + table_begin(module) : nullptr;
+}
+
+DeviceView DeviceSlots::factors(float* table, int64_t module) const {
+  if (!layout_.has_factors()) return {};
+  return device_view(Dtype::f32, table + table_begin(module), {max_loras_});
+}
+
 std::optional<LoraLayerDesc> DeviceSlots::describe(std::span<const ModuleId> slices,
                                                    LoraOp op) const {
   LoraLayerDesc out;
@@ -96,7 +126,9 @@ std::optional<LoraLayerDesc> DeviceSlots::describe(std::span<const ModuleId> sli
     out.slices.push_back({.a = a(module),
                           .b = b(module),
                           .ranks = ranks(module),
-                          .scalings = scalings_ + table_begin(module)});
+                          .scalings = scalings_ + table_begin(module),
+                          .a_scale = factors(a_factors_, module),
+                          .b_scale = factors(b_factors_, module)});
   }
   return out;
 }

@@ -37,6 +37,8 @@ class DeviceSlots {
   /// A of embed_tokens and its ranks.
   DeviceView a(int64_t module) const;
   const int32_t* ranks(int64_t module) const { return ranks_ + table_begin(module); }
+  /// Of that A by slot; null unless slots are fp8.
+  const float* a_factors(int64_t module) const;
 
   const SlotLayout& layout() const { return layout_; }
   int32_t max_loras() const { return max_loras_; }
@@ -48,15 +50,18 @@ class DeviceSlots {
     return layout_.table_place(module, max_loras_).begin;
   }
   DeviceView matrix(int64_t offset, int64_t num_rows, int64_t num_columns) const;
+  /// [max_loras]; nothing unless slots are fp8.
+  DeviceView factors(float* table, int64_t module) const;
   void write_tables(int32_t slot, CUstream_st* stream);
   std::byte* image(int32_t slot) const { return images_.get() + slot * layout_.bytes(); }
 
   SlotLayout layout_;
   int32_t max_loras_;
   DeviceBuffer images_;
-  DeviceBuffer tables_;  // int32 ranks [modules, max_loras], float scalings the same
+  DeviceBuffer tables_;  // int32 ranks [modules, max_loras], float scalings and factors the same
   int32_t* ranks_;
   float* scalings_;
+  float *a_factors_, *b_factors_;
   DeviceBuffer places_;  // int32 [modules] where each module's part of a table begins, its strides
 };
 

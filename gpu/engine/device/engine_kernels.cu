@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -52,6 +53,8 @@ void fill_any(Dtype dtype, void* numbers, int64_t count, float size, float centr
   if (dtype == Dtype::f32) launch_fill<float>(numbers, count, size, centre, seed, stream);
   if (dtype == Dtype::f16) launch_fill<__half>(numbers, count, size, centre, seed, stream);
   if (dtype == Dtype::bf16) launch_fill<__nv_bfloat16>(numbers, count, size, centre, seed, stream);
+  if (dtype == Dtype::f8_e4m3fn)
+    launch_fill<__nv_fp8_e4m3>(numbers, count, size, centre, seed, stream);
 }
 
 __global__ void slot_tables_kernel(SlotTables t) {
@@ -60,6 +63,9 @@ __global__ void slot_tables_kernel(SlotTables t) {
   const int64_t at = t.begins[i] + int64_t(t.slot) * t.strides[i];
   t.ranks[at] = t.from_ranks[i];
   t.scalings[at] = t.from_scalings[i];
+  if (t.from_factors == nullptr) return;
+  t.a_factors[at] = t.from_factors[i];
+  t.b_factors[at] = t.from_factors[t.num_modules + i];
 }
 
 __global__ void poison_kernel(uint8_t* tensor, int64_t block_bytes, const int32_t* blocks) {

@@ -11,7 +11,7 @@ struct CUstream_st;
 
 namespace loratory::gpu {
 
-/// numbers[i] = a number of size * [-1, 1), from `seed` and i alone; bf16, f16 or f32.
+/// numbers[i] = a number of size * [-1, 1), from `seed` and i alone; bf16, f16, f32 or f8_e4m3fn.
 void fill_random(reference::Dtype dtype, void* numbers, int64_t count, float size, uint64_t seed,
                  CUstream_st* stream);
 /// numbers[i] = value.
@@ -22,8 +22,10 @@ void fill(reference::Dtype dtype, void* numbers, int64_t count, float value, CUs
 struct SlotTables {
   const int32_t* from_ranks;
   const float* from_scalings;
+  const float* from_factors;  ///< [2 num_modules] of A, then of B; null: there are none
   int32_t* ranks;
   float* scalings;
+  float *a_factors, *b_factors;
   const int32_t *begins, *strides;  ///< [num_modules]
   int32_t num_modules, slot;
 };

@@ -43,8 +43,7 @@ GpuExecutor::GpuExecutor(const DeviceModel& model, Products& products,
       graphs_(config.max_num_seqs, options.max_graph_rows, options.lora) {
   const int32_t max_loras = config.residency.max_loras;
   if (options.lora) {
-    SlotLayout layout(base_model_shapes(model.config()), options.modules, options.max_lora_rank,
-                      options.dtype);
+    const SlotLayout layout = slot_layout(model.config(), options);
     slots_ = std::make_unique<DeviceSlots>(layout, max_loras);
     store_ = std::make_unique<AdapterStore>(layout, config.residency.num_load_workers,
                                             options.num_host_images, pinned_memory);

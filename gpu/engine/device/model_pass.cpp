@@ -304,6 +304,7 @@ void ModelPass::embedding_lora(const Step& step) const {
   const DeviceView h = device_view(Dtype::f32, at<void>(layout_.lora_h),
                                    {1, step.num_tokens(), slots_->layout().max_rank()});
   shrink_embedding({.a = slots_->a(module),
+                    .factors = slots_->a_factors(module),
                     .ranks = slots_->ranks(module),
                     .slots = at<const int32_t>(layout_.step + step.arrays.token_slots),
                     .ids = at<const int32_t>(layout_.ids),

@@ -161,6 +161,19 @@ TEST_F(RunTest, OperationsChangeWhatANameMeans) {
   EXPECT_EQ(by_operations.at(1)["token_ids"], alone("everything_r7"));
 }
 
+// [1.50a]
+TEST_F(RunTest, AdaptersInFp8AreRounded) {
+  write("r.jsonl", R"({"model": "qv_r4", "prompt": [7, 3, 5], "max_tokens": 1, "logprobs": 0})"
+                   "\n");
+  const auto first_logprob = [&](const std::string& flags) {
+    const Outcome outcome = run(adapter("qv_r4") + flags);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.out.find("in fp8") != std::string::npos, !flags.empty()) << outcome.out;
+    return results().at(0)["logprobs"]["token_logprobs"].at(0).get<double>();
+  };
+  EXPECT_NE(first_logprob(""), first_logprob("--lora-dtype fp8"));
+}
+
 // --- failures ---------------------------------------------------------------------------------
 
 // The numbers of an adapter are read when it is loaded.

@@ -42,6 +42,7 @@ struct EmbeddingCase {
   Tensor a{Dtype::f32, {0}}, b{Dtype::f32, {0}}, h{Dtype::f32, {0}}, y{Dtype::f32, {0}};
   std::vector<int32_t> ranks = {}, slots = {}, ids = {};
   std::vector<float> scalings = {};
+  std::vector<float> factors = {};  // of A in fp8
 
   int64_t num_tokens() const { return int64_t(slots.size()); }
 };
@@ -104,7 +105,8 @@ class EmbeddingOnGpu {
         ranks_(upload(c.ranks)),
         scalings_(upload(c.scalings)),
         slots_(upload(c.slots)),
-        ids_(upload(c.ids)) {}
+        ids_(upload(c.ids)),
+        factors_(upload(c.factors.empty() ? std::vector<float>{1} : c.factors)) {}
 
   Tensor shrink() const {
     launch_shrink();
@@ -138,7 +140,9 @@ class EmbeddingOnGpu {
 
  private:
   void launch_shrink() const {
+    const bool is_fp8 = c_.a.dtype() == Dtype::f8_e4m3fn;
     shrink_embedding({.a = a_.view(),
+                      .factors = is_fp8 ? reinterpret_cast<const float*>(factors_.get()) : nullptr,
                       .ranks = ints(ranks_),
                       .slots = ints(slots_),
                       .ids = ints(ids_),
@@ -148,7 +152,7 @@ class EmbeddingOnGpu {
 
   const EmbeddingCase& c_;
   GuardedTensor a_, b_, h_;
-  DeviceBuffer ranks_, scalings_, slots_, ids_;
+  DeviceBuffer ranks_, scalings_, slots_, ids_, factors_;
 };
 
 class EmbeddingLora : public OnGpu {};
@@ -165,12 +169,29 @@ void spoil(const Trial& trial, EmbeddingCase& c) {
   }
 }
 
-// [1.28] [1.29] P22 P13: h is a column of A to the last bit. Ids outside of the vocabulary give
-// zeros, and nothing but rows of tokens with a slot is written, up to their ranks.
+/// A in fp8: random bits, NaN beyond the ranks, factors of every size.
+void make_fp8(const Trial& trial, EmbeddingCase& c) {
+  const auto& shape = c.a.shape();
+  c.a = Tensor(Dtype::f8_e4m3fn, {shape[0], shape[1], shape[2]});
+  for (size_t i = 0; i < c.a.bytes().size(); ++i) {
+    c.a.bytes()[i] = std::byte(int(127 * std::abs(unit_number(trial.seed() + 7, i))) + i % 2 * 128);
+  }
+  for (size_t s = 0; s < c.ranks.size(); ++s) {
+    c.factors.push_back(std::ldexp(1.3F, int(trial.pick(40 + s, 30)) - 20));
+  }
+  poison_beyond_ranks(c);
+}
+
+// [1.28] [1.29] [1.43] P22 P13: h is a column of A to the last bit, in fp8 times its factor. Ids
+// outside of the vocabulary give zeros, and nothing but rows of tokens with a slot is written, up
+// to their ranks.
 TEST_F(EmbeddingLora, ShrinkIsAColumnOfA) {
-  for_all_seeds(40, [](Trial& trial) {
+  for_all_seeds(50, [](Trial& trial) {
     EmbeddingCase c = embedding_case(trial);
     spoil(trial, c);
+    const bool is_fp8 = trial.pick(9, 3) == 0;
+    if (is_fp8) make_fp8(trial, c);
+    trial.classify(is_fp8, "fp8");
     Tensor expected = c.h;
     int64_t num_results = 0;
     for (int64_t t = 0; t < c.num_tokens(); ++t) {
@@ -178,7 +199,8 @@ TEST_F(EmbeddingLora, ShrinkIsAColumnOfA) {
       if (slot < 0 || slot >= int32_t(c.ranks.size())) continue;
       const bool exists = id >= 0 && id < c.a.shape()[2];
       for (int64_t j = 0; j < c.ranks[size_t(slot)]; ++j, ++num_results) {
-        expected.set(exists ? c.a.get(slot, j, id) : 0, 0, t, j);
+        const auto number = float(exists ? c.a.get(slot, j, id) : 0);
+        expected.set(is_fp8 ? number * c.factors[size_t(slot)] : number, 0, t, j);
       }
     }
     EXPECT_TRUE(have_same_bits(EmbeddingOnGpu(c).shrink(), expected));

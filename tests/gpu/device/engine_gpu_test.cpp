@@ -65,9 +65,10 @@ ModelConfig model_config(uint64_t seed, Dtype dtype, Experts experts) {
                       draw.between(1, std::min<int64_t>(4, num_experts)), sparse);
 }
 
-RandomAdapter adapter_of(const ModelConfig& config, Dtype dtype, uint64_t seed) {
+RandomAdapter adapter_of(const ModelConfig& config, Dtype dtype, bool fits_fp8, uint64_t seed) {
   reference::RandomAdapterOptions options = reference::random_adapter_options(seed);
   options.dtype = dtype;  // that of slots, so nothing is rounded
+  options.fits_fp8 = fits_fp8;
   return random_adapter(config, seed, options);
 }
 
@@ -98,8 +99,8 @@ struct Submitted {
 // Each request in an engine that has nothing else to do: one row, no graph, no prefix to find.
 class Alone {
  public:
-  Alone(const DeviceModel& model, uint32_t max_model_len)
-      : engine_(model, products(), config(max_model_len), options(model.dtype())) {}
+  Alone(const DeviceModel& model, uint32_t max_model_len, sim::LoraDtype lora_dtype)
+      : engine_(model, products(), config(max_model_len), options(model.dtype(), lora_dtype)) {}
 
   EngineOutput run(const Submitted& s) {
     EngineRequest request = s.request;
@@ -128,9 +129,10 @@ class Alone {
     c.residency.max_cpu_loras = 1;
     return c;
   }
-  static EngineOptions options(Dtype dtype) {
+  static EngineOptions options(Dtype dtype, sim::LoraDtype lora_dtype) {
     EngineOptions o;
     o.dtype = dtype;
+    o.lora_dtype = lora_dtype;
     o.max_lora_rank = kMaxRank;
     o.max_graph_rows = 0;
     o.poison_blocks = true;
@@ -144,14 +146,22 @@ class Alone {
 // order in which transfers and steps end.
 class Workload {
  public:
-  Workload(uint64_t seed, Dtype dtype, Experts experts)
+  /// Slots of fp8 are for dense models. Where adapters fit them, nothing is rounded.
+  struct Slots {
+    sim::LoraDtype dtype = sim::LoraDtype::of_model;
+    bool adapters_fit = false;
+  };
+  Workload(uint64_t seed, Dtype dtype, Experts experts) : Workload(seed, dtype, experts, {}) {}
+  Workload(uint64_t seed, Dtype dtype, Experts experts, const Slots& slots)
       : draw_(seed),
+        slots_(slots),
         model_(reference::in_dtype(random_model(model_config(seed, dtype, experts), seed), dtype)),
         device_model_(DeviceModel::from(model_, dtype)),
         num_stem_(draw_.one_of<int64_t>({0, 0, 0, 250, 300, 560})),
         config_(engine_config(draw_, num_stem_, model_.config)),
         ahead_(draw_.one_in(2) ? sim::StepsAhead::one : sim::StepsAhead::none),
-        engine_(device_model_, products(), config_, options(draw_, dtype), &seen, ahead_) {
+        engine_(device_model_, products(), config_, options(draw_, dtype, slots.dtype), &seen,
+                ahead_) {
     Draw stem(seed + 1);
     for (int64_t i = 0; i < num_stem_; ++i) stem_.push_back(int32_t(stem(model_.config.vocab)));
     const int64_t num_adapters = draw_.between(1, 5);
@@ -185,7 +195,7 @@ class Workload {
 
   // Every request against itself alone; counts logits.
   int64_t compare_with_alone() {
-    Alone alone(device_model_, config_.max_model_len);
+    Alone alone(device_model_, config_.max_model_len, slots_.dtype);
     int64_t num_logits = 0;
     for (const Submitted& s : submitted_) {
       const EngineOutput& got = engine_.output(s.request.id);
@@ -249,9 +259,10 @@ class Workload {
     if (!c.chunked_prefill) c.max_num_batched_tokens += c.max_model_len;
     return bounded_by_model(c, model);
   }
-  static EngineOptions options(Draw& draw, Dtype dtype) {
+  static EngineOptions options(Draw& draw, Dtype dtype, sim::LoraDtype lora_dtype) {
     EngineOptions o;
     o.dtype = dtype;
+    o.lora_dtype = lora_dtype;
     o.max_lora_rank = draw.one_of<int64_t>({4, 5, kMaxRank});
     o.max_graph_rows = draw.one_of({0, 1, 8});
     o.poison_blocks = true;
@@ -261,7 +272,9 @@ class Workload {
 
   void add_adapter(int64_t index) {
     const auto seed = uint64_t(draw_(int64_t{1} << 40));
-    Submitted added{{}, adapter_of(model_.config, device_model_.dtype(), seed), draw_.one_in(12)};
+    Submitted added{{},
+                    adapter_of(model_.config, device_model_.dtype(), slots_.adapters_fit, seed),
+                    draw_.one_in(12)};
     sim::AdapterSource source = sim::source_of(*added.adapter);
     if (added.fails) {
       // The first attempt fails, and every third one after it.
@@ -320,6 +333,7 @@ class Workload {
   }
 
   Draw draw_;
+  Slots slots_;
   Model model_;
   DeviceModel device_model_;
   int64_t num_stem_;
@@ -369,10 +383,24 @@ TEST_F(EngineGpu, EveryRequestHasTheBitsItHasAlone) {
   });
 }
 
+// [1.50a]: the same with slots of fp8, on tensor cores and on the generic path.
+TEST_F(EngineGpu, EveryRequestHasTheBitsItHasAloneInFp8) {
+  for_all_seeds(300, [](Trial& trial) {
+    constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::bf16, Dtype::f16, Dtype::f32};
+    Workload w(trial.seed(), kDtypes[size_t(trial.pick(0, 4))], Experts::none,
+               {.dtype = sim::LoraDtype::fp8});
+    run(trial, w);
+    trial.count(w.compare_with_alone());
+    classify(trial, w);
+    w.expect_nothing_leaks();
+  });
+}
+
 // [1.18]
-void expect_within_the_bound(Trial& trial, Dtype dtype) {
+void expect_within_the_bound(Trial& trial, Dtype dtype, const Workload::Slots& slots = {}) {
   // Of 16-bit experts the oracle does not know where they round.
-  Workload w(trial.seed(), dtype, dtype == Dtype::f32 ? Experts::some : Experts::none);
+  const bool is_plain = dtype == Dtype::f32 && slots.dtype == sim::LoraDtype::of_model;
+  Workload w(trial.seed(), dtype, is_plain ? Experts::some : Experts::none, slots);
   run(trial, w);
   const double worst = w.compare_with_oracle(/*num_requests=*/3);
   EXPECT_LE(worst, 1);
@@ -385,6 +413,13 @@ TEST_F(EngineGpu, F32LogitsLieWithinTheBound) {
 }
 TEST_F(EngineGpu, Bf16LogitsLieWithinTheBound) {
   for_all_seeds(30, [](Trial& trial) { expect_within_the_bound(trial, Dtype::bf16); });
+}
+// [1.50a]: adapters that fp8 holds exactly, so that the oracle has the same numbers.
+TEST_F(EngineGpu, Bf16LogitsOfFp8AdaptersLieWithinTheBound) {
+  for_all_seeds(30, [](Trial& trial) {
+    expect_within_the_bound(trial, Dtype::bf16,
+                            {.dtype = sim::LoraDtype::fp8, .adapters_fit = true});
+  });
 }
 TEST_F(EngineGpu, F16LogitsLieWithinTheBound) {
   for_all_seeds(30, [](Trial& trial) { expect_within_the_bound(trial, Dtype::f16); });

@@ -125,10 +125,16 @@ EngineMemory plan(const ModelConfig& model, const sim::SchedulerConfig& config, 
 
 // The engine's own count of weights and slots is the law's but for padding to 256 bytes.
 TEST(EngineMemory, AgreesWithTheLaw) {
-  const ModelConfig experts = with_experts(preset("Qwen3-8B"), 8, 2);
-  for (const ModelConfig& model : {preset("Llama-3.1-8B"), preset("Qwen3-8B"), experts}) {
-    SCOPED_TRACE(model.num_experts);
-    const EngineMemory memory = plan(model, served(), 140 * kGiB);
+  struct Case {
+    ModelConfig model;
+    sim::LoraDtype lora;
+  };
+  constexpr auto kWide = sim::LoraDtype::of_model, kFp8 = sim::LoraDtype::fp8;
+  for (const Case& c :
+       {Case{preset("Llama-3.1-8B"), kWide}, Case{preset("Llama-3.1-8B"), kFp8},
+        Case{preset("Qwen3-8B"), kWide}, Case{with_experts(preset("Qwen3-8B"), 8, 2), kWide}}) {
+    SCOPED_TRACE(c.model.num_experts);
+    const EngineMemory memory = plan(c.model, served(), 140 * kGiB, {.lora_dtype = c.lora});
     ASSERT_EQ(memory.problem, "");
     for (size_t i = 0; i < 3; ++i) {
       const MemoryLine& line = memory.lines[i];

@@ -5,7 +5,10 @@
 #include <cstring>
 
 #include "fuzz/support/random_model.hpp"
+#include "gpu/engine/fp8_matrix.hpp"
 #include "gpu/engine/slot_layout.hpp"
+#include "reference/adapter/fp8_weights.hpp"
+#include "reference/base/input_error.hpp"
 #include "reference/model/model_config.hpp"
 #include "reference/model/slot_weights.hpp"
 
@@ -106,6 +109,96 @@ TEST(SlotImage, EqualsTheSlotOfTheReference) {
       EXPECT_EQ(num_different(image, m.b_offset, dtype, expected.b[0]), 0);
     }
   }
+}
+
+// --- fp8 ---------------------------------------------------------------------------------------
+
+constexpr int64_t kFp8Rank = 16;
+
+// Rows of `expected` at their places in the image; behind them NaN, as in whole rows that it lacks.
+int64_t num_different(const std::vector<std::byte>& image, int64_t offset, int64_t num_rows,
+                      int64_t row_size, const reference::Fp8Weights& expected) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    for (int64_t j = 0; j < row_size; ++j) {
+      const bool exists = i < expected.num_rows && j < expected.num_columns;
+      const uint8_t wanted =
+          exists ? expected.bits[size_t(i * expected.num_columns + j)] : uint8_t(0xFF);
+      count += at<uint8_t>(image, offset + i * row_size + j) != wanted;
+    }
+  }
+  return count;
+}
+
+// [1.50a] [5.9]: bits and factors of the reference, NaN where nothing is.
+TEST(SlotImage, OfFp8HasTheBitsOfTheReference) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Case c = dense_case(seed);
+    const SlotLayout layout(base_model_shapes(c.config), {}, kMaxRank, Dtype::f8_e4m3fn);
+    ASSERT_EQ(layout.max_rank(), kFp8Rank);
+    std::vector<std::byte> image(size_t(layout.bytes()), std::byte{7});
+    write_slot_image(layout, c.adapter.adapter, image);
+    const auto num_modules = int64_t(layout.modules().size());
+    for (int64_t i = 0; i < num_modules; ++i) {
+      const SlotModule& m = layout.modules()[size_t(i)];
+      SCOPED_TRACE(to_string(m.id));
+      const reference::LoraModule* const from = c.adapter.adapter.find(m.id);
+      const auto a = from == nullptr ? reference::Fp8Weights{} : fp8_a(*from);
+      const auto b = from == nullptr ? reference::Fp8Weights{} : fp8_b(*from);
+      EXPECT_EQ(num_different(image, m.a_offset, kFp8Rank, m.num_in, a), 0);
+      EXPECT_EQ(num_different(image, m.b_offset, m.num_out, kFp8Rank, b), 0);
+      EXPECT_EQ(at<int32_t>(image, layout.ranks_offset() + 4 * i), from ? from->rank : 0);
+      if (from == nullptr) continue;
+      EXPECT_EQ(at<float>(image, layout.factors_offset() + 4 * i), a.factor);
+      EXPECT_EQ(at<float>(image, layout.factors_offset() + 4 * (num_modules + i)), b.factor);
+    }
+  }
+}
+
+float fp8_of(const std::vector<float>& numbers, std::vector<std::byte>& out) {
+  reference::Tensor t(Dtype::f32, {1, int64_t(numbers.size())});
+  std::memcpy(t.bytes().data(), numbers.data(), numbers.size() * 4);
+  out.assign(numbers.size(), std::byte{0});
+  return write_fp8(std::as_const(t).view(), {}, 1, out.data());
+}
+
+// [1.50a]: the fast rounding is encode(): every bit pattern, the middles between two of them, and
+// the numbers next to these.
+TEST(Fp8Matrix, RoundsAsEncode) {
+  std::vector<float> numbers{448};
+  for (uint32_t bits = 0; bits < 0x7E; ++bits) {
+    const auto low = float(decode(Dtype::f8_e4m3fn, bits));
+    const auto high = float(decode(Dtype::f8_e4m3fn, bits + 1));
+    for (const float n : {low, (low + high) / 2}) {
+      for (const float v : {n, std::nextafter(n, 0.0F), std::nextafter(n, 448.0F)}) {
+        numbers.insert(numbers.end(), {v, -v});
+      }
+    }
+  }
+  std::vector<std::byte> out;
+  ASSERT_EQ(fp8_of(numbers, out), 1);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(uint8_t(out[i]), encode(Dtype::f8_e4m3fn, double(numbers[i]))) << numbers[i];
+  }
+}
+
+TEST(Fp8Matrix, FactorsAreTheLeastPowersOfTwo) {
+  std::vector<std::byte> out;
+  for (int e = -126; e <= 110; ++e) {
+    const float factor = std::ldexp(1.0F, e), largest = 448 * factor;
+    EXPECT_EQ(fp8_of({largest}, out), factor);
+    EXPECT_EQ(fp8_of({std::nextafter(largest, INFINITY)}, out), 2 * factor);
+  }
+  EXPECT_EQ(fp8_of({0}, out), 1);
+  EXPECT_EQ(fp8_of({0x1p-149F}, out), 0x1p-126F);
+}
+
+TEST(SlotLayout, OfFp8HoldsNoExperts) {
+  const auto shapes = base_model_shapes(expert_case(1).config);
+  EXPECT_THROW(SlotLayout(shapes, {}, 4, Dtype::f8_e4m3fn), InputError);
+  const SlotLayout without(shapes, {.experts = false}, 4, Dtype::f8_e4m3fn);
+  EXPECT_TRUE(without.has_factors());
 }
 
 // What the kernels for experts read: weights of an expert at a fixed distance from those of the one

@@ -146,6 +146,13 @@ TEST(ModelChecks, EmbeddingShrinkNamesWhatDoesNotFit) {
     EXPECT_NE(shrink_error(args).find("is null"), std::string::npos);
   }
   args = embedding_shrink_args();
+  args.a.dtype = Dtype::f8_e4m3fn;
+  const std::string rule = "shrink_embedding: factors: belong to a of f8_e4m3fn, and to no other";
+  EXPECT_EQ(shrink_error(args), rule);
+  args = embedding_shrink_args();
+  args.factors = static_cast<const float*>(address());
+  EXPECT_EQ(shrink_error(args), rule);
+  args = embedding_shrink_args();
   args.h.shape[1] = 0;  // no tokens: nothing is launched
   args.ids = nullptr;
   EXPECT_EQ(shrink_error(args), "");

@@ -44,6 +44,30 @@ TEST(SlotWeights, Fp8BecomesNumbers) {
   EXPECT_EQ(q.b.get(0, 11, 1), 3.5);
 }
 
+// [1.50a]: what fp8 holds exactly is the same in both kinds of slots; else it is rounded.
+TEST(SlotWeights, OfFp8HaveItsNumbers) {
+  for (const bool fits : {true, false}) {
+    const RandomAdapter adapter =
+        random_adapter(model(), 3, {.rank = 4, .embed_tokens = true, .fits_fp8 = fits});
+    SlotWeights wide = empty_slots(1);
+    SlotWeights fp8(base_model_shapes(model()), 1, kMaxRank, Dtype::f8_e4m3fn);
+    wide.fill(0, adapter.adapter, {1, 1});
+    fp8.fill(0, adapter.adapter, {1, 1});
+    int64_t num_different = 0;
+    for (const auto& [a, b] : {std::pair{wide.embedding(), fp8.embedding()},
+                               {wide.slices(kQkv)[2], fp8.slices(kQkv)[2]}}) {
+      for (int64_t i = 0; i < a.b.size(1); ++i) {
+        for (int64_t j = 0; j < kMaxRank; ++j) {
+          const double number = a.b.get(0, i, j), held = b.b.get(0, i, j);
+          num_different += number != held;
+          EXPECT_NEAR(number, held, std::abs(number) / 16 + 0x1p-18);  // up to 1
+        }
+      }
+    }
+    EXPECT_EQ(num_different == 0, fits);
+  }
+}
+
 int64_t num_finite(const ConstTensorView& view) {
   int64_t count = 0;
   for (int64_t i = 0; i < view.size(0); ++i) {
