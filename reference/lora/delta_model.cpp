@@ -9,6 +9,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/layout/batch_layout.hpp"
+#include "reference/numerics/matrix.hpp"
 #include "reference/numerics/rows.hpp"
 
 namespace loratory::reference {
@@ -103,20 +104,21 @@ struct SliceModel::RandomH {
 };
 
 SliceModel::SliceModel(std::span<const float> a, std::span<const float> b, int64_t rank,
-                       float scaling, const Arithmetic& arithmetic)
+                       float scaling, const Arithmetic& arithmetic, std::optional<float> factor)
     : a_(a),
       rank_(rank),
       num_columns_(int64_t(b.size()) / rank),
-      scaling_(scaling),
+      scaling_(scaling * double(factor.value_or(1))),
+      has_factor_(factor.has_value()),
       arithmetic_(arithmetic),
       accumulators_(accumulators_of(arithmetic)),
       b_(b),
       sum_b_(size_t(num_columns_)) {
-  if (arithmetic.mode.scale == ScaleMode::folded_b) fold(b, scaling);
+  if (arithmetic.mode.scale == ScaleMode::folded_b) fold(b, scaling, factor.value_or(1));
   for (size_t i = 0; i < b_.size(); ++i) sum_b_[i % sum_b_.size()] += std::fabs(double(b_[i]));
 }
 
-void SliceModel::fold(std::span<const float> b, float scaling) {
+void SliceModel::fold(std::span<const float> b, float scaling, float factor) {
   doubtful_.resize(b.size());
   for (size_t i = 0; i < b.size(); ++i) {
     const double product = double(scaling) * double(b[i]);
@@ -125,7 +127,7 @@ void SliceModel::fold(std::span<const float> b, float scaling) {
     doubtful_[i] = std::fabs(once - round_to(arithmetic_.weight, float(product)));
   }
   b_ = folded_;
-  scaling_ = 1;
+  scaling_ = factor;
 }
 
 std::vector<DeltaModel> SliceModel::of_row(std::span<const double> x) const {
@@ -180,6 +182,10 @@ void SliceModel::round_one_h(double& value, double partial, RandomError& error) 
     error.variance += squared(r.step);
     return;
   }
+  if (has_factor_) {  // which number is rounded?
+    error.variance += squared(half_step(kept, value));
+    return;
+  }
   const bool exact = error.mean == 0 && error.variance == 0;
   const Rounded r = rounded_to(kept, value);
   value = r.value;
@@ -227,7 +233,8 @@ std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
     const RandomError sum = sum_error(facts, n, num_terms, accumulators_);
     const double rounded_operands =
         of_operands(n) + arithmetic_.operand_rounding * std::sqrt(facts.squares[at]);
-    const double scaled = squared(2 * u) * (squared(facts.sum[at]) + facts.squares[at]);
+    const double scaled =
+        squared((has_factor_ ? 4 : 2) * u) * (squared(facts.sum[at]) + facts.squares[at]);
     out[at].delta = scaling_ * facts.sum[at];
     out[at].mean =
         s * (std::fabs(of_shared(n)) + std::fabs(sum.mean) + doubt(n)) +
@@ -238,7 +245,8 @@ std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
   return out;
 }
 
-DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic) {
+DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic,
+                         std::optional<float> factor) {
   DeltaModels out = empty_models(args.y);
   std::vector<std::pair<int32_t, uint64_t>> keys;
   std::map<int32_t, std::vector<int64_t>> rows_of;
@@ -255,8 +263,9 @@ DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic) {
       const int64_t rank = slice.ranks[size_t(slot)];
       const std::vector<float> a = transposed(slice.a[slot], rank, args.x.size(1));
       const std::vector<float> b = transposed(slice.b[slot], slice.b.size(1), rank);
-      const SliceModel model(a, b, rank, slice.scalings[size_t(slot)], arithmetic);
-#pragma omp parallel for schedule(dynamic)
+      const SliceModel model(a, b, rank, slice.scalings[size_t(slot)], arithmetic, factor);
+      const int64_t products = int64_t(rows.size() * (a.size() + b.size()));
+#pragma omp parallel for schedule(dynamic) if (products >= kMinParallelProducts)
       for (size_t i = 0; i < rows.size(); ++i) {
         const std::vector<double> x = read_x(args.x, rows[i]);
         put(model.of_row(x), args.y, args.add_inputs, rows[i], offset, out);
@@ -282,6 +291,59 @@ DeltaModels delta_models(const EmbeddingArgs& args, const Arithmetic& arithmetic
     for (int64_t j = 0; j < rank; ++j) h.push_back(args.slice.a[slot].get(j, id));
     const SliceModel model({}, b, rank, args.slice.scalings[size_t(slot)], arithmetic);
     put(model.of_h(h), args.y, true, int64_t(t), 0, out);
+  }
+  return out;
+}
+
+DeltaModels delta_models(const ShrinkArgs& args, const Arithmetic& arithmetic) {
+  const int64_t num_tokens = args.x.size(0), width = args.h.size(2);
+  const Accumulators accumulators = accumulators_of(arithmetic);
+  const double smallest = arithmetic.flushes_subnormals ? 0x1p-125 : 0x1p-149;
+  DeltaModels out{width, {}, {}};
+  out.elements.resize(args.slices.size() * size_t(num_tokens * width));
+  for (size_t i = 0; i < args.slices.size(); ++i) {
+    const ShrinkSlice& slice = args.slices[i];
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const int32_t slot = args.slots[size_t(t)];
+      const int64_t rank = slot == kBaseSlot ? 0 : slice.ranks[size_t(slot)];
+      out.groups.push_back(t);
+      if (rank == 0) continue;
+      const std::vector<double> x = read_x(args.x, t);
+      const SumFacts facts =
+          sums_of_products(x, transposed(slice.a[slot], rank, int64_t(x.size())), rank);
+      for (int64_t j = 0; j < rank; ++j) {
+        const auto at = size_t(j);
+        const RandomError error = sum_error(facts, j, facts.num_terms, accumulators);
+        const double operands =
+            arithmetic.operand_rounding * (std::fabs(facts.sum[at]) + std::sqrt(facts.squares[at]));
+        out.elements[size_t((int64_t(i) * num_tokens + t) * width + j)] =
+            DeltaModel{.base = 0,
+                       .delta = facts.sum[at],
+                       .mean = std::fabs(error.mean) + smallest * double(facts.num_terms),
+                       .deviation = std::sqrt(error.variance + squared(operands))};
+      }
+    }
+  }
+  return out;
+}
+
+DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic) {
+  DeltaModels out = empty_models(args.y);
+  for (size_t t = 0; t < args.slots.size(); ++t) out.groups.push_back(int64_t(t));
+  int64_t offset = args.offset_start;
+  for (size_t i = 0; i < args.slices.size(); ++i) {
+    const ExpandSlice& slice = args.slices[i];
+    for (size_t t = 0; t < args.slots.size(); ++t) {
+      const int32_t slot = args.slots[t];
+      const int64_t rank = slot == kBaseSlot ? 0 : slice.ranks[size_t(slot)];
+      if (rank == 0) continue;
+      std::vector<double> h;
+      for (int64_t j = 0; j < rank; ++j) h.push_back(args.h.get(int64_t(i), int64_t(t), j));
+      const std::vector<float> b = transposed(slice.b[slot], slice.b.size(1), rank);
+      const SliceModel model({}, b, rank, slice.scalings[size_t(slot)], arithmetic);
+      put(model.of_h(h), args.y, args.add_inputs, int64_t(t), offset, out);
+    }
+    offset += slice.b.size(1);
   }
   return out;
 }

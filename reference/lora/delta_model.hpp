@@ -27,8 +27,9 @@ class SliceModel {
  public:
   /// a is [K][r], empty where h is given exactly; b is [r][N], both row-major; numbers of the
   /// dtypes of `arithmetic`, so that fp32 holds them exactly. Spans must outlive the object.
+  /// factor: of delta, besides scaling; it may meet h before h is rounded (router weights).
   SliceModel(std::span<const float> a, std::span<const float> b, int64_t rank, float scaling,
-             const Arithmetic& arithmetic);
+             const Arithmetic& arithmetic, std::optional<float> factor = std::nullopt);
   SliceModel(const SliceModel&) = delete;
   SliceModel& operator=(const SliceModel&) = delete;
 
@@ -43,7 +44,8 @@ class SliceModel {
 
   std::span<const float> a_;
   int64_t rank_, num_columns_;
-  double scaling_;  // 1 if it is in b_
+  double scaling_;  // times factor; without it if it is in b_
+  bool has_factor_;
   Arithmetic arithmetic_;
   Accumulators accumulators_;
   std::vector<float> folded_;     // storage of b_ if folded
@@ -51,7 +53,7 @@ class SliceModel {
   std::vector<double> doubtful_;  // |.| by which b_ may differ if folding rounds to fp32 first
   std::vector<double> sum_b_;     // sum_j |B_nj|
 
-  void fold(std::span<const float> b, float scaling);
+  void fold(std::span<const float> b, float scaling, float factor);
   void round_h(RandomH& h) const;
   void round_one_h(double& value, double partial, RandomError& error) const;
   std::vector<DeltaModel> expand(const RandomH& h) const;
@@ -70,10 +72,18 @@ struct DeltaModels {
 };
 
 /// Of lora_linear as `arithmetic` computes it; args.mode and the bias are not looked at. args.y is
-/// read as base and not written.   Cost  O(T·S·R·(K + N)).
-DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic);
+/// read as base and not written. factor: as in SliceModel.   Cost  O(T·S·R·(K + N)).
+DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic,
+                         std::optional<float> factor = std::nullopt);
 
 /// Likewise of lora_embedding.
 DeltaModels delta_models(const EmbeddingArgs& args, const Arithmetic& arithmetic);
+
+/// Of shrink alone, h[i, t, j] at row i·T + t, column j; base is 0. To judge it,
+/// `arithmetic.out` is h's dtype and mode.sum one_round.
+DeltaModels delta_models(const ShrinkArgs& args, const Arithmetic& arithmetic);
+
+/// Of expand alone, from the numbers that are in args.h.
+DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic);
 
 }  // namespace loratory::reference

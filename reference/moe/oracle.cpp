@@ -75,6 +75,24 @@ Oracle expert_lora_oracle(const ExpertLoraArgs& args) {
   return oracle;
 }
 
+DeltaModels expert_delta_models(const ExpertLoraArgs& args, const Arithmetic& arithmetic) {
+  const int64_t num_columns = args.y.size(1);
+  DeltaModels out{num_columns, {}, {}};
+  out.elements.resize(size_t(args.rows.num_rows() * num_columns));
+  for (int64_t row = 0; row < args.rows.num_rows(); ++row)
+    out.groups.push_back(args.rows.token(row));
+  for (const ExpertTile& tile : single_row_tiles(args.rows, args.adapters)) {
+    const int64_t row = tile.rows[0];
+    OneRow one = one_row(args, row, tile.slot, tile.expert);
+    one.args.slots = one.slots;
+    std::optional<float> factor;
+    if (!args.router_weights.empty()) factor = args.router_weights[size_t(row)];
+    DeltaModels of_row = delta_models(one.args, arithmetic, factor);
+    std::ranges::copy(of_row.elements, out.elements.begin() + row * num_columns);
+  }
+  return out;
+}
+
 Arithmetic arithmetic_of(const ExpertLoraArgs& args) {
   const Dtype weight = args.slices.empty() ? args.x.dtype : args.slices[0].b.dtype;
   return {.mode = args.mode, .h = args.x.dtype, .weight = weight, .out = args.y.dtype};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "reference/lora/delta_model.hpp"
 #include "reference/lora/oracle.hpp"
 #include "reference/moe/moe_layer.hpp"
 
@@ -11,6 +12,10 @@ namespace loratory::reference {
 /// Of expert_lora(): rows x columns of y; args.y is read as base and not written.
 /// The bound counts the router weight as one more rounding; it holds for weights of at most 1.
 Oracle expert_lora_oracle(const ExpertLoraArgs& args);
+
+/// The same elements as random numbers. With router weights a mode that rounds h leaves open
+/// whether the weight comes before: that rounding counts as random then.
+DeltaModels expert_delta_models(const ExpertLoraArgs& args, const Arithmetic& arithmetic);
 
 /// How expert_lora() computes with these arguments.
 Arithmetic arithmetic_of(const ExpertLoraArgs& args);

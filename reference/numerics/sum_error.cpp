@@ -37,15 +37,8 @@ std::vector<double> as_vector(const Columns& columns) {
   return {columns.data(), columns.data() + columns.size()};
 }
 
-}  // namespace
-
-Accumulators accumulators_of(const Arithmetic& a) {
-  if (a.unit <= 0x1p-24) return {.unit = a.unit};
-  return {.unit = std::max(0x1p-23, a.unit / 2), .cut = true};
-}
-
-SumFacts sums_of_products(std::span<const double> left, std::span<const float> right,
-                          int64_t width) {
+template <typename Real>
+SumFacts facts_of(std::span<const double> left, std::span<const Real> right, int64_t width) {
   const auto num_terms = int64_t(left.size());
   LORATORY_ASSERT(int64_t(right.size()) == num_terms * width, "a row of `right` for each term");
   Columns term(width), sum = Columns::Zero(width), squares = sum, signs = sum;
@@ -53,8 +46,9 @@ SumFacts sums_of_products(std::span<const double> left, std::span<const float> r
   const int64_t m = num_classes(num_terms);
   Eigen::ArrayXXd classes = Eigen::ArrayXXd::Zero(width, m);
   for (int64_t c = 0; c < num_terms; ++c) {
-    const Eigen::Map<const Eigen::ArrayXf> row(right.data() + c * width, width);
-    term = left[size_t(c)] * row.cast<double>();
+    const Eigen::Map<const Eigen::Array<Real, Eigen::Dynamic, 1>> row(right.data() + c * width,
+                                                                      width);
+    term = left[size_t(c)] * row.template cast<double>();
     sum += term;
     squares += term.square();
     prefixes += sum;
@@ -73,6 +67,23 @@ SumFacts sums_of_products(std::span<const double> left, std::span<const float> r
           .partial = as_vector(2 * partial),
           .drift = as_vector(2 * drift),
           .signs = as_vector(signs)};
+}
+
+}  // namespace
+
+Accumulators accumulators_of(const Arithmetic& a) {
+  if (a.unit <= 0x1p-24) return {.unit = a.unit};
+  return {.unit = std::max(0x1p-23, a.unit / 2), .cut = true};
+}
+
+SumFacts sums_of_products(std::span<const double> left, std::span<const float> right,
+                          int64_t width) {
+  return facts_of(left, right, width);
+}
+
+SumFacts sums_of_products(std::span<const double> left, std::span<const double> right,
+                          int64_t width) {
+  return facts_of(left, right, width);
 }
 
 RandomError sum_error(const SumFacts& facts, int64_t w, int64_t num_terms,

@@ -40,6 +40,8 @@ struct SumFacts {
 /// Cost  O(n·width), about ten times that of the sums alone.
 SumFacts sums_of_products(std::span<const double> left, std::span<const float> right,
                           int64_t width);
+SumFacts sums_of_products(std::span<const double> left, std::span<const double> right,
+                          int64_t width);
 
 /// An error whose mean lies between 0 and this, and a rest that is sub-Gaussian:
 /// P(|rest| > z·sqrt(variance)) <= 2·exp(-z²/2).

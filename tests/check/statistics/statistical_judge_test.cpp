@@ -11,7 +11,9 @@
 
 #include "fuzz/support/judged_emulation.hpp"
 #include "fuzz/support/layer_case.hpp"
+#include "fuzz/support/moe_case.hpp"
 #include "reference/lora/oracle.hpp"
+#include "reference/moe/oracle.hpp"
 
 namespace loratory::check {
 namespace {
@@ -134,7 +136,7 @@ TEST(StatisticalJudge, NotANumberFailsAndOverflowIsLeftToTheBound) {
 // In exact arithmetic the model's delta is the oracle's; y of the reference passes in every mode.
 TEST(DeltaModels, OfLayersAndOfTheReference) {
   int64_t num_elements = 0;
-  for (uint64_t seed = 0; seed < 24; ++seed) {
+  for (uint64_t seed = 0; seed < 16; ++seed) {
     LayerCase c = layer_case(seed, {.num_products = 1 << 20, .weight_bytes = 1 << 20});
     c.mode = {IntermediateMode(seed % 4), SumMode(seed / 4 % 2), ScaleMode(seed / 8 % 2)};
     const LayerData data(c);
@@ -175,6 +177,85 @@ TEST(DeltaModels, EqualRowsOfOneSlotAreOneGroup) {
   }
   const DeltaModels models = delta_models(data.args(batch), {});
   EXPECT_EQ(models.groups, (std::vector<int64_t>{0, 1, 0, 3}));
+}
+
+// Shrink and expand on their own: the reference passes, sums that leave out the last term do not.
+TEST(DeltaModels, OfShrinkAndExpandAlone) {
+  const LayerData data({.seed = 8,
+                        .num_tokens = 12,
+                        .num_in = 4097,
+                        .num_out = {40, 24},
+                        .max_loras = 2,
+                        .max_rank = 16,
+                        .min_rank = 2,
+                        .aligned = false});
+  LayerBatch batch = data.batch;
+  const LinearArgs args = data.args(batch);
+  Tensor h(Dtype::f32, {2, 12, 16});
+  ShrinkArgs shrinks{args.x, args.slots, {}, h.view()};
+  ExpandArgs expands{.h = h.view(), .slots = args.slots, .slices = {}, .y = args.y};
+  expands.mode = {.h = IntermediateMode::cast_to_weight, .sum = SumMode::two_round};
+  for (const LoraSlice& slice : args.slices) {
+    shrinks.slices.push_back({slice.a, slice.ranks});
+    expands.slices.push_back({slice.b, slice.ranks, slice.scalings});
+  }
+  const Arithmetic of_h{.out = Dtype::f32};
+  const DeltaModels models = delta_models(shrinks, of_h);
+  ASSERT_EQ(models.groups.size(), 24);
+  shrink(shrinks);
+  const auto judge_h = [&] {
+    StatisticalJudge judge(of_h);
+    for (int64_t row = 0; row < 24; ++row) {
+      for (int64_t j = 0; j < 16; ++j) {
+        const auto& model = models.at(row, j);
+        if (model) judge.add(models.groups[size_t(row)], *model, h.get(row / 12, row % 12, j));
+      }
+    }
+    return judge.verdict();
+  };
+  EXPECT_TRUE(judge_h().ok) << judge_h().in_words();
+  EXPECT_GT(judge_h().num_elements, 100);
+  ShrinkArgs shorter = shrinks;
+  shorter.x = shorter.x.part(1, 0, 4096);
+  for (ShrinkSlice& slice : shorter.slices) slice.a = slice.a.part(2, 0, 4096);
+
+  const Arithmetic of_y{.mode = expands.mode, .weight = args.x.dtype, .out = args.y.dtype};
+  const DeltaModels y_models = delta_models(expands, of_y);
+  expand(expands);
+  const StatisticalVerdict verdict = judge_statistics(y_models, of_y, expands.y);
+  EXPECT_TRUE(verdict.ok) << verdict.in_words();
+  EXPECT_GT(verdict.num_elements, 200);
+
+  shrink(shorter);
+  EXPECT_FALSE(judge_h().ok);
+}
+
+TEST(DeltaModels, OfExperts) {
+  int64_t num_elements = 0;
+  for (int seed = 0; seed < 32; ++seed) {
+    const MoeData data({.seed = uint64_t(seed),
+                        .num_tokens = 9,
+                        .hidden = 136,
+                        .inner = 24,
+                        .num_experts = 4,
+                        .k = 2,
+                        .max_loras = 3,
+                        .max_rank = 8,
+                        .dtype = seed / 16,
+                        .mode = seed % 16},
+                       MoeFill::reals);
+    const MoeLora lora = data.lora();
+    Tensor y(data.x.dtype(), {18, int64_t(lora.w13.size()) * 24});
+    ExpertLoraArgs args = data.lora_args(lora.w13, data.x, y);
+    if (seed % 3 == 0) args.router_weights = data.router_weights;
+    const Arithmetic a = arithmetic_of(args);
+    const DeltaModels models = expert_delta_models(args, a);
+    expert_lora(args, single_row_tiles(args.rows, args.adapters));
+    const StatisticalVerdict verdict = judge_statistics(models, a, y.view());
+    EXPECT_TRUE(verdict.ok) << "mode " << seed % 16 << ": " << verdict.in_words();
+    num_elements += verdict.num_elements;
+  }
+  EXPECT_GT(num_elements, 2000);
 }
 
 // ---- both sides, on emulated implementations ----

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "check/statistics/statistical_judge.hpp"
 #include "fuzz/support/layer_case.hpp"
 #include "fuzz/support/lora_case.hpp"
 #include "fuzz/support/moe_case.hpp"
@@ -375,6 +376,26 @@ TEST_F(ExpertLoraOnGpu, P5P20RealsLieWithinTheBound) {
     with_every_kernel(on_gpu, host, [&](const std::string& kernel, const Tensor& y) {
       SCOPED_TRACE(kernel);
       trial.count(num_numbers(y), judged(host, oracle, arithmetic, y));
+    });
+  });
+}
+
+// P5, P20: errors are those of random roundings, whatever room the bound has.
+TEST_F(ExpertLoraOnGpu, P5P20ErrorsAreThoseOfRandomRoundings) {
+  for_all_seeds(20, [](Trial& trial) {
+    const MoeData data = moe_data(trial, moe_case(trial), MoeFill::reals);
+    const HostCase host(data, any_projection(trial), any_out(trial, data.c));
+    Tensor base = host.y;
+    const ExpertLoraArgs args = host.args(base);
+    reference::Arithmetic arithmetic = arithmetic_of(args);
+    arithmetic.unit = kUnit;
+    if (arithmetic.mode.h == IntermediateMode::fp32) arithmetic.mode.h = IntermediateMode::split2;
+    const reference::DeltaModels models = expert_delta_models(args, arithmetic);
+    const CaseOnGpu on_gpu(host);
+    with_every_kernel(on_gpu, host, [&](const std::string& kernel, const Tensor& y) {
+      const auto verdict = check::judge_statistics(models, arithmetic, y.view());
+      EXPECT_TRUE(verdict.ok) << kernel << ": " << verdict.in_words();
+      trial.count(verdict.num_elements);
     });
   });
 }

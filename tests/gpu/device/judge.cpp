@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/lora/oracle.hpp"
+#include "tests/gpu/support/layer_statistics.hpp"
 
 namespace loratory::gpu {
 
@@ -41,11 +42,7 @@ void Bounds::add_row(const LayerData& data, const LayerBatch& batch, size_t i, d
   LayerBatch row = rows_of(batch, {rows_[i]});
   const LinearArgs args = data.args(row);
   const reference::Oracle oracle = linear_oracle(args);
-  reference::Arithmetic arithmetic = arithmetic_of(args);
-  arithmetic.unit = unit;
-  if (arithmetic.mode.h == reference::IntermediateMode::fp32) {
-    arithmetic.mode.h = reference::IntermediateMode::split2;  // what the kernel keeps
-  }
+  const reference::Arithmetic arithmetic = kernel_arithmetic(args, unit);
   for (int64_t n = 0; n < num_columns_; ++n) {
     const auto& facts = oracle.at(0, n);
     if (!facts) continue;

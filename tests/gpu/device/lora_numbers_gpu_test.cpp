@@ -10,6 +10,7 @@
 #include "layer_on_gpu.hpp"
 #include "reference/lora/scaling.hpp"
 #include "suite.hpp"
+#include "tests/gpu/support/layer_statistics.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -166,6 +167,33 @@ TEST_F(LoraNumbers, P5EveryKernelLiesWithinTheBound) {
       EXPECT_LE(verdict.worst, 1) << describe(data.shape) << ", row " << verdict.row << " column "
                                   << verdict.column;
       trial.count(verdict.num_results, verdict.worst);
+    });
+  });
+}
+
+/// A layer of the sizes that models have, where the worst-case bound has room for many faults.
+LayerCase real_size(const Trial& trial) {
+  constexpr int64_t kSizes[] = {2880, 4096, 4097, 8192, 11008, 14336, 28672};
+  LayerCase c = trial.layer(kLarge);
+  c.num_in = kSizes[trial.pick(50, Trial::size(int64_t(std::size(kSizes)), 1))];
+  if (c.num_in % 8 != 0) c.aligned = false;
+  c.max_loras = std::min(c.max_loras, 3);
+  c.num_tokens = std::clamp<int64_t>(c.num_tokens, 1, 64);
+  c.max_rank = std::min(c.max_rank, 128);
+  return c;
+}
+
+// P5, [1.18]: no larger than roundings that point either way: docs/error_bounds.md.
+TEST_F(LoraNumbers, P5ErrorsAreThoseOfRandomRoundings) {
+  for_all_seeds(16, [](Trial& trial) {
+    const LayerData data(real_size(trial));
+    const std::vector<int64_t> rows = judged_rows(data, data.batch, int64_t(1) << 25);
+    const LayerStatistics statistics(data, data.batch, rows, kUnit);
+    with_every_kernel(data, [&](const Tensor& y) {
+      const check::StatisticalVerdict verdict = statistics.judge(y);
+      EXPECT_TRUE(verdict.ok) << describe(data.shape) << ": " << verdict.in_words();
+      trial.classify(verdict.num_informative > 0, "informative");
+      trial.count(verdict.num_elements, verdict.worst.statistic / verdict.worst.threshold);
     });
   });
 }

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "check/statistics/statistical_judge.hpp"
 #include "reference/quantized/oracle.hpp"
+#include "reference/quantized/stage_model.hpp"
 
 namespace loratory::gpu {
 
@@ -334,6 +336,21 @@ struct Judge {
   }
 };
 
+// Adds what the errors say as random numbers: rows and columns as the models have them.
+template <typename At>
+void judge_statistics(const reference::DeltaModels& models, const reference::Arithmetic& arithmetic,
+                      At at, Verdict& out) {
+  check::StatisticalJudge judge(arithmetic);
+  for (size_t row = 0; row < models.groups.size(); ++row) {
+    for (int64_t n = 0; n < models.num_columns; ++n) {
+      const auto& model = models.at(int64_t(row), n);
+      if (model) judge.add(models.groups[row], *model, at(int64_t(row), n), int64_t(row), n);
+    }
+  }
+  const check::StatisticalVerdict verdict = judge.verdict();
+  if (!verdict.ok && out.wrong.empty()) out.wrong = verdict.in_words();
+}
+
 }  // namespace
 
 Verdict judge_shrink(QuantizedLayerData& data, const Tensor& h, bool exact) {
@@ -342,15 +359,22 @@ Verdict judge_shrink(QuantizedLayerData& data, const Tensor& h, bool exact) {
   const reference::StageOracle oracle = shrink_oracle(args);
   if (exact) shrink_quantized(args);
   Judge judge{{}, exact};
+  const reference::Arithmetic arithmetic{.out = h.dtype(), .unit = kUnit};
   for (int64_t i = 0; i < data.num_slices(); ++i) {
     for (int64_t t = 0; t < data.shape.num_tokens; ++t) {
       for (int64_t j = 0; j < data.shape.max_rank; ++j) {
         judge.see(fmt::format("slice {} row {} rank {}", i, t, j), h.get(i, t, j),
                   expected.get(i, t, j), kNan, oracle.at(i * data.shape.num_tokens + t, j),
-                  {.out = h.dtype(), .unit = kUnit});
+                  arithmetic);
       }
     }
   }
+  if (exact) return judge.out;
+  const int64_t num_tokens = data.shape.num_tokens;
+  judge_statistics(
+      stage_models(args, arithmetic), arithmetic,
+      [&](int64_t row, int64_t j) { return h.get(row / num_tokens, row % num_tokens, j); },
+      judge.out);
   return judge.out;
 }
 
@@ -374,6 +398,11 @@ Verdict judge_expand(QuantizedLayerData& data, const Tensor& y, bool exact) {
                 data.y.get(t, n), oracle.at(t, n), arithmetic);
     }
   }
+  if (exact) return judge.out;
+  Tensor base = data.y;
+  judge_statistics(
+      stage_models(data.expand_args(data.h, data.h_scale, base), arithmetic, is_split), arithmetic,
+      [&](int64_t row, int64_t n) { return y.get(row, n); }, judge.out);
   return judge.out;
 }
 
