@@ -16,7 +16,7 @@ struct FloatKernel : NaiveKernel {
     if (is_quantized()) return NaiveKernel::dot(p, q);
     std::vector<float> products(p.size());
     for (size_t i = 0; i < p.size(); ++i) products[i] = float(p[i]) * float(q[i]);
-    return double(sum(products));
+    return double(0.0F + sum(products));  // zero, not -0, where all products are zeros
   }
   virtual float sum(std::span<const float> products) const = 0;
 };
@@ -210,7 +210,7 @@ std::vector<ZooKernel> make_right_kernels() {
   cores.unit = 0x1p-22;
   LoratoryClaims tf32 = claims_of(kLinear | kShrink, bit(LORATORY_F32));
   tf32.operand_rounding = 0x1p-10;
-  LoratoryClaims beyond = claims_of(dense);
+  LoratoryClaims beyond = claims_of(kLinear | kExpand);
   beyond.abilities |= LORATORY_READS_BEYOND_RANK;
   LoratoryClaims unpromised = claims_of(kLinear);
   unpromised.promises = 0;

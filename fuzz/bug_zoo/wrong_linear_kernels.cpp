@@ -13,26 +13,27 @@ using Span = std::span<const double>;
 
 // --- the sum over K ------------------------------------------------------------------------------
 
-template <int kBlock>
+template <int64_t kBlock, int64_t kFrom>
 struct KTailDropped : NaiveKernel {
   using NaiveKernel::NaiveKernel;
   std::vector<double> shrink(const At& at) const override {
     KTailDropped cut = *this;
-    if (layer_.num_in >= kBlock) cut.layer_.num_in = layer_.num_in / kBlock * kBlock;
+    if (layer_.num_in >= kFrom) cut.layer_.num_in = layer_.num_in / kBlock * kBlock;
     return cut.NaiveKernel::shrink(at);
   }
 };
 
-struct KTailOf64Dropped : KTailDropped<64> {
+struct KTailOf64Dropped : KTailDropped<64, 64> {
   static constexpr Note kNote{"k_tail_dropped",
                               "columns of x beyond the last whole block of 64 are dropped",
                               "lightseekorg/tokenspeed#83"};
   using KTailDropped::KTailDropped;
 };
 
-struct KTailOf16Dropped : KTailDropped<16> {
-  static constexpr Note kNote{"k_tail_of_16_dropped",
-                              "the same with blocks of 16: one column of 4,097, 0.4 % of delta",
+// Of 4,097 columns the last one: 0.4 % of delta.
+struct KTailOf4097Dropped : KTailDropped<16, 4096> {
+  static constexpr Note kNote{"k_tail_of_4097_dropped",
+                              "from K = 4,096 on, columns beyond the last whole block of 16",
                               "lightseekorg/tokenspeed#83"};
   using KTailDropped::KTailDropped;
 };
@@ -438,29 +439,6 @@ struct StaleSegments : NaiveKernel {
   std::vector<int32_t> slots_;
 };
 
-// As many segments as the first step had: what a captured graph knows.
-struct SegmentsOfTheFirstStep : NaiveKernel {
-  static constexpr Note kNote{"segments_of_first_step",
-                              "no later step may have more adapters than the first",
-                              "sgl-project/sglang#29872"};
-  using NaiveKernel::NaiveKernel;
-  void run(const LoratoryCall& call) override {
-    const LoratoryStep& s = *call.step;
-    std::set<int32_t> slots(s.slots, s.slots + s.num_tokens);
-    slots.erase(-1);
-    if (num_ == 0) num_ = slots.size();
-    while (slots.size() > num_) slots.erase(std::prev(slots.end()));
-    kept_ = slots;
-    NaiveKernel::run(call);
-  }
-  int64_t slot_of(int64_t row) const override {
-    const auto slot = int32_t(NaiveKernel::slot_of(row));
-    return kept_.count(slot) != 0 ? slot : -1;
-  }
-  size_t num_ = 0;
-  std::set<int32_t> kept_;
-};
-
 struct ChunkRemainderDropped : NaiveKernel {
   static constexpr Note kNote{"chunk_remainder_dropped",
                               "tokens beyond the last whole chunk of 8 are dropped",
@@ -655,20 +633,6 @@ struct StackOfBByLargestN : NaiveKernel {
   }
 };
 
-// --- large offsets -------------------------------------------------------------------------------
-
-struct RowTimesStrideIn32Bits : NaiveKernel {
-  static constexpr Note kNote{"row_times_stride_in_32_bits", "row times stride of y wraps at 2^31",
-                              "vllm-project/vllm#53034"};
-  using NaiveKernel::NaiveKernel;
-  double base(const At& at, int64_t column) const override {
-    const auto offset = int32_t(uint32_t(at.row) * uint32_t(call().y.strides[0]));
-    LoratoryTensor moved = call().y;
-    if (offset == at.row * call().y.strides[0]) return NaiveKernel::base(at, column);
-    return get(moved, 0, column);
-  }
-};
-
 }  // namespace
 
 void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
@@ -680,7 +644,7 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   auto stacked = claims_of(kLinear);
   stacked.layouts = bit(LORATORY_LAYOUT_STACKED);
   zoo.push_back(wrong<KTailOf64Dropped>(both));
-  zoo.push_back(wrong<KTailOf16Dropped>(f32));
+  zoo.push_back(wrong<KTailOf4097Dropped>(all));
   zoo.push_back(wrong<NothingWhereBlockIsBeyondK>(both));
   zoo.push_back(wrong<LastSplitLost>(both));
   zoo.push_back(wrong<RankTailDropped>(all));
@@ -714,7 +678,6 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<OneGroupTooFew>(both));
   zoo.push_back(wrong<MappingKeptByTokens>(both));
   zoo.push_back(wrong<StaleSegments>(both));
-  zoo.push_back(wrong<SegmentsOfTheFirstStep>(both));
   zoo.push_back(wrong<ChunkRemainderDropped>(both));
   zoo.push_back(wrong<TileOfOneAdapter>(both));
   zoo.push_back(wrong<DecodePathSkipsSlices>(both));
@@ -730,7 +693,6 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<ColumnsOfXFromStride>(shrink));
   zoo.push_back(wrong<StackReadAtMaxRank>(stacked));
   zoo.push_back(wrong<StackOfBByLargestN>(stacked));
-  zoo.push_back(wrong<RowTimesStrideIn32Bits>(expand));
 }
 
 }  // namespace loratory::zoo
