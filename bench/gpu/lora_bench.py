@@ -9,6 +9,8 @@ Checked  each implementation against float64 before it is timed, alone and four 
          one that is wrong is marked and not timed.
 Floor    read node: one kernel that reads the same bytes and does nothing else.
 Peers    bench/peers/get_gpu_peers.sh DIR, then --peers-dir DIR. Needs torch and triton.
+fp8      --rows fp8: weights of e4m3fn, ours beside ours on the same numbers in bf16 and beside
+         vLLM's fp8 kernels. Not yet run on a GPU.
 
 Results go to --out after every figure: lora_bench.json, at the end lora_bench.md. What is there
 already is kept and not measured again. A part that crashes, hangs or throws costs its own figure.
@@ -37,7 +39,7 @@ import report  # noqa: E402
 import rows  # noqa: E402
 from implementation import Unsupported  # noqa: E402
 
-PEERS = ("gpu_vllm", "gpu_sglang", "gpu_tokenspeed", "gpu_punica", "gpu_torch_bmm")
+PEERS = ("gpu_vllm", "gpu_vllm_fp8", "gpu_sglang", "gpu_tokenspeed", "gpu_punica", "gpu_torch_bmm")
 CHAIN = 4  # operations in the graph that is checked
 HANGS_AFTER_S = 120
 LOST = 3  # exit code: after an error that stays, a new process goes on
@@ -132,7 +134,8 @@ class State:
     def row(self, row):
         return self.data["rows"].setdefault(
             row.name, {"kind": row.kind, "op": row.op, "min_bytes": row.min_bytes,
-                       "implementations": {}})["implementations"]
+                       "weights": getattr(row, "weights", "bf16"), "implementations": {}}
+            )["implementations"]
 
 
 def checked_errors(problem, op, timer):
@@ -141,7 +144,7 @@ def checked_errors(problem, op, timer):
     problem.y.copy_(problem.y0)
     timer.eagerly(op.launch, 1)
     worst, rms = rows.errors(op.output(), problem.reference(slots))
-    if not rms <= rows.MAX_RELATIVE_RMS:
+    if not rms <= op.rms_limit:
         raise ArithmeticError(f"wrong: rms {rms:.2e} of the result, worst element {worst:.2e}")
     chain = min(CHAIN, problem.copies)
     timer.eagerly(op.launch, problem.copies)
@@ -153,7 +156,7 @@ def checked_errors(problem, op, timer):
         for copy in range(chain - 1):
             want += problem.reference(slots, copy) - problem.y0.double()
     chained = rows.errors(op.output(), want)[1]
-    if not chained <= chain**0.5 * rows.MAX_RELATIVE_RMS:
+    if not chained <= chain**0.5 * op.rms_limit:
         raise ArithmeticError(f"wrong when chained in a graph: rms {chained:.2e} of the result")
     return {"worst_error": worst, "rms_error": rms}
 
@@ -219,7 +222,7 @@ def run_measure(options):
     for row in chosen_rows(options):
         problem, results = None, state.row(row)
         for implementation in implementations:
-            if implementation.name in results:
+            if implementation.name in results or row.weights not in implementation.weights:
                 continue
             if time.time() > options.deadline:
                 print("the time budget is spent", file=sys.stderr)
@@ -250,6 +253,8 @@ def run_compile(options):
         for implementation in implementations:
             at += 1
             if implementation.kind == "ours" or implementation.kind == "floor":
+                continue
+            if row.weights not in implementation.weights:
                 continue
             if at % count == index:
                 mine.append(implementation)
@@ -350,6 +355,8 @@ def run_check(options):
         print(f"--- {name}\n{text}")
     for row in chosen_rows(options):
         for implementation in implementations:
+            if row.weights not in implementation.weights:
+                continue
             problem = rows.Problem(row, options.device, 2, torch.float16)
             try:
                 op = implementation.prepare(problem)

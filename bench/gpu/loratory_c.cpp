@@ -70,8 +70,14 @@ Dtype dtype(int32_t value) {
       return Dtype::bf16;
     case LORATORY_F16:
       return Dtype::f16;
+    case LORATORY_F8_E4M3FN:
+      return Dtype::f8_e4m3fn;
+    case LORATORY_F8_E5M2:
+      return Dtype::f8_e5m2;
+    case LORATORY_I8:
+      return Dtype::i8;
     default:
-      throw InputError("dtype", "is " + std::to_string(value) + ", needs 0, 1 or 2");
+      throw InputError("dtype", "is " + std::to_string(value) + ", needs 0 to 5");
   }
 }
 
@@ -112,6 +118,11 @@ LoraOp op(int32_t value) {
   return LoraOp(value);
 }
 
+/// None where its data is null.
+DeviceView scale(const LoratoryTensor& tensor) {
+  return tensor.data == nullptr ? DeviceView{} : view(tensor);
+}
+
 /// An operation ignores the weights of the others.
 DeviceView weight(const LoratoryTensor& tensor, bool is_used) {
   return is_used ? view(tensor) : DeviceView{};
@@ -138,7 +149,9 @@ LoratoryLayer* loratory_layer_create(int32_t of_op, const LoratorySlice* slices,
       desc.slices.push_back({.a = weight(slice.a, desc.op != LoraOp::expand),
                              .b = weight(slice.b, desc.op != LoraOp::shrink),
                              .ranks = slice.ranks,
-                             .scalings = slice.scalings});
+                             .scalings = slice.scalings,
+                             .a_scale = scale(slice.a_scale),
+                             .b_scale = scale(slice.b_scale)});
     }
     const LoraOp of = desc.op;
     return new LoratoryLayer{of, LoraLayer(std::move(desc))};
@@ -156,13 +169,14 @@ int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* fro
 }
 
 int loratory_layer_launch(const LoratoryLayer* layer, const LoratoryVariant* with,
-                          const LoratoryTensor* from, const LoratoryTensor* to,
-                          const LoratorySegments* segments, void* stream,
+                          const LoratoryTensor* from, const LoratoryTensor* from_scale,
+                          const LoratoryTensor* to, const LoratorySegments* segments, void* stream,
                           int32_t overlaps_previous) {
   return guarded(1, [&] {
+    LoraTensors of = tensors(layer->op, *from, *to);
+    if (from_scale != nullptr) of.x_scale = view(*from_scale);
     layer->layer.launch_variant(
-        variant(*with), tensors(layer->op, *from, *to), segments->device.view(),
-        static_cast<cudaStream_t>(stream),
+        variant(*with), of, segments->device.view(), static_cast<cudaStream_t>(stream),
         overlaps_previous != 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous);
     return 0;
   });

@@ -16,7 +16,14 @@ extern "C" {
 #endif
 
 enum LoratoryOp { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
-enum LoratoryDtype { LORATORY_F32 = 0, LORATORY_BF16 = 1, LORATORY_F16 = 2 };
+enum LoratoryDtype {
+  LORATORY_F32 = 0,
+  LORATORY_BF16 = 1,
+  LORATORY_F16 = 2,
+  LORATORY_F8_E4M3FN = 3,
+  LORATORY_F8_E5M2 = 4,
+  LORATORY_I8 = 5
+};
 
 /// Strides in elements, outermost axis first.
 struct LoratoryTensor {
@@ -28,10 +35,12 @@ struct LoratoryTensor {
 };
 
 struct LoratorySlice {
-  struct LoratoryTensor a;  ///< [L, R, K]; ignored by expand
-  struct LoratoryTensor b;  ///< [L, N_i, R]; ignored by shrink
-  const int32_t* ranks;     ///< [L] on the device
-  const float* scalings;    ///< [L] on the device; ignored by shrink
+  struct LoratoryTensor a;        ///< [L, R, K]; ignored by expand
+  struct LoratoryTensor b;        ///< [L, N_i, R]; ignored by shrink
+  const int32_t* ranks;           ///< [L] on the device
+  const float* scalings;          ///< [L] on the device; ignored by shrink
+  struct LoratoryTensor a_scale;  ///< f32 [L] or [L, R] of 8-bit A; data null: A is wide
+  struct LoratoryTensor b_scale;  ///< f32 [L] or [L, N_i] of 8-bit B
 };
 
 /// gpu::LoraVariant.
@@ -53,7 +62,8 @@ LORATORY_EXPORT const char* loratory_error(void);
 /// `op`: a LoratoryOp. linear: y += scaling · (x A^T) B^T over the slices, columns from 0, in the
 /// default mode. shrink: h = x A^T, h [S, T, >= R]. expand: y += scaling · h B^T. The workspace of
 /// a linear holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank, padded to a
-/// multiple of 4; of the others it may be null.
+/// multiple of 4; of the others it may be null. Beside an 8-bit x it holds h in 8 bits too: as much
+/// again, and more.
 LORATORY_EXPORT struct LoratoryLayer* loratory_layer_create(int32_t op,
                                                             const struct LoratorySlice* slices,
                                                             int32_t num_slices, void* workspace,
@@ -68,9 +78,11 @@ LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
                                            struct LoratoryVariant* variant);
 
 /// `overlaps_previous` 1: programmatic dependent launch. May be captured into a graph.
+/// `from_scale`: f32 factors of an 8-bit x, [T, 1]; null: x is wide.
 LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryLayer* layer,
                                           const struct LoratoryVariant* variant,
                                           const struct LoratoryTensor* from,
+                                          const struct LoratoryTensor* from_scale,
                                           const struct LoratoryTensor* to,
                                           const struct LoratorySegments* segments, void* stream,
                                           int32_t overlaps_previous);

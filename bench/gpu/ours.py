@@ -5,9 +5,11 @@ import ctypes
 import torch
 
 from implementation import Implementation, Op
+from rows import MAX_RELATIVE_RMS, W8A8_RMS
 
 _OPS = ["pair", "shrink", "expand"]  # enum LoratoryOp
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3,
+           torch.float8_e5m2: 4, torch.int8: 5}
 
 
 class _Tensor(ctypes.Structure):
@@ -18,7 +20,7 @@ class _Tensor(ctypes.Structure):
 
 class _Slice(ctypes.Structure):
     _fields_ = [("a", _Tensor), ("b", _Tensor), ("ranks", ctypes.c_void_p),
-                ("scalings", ctypes.c_void_p)]
+                ("scalings", ctypes.c_void_p), ("a_scale", _Tensor), ("b_scale", _Tensor)]
 
 
 class _Variant(ctypes.Structure):
@@ -54,15 +56,19 @@ class Library:
         if not ok:
             raise RuntimeError(self._c.loratory_error().decode())
 
-    def layer(self, problem, copy):
+    def layer(self, problem, copy, in_fp8=False):
         """The row's operation over one copy of the weights, as one pointer."""
         row, slices = problem.row, []
+        a, b = (problem.a8, problem.b8) if in_fp8 else (problem.a, problem.b)
         for i, (begin, end) in enumerate(zip(row.offsets, row.offsets[1:])):
             one = _Slice(ranks=problem.ranks.data_ptr(), scalings=problem.scalings.data_ptr())
             if row.op != "expand":
-                one.a = _tensor(problem.a[copy, :, i * row.rank:(i + 1) * row.rank])
+                one.a = _tensor(a[copy, :, i * row.rank:(i + 1) * row.rank])
             if row.op != "shrink":
-                one.b = _tensor(problem.b[copy, :, begin:end])
+                one.b = _tensor(b[copy, :, begin:end])
+            if in_fp8:
+                one.a_scale = _tensor(problem.a_factors[copy])
+                one.b_scale = _tensor(problem.b_factors[copy])
             slices.append(one)
         layer = self._c.loratory_layer_create(
             _OPS.index(row.op), (_Slice * len(slices))(*slices), len(slices),
@@ -78,6 +84,8 @@ class Library:
         if getattr(problem, "workspace", None) is None:
             padded_rank = -(-row.rank // 4) * 4  # as workspace_bytes()
             count = (len(row.offsets) - 1) * len(problem.slots) * padded_rank
+            if row.weights == "fp8":
+                count = 2 * count + 1024  # more than quantized_workspace_bytes()
             problem.workspace = torch.empty(count, dtype=torch.float32, device=problem.x.device)
         return (ctypes.c_void_p(problem.workspace.data_ptr()),
                 ctypes.c_int64(problem.workspace.nbytes))
@@ -94,9 +102,10 @@ class Library:
         self._check(segments)
         return ctypes.c_void_p(segments)
 
-    def launch(self, layer, variant, source, target, segments, overlaps):
+    def launch(self, layer, variant, source, target, segments, overlaps, scale=None):
         self._check(self._c.loratory_layer_launch(
-            layer, ctypes.byref(variant), ctypes.byref(source), ctypes.byref(target), segments,
+            layer, ctypes.byref(variant), ctypes.byref(source),
+            None if scale is None else ctypes.byref(scale), ctypes.byref(target), segments,
             _stream(), int(overlaps)) == 0)
 
     def destroy(self, layers, segments):
@@ -110,8 +119,10 @@ class Library:
         fixed = {"pair": [problem.x, problem.y, problem.y], "shrink": [problem.x, problem.h],
                  "expand": [problem.h, problem.y, problem.y]}[row.op]
 
+        weights = (problem.a8, problem.b8) if row.weights == "fp8" else (problem.a, problem.b)
+
         def launch(copy):
-            tensors = [w[copy] for w in (problem.a, problem.b) if w is not None] + fixed
+            tensors = [w[copy] for w in weights if w is not None] + fixed
             spans = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
             sizes = (ctypes.c_int64 * len(tensors))(*(t.nbytes for t in tensors))
             self._check(self._c.loratory_read_node(spans, sizes, len(tensors), _stream()) == 0)
@@ -126,21 +137,26 @@ def _tensors(problem):
     return problem.h.float() if problem.row.op == "expand" else problem.x, problem.y
 
 
-def prepare(library, problem, overlaps=True):
-    """The row's operation."""
+def prepare(library, problem, overlaps=True, in_fp8=False, x_in_fp8=False):
+    """The row's operation; on the weights in fp8, and on x too."""
     source, target = _tensors(problem)
+    if x_in_fp8:
+        source = problem.x8
     x, y = _tensor(source), _tensor(target)
-    layers = [library.layer(problem, copy) for copy in range(problem.copies)]
+    scale = _tensor(problem.x_factors) if x_in_fp8 else None
+    layers = [library.layer(problem, copy, in_fp8) for copy in range(problem.copies)]
     variant = library.variant(layers[0], x, y)
     segments = library.segments(problem.slots, problem.row.adapters, variant)
     return Op(
-        launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps),
+        launch=lambda copy: library.launch(layers[copy], variant, x, y, segments, overlaps, scale),
         output=lambda: target, config=str(variant),
+        rms_limit=W8A8_RMS if x_in_fp8 else MAX_RELATIVE_RMS,
         close=lambda source=source: library.destroy(layers, segments))  # source lives
 
 
 def implementations(library):
-    """The floor; ours, with and without programmatic dependent launch."""
+    """The floor; ours, with and without programmatic dependent launch; in fp8, where h is quantised
+    between the stages if x is."""
 
     def make(**options):
         return lambda problem: prepare(library, problem, **options)
@@ -148,6 +164,10 @@ def implementations(library):
     def read_node(problem):
         return Op(launch=library.read_node(problem), output=lambda: None)
 
-    return [Implementation("read_node", read_node, kind="floor"),
-            Implementation("loratory", make(), kind="ours"),
-            Implementation("loratory_serial", make(overlaps=False), kind="ours")]
+    both = ("bf16", "fp8")
+    return [Implementation("read_node", read_node, kind="floor", weights=both),
+            Implementation("loratory", make(), kind="ours", weights=both),
+            Implementation("loratory_serial", make(overlaps=False), kind="ours"),
+            Implementation("loratory_fp8", make(in_fp8=True), kind="ours", weights=("fp8",)),
+            Implementation("loratory_w8a8", make(in_fp8=True, x_in_fp8=True), kind="ours",
+                           weights=("fp8",))]

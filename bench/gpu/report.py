@@ -24,15 +24,16 @@ def _rms(row, names):
 def figures(row):
     """What a line says of a row; NaN or "-" where there is nothing."""
     shipped, any_ = _times(row, {"shipped"}), _times(row, {"shipped", "yardstick"})
-    ours = _us(row, "loratory")
+    ours_name = "loratory_fp8" if row.get("weights") == "fp8" else "loratory"
+    ours = _us(row, ours_name)
     shipped_us, shipped_name = shipped[0] if shipped else (math.nan, "-")
     any_us, any_name = any_[0] if any_ else (math.nan, "-")
     return {"mb": row["min_bytes"] / 1e6, "read_node": _us(row, "read_node"), "ours": ours,
-            "ours_warm": _us(row, "loratory", "warm"), "serial": _us(row, "loratory_serial"),
+            "ours_warm": _us(row, ours_name, "warm"), "serial": _us(row, "loratory_serial"),
             "shipped": shipped_us, "shipped_name": shipped_name,
             "shipped_warm": _us(row, shipped_name, "warm"), "any": any_us, "any_name": any_name,
             "to_shipped": shipped_us / ours, "to_any": any_us / ours,
-            "ours_rms": _rms(row, ["loratory"]),
+            "ours_rms": _rms(row, [ours_name]),
             "peers_rms": _rms(row, [name for _, name in shipped])}
 
 
@@ -73,9 +74,15 @@ def _geometric_mean(values):
 
 
 def summary(data):
+    def is_fp8(row):
+        return row.get("weights") == "fp8"
+
     out = []
-    for title, wanted in [("decode pairs", lambda r: r["kind"] == "D" and r["op"] == "pair"),
-                          ("prefill pairs", lambda r: r["kind"] != "D" and r["op"] == "pair"),
+    for title, wanted in [("decode pairs", lambda r: r["kind"] == "D" and r["op"] == "pair" and
+                           not is_fp8(r)),
+                          ("prefill pairs", lambda r: r["kind"] != "D" and r["op"] == "pair" and
+                           not is_fp8(r)),
+                          ("rows of fp8", is_fp8),
                           ("all rows", lambda r: True)]:
         chosen = [figures(row) for row in data["rows"].values() if wanted(row)]
         means = [_geometric_mean([f[key] for f in chosen]) for key in ("to_shipped", "to_any")]
@@ -106,6 +113,23 @@ def _every(data, temperature):
     return _table(["us"] + names, lines)
 
 
+_FP8_COLUMNS = ("read_node", "loratory_fp8", "loratory_w8a8", "loratory", "vllm_fp8")
+
+
+def fp8_table(data):
+    """Rows in 8 bits: cold us, and what bf16 and vLLM take by ours; "" if there are none."""
+    lines = []
+    for name, row in data["rows"].items():
+        if row.get("weights") != "fp8":
+            continue
+        read, ours, w8a8, wide, vllm = (_us(row, column) for column in _FP8_COLUMNS)
+        values = [read, ours, w8a8, wide, wide / ours, vllm, vllm / ours, vllm / w8a8]
+        lines.append([name] + [f"{v:.2f}".replace("nan", "-") for v in values])
+    heads = ["row", "read", "w8a16", "w8a8", "bf16", "bf16 / w8a16", "vLLM w8a8", "/ w8a16",
+             "/ w8a8"]
+    return _table(heads, lines) if lines else ""
+
+
 def _told(value):
     if not isinstance(value, dict):
         return value
@@ -125,6 +149,7 @@ def markdown(data):
              _table(["row"] + [title for title, _ in _COLUMNS],
                     [[name] + _cells(row) for name, row in data["rows"].items()]),
              summary(data),
+             *(["## In 8 bits, cold us", table] if (table := fp8_table(data)) else []),
              "## Everything, cold: median (p10-p90)", _every(data, "cold"),
              "## Everything, warm", _every(data, "warm")]
     if failures:

@@ -23,6 +23,7 @@ class Row:
     rank: int
     tokens: int
     adapters: int
+    weights: str = "bf16"  # or fp8: e4m3fn with one factor for each matrix of a slot
 
     @property
     def name(self):
@@ -31,7 +32,8 @@ class Row:
                  "shrink": f"K{self.num_in}" + (f" x{len(self.widths)}" if self.widths[1:] else ""),
                  "expand": columns}[self.op]
         count = ("n" if self.kind == "D" else "s") + str(self.tokens)
-        return f"{self.kind} {self.op} {shape} r{self.rank} {count} u{self.adapters}"
+        fp8 = " fp8" if self.weights == "fp8" else ""
+        return f"{self.kind} {self.op} {shape} r{self.rank} {count} u{self.adapters}{fp8}"
 
     @property
     def is_decode(self):
@@ -62,7 +64,7 @@ class Row:
     def weight_bytes(self):
         a = len(self.widths) * self.rank * self.num_in if self.op != "expand" else 0
         b = self.columns * self.rank if self.op != "shrink" else 0
-        return 2 * self.adapters * (a + b)
+        return (1 if self.weights == "fp8" else 2) * self.adapters * (a + b)
 
     @property
     def min_bytes(self):
@@ -120,8 +122,26 @@ SWEEP = (
                             (14336, [4096], 64)]
        for kind, n, u in PREFILLS])
 
-ROWS = {row.name: row for row in ANCHORS + SWEEP}
+# In 8 bits: --rows fp8. Beside each, ours on the same numbers in bf16.
+FP8 = [dataclasses.replace(_pair(*row), weights="fp8")
+       for row in [("D", 4096, [4096], 64, 32, u) for u in (1, 8, 32)]
+       + [("D", 4096, [4096], 64, n, n) for n in (1, 8, 128)]
+       + [("D", 4096, QKV, 64, 32, 8), ("D", 4096, GATE_UP, 64, 32, 8),
+          ("D", 12288, [4096], 64, 32, 8), ("D", 4096, [4096], 16, 32, 32),
+          ("D", 4096, [4096], 128, 32, 8), ("P", 4096, [4096], 64, 512, 8),
+          ("P", 4096, QKV, 64, 2048, 8)]]
+
+ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8}
 ANCHOR_NAMES = [row.name for row in ANCHORS]
+
+
+def _to_fp8(numbers):
+    """(bits, factors) by the last two axes; `numbers` become those of the bits."""
+    largest = numbers.abs().amax(dim=(-2, -1)).float()
+    factors = torch.exp2(torch.ceil(torch.log2(largest / 448)))
+    bits = (numbers.float() / factors[..., None, None]).to(torch.float8_e4m3fn)
+    numbers.copy_(bits.float() * factors[..., None, None])
+    return bits, factors
 
 
 class Problem:
@@ -129,6 +149,10 @@ class Problem:
 
     a [copies, u, S*r, K] and b [copies, u, columns, r] with the slices of a slot together;
     a_slices and b_slices: per slice [copies, u, r, K] and [copies, u, N_i, r], without gaps.
+
+    In a row of fp8, a8, b8 and x8 have the bits of a, b and x, and a_factors, b_factors [copies, u]
+    and x_factors [n, 1] what they are multiplied by: powers of two, so that a, b and x in bf16 are
+    the same numbers.
     """
 
     def __init__(self, row, device, copies=None, dtype=torch.bfloat16):
@@ -143,6 +167,11 @@ class Problem:
             self.a = self._random(self.copies, u, slices * r, row.num_in, scale=row.num_in**-0.5)
         if row.op != "shrink":
             self.b = self._random(self.copies, u, row.columns, r, scale=r**-0.5)
+        if row.weights == "fp8":
+            self.a8, self.a_factors = _to_fp8(self.a)
+            self.b8, self.b_factors = _to_fp8(self.b)
+            self.x8, of_x = _to_fp8(self.x)
+            self.x_factors = of_x.expand(n, 1).contiguous()
         self.y0 = self._random(n, row.columns, scale=SCALING)
         self.y = self.y0.clone()
         self.h = self._random(slices, n, r)  # what expand starts from
@@ -188,6 +217,8 @@ class Problem:
 # h, delta and the sum rounded to bf16, each by at most 2^-9 of what is rounded: in rms, over all
 # elements, less than the three in quadrature. What is above it is no rounding.
 MAX_RELATIVE_RMS = math.sqrt(3) * 2.0**-9
+# w8a8: h is rounded to e4m3 too, each number by at most 2^-4 of it, independently.
+W8A8_RMS = math.hypot(MAX_RELATIVE_RMS, 2.0**-4)
 
 
 def errors(got, want):
