@@ -219,10 +219,13 @@ enum LoratoryAbility {
   LORATORY_TAKES_ABSENT_SLICES = 1 << 3,  ///< a slot of rank 0 in one slice and not in another
   LORATORY_TAKES_ROUTER_WEIGHTS = 1 << 4,
   LORATORY_TAKES_ROWS_OF_X = 1 << 5,  ///< experts: rows_per_x = 1 as well as k
-  /// All R ranks are multiplied: zeros and not NaN lie beyond the rank (vLLM's kernels).
+  /// All R ranks are multiplied: zeros and not NaN lie beyond the rank (vLLM's kernels), and a
+  /// shrink may write zeros there.
   LORATORY_READS_BEYOND_RANK = 1 << 6,
   /// Results of products and sums below the normal range become 0.
-  LORATORY_FLUSHES_SUBNORMALS = 1 << 7
+  LORATORY_FLUSHES_SUBNORMALS = 1 << 7,
+  /// Beside 8-bit weights: an h of f32 meets B as hi + lo in bf16.
+  LORATORY_SPLITS_H = 1 << 8
 };
 
 /// What there is to judge. 0 in a limit: none.

@@ -42,7 +42,7 @@ std::string first_of(const Case& c, const std::vector<Wrong>& wrong) {
 }  // namespace
 
 std::vector<Wrong> differing(const Tensor& got, const std::vector<Stretch>& at, const Tensor& want,
-                             const std::vector<Stretch>& want_at) {
+                             const std::vector<Stretch>& want_at, bool zeros_are_equal) {
   std::vector<Wrong> out;
   const size_t size = size_bytes(got.dtype());
   for (size_t s = 0; s < at.size(); ++s) {
@@ -51,7 +51,10 @@ std::vector<Wrong> differing(const Tensor& got, const std::vector<Stretch>& at, 
     for (int64_t i = 0; i < at[s].count && out.size() < kMostWrong; ++i) {
       const bool same =
           std::memcmp(element(got, at[s], i), element(want, want_at[s], i), size) == 0;
-      if (!same) out.push_back({at[s], i, number(got, at[s], i), number(want, want_at[s], i)});
+      if (same) continue;
+      const Wrong wrong{at[s], i, number(got, at[s], i), number(want, want_at[s], i)};
+      const bool are_zeros = wrong.got == 0 && wrong.want == 0;
+      if (!are_zeros || !zeros_are_equal) out.push_back(wrong);
     }
   }
   return out;
@@ -163,7 +166,8 @@ void CaseRun::expect_rows(std::string_view check, const StepData& step, const Ca
 void CaseRun::expect_reference(std::string_view check, const CaseData& data, const StepData& step,
                                const Outcome& outcome, std::string_view where) {
   const std::vector<Stretch> at = data.covered(step);
-  const std::vector<Wrong> wrong = differing(outcome.output, at, reference_output(data, step), at);
+  const std::vector<Wrong> wrong =
+      differing(outcome.output, at, reference_output(data, step), at, true);
   int64_t count = 0;
   for (const Stretch& s : at) count += s.count;
   tally(check).num_comparisons += count;

@@ -98,9 +98,11 @@ class CaseRun {
   std::unique_ptr<Variant> plain_, exact_;
 };
 
-/// Number of elements whose bits differ, each with what it should have been.
+/// Elements whose bits differ, each with what it should have been. With `zeros_are_equal` +0 is -0:
+/// which of them a sum of zeros is depends on its order.
 std::vector<Wrong> differing(const reference::Tensor& got, const std::vector<Stretch>& at,
-                             const reference::Tensor& want, const std::vector<Stretch>& want_at);
+                             const reference::Tensor& want, const std::vector<Stretch>& want_at,
+                             bool zeros_are_equal = false);
 
 /// A named check on one case; it says what it finds to the run.
 struct KernelCheck {

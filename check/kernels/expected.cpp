@@ -135,15 +135,25 @@ void add_shrunk(const OneRow& row, const Arithmetic& arithmetic, std::vector<dou
   }
 }
 
+// What hi + lo in bf16 leaves of an fp32 h: docs/error_bounds.md.
+constexpr double kSplitUnit = 0x1p-17;
+
 // 8-bit shrink and expand: one oracle for the whole step.
 void add_stages(const CaseData& data, const StepData& step, const std::vector<Stretch>& stretches,
-                const Arithmetic& arithmetic, std::vector<double>& exact,
+                bool splits_h, const Arithmetic& declared, std::vector<double>& exact,
                 std::vector<double>& bound) {
   const InHostMemory placed(data, step);
   const bool shrinks = data.shape.shrinks();
-  const reference::StageOracle oracle =
+  reference::StageOracle oracle =
       shrinks ? shrink_oracle(quantized_shrink_args(placed.layer(), placed.call()))
               : expand_oracle(quantized_expand_args(placed.layer(), placed.call()));
+  Arithmetic arithmetic = declared;
+  if (splits_h && !shrinks && !data.shape.has_quantized_activations()) {
+    arithmetic.operand_rounding += kSplitUnit;
+    for (auto& facts : oracle.elements) {
+      if (facts) facts->num_terms = 2 * facts->num_terms + 8;
+    }
+  }
   for (const Stretch& s : stretches) {
     const int64_t row = shrinks ? s.slice * step.num_tokens() + s.row : s.row;
     for (int64_t i = 0; i < s.count; ++i) {
@@ -185,7 +195,8 @@ Expected::Expected(const CaseData& data, const StepData& step, const LoratoryCla
   if (!with_bounds || (c.is_quantized() && c.is_linear())) return;
   const Arithmetic arithmetic = arithmetic_of(c, claims);
   if (c.is_quantized()) {
-    add_stages(data, step, stretches_, arithmetic, exact_, bound_);
+    add_stages(data, step, stretches_, (claims.abilities & LORATORY_SPLITS_H) != 0, arithmetic,
+               exact_, bound_);
     return;
   }
   for (const Stretch& s : stretches_) {

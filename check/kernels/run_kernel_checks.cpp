@@ -143,9 +143,11 @@ class Session {
     num_different_[name] += tally.num_different;
   }
 
+  // The first of each check, and the first of each that is known.
   void tell(const Case& c, const CaseFinding& finding) {
-    if (!failed_.insert(finding.check).second) return;  // the first of each check
-    if (options_.stops_at_first) is_over_ = true;
+    const bool is_known = options_.knows && options_.knows(finding.check, label_of(c));
+    if (!(is_known ? known_ : failed_).insert(finding.check).second) return;
+    if (!is_known && options_.stops_at_first) is_over_ = true;
     Case smallest = c;
     CaseFinding of_smallest = finding;
     const bool may_shrink = options_.shrinks && finding.check != "device_health";
@@ -186,6 +188,8 @@ class Session {
         result.state = CheckState::skipped, result.note = skipped;
       } else if (failed_.contains(result.name)) {
         result.state = CheckState::failed;
+      } else if (known_.contains(result.name)) {
+        result.state = CheckState::observed, result.note = "a known finding";
       } else if (result.num_comparisons == 0 && check.look != nullptr) {
         result.state = CheckState::skipped, result.note = "no case had anything to look at";
       } else {
@@ -214,7 +218,7 @@ class Session {
   Report report_;
   std::map<std::string, CheckResult> results_;
   std::map<std::string, int64_t> num_different_;
-  std::set<std::string> failed_;
+  std::set<std::string> failed_, known_;  // checks
   bool is_over_ = false;
 };
 

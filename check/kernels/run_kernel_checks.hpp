@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check/kernels/kernel.hpp"
@@ -23,6 +24,8 @@ struct Options {
   bool shrinks = true;             ///< look for the smallest case that still shows a finding
   bool stops_at_first = false;     ///< the first finding ends the run; else the first of each check
   std::string command = "loratory check --impl ...";  ///< what a REPRO line begins with
+  /// Is a finding of this check in this case known? It is told then, and hides no other one.
+  std::function<bool(std::string_view check, std::string_view label)> knows;
   /// Asked between cases; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted;
 };

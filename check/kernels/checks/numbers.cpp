@@ -82,7 +82,7 @@ void look_at_exact(CaseRun& run) {
   const Tensor want = reference_output(v.data, v.data.step);
   const auto& at = v.expected.stretches();
   Sorted sorted;
-  for (const Wrong& wrong : differing(v.outcome.output, at, want, at)) {
+  for (const Wrong& wrong : differing(v.outcome.output, at, want, at, true)) {
     sorted.add(wrong, v.data.output(v.data.step), v.outcome.output);
   }
   run.tally("exact").num_comparisons += v.expected.num_values();

@@ -1,15 +1,65 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "check/kernels/kernel.hpp"
+#include "check/kernels/pattern.hpp"
+#include "check/kernels/reference_call.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::check {
 namespace {
 
-TEST(ReferencePasses, EveryOperation) {
-  const Kernel kernel(reference_plugin());
+using testing::HasSubstr;
+
+// --- kernels of which we know what is wrong ------------------------------------------------
+
+// The reference, and then a fault: called with the layer and the call after every run.
+using Fault = void (*)(const LoratoryLayer& layer, const LoratoryCall& call);
+
+struct Faulty {
+  const LoratoryLayer* layer;
+  Fault fault;
+};
+
+LoratoryPlugin with_fault(Fault fault) {
+  LoratoryPlugin plugin = reference_plugin();
+  plugin.name = "faulty";
+  plugin.claims.operations = 1U << LORATORY_OP_LINEAR;
+  plugin.claims.weight_dtypes = 1U << LORATORY_F32;
+  plugin.claims.layouts = 1;
+  plugin.context = reinterpret_cast<void*>(fault);
+  plugin.create = [](void* context, const LoratoryLayer* layer, void** state) {
+    *state = new Faulty{layer, reinterpret_cast<Fault>(context)};
+    return 0;
+  };
+  plugin.run = [](void* state, const LoratoryCall* call, void*) {
+    const auto& of = *static_cast<Faulty*>(state);
+    run_reference(*of.layer, *call);
+    of.fault(*of.layer, *call);
+    return 0;
+  };
+  plugin.destroy = [](void* state) { delete static_cast<Faulty*>(state); };
+  return plugin;
+}
+
+float& y_at(const LoratoryCall& call, int64_t row, int64_t column) {
+  return static_cast<float*>(call.y.data)[row * call.y.strides[0] + column];
+}
+
+Options quick() {
   Options options;
+  options.num_cases = 60;
+  options.max_products = 1 << 14;
+  return options;
+}
+
+TEST(KernelChecks, TheReferencePasses) {
+  const Kernel kernel(reference_plugin());
+  Options options = quick();
   options.num_cases = 160;
-  options.max_products = 1 << 16;
   const Report report = run_kernel_checks(kernel, options);
   EXPECT_TRUE(report.ok()) << as_text(report);
   EXPECT_EQ(report.num_cases, 160);
@@ -17,6 +67,145 @@ TEST(ReferencePasses, EveryOperation) {
     ASSERT_NE(report.find(name), nullptr);
     EXPECT_GT(report.find(name)->num_comparisons, 1000) << name;
   }
+  EXPECT_EQ(report.find("graph_replay")->state, CheckState::skipped);
+}
+
+TEST(KernelChecks, AWrongColumnIsFoundShrunkAndSaidInWords) {
+  const LoratoryPlugin plugin =
+      with_fault([](const LoratoryLayer& layer, const LoratoryCall& call) {
+        for (int64_t n = 0; n < layer.num_columns; n += 64) {
+          for (int64_t t = 0; t < call.step->num_tokens; ++t) {
+            const int32_t slot = call.step->slots[t];
+            const bool is_first = n < layer.offset_start + layer.slices[0].num_out;
+            const bool is_covered =
+                n >= layer.offset_start && is_first && slot >= 0 && layer.slices[0].ranks[slot] > 0;
+            if (is_covered) y_at(call, t, n) += 1;
+          }
+        }
+      });
+  const Kernel kernel(plugin);
+  Options options = quick();
+  options.labels = {"linear.K40.N256+9.r8,4,2.n9.zipf.f32.seed7"};
+  const Report report = run_kernel_checks(kernel, options);
+  EXPECT_FALSE(report.ok());
+  ASSERT_FALSE(report.findings.empty());
+  const Finding& finding = report.findings[0];
+  EXPECT_EQ(finding.check, "numbers");
+  EXPECT_EQ(finding.label, options.labels[0]);
+  const Case smallest = case_named(finding.smallest);
+  EXPECT_EQ(smallest.num_in, 1);
+  EXPECT_EQ(smallest.num_tokens, 1);
+  EXPECT_EQ(smallest.num_slots(), 1);
+  EXPECT_EQ(smallest.num_out, std::vector<int64_t>{1});
+  EXPECT_THAT(finding.repro, HasSubstr("--case " + finding.smallest));
+  options.shrinks = false;
+  EXPECT_THAT(run_kernel_checks(kernel, options).findings[0].pattern,
+              HasSubstr("every 64th column from 0 on; slice 0 alone"));
+}
+
+TEST(KernelChecks, WritesAroundTheResultAreFound) {
+  const auto checks_that_fail = [](Fault fault) {
+    const LoratoryPlugin plugin = with_fault(fault);
+    std::vector<std::string> out;
+    for (const Finding& f : run_kernel_checks(Kernel(plugin), quick()).findings) {
+      out.push_back(f.check);
+    }
+    return out;
+  };
+  using testing::Contains;
+  EXPECT_THAT(checks_that_fail([](const LoratoryLayer&, const LoratoryCall& call) {
+                for (int64_t t = 0; t < call.step->num_tokens; ++t) {
+                  if (call.step->slots[t] < 0) y_at(call, t, 0) = 1;
+                }
+              }),
+              Contains("only_covered_written"));
+  EXPECT_THAT(checks_that_fail([](const LoratoryLayer&, const LoratoryCall& call) {
+                static_cast<float*>(call.y.data)[-1] = 0;
+              }),
+              Contains("guards"));
+  EXPECT_THAT(checks_that_fail([](const LoratoryLayer&, const LoratoryCall& call) {
+                if (call.step->num_tokens > 0) static_cast<float*>(call.x.data)[0] = 0;
+              }),
+              Contains("inputs_unchanged"));
+}
+
+TEST(KernelChecks, APromiseNotMadeIsObserved) {
+  LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall&) {});
+  plugin.claims.promises = 0;
+  const Report report = run_kernel_checks(Kernel(plugin), quick());
+  EXPECT_TRUE(report.ok()) << as_text(report);
+  EXPECT_EQ(report.find("repeatable")->state, CheckState::observed);
+  EXPECT_THAT(report.find("batch_invariant")->note, HasSubstr("not promised"));
+}
+
+TEST(KernelChecks, AFailureOfTheKernelIsAFindingWithItsText) {
+  LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall&) {});
+  plugin.run = [](void*, const LoratoryCall*, void*) { return 3; };
+  plugin.error = [](void*) { return "no kernel for this shape"; };
+  const Report report = run_kernel_checks(Kernel(plugin), quick());
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].check, "accepted");
+  EXPECT_THAT(report.findings[0].what, HasSubstr("run() returned 3: no kernel for this shape"));
+}
+
+TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
+  LoratoryPlugin plugin = reference_plugin();
+  plugin.version = 2;
+  EXPECT_THROW(Kernel{plugin}, InputError);
+  plugin = reference_plugin();
+  plugin.claims.layouts = 0;
+  EXPECT_THROW(Kernel{plugin}, InputError);
+  plugin = reference_plugin();
+  plugin.claims.promises |= LORATORY_CAPTURABLE;
+  EXPECT_THROW(Kernel{plugin}, InputError);
+  EXPECT_THROW(Kernel::load("/nowhere/libnothing.so"), InputError);
+  Options options = quick();
+  options.checks = {"number"};
+  EXPECT_THROW(run_kernel_checks(Kernel(reference_plugin()), options), InputError);
+}
+
+TEST(KernelChecks, AKnownFindingHidesNoOther) {
+  const LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall& call) {
+    static_cast<float*>(call.y.data)[-1] = 0;
+  });
+  Options options = quick();
+  options.shrinks = false;
+  std::string first;
+  options.knows = [&](std::string_view, std::string_view label) {
+    if (first.empty()) first = label;
+    return label == first;
+  };
+  const Report report = run_kernel_checks(Kernel(plugin), options);
+  ASSERT_EQ(report.findings.size(), 2u);
+  EXPECT_EQ(report.findings[0].label, first);
+  EXPECT_NE(report.findings[1].label, first);
+}
+
+TEST(Report, JsonHasWhatTheTextHas) {
+  Report report{.subject = "mine",
+                .seed = 3,
+                .num_cases = 5,
+                .seconds = 0.5,
+                .checks = {},
+                .findings = {},
+                .stale = {}};
+  report.checks.push_back({.name = "numbers",
+                           .state = CheckState::failed,
+                           .num_cases = 5,
+                           .num_comparisons = 10,
+                           .worst = 2,
+                           .note = ""});
+  report.findings.push_back({.check = "numbers",
+                             .label = "linear.a",
+                             .smallest = "linear.b",
+                             .what = "y < 1 & more",
+                             .pattern = "column 3 alone",
+                             .repro = "loratory check --case linear.b",
+                             .reference = ""});
+  EXPECT_THAT(as_json(report), HasSubstr("\"pattern\": \"column 3 alone\""));
+  EXPECT_THAT(as_text(report), HasSubstr("REPRO: loratory check --case linear.b"));
+  EXPECT_THAT(as_junit(report), HasSubstr("y &lt; 1 &amp; more"));
+  EXPECT_FALSE(report.ok());
 }
 
 }  // namespace

@@ -1,0 +1,103 @@
+#include "check/cases/case.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "check/cases/case_data.hpp"
+#include "check/cases/draw_case.hpp"
+#include "check/kernels/kernel.hpp"
+#include "reference/base/input_error.hpp"
+
+namespace loratory::check {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::string& label) {
+  try {
+    case_named(label);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Case, LabelIsTheCase) {
+  const std::string label = "linear.K4097.N4096+1024.r3,64,0.n17.zipf.bf16.seed7";
+  const Case c = case_named(label);
+  EXPECT_EQ(label_of(c), label);
+  EXPECT_EQ(c.num_in, 4097);
+  EXPECT_EQ(c.num_columns(), 5120);
+  EXPECT_EQ(c.num_slots(), 3);
+  EXPECT_EQ(c.max_rank, 64);
+  EXPECT_EQ(c.num_tokens, 17);
+  EXPECT_EQ(c.mapping, Mapping::zipf);
+  EXPECT_EQ(c.y, reference::Dtype::bf16);
+}
+
+TEST(Case, FieldsMayComeInAnyOrderAndRunsAreShort) {
+  const Case c = case_named("shrink.seed9.f16.r16x3,2/0.R24.s0,1x2,b.N8+8.K5.hf16.gaps.ints");
+  EXPECT_EQ(c.slots, (std::vector<int32_t>{0, 1, 1, -1}));
+  EXPECT_EQ(c.rank(3, 0), 2);
+  EXPECT_EQ(c.rank(3, 1), 0);
+  EXPECT_EQ(label_of(c), "shrink.K5.N8+8.r16x3,2/0.R24.s0,1x2,b.f16.hf16.gaps.ints.seed9");
+  EXPECT_EQ(case_named(label_of(c)), c);
+}
+
+TEST(Case, EveryDrawnCaseHasALabelThatIsIt) {
+  const LoratoryClaims& claims = reference_plugin().claims;
+  for (int operation = 0; operation < LORATORY_NUM_OPERATIONS; ++operation) {
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      const Case c = draw_case(seed, {.claims = claims, .operation = LoratoryOperation(operation)});
+      ASSERT_EQ(case_named(label_of(c)), c) << label_of(c);
+      EXPECT_LE(c.num_products(), int64_t(1) << 22);
+    }
+  }
+}
+
+TEST(Case, ErrorsNameTheField) {
+  EXPECT_THAT(error_of("liner.K4"), HasSubstr("did you mean 'linear'"));
+  EXPECT_THAT(error_of("linear.K4.N4.n2"), HasSubstr("has no ranks"));
+  EXPECT_THAT(error_of("linear.K0.N4.r1"), HasSubstr("no number from 1"));
+  EXPECT_THAT(error_of("linear.K4.N4.r1.q7"), HasSubstr("'q7'"));
+  EXPECT_THAT(error_of("linear.K4.N4.r1.K4"), HasSubstr("twice"));
+  EXPECT_THAT(error_of("linear.K4.N4.r9.R8"), HasSubstr("less than the largest rank"));
+  EXPECT_THAT(error_of("linear.K4.N4.r9.s1"), HasSubstr("has no rank"));
+  EXPECT_THAT(error_of("linear.K4.N4.r9.f8_e5m2"), HasSubstr("wtensor"));
+  EXPECT_THAT(error_of("linear.K4.N4+4.r9/8.stacked"), HasSubstr("stacked"));
+  EXPECT_THAT(error_of("linear.K4.N4.r9.E4"), HasSubstr("experts are for"));
+}
+
+TEST(CaseData, NobodyReadsBeyondARank) {
+  const CaseData data(case_named("linear.K3.N2.r2,0.R4.s0,b.bf16.seed5"));
+  const auto& a = *data.slices[0].a;
+  EXPECT_FALSE(std::isnan(a.get(0, 1, 2)));
+  EXPECT_TRUE(std::isnan(a.get(0, 2, 0)));
+  EXPECT_TRUE(std::isnan(a.get(1, 0, 0)));
+  EXPECT_TRUE(std::isnan(data.slices[0].b->get(0, 1, 2)));
+  EXPECT_TRUE(std::isnan(data.step.x->get(1, 0)));
+  ASSERT_EQ(data.covered(data.step).size(), 1u);
+  EXPECT_EQ(data.covered(data.step)[0].count, 2);
+}
+
+TEST(CaseData, MoreRoomForRanksChangesNoNumber) {
+  const CaseData small(case_named("linear.K3.N2.r2.s0.bf16.gaps.seed5"));
+  const CaseData large(case_named("linear.K3.N2.r2.R7.s0.bf16.gaps.seed5"));
+  EXPECT_EQ(small.slices[0].a->get(0, 1, 2), large.slices[0].a->get(0, 1, 2));
+  EXPECT_EQ(small.slices[0].b->get(0, 1, 1), large.slices[0].b->get(0, 1, 1));
+  EXPECT_EQ(small.step.x->get(0, 2), large.step.x->get(0, 2));
+}
+
+TEST(CaseData, AMovedSlotTakesEverythingAlong) {
+  CaseData data(case_named("linear.K3.N2.r2,1.s0,1.bf16.seed5"));
+  const CaseData before = data;
+  move_slots(data, std::vector<int64_t>{1, 0});
+  EXPECT_EQ(data.rank(0, 1, 0), 2);
+  EXPECT_EQ(data.slices[0].a->get(1, 1, 2), before.slices[0].a->get(0, 1, 2));
+  EXPECT_EQ(data.slices[0].scalings[1], before.slices[0].scalings[0]);
+}
+
+}  // namespace
+}  // namespace loratory::check
