@@ -58,6 +58,7 @@ struct EngineKind {
   int64_t rank = 0;                   // 0: without LoRA
   bool attention = true, mlp = true;  // modules that slots have room for
   ProductOrder order = ProductOrder::exact;
+  sim::LoraDtype lora_dtype = sim::LoraDtype::of_model;
 };
 
 struct WallClock final : sim::Clock {
@@ -301,6 +302,7 @@ class ModelBench {
     EngineOptions out;
     out.dtype = model_.dtype();
     out.lora = kind.rank > 0;
+    out.lora_dtype = kind.lora_dtype;
     out.modules = {.attention = kind.attention,
                    .mlp = kind.mlp,
                    .experts = kind.mlp,
@@ -372,6 +374,9 @@ void run_model(const std::string& name, Results& results) {
   bench.run({}, exact);
   bench.run({.lora = "r16", .rank = 16}, exact);
   bench.run({.lora = "r64", .rank = 64}, exact);
+  if (config.num_experts == 0) {
+    bench.run({.lora = "r64 fp8", .rank = 64, .lora_dtype = sim::LoraDtype::fp8}, exact);
+  }
   bench.run({.lora = "r64 attention", .rank = 64, .mlp = false}, exact);
   bench.run({.lora = "r64 mlp", .rank = 64, .attention = false}, exact);
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);

@@ -11,17 +11,51 @@ namespace {
 constexpr int kNumThreads = 256;
 constexpr int kPerCta = 8 * kNumThreads;  // numbers of y
 
-/// g / (1 + e^-g) by the approximate exponential and reciprocal, whose errors the bound counts.
-__device__ float silu(float g) {
+using reference::Activation;
+
+// -alpha · log2(e), rounded once.
+constexpr double kLog2E = 1.4426950408889634;
+constexpr float kSiluSlope = float(-kLog2E);
+constexpr float kGptOssSlope = float(-double(reference::kGptOssAlpha) * kLog2E);
+
+/// g / (1 + e^(-alpha g)) by the approximate exponential and reciprocal, whose errors the bound
+/// counts. `slope` is -alpha · log2(e).
+__device__ float swish(float g, float slope) {
   float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(g, -1.44269504f)));  // log2(e)
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(g, slope)));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fadd_rn(1.0f, power)));
   return __fmul_rn(g, inverse);
 }
 
+/// As reference::activate(): a NaN is not clamped.
+__device__ float gpt_oss(float gate, float up) {
+  constexpr float kLimit = reference::kGptOssLimit;
+  const float g = gate > kLimit ? kLimit : gate;
+  const float below = up > kLimit ? kLimit : up;
+  const float u = below < -kLimit ? -kLimit : below;
+  return __fmul_rn(__fadd_rn(u, 1.0f), swish(g, kGptOssSlope));
+}
+
+/// Eight of gate and of up, from number `at` of y on.
 template <typename T, bool kVectors>
+__device__ void load_halves(const T* row, int at, int size, Eight& gate, Eight& up) {
+  gate = load_eight<T, kVectors>(row, at, size);
+  up = load_eight<T, kVectors>(row + size, at, size);
+}
+template <typename T, bool kVectors>
+__device__ void load_turns(const T* row, int at, int size, Eight& gate, Eight& up) {
+  const Eight first = load_eight<T, kVectors>(row, 2 * at, 2 * size);
+  const Eight second = load_eight<T, kVectors>(row, 2 * at + 8, 2 * size);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    gate.v[i] = first.v[2 * i], up.v[i] = first.v[2 * i + 1];
+    gate.v[4 + i] = second.v[2 * i], up.v[4 + i] = second.v[2 * i + 1];
+  }
+}
+
+template <typename T, bool kVectors, Activation kActivation>
 __global__ void __launch_bounds__(kNumThreads)
-    silu_mul_kernel(const __grid_constant__ ActivationLaunch p, int ctas_per_token) {
+    activation_kernel(const __grid_constant__ ActivationLaunch p, int ctas_per_token) {
   launch_dependents();
   wait_for_prior_grid();
   const int64_t token = blockIdx.x / unsigned(ctas_per_token);
@@ -29,17 +63,31 @@ __global__ void __launch_bounds__(kNumThreads)
   const int at = part * kPerCta + 8 * int(threadIdx.x);
   if (at >= p.size) return;
   const T* const gate_row = static_cast<const T*>(p.gate_up) + token * p.in_stride;
-  const Eight gate = load_eight<T, kVectors>(gate_row, at, p.size);
-  Eight up = load_eight<T, kVectors>(gate_row + p.size, at, p.size);
+  Eight gate, up;
+  if constexpr (kActivation == Activation::silu) {
+    load_halves<T, kVectors>(gate_row, at, p.size, gate, up);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) up.v[i] = __fmul_rn(silu(gate.v[i]), up.v[i]);
+    for (int i = 0; i < 8; ++i) up.v[i] = __fmul_rn(swish(gate.v[i], kSiluSlope), up.v[i]);
+  } else {
+    load_turns<T, kVectors>(gate_row, at, p.size, gate, up);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) up.v[i] = gpt_oss(gate.v[i], up.v[i]);
+  }
   store_eight<T, kVectors>(static_cast<T*>(p.y) + token * p.y_stride, at, p.size, up);
+}
+
+template <typename T, Activation kActivation>
+auto kernel_of(bool uses_vectors) {
+  return uses_vectors ? &activation_kernel<T, true, kActivation>
+                      : &activation_kernel<T, false, kActivation>;
 }
 
 template <typename T>
 void launch(const ActivationLaunch& p, CUstream_st* stream, LaunchOrder order) {
   const int ctas_per_token = (p.size + kPerCta - 1) / kPerCta;
-  launch_kernel(p.uses_vectors ? silu_mul_kernel<T, true> : silu_mul_kernel<T, false>,
+  launch_kernel(p.activation == Activation::silu
+                    ? kernel_of<T, Activation::silu>(p.uses_vectors)
+                    : kernel_of<T, Activation::gpt_oss>(p.uses_vectors),
                 {.grid = unsigned(p.num_tokens) * unsigned(ctas_per_token), .block = kNumThreads},
                 stream, order, p, ctas_per_token);
 }

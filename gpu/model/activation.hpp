@@ -16,4 +16,11 @@ namespace loratory::gpu {
 void silu_mul(const DeviceView& gate_up, const DeviceView& y, CUstream_st* stream,
               LaunchOrder order = LaunchOrder::after_previous);
 
+/// The activation of gpt-oss: y_i = round((u + 1) · g / (1 + e^(-1.702 g))), g = min(gate_i, 7),
+/// u = min(max(up_i, -7), 7). Columns of gate_up [T, 2·I] alternate: gate_0, up_0, gate_1, ... NaN
+/// stays. All else as silu_mul().
+/// Source   statements [1.33], [1.39]; transformers GptOssExperts.
+void gpt_oss_mul(const DeviceView& gate_up, const DeviceView& y, CUstream_st* stream,
+                 LaunchOrder order = LaunchOrder::after_previous);
+
 }  // namespace loratory::gpu

@@ -7,6 +7,7 @@
 #include "gpu/model/sampler.hpp"
 #include "gpu/plan/kernel_params.hpp"
 #include "gpu/plan/launch_order.hpp"
+#include "reference/moe/activation.hpp"
 #include "reference/numerics/dtype.hpp"
 
 // What is left of the calls of this folder once everything is checked: what the kernels read. The
@@ -36,6 +37,7 @@ struct ActivationLaunch {
   int32_t num_tokens, size;
   bool uses_vectors;
   reference::Dtype dtype;
+  reference::Activation activation;  ///< silu: halves; gpt_oss: columns that alternate
 };
 void launch_activation(const ActivationLaunch& launch, CUstream_st* stream, LaunchOrder order);
 

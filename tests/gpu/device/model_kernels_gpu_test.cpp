@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "guarded_tensor.hpp"
 #include "model_case.hpp"
 #include "reference/model/rope.hpp"
+#include "reference/moe/activation.hpp"
 #include "upload.hpp"
 
 namespace loratory::gpu {
@@ -241,15 +243,19 @@ TEST_F(ModelKernels, EmbeddingCopiesRows) {
 
 // --- activation -----------------------------------------------------------------------------
 
-Tensor run_silu(const Tensor& gate_up, int64_t gap, int64_t shift) {
+Tensor run_activation(decltype(silu_mul)& activation, const Tensor& gate_up, int64_t gap,
+                      int64_t shift) {
   const int64_t size = gate_up.shape()[1] / 2;
   const Tensor nan = poisoned(random_matrix(gate_up.dtype(), gate_up.shape()[0], size, 0, 1, gap));
   const GuardedTensor in(gate_up, shift), y(nan, shift);
-  silu_mul(in.view(), y.view(), nullptr);
+  activation(in.view(), y.view(), nullptr, LaunchOrder::after_previous);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   EXPECT_TRUE(have_same_bits(in.read(), gate_up)) << "gate or up was written";
   EXPECT_TRUE(y.guards_are_intact()) << "written around y";
   return y.read();
+}
+Tensor run_silu(const Tensor& gate_up, int64_t gap, int64_t shift) {
+  return run_activation(silu_mul, gate_up, gap, shift);
 }
 
 Expected expected_silu(const Tensor& gate_up) {
@@ -307,6 +313,53 @@ TEST_F(ModelKernels, SiluMulOfLargeGatesIsExact) {
     }
     trial.count(300);
   });
+}
+
+// gate and up alternate.
+Expected expected_gpt_oss(const Tensor& gate_up) {
+  constexpr double kAlpha = reference::kGptOssAlpha, kLimit = reference::kGptOssLimit;
+  Expected out;
+  for (int64_t t = 0; t < gate_up.shape()[0]; ++t) {
+    for (int64_t j = 0; j < gate_up.shape()[1] / 2; ++j) {
+      const double gate = std::min(gate_up.get(t, 2 * j), kLimit);
+      const double up = std::clamp(gate_up.get(t, 2 * j + 1), -kLimit, kLimit) + 1;
+      const double power_share = 1 / (1 + std::exp(kAlpha * gate));
+      const double exact = gate / (1 + std::exp(-kAlpha * gate)) * up;
+      const double relative = (2 * kAlpha * std::fabs(gate) + 4) * power_share + 6;
+      const double error = relative * kUnit * kSecondOrder * std::fabs(exact) + 0x1p-116 + 0x1p-149;
+      out.exact.push_back(exact);
+      out.bound.push_back(rounded_bound(gate_up.dtype(), exact, error));
+    }
+  }
+  return out;
+}
+
+// [1.33] [1.39]
+TEST_F(ModelKernels, GptOssMulLiesWithinTheBound) {
+  for_all_seeds(30, [](const Trial& trial) {
+    constexpr int64_t kSizes[] = {1, 9, 64, 1000, 2048, 2880};
+    const Dtype dtype = model_dtype(trial, 0);
+    const int64_t size = kSizes[trial.pick(1, Trial::size(6, 5))], tokens = 1 + trial.pick(2, 20);
+    const int64_t gap = trial.pick(3, 2) * trial.pick(4, 9), shift = trial.pick(5, 4) == 0 ? 1 : 0;
+    // Up to 12, so that a half is clamped; gates of one row beyond what e^-g has numbers for.
+    Tensor gate_up = random_matrix(dtype, tokens, 2 * size, trial.seed(), 12, gap);
+    if (trial.pick(6, 3) == 0) {
+      for (int64_t j = 0; j < size; ++j) gate_up.set(gate_up.get(0, 2 * j) * 9, 0, 2 * j);
+    }
+    const Tensor y = run_activation(gpt_oss_mul, gate_up, gap, shift);
+    trial.count(tokens * size, judged(y, expected_gpt_oss(gate_up)));
+    const int64_t row = trial.pick(7, tokens);
+    const Tensor alone = run_activation(gpt_oss_mul, rows_of(gate_up, {row}), 0, 0);
+    EXPECT_TRUE(have_same_bits(alone, rows_of(y, {row}))) << "alone";
+    trial.classify(shift != 0 || gap % 8 != 0 || size % 8 != 0, "unaligned");
+  });
+}
+
+TEST_F(ModelKernels, GptOssMulKeepsNan) {
+  Tensor gate_up(Dtype::f32, {1, 16});
+  for (int64_t j = 0; j < 16; ++j) gate_up.set(j == 4 || j == 11 ? NAN : 1, 0, j);
+  const Tensor y = run_activation(gpt_oss_mul, gate_up, 0, 0);
+  for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(std::isnan(y.get(0, j)), j == 2 || j == 5) << j;
 }
 
 // --- rotary ---------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ TEST(ModelChecks, ActivationWantsGateAndUp) {
             "silu_mul: gate_up: has an odd number of columns");
   EXPECT_EQ(error_of([&] { silu_mul(matrix(2, 8), matrix(2, 8), nullptr); }),
             "silu_mul: y: has shape [2, 8], not [2, 4]");
+  EXPECT_EQ(error_of([&] { gpt_oss_mul(matrix(2, 7), matrix(2, 3), nullptr); }),
+            "gpt_oss_mul: gate_up: has an odd number of columns");
 }
 
 BatchView batch_view() {
