@@ -2,9 +2,10 @@
 # All that is measured on one GPU, part after part; a part that fails or takes too long does not
 # stop the others. The last lines are a table of exit codes.
 #
-#   bench/gpu/gpu_session.sh BUILD OUT tests|benches|peers
+#   bench/gpu/gpu_session.sh BUILD OUT tests|benches|peers|lora
 #
-# BUILD is a build folder of the preset cuda, or a copy of its programs in the same folders.
+# BUILD is a build folder of the preset cuda, or a copy of its programs in the same folders. lora
+# (fp8 and experts) wants LORATORY_PEERS_DIR, which bench/peers/get_gpu_peers.sh makes.
 set -u
 build=$1 out=$2 kind=$3
 mkdir -p "$out"
@@ -35,8 +36,15 @@ case $kind in
     part attention_peers 60 bench/gpu/attention_peers.py
     part peft 420 bench/gpu/peft_bench.py --loratory "$build/cli/loratory" --out "$out/peft.json"
     ;;
+  lora)
+    with=(--lib "$build/bench/gpu/libloratory_c.so" --commit "$commit"
+      --peers-dir "${LORATORY_PEERS_DIR:?}")
+    part lora_fp8 220 bench/gpu/lora_bench.py "${with[@]}" --rows fp8 --out "$out/lora_fp8" \
+      --budget-s 200
+    part moe 360 bench/gpu/moe_bench.py "${with[@]}" --out "$out/moe" --budget-s 320
+    ;;
   *)
-    echo "gpu_session.sh: $kind: tests, benches or peers" >&2
+    echo "gpu_session.sh: $kind: tests, benches, peers or lora" >&2
     exit 2
     ;;
 esac
