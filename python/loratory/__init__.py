@@ -5,6 +5,9 @@ from loratory.adapters import (Adapter, BaseModelShapes, LoraModule, base_model_
 from loratory.arrays import numpy_dtype
 from loratory.bounds import (FP32_UNIT, TENSOR_CORE_UNIT, Bounds, embedding_bounds, linear_bounds,
                              unit_roundoff)
+from loratory.cases import LoraCase, Verdict, assert_matches_reference, draw_labels
+from loratory.checking import (CheckResult, Claims, Finding, Layer, Report, check,
+                            check_names)
 from loratory.errors import AdapterError, InputError, ProgramError
 from loratory.experts import ExpertRows, expert_expand, expert_linear, expert_shrink
 from loratory.layouts import (BatchLayout, ChunkedLayout, RequestLayout, RequestTokens,
@@ -20,11 +23,14 @@ from loratory.traces import Trace, parse_trace, read_trace, trace_formats
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adapter", "AdapterError", "BaseModelShapes", "BatchLayout", "Bounds", "ChunkedLayout",
-    "ConfigResult", "DEFAULT_MODE", "ExpertRows", "FP32_UNIT", "InputError", "LoraModule",
-    "NumericMode", "ProgramError", "RequestLayout", "RequestTokens", "Results", "SGLANG_MODE",
+    "Adapter", "AdapterError", "BaseModelShapes", "BatchLayout", "Bounds", "CheckResult", "ChunkedLayout", "Claims",
+    "ConfigResult", "DEFAULT_MODE", "ExpertRows", "FP32_UNIT",
+    "Finding", "InputError", "Layer", "LoraCase", "LoraModule",
+    "NumericMode", "ProgramError", "Report", "RequestLayout", "RequestTokens", "Results", "SGLANG_MODE",
     "SampledRequest", "SamplerMapping", "TENSOR_CORE_UNIT", "TOKENSPEED_MODE", "Trace", "VLLM_MODE",
-    "base_model_shapes", "batch_layout", "chunked_layout", "embedding", "embedding_bounds",
+    "Verdict", "assert_matches_reference",
+    "base_model_shapes", "batch_layout", "check",
+    "check_names", "draw_labels", "chunked_layout", "embedding", "embedding_bounds",
     "expand", "expand_quantized", "expert_expand", "expert_linear", "expert_shrink", "linear",
     "linear_bounds", "linear_quantized", "load_adapter", "load_results", "logits", "lora_scaling",
     "model_names", "numpy_dtype", "parse_trace", "quantize", "read_trace", "replay",

@@ -6,6 +6,7 @@ these formats is a numpy array of ml_dtypes.
 """
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -49,6 +50,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 }
 _WITHOUT_DLPACK = {NUMPY_DTYPES[name]: name for name in ("bf16", "f8_e4m3fn", "f8_e5m2")}
 _BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+_TORCH_F8 = {"torch.float8_e4m3fn": "f8_e4m3fn", "torch.float8_e5m2": "f8_e5m2"}
 _DTYPE_REMEDY = "convert it to f32, f16, bf16, f8_e4m3fn, f8_e5m2 or i8"
 
 
@@ -65,17 +67,25 @@ def empty(dtype: str, shape: Sequence[int]) -> NumpyArray:
     return np.zeros(shape, numpy_dtype(dtype))
 
 
+def numpy_bits(array: NumpyArray) -> tuple[NumpyArray, str]:
+    """A numpy array as other libraries can take it: bits and dtype of those of ml_dtypes."""
+    known = _WITHOUT_DLPACK.get(array.dtype)
+    return (array, "") if known is None else (array.view(_BITS[array.dtype.itemsize]), known)
+
+
 def _as_bits(array: Any, name: str) -> tuple[Any, str]:
     """The array as DLPack can carry it, and the dtype of its numbers where that no longer says
     it."""
     if isinstance(array, np.ndarray):
-        known = _WITHOUT_DLPACK.get(array.dtype)
-        if known is not None:
-            return array.view(_BITS[array.dtype.itemsize]), known
+        if array.dtype in _WITHOUT_DLPACK:
+            return numpy_bits(array)
         if array.dtype not in NUMPY_DTYPES.values():
             raise InputError(f"{name}: {array.dtype} is no dtype here; {_DTYPE_REMEDY}")
-    elif getattr(array, "requires_grad", False):
+    elif type(array).__module__ == "torch" or getattr(array, "requires_grad", False):
         array = array.detach()
+        known = _TORCH_F8.get(str(array.dtype))
+        if known is not None:  # older releases do not hand out fp8
+            return array.view(sys.modules["torch"].uint8), known
     if not isinstance(array, SupportsDLPack):
         raise InputError(f"{name}: {type(array).__name__} is not an array; give one that speaks "
                          "DLPack (numpy, torch, jax, cupy)")

@@ -71,5 +71,7 @@ void add_bounds(nb::module_& m);
 void add_layouts(nb::module_& m);
 void add_adapters(nb::module_& m);
 void add_traces(nb::module_& m);
+void add_check(nb::module_& m);
+void add_cases(nb::module_& m);
 
 }  // namespace loratory::python

@@ -67,6 +67,8 @@ NB_MODULE(_loratory, m) {
   add_layouts(m);
   add_adapters(m);
   add_traces(m);
+  add_check(m);
+  add_cases(m);
 }
 
 }  // namespace loratory::python
