@@ -2,7 +2,9 @@
 // that what the rules choose has a kernel and fits.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/plan/kernel_shape.hpp"
@@ -168,8 +170,10 @@ TEST(QuantizedLayer, PathFollowsFromTheLayer) {
   EXPECT_EQ(call.path(), LoraPath::generic) << "two groups of ranks";
 }
 
-// Whatever the rules choose has a kernel, of a shrink that takes the segments of the expand.
-TEST(QuantizedVariants, RulesChooseWhatHasAKernel) {
+// Whatever the rules choose has a kernel, of a shrink that takes the segments of the expand; and
+// every kernel is chosen for some shape.
+TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
+  std::vector<LoraVariant> shrinks, expands;
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
     for (const int64_t tokens : {1, 8, 32, 33, 64, 65, 256, 257, 1024, 1025, 8192}) {
       for (const int64_t rank : {1, 16, 17, 64, 65, 512}) {
@@ -186,10 +190,19 @@ TEST(QuantizedVariants, RulesChooseWhatHasAKernel) {
           const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles);
           EXPECT_TRUE(has_quantized_kernel(LoraOp::expand, expand)) << describe(expand);
           EXPECT_EQ(v.token_tiles % expand.token_tiles, 0);
+          if (op == LoraOp::shrink) shrinks.push_back(v);
+          expands.push_back(expand);
         }
       }
     }
   }
+  const auto expect_chosen = [](LoraOp op, const std::vector<LoraVariant>& chosen) {
+    for (const LoraVariant& v : quantized_variants(op)) {
+      EXPECT_NE(std::ranges::find(chosen, v), chosen.end()) << describe(v);
+    }
+  };
+  expect_chosen(LoraOp::shrink, shrinks);
+  expect_chosen(LoraOp::expand, expands);
 }
 
 template <LoraOp kOp, const auto& kVariants>
