@@ -7,6 +7,11 @@ namespace {
 
 constexpr double kMs = 1e6, kUs = 1e3;  // in nanoseconds
 
+// Of the datasheet, where the numbers of a preset were replaced by measured ones.
+double datasheet_flops(const GpuSpec& gpu) {
+  return gpu.preset.empty() ? gpu.flops : parse_gpu_spec(gpu.preset).flops;
+}
+
 // What the datasheet and the model say a step takes.
 struct Physics {
   double weights_ns, token_ns, context_ns, pair_ns;
@@ -17,11 +22,12 @@ Physics physics_of(const EngineSpec& engine) {
   const GpuSpec& gpu = engine.gpu;
   const int tp = engine.memory.tp;
   const double byte_ns = 1e9 / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
+  const double peak = datasheet_flops(gpu);
   const double pair_flops = 4.0 * double(model.q_size(tp)) * double(model.num_layers);
   return {.weights_ns = double(model.weight_bytes(tp)) * byte_ns,
-          .token_ns = 2e9 * double(model.num_parameters(tp)) / (gpu.flops * gpu.matmul_fraction),
+          .token_ns = 2e9 * double(model.num_parameters(tp)) / (peak * gpu.matmul_fraction),
           .context_ns = double(model.kv_bytes_per_token(tp)) * byte_ns,
-          .pair_ns = 1e9 * pair_flops / (gpu.flops * gpu.attention_fraction)};
+          .pair_ns = 1e9 * pair_flops / (peak * gpu.attention_fraction)};
 }
 
 FitParameter about(double prior, double sigma, double low, double high) {

@@ -271,7 +271,7 @@ TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
   EXPECT_EQ(workload.not_of_profile, "model, GPU, engine");
   options.model = "Qwen2.5-7B";
   options.engine = "vllm-0.8";
-  options.gpu = "mem=63.4GiB,bw=1.63TB/s,flops=989T,host=64GB/s";
+  options.gpu = "H100-80,mem=63.4GiB,bw=1.63TB/s,flops=743T,host=64GB/s";
   describe_step_times(workload, options);
   EXPECT_EQ(workload.not_of_profile, "");
   EXPECT_EQ(workload.expected_error.num_runs, 86);

@@ -21,7 +21,7 @@ constexpr const char* kQwen = "Qwen2.5-7B";  // has penalties
 
 // The server's step without adapters, or with adapters of rank 8 in 300 slots.
 OperatorModel server(const std::string& model, bool adapters) {
-  const GpuSpec gpu = parse_gpu_spec("mem=63.4GiB,bw=1.63TB/s,flops=989T,host=64GB/s");
+  const GpuSpec gpu = parse_gpu_spec("H100-80,mem=63.4GiB,bw=1.63TB/s,flops=743T,host=64GB/s");
   const EnginePreset engine = engine_preset("vllm-0.8", gpu, 1);
   StepOverheads overheads = engine.overheads;
   if (model == kQwen) {
@@ -85,7 +85,7 @@ TEST(MeasuredSteps, DecodingWithoutAdapters) {
     }
     fmt::print("decoding, {}: {} servers, |error| mean {:.1f} %, worst {:.1f} %\n", name,
                errors.size(), 100 * errors.mean_size(), 100 * errors.worst_size());
-    EXPECT_LT(errors.mean_size(), 0.08) << name;
+    EXPECT_LT(errors.mean_size(), 0.05) << name;
   }
 }
 
@@ -120,7 +120,9 @@ TEST(MeasuredSteps, DecodingWithAdapters) {
 }
 
 // predictor_default_latency/llama-3.1-8b-instruct/input: 2,048 tokens of prompts of 407, 54.9 ms
-// (median of 812 steps), and as much with prompts of 111 and 209 tokens.
+// (median of 812 steps), and as much with prompts of 111 and 209 tokens: medians of 12 servers are
+// 54.8 to 55.4. The 743 TFLOP/s of the card are those that make this step right; all other steps of
+// this file are held out.
 TEST(MeasuredSteps, PrefillWithoutAdapters) {
   constexpr int64_t kRows = 5, kTokens = 2048;
   BatchShape shape;
@@ -131,8 +133,7 @@ TEST(MeasuredSteps, PrefillWithoutAdapters) {
   shape.rows_changed = true;
   const double ms = double(server(kLlama, false).step_ns(shape)) * 1e-6;
   fmt::print("prefill, {}: {:.1f} ms for 54.9, {:+.0f} %\n", kLlama, ms, 100 * (ms / 54.9 - 1));
-  EXPECT_GT(ms, 0.8 * 54.9);  // the products are too fast: docs/fidelity.md
-  EXPECT_LT(ms, 1.1 * 54.9);
+  EXPECT_NEAR(ms, 54.9, 0.3);
 }
 
 }  // namespace
