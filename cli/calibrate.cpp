@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/calibrate_steps.hpp"
 #include "cli/commands.hpp"
 #include "cli/flags.hpp"
 #include "cli/measured_engine.hpp"
@@ -26,6 +27,7 @@ namespace {
 
 struct CalibrateOptions {
   MeasuredOptions measured;
+  StepOptions steps;
   std::string rows, out, csv;
   bool from_columns = false;
   int num_folds = 5, num_rounds = 4;
@@ -142,6 +144,7 @@ void add_calibrate(CLI::App& app) {
       "calibrate", "Fit a profile's terms to measured runs of a server; how good is it elsewhere?");
   const auto options = std::make_shared<CalibrateOptions>();
   add_measured_options(command, options->measured);
+  command.get_option("--measured")->required(false);
   command.add_option("--out", options->out, "Write the profile, for --profile")->required();
   command.add_option("--rows", options->rows,
                      "Only the runs with this text in their place, group or sweep");
@@ -156,7 +159,14 @@ void add_calibrate(CLI::App& app) {
              "Parallel simulations, 0 = all cores");
   command.add_option("--csv", options->csv, "Write the cross-validated runs, one row each")
       ->group("Outputs");
-  command.final_callback([options] { run(*options); });
+  add_step_options(command, options->steps);
+  command.final_callback([&command, options] {
+    if (settle_step_options(command, options->steps)) {
+      calibrate_steps(command, options->steps, options->out, options->seed);
+    } else {
+      run(*options);
+    }
+  });
 }
 
 }  // namespace loratory::cli

@@ -94,9 +94,13 @@ std::unique_ptr<ServingModel> load_model(const RealOptions& real, const SystemOp
   return random_serving_model(real.executor, config_named(system.model), system.dtype);
 }
 
+int64_t most_positions(const reference::ModelConfig& model) {
+  const int64_t most = model.max_position_embeddings;
+  return model.sliding_window > 0 ? std::min(most, model.sliding_window) : most;
+}
+
 void check_length(const sim::EngineSpec& engine, const reference::ModelConfig& model) {
-  int64_t most = model.max_position_embeddings;
-  if (model.sliding_window > 0) most = std::min(most, model.sliding_window);
+  const int64_t most = most_positions(model);
   if (int64_t{engine.scheduler.max_model_len} <= most) return;
   throw InputError("--trace",
                    fmt::format("requests of up to {} tokens, and the model has {} positions",
@@ -186,9 +190,14 @@ void fill(sim::ConfigResult& result, sim::TraceRun& run, const sim::EngineSpec& 
 
 }  // namespace
 
+int64_t most_positions(const SystemOptions& system) {
+  return most_positions(config_named(system.model));
+}
+
 RealReplay replay_for_real(const sim::Trace& trace, sim::EngineSpec& engine, sim::EnginePoint point,
                            const sim::Slo& slo, const RealOptions& real,
-                           const SystemOptions& system, uint64_t seed) {
+                           const SystemOptions& system, uint64_t seed,
+                           sim::StepObserver* profiler) {
   const std::unique_ptr<ServingModel> model = load_model(real, system);
   check_length(engine, model->config());
   sim::SimulationConfig config = simulation_config(trace, engine, point, /*kv_blocks=*/1);
@@ -206,7 +215,10 @@ RealReplay replay_for_real(const sim::Trace& trace, sim::EngineSpec& engine, sim
   WallClock clock;
   const auto executor = model->start(config.scheduler, runner, clock);
   sim::TraceRun run(trace, prompts, config, *executor, clock,
-                    steps_ahead(real.async_scheduling, real.executor));
+                    steps_ahead(real.async_scheduling, real.executor),
+                    profiler == nullptr ? sim::TraceRun::Arrivals::at_their_times
+                                        : sim::TraceRun::Arrivals::when_idle);
+  if (profiler != nullptr) run.observe(*profiler);
   run.add_adapters(sources);
   clock.restart();
   play(run, trace, engine);

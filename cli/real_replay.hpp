@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/system_options.hpp"
+#include "scheduler_sim/engine/step_observer.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
 
 namespace CLI {
@@ -28,6 +29,9 @@ void add_real_options(CLI::App& command, RealOptions& options);
 /// Refuses flags that change nothing or cannot be had; --model becomes that of --weights.
 void settle_real_options(const CLI::App& command, const RealOptions& real, SystemOptions& system);
 
+/// How many tokens a request of --model can have.
+int64_t most_positions(const SystemOptions& system);
+
 struct RealReplay {
   sim::ReplayOutput output;
   std::string engine;  ///< instead of EngineSpec::name: "loratory on a GPU"
@@ -35,9 +39,11 @@ struct RealReplay {
 };
 
 /// Plays the trace in real time. KV blocks that were not given are set in `engine`, so that a
-/// simulation of it has the same.
+/// simulation of it has the same. With a profiler, which hears of the steps, requests of one time
+/// come together as soon as the engine is idle (TraceRun::Arrivals).
 RealReplay replay_for_real(const sim::Trace& trace, sim::EngineSpec& engine, sim::EnginePoint point,
                            const sim::Slo& slo, const RealOptions& real,
-                           const SystemOptions& system, uint64_t seed);
+                           const SystemOptions& system, uint64_t seed,
+                           sim::StepObserver* profiler = nullptr);
 
 }  // namespace loratory::cli

@@ -5,6 +5,7 @@
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
 #include "scheduler_sim/engine/executor.hpp"
+#include "scheduler_sim/executors/batch_shape.hpp"
 
 namespace loratory::sim {
 
@@ -28,12 +29,8 @@ class CostExecutor final : public Executor {
 
   // --- for fast mode ------------------------------------------------------------------------
   /// Of the last step that began or was skipped.
-  const BatchShape& shape() const { return shape_; }
-  void skip_steps(int64_t num_steps) {
-    shape_.decode_context_tokens += num_steps * shape_.num_seqs;
-    shape_.longest_decode_context += num_steps;
-    if (num_steps > 0) shape_.rows_changed = false;
-  }
+  const BatchShape& shape() const { return shapes_.last(); }
+  void skip_steps(int64_t num_steps) { shapes_.skip_steps(num_steps); }
   int64_t step_ns(const BatchShape& shape) const { return model_.step_ns(shape); }
   /// The same rows one decode step later: every one of them reads one KV entry more.
   static void move_one_step(BatchShape& shape) {
@@ -43,13 +40,11 @@ class CostExecutor final : public Executor {
   }
 
  private:
-  static BatchShape shape_of(const StepPlan& plan, const Residency& residency);
-
   const StepTimeModel& model_;
   DiskChannel disk_;
   CopyChannel copies_;
   int64_t step_end_ns_ = kNever;
-  BatchShape shape_;
+  BatchShapes shapes_;
 };
 
 }  // namespace loratory::sim

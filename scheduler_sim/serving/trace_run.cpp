@@ -9,7 +9,7 @@ namespace loratory::sim {
 using Phase = Moment::Phase;
 
 TraceRun::TraceRun(const Trace& trace, const TracePrompts& prompts, const SimulationConfig& config,
-                   ModelExecutor& executor, Clock& clock, StepsAhead ahead)
+                   ModelExecutor& executor, Clock& clock, StepsAhead ahead, Arrivals arrivals)
     : trace_(trace),
       prompts_(prompts),
       config_(config),
@@ -17,7 +17,19 @@ TraceRun::TraceRun(const Trace& trace, const TracePrompts& prompts, const Simula
       clock_(clock),
       log_(config.keep_log),
       metrics_(trace),
-      loop_(config.scheduler, executor, {&log_, &metrics_}, &metrics_, ahead) {}
+      arrivals_(arrivals),
+      loop_(config.scheduler, executor, {&log_, &metrics_}, this, ahead) {}
+
+void TraceRun::on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
+                           int64_t now_ns) {
+  metrics_.on_step_end(scheduler, plan, start_ns, now_ns);
+  if (also_ != nullptr) also_->on_step_end(scheduler, plan, start_ns, now_ns);
+}
+
+void TraceRun::on_commit(const Scheduler& scheduler, int64_t now_ns) {
+  metrics_.on_commit(scheduler, now_ns);
+  if (also_ != nullptr) also_->on_commit(scheduler, now_ns);
+}
 
 void TraceRun::add_adapters(std::span<const AdapterSource> sources) {
   LORATORY_ASSERT(sources.size() == trace_.adapters.size(), "a source for every adapter");
@@ -65,12 +77,14 @@ void TraceRun::run(std::span<const AdapterIndex> pins,
     const bool arrives = call.moment.phase == Phase::arrivals;
     std::vector<int32_t> prompt;
     if (arrives) prompt = prompts_.prompt_of(call.request);  // in good time
-    play_until(call.moment);
     if (!arrives) {
+      play_until(call.moment);
       cancel(call.request);
       continue;
     }
-    arrive(call.request, prompt);
+    const int64_t time_ns = time_of(call.moment.time_ns);
+    play_until({time_ns, Phase::arrivals});
+    arrive(call.request, prompt, time_ns);
     if (on_arrivals) on_arrivals(++num_arrived);
   }
   while (loop_.advance()) {
@@ -84,7 +98,18 @@ void TraceRun::play_until(const Moment& moment) {
   clock_.wait_until(moment.time_ns);
 }
 
-void TraceRun::arrive(size_t request, std::span<const int32_t> prompt) {
+int64_t TraceRun::time_of(int64_t arrival_ns) {
+  if (arrivals_ == Arrivals::at_their_times) return arrival_ns;
+  if (arrival_ns != burst_ns_) {
+    while (loop_.advance()) {
+    }
+    burst_ns_ = arrival_ns;
+    burst_time_ns_ = std::max({arrival_ns, loop_.now_ns(), clock_.now_ns()});
+  }
+  return burst_time_ns_;
+}
+
+void TraceRun::arrive(size_t request, std::span<const int32_t> prompt, int64_t time_ns) {
   const TraceRequest& r = trace_.requests[request];
   RequestSpec spec;
   spec.id = request;
@@ -93,7 +118,7 @@ void TraceRun::arrive(size_t request, std::span<const int32_t> prompt) {
   spec.num_prompt_tokens = r.prompt_tokens;
   spec.max_new_tokens = r.output_tokens;
   spec.tokens = prompt;
-  loop_.call(r.arrival_ns, [&](Scheduler& scheduler, int64_t now_ns) {
+  loop_.call(time_ns, [&](Scheduler& scheduler, int64_t now_ns) {
     metrics_.on_arrival(request, tier_of(r.adapter));
     const SubmitStatus status = scheduler.submit(spec, now_ns);
     if (status != SubmitStatus::ok) metrics_.on_rejected(request);

@@ -25,15 +25,22 @@ namespace loratory::sim {
 ///   run.metrics().fill(...)
 ///
 /// Repeats  what is computed, if the executor's tokens do; times as the clock does.
-class TraceRun {
+class TraceRun : private StepObserver {
  public:
+  /// When requests come: at their times; or those of one time together, as soon as the engine has
+  /// nothing left to do and not before that time.
+  enum class Arrivals : uint8_t { at_their_times, when_idle };
+
   /// Everything outlives this object. Of `config` the scheduler, adapters and keep_log count.
   /// `clock` is that of the executor and stands at the start of the run when run() is called.
   TraceRun(const Trace& trace, const TracePrompts& prompts, const SimulationConfig& config,
-           ModelExecutor& executor, Clock& clock, StepsAhead ahead);
+           ModelExecutor& executor, Clock& clock, StepsAhead ahead,
+           Arrivals arrivals = Arrivals::at_their_times);
 
   /// Where the adapters come from, by AdapterIndex; once, before run().
   void add_adapters(std::span<const AdapterSource> sources);
+  /// Before run(): what hears of the steps besides metrics().
+  void observe(StepObserver& observer) { also_ = &observer; }
   /// Once. `on_arrivals` hears how many requests have arrived.
   void run(std::span<const AdapterIndex> pins, const std::function<void(int64_t)>& on_arrivals);
 
@@ -43,8 +50,12 @@ class TraceRun {
   int64_t end_ns() const { return loop_.now_ns(); }
 
  private:
+  void on_step_end(const Scheduler& scheduler, const StepPlan& plan, int64_t start_ns,
+                   int64_t now_ns) override;
+  void on_commit(const Scheduler& scheduler, int64_t now_ns) override;
   void play_until(const Moment& moment);
-  void arrive(size_t request, std::span<const int32_t> prompt);
+  int64_t time_of(int64_t arrival_ns);
+  void arrive(size_t request, std::span<const int32_t> prompt, int64_t time_ns);
   void cancel(size_t request);
   ArrivalTier tier_of(AdapterIndex adapter) const;
 
@@ -55,6 +66,9 @@ class TraceRun {
   Clock& clock_;
   EventLog log_;
   MetricsCollector metrics_;
+  Arrivals arrivals_;
+  StepObserver* also_ = nullptr;
+  int64_t burst_ns_ = -1, burst_time_ns_ = 0;  // when_idle: the last burst, and when it came
   EngineLoop loop_;
   std::vector<Uid> uids_;  // by AdapterIndex
 };

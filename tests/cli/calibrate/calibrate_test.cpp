@@ -97,5 +97,69 @@ TEST_F(Calibrate, BadInputIsOneLineAndNoFile) {
   EXPECT_EQ(loratory("calibrate --measured runs.csv").exit_code, 2);
 }
 
+// --- from the steps of our own engine -----------------------------------------------------------
+
+const std::string kProfiled =
+    "calibrate --executor reference --weights " +
+    (fs::path(LORATORY_SOURCE_DIR) / "tests/golden/fixtures/llama_gqa").string() +
+    " --max-num-seqs 8 --max-loras 2 "
+    "--max-lora-rank 4 --max-num-batched-tokens 64 ";
+
+TEST_F(Calibrate, ProfilesAnEngineThatComputes) {
+  const Outcome run = loratory(kProfiled + "--out p.json --steps-out s.csv");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("held traces"), std::string::npos) << run.out;
+  const auto profile = nlohmann::json::parse(content("p.json"));
+  EXPECT_EQ(profile.at("provenance").at("engine"), "loratory on the CPU");
+  EXPECT_EQ(profile.at("provenance").at("gpu"), "CPU");
+  const std::string source = profile.at("provenance").at("source");
+  EXPECT_NE(source.find("steps of --executor reference"), std::string::npos) << source;
+
+  // The recorded steps give the same terms again.
+  const Outcome again = loratory("calibrate --steps s.csv --gpu CPU --model x --out q.json");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto fitted = nlohmann::json::parse(content("q.json"));
+  EXPECT_EQ(fitted.at("constant_ns"), profile.at("constant_ns"));
+  EXPECT_EQ(fitted.at("ns_per"), profile.at("ns_per"));
+
+  // And `replay` takes them.
+  write("t.jsonl", R"({"arrival_ms":0,"prompt_tokens":12,"output_tokens":4})"
+                   "\n");
+  const Outcome replay = loratory("replay --trace t.jsonl --profile p.json --max-loras 2");
+  EXPECT_EQ(replay.exit_code, 0) << replay.err;
+}
+
+// What is run is decided by the limits alone; only the times differ.
+TEST_F(Calibrate, TheProfiledStepsRepeat) {
+  const auto shapes = [&](const std::string& file) {
+    EXPECT_EQ(loratory(kProfiled + "--out p.json --steps-out " + file).exit_code, 0);
+    std::istringstream lines(content(file));
+    std::string all;
+    for (std::string line; std::getline(lines, line);) {
+      all += line.substr(0, line.rfind(',')) + "\n";
+    }
+    return all;
+  };
+  EXPECT_EQ(shapes("a.csv"), shapes("b.csv"));
+}
+
+TEST_F(Calibrate, StepsAndRunsAreTwoThings) {
+  write("s.csv", "held\n");
+  expect_error("calibrate --out p.json",
+               "calibrate: nothing to fit to; give --measured, --executor or --steps");
+  expect_error("calibrate --steps s.csv --executor reference --out p.json",
+               "calibrate: two things to fit to; give --measured, --executor or --steps");
+  expect_error("calibrate --measured runs.csv --max-loras 4 --out p.json",
+               "--max-loras: changes nothing: the runs were measured; leave it out");
+  expect_error("calibrate --steps s.csv --folds 2 --out p.json",
+               "--folds: changes nothing: steps are fitted, not runs; leave it out");
+  expect_error("calibrate --steps s.csv --weights random --out p.json",
+               "--weights: changes nothing: the steps were recorded; leave it out");
+  expect_error("calibrate --executor reference --out p.json",
+               "--executor: reference needs a model; add --weights DIR, or --weights random");
+  expect_error("calibrate --steps s.csv --out p.json",
+               "s.csv:1:1: column num_seqs is missing; traces/SCHEMA.md has the columns");
+}
+
 }  // namespace
 }  // namespace loratory
