@@ -63,7 +63,8 @@ TESTS = {
     "reference/lora": (
         ("fuzz/lora_order_properties", "*"), ("fuzz/lora_properties", "*"),
         ("fuzz/parallel_properties", "*"), ("tests/lora_test", "*"),
-        ("fuzz/model_properties", "*"), ("tests/golden_test", "*")),
+        ("fuzz/model_properties", "*"), ("tests/golden_test", "*"),
+        ("tests/statistics_test", "*")),
     "gpu/layout": (
         ("fuzz/segments_properties", "*"), ("fuzz/work_list_properties", "*"),
         ("tests/host_test", "*"), ("fuzz/moe_properties", "*")),

@@ -16,7 +16,7 @@ struct FloatKernel : NaiveKernel {
     if (is_quantized()) return NaiveKernel::dot(p, q);
     std::vector<float> products(p.size());
     for (size_t i = 0; i < p.size(); ++i) products[i] = float(p[i]) * float(q[i]);
-    return double(0.0F + sum(products));  // zero, not -0, where all products are zeros
+    return double(sum(products));
   }
   virtual float sum(std::span<const float> products) const = 0;
 };

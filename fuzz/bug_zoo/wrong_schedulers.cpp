@@ -91,7 +91,7 @@ struct OptOutTakesBlocks : NaiveScheduler {
 struct TakenBlockStaysPublished : NaiveScheduler {
   static constexpr Note kNote{"taken_block_stays_published",
                               "a block that is used anew is still found under its old key",
-                              "vllm-project/vllm#43569"};
+                              "Wenyueh/MinivLLM#87"};
   std::optional<uint32_t> take_block() override {
     if (free_.empty()) return std::nullopt;
     const uint32_t block = free_.front();
@@ -184,7 +184,7 @@ struct FreedTwiceAfterPreemption : NaiveScheduler {
 
 struct SharedBlocksFreed : NaiveScheduler {
   static constexpr Note kNote{"shared_blocks_freed", "the first of two who share a block frees it",
-                              "vllm-project/vllm#46289"};
+                              "Avarok-Cybersecurity/atlas#373"};
   void release(const std::vector<uint32_t>& blocks) override {
     for (const uint32_t block : blocks) {
       if (num_users_[block] > 0) free_.push_back(block);
@@ -256,7 +256,7 @@ struct PrefetchEvictsRunning : NaiveScheduler {
 
 struct CopyNotAwaited : NaiveScheduler {
   static constexpr Note kNote{"copy_not_awaited", "rows read a slot while it is being copied to",
-                              "sgl-project/sglang#29874"};
+                              "sgl-project/sglang#39143"};
   bool is_ready(const Request& r) const override {
     return r.uid == kBaseUid || adapters_.at(r.uid).slot != kNoSlot;
   }
@@ -274,7 +274,7 @@ struct RunsBeforeItIsLoaded : NaiveScheduler {
 struct SlotOfCopyGivenAway : NaiveScheduler {
   static constexpr Note kNote{"slot_of_copy_given_away",
                               "a slot that is being copied to is given away",
-                              "vllm-project/vllm#20873"};
+                              "vllm-project/vllm#32881"};
   bool may_leave_slot(const Adapter& a) const override { return !a.pinned && !holds_slot(a); }
 };
 
@@ -382,7 +382,7 @@ struct UidUsedAgain : NaiveScheduler {
 
 struct UnloadsAtOnce : NaiveScheduler {
   static constexpr Note kNote{"unloads_at_once", "unload does not wait for the adapter's requests",
-                              "sgl-project/sglang#21381"};
+                              "sgl-project/sglang#9084"};
   bool may_unload(const Adapter& a) const override { return !in_flight(a.uid); }
   bool is_ready(const Request& r) const override {
     return r.uid != kBaseUid && adapters_.at(r.uid).unloaded ? false : NaiveScheduler::is_ready(r);
@@ -409,7 +409,7 @@ struct WaitingCountLeaked : NaiveScheduler {
 
 struct FailedLoadForgotten : NaiveScheduler {
   static constexpr Note kNote{"failed_load_forgotten", "nobody hears of a load that failed",
-                              "vllm-project/vllm#44100"};
+                              "vllm-project/aibrix#235"};
   void give_up(Adapter& a) override { a.loading = true; }
 };
 

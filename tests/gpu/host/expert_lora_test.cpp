@@ -226,5 +226,23 @@ TEST(ExpertGroupCounts, AreChecked) {
               HasSubstr("expert_map: is null"));
 }
 
+TEST(ExpertPairs, TheFirstNumberThatDoesNotExistIsBad) {
+  const std::vector<int32_t> experts = {3, 4, 3, 3}, slots = {1, 1, 2, 3}, map = {0, 1, 2, 3, 0};
+  const ExpertPairs p{.rows = {.num_tokens = 4,
+                               .experts = experts.data(),
+                               .expert_map = map.data(),
+                               .slots = slots.data()},
+                      .num_known = 4,
+                      .num_experts = 4,
+                      .num_slots = 3};
+  EXPECT_EQ(pair_of(p, 0), 1 * 4 + 3);
+  EXPECT_EQ(pair_of(p, 1), kBadPair);  // of experts 0 .. 3
+  EXPECT_EQ(pair_of(p, 2), 2 * 4 + 3);
+  EXPECT_EQ(pair_of(p, 3), kBadPair);  // of slots 0 .. 2
+  ExpertPairs fewer = p;
+  fewer.num_experts = 3;  // the map leads to one more
+  EXPECT_EQ(pair_of(fewer, 0), kBadPair);
+}
+
 }  // namespace
 }  // namespace loratory::gpu
