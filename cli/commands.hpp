@@ -15,6 +15,7 @@ void add_compare(CLI::App& app);
 void add_validate(CLI::App& app);
 void add_calibrate(CLI::App& app);
 void add_run(CLI::App& app);
+void add_check(CLI::App& app);
 
 void add_trace_info(CLI::App& trace);
 void add_trace_convert(CLI::App& trace);

@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   loratory::cli::add_validate(app);
   loratory::cli::add_calibrate(app);
   loratory::cli::add_run(app);
+  loratory::cli::add_check(app);
   loratory::cli::add_config_file(app);
   loratory::cli::refuse_missing_values(app);
   std::vector<std::string> words = loratory::cli::arguments(argc, argv);

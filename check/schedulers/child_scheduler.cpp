@@ -60,8 +60,11 @@ pid_t start(const std::string& command, int fd) {
   posix_spawn_file_actions_adddup2(&files, fd, STDOUT_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   posix_spawnattr_setpgroup(&attributes, 0);
+  sigset_t none;  // whatever this program blocks
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
   const char* const words[] = {"/bin/sh", "-c", command.c_str(), nullptr};
   pid_t pid = -1;
   const int error =

@@ -81,6 +81,9 @@ class Driver {
     }
     if (const auto* plan = m.get_if<message::Plan>()) {
       ask([&](Judge& j) { return j.on_plan(world_, reply, plan->step); });
+      if (std::string what = world_.cannot_take(reply); !what.empty()) {
+        throw Objection{"sense", std::move(what)};  // the judge who says it better was not asked
+      }
       count(reply);
       world_.take_plan(plan->step, reply);
       if (!reply.rows.empty()) ++num_steps_;
@@ -146,8 +149,10 @@ class Driver {
     for (int32_t i = 0; i < session_.num_names; ++i) say(message::Register{name(i), false});
   }
 
+  // The world takes in nothing that makes no sense.
   bool is_asked(std::string_view judge) const {
-    return options_.judges.empty() || std::ranges::count(options_.judges, judge) > 0;
+    return judge == "sense" || options_.judges.empty() ||
+           std::ranges::count(options_.judges, judge) > 0;
   }
 
   void operate(SessionDraw& draw) {

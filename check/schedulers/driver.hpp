@@ -37,7 +37,7 @@ struct SessionResult {
 };
 
 struct SessionOptions {
-  std::vector<std::string> judges{};  ///< only these, by name; empty = all
+  std::vector<std::string> judges{};  ///< only these, by name, and always sense; empty = all
   bool repeat = true;  ///< claims `deterministic`: say everything again, compare the replies
   size_t transcript_lines = 0;
 };

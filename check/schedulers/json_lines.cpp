@@ -434,7 +434,7 @@ Message parse_message(std::string_view text) {
                     .what = read_message(fields)};
     return message;
   } catch (const DoorError& error) {
-    throw DoorError(fmt::format("{}; it was: {}", error.what(), one_line(text)));
+    throw DoorError(fmt::format("{}; it was: {}", one_line(error.what()), one_line(text)));
   }
 }
 
@@ -444,7 +444,7 @@ Reply parse_reply(std::string_view text, const Message& asked) {
     const json object = parse_object(text, place);
     return read_reply(Fields(object, place), asked);
   } catch (const DoorError& error) {
-    throw DoorError(fmt::format("{}; it was: {}", error.what(), one_line(text)));
+    throw DoorError(fmt::format("{}; it was: {}", one_line(error.what()), one_line(text)));
   }
 }
 

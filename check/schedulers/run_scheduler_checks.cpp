@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "check/schedulers/child_scheduler.hpp"
@@ -60,7 +61,7 @@ class Run {
       return true;
     }
     if (options_.is_interrupted && options_.is_interrupted()) return true;
-    return options_.stops_at_first && !report_.findings.empty();
+    return is_stopped_;
   }
 
   void play(const Session& session) {
@@ -72,30 +73,49 @@ class Run {
     num_exchanges_ += result.counts.exchanges;
     if (!result.finding) return;
     scheduler_ = nullptr;
-    if (failed_.insert(result.finding->judge).second) add_finding(session, *result.finding);
+    tell(session, *result.finding);
+  }
+
+  // The first of each judge, and the first of each that is known.
+  void tell(const Session& session, const SchedulerFinding& finding) {
+    const bool is_known = options_.knows && options_.knows(finding.judge, label_of(session));
+    if (!(is_known ? known_ : failed_).insert(finding.judge).second) return;
+    if (!is_known && options_.stops_at_first) is_stopped_ = true;
+    add_finding(session, finding);
+  }
+
+  // The finding of the same judge in another session. A scheduler that a session left somewhere in
+  // the middle begins anew with the next hello; one whose door broke is made anew.
+  std::optional<SchedulerFinding> finding_in(const Session& session, const std::string& judge) {
+    if (scheduler_ == nullptr) scheduler_ = make_();
+    SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
+    if (result.finding && result.finding->judge == "door") scheduler_ = nullptr;
+    return result.finding && result.finding->judge == judge ? result.finding : std::nullopt;
   }
 
   void add_finding(const Session& session, const SchedulerFinding& first) {
     Session smallest = session;
-    SchedulerFinding seen = first;
     if (options_.shrinks) {
       const auto deadline = Clock::now() + std::chrono::duration<double>(kShrinkSeconds);
       smallest = shrink_session(session, [&](const Session& smaller) {
-        if (Clock::now() > deadline) return false;
-        const SessionResult result = run_session(*make_(), smaller, {.judges = options_.judges});
-        if (!result.finding || result.finding->judge != first.judge) return false;
-        seen = *result.finding;
-        return true;
+        return Clock::now() < deadline && finding_in(smaller, first.judge).has_value();
       });
     }
+    scheduler_ = nullptr;  // what a REPRO line begins with
+    std::optional<SchedulerFinding> seen = finding_in(smallest, first.judge);
+    if (!seen) {
+      smallest = session;
+      seen = first;
+    }
+    scheduler_ = nullptr;
     const std::string label = label_of(smallest);
     report_.findings.push_back(
         {.check = first.judge,
          .label = label_of(session),
          .smallest = label,
-         .what = seen.what,
-         .pattern = fmt::format("exchange {}: {} -> {}", seen.exchange, one_line(seen.message),
-                                seen.reply.empty() ? "no reply" : one_line(seen.reply)),
+         .what = seen->what,
+         .pattern = fmt::format("exchange {}: {} -> {}", seen->exchange, one_line(seen->message),
+                                seen->reply.empty() ? "no reply" : one_line(seen->reply)),
          .repro = fmt::format("{} --case {}", options_.command, label),
          .reference = ""});
   }
@@ -105,9 +125,12 @@ class Run {
       CheckResult check{.name = judge.name, .note = ""};
       const bool is_asked = options_.judges.empty() ||
                             std::ranges::count(options_.judges, check.name) > 0 ||
-                            judge.needs == nullptr;
+                            check.name == "sense";
       if (failed_.contains(check.name)) {
         check.state = CheckState::failed;
+      } else if (known_.contains(check.name)) {
+        check.state = CheckState::observed;
+        check.note = "a known finding";
       } else if (judge.needs != nullptr && !is_claimed(judge.needs)) {
         check.state = CheckState::skipped;
         check.note = fmt::format("{} is not claimed", judge.needs);
@@ -142,7 +165,8 @@ class Run {
   Report report_;
   Claims claims_;
   int64_t num_exchanges_ = 0;
-  std::set<std::string> failed_;
+  std::set<std::string> failed_, known_;  // judges
+  bool is_stopped_ = false;
 };
 
 }  // namespace

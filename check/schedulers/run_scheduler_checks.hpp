@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check/report/report.hpp"
@@ -13,13 +14,15 @@ namespace loratory::check {
 
 struct SchedulerOptions {
   std::vector<std::string> labels{};  ///< these sessions alone (session.hpp)
-  std::vector<std::string> judges{};  ///< by name; empty: all
+  std::vector<std::string> judges{};  ///< by name, and always sense; empty: all
   uint64_t seed = 1;                  ///< session i has seed + i
   int64_t num_sessions = 200;
   double budget_s = 0;  ///< no further session after this time; 0: none
   bool shrinks = true;  ///< look for the smallest session that still shows a finding
   bool stops_at_first = false;
   std::string command = "loratory check --scheduler ...";  ///< what a REPRO line begins with
+  /// Is a finding of this judge in this session known? It is told then, and hides no other one.
+  std::function<bool(std::string_view judge, std::string_view label)> knows{};
   /// Asked between sessions; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted{};
 };
@@ -28,7 +31,8 @@ struct SchedulerOptions {
 /// judge, a case is a session, a comparison an exchange. After a finding the scheduler is made
 /// anew. A session shows the finding of one judge, the first; the report has the first of each.
 /// Errors   InputError: a label, or a name that no judge has; what `make` throws.
-/// Repeats  the same report for the same options, if the scheduler repeats; `seconds` apart.
+/// Repeats  the same report for the same options, if the scheduler repeats and shrinking takes less
+///          than 20 s; `seconds` apart.
 Report run_scheduler_checks(const SchedulerFactory& make, const SchedulerOptions& options = {});
 
 /// The names of the judges, in the order of the report.

@@ -1,5 +1,7 @@
 #include "check/schedulers/world.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace loratory::check {
@@ -84,9 +86,9 @@ void World::heard(const Message& message, const Reply& reply) {
   } else if (const auto* unload = message.get_if<message::Unload>()) {
     retire(unload->name);
   } else if (const auto* pin = message.get_if<message::Pin>()) {
-    adapters_.at(uid_of(pin->name)).pinned = true;
+    set_pinned(pin->name, true);
   } else if (const auto* unpin = message.get_if<message::Unpin>()) {
-    adapters_.at(uid_of(unpin->name)).pinned = false;
+    set_pinned(unpin->name, false);
   } else if (const auto* submit = message.get_if<message::Submit>()) {
     add_request(*submit);
   }
@@ -95,6 +97,11 @@ void World::heard(const Message& message, const Reply& reply) {
 void World::add_adapter(const std::string& name, Uid uid) {
   names_[name] = uid;
   adapters_[uid] = {.uid = uid, .name = name, .on_cpu = !claims_.loads};
+}
+
+void World::set_pinned(const std::string& name, bool pinned) {
+  const auto found = adapters_.find(uid_of(name));
+  if (found != adapters_.end()) found->second.pinned = pinned;
 }
 
 void World::retire(const std::string& name) {
@@ -174,6 +181,27 @@ void World::end_request(uint64_t id) {
 }
 
 // --- steps ----------------------------------------------------------------------------------
+
+std::string World::cannot_take(const Reply& reply) const {
+  for (const Row& row : reply.rows) {
+    const uint64_t end = uint64_t{row.start} + row.num_tokens;
+    const auto is_no_block = [&](uint32_t block) { return block >= limits_.num_blocks; };
+    if (request(row.id) == nullptr) return fmt::format("request {} is not live", row.id);
+    if (adapter(row.uid) == nullptr && row.uid != kBaseUid) {
+      return fmt::format("there is no uid {}", row.uid);
+    }
+    if (row.slot < kNoSlot || row.slot >= limits_.max_loras) {
+      return fmt::format("there is no slot {}", row.slot);
+    }
+    if (row.blocks.size() * uint64_t{limits_.block_size} < end) {
+      return fmt::format("the table of request {} is too short", row.id);
+    }
+    if (std::ranges::any_of(row.blocks, is_no_block)) {
+      return fmt::format("the table of request {} has a block that there is not", row.id);
+    }
+  }
+  return {};
+}
 
 void World::take_plan(int64_t number, const Reply& reply) {
   if (reply.rows.empty()) return;

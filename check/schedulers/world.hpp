@@ -76,6 +76,9 @@ class World {
   /// What the status of the answer says.
   void heard(const Message& message, const Reply& reply);
   void take(const Event& event);
+  /// Why the rows of a plan cannot be taken in at all: they name what the engine does not have.
+  /// Empty if they can.
+  std::string cannot_take(const Reply& reply) const;
   /// The rows of a plan, if it has any.
   void take_plan(int64_t number, const Reply& reply);
   /// Starts the steps that wait for nothing any more, oldest first. Rows get the slots of adapters
@@ -109,9 +112,9 @@ class World {
   const Step* reader_of_slot(int32_t slot) const;
 
  private:
-  void begin_session(const Limits& limits, const Claims& claims);
   void add_adapter(const std::string& name, Uid uid);
   void add_request(const message::Submit& submit);
+  void set_pinned(const std::string& name, bool pinned);
   void retire(const std::string& name);
   void end_step(const message::Commit& commit);
   void drop_slots_of(Uid uid);

@@ -8,6 +8,7 @@
 #include "check/schedulers/judge.hpp"
 #include "check/schedulers/kv_executor.hpp"
 #include "check/schedulers/own_scheduler.hpp"
+#include "check/schedulers/session_draw.hpp"
 
 namespace loratory::check {
 namespace {
@@ -188,6 +189,76 @@ TEST(Judges, TokensTellOfEveryWrongRow) {
               })),
               StartsWith("tokens: request"));
   EXPECT_EQ(tokens_of({}), "nobody");
+}
+
+// Right for a while, and then anything.
+class WildScheduler final : public SchedulerUnderTest {
+ public:
+  explicit WildScheduler(uint64_t seed) : draw_(seed, 1) {}
+  Reply exchange(const Message& message) override {
+    if (message.get_if<message::Hello>() != nullptr) {
+      own_ = own_scheduler();
+      is_wild_ = false;
+    }
+    Reply reply;
+    if (!is_wild_) reply = own_->exchange(message);
+    if (message.get_if<message::Hello>() == nullptr && draw_.one_in(is_wild_ ? 2 : 60)) {
+      is_wild_ = true;  // our own would abort: what it hears from here on is not what it said
+      make_wild(reply);
+    }
+    if (!reply.rows.empty()) last_rows_ = reply.rows;
+    return reply;
+  }
+
+ private:
+  uint64_t number() { return draw_.one_of<uint64_t>({0, 1, 2, 3, 9, 1 << 20, 1u << 31}); }
+
+  void make_wild(Reply& r) {
+    if (draw_.one_in(3)) r.status = Status(draw_(5));
+    if (draw_.one_in(3)) r.uid = number();
+    if (r.rows.empty() && draw_.one_in(2)) r.rows = last_rows_;
+    if (draw_.one_in(2)) {
+      r.events.push_back({.kind = Event::Kind(draw_(7)),
+                          .uid = number(),
+                          .slot = int32_t(number()),
+                          .generation = number(),
+                          .from_cpu = draw_.one_in(2),
+                          .id = number(),
+                          .reason = FinishReason(draw_(4)),
+                          .num_generated = uint32_t(number())});
+    }
+    for (Row& row : r.rows) make_wild(row);
+    if (draw_.one_in(8)) r.wait_for.push_back(number());
+  }
+  void make_wild(Row& row) {
+    if (draw_.one_in(8)) row.id = number();
+    if (draw_.one_in(8)) row.uid = number();
+    if (draw_.one_in(8)) row.slot = int32_t(number());
+    if (draw_.one_in(8)) row.start = uint32_t(number());
+    if (draw_.one_in(8)) row.num_tokens = uint32_t(number());
+    if (draw_.one_in(8)) row.blocks.push_back(uint32_t(number()));
+    if (draw_.one_in(8)) row.blocks.resize(size_t(draw_(3)));
+    if (draw_.one_in(8)) row.samples = !row.samples;
+  }
+
+  SessionDraw draw_;
+  std::unique_ptr<SchedulerUnderTest> own_;
+  std::vector<Row> last_rows_;
+  bool is_wild_ = false;
+};
+
+// Whatever a scheduler says, and whichever judges are asked, the session ends with a finding or
+// without: it never breaks.
+TEST(Judges, NoReplyBreaksTheSession) {
+  std::map<std::string, int> found;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    WildScheduler scheduler(seed);
+    SessionOptions options{.repeat = false};
+    if (seed % 2 == 0) options.judges = {std::vector{"tokens", "ends", "overtaking"}[seed / 2 % 3]};
+    const SessionResult result = run_session(scheduler, draw_session(seed), options);
+    if (result.finding) ++found[result.finding->judge];
+  }
+  EXPECT_GE(found.size(), 8u);
 }
 
 TEST(KvExecutor, AStateIsThatOfTheRequestAlone) {

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check/kernels/kernel.hpp"
+#include "check/kernels/run_kernel_checks.hpp"
+#include "check/report/ledger.hpp"
+#include "cli/check_scheduler.hpp"
+#include "cli/commands.hpp"
+#include "cli/exit_code.hpp"
+#include "cli/flags.hpp"
+#include "cli/output_files.hpp"
+#include "gpu/plugin/cuda_plugin.hpp"
+#include "reference/base/files.hpp"
+#include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
+
+namespace loratory::cli {
+namespace {
+
+constexpr uint64_t kMostSeed = uint64_t{1} << 53;
+
+struct CheckOptions {
+  std::string impl;
+  SchedulerFlags scheduler;
+  std::vector<std::string> operations, checks, labels;
+  std::string seed = "1", budget;
+  int64_t num_cases = 200;
+  bool keeps_case = false, stops_at_first = false;
+  std::string json, junit, ledger, transcript;
+};
+
+// As a shell takes it for one word.
+std::string shell_word(const std::string& text) {
+  const bool is_plain = text.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                            "_-./=+:,") == std::string::npos;
+  if (is_plain && !text.empty()) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+uint64_t seed_of(const std::string& text) {
+  if (text == "fresh") return std::random_device()() % kMostSeed;
+  return parse_number<uint64_t>("--seed", text, {0, kMostSeed}, "give a whole number, or fresh");
+}
+
+double seconds_of(std::string text) {
+  if (text.empty()) return 0;
+  double unit = 1;
+  if (text.ends_with('s') || text.ends_with('m')) {
+    unit = text.ends_with('m') ? 60 : 1;
+    text.pop_back();
+  }
+  return unit * parse_number<double>("--budget", text, {0.001, 1e6}, "such as 60s or 10m");
+}
+
+check::Kernel kernel_of(const std::string& impl) {
+  if (impl == "reference") return check::Kernel(check::reference_plugin());
+  if (impl == "cuda") {
+    const LoratoryPlugin* const plugin = gpu::cuda_plugin();
+    if (plugin == nullptr) {
+      throw InputError("--impl cuda", "this build of loratory has no CUDA kernels",
+                       "build with nvcc, or name a library");
+    }
+    return check::Kernel(*plugin);
+  }
+  return check::Kernel::load(impl);
+}
+
+using Ledger = std::vector<check::LedgerLine>;
+
+check::Report check_kernel(const CheckOptions& o, const Ledger& ledger,
+                           const std::string& command) {
+  check::Options options;
+  options.operations = o.operations;
+  options.checks = o.checks;
+  options.labels = o.labels;
+  options.seed = seed_of(o.seed);
+  options.num_cases = o.num_cases;
+  options.budget_s = seconds_of(o.budget);
+  options.shrinks = !o.keeps_case;
+  options.stops_at_first = o.stops_at_first;
+  options.command = command;
+  options.knows = [&](auto name, auto label) { return check::is_in_ledger(ledger, name, label); };
+  return check::run_kernel_checks(kernel_of(o.impl), options);
+}
+
+check::Report check_scheduler(const CheckOptions& o, const Ledger& ledger,
+                              const std::string& command) {
+  check::SchedulerOptions options;
+  options.labels = o.labels;
+  options.judges = o.checks;
+  options.seed = seed_of(o.seed);
+  options.num_sessions = o.num_cases;
+  options.budget_s = seconds_of(o.budget);
+  options.shrinks = !o.keeps_case;
+  options.stops_at_first = o.stops_at_first;
+  options.command = command;
+  options.knows = [&](auto name, auto label) { return check::is_in_ledger(ledger, name, label); };
+  return check_scheduler(o.scheduler, options);
+}
+
+void refuse_both_or_none(const CLI::App& command, const CheckOptions& o) {
+  const bool is_kernel = !o.impl.empty(), is_scheduler = !o.scheduler.scheduler.empty();
+  if (is_kernel == is_scheduler) {
+    throw InputError("check", is_kernel ? "has --impl and --scheduler" : "has nothing to judge",
+                     "give --impl for a kernel or --scheduler for a scheduler");
+  }
+  if (is_kernel) {
+    refuse_ignored(command, {"--timeout-ms", "--transcript"}, "a kernel is judged");
+  } else {
+    refuse_ignored(command, {"--operations"}, "a scheduler is judged");
+  }
+}
+
+void run(const CLI::App& command, const CheckOptions& o) {
+  if (o.scheduler.serves) return serve_own_scheduler();
+  refuse_both_or_none(command, o);
+  const bool is_kernel = !o.impl.empty();
+  OutputFiles files({{"the ledger", o.ledger}});
+  files.open("--json", o.json);
+  files.open("--junit", o.junit);
+  files.open("--transcript", o.transcript);
+  Ledger ledger;
+  if (!o.ledger.empty()) {
+    ledger = check::parse_ledger(
+        read_text_file(o.ledger), o.ledger,
+        is_kernel ? check::kernel_check_names() : check::scheduler_judge_names());
+  }
+  const std::string repro =
+      is_kernel ? fmt::format("loratory check --impl {}", shell_word(o.impl))
+                : fmt::format("loratory check --scheduler {}", shell_word(o.scheduler.scheduler));
+  check::Report report =
+      is_kernel ? check_kernel(o, ledger, repro) : check_scheduler(o, ledger, repro);
+  check::apply_ledger(ledger, report);
+  std::fputs(check::as_text(report).c_str(), files.table());
+  if (auto* out = files.find("--json")) *out << check::as_json(report);
+  if (auto* out = files.find("--junit")) *out << check::as_junit(report);
+  if (auto* out = files.find("--transcript")) write_transcript(*out, o.scheduler, report);
+  files.commit();
+  end_with(report.ok() ? ExitCode::good : ExitCode::failure);
+}
+
+}  // namespace
+
+void add_check(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand(
+      "check", "Judge somebody's LoRA kernel or scheduler: is it right? Exit code 1 if not");
+  const auto o = std::make_shared<CheckOptions>();
+  command.add_option("--impl", o->impl, "A kernel: reference, cuda, or a path to a shared library")
+      ->group("Kernels");
+  add_names(command, "--operations", o->operations, "Only these, of those it claims")
+      ->group("Kernels");
+  add_scheduler_flags(command, o->scheduler);
+  add_names(command, "--checks", o->checks, "Only these, by name");
+  command.add_option("--case", o->labels, "Only this case, by its label; may be repeated")
+      ->allow_extra_args(false);
+  add_number(command, "--cases", o->num_cases, {1, 100'000'000}, "How many are drawn");
+  command.add_option("--seed", o->seed, "Of the cases that are drawn, or fresh")
+      ->default_str(o->seed);
+  command.add_option("--budget", o->budget, "No further case after this time, such as 60s or 10m");
+  command.add_flag("--no-shrink", o->keeps_case, "Keep the case that failed as it is");
+  command.add_flag("--stop-at-first", o->stops_at_first, "End with the first finding");
+  command.add_option("--ledger", o->ledger, "Known findings: a check, a case or *, a reference");
+  command.add_option("--json", o->json, "Write the report")->group("Outputs");
+  command.add_option("--junit", o->junit, "Write a JUnit test suite")->group("Outputs");
+  command
+      .add_option("--transcript", o->transcript,
+                  "Write the first finding's smallest session: its messages and replies")
+      ->group("Outputs");
+  command.final_callback([&command, o] { run(command, *o); });
+}
+
+}  // namespace loratory::cli

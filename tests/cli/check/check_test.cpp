@@ -1,0 +1,99 @@
+// `loratory check` as a user runs it: exit codes, a finding with its REPRO line, ledger, outputs.
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include "tests/cli/program.hpp"
+
+namespace loratory {
+namespace {
+
+using testing::HasSubstr;
+
+class CheckTest : public ProgramTest {
+ protected:
+  // The sample with its prefix cache blind to adapters: docs/check_scheduler.md plants the same.
+  void write_buggy_scheduler() const {
+    std::ostringstream text;
+    text << std::ifstream(LORATORY_SOURCE_DIR "/check/samples/naive_scheduler.py").rdbuf();
+    std::string changed = text.str();
+    const std::string line = "return (request.uid, tuple(";
+    const size_t at = changed.find(line);
+    ASSERT_NE(at, std::string::npos);
+    write("buggy.py", changed.replace(at, line.size(), "return (0, tuple("));
+  }
+  static bool has_python() { return std::system("python3 -c '' 2>/dev/null") == 0; }
+};
+
+TEST_F(CheckTest, OurOwnSchedulerAndTheReferencePass) {
+  const Outcome own = loratory("check --scheduler own --cases 10 --seed 3");
+  EXPECT_EQ(own.exit_code, 0) << own.err;
+  EXPECT_THAT(own.out, HasSubstr("loratory: 10 cases, seed 3"));
+  EXPECT_THAT(own.out, testing::ContainsRegex("prefixes +passed +10 cases"));
+  EXPECT_EQ(own.err, "");
+
+  const Outcome served =
+      loratory("check --cases 3 --scheduler \"'" + program() + "' check --serve-scheduler\"");
+  EXPECT_EQ(served.exit_code, 0) << served.out << served.err;
+
+  const Outcome kernel = loratory("check --impl reference --operations linear --cases 3");
+  EXPECT_EQ(kernel.exit_code, 0) << kernel.out << kernel.err;
+}
+
+TEST_F(CheckTest, BadInputIsOneLine) {
+  const auto expect_error = [&](const std::string& flags, const std::string& says) {
+    const Outcome run = loratory("check " + flags);
+    EXPECT_EQ(run.exit_code, 2) << flags;
+    EXPECT_THAT(run.err, HasSubstr(says));
+    EXPECT_EQ(run.out, "");
+  };
+  expect_error("", "check: has nothing to judge; give --impl");
+  expect_error("--scheduler own --impl reference", "check: has --impl and --scheduler");
+  expect_error("--scheduler own --operations linear", "--operations: ");
+  expect_error("--impl reference --transcript t", "--transcript: ");
+  expect_error("--impl ./none.so", "./none.so");
+  expect_error("--scheduler ./none.so", "./none.so: cannot be loaded");
+  expect_error("--scheduler own --checks slot", "--checks: no judge is called 'slot'");
+  expect_error("--scheduler own --case sched.seed1.lora2", "did you mean 'loras'?");
+  expect_error("--scheduler own --seed x", "--seed: 'x' is not a number");
+  expect_error("--scheduler own --budget 0s", "--budget: '0' is not a number");
+  write("ledger", "slots *\n");
+  expect_error("--scheduler own --ledger ledger", "ledger:1: has no reference");
+  write("ledger", "slot * x\n");
+  expect_error("--scheduler own --ledger ledger", "did you mean 'slots'?");
+}
+
+TEST_F(CheckTest, AFindingIsShownReplayedAndKnown) {
+  if (!has_python()) GTEST_SKIP() << "no python3";
+  write_buggy_scheduler();
+  const std::string flags = "check --scheduler 'python3 buggy.py' ";
+  const Outcome run =
+      loratory(flags + "--stop-at-first --json r.json --junit r.xml --transcript t.jsonl");
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("FINDING prefixes"));
+  EXPECT_THAT(run.out, testing::ContainsRegex("computed with uid .*, and the request is for uid"));
+  EXPECT_THAT(run.out, testing::ContainsRegex("pins +skipped .*pins is not claimed"));
+  EXPECT_THAT(content("r.json"), HasSubstr("\"check\": \"prefixes\""));
+  EXPECT_THAT(content("r.xml"), HasSubstr("<failure message="));
+  EXPECT_THAT(content("t.jsonl"), HasSubstr("{\"op\":\"hello\""));
+
+  const std::string marker = "REPRO: loratory ";
+  const size_t at = run.out.find(marker);
+  ASSERT_NE(at, std::string::npos);
+  const std::string repro =
+      run.out.substr(at + marker.size(), run.out.find('\n', at) - at - marker.size());
+  const Outcome again = loratory(repro);
+  EXPECT_EQ(again.exit_code, 1) << repro;
+  EXPECT_THAT(again.out, HasSubstr("FINDING prefixes"));
+
+  write("ledger", "# ours\nprefixes * https://example.org/1\n");
+  const Outcome known = loratory(flags + "--no-shrink --stop-at-first --ledger ledger");
+  EXPECT_EQ(known.exit_code, 0) << known.out;
+  EXPECT_THAT(known.out, HasSubstr("KNOWN   prefixes"));
+  const Outcome stale = loratory("check --scheduler own --cases 2 --ledger ledger");
+  EXPECT_EQ(stale.exit_code, 1);
+  EXPECT_THAT(stale.out, HasSubstr("STALE line 2: prefixes * https://example.org/1"));
+}
+
+}  // namespace
+}  // namespace loratory
