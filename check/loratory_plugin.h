@@ -25,7 +25,10 @@
 ///           says why in one line. Nothing may be thrown, and the process may not end.
 /// Threads   calls come one at a time, from one thread. Several layers may be alive at once.
 ///
-/// A new version only adds fields behind those that are there; `struct_bytes` says where they end.
+/// Growing   new fields come behind those that are there, in structs that begin with
+/// `struct_bytes`:
+///           where they end for who filled them in. What lies beyond counts as 0. The other structs
+///           stay as they are; `version` changes with anything else.
 
 #define LORATORY_PLUGIN_VERSION 1
 
@@ -150,6 +153,7 @@ struct LoratorySlice {
 /// One operation on one packed layer, as create() sees it. The numbers behind the pointers may
 /// change (weights_changed()); everything in these structs stays.
 struct LoratoryLayer {
+  uint32_t struct_bytes;
   int32_t operation;
   int32_t layout;
   int32_t weight_dtype;  ///< of A and B; of x too, unless they are 8-bit
@@ -183,6 +187,7 @@ struct LoratoryLayer {
 
 /// Whose tokens. The arrays keep their addresses from capture to replay; the numbers do not.
 struct LoratoryStep {
+  uint32_t struct_bytes;
   int64_t num_tokens;    ///< T
   const int32_t* slots;  ///< [T] each in [-1, L)
   const int32_t* host_slots;
@@ -194,6 +199,7 @@ struct LoratoryStep {
 };
 
 struct LoratoryCall {
+  uint32_t struct_bytes;
   const struct LoratoryStep* step;
   struct LoratoryTensor x;  ///< [T, K]
   struct LoratoryTensor x_scale;
@@ -230,6 +236,7 @@ enum LoratoryAbility {
 
 /// What there is to judge. 0 in a limit: none.
 struct LoratoryClaims {
+  uint32_t struct_bytes;  ///< sizeof(struct LoratoryClaims)
   uint32_t operations;
   uint32_t weight_dtypes;  ///< with f32, f16, bf16: those of x too
   uint32_t x_dtypes;       ///< beside 8-bit weights: of x, and of h in an expand
@@ -259,11 +266,11 @@ struct LoratoryClaims {
 };
 
 struct LoratoryPlugin {
-  uint32_t version;       ///< LORATORY_PLUGIN_VERSION
   uint32_t struct_bytes;  ///< sizeof(struct LoratoryPlugin)
+  uint32_t version;       ///< LORATORY_PLUGIN_VERSION
   const char* name;       ///< one line
   int32_t memory;         ///< LoratoryMemory
-  struct LoratoryClaims claims;
+  const struct LoratoryClaims* claims;
   void* context;  ///< the plugin's own; create() gets it
 
   /// `layer` and the tensors it names live until destroy(). *state comes back in every other call.

@@ -65,6 +65,8 @@ OPERATIONS = [
               ("EngineGpu.EveryRequestHasTheBitsItHasAlone", "EngineGpu.*LogitsLieWithin*")),
     Operation("the engine", "f32, bf16, f16", "slots of fp8", ("EngineGpu.*Fp8*",)),
     Operation("the engine", "bf16", "faults", ("*EngineFault*",)),
+    Operation("LoRA behind the plugin's header", "all of them", "drawn by `loratory check`",
+              ("CudaPluginOnGpu.*",)),
 ]
 
 

@@ -14,6 +14,7 @@
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/moe/expert_groups.hpp"
 #include "gpu/moe/expert_lora.hpp"
+#include "gpu/plugin/cuda_plugin.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -30,7 +31,7 @@ using loratory::gpu::LoraTensors;
 using loratory::gpu::LoraVariant;
 using loratory::reference::Dtype;
 
-struct LoratoryLayer {
+struct LoratoryTimedLayer {
   LoraOp op;
   LoraLayer layer;
 };
@@ -112,7 +113,7 @@ LoratoryVariant variant(const LoraVariant& from) {
 }
 
 LoraOp op(int32_t value) {
-  if (value < LORATORY_LINEAR || value > LORATORY_EXPAND) {
+  if (value < LORATORY_OP_LINEAR || value > LORATORY_OP_EXPAND) {
     throw InputError("op", "is " + std::to_string(value) + ", needs 0, 1 or 2");
   }
   return LoraOp(value);
@@ -136,11 +137,14 @@ LoraTensors tensors(LoraOp op, const LoratoryTensor& from, const LoratoryTensor&
 
 }  // namespace
 
+const LoratoryPlugin* loratory_plugin() { return loratory::gpu::cuda_plugin(); }
+
 const char* loratory_error() { return last_error().c_str(); }
 
-LoratoryLayer* loratory_layer_create(int32_t of_op, const LoratorySlice* slices, int32_t num_slices,
-                                     void* workspace, int64_t workspace_bytes) {
-  return guarded<>(static_cast<LoratoryLayer*>(nullptr), [&] {
+LoratoryTimedLayer* loratory_layer_create(int32_t of_op, const LoratorySlice* slices,
+                                          int32_t num_slices, void* workspace,
+                                          int64_t workspace_bytes) {
+  return guarded<>(static_cast<LoratoryTimedLayer*>(nullptr), [&] {
     LoraLayerDesc desc{.op = op(of_op),
                        .slices = {},
                        .workspace = workspace,
@@ -154,13 +158,13 @@ LoratoryLayer* loratory_layer_create(int32_t of_op, const LoratorySlice* slices,
                              .b_scale = scale(slice.b_scale)});
     }
     const LoraOp of = desc.op;
-    return new LoratoryLayer{of, LoraLayer(std::move(desc))};
+    return new LoratoryTimedLayer{of, LoraLayer(std::move(desc))};
   });
 }
 
-void loratory_layer_destroy(LoratoryLayer* layer) { delete layer; }
+void loratory_layer_destroy(LoratoryTimedLayer* layer) { delete layer; }
 
-int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* from,
+int loratory_layer_variant(const LoratoryTimedLayer* layer, const LoratoryTensor* from,
                            const LoratoryTensor* to, LoratoryVariant* out) {
   return guarded(1, [&] {
     *out = variant(layer->layer.variant_for(tensors(layer->op, *from, *to)));
@@ -168,7 +172,7 @@ int loratory_layer_variant(const LoratoryLayer* layer, const LoratoryTensor* fro
   });
 }
 
-int loratory_layer_launch(const LoratoryLayer* layer, const LoratoryVariant* with,
+int loratory_layer_launch(const LoratoryTimedLayer* layer, const LoratoryVariant* with,
                           const LoratoryTensor* from, const LoratoryTensor* from_scale,
                           const LoratoryTensor* to, const LoratorySegments* segments, void* stream,
                           int32_t overlaps_previous) {

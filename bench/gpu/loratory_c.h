@@ -2,46 +2,21 @@
 
 #include <stdint.h>
 
-// The LoRA kernels of gpu/ behind plain C, so that a script can time them beside kernels that live
-// in Python. What is computed, which shapes fit and what a launch promises: gpu/api/lora_layer.hpp.
-// Tensors stay with the caller, in device memory.
+#include "check/loratory_plugin.h"
+
+// What libloratory_c.so exports besides loratory_plugin(), whose tensors, slices and dtypes these
+// functions take: what a script needs to time our kernels beside those that live in Python, one
+// variant at a time, with segments that are there already. What is computed, which shapes fit and
+// what a launch promises: gpu/api/lora_layer.hpp. Tensors stay with the caller, in device memory.
 //
 // Errors  a function that makes something returns null, any other a value that is not 0;
 //         loratory_error() then says why, in one line, until the thread's next failure.
 
-#define LORATORY_EXPORT __attribute__((visibility("default")))
+#define LORATORY_EXPORT LORATORY_PLUGIN_EXPORT
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum LoratoryOp { LORATORY_LINEAR = 0, LORATORY_SHRINK = 1, LORATORY_EXPAND = 2 };
-enum LoratoryDtype {
-  LORATORY_F32 = 0,
-  LORATORY_BF16 = 1,
-  LORATORY_F16 = 2,
-  LORATORY_F8_E4M3FN = 3,
-  LORATORY_F8_E5M2 = 4,
-  LORATORY_I8 = 5
-};
-
-/// Strides in elements, outermost axis first.
-struct LoratoryTensor {
-  void* data;
-  int64_t shape[3];
-  int64_t strides[3];
-  int32_t num_axes;
-  int32_t dtype;
-};
-
-struct LoratorySlice {
-  struct LoratoryTensor a;        ///< [L, R, K]; ignored by expand
-  struct LoratoryTensor b;        ///< [L, N_i, R]; ignored by shrink
-  const int32_t* ranks;           ///< [L] on the device
-  const float* scalings;          ///< [L] on the device; ignored by shrink
-  struct LoratoryTensor a_scale;  ///< f32 [L] or [L, R] of 8-bit A; data null: A is wide
-  struct LoratoryTensor b_scale;  ///< f32 [L] or [L, N_i] of 8-bit B
-};
 
 /// gpu::LoraVariant.
 struct LoratoryVariant {
@@ -54,32 +29,33 @@ struct LoratoryVariant {
 };
 
 /// A gpu::LoraLayer.
-struct LoratoryLayer;
+struct LoratoryTimedLayer;
 struct LoratorySegments;
 
 LORATORY_EXPORT const char* loratory_error(void);
 
-/// `op`: a LoratoryOp. linear: y += scaling · (x A^T) B^T over the slices, columns from 0, in the
-/// default mode. shrink: h = x A^T, h [S, T, >= R]. expand: y += scaling · h B^T. The workspace of
-/// a linear holds h of a step of many tokens: 4 bytes · slices · tokens · largest rank, padded to a
-/// multiple of 4; of the others it may be null. Beside an 8-bit x it holds h in 8 bits too: as much
-/// again, and more.
-LORATORY_EXPORT struct LoratoryLayer* loratory_layer_create(int32_t op,
-                                                            const struct LoratorySlice* slices,
-                                                            int32_t num_slices, void* workspace,
-                                                            int64_t workspace_bytes);
-LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryLayer* layer);
+/// `op`: LORATORY_OP_LINEAR, _SHRINK or _EXPAND. linear: y += scaling · (x A^T) B^T over the
+/// slices, columns from 0, in the default mode. shrink: h = x A^T, h [S, T, >= R]. expand: y +=
+/// scaling · h B^T. The workspace of a linear holds h of a step of many tokens: 4 bytes · slices ·
+/// tokens · largest rank, padded to a multiple of 4; of the others it may be null. Beside an 8-bit
+/// x it holds h in 8 bits too: as much again, and more.
+LORATORY_EXPORT struct LoratoryTimedLayer* loratory_layer_create(int32_t op,
+                                                                 const struct LoratorySlice* slices,
+                                                                 int32_t num_slices,
+                                                                 void* workspace,
+                                                                 int64_t workspace_bytes);
+LORATORY_EXPORT void loratory_layer_destroy(struct LoratoryTimedLayer* layer);
 
 /// What the rules of gpu::choose_variant() choose. `from` and `to` here and below: x and y; a
 /// shrink's x and h; an expand's h and y.
-LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryLayer* layer,
+LORATORY_EXPORT int loratory_layer_variant(const struct LoratoryTimedLayer* layer,
                                            const struct LoratoryTensor* from,
                                            const struct LoratoryTensor* to,
                                            struct LoratoryVariant* variant);
 
 /// `overlaps_previous` 1: programmatic dependent launch. May be captured into a graph.
 /// `from_scale`: f32 factors of an 8-bit x, [T, 1]; null: x is wide.
-LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryLayer* layer,
+LORATORY_EXPORT int loratory_layer_launch(const struct LoratoryTimedLayer* layer,
                                           const struct LoratoryVariant* variant,
                                           const struct LoratoryTensor* from,
                                           const struct LoratoryTensor* from_scale,

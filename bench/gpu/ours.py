@@ -1,4 +1,5 @@
-"""libloratory_c.so (bench/gpu/loratory_c.h) as an implementation that can be timed."""
+"""libloratory_c.so (bench/gpu/loratory_c.h, check/loratory_plugin.h) as an implementation that can
+be timed."""
 
 import ctypes
 
@@ -7,20 +8,22 @@ import torch
 from implementation import Implementation, Op
 from rows import MAX_RELATIVE_RMS, W8A8_RMS
 
-_OPS = ["pair", "shrink", "expand"]  # enum LoratoryOp
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3,
+_OPS = ["pair", "shrink", "expand"]  # enum LoratoryOperation
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 3,
            torch.float8_e5m2: 4, torch.int8: 5}
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("shape", ctypes.c_int64 * 3),
-                ("strides", ctypes.c_int64 * 3), ("num_axes", ctypes.c_int32),
+    _fields_ = [("data", ctypes.c_void_p), ("shape", ctypes.c_int64 * 4),
+                ("strides", ctypes.c_int64 * 4), ("num_axes", ctypes.c_int32),
                 ("dtype", ctypes.c_int32)]
 
 
 class _Slice(ctypes.Structure):
-    _fields_ = [("a", _Tensor), ("b", _Tensor), ("ranks", ctypes.c_void_p),
-                ("scalings", ctypes.c_void_p), ("a_scale", _Tensor), ("b_scale", _Tensor)]
+    _fields_ = [("a", _Tensor), ("b", _Tensor), ("a_scale", _Tensor), ("b_scale", _Tensor),
+                ("ranks", ctypes.c_void_p), ("scalings", ctypes.c_void_p),
+                ("host_ranks", ctypes.c_void_p), ("host_scalings", ctypes.c_void_p),
+                ("num_out", ctypes.c_int64)]
 
 
 class _Variant(ctypes.Structure):
@@ -37,8 +40,8 @@ class _Variant(ctypes.Structure):
 
 def _tensor(tensor):
     axes = tensor.dim()
-    return _Tensor(tensor.data_ptr(), (ctypes.c_int64 * 3)(*tensor.shape),
-                   (ctypes.c_int64 * 3)(*tensor.stride()), axes, _DTYPES[tensor.dtype])
+    return _Tensor(tensor.data_ptr(), (ctypes.c_int64 * 4)(*tensor.shape),
+                   (ctypes.c_int64 * 4)(*tensor.stride()), axes, _DTYPES[tensor.dtype])
 
 
 def _stream():

@@ -59,27 +59,6 @@ std::vector<double> zipf_sums(int64_t max_loras) {
   return sums;
 }
 
-std::vector<int32_t> slots_of(const Case& c) {
-  if (!c.slots.empty()) return c.slots;
-  const auto count = uint64_t(c.num_slots());
-  const std::vector<double> sums = zipf_sums(c.num_slots());
-  const bool has_base_tokens = c.mapping == Mapping::uniform || c.mapping == Mapping::zipf;
-  std::vector<int32_t> slots;
-  for (uint64_t t = 0; t < uint64_t(c.num_tokens); ++t) {
-    const uint64_t bits = random_bits(c.seed, kSlots, t);
-    auto slot = int32_t(bits % count);
-    if (c.mapping == Mapping::identical) slot = int32_t(c.seed % count);
-    if (c.mapping == Mapping::distinct) slot = int32_t((t * 7919 + c.seed % 1000) % count);
-    if (c.mapping == Mapping::zipf) {
-      const double at = double(bits % (1 << 20)) * 0x1p-20 * sums.back();
-      slot = int32_t(std::upper_bound(sums.begin(), sums.end(), at) - sums.begin());
-    }
-    const bool is_base = c.mapping == Mapping::base || (has_base_tokens && (bits >> 40) % 6 == 0);
-    slots.push_back(is_base ? -1 : slot);
-  }
-  return slots;
-}
-
 float scaling_of(const Case& c, uint64_t index) {
   constexpr std::array<float, 5> kExact{0.5F, 1, 2, -1, 0.5F};
   if (c.fill == Fill::small_integers) return kExact[pick(c, kScalings, index, 5)];
@@ -431,7 +410,9 @@ CaseData::CaseData(const Case& c, BeyondRank beyond_rank) : shape(c), beyond(bey
   for (size_t i = 0; c.is_quantized() && i < slices.size(); ++i) add_weight_scales(*this, i);
   std::vector<int64_t> contents(size_t(c.num_tokens));
   std::iota(contents.begin(), contents.end(), 0);
-  step = make_step(slots_of(c), contents);
+  step = make_step(
+      c.slots.empty() ? draw_slots(c.mapping, c.num_slots(), c.num_tokens, c.seed) : c.slots,
+      contents);
 }
 
 StepData CaseData::make_step(const std::vector<int32_t>& slots,
@@ -558,6 +539,27 @@ void move_slots(CaseData& data, std::span<const int64_t> to) {
       slice.scalings[target] = from.scalings[pair];
     }
   }
+}
+
+std::vector<int32_t> draw_slots(Mapping mapping, int64_t num_slots, int64_t num_tokens,
+                                uint64_t seed) {
+  const auto count = uint64_t(num_slots);
+  const std::vector<double> sums = zipf_sums(num_slots);
+  const bool has_base_tokens = mapping == Mapping::uniform || mapping == Mapping::zipf;
+  std::vector<int32_t> slots;
+  for (uint64_t t = 0; t < uint64_t(num_tokens); ++t) {
+    const uint64_t bits = random_bits(seed, kSlots, t);
+    auto slot = int32_t(bits % count);
+    if (mapping == Mapping::identical) slot = int32_t(seed % count);
+    if (mapping == Mapping::distinct) slot = int32_t((t * 7919 + seed % 1000) % count);
+    if (mapping == Mapping::zipf) {
+      const double at = double(bits % (1 << 20)) * 0x1p-20 * sums.back();
+      slot = int32_t(std::upper_bound(sums.begin(), sums.end(), at) - sums.begin());
+    }
+    const bool is_base = mapping == Mapping::base || (has_base_tokens && (bits >> 40) % 6 == 0);
+    slots.push_back(is_base ? -1 : slot);
+  }
+  return slots;
 }
 
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {

@@ -75,6 +75,10 @@ void copy_slot(const CaseData& from, CaseData& to, int64_t slot);
 /// The adapter of slot s moves to slot to[s]; the step stays as it is.
 void move_slots(CaseData& data, std::span<const int64_t> to);
 
+/// The slots of a step's tokens.
+std::vector<int32_t> draw_slots(Mapping mapping, int64_t num_slots, int64_t num_tokens,
+                                uint64_t seed);
+
 /// A permutation of 0..size-1.
 std::vector<int64_t> shuffled(int64_t size, uint64_t seed);
 

@@ -86,6 +86,8 @@ class CaseRun {
                         const Outcome& outcome, std::string_view where);
 
   Tally& tally(std::string_view check);
+  /// No check has found anything in this case yet.
+  bool is_clean() const { return verdict_->findings.empty(); }
   void fail(std::string_view check, std::string what, std::vector<Wrong> wrong = {});
 
  private:

@@ -1,5 +1,8 @@
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <new>
 
 #include "check/kernels/memory.hpp"
@@ -14,7 +17,19 @@ class HostMemory final : public Memory {
     if (out == nullptr) throw std::bad_alloc();
     return out;
   }
-  void release(void* address) override { std::free(address); }
+  void* reserve(size_t bytes) override {
+    void* const out = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (out == MAP_FAILED) throw std::bad_alloc();
+    reserved_[out] = bytes;
+    return out;
+  }
+  void release(void* address) override {
+    const auto found = reserved_.find(address);
+    if (found == reserved_.end()) return std::free(address);
+    munmap(address, found->second);
+    reserved_.erase(found);
+  }
   void write(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void read(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   const std::byte* host_view(const void* address) const override {
@@ -23,6 +38,9 @@ class HostMemory final : public Memory {
   void* stream() override { return nullptr; }
   void synchronize() override {}
   std::string name() const override { return "host"; }
+
+ private:
+  std::map<void*, size_t> reserved_;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "reference/base/input_error.hpp"
@@ -14,13 +16,25 @@ void require(bool ok, std::string_view place, std::string_view rule) {
   if (!ok) throw InputError(fmt::format("plugin: {}", place), std::string(rule));
 }
 
+// Where the structs of version 1 end.
+constexpr uint32_t kPluginBytes = sizeof(LoratoryPlugin), kClaimsBytes = sizeof(LoratoryClaims);
+
+// A struct that another version of the header may have filled in: what it lacks is 0.
+template <typename Struct>
+Struct as_far_as_it_goes(const Struct* from, uint32_t least, const char* name) {
+  require(from != nullptr, name, "is null");
+  const uint32_t bytes = from->struct_bytes;
+  require(bytes >= least, fmt::format("{}.struct_bytes", name),
+          fmt::format("is {}, needs {} at least: set it to sizeof(struct {})", bytes, least, name));
+  Struct out{};
+  std::memcpy(&out, from, std::min<size_t>(bytes, sizeof(Struct)));
+  return out;
+}
+
 void check_functions(const LoratoryPlugin& plugin) {
   require(plugin.version == LORATORY_PLUGIN_VERSION, "version",
           fmt::format("is {}, and this harness speaks {}; build it with this loratory_plugin.h",
                       plugin.version, LORATORY_PLUGIN_VERSION));
-  require(plugin.struct_bytes >= sizeof(LoratoryPlugin), "struct_bytes",
-          fmt::format("is {}, needs {}: set it to sizeof(struct LoratoryPlugin)",
-                      plugin.struct_bytes, sizeof(LoratoryPlugin)));
   require(plugin.name != nullptr && *plugin.name != '\0', "name", "is empty; give it one line");
   require(plugin.create != nullptr, "create", "is null, and every plugin needs it");
   require(plugin.run != nullptr, "run", "is null, and every plugin needs it");
@@ -43,8 +57,7 @@ void check_modes(const LoratoryClaims& claims) {
   }
 }
 
-void check_claims(const LoratoryPlugin& plugin) {
-  const LoratoryClaims& claims = plugin.claims;
+void check_claims(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
   require(plugin.memory == LORATORY_MEMORY_HOST || plugin.memory == LORATORY_MEMORY_CUDA, "memory",
           "is neither LORATORY_MEMORY_HOST nor LORATORY_MEMORY_CUDA");
   require_set(claims.operations, LORATORY_NUM_OPERATIONS, "claims.operations", false);
@@ -66,9 +79,11 @@ void check_claims(const LoratoryPlugin& plugin) {
 
 }  // namespace
 
-Kernel::Kernel(const LoratoryPlugin& plugin) : plugin_(&plugin) {
-  check_functions(plugin);
-  check_claims(plugin);
+Kernel::Kernel(const LoratoryPlugin& plugin)
+    : plugin_(as_far_as_it_goes(&plugin, kPluginBytes, "LoratoryPlugin")) {
+  check_functions(plugin_);
+  claims_ = as_far_as_it_goes(plugin_.claims, kClaimsBytes, "LoratoryClaims");
+  check_claims(plugin_, claims_);
 }
 
 Kernel Kernel::load(const std::string& path) {

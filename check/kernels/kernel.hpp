@@ -10,22 +10,24 @@ namespace loratory::check {
 /// A kernel under test: what loratory_plugin.h has, checked once.
 class Kernel {
  public:
-  /// `plugin` must outlive this object. No library is loaded.
+  /// What `plugin` points to (names, modes, functions) must outlive this object. No library is
+  /// loaded.
   /// Errors   InputError: another version, a missing function, claims that no case meets.
   explicit Kernel(const LoratoryPlugin& plugin);
   /// A shared library that exports loratory_plugin(); it stays loaded.
   /// Errors   InputError: no such file, no such function, what the dynamic linker says.
   static Kernel load(const std::string& path);
 
-  const LoratoryPlugin& plugin() const { return *plugin_; }
-  const LoratoryClaims& claims() const { return plugin_->claims; }
-  std::string name() const { return plugin_->name; }
-  bool is_on_device() const { return plugin_->memory == LORATORY_MEMORY_CUDA; }
+  const LoratoryPlugin& plugin() const { return plugin_; }
+  const LoratoryClaims& claims() const { return claims_; }
+  std::string name() const { return plugin_.name; }
+  bool is_on_device() const { return plugin_.memory == LORATORY_MEMORY_CUDA; }
   bool promises(LoratoryPromise promise) const { return (claims().promises & promise) != 0; }
   bool has(LoratoryAbility ability) const { return (claims().abilities & ability) != 0; }
 
  private:
-  const LoratoryPlugin* plugin_;
+  LoratoryPlugin plugin_{};
+  LoratoryClaims claims_{};
 };
 
 /// The operations of reference/ behind the same door: what `--impl reference` judges. It takes

@@ -18,6 +18,8 @@ class Memory {
  public:
   virtual ~Memory() = default;
   virtual void* allocate(size_t bytes) = 0;  ///< aligned to 256 bytes
+  /// Of which little will be touched; zeros on the host. release() frees it too.
+  virtual void* reserve(size_t bytes) { return allocate(bytes); }
   virtual void release(void* address) = 0;
   virtual void write(void* to, const void* from, size_t bytes) = 0;
   virtual void read(void* to, const void* from, size_t bytes) = 0;

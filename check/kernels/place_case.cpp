@@ -54,6 +54,7 @@ LoratorySlice place_slice(const SliceData& from, size_t i, int64_t num_out, Plac
 LoratoryLayer plain_fields(const CaseData& data) {
   const Case& c = data.shape;
   LoratoryLayer out{};
+  out.struct_bytes = sizeof out;
   out.operation = c.operation;
   out.layout = c.layout;
   out.weight_dtype = int32_t(c.weight);
@@ -96,6 +97,8 @@ PlacedLayer place_layer(const CaseData& data, int64_t max_tokens, Placing& place
 PlacedCall place_call(const CaseData& data, const StepData& step, Placing& place) {
   PlacedCall out{};
   const bool shrinks = data.shape.shrinks();
+  out.step.struct_bytes = sizeof out.step;
+  out.call.struct_bytes = sizeof out.call;
   out.step.num_tokens = step.num_tokens();
   out.step.slots = put(step.slots, place, "slots", 0);
   out.step.host_slots = step.slots.data();

@@ -39,14 +39,10 @@ std::array<LoratoryMode, 16> all_modes() {
   return out;
 }
 
-LoratoryPlugin make_plugin() {
+LoratoryClaims make_claims() {
   static const std::array<LoratoryMode, 16> kModes = all_modes();
-  LoratoryPlugin out{};
-  out.version = LORATORY_PLUGIN_VERSION;
-  out.struct_bytes = sizeof(LoratoryPlugin);
-  out.name = "the reference of loratory";
-  out.memory = LORATORY_MEMORY_HOST;
-  LoratoryClaims& claims = out.claims;
+  LoratoryClaims claims{};
+  claims.struct_bytes = sizeof claims;
   claims.operations = (1U << LORATORY_NUM_OPERATIONS) - 1;
   claims.weight_dtypes = 0x3F;
   claims.x_dtypes = 0x3F;
@@ -62,6 +58,17 @@ LoratoryPlugin make_plugin() {
   claims.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
                      LORATORY_TAKES_ABSENT_SLICES | LORATORY_TAKES_ROUTER_WEIGHTS |
                      LORATORY_TAKES_ROWS_OF_X;
+  return claims;
+}
+
+LoratoryPlugin make_plugin() {
+  static const LoratoryClaims kClaims = make_claims();
+  LoratoryPlugin out{};
+  out.struct_bytes = sizeof out;
+  out.version = LORATORY_PLUGIN_VERSION;
+  out.name = "the reference of loratory";
+  out.memory = LORATORY_MEMORY_HOST;
+  out.claims = &kClaims;
   out.create = create;
   out.run = run;
   out.destroy = destroy;

@@ -29,6 +29,11 @@ std::string_view skip_on_host(const Kernel& kernel) {
   return kernel.is_on_device() ? std::string_view() : kHost;
 }
 
+std::string_view skip_without_gaps(const Kernel& kernel) {
+  return kernel.has(LORATORY_TAKES_GAPS) ? std::string_view()
+                                         : "the kernel does not take rows that lie apart";
+}
+
 }  // namespace
 
 const std::vector<KernelCheck>& kernel_checks() {
@@ -51,6 +56,7 @@ const std::vector<KernelCheck>& kernel_checks() {
       {"dispatch", look_at_dispatch, nullptr},
       {"storage_reuse", look_at_storage_reuse, nullptr},
       {"graph_replay", look_at_graph_replay, skip_graphs},
+      {"large_offsets", look_at_large_offsets, skip_without_gaps},
       {"device_health", nullptr, skip_on_host},
   };
   return kChecks;

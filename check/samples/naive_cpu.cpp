@@ -109,23 +109,23 @@ void destroy(void* state) { delete static_cast<State*>(state); }
 }  // namespace
 
 extern "C" const LoratoryPlugin* loratory_plugin(void) {
-  static const LoratoryPlugin kPlugin = [] {
-    LoratoryPlugin p{};
-    p.version = LORATORY_PLUGIN_VERSION;
-    p.struct_bytes = sizeof(LoratoryPlugin);
-    p.name = "naive_cpu, a sample";
-    p.memory = LORATORY_MEMORY_HOST;
-    p.claims.operations =
-        1U << LORATORY_OP_LINEAR | 1U << LORATORY_OP_SHRINK | 1U << LORATORY_OP_EXPAND;
-    p.claims.weight_dtypes = 1U << LORATORY_F32 | 1U << LORATORY_BF16;
-    p.claims.layouts = 1U << LORATORY_LAYOUT_SLICES | 1U << LORATORY_LAYOUT_DENSE;
-    p.claims.promises = LORATORY_REPEATABLE | LORATORY_BATCH_INVARIANT;
-    p.claims.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
-                         LORATORY_TAKES_ABSENT_SLICES;
-    p.create = create;
-    p.run = run;
-    p.destroy = destroy;
-    return p;
-  }();
-  return &kPlugin;
+  static LoratoryClaims claims{};
+  claims.struct_bytes = sizeof claims;
+  claims.operations =
+      1U << LORATORY_OP_LINEAR | 1U << LORATORY_OP_SHRINK | 1U << LORATORY_OP_EXPAND;
+  claims.weight_dtypes = 1U << LORATORY_F32 | 1U << LORATORY_BF16;
+  claims.layouts = 1U << LORATORY_LAYOUT_SLICES | 1U << LORATORY_LAYOUT_DENSE;
+  claims.promises = LORATORY_REPEATABLE | LORATORY_BATCH_INVARIANT;
+  claims.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
+                     LORATORY_TAKES_ABSENT_SLICES;
+  static LoratoryPlugin plugin{};
+  plugin.struct_bytes = sizeof plugin;
+  plugin.version = LORATORY_PLUGIN_VERSION;
+  plugin.name = "naive_cpu, a sample";
+  plugin.memory = LORATORY_MEMORY_HOST;
+  plugin.claims = &claims;
+  plugin.create = create;
+  plugin.run = run;
+  plugin.destroy = destroy;
+  return &plugin;
 }

@@ -112,8 +112,8 @@ const char* error(void*) { return last_error; }
 }  // namespace
 
 extern "C" const LoratoryPlugin* loratory_plugin(void) {
-  static LoratoryPlugin plugin{};
-  LoratoryClaims& claims = plugin.claims;
+  static LoratoryClaims claims{};
+  claims.struct_bytes = sizeof claims;
   claims.operations = 1U << LORATORY_OP_LINEAR;
   claims.weight_dtypes = 1U << LORATORY_F32 | 1U << LORATORY_BF16;
   claims.layouts = 1U << LORATORY_LAYOUT_SLICES | 1U << LORATORY_LAYOUT_DENSE;
@@ -121,10 +121,12 @@ extern "C" const LoratoryPlugin* loratory_plugin(void) {
   claims.promises = LORATORY_REPEATABLE | LORATORY_BATCH_INVARIANT | LORATORY_CAPTURABLE;
   claims.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
                      LORATORY_TAKES_ABSENT_SLICES;
+  static LoratoryPlugin plugin{};
   plugin.struct_bytes = sizeof plugin;
   plugin.version = LORATORY_PLUGIN_VERSION;
   plugin.name = "naive_cuda, a sample";
   plugin.memory = LORATORY_MEMORY_CUDA;
+  plugin.claims = &claims;
   plugin.create = create;
   plugin.run = run;
   plugin.destroy = destroy;

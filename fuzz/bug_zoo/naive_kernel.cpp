@@ -285,7 +285,7 @@ LoratoryPlugin ZooKernel::plugin() const {
   p.struct_bytes = sizeof p;
   p.name = note.name.data();
   p.memory = LORATORY_MEMORY_HOST;
-  p.claims = claims;
+  p.claims = &claims;
   p.context = const_cast<ZooKernel*>(this);
   p.create = [](void* context, const LoratoryLayer* layer, void** state) {
     return guarded([&] { *state = static_cast<ZooKernel*>(context)->make(*layer).release(); });
@@ -309,6 +309,7 @@ LoratoryPlugin ZooKernel::plugin() const {
 
 LoratoryClaims claims_of(uint32_t operations, uint32_t weight_dtypes) {
   LoratoryClaims c{};
+  c.struct_bytes = sizeof c;
   c.operations = operations;
   c.weight_dtypes = weight_dtypes;
   c.layouts = bit(LORATORY_LAYOUT_SLICES) | bit(LORATORY_LAYOUT_DENSE);

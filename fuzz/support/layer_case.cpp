@@ -89,15 +89,6 @@ void cut_to(const LayerLimits& limits, LayerCase& c) {
   c.num_tokens = std::min(c.num_tokens, std::max<int64_t>(1, most_tokens));
 }
 
-// Zipf of exponent 1 over the slots, slot 0 not the favourite.
-std::vector<double> zipf_sums(int32_t max_loras) {
-  std::vector<double> sums;
-  for (int32_t i = 0; i < max_loras; ++i) {
-    sums.push_back((sums.empty() ? 0 : sums.back()) + 1.0 / (1 + (i + max_loras / 2) % max_loras));
-  }
-  return sums;
-}
-
 // 4096 numbers of a fill, encoded; a tensor takes them by random index.
 struct Palette {
   std::array<uint32_t, 4096> bits;
@@ -242,12 +233,6 @@ void fill_base(const LayerData& data, uint64_t seed, const Palette& palette, int
 
 }  // namespace
 
-std::string_view name(Mapping mapping) {
-  constexpr std::array<std::string_view, 5> kNames{"uniform", "zipf", "identical", "distinct",
-                                                   "base"};
-  return kNames[size_t(mapping)];
-}
-
 int64_t LayerCase::num_columns() const { return offset_start + columns_of(*this); }
 
 LayerCase layer_case(uint64_t seed, const LayerLimits& limits) {
@@ -341,23 +326,7 @@ void LayerData::copy_slot(const LayerData& from, int64_t slot) {
 }
 
 std::vector<int32_t> draw_slots(const LayerCase& c, Mapping mapping, uint64_t seed) {
-  const auto count = uint64_t(c.max_loras);
-  const std::vector<double> sums = zipf_sums(c.max_loras);
-  const bool has_base_tokens = mapping == Mapping::uniform || mapping == Mapping::zipf;
-  std::vector<int32_t> slots;
-  for (uint64_t t = 0; t < uint64_t(c.num_tokens); ++t) {
-    const uint64_t bits = random_bits(seed, kSlots, t);
-    auto slot = int32_t(bits % count);
-    if (mapping == Mapping::identical) slot = int32_t(seed % count);
-    if (mapping == Mapping::distinct) slot = int32_t((t * 7919 + seed % 1000) % count);
-    if (mapping == Mapping::zipf) {
-      const double at = double(bits % (1 << 20)) * 0x1p-20 * sums.back();
-      slot = int32_t(std::upper_bound(sums.begin(), sums.end(), at) - sums.begin());
-    }
-    const bool is_base = mapping == Mapping::base || (has_base_tokens && (bits >> 40) % 6 == 0);
-    slots.push_back(is_base ? kBaseSlot : slot);
-  }
-  return slots;
+  return check::draw_slots(mapping, c.max_loras, c.num_tokens, seed);
 }
 
 LinearArgs LayerData::args(LayerBatch& of) const {
@@ -428,14 +397,6 @@ void scale_numbers(Tensor& t, double factor) {
     const double v = number(t, i);
     if (!std::isnan(v)) set_number(t, i, v * factor);
   }
-}
-
-std::vector<int64_t> shuffled(int64_t size, uint64_t seed) {
-  auto order = std::vector<int64_t>(size_t(size));
-  std::iota(order.begin(), order.end(), 0);
-  sim::Draw draw(seed);
-  for (int64_t i = size - 1; i > 0; --i) std::swap(order[size_t(i)], order[size_t(draw(i + 1))]);
-  return order;
 }
 
 }  // namespace loratory::reference

@@ -6,15 +6,13 @@
 #include <string_view>
 #include <vector>
 
+#include "check/cases/case_data.hpp"
 #include "fuzz/support/lora_case.hpp"
 #include "reference/lora/linear.hpp"
 
 namespace loratory::reference {
 
-/// How the tokens of a batch choose their slots. In all but `distinct` and `identical` about one
-/// token in six has none.
-enum class Mapping : uint8_t { uniform, zipf, identical, distinct, base };
-std::string_view name(Mapping mapping);
+using check::Mapping;
 
 /// What a case may cost; sizes are drawn first and cut to this.
 struct LayerLimits {
@@ -109,7 +107,6 @@ Tensor covered_part(const LayerData& data, const LayerBatch& before, const Tenso
 /// Multiplies every number of a tensor of 16 bits that is not NaN.
 void scale_numbers(Tensor& t, double factor);
 
-/// A permutation of 0..size-1.
-std::vector<int64_t> shuffled(int64_t size, uint64_t seed);
+using check::shuffled;
 
 }  // namespace loratory::reference

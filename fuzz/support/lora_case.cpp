@@ -104,18 +104,6 @@ LoraCase any_lora_case() {
   return c;
 }
 
-uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
-  // SplitMix64 over three words.
-  uint64_t z = seed;
-  for (const uint64_t word : {stream, index}) {
-    z += 0x9E3779B97F4A7C15ULL * (word + 1);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    z ^= z >> 31;
-  }
-  return z;
-}
-
 LoraData::LoraData(const LoraCase& c, Fill fill)
     : x(c.dtype_value(), {c.num_tokens, c.num_in}),
       y(c.dtype_value(), {0, 0}),

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "check/cases/draw.hpp"
 #include "reference/lora/linear.hpp"
 
 namespace loratory::reference {
@@ -35,8 +36,7 @@ std::ostream& operator<<(std::ostream& out, const LoraCase& c);
 /// The case that LORATORY_CASE names, or a random one; logs it and classifies its corners.
 LoraCase any_lora_case();
 
-/// f(seed, stream, index): the same on every machine and in any order.
-uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
+using check::random_bits;
 
 /// The tensors of a case, owned.
 struct LoraData {

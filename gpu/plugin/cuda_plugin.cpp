@@ -121,12 +121,13 @@ void destroy(void* state) { delete static_cast<State*>(state); }
 const char* error(void*) { return last_error().c_str(); }
 
 LoratoryPlugin make_plugin() {
+  static const LoratoryClaims kClaims = cuda_claims();
   LoratoryPlugin out{};
   out.version = LORATORY_PLUGIN_VERSION;
   out.struct_bytes = sizeof(LoratoryPlugin);
   out.name = "the CUDA kernels of loratory";
   out.memory = LORATORY_MEMORY_CUDA;
-  out.claims = cuda_claims();
+  out.claims = &kClaims;
   out.create = create;
   out.workspace_bytes = workspace;
   out.prepare = prepare;

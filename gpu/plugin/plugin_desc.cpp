@@ -109,6 +109,7 @@ LoraLayerDesc stacked_desc(const LoratoryLayer& layer) {
 
 LoratoryClaims cuda_claims() {
   LoratoryClaims out{};
+  out.struct_bytes = sizeof out;
   out.operations = (1U << LORATORY_NUM_OPERATIONS) - 1;
   out.weight_dtypes = kWideDtypes | kNarrowDtypes;
   out.x_dtypes = kWideDtypes | kNarrowDtypes;

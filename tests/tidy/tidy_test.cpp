@@ -160,7 +160,9 @@ struct Arrow {
 const std::vector<Arrow> kArrows = {
     {"reference/", "scheduler_sim/|check/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
     {"scheduler_sim/", "check/|gpu/|cli/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
-    {"check/", "gpu/|cli/|scheduler_sim/report/|cuda|cu[a-z]+\\.h|nccl|cooperative_groups"},
+    {"check/", "gpu/|cli/|scheduler_sim/report/"},
+    {"check/", "cuda|cu[a-z]+\\.h|nccl|cooperative_groups", "check/samples/"},
+    {"check/samples/", "reference/|scheduler_sim/|check/[a-z]+/"},  // the C headers alone
     {"scheduler_sim/", "scheduler_sim/report/", "scheduler_sim/report/"},
     {"gpu/", "check/[^l]|cli/|scheduler_sim/report/"},
 };

@@ -24,14 +24,19 @@ std::function<int64_t(int64_t)> origin_of(std::vector<int64_t> tokens, int64_t r
   };
 }
 
-void expect_tokens(CaseRun& run, std::string_view check, const std::vector<int64_t>& tokens,
-                   std::string_view where) {
+void expect_tokens(CaseRun& run, Trial& trial, std::string_view check,
+                   const std::vector<int64_t>& tokens, std::string_view where) {
   CaseRun::Variant& v = run.plain();
   if (run.rows_depend_on_batch() || int64_t(tokens.size()) > run.max_tokens()) return;
   const StepData step = v.data.step_of(tokens);
-  const Outcome outcome = run.run(v.trial, step);
+  const Outcome outcome = run.run(trial, step);
   run.expect_rows(check, step, v.data, outcome, origin_of(tokens, run.shape().experts_per_token),
                   run.must_keep_bits(), where);
+}
+
+void expect_tokens(CaseRun& run, std::string_view check, const std::vector<int64_t>& tokens,
+                   std::string_view where) {
+  expect_tokens(run, run.plain().trial, check, tokens, where);
 }
 
 std::vector<int64_t> all_tokens(const CaseRun& run) {
@@ -201,13 +206,17 @@ void look_at_dispatch(CaseRun& run) {
   constexpr std::array<int64_t, 8> kCounts{1, 2, 8, 17, 33, 65, 129, 257};
   const int64_t products = std::max(int64_t(1) << 16, 4 * c.num_products());
   const int64_t most = std::max<int64_t>(1, products * c.num_tokens / c.num_products());
-  for (uint64_t i = 0; i < 2; ++i) {
-    const int64_t count = std::min(most, kCounts[run.pick(30 + i, kCounts.size())]);
+  const auto over_again = [&](Trial& trial, int64_t count) {
     std::vector<int64_t> tokens;
-    for (int64_t t = 0; t < count; ++t) tokens.push_back((t * 7 + int64_t(i)) % c.num_tokens);
-    expect_tokens(run, "dispatch", tokens,
+    for (int64_t t = 0; t < count; ++t) tokens.push_back((t * 7 + count) % c.num_tokens);
+    expect_tokens(run, trial, "dispatch", tokens,
                   fmt::format("{} tokens of the batch, over again", count));
-  }
+  };
+  over_again(run.plain().trial, std::min(most, kCounts[run.pick(30, kCounts.size())]));
+  // A kernel whose first step is small must not stay small.
+  Trial fresh(run.kernel(), run.memory(), run.plain().data, run.max_tokens());
+  over_again(fresh, 1);
+  over_again(fresh, std::min(most, kCounts[3 + run.pick(31, kCounts.size() - 3)]));
 }
 
 void look_at_slot_relabelling(CaseRun& run) {

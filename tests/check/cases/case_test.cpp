@@ -47,7 +47,7 @@ TEST(Case, FieldsMayComeInAnyOrderAndRunsAreShort) {
 }
 
 TEST(Case, EveryDrawnCaseHasALabelThatIsIt) {
-  const LoratoryClaims& claims = reference_plugin().claims;
+  const LoratoryClaims& claims = *reference_plugin().claims;
   for (int operation = 0; operation < LORATORY_NUM_OPERATIONS; ++operation) {
     for (uint64_t seed = 0; seed < 300; ++seed) {
       const Case c = draw_case(seed, {.claims = claims, .operation = LoratoryOperation(operation)});

@@ -24,26 +24,40 @@ struct Faulty {
   Fault fault;
 };
 
-LoratoryPlugin with_fault(Fault fault) {
+// A plugin and claims of its own to change.
+struct Changed {
+  LoratoryClaims claims = *reference_plugin().claims;
   LoratoryPlugin plugin = reference_plugin();
-  plugin.name = "faulty";
-  plugin.claims.operations = 1U << LORATORY_OP_LINEAR;
-  plugin.claims.weight_dtypes = 1U << LORATORY_F32;
-  plugin.claims.layouts = 1;
-  plugin.context = reinterpret_cast<void*>(fault);
-  plugin.create = [](void* context, const LoratoryLayer* layer, void** state) {
-    *state = new Faulty{layer, reinterpret_cast<Fault>(context)};
-    return 0;
-  };
-  plugin.run = [](void* state, const LoratoryCall* call, void*) {
-    const auto& of = *static_cast<Faulty*>(state);
-    run_reference(*of.layer, *call);
-    of.fault(*of.layer, *call);
-    return 0;
-  };
-  plugin.destroy = [](void* state) { delete static_cast<Faulty*>(state); };
-  return plugin;
-}
+
+  Changed() = default;
+  Changed(const Changed&) = delete;
+  Changed& operator=(const Changed&) = delete;
+  Kernel kernel() {
+    plugin.claims = &claims;
+    return Kernel(plugin);
+  }
+};
+
+struct WithFault : Changed {
+  explicit WithFault(Fault fault) {
+    plugin.name = "faulty";
+    claims.operations = 1U << LORATORY_OP_LINEAR;
+    claims.weight_dtypes = 1U << LORATORY_F32;
+    claims.layouts = 1;
+    plugin.context = reinterpret_cast<void*>(fault);
+    plugin.create = [](void* context, const LoratoryLayer* layer, void** state) {
+      *state = new Faulty{layer, reinterpret_cast<Fault>(context)};
+      return 0;
+    };
+    plugin.run = [](void* state, const LoratoryCall* call, void*) {
+      const auto& of = *static_cast<Faulty*>(state);
+      run_reference(*of.layer, *call);
+      of.fault(*of.layer, *call);
+      return 0;
+    };
+    plugin.destroy = [](void* state) { delete static_cast<Faulty*>(state); };
+  }
+};
 
 float& y_at(const LoratoryCall& call, int64_t row, int64_t column) {
   return static_cast<float*>(call.y.data)[row * call.y.strides[0] + column];
@@ -71,19 +85,18 @@ TEST(KernelChecks, TheReferencePasses) {
 }
 
 TEST(KernelChecks, AWrongColumnIsFoundShrunkAndSaidInWords) {
-  const LoratoryPlugin plugin =
-      with_fault([](const LoratoryLayer& layer, const LoratoryCall& call) {
-        for (int64_t n = 0; n < layer.num_columns; n += 64) {
-          for (int64_t t = 0; t < call.step->num_tokens; ++t) {
-            const int32_t slot = call.step->slots[t];
-            const bool is_first = n < layer.offset_start + layer.slices[0].num_out;
-            const bool is_covered =
-                n >= layer.offset_start && is_first && slot >= 0 && layer.slices[0].ranks[slot] > 0;
-            if (is_covered) y_at(call, t, n) += 1;
-          }
-        }
-      });
-  const Kernel kernel(plugin);
+  WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    for (int64_t n = 0; n < layer.num_columns; n += 64) {
+      for (int64_t t = 0; t < call.step->num_tokens; ++t) {
+        const int32_t slot = call.step->slots[t];
+        const bool is_first = n < layer.offset_start + layer.slices[0].num_out;
+        const bool is_covered =
+            n >= layer.offset_start && is_first && slot >= 0 && layer.slices[0].ranks[slot] > 0;
+        if (is_covered) y_at(call, t, n) += 1;
+      }
+    }
+  });
+  const Kernel kernel = faulty.kernel();
   Options options = quick();
   options.labels = {"linear.K40.N256+9.r8,4,2.n9.zipf.f32.seed7"};
   const Report report = run_kernel_checks(kernel, options);
@@ -105,9 +118,9 @@ TEST(KernelChecks, AWrongColumnIsFoundShrunkAndSaidInWords) {
 
 TEST(KernelChecks, WritesAroundTheResultAreFound) {
   const auto checks_that_fail = [](Fault fault) {
-    const LoratoryPlugin plugin = with_fault(fault);
+    WithFault faulty(fault);
     std::vector<std::string> out;
-    for (const Finding& f : run_kernel_checks(Kernel(plugin), quick()).findings) {
+    for (const Finding& f : run_kernel_checks(faulty.kernel(), quick()).findings) {
       out.push_back(f.check);
     }
     return out;
@@ -129,35 +142,75 @@ TEST(KernelChecks, WritesAroundTheResultAreFound) {
               Contains("inputs_unchanged"));
 }
 
+// Row 0 of y read through an offset of 32 bits, where one of slot 1 does not fit.
+TEST(KernelChecks, OffsetsOf32BitsAreFound) {
+  WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    const int64_t offset = layer.slices[0].b.strides[0];
+    const bool is_covered = call.step->num_tokens > 0 && call.step->slots[0] == 1;
+    if (offset != int32_t(offset) && is_covered) y_at(call, 0, layer.offset_start) += 1;
+  });
+  Options options = quick();
+  options.shrinks = false;
+  const Report report = run_kernel_checks(faulty.kernel(), options);
+  ASSERT_EQ(report.findings.size(), 1u) << as_text(report);
+  EXPECT_EQ(report.findings[0].check, "large_offsets");
+  EXPECT_THAT(report.findings[0].what, HasSubstr("slots of B lie 2^31 elements apart"));
+}
+
+// A kernel that sizes itself for its first step.
+TEST(KernelChecks, AStepLargerThanTheFirstIsTried) {
+  static int64_t room = 0;
+  WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    if (room == 0) room = call.step->num_tokens;
+    for (int64_t t = room; t < call.step->num_tokens; ++t) {
+      const int32_t slot = call.step->slots[t];
+      if (slot >= 0 && layer.slices[0].ranks[slot] > 0) y_at(call, t, layer.offset_start) += 1;
+    }
+  });
+  const auto create = faulty.plugin.create;
+  static decltype(faulty.plugin.create) create_layer = create;
+  faulty.plugin.create = [](void* context, const LoratoryLayer* layer, void** state) {
+    room = 0;
+    return create_layer(context, layer, state);
+  };
+  Options options = quick();
+  options.shrinks = false;
+  const Report report = run_kernel_checks(faulty.kernel(), options);
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_EQ(report.findings[0].check, "dispatch");
+}
+
 TEST(KernelChecks, APromiseNotMadeIsObserved) {
-  LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall&) {});
-  plugin.claims.promises = 0;
-  const Report report = run_kernel_checks(Kernel(plugin), quick());
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
+  faulty.claims.promises = 0;
+  const Report report = run_kernel_checks(faulty.kernel(), quick());
   EXPECT_TRUE(report.ok()) << as_text(report);
   EXPECT_EQ(report.find("repeatable")->state, CheckState::observed);
   EXPECT_THAT(report.find("batch_invariant")->note, HasSubstr("not promised"));
 }
 
 TEST(KernelChecks, AFailureOfTheKernelIsAFindingWithItsText) {
-  LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall&) {});
-  plugin.run = [](void*, const LoratoryCall*, void*) { return 3; };
-  plugin.error = [](void*) { return "no kernel for this shape"; };
-  const Report report = run_kernel_checks(Kernel(plugin), quick());
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
+  faulty.plugin.run = [](void*, const LoratoryCall*, void*) { return 3; };
+  faulty.plugin.error = [](void*) { return "no kernel for this shape"; };
+  const Report report = run_kernel_checks(faulty.kernel(), quick());
   ASSERT_EQ(report.findings.size(), 1u);
   EXPECT_EQ(report.findings[0].check, "accepted");
   EXPECT_THAT(report.findings[0].what, HasSubstr("run() returned 3: no kernel for this shape"));
 }
 
 TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
-  LoratoryPlugin plugin = reference_plugin();
-  plugin.version = 2;
-  EXPECT_THROW(Kernel{plugin}, InputError);
-  plugin = reference_plugin();
-  plugin.claims.layouts = 0;
-  EXPECT_THROW(Kernel{plugin}, InputError);
-  plugin = reference_plugin();
-  plugin.claims.promises |= LORATORY_CAPTURABLE;
-  EXPECT_THROW(Kernel{plugin}, InputError);
+  const auto is_refused = [](auto change) {
+    Changed changed;
+    change(changed);
+    EXPECT_THROW(changed.kernel(), InputError);
+  };
+  is_refused([](Changed& c) { c.plugin.version = 2; });
+  is_refused([](Changed& c) { c.plugin.struct_bytes = 40; });
+  is_refused([](Changed& c) { c.claims.struct_bytes = 8; });
+  is_refused([](Changed& c) { c.claims.layouts = 0; });
+  is_refused([](Changed& c) { c.claims.promises |= LORATORY_CAPTURABLE; });
+  EXPECT_THROW(Kernel(LoratoryPlugin{}), InputError);
   EXPECT_THROW(Kernel::load("/nowhere/libnothing.so"), InputError);
   Options options = quick();
   options.checks = {"number"};
@@ -165,7 +218,7 @@ TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
 }
 
 TEST(KernelChecks, AKnownFindingHidesNoOther) {
-  const LoratoryPlugin plugin = with_fault([](const LoratoryLayer&, const LoratoryCall& call) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall& call) {
     static_cast<float*>(call.y.data)[-1] = 0;
   });
   Options options = quick();
@@ -175,7 +228,7 @@ TEST(KernelChecks, AKnownFindingHidesNoOther) {
     if (first.empty()) first = label;
     return label == first;
   };
-  const Report report = run_kernel_checks(Kernel(plugin), options);
+  const Report report = run_kernel_checks(faulty.kernel(), options);
   ASSERT_EQ(report.findings.size(), 2u);
   EXPECT_EQ(report.findings[0].label, first);
   EXPECT_NE(report.findings[1].label, first);
