@@ -185,7 +185,7 @@ PythonKernel::PythonKernel(nb::object methods, std::string name, bool is_on_devi
   plugin_.struct_bytes = sizeof(LoratoryPlugin);
   plugin_.name = name_.c_str();
   plugin_.memory = is_on_device ? LORATORY_MEMORY_CUDA : LORATORY_MEMORY_HOST;
-  plugin_.claims = claims_.get();
+  plugin_.claims = &claims_.get();
   plugin_.context = this;
   plugin_.create = &create;
   plugin_.workspace_bytes = &workspace_bytes;

@@ -11,6 +11,7 @@ Claims::Claims(const nb::dict& claims) {
   for (const auto& mode : nb::cast<Modes>(claims["modes"])) {
     modes_.push_back({mode.at(0), mode.at(1), mode.at(2)});
   }
+  claims_.struct_bytes = sizeof claims_;
   claims_.modes = modes_.data();
   claims_.num_modes = std::ssize(modes_);
   claims_.operations = bits("operations");
