@@ -1,8 +1,10 @@
 // Sessions and their labels, and our own scheduler in them.
 #include <gmock/gmock.h>
 
+#include "check/report/ledger.hpp"
 #include "check/schedulers/driver.hpp"
 #include "check/schedulers/own_scheduler.hpp"
+#include "check/schedulers/run_scheduler_checks.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -41,6 +43,62 @@ TEST(SessionLabel, BadOnesAreRefused) {
       EXPECT_THAT(error.what(), HasSubstr(says));
     }
   }
+}
+
+// What is left is what the finding needs, and nothing else.
+TEST(ShrinkSession, LeavesWhatIsNeeded) {
+  Session session = draw_session(3);
+  session.num_ops = 100;
+  session.max_loras = 4;
+  session.faults = session.ahead = true;
+  int64_t num_tries = 0;
+  const Session smallest = shrink_session(session, [&](const Session& s) {
+    ++num_tries;
+    return s.num_ops > 70 && !s.is_dropped(70) && !s.is_dropped(13) && s.max_loras >= 2 && s.faults;
+  });
+  EXPECT_EQ(smallest.num_ops, 71);
+  EXPECT_EQ(smallest.dropped, (std::vector<std::pair<int32_t, int32_t>>{{0, 12}, {14, 69}}));
+  EXPECT_EQ(smallest.max_loras, 2);
+  EXPECT_EQ(smallest.num_names, 1);
+  EXPECT_TRUE(smallest.faults);
+  EXPECT_FALSE(smallest.ahead);
+  EXPECT_LE(num_tries, 600);
+  // Nothing smaller shows it, or no question may be asked: it stays.
+  EXPECT_EQ(shrink_session(session, [](const Session&) { return false; }), session);
+  EXPECT_EQ(shrink_session(
+                session, [](const Session&) { return true; }, 0),
+            session);
+}
+
+TEST(Ledger, NamesFindingsByCheckAndCase) {
+  const std::string text =
+      "# comment\n\nprefixes  sched.seed7.*bs4*  https://example.org/1 words\nslots * x\n";
+  const std::vector<LedgerLine> ledger = parse_ledger(text, "l", {"prefixes", "slots"});
+  ASSERT_EQ(ledger.size(), 2u);
+  EXPECT_EQ(ledger[0].reference, "https://example.org/1 words");
+  EXPECT_EQ(ledger[1].number, 4u);
+  EXPECT_TRUE(is_in_ledger(ledger, "prefixes", "sched.seed7.ops1.bs4"));
+  EXPECT_FALSE(is_in_ledger(ledger, "prefixes", "sched.seed7.ops1.bs3"));
+  EXPECT_FALSE(is_in_ledger(ledger, "blocks", "sched.seed7.ops1.bs4"));
+
+  Report report;
+  report.checks = {{.name = "prefixes", .num_cases = 5, .note = ""},
+                   {.name = "slots", .state = CheckState::skipped, .note = ""}};
+  apply_ledger(ledger, report);
+  EXPECT_EQ(report.stale, std::vector<std::string>{
+                              "line 3: prefixes sched.seed7.*bs4* https://example.org/1 words"});
+  report.stale.clear();
+  report.findings.push_back({.check = "prefixes",
+                             .label = "sched.seed7.x",
+                             .smallest = "sched.seed7.bs4",
+                             .what = "",
+                             .pattern = "",
+                             .repro = "",
+                             .reference = ""});
+  EXPECT_FALSE(report.ok());
+  apply_ledger(ledger, report);
+  EXPECT_EQ(report.findings[0].reference, "https://example.org/1 words");
+  EXPECT_TRUE(report.ok());
 }
 
 // Nobody objects to our own scheduler, and everything that judges look for happens.
