@@ -34,7 +34,7 @@ int guarded(Body&& body) {
   return 1;
 }
 
-bool has_experts(const LoratoryLayer& layer) {
+bool is_of_experts(const LoratoryLayer& layer) {
   return layer.operation >= LORATORY_OP_EXPERT_LINEAR;
 }
 
@@ -48,7 +48,7 @@ struct State {
 
   explicit State(const LoratoryLayer& of) : layer(&of) {
     const int64_t room = of.max_tokens > 0 ? of.max_tokens : 1;
-    if (has_experts(of)) {
+    if (is_of_experts(of)) {
       groups = std::make_unique<ExpertGroups>(
           ExpertGroupsShape{.max_tokens = room,
                             .experts_per_token = int32_t(of.experts_per_token),
