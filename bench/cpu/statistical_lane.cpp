@@ -122,13 +122,14 @@ int power(uint64_t num_cases) {
           }
         }
         fmt::print(stderr, "{}, {}, K {}\n", form.name, name(numbers), num_in);
+        std::string counts;
         for (int f = 0; f < kNumFaults; ++f) {
-          rows += fmt::format(
-              "{}\n  {{\"form\": \"{}\", \"numbers\": \"{}\", \"K\": {}, \"fault\": \"{}\", "
-              "\"cases\": {}, \"seen\": {}}}",
-              rows.empty() ? "" : ",", form.name, name(numbers), num_in, name(Fault(f)), num_cases,
-              seen[Fault(f)]);
+          counts += fmt::format("{}\"{}\": {}", f == 0 ? "" : ", ", name(Fault(f)), seen[Fault(f)]);
         }
+        rows += fmt::format(
+            "{}\n {{\"form\": \"{}\", \"numbers\": \"{}\", \"K\": {}, \"cases\": {},\n  "
+            "\"flagged\": {{{}}}}}",
+            rows.empty() ? "" : ",", form.name, name(numbers), num_in, num_cases, counts);
       }
     }
   }

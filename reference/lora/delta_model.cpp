@@ -176,10 +176,13 @@ void SliceModel::round_one_h(double& value, double partial, RandomError& error) 
         num_roundings * (squared(unit_roundoff(kept)) * partial + squared(underflow_unit(kept)));
     return;
   }
-  if (a.mode.h == IntermediateMode::split2) {  // lo may be that of scaling·h: any rounding of it
+  if (a.mode.h == IntermediateMode::split2) {
+    // The two parts may be those of scaling·h: any rounding of lo, of the largest lo that h can
+    // have.
     const Rounded r = split_in_two(kept, value);
+    const double largest_step = squared(unit_roundoff(kept)) * std::fabs(value);
     value = r.value;
-    error.variance += squared(r.step);
+    error.variance += squared(std::max(r.step, largest_step));
     return;
   }
   if (has_factor_) {  // which number is rounded?
@@ -327,8 +330,11 @@ DeltaModels delta_models(const ShrinkArgs& args, const Arithmetic& arithmetic) {
   return out;
 }
 
-DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic) {
+DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& declared,
+                         std::optional<float> factor) {
   DeltaModels out = empty_models(args.y);
+  Arithmetic arithmetic = declared;
+  if (declared.mode.h == IntermediateMode::store_as_x) arithmetic.mode.h = IntermediateMode::fp32;
   for (size_t t = 0; t < args.slots.size(); ++t) out.groups.push_back(int64_t(t));
   int64_t offset = args.offset_start;
   for (size_t i = 0; i < args.slices.size(); ++i) {
@@ -340,7 +346,7 @@ DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic) {
       std::vector<double> h;
       for (int64_t j = 0; j < rank; ++j) h.push_back(args.h.get(int64_t(i), int64_t(t), j));
       const std::vector<float> b = transposed(slice.b[slot], slice.b.size(1), rank);
-      const SliceModel model({}, b, rank, slice.scalings[size_t(slot)], arithmetic);
+      const SliceModel model({}, b, rank, slice.scalings[size_t(slot)], arithmetic, factor);
       put(model.of_h(h), args.y, args.add_inputs, int64_t(t), offset, out);
     }
     offset += slice.b.size(1);

@@ -84,6 +84,7 @@ DeltaModels delta_models(const EmbeddingArgs& args, const Arithmetic& arithmetic
 DeltaModels delta_models(const ShrinkArgs& args, const Arithmetic& arithmetic);
 
 /// Of expand alone, from the numbers that are in args.h.
-DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic);
+DeltaModels delta_models(const ExpandArgs& args, const Arithmetic& arithmetic,
+                         std::optional<float> factor = std::nullopt);
 
 }  // namespace loratory::reference

@@ -6,8 +6,6 @@
 
 #include "check/kernels/checks/checks.hpp"
 #include "check/kernels/reference_call.hpp"
-#include "check/statistics/statistical_judge.hpp"
-#include "reference/lora/delta_model.hpp"
 
 namespace loratory::check {
 
@@ -88,26 +86,6 @@ void look_at_exact(CaseRun& run) {
   run.tally("exact").num_comparisons += v.expected.num_values();
   run.tally("covered_written").num_comparisons += v.expected.num_values();
   sorted.tell(run, "exact", v.expected.num_values());
-}
-
-void look_at_statistics(CaseRun& run) {
-  const Case& c = run.shape();
-  const bool is_plain_linear =
-      (c.operation == LORATORY_OP_LINEAR || c.operation == LORATORY_OP_LOGITS) &&
-      c.layout != LORATORY_LAYOUT_STACKED && !c.is_quantized();
-  if (!is_plain_linear) return;
-  const CaseRun::Variant& v = run.plain();
-  const InHostMemory placed(v.data, v.data.step);
-  const reference::Arithmetic arithmetic = arithmetic_of(c, run.kernel().claims());
-  const StatisticalVerdict verdict =
-      judge_statistics(delta_models(linear_args(placed.layer(), placed.call()), arithmetic),
-                       arithmetic, v.outcome.output.view());
-  Tally& tally = run.tally("statistics");
-  tally.num_comparisons += verdict.num_elements;
-  if (verdict.worst.threshold > 0) {
-    tally.worst = std::max(tally.worst, verdict.worst.statistic / verdict.worst.threshold);
-  }
-  if (!verdict.ok) run.fail("statistics", verdict.in_words());
 }
 
 }  // namespace loratory::check
