@@ -443,6 +443,29 @@ struct StaleSegments : NaiveKernel {
   std::vector<int32_t> slots_;
 };
 
+// As many segments as the first step had: what a captured graph knows.
+struct SegmentsOfTheFirstStep : NaiveKernel {
+  static constexpr Note kNote{"segments_of_first_step",
+                              "no later step may have more adapters than the first",
+                              "sgl-project/sglang#29872"};
+  using NaiveKernel::NaiveKernel;
+  void run(const LoratoryCall& call) override {
+    const LoratoryStep& s = *call.step;
+    std::set<int32_t> slots(s.slots, s.slots + s.num_tokens);
+    slots.erase(-1);
+    if (num_ == 0) num_ = slots.size();
+    while (slots.size() > num_) slots.erase(std::prev(slots.end()));
+    kept_ = slots;
+    NaiveKernel::run(call);
+  }
+  int64_t slot_of(int64_t row) const override {
+    const auto slot = int32_t(NaiveKernel::slot_of(row));
+    return kept_.count(slot) != 0 ? slot : -1;
+  }
+  size_t num_ = 0;
+  std::set<int32_t> kept_;
+};
+
 struct ChunkRemainderDropped : NaiveKernel {
   static constexpr Note kNote{"chunk_remainder_dropped",
                               "tokens beyond the last whole chunk of 8 are dropped",
@@ -637,6 +660,19 @@ struct StackOfBByLargestN : NaiveKernel {
   }
 };
 
+// --- large offsets -------------------------------------------------------------------------------
+
+struct RowTimesStrideIn32Bits : NaiveKernel {
+  static constexpr Note kNote{"row_times_stride_in_32_bits", "row times stride of y wraps at 2^31",
+                              "vllm-project/vllm#53034"};
+  using NaiveKernel::NaiveKernel;
+  double base(const At& at, int64_t column) const override {
+    const auto offset = int32_t(uint32_t(at.row) * uint32_t(call().y.strides[0]));
+    const bool wraps = offset != at.row * call().y.strides[0];
+    return wraps ? get(call().y, 0, column) : NaiveKernel::base(at, column);
+  }
+};
+
 }  // namespace
 
 void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
@@ -684,6 +720,7 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<OneGroupTooFew>(both));
   zoo.push_back(wrong<MappingKeptByTokens>(both));
   zoo.push_back(wrong<StaleSegments>(both));
+  zoo.push_back(wrong<SegmentsOfTheFirstStep>(both));
   zoo.push_back(wrong<ChunkRemainderDropped>(both));
   zoo.push_back(wrong<TileOfOneAdapter>(both));
   zoo.push_back(wrong<DecodePathSkipsSlices>(both));
@@ -699,6 +736,7 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<ColumnsOfXFromStride>(shrink));
   zoo.push_back(wrong<StackReadAtMaxRank>(stacked));
   zoo.push_back(wrong<StackOfBByLargestN>(stacked));
+  zoo.push_back(wrong<RowTimesStrideIn32Bits>(expand));
 }
 
 }  // namespace loratory::zoo
