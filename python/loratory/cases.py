@@ -89,8 +89,8 @@ class LoraCase:
         return f"LoraCase({self.label!r})"
 
     def arguments(self, framework: str = "numpy", device: str = "cpu") -> dict[str, Any]:
-        """Everything that a kernel of loratory.check may ask for, by name; fresh outputs. Tensors of
-        another framework than numpy are copies, on `device`."""
+        """Everything that a kernel of loratory.check may ask for, by name; fresh outputs. Tensors
+        of another framework than numpy are copies, on `device`."""
         made = _Converter(framework, device)
         layer = self.layer
         out: dict[str, Any] = {name: made(getattr(self, name)) for name in (

@@ -267,11 +267,20 @@ def parameters_of(kernel: Kernel, has_self: bool = False) -> frozenset[str]:
     return frozenset(names & set(PARAMETERS))
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, file: str | None) -> str:
     """One line: the error, and where in the kernel's file."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{text} ({pathlib.Path(last.filename).name}:{last.lineno})"
+
+
+def run_of(kernel: Kernel) -> Kernel:
+    """The function that computes: the kernel, or the method run of a class."""
+    run = getattr(kernel, "run", None) if inspect.isclass(kernel) else kernel
+    if run is None:
+        raise InputError("kernel: a class needs a method run()")
+    return run  # type: ignore[no-any-return]
 
 
 class _Bridge:
@@ -281,10 +290,9 @@ class _Bridge:
         self._kernel = kernel
         self._framework = framework
         self._is_class = inspect.isclass(kernel)
-        run = getattr(kernel, "run", None) if self._is_class else kernel
-        if run is None:
-            raise InputError("kernel: a class needs a method run()")
-        self.asked = parameters_of(run, has_self=self._is_class)
+        code = getattr(run_of(kernel), "__code__", None)
+        self._file = getattr(code, "co_filename", None)
+        self.asked = parameters_of(run_of(kernel), has_self=self._is_class)
 
     def create(self, raw: dict[str, Any]) -> Any:
         try:
@@ -292,7 +300,7 @@ class _Bridge:
             instance = self._kernel(layer) if self._is_class else None
             return layer, instance
         except Exception as error:
-            return _why(error)
+            return _why(error, self._file)
 
     def prepare(self, state: Any, step: dict[str, Any], stream: int) -> str | None:
         return self._call(state, "prepare", step, stream)
@@ -307,7 +315,7 @@ class _Bridge:
             if method is not None:
                 method(slot)
         except Exception as error:
-            return _why(error)
+            return _why(error, self._file)
         return None
 
     def _call(self, state: Any, name: str, given: dict[str, Any], stream: int) -> str | None:
@@ -324,7 +332,7 @@ class _Bridge:
                 if name == "run":
                     self._store(layer, arguments, given, result)
         except Exception as error:
-            return _why(error)
+            return _why(error, self._file)
         return None
 
     def _arguments(self, layer: Layer, given: dict[str, Any], stream: int,
@@ -383,8 +391,8 @@ def _report(compiled: _loratory.Report) -> Report:
                for c in compiled.checks]
     findings = [Finding(**{f.name: getattr(c, f.name) for f in fields(Finding)})
                 for c in compiled.findings]
-    return Report(compiled.subject, compiled.seed, compiled.num_cases, compiled.seconds, compiled.ok,
-                  results, findings, compiled.text(), compiled.json(), compiled.junit())
+    return Report(compiled.subject, compiled.seed, compiled.num_cases, compiled.seconds,
+                  compiled.ok, results, findings, compiled.text(), compiled.json(), compiled.junit())
 
 
 def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = None,

@@ -1,6 +1,7 @@
 """loratory.check and the pytest plugin: right kernels pass, planted bugs are found and named."""
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from typing import Any
@@ -169,6 +170,12 @@ def test_a_kernel_that_raises_is_a_finding() -> None:
 
     report = lt.check(raises, **QUICK)
     assert not report.ok
+
+    def fails_inside(x: Any, y: Any) -> None:
+        json.loads("nonsense")
+
+    inside = lt.check(fails_inside, **QUICK).findings
+    assert any("JSONDecodeError" in f.what and "(test_check.py:" in f.what for f in inside)
     assert any("RuntimeError: no such luck (test_check.py:" in f.what for f in report.findings)
 
 
@@ -282,3 +289,13 @@ def test_a_wrong_kernel_fails_with_the_line_that_replays_it(pytester: pytest.Pyt
 def test_the_plugin_is_there_without_asking(pytester: pytest.Pytester) -> None:
     pytester.runpytest("--help").stdout.fnmatch_lines(["*--lora-cases=N*", "*--lora-seed=S*"])
     assert pathlib.Path(lt.__file__).parent.joinpath("pytest_plugin.py").exists()
+
+
+@pytest.mark.parametrize("claim, sign", [("takes_gaps", ".gaps"), ("takes_no_inputs", ".noadd"),
+                                         ("takes_offset", ".o")])
+def test_what_is_claimed_is_drawn_and_nothing_else(claim: str, sign: str) -> None:
+    def num_with(value: bool) -> int:
+        labels = lt.draw_labels(80, claims=lt.Claims(**{claim: value}), max_products=1 << 12)
+        return sum(bool(re.search(re.escape(sign) + r"(\d|\.|$)", label)) for label in labels)
+
+    assert num_with(False) == 0 and num_with(True) > 0
