@@ -82,12 +82,12 @@ TEST_F(CheckTest, AFindingIsShownReplayedAndKnown) {
   ASSERT_NE(at, std::string::npos);
   const std::string repro =
       run.out.substr(at + marker.size(), run.out.find('\n', at) - at - marker.size());
-  const Outcome again = loratory(repro);
+  const Outcome again = loratory(repro + " --no-shrink");
   EXPECT_EQ(again.exit_code, 1) << repro;
   EXPECT_THAT(again.out, HasSubstr("FINDING prefixes"));
 
   write("ledger", "# ours\nprefixes * https://example.org/1\n");
-  const Outcome known = loratory(flags + "--no-shrink --stop-at-first --ledger ledger");
+  const Outcome known = loratory(flags + "--no-shrink --cases 3 --ledger ledger");
   EXPECT_EQ(known.exit_code, 0) << known.out;
   EXPECT_THAT(known.out, HasSubstr("KNOWN   prefixes"));
   const Outcome stale = loratory("check --scheduler own --cases 2 --ledger ledger");
