@@ -81,7 +81,8 @@ class CaseRun {
   void expect_rows(std::string_view check, const StepData& step, const CaseData& data,
                    const Outcome& outcome, const std::function<int64_t(int64_t)>& origin, bool bits,
                    std::string_view where);
-  /// The outcome has the bits of the reference.
+  /// The outcome has the bits of the reference. If it has not, and a fresh layer of these numbers
+  /// has not either, it is `exact` that fails.
   void expect_reference(std::string_view check, const CaseData& data, const StepData& step,
                         const Outcome& outcome, std::string_view where);
 
