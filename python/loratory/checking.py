@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -386,13 +387,19 @@ def check_names() -> list[str]:
     return _loratory.check_names()
 
 
-def _report(compiled: _loratory.Report) -> Report:
+def _report(compiled: _loratory.Report, command: str) -> Report:
+    def in_python(text: str) -> str:
+        """The harness writes a line for a shell: its command, and --case LABEL."""
+        pattern = re.escape(command) + r" --case ([\w.,+/-]+)"
+        return re.sub(pattern, lambda m: f"{command[:-1]}, labels=['{m[1]}'])", text)
+
     results = [CheckResult(**{f.name: getattr(c, f.name) for f in fields(CheckResult)})
                for c in compiled.checks]
-    findings = [Finding(**{f.name: getattr(c, f.name) for f in fields(Finding)})
+    findings = [Finding(**{f.name: in_python(getattr(c, f.name)) for f in fields(Finding)})
                 for c in compiled.findings]
     return Report(compiled.subject, compiled.seed, compiled.num_cases, compiled.seconds,
-                  compiled.ok, results, findings, compiled.text(), compiled.json(), compiled.junit())
+                  compiled.ok, results, findings, in_python(compiled.text()),
+                  in_python(compiled.json()), in_python(compiled.junit()))
 
 
 def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = None,
@@ -433,14 +440,15 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
         raise InputError(f'device: "{device}" is not known; "cpu" or "cuda"')
     bridge = _Bridge(kernel, framework_named(framework or _default_framework()))
     title = name or getattr(kernel, "__qualname__", type(kernel).__name__)
+    command = f"loratory.check({title}, ...)"
     options = {
         "operations": [], "checks": list(checks), "labels": list(labels), "seed": seed,
         "num_cases": cases, "budget_s": float(budget_s), "max_products": max_products,
         "shrinks": shrink_findings, "stops_at_first": stop_at_first,
-        "command": f"loratory.check({title}, ...)",
+        "command": command,
     }
     return _report(_loratory.run_checks(bridge, title, device == "cuda",
-                                        chosen.compiled(bridge.asked), options))
+                                        chosen.compiled(bridge.asked), options), command)
 
 
 def _default_framework() -> str:

@@ -156,6 +156,8 @@ def test_a_planted_bug_is_found(kernel: Any) -> None:
     assert not report.ok and not report
     finding = report.findings[0]
     assert finding.what and finding.label and finding.repro and finding.check in report.text
+    assert finding.repro.endswith(f"{kernel.__name__}, ..., labels=['{finding.smallest}'])")
+    assert finding.repro in report.text
     with pytest.raises(AssertionError, match=finding.check):
         report.assert_ok()
     again = lt.check(kernel, labels=[finding.smallest])

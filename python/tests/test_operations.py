@@ -222,9 +222,9 @@ def test_a_read_only_output_is_refused() -> None:
 
 
 def test_others_run_meanwhile_and_ctrl_c_is_taken() -> None:
-    rng = np.random.default_rng(6)
-    tokens, size, rank = 256, 16384, 256  # a few seconds, in parts
-    x, a = numbers(rng, "f32", tokens, size), numbers(rng, "f32", 1, rank, size)
+    tokens, size, rank = 1024, 16384, 256  # many seconds, in parts
+    x, a = np.ones((tokens, size), np.float32), np.ones((1, rank, size), np.float32)
+    h = np.zeros((1, tokens, rank), np.float32)
     begins = threading.Event()
 
     def interrupt() -> None:
@@ -238,10 +238,11 @@ def test_others_run_meanwhile_and_ctrl_c_is_taken() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             begins.set()
-            lt.shrink(x, a, [rank], [0] * tokens)
+            lt.shrink(x, a, [rank], [0] * tokens, out=h)
     finally:
         sys.setswitchinterval(switch)
         thread.join()
+    assert h[0, 0].all() and not h[0, -1].any()  # it had begun, and did not go on to the end
 
 
 def test_scaling() -> None:
