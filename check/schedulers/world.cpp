@@ -48,7 +48,7 @@ const World::Step* World::reader_of_slot(int32_t slot) const {
   for (const Step& step : steps_) {
     if (!step.started) continue;
     for (const Row& row : step.rows) {
-      if (row.uid != kBaseUid && row.slot == slot && !is_given_up(row.uid)) return &step;
+      if (row.uid != kBaseUid && row.slot == slot) return &step;
     }
   }
   return nullptr;
@@ -134,11 +134,9 @@ void World::take(const Event& e) {
   switch (e.kind) {
     case Event::Kind::load:
       adapters_.at(e.uid).loading = true;
-      given_up_[e.uid] = false;
       return;
     case Event::Kind::copy:
       adapters_.at(e.uid).copying = true;
-      given_up_[e.uid] = false;
       slots_[size_t(e.slot)] = {.owner = e.uid, .ready = false, .generation = e.generation};
       return;
     case Event::Kind::evict:
@@ -146,7 +144,9 @@ void World::take(const Event& e) {
       drop_slots_of(e.uid);
       return;
     case Event::Kind::give_up:
-      given_up_[e.uid] = true;
+      for (Step& step : steps_) {
+        if (!step.started) step.given_up.push_back(e.uid);
+      }
       adapters_.at(e.uid).pinned = false;
       return;
     case Event::Kind::preempt: {
@@ -223,8 +223,9 @@ void World::take_plan(int64_t number, const Reply& reply) {
 }
 
 bool World::waits(const Step& step) const {
-  return std::ranges::any_of(
-      step.wait_for, [&](Uid uid) { return !is_given_up(uid) && ready_slot_of(uid) == kNoSlot; });
+  return std::ranges::any_of(step.wait_for, [&](Uid uid) {
+    return !step.leaves_out(uid) && ready_slot_of(uid) == kNoSlot;
+  });
 }
 
 std::vector<const World::Step*> World::start_steps() {
@@ -235,7 +236,7 @@ std::vector<const World::Step*> World::start_steps() {
     step.started = true;
     for (Row& row : step.rows) {
       if (std::ranges::count(step.wait_for, row.uid) == 0) continue;
-      row.slot = is_given_up(row.uid) ? kNoSlot : ready_slot_of(row.uid);
+      row.slot = step.leaves_out(row.uid) ? kNoSlot : ready_slot_of(row.uid);
       if (row.slot != kNoSlot) row.generation = slots_[size_t(row.slot)].generation;
     }
     started.push_back(&step);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -59,7 +60,10 @@ class World {
     std::vector<Row> rows{};
     std::vector<size_t> requests{};  ///< serial of each row's
     std::vector<Uid> wait_for{};
+    std::vector<Uid> given_up{};  ///< since it was planned: their rows are left out
     bool started = false;
+
+    bool leaves_out(Uid uid) const { return std::ranges::count(given_up, uid) > 0; }
   };
   /// Who wrote the KV of one position of one block last; kNobody: nothing that may be read.
   struct Written {
@@ -105,7 +109,6 @@ class World {
   const Written& written(uint32_t block, uint32_t offset) const {
     return written_[size_t{block} * limits_.block_size + offset];
   }
-  bool is_given_up(Uid uid) const { return given_up_.contains(uid) && given_up_.at(uid); }
   bool is_moving() const;
   int64_t num_live_of(Uid uid) const;
   /// Has a step in flight, started if `started`, a row that reads this slot?
@@ -130,7 +133,6 @@ class World {
   std::map<uint64_t, size_t> live_;  // id to serial
   std::deque<Step> steps_;           // in flight, the oldest first
   std::vector<Written> written_;     // [blocks][block_size]
-  std::map<Uid, bool> given_up_;     // since its last load began
 };
 
 }  // namespace loratory::check

@@ -37,7 +37,7 @@ class SlotsJudge final : public Judge {
         return fmt::format("request {} is for the base model, and its row names slot {}", row.id,
                            row.slot);
       }
-      if (w.is_given_up(row.uid) && row.slot == kNoSlot) continue;  // left out
+      if (step.leaves_out(row.uid) && row.slot == kNoSlot) continue;
       if (row.slot < 0 || row.slot >= w.limits().max_loras) {
         return fmt::format("request {}: the step begins, and its adapter has no slot", row.id);
       }

@@ -101,6 +101,15 @@ TEST(Ledger, NamesFindingsByCheckAndCase) {
   EXPECT_TRUE(report.ok());
 }
 
+// An adapter that failed to load for good, and that a later request wants again, is waited for.
+TEST(OwnScheduler, LoadsAgainWhatItGaveUp) {
+  const auto scheduler = own_scheduler({.blocking = true});
+  const SessionResult result = run_session(
+      *scheduler, parse_session("sched.seed5157.ops39.loras2.cpu2.workers1.blocks8.bs1.tokens3"
+                                ".seqs2.len8.names6.faults.ahead.drop0-9+23-27+32+34-37"));
+  EXPECT_FALSE(result.finding) << result.finding->what;
+}
+
 // Nobody objects to our own scheduler, and everything that judges look for happens.
 TEST(OwnScheduler, PassesThroughItsOwnDoor) {
   const std::vector<OwnOptions> variants = {{},
