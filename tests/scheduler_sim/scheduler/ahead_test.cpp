@@ -21,6 +21,13 @@ RequestSpec tokens_with_stop(char id, const std::vector<int32_t>& prompt, uint32
   return spec;
 }
 
+TEST(StepAhead, LeavesOutWhoseOnlyTokenIsInFlight) {
+  Engine e(Engine::config(2));
+  e.submit('a', 0, 3, 1), e.submit('b', 0, 3, 2);
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('a', 3), Pair('b', 3)));
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('b', 1)));
+}
+
 TEST(StepAhead, GoesOnWhereTheStepInFlightWillBe) {
   SchedulerConfig c = Engine::config(2);
   c.max_num_batched_tokens = c.max_num_seqs = 8;
