@@ -80,7 +80,7 @@ OPERATORS = {
 }
 CALLS = {
     "lower_bound": "upper_bound", "upper_bound": "lower_bound", "front": "back", "back": "front",
-    "min": "max", "max": "min", "any_of": "all_of", "all_of": "any_of", "push_back": "push_front",
+    "min": "max", "max": "min", "any_of": "all_of", "all_of": "any_of",
     "floor": "ceil", "ceil": "floor", "begin": "end", "first": "last",
 }
 SWITCH = "mutant_switch.hpp"
@@ -189,7 +189,7 @@ class Finder:
                 self.add(start, end, other + text[2:], f"{op} is {other}")
             elif text.endswith(op):
                 self.add(start, end, text[:-2] + other, f"{op} is {other}")
-        if text.startswith("!"):
+        if re.match(r"![^=]", text):
             self.add(start, end, f"bool({text[1:]})", "without !")
         elif re.match(r"-[^-\d]", text):
             self.add(start, end, text[1:], "without the minus")
