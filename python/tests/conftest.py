@@ -5,6 +5,8 @@ import filecmp
 import importlib.util
 import os
 import pathlib
+import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,3 +39,11 @@ def sample_trace() -> pathlib.Path:
 @pytest.fixture
 def fixtures() -> pathlib.Path:
     return ROOT / "tests" / "golden" / "fixtures"
+
+
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    """Ctrl-C as at a terminal: what a script starts in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

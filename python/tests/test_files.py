@@ -175,7 +175,8 @@ def test_bad_flags_are_the_programs_own_line(small_trace: pathlib.Path) -> None:
         lt.replay(small_trace, max_lorsa=4)
 
 
-def test_ctrl_c_ends_the_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                 sigint: None) -> None:
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     script = tmp_path / "program"
     script.write_text(f"#!/bin/sh\ntrap 'touch {ended}; exit 130' INT\ntouch {begun}\n"

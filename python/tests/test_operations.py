@@ -221,7 +221,7 @@ def test_a_read_only_output_is_refused() -> None:
         lt.linear(*layer.arguments(), layer.y)
 
 
-def test_others_run_meanwhile_and_ctrl_c_is_taken() -> None:
+def test_others_run_meanwhile_and_ctrl_c_is_taken(sigint: None) -> None:
     tokens, size, rank = 1024, 16384, 256  # many seconds, in parts
     x, a = np.ones((tokens, size), np.float32), np.ones((1, rank, size), np.float32)
     h = np.zeros((1, tokens, rank), np.float32)
