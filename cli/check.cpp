@@ -23,6 +23,10 @@
 namespace loratory::cli {
 namespace {
 
+constexpr const char* kFooter =
+    "Exit codes: 0 nothing found; 1 a finding, a stale line of the ledger, or a failure such as a\n"
+    "full disk; 2 bad input.";
+
 constexpr uint64_t kMostSeed = uint64_t{1} << 53;
 
 struct CheckOptions {
@@ -30,7 +34,7 @@ struct CheckOptions {
   SchedulerFlags scheduler;
   std::vector<std::string> operations, checks, labels;
   std::string seed = "1", budget;
-  int64_t num_cases = 200;
+  int64_t num_cases = 200, max_products = check::Options().max_products;
   bool keeps_case = false, stops_at_first = false;
   std::string json, junit, ledger, transcript;
 };
@@ -85,6 +89,7 @@ check::Report check_kernel(const CheckOptions& o, const Ledger& ledger,
   options.seed = seed_of(o.seed);
   options.num_cases = o.num_cases;
   options.budget_s = seconds_of(o.budget);
+  options.max_products = o.max_products;
   options.shrinks = !o.keeps_case;
   options.stops_at_first = o.stops_at_first;
   options.command = command;
@@ -116,7 +121,7 @@ void refuse_both_or_none(const CLI::App& command, const CheckOptions& o) {
   if (is_kernel) {
     refuse_ignored(command, {"--timeout-ms", "--transcript"}, "a kernel is judged");
   } else {
-    refuse_ignored(command, {"--operations"}, "a scheduler is judged");
+    refuse_ignored(command, {"--operations", "--max-products"}, "a scheduler is judged");
   }
 }
 
@@ -153,10 +158,14 @@ void run(const CLI::App& command, const CheckOptions& o) {
 void add_check(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "check", "Judge somebody's LoRA kernel or scheduler: is it right? Exit code 1 if not");
+  command.footer(kFooter);
   const auto o = std::make_shared<CheckOptions>();
   command.add_option("--impl", o->impl, "A kernel: reference, cuda, or a path to a shared library")
       ->group("Kernels");
   add_names(command, "--operations", o->operations, "Only these, of those it claims")
+      ->group("Kernels");
+  add_number(command, "--max-products", o->max_products, {1, int64_t{1} << 40},
+             "Multiplications of the largest case that is drawn")
       ->group("Kernels");
   add_scheduler_flags(command, o->scheduler);
   add_names(command, "--checks", o->checks, "Only these, by name");

@@ -40,6 +40,28 @@ TEST_F(CheckTest, OurOwnSchedulerAndTheReferencePass) {
   EXPECT_EQ(kernel.exit_code, 0) << kernel.out << kernel.err;
 }
 
+// How many elements a run compares follows from the sizes of its cases.
+TEST_F(CheckTest, MaxProductsBoundsTheCases) {
+  const auto num_comparisons = [&](const std::string& flags) {
+    const std::string all =
+        "check --impl reference --operations linear --checks numbers --cases 6 ";
+    const Outcome run = loratory(all + "--json r.json " + flags);
+    EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+    const std::string json = content("r.json"), key = "\"num_comparisons\": ";
+    return std::stoll(json.substr(json.find(key) + key.size()));
+  };
+  EXPECT_EQ(num_comparisons(""), num_comparisons("--max-products 4194304"));
+  EXPECT_GT(num_comparisons(""), num_comparisons("--max-products 64"));
+}
+
+TEST_F(CheckTest, HelpHasItsOwnExitCodes) {
+  const Outcome help = loratory("check --help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 nothing found; 1 a finding,"));
+  EXPECT_THAT(help.out, HasSubstr("2 bad input."));
+  EXPECT_THAT(help.out, testing::Not(HasSubstr("SLO")));
+}
+
 TEST_F(CheckTest, BadInputIsOneLine) {
   const auto expect_error = [&](const std::string& flags, const std::string& says) {
     const Outcome run = loratory("check " + flags);
@@ -50,6 +72,8 @@ TEST_F(CheckTest, BadInputIsOneLine) {
   expect_error("", "check: has nothing to judge; give --impl");
   expect_error("--scheduler own --impl reference", "check: has --impl and --scheduler");
   expect_error("--scheduler own --operations linear", "--operations: ");
+  expect_error("--scheduler own --max-products 9", "--max-products: ");
+  expect_error("--impl reference --max-products 0", "--max-products: '0' is not a number");
   expect_error("--impl reference --transcript t", "--transcript: ");
   expect_error("--impl ./none.so", "./none.so");
   expect_error("--scheduler ./none.so", "./none.so: cannot be loaded");
