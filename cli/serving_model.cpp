@@ -47,16 +47,13 @@ class ReferenceServingModel final : public ServingModel {
 
 class GpuServingModel final : public ServingModel {
  public:
-  explicit GpuServingModel(std::unique_ptr<gpu::GpuModel> model) : model_(std::move(model)) {}
+  GpuServingModel(std::unique_ptr<gpu::GpuModel> model, reference::LoadOptions adapter_options)
+      : model_(std::move(model)), adapter_options_(std::move(adapter_options)) {
+    adapter_options_.engine_dtype = model_->dtype();  // weights that overflow there are refused
+  }
 
   const reference::ModelConfig& config() const override { return model_->config(); }
-  // Weights that overflow in the engine's dtype are refused; copies of base weights are not
-  // compared, because those are on the GPU.
-  reference::LoadOptions adapter_options() const override {
-    reference::LoadOptions options;
-    options.engine_dtype = model_->dtype();
-    return options;
-  }
+  reference::LoadOptions adapter_options() const override { return adapter_options_; }
 
   uint32_t num_kv_blocks(const sim::SchedulerConfig& scheduler,
                          const sim::ModelRunnerConfig& runner, int64_t num_wanted,
@@ -87,6 +84,7 @@ class GpuServingModel final : public ServingModel {
   }
 
   const std::unique_ptr<gpu::GpuModel> model_;
+  reference::LoadOptions adapter_options_;
 };
 
 std::optional<reference::Dtype> dtype_named(const std::string& name) {
@@ -123,7 +121,9 @@ std::unique_ptr<ServingModel> load_serving_model(const std::string& executor,
                                                  const std::string& directory,
                                                  const std::string& dtype) {
   if (executor == "gpu") {
-    return std::make_unique<GpuServingModel>(gpu::load_gpu_model(directory, dtype_named(dtype)));
+    auto model = gpu::load_gpu_model(directory, dtype_named(dtype));
+    auto options = reference::adapter_options(directory, model->config());
+    return std::make_unique<GpuServingModel>(std::move(model), std::move(options));
   }
   if (dtype != "auto" && dtype != "float32") {
     throw InputError("--dtype", "the reference computes in float32, whatever the weights are",
@@ -136,7 +136,8 @@ std::unique_ptr<ServingModel> random_serving_model(const std::string& executor,
                                                    const reference::ModelConfig& config,
                                                    const std::string& dtype) {
   if (executor == "gpu") {
-    return std::make_unique<GpuServingModel>(gpu::random_gpu_model(config, dtype_named(dtype)));
+    return std::make_unique<GpuServingModel>(gpu::random_gpu_model(config, dtype_named(dtype)),
+                                             reference::LoadOptions{});
   }
   throw InputError("--weights", "random weights are made on a GPU",
                    "give the folder of a model to the reference");

@@ -121,10 +121,10 @@ class DeviceMemory final : public Memory {
 
   bool can_capture() const override { return true; }
   void begin_capture() override {
+    drop_graph();  // now: to free memory during a capture would break it off
     check(driver_.begin_capture(stream_, kThreadLocal), "cuStreamBeginCapture");
   }
   void end_capture() override {
-    drop_graph();
     void* graph = nullptr;
     check(driver_.end_capture(stream_, &graph), "cuStreamEndCapture");
     const Result result = driver_.instantiate(&graph_, graph, 0);

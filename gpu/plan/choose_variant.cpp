@@ -135,6 +135,12 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
+/// Of a shrink or a linear where the GPU has no clusters or the tensors are not aligned.
+LoraVariant only_variant(const LaunchShape& shape) {
+  if (!shape.has_clusters) return {.stages = 2, .aligned = shape.aligned};
+  return {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false};
+}
+
 int64_t num_panels(const LaunchShape& shape) {
   return shape.num_slices * ((shape.max_rank + 63) / 64);
 }
@@ -183,8 +189,11 @@ LoraVariant choose_variant(const LaunchShape& shape) {
     const bool is_wide = shape.aligned && shape.num_tokens > 64 && !may_have_many_adapters(shape);
     return choose_expand_variant(shape, is_wide ? token_tiles : 1);
   }
-  if (!shape.has_clusters) return {.stages = 2, .aligned = shape.aligned};
-  if (!shape.aligned) return {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false};
+  const bool is_weighted = shape.op == LoraOp::linear && shape.has_router_weights;
+  if (!shape.has_clusters || !shape.aligned) {
+    const LoraVariant any = only_variant(shape);
+    return is_weighted ? in_two_launches(any) : any;
+  }
   if (shape.op == LoraOp::shrink) return shrink_variant(shape);
   return takes_one_launch(shape) ? one_launch(shape) : in_two_launches(shrink_variant(shape));
 }

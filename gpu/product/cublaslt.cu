@@ -210,17 +210,20 @@ std::vector<CublasLt::Algorithm> CublasLt::algorithms(const ProductShape& shape,
   return out;
 }
 
-void CublasLt::run(const ProductShape& shape, const Algorithm& algorithm,
+bool CublasLt::run(const ProductShape& shape, const Algorithm& algorithm,
                    const ProductTensors& tensors, Workspace workspace, CUstream_st* stream) const {
   const Functions& f = *functions_;
   Call call = f.call(shape, tensors);
   cublasLtMatmulAlgo_t algo;
   std::memcpy(algo.data, algorithm.data.data(), sizeof algo.data);
   const float one = 1, zero = 0;
-  check(f.cublasLtMatmul(f.handle, &call.matmul, &one, tensors.weight.data, &call.w, tensors.x.data,
-                         &call.x, &zero, tensors.y.data, &call.y, tensors.y.data, &call.y, &algo,
-                         workspace.data, workspace.bytes, stream),
-        ("cublasLtMatmul of " + gpu::describe(shape) + " by " + algorithm.name).c_str());
+  const cublasStatus_t status =
+      f.cublasLtMatmul(f.handle, &call.matmul, &one, tensors.weight.data, &call.w, tensors.x.data,
+                       &call.x, &zero, tensors.y.data, &call.y, tensors.y.data, &call.y, &algo,
+                       workspace.data, workspace.bytes, stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+  check(status, ("cublasLtMatmul of " + gpu::describe(shape) + " by " + algorithm.name).c_str());
+  return true;
 }
 
 }  // namespace loratory::gpu

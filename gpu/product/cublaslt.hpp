@@ -41,8 +41,9 @@ class CublasLt {
     void* data = nullptr;
     size_t bytes = 0;
   };
-  /// May be captured. Errors   std::runtime_error: the library's status.
-  void run(const ProductShape& shape, const Algorithm& algorithm, const ProductTensors& tensors,
+  /// False: launched nothing, as the library has this algorithm for other M only. May be captured.
+  /// Errors   std::runtime_error: the library's status.
+  bool run(const ProductShape& shape, const Algorithm& algorithm, const ProductTensors& tensors,
            Workspace workspace, CUstream_st* stream) const;
 
  private:

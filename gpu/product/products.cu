@@ -163,13 +163,14 @@ void Products::launch(const ProductShape& shape, const ProductChoice& choice,
     case ProductKernel::cublaslt:
       break;
   }
-  if (!is_aligned_as_packed(tensors)) {
-    const auto own = skinny_choices(shape, tensors.x.shape[0], s.num_sms);
-    return launch_skinny_product(shape, own[0], tensors, stream, order);
+  if (is_aligned_as_packed(tensors)) {
+    const auto found = s.algorithms.find({shape, choice.algorithm});
+    LORATORY_ASSERT(found != s.algorithms.end(), "plan() and choices() name algorithms they know");
+    const CublasLt::Workspace workspace{s.workspace.get(), kWorkspaceBytes};
+    if (s.cublaslt->run(shape, found->second, tensors, workspace, stream)) return;
   }
-  const auto found = s.algorithms.find({shape, choice.algorithm});
-  LORATORY_ASSERT(found != s.algorithms.end(), "plan() and choices() name algorithms they know");
-  s.cublaslt->run(shape, found->second, tensors, {s.workspace.get(), kWorkspaceBytes}, stream);
+  const auto own = skinny_choices(shape, tensors.x.shape[0], s.num_sms);
+  launch_skinny_product(shape, own[0], tensors, stream, order);
 }
 
 std::vector<ProductChoice> Products::choices(const ProductShape& shape, int64_t num_tokens,

@@ -97,6 +97,23 @@ TEST_P(RealAdapter, WarnsOfNothingButCopiesOfBaseWeights) {
   }
 }
 
+// [4.9] An engine whose weights are on a GPU compares the copies with those in the model's folder.
+TEST_P(RealAdapter, IsComparedWithTheModelsFolderAlike) {
+  const auto options = adapter_options(fixture_.directory(), model_.config);
+  EXPECT_EQ(load_adapter(directory_, base_model_shapes(model_.config), options).warnings,
+            load().warnings);
+  for (const Projection which : {Projection::embed_tokens, Projection::lm_head}) {
+    const ConstTensorView stored = options.base_weights(which),
+                          loaded = adapter_options(model_).base_weights(which);
+    ASSERT_EQ(stored.shape, loaded.shape);
+    for (int64_t row = 0; row < stored.shape[0]; ++row) {
+      std::vector<float> left(size_t(stored.shape[1])), right = left;
+      read_row(stored, row, 0, std::span(left)), read_row(loaded, row, 0, std::span(right));
+      ASSERT_EQ(left, right) << projection_name(which) << " row " << row;
+    }
+  }
+}
+
 // --- refusals -------------------------------------------------------------------------------
 
 struct Refused {

@@ -100,7 +100,9 @@ class BuildGraph {
   BuildGraph(const BuildGraph&) = delete;
   BuildGraph& operator=(const BuildGraph&) = delete;
 
+  /// The stream does not wait for the default one, which brings mappings and garbage.
   void replay() const {
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
     LORATORY_CUDA_CHECK(cudaGraphLaunch(graph_, stream_.stream));
     stream_.wait();
   }

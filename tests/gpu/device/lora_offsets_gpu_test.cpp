@@ -147,12 +147,12 @@ TEST_F(LoraOffsets, P25ColumnsOfAnEmbeddingLieFarApart) {
   const Tensor& a = data.slices[0].a;
   const std::vector<int32_t> slots{3, 0, -1, 2, 1, 3};
   const auto last = int32_t(a.shape()[2] - 1);
-  const std::vector<int32_t> ids{last, 0, 5, 7, last, 1}, ranks(4, int32_t(a.shape()[1]));
+  const std::vector<int32_t> ids{last, 0, 5, 7, last, 1}, &ranks = data.slices[0].ranks;
   const DeviceBuffer on_gpu[] = {upload(slots), upload(ids), upload(ranks)};
   const auto ints = [&](size_t i) { return reinterpret_cast<const int32_t*>(on_gpu[i].get()); };
   Tensor h(reference::Dtype::f32, {1, int64_t(slots.size()), a.shape()[1]}), expected = h;
   for (size_t t = 0; t < slots.size(); ++t) {
-    for (int64_t j = 0; slots[t] >= 0 && j < a.shape()[1]; ++j) {
+    for (int64_t j = 0; slots[t] >= 0 && j < ranks[size_t(slots[t])]; ++j) {
       expected.set(a.get(slots[t], j, ids[t]), 0, int64_t(t), j);
     }
   }

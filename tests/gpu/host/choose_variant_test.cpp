@@ -416,6 +416,9 @@ TEST(ChooseExpandVariant, StagesByRankAndTokens) {
 // is launched.
 void choose(LaunchShape s, std::map<LoraOp, std::vector<LoraVariant>>& seen) {
   LoraVariant v = choose_variant(s);
+  // Router weights meet h on its way from one launch to the other.
+  const bool is_weighted = s.op == LoraOp::linear && s.has_router_weights;
+  ASSERT_TRUE(!is_weighted || v.launches == 2) << describe(s);
   if (s.op == LoraOp::expand || v.launches == 2) {
     seen[LoraOp::expand].push_back(choose_expand_variant(s, v.token_tiles));
   }
