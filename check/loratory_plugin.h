@@ -225,8 +225,8 @@ enum LoratoryAbility {
   LORATORY_TAKES_ABSENT_SLICES = 1 << 3,  ///< a slot of rank 0 in one slice and not in another
   LORATORY_TAKES_ROUTER_WEIGHTS = 1 << 4,
   LORATORY_TAKES_ROWS_OF_X = 1 << 5,  ///< experts: rows_per_x = 1 as well as k
-  /// All R ranks are multiplied: zeros and not NaN lie beyond the rank (vLLM's kernels), and a
-  /// shrink may write zeros there.
+  /// All R ranks are multiplied: zeros and not NaN lie beyond the rank (vLLM's kernels), as bits
+  /// and as factors, and a shrink may write zeros there.
   LORATORY_READS_BEYOND_RANK = 1 << 6,
   /// Results of products and sums below the normal range become 0.
   LORATORY_FLUSHES_SUBNORMALS = 1 << 7,

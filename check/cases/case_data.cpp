@@ -216,6 +216,7 @@ Tensor weight_scale(const CaseData& data, const WeightScale& of,
   if (!is_tensor) shape.push_back(per_slot_rows);
   if (is_block) shape.push_back(per_row);
   Tensor out = poisoned_tensor(Dtype::f32, shape);
+  if (data.beyond == BeyondRank::zeros) make_zero(out);  // 0 times a factor of NaN is no zero
   for (int64_t s = 0; s < num_slots; ++s) {
     const auto [num_rows, num_columns] = used[size_t(s)];
     if (num_rows == 0 || num_columns == 0) continue;
@@ -351,6 +352,7 @@ struct StepMaker {
     const int64_t room = is_block ? ceil_div<int64_t>(c().max_rank, data.b_block_k) : 1;
     out.h_scale = poisoned_tensor(
         Dtype::f32, is_tensor ? Extents{num_slices} : Extents{num_slices, out.num_tokens(), room});
+    if (data.beyond == BeyondRank::zeros) make_zero(*out.h_scale);
     for (int64_t i = 0; i < num_slices; ++i) {
       if (is_tensor) out.h_scale->set(factor_of(c(), kHScale, uint64_t(i)), i);
       for (int64_t t = 0; !is_tensor && t < out.num_tokens(); ++t) {

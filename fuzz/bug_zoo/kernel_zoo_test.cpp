@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "check/kernels/run_kernel_checks.hpp"
 #include "fuzz/bug_zoo/naive_kernel.hpp"
@@ -62,6 +65,28 @@ TEST(BugZoo, NoRightKernelIsFlaggedInAMillionComparisons) {
     }
   }
   EXPECT_GE(num_comparisons, 1'000'000);
+}
+
+// Zeros lie beyond the rank for who says that it reads them: no NaN of a check, no factor of NaN.
+TEST(BugZoo, ZerosBeyondTheRankAreZerosInEveryCheck) {
+  const std::map<std::string_view, std::vector<std::string>> labels{
+      {"whole_rank",
+       {"shrink.K1.N1.r4.R5.s0.f16.seed147450694", "linear.K9.N4.r2,5.R8.n5.zipf.bf16.seed3"}},
+      {"fp8_whole_rank",
+       {"shrink.K9.N1.r2.R3.s0.f8_e4m3fn.xf32.wtensor.seed147450694",
+        "expand.K1.N4.r4,2.R9.n3.zipf.f8_e4m3fn.xf32.wchannel.seed2420797071",
+        "expand.K1.N2.r2.R9.s0.f8_e5m2.xf8_e4m3fn.wblock.ablock.seed3770681358"}}};
+  for (const ZooKernel& zoo : right_kernels()) {
+    if (!labels.contains(zoo.note.name)) continue;
+    const LoratoryPlugin plugin = zoo.plugin();
+    const check::Kernel kernel(plugin);
+    check::Options options;
+    options.labels = labels.at(zoo.note.name);
+    options.shrinks = false;
+    const check::Report report = check::run_kernel_checks(kernel, options);
+    EXPECT_EQ(report.num_cases, int64_t(options.labels.size()));
+    EXPECT_TRUE(report.ok()) << as_text(report);
+  }
 }
 
 }  // namespace

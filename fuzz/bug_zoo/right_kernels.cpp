@@ -210,7 +210,7 @@ std::vector<ZooKernel> make_right_kernels() {
   cores.unit = 0x1p-22;
   LoratoryClaims tf32 = claims_of(kLinear | kShrink, bit(LORATORY_F32));
   tf32.operand_rounding = 0x1p-10;
-  LoratoryClaims beyond = claims_of(kLinear | kExpand);
+  LoratoryClaims beyond = claims_of(dense);
   beyond.abilities |= LORATORY_READS_BEYOND_RANK;
   LoratoryClaims unpromised = claims_of(kLinear);
   unpromised.promises = 0;
@@ -220,6 +220,9 @@ std::vector<ZooKernel> make_right_kernels() {
   const uint32_t by_row = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL);
   const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
   const uint32_t block = bit(LORATORY_SCALES_BLOCK);
+  LoratoryClaims fp8_beyond =
+      claims_of_quantized(kShrink | kExpand, fp8, by_row | block, by_token | block);
+  fp8_beyond.abilities |= LORATORY_READS_BEYOND_RANK;
   return {
       inhabitant<NaiveKernel>({"in_order", "column by column", ""}, all),
       inhabitant<Backwards>({"backwards", "the last column first", ""}, all),
@@ -250,6 +253,8 @@ std::vector<ZooKernel> make_right_kernels() {
                               claims_of(kEmbedding | kLogits)),
       inhabitant<NaiveKernel>({"fp8", "8-bit weights and activations by row and token", ""},
                               claims_of_quantized(kShrink | kExpand, fp8, by_row, by_token)),
+      inhabitant<ReadsTheZerosBeyondRank>(
+          {"fp8_whole_rank", "reads 8-bit zeros beyond the rank, and says so", ""}, fp8_beyond),
       inhabitant<NaiveKernel>({"fp8_blocks", "8-bit weights and activations in blocks", ""},
                               claims_of_quantized(kShrink | kExpand, fp8, block, block)),
       inhabitant<NaiveKernel>(
