@@ -88,6 +88,13 @@ bool has_tensor_core_product(const ProductShape& shape) {
   return shape.weight != Dtype::f32 && shape.num_in % 8 == 0;
 }
 
+bool is_small(const ProductShape& shape) {
+  constexpr int64_t kSmallBytes = 128 << 10;
+  return shape.num_out * shape.num_in * int64_t(size_bytes(shape.weight)) <= kSmallBytes;
+}
+
+bool may_have_bits_of_own(const ProductShape& shape) { return shape.num_out % 8 == 0; }
+
 void check_weights(const ProductShape& shape, const ProductTensors& tensors) {
   check_matrix("weight", tensors.weight, shape.weight, shape.num_in);
   if (tensors.weight.shape[0] != shape.num_out) {

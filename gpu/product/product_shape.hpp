@@ -30,6 +30,15 @@ void check_shape(const ProductShape& shape);
 /// Whether the tensor cores take it: 16-bit weights, K a multiple of 8 (rows of 16 bytes).
 bool has_tensor_core_product(const ProductShape& shape);
 
+/// Whether any kernel takes about as long as its launch: W of up to 128 KiB. Nothing is worth
+/// measuring.
+bool is_small(const ProductShape& shape);
+
+/// Whether a library's kernels can be of the own ones' class of bits: rows of y of whole vectors of
+/// 16 bytes. For others cuBLASLt 13.1 has kernels of another order, whose bits differ so rarely
+/// (one row of 64) that comparing at start-up would miss it.
+bool may_have_bits_of_own(const ProductShape& shape);
+
 /// The tensors of one launch.
 struct ProductTensors {
   DeviceView weight{};         ///< [N, K]

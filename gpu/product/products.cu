@@ -85,13 +85,21 @@ struct Products::State {
   std::vector<std::string> learn_algorithms(const ProductShape& shape, int64_t num_tokens,
                                             bool may_split) {
     std::vector<std::string> names;
-    if (cublaslt == nullptr) return names;
+    if (cublaslt == nullptr || (!may_split && !may_have_bits_of_own(shape))) return names;
     for (CublasLt::Algorithm& algorithm :
          cublaslt->algorithms(shape, num_tokens, may_split, kWorkspaceBytes)) {
       names.push_back(algorithm.name);
       algorithms.insert_or_assign({shape, algorithm.name}, std::move(algorithm));
     }
     return names;
+  }
+
+  ProductPlan small_plan(const ProductShape& shape) const {
+    ProductPlan out;
+    for (const int64_t tokens : token_buckets(shape.max_tokens)) {
+      out.push_back({.tokens = tokens, .choice = skinny_choices(shape, tokens, num_sms)[0]});
+    }
+    return out;
   }
 
   /// Whether everything that a kept plan names is there. The library is asked for its algorithms
@@ -131,6 +139,7 @@ const ProductPlan& Products::plan(const ProductShape& shape) {
     const ProductBucket all{.tokens = shape.max_tokens, .choice = {.kernel = ProductKernel::plain}};
     return s.plans.emplace(shape, ProductPlan{all}).first->second;
   }
+  if (is_small(shape)) return s.plans.emplace(shape, s.small_plan(shape)).first->second;
   const auto kept = s.cached.find(shape);
   if (kept != s.cached.end() && s.can_use(shape, kept->second)) {
     return s.plans.emplace(shape, kept->second).first->second;
@@ -145,7 +154,7 @@ void Products::save() const {
   if (s.options.cache_file.empty() || !s.is_new) return;
   ProductCache cache{.key = s.key, .plans = s.cached};
   for (const auto& [shape, plan] : s.plans) {
-    if (has_tensor_core_product(shape)) cache.plans.insert_or_assign(shape, plan);
+    if (has_tensor_core_product(shape) && !is_small(shape)) cache.plans.insert_or_assign(shape, plan);
   }
   AtomicFile file(s.options.cache_file);
   file.stream() << to_json(cache);

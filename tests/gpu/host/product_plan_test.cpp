@@ -180,6 +180,18 @@ TEST(ProductPlan, BucketsEndAtTheLargestStep) {
   EXPECT_DEATH(bucket_of(plan, 101), "largest number of tokens");
 }
 
+TEST(ProductShape, WhatIsNotTimedAndWhatTheLibraryIsNotAskedFor) {
+  EXPECT_TRUE(is_small({.num_out = 512, .num_in = 128}));
+  EXPECT_FALSE(is_small({.num_out = 512, .num_in = 128, .weight = Dtype::f32}));
+  EXPECT_FALSE(is_small({.num_out = 513, .num_in = 128}));
+  for (const int64_t columns : {8, 264, 128256}) {
+    EXPECT_TRUE(may_have_bits_of_own({.num_out = columns, .num_in = 64})) << columns;
+  }
+  for (const int64_t columns : {1, 23, 100, 257}) {
+    EXPECT_FALSE(may_have_bits_of_own({.num_out = columns, .num_in = 64})) << columns;
+  }
+}
+
 TEST(ProductChoice, TextNamesAKernelOfThisBuildOrFails) {
   for (const char* text : {"plain", "skinny:32:4", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
     EXPECT_EQ(to_text(choice_from_text(text, "file")), text);
