@@ -86,8 +86,8 @@ enum LoratoryLayout {
   /// The same without gaps: vLLM's lora_a_stacked [L, 1, R, K] and lora_b_stacked [L, 1, N_i, R].
   LORATORY_LAYOUT_DENSE = 1,
   /// SGLang's and TokenSpeed's pool: `stacked_a` [L, S·R, K], where slice i of slot s has rows
-  /// [i·r, (i + 1)·r), r being the slot's rank, the same in all slices; `stacked_b`
-  /// [L, sum N_i, R]. linear alone; the slices' own a and b are null.
+  /// [i·r, (i + 1)·r), r being the slot's rank; `stacked_b` [L, sum N_i, R]. A slot's rank and
+  /// scaling are the same in all slices. linear alone; the slices' own a and b are null.
   LORATORY_LAYOUT_STACKED = 2
 };
 

@@ -172,10 +172,12 @@ void add_adapters(CaseData& data) {
   const Case& c = data.shape;
   for (size_t i = 0; i < c.num_out.size(); ++i) {
     SliceData slice;
+    const size_t scaling_slice = c.layout == LORATORY_LAYOUT_STACKED ? 0 : i;
     for (int64_t s = 0; s < c.num_slots(); ++s) {
       for (int64_t e = 0; e < c.num_experts; ++e) {
         slice.ranks.push_back(has_expert(c, i, s, e) ? c.rank(s, i) : 0);
-        slice.scalings.push_back(scaling_of(c, uint64_t((s * c.num_experts + e) * 64) + i));
+        slice.scalings.push_back(
+            scaling_of(c, uint64_t((s * c.num_experts + e) * 64) + scaling_slice));
       }
     }
     data.slices.push_back(std::move(slice));

@@ -99,5 +99,18 @@ TEST(CaseData, AMovedSlotTakesEverythingAlong) {
   EXPECT_EQ(data.slices[0].scalings[1], before.slices[0].scalings[0]);
 }
 
+// Slices of a layer may have scalings of their own; a slot of SGLang's pool has one.
+TEST(CaseData, ASlotOfAStackedPoolHasOneScaling) {
+  int num_different = 0;
+  for (int seed = 0; seed < 8; ++seed) {
+    const std::string label = "linear.K8.N8+8.r8,4.s0,1.bf16";
+    const CaseData slices(case_named(label + ".seed" + std::to_string(seed)));
+    const CaseData stacked(case_named(label + ".stacked.seed" + std::to_string(seed)));
+    num_different += slices.slices[0].scalings != slices.slices[1].scalings ? 1 : 0;
+    EXPECT_EQ(stacked.slices[0].scalings, stacked.slices[1].scalings);
+  }
+  EXPECT_GT(num_different, 0);
+}
+
 }  // namespace
 }  // namespace loratory::check
