@@ -112,19 +112,22 @@ class Session {
   }
 
   Report run() {
-    const auto begin = Clock::now();
     for (const std::string& label : options_.labels) judge(case_named(label));
-    if (options_.labels.empty()) draw_cases(begin);
-    report_.seconds = seconds_since(begin);
+    if (options_.labels.empty()) draw_cases();
+    report_.seconds = seconds_since(begin_);
     add_checks();
     return std::move(report_);
   }
 
  private:
-  void draw_cases(Clock::time_point begin) {
+  bool is_past(double budgets) const {
+    return options_.budget_s > 0 && seconds_since(begin_) > budgets * options_.budget_s;
+  }
+
+  void draw_cases() {
     const std::vector<LoratoryOperation> operations = operations_of(kernel_, options_);
     for (int64_t i = 0; i < options_.num_cases && !is_over_; ++i) {
-      if (options_.budget_s > 0 && seconds_since(begin) > options_.budget_s) break;
+      if (is_past(1)) break;
       if (options_.is_interrupted && options_.is_interrupted()) break;
       const CaseLimits limits{.claims = kernel_.claims(),
                               .operation = operations[size_t(i) % operations.size()],
@@ -159,6 +162,7 @@ class Session {
     const bool may_shrink = options_.shrinks && finding.check != "device_health";
     if (may_shrink) {
       smallest = shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
+        if (is_past(2)) return false;
         for (CaseFinding& f : run_case(kernel_, *memory_, candidate, {}).findings) {
           if (f.check == finding.check) return of_smallest = std::move(f), true;
         }
@@ -186,10 +190,10 @@ class Session {
       result.name = check.name;
       const std::string_view skipped =
           check.skip == nullptr ? std::string_view() : check.skip(kernel_);
-      const bool is_wanted =
+      const bool is_asked_for =
           options_.checks.empty() ||
           std::ranges::find(options_.checks, check.name) != options_.checks.end();
-      if (!is_wanted) continue;
+      if (!is_asked_for && !failed_.contains(result.name)) continue;
       if (!skipped.empty()) {
         result.state = CheckState::skipped, result.note = skipped;
       } else if (failed_.contains(result.name)) {
@@ -218,6 +222,7 @@ class Session {
                                                different, result.num_comparisons);
   }
 
+  const Clock::time_point begin_ = Clock::now();
   const Kernel& kernel_;
   const Options& options_;
   std::unique_ptr<Memory> memory_;

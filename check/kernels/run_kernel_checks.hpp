@@ -19,7 +19,7 @@ struct Options {
   std::vector<std::string> labels;      ///< these cases alone (check/cases/case.hpp)
   uint64_t seed = 1;                    ///< of the cases that are drawn; same seed, same cases
   int64_t num_cases = 200;
-  double budget_s = 0;             ///< no further case after this time; 0: none
+  double budget_s = 0;  ///< no further case after this time, none to shrink after twice; 0: no end
   int64_t max_products = 1 << 22;  ///< multiplications of the largest case: its cost
   bool shrinks = true;             ///< look for the smallest case that still shows a finding
   bool stops_at_first = false;     ///< the first finding ends the run; else the first of each check

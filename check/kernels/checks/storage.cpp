@@ -81,7 +81,11 @@ void look_at_graph_replay(CaseRun& run) {
   for (int64_t t = 0; t < count; ++t) own[size_t(t)] = t;
   reversed.assign(own.rbegin(), own.rend());
   std::vector<int32_t> few(size_t(count), -1);
-  few.back() = v.data.step.slots.back();
+  const std::vector<int32_t>& slots = v.data.step.slots;
+  const auto has_adapter = [](int32_t slot) { return slot >= 0; };
+  const auto last = std::find_if(slots.rbegin(), slots.rend(), has_adapter);
+  if (last == slots.rend()) return;  // engines capture with adapters: vLLM launches none without
+  few[size_t(slots.rend() - last) - 1] = *last;
   const StepData captured = v.data.make_step(few, own);
   const std::vector<StepData> others{v.data.step_of(own), v.data.step_of(reversed)};
   const std::vector<Outcome> outcomes = v.trial.capture_and_replay(captured, others);

@@ -114,6 +114,9 @@ TEST(KernelChecks, AWrongColumnIsFoundShrunkAndSaidInWords) {
   options.shrinks = false;
   EXPECT_THAT(run_kernel_checks(kernel, options).findings[0].pattern,
               HasSubstr("every 64th column from 0 on; slice 0 alone"));
+  options.shrinks = true;
+  options.budget_s = 1e-9;  // long past, before the first smaller case
+  EXPECT_EQ(run_kernel_checks(kernel, options).findings[0].smallest, options.labels[0]);
 }
 
 TEST(KernelChecks, WritesAroundTheResultAreFound) {
@@ -197,6 +200,9 @@ TEST(KernelChecks, AFailureOfTheKernelIsAFindingWithItsText) {
   ASSERT_EQ(report.findings.size(), 1u);
   EXPECT_EQ(report.findings[0].check, "accepted");
   EXPECT_THAT(report.findings[0].what, HasSubstr("run() returned 3: no kernel for this shape"));
+  Options numbers_alone = quick();
+  numbers_alone.checks = {"numbers"};
+  EXPECT_FALSE(run_kernel_checks(faulty.kernel(), numbers_alone).ok());
 }
 
 TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
