@@ -2,7 +2,7 @@
 """Judges the Triton kernels that vLLM and SGLang ship, through loratory.check.
 
     bench/peers/get_gpu_peers.sh PEERS            # on a machine with a network
-    pip install .                                 # built where nvcc is, for the GPU
+    pip install .                                 # needs no nvcc: the driver is enough
     bench/gpu/check_peers.py PEERS --cases 200 --out OUT
 
 One report for each kernel, as text on stdout and as JSON and JUnit in OUT. With TRITON_INTERPRET=1
@@ -26,13 +26,16 @@ class _VllmBase:
 
     def __init__(self, layer):
         self.layer = layer
-        self.meta = self.meta_class.make(layer.num_slots, max(1, layer.max_tokens),
-                                         layer.ranks[0].device)
+        self.device = layer.ranks[0].device
+        self.meta = self.meta_class.make(layer.num_slots, max(1, layer.max_tokens), self.device)
         self.forget_addresses()
         if layer.b[0] is not None:
             self.b = [b.clone() for b in layer.b]
             for slot in range(layer.num_slots):
                 self.weights_changed(slot)
+        if layer.a[0] is not None:
+            size = len(layer.a) * max(1, layer.max_tokens) * layer.max_rank
+            self.h = torch.empty(size, dtype=torch.float32, device=self.device)
 
     def weights_changed(self, slot):
         if self.layer.b[0] is not None:
@@ -42,6 +45,17 @@ class _VllmBase:
     def prepare(self, slots, num_tokens):
         self.meta.prepare_tensors(slots)
         self.arguments = self.meta.meta_args(num_tokens, specialize_active_lora=False)
+        # Found here as after its profile run: no graph can capture the copy of a pointer.
+        utils = sys.modules["vllm.lora.ops.triton_ops.utils"]
+        if self.layer.a[0] is not None:
+            utils._get_lora_a_ptr(self.layer.a, self.device)
+        if self.layer.b[0] is not None:
+            utils._get_lora_b_ptr(self.b, self.layer.offset_start, self.device)
+
+    def own_h(self, num_tokens):
+        """Of the whole step: its shrink clears the rows of all tokens, with an adapter or not."""
+        shape = len(self.layer.a), num_tokens, self.layer.max_rank
+        return self.h[:shape[0] * shape[1] * shape[2]].view(shape)
 
     @classmethod
     def forget_addresses(cls):
@@ -58,8 +72,10 @@ def vllm_kernels(peers):
     class VllmShrink(_VllmBase):
         meta_class = meta
 
-        def run(self, x, a, h):
-            shrink._lora_shrink(x, a, h, *self.arguments, 1.0)
+        def run(self, x, a, h, slots):
+            own = self.own_h(len(x))
+            shrink._lora_shrink(x, a, own, *self.arguments, 1.0)
+            h.copy_(torch.where(slots[None, :, None] >= 0, own, h))
 
     class VllmExpand(_VllmBase):
         meta_class = meta
@@ -72,8 +88,7 @@ def vllm_kernels(peers):
         meta_class = meta
 
         def run(self, x, a, y, offset_start, add_inputs):
-            h = torch.empty((len(a), x.shape[0], self.layer.max_rank), dtype=torch.float32,
-                            device=x.device)  # its shrink clears it
+            h = self.own_h(len(x))
             shrink._lora_shrink(x, a, h, *self.arguments, 1.0)
             expand._lora_expand(h, self.b, y, *self.arguments, offset_start=offset_start,
                                 add_inputs=add_inputs)
@@ -165,8 +180,10 @@ def main():
     parser.add_argument("--case", action="append", default=[])
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-graphs", action="store_true", help="claim nothing capturable")
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
+    sys.path.append(str(given.peers / "site"))
     if given.device == "cpu":  # they ask before they launch
         torch.cuda.get_device_capability = lambda *_: (9, 0)
         torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
@@ -184,7 +201,7 @@ def main():
             if given.device == "cpu":  # the interpreter's bf16 is not that of a GPU
                 claims = {**claims, "weight_dtypes": ["f16"]}
             if name.startswith("vllm"):
-                claims = {**claims, "capturable": given.device == "cuda"}
+                claims = {**claims, "capturable": given.device == "cuda" and not given.no_graphs}
             report = loratory.check(kernel, name=name, framework="torch", device=given.device,
                                     cases=given.cases, budget_s=given.budget_s, seed=given.seed,
                                     labels=given.case, max_products=given.max_products, **claims)
