@@ -94,24 +94,6 @@ reference::BlockSize b_block(const LoratoryLayer& layer) {
   return {layer.b_block_n, layer.b_block_k};
 }
 
-void run_quantized_linear(const LoratoryLayer& layer, const LoratoryCall& call) {
-  reference::QuantizedLinearArgs args{.x = view(call.x),
-                                      .x_scale = optional_view(call.x_scale),
-                                      .slots = slots_of(call),
-                                      .slices = {},
-                                      .a_block = a_block(layer),
-                                      .b_block = b_block(layer),
-                                      .offset_start = layer.offset_start,
-                                      .add_inputs = layer.add_inputs != 0,
-                                      .sum = sum_of(layer),
-                                      .y = view(call.y)};
-  for (const LoratorySlice& s : slices_of(layer)) {
-    args.slices.push_back({view(s.a), view(s.a_scale), view(s.b), view(s.b_scale),
-                           ranks_of(layer, s), scalings_of(layer, s)});
-  }
-  lora_linear_quantized(args);
-}
-
 }  // namespace
 
 reference::QuantizedShrinkArgs quantized_shrink_args(const LoratoryLayer& layer,
@@ -141,6 +123,25 @@ reference::QuantizedExpandArgs quantized_expand_args(const LoratoryLayer& layer,
                                       .y = view(call.y)};
   for (const LoratorySlice& s : slices_of(layer)) {
     args.slices.push_back({view(s.b), view(s.b_scale), ranks_of(layer, s), scalings_of(layer, s)});
+  }
+  return args;
+}
+
+reference::QuantizedLinearArgs quantized_linear_args(const LoratoryLayer& layer,
+                                                     const LoratoryCall& call) {
+  reference::QuantizedLinearArgs args{.x = view(call.x),
+                                      .x_scale = optional_view(call.x_scale),
+                                      .slots = slots_of(call),
+                                      .slices = {},
+                                      .a_block = a_block(layer),
+                                      .b_block = b_block(layer),
+                                      .offset_start = layer.offset_start,
+                                      .add_inputs = layer.add_inputs != 0,
+                                      .sum = sum_of(layer),
+                                      .y = view(call.y)};
+  for (const LoratorySlice& s : slices_of(layer)) {
+    args.slices.push_back({view(s.a), view(s.a_scale), view(s.b), view(s.b_scale),
+                           ranks_of(layer, s), scalings_of(layer, s)});
   }
   return args;
 }
@@ -262,7 +263,7 @@ void run_reference(const LoratoryLayer& layer, const LoratoryCall& call) {
     case LORATORY_OP_LINEAR:
     case LORATORY_OP_LOGITS:
       if (layer.layout == LORATORY_LAYOUT_STACKED) return run_stacked(layer, call);
-      return is_quantized ? run_quantized_linear(layer, call)
+      return is_quantized ? lora_linear_quantized(quantized_linear_args(layer, call))
                           : lora_linear(linear_args(layer, call));
     case LORATORY_OP_SHRINK:
       return is_quantized ? shrink_quantized(quantized_shrink_args(layer, call))

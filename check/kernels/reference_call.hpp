@@ -17,12 +17,14 @@ void run_reference(const LoratoryLayer& layer, const LoratoryCall& call);
 /// The output of `step` as the reference computes it; `step` stays as it is.
 reference::Tensor reference_output(const CaseData& data, const StepData& step);
 
-/// The arguments of linear and logits on weights that are not stacked; of shrink and expand on
-/// 8-bit ones.
+/// The arguments of linear and logits on weights that are not stacked; of shrink, expand and linear
+/// on 8-bit ones.
 reference::LinearArgs linear_args(const LoratoryLayer& layer, const LoratoryCall& call);
 reference::QuantizedShrinkArgs quantized_shrink_args(const LoratoryLayer& layer,
                                                      const LoratoryCall& call);
 reference::QuantizedExpandArgs quantized_expand_args(const LoratoryLayer& layer,
+                                                     const LoratoryCall& call);
+reference::QuantizedLinearArgs quantized_linear_args(const LoratoryLayer& layer,
                                                      const LoratoryCall& call);
 
 /// A step of a case in host memory, as run_reference() takes it. Lifetime: of `data` and `step`.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "fuzz/support/lora_case.hpp"
 #include "fuzz/support/quantized_case.hpp"
 #include "fuzz/support/seeded_case.hpp"
 #include "reference/base/input_error.hpp"
@@ -19,6 +20,12 @@
 
 namespace loratory::reference {
 namespace {
+
+using check::Case;
+using check::CaseData;
+using check::Fill;
+using check::SliceData;
+using check::StepData;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -37,18 +44,20 @@ uint32_t bits_at(const Tensor& t, int64_t row, int64_t column) {
 }
 
 // Which slice a column belongs to, and which of its columns it is.
-std::pair<int64_t, int64_t> slice_of(const QuantizedData& data, int64_t column) {
+std::pair<int64_t, int64_t> slice_of(const CaseData& data, int64_t column) {
   size_t i = 0;
-  for (; column >= data.num_out[i]; ++i) column -= data.num_out[i];
+  for (; column >= data.shape.num_out[i]; ++i) column -= data.shape.num_out[i];
   return {int64_t(i), column};
 }
 
-bool is_covered(const QuantizedData& data, int64_t t, int64_t column) {
-  return data.rank(slice_of(data, column).first, t) > 0;
+bool is_covered(const CaseData& data, int64_t t, int64_t column) {
+  return rank_of(data, slice_of(data, column).first, t) > 0;
 }
 
-Tensor nan_h(const QuantizedCase& c, Dtype dtype) {
-  Tensor h(dtype, {c.num_slices, c.num_tokens, c.max_rank});
+int64_t num_slices(const Case& c) { return int64_t(c.num_out.size()); }
+
+Tensor nan_h(const Case& c, Dtype dtype) {
+  Tensor h(dtype, {num_slices(c), c.num_tokens, c.max_rank});
   for (int64_t i = 0; i < num_numbers(h); ++i) set_number(h, i, kNan);
   return h;
 }
@@ -85,73 +94,76 @@ Tensor dequantised(const Tensor& bits, const Tensor& scale, const BlockSize& blo
 
 // [1.42]-[1.44] [1.45] [1.48] P19: shrink of 8-bit numbers is shrink of what they mean.
 RC_GTEST_PROP(Quantized, P19ShrinkIsShrinkOfTheDequantised, ()) {
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::small_integers);
-  Tensor h = nan_h(c, Dtype::f32), expected = h;
-  shrink_quantized(data.shrink_args(h));
-  Tensor x(Dtype::f32, data.x.shape());
+  const Case c = any_quantized_case(LORATORY_OP_SHRINK, Fill::small_integers);
+  CaseData data(c);
+  const StepData& step = data.step;
+  Tensor expected = *step.h;
+  shrink_quantized(shrink_args(data));
+  Tensor x(Dtype::f32, step.x->shape());
   for (int64_t t = 0; t < c.num_tokens; ++t) {
     for (int64_t k = 0; k < c.num_in; ++k) {
-      x.set(data.x.get(t, k) * activation_factor(data.x_scale, 0, t, k, data.a_block.k), t, k);
+      x.set(step.x->get(t, k) * activation_factor(step.x_scale, 0, t, k, data.a_block_k), t, k);
     }
   }
   std::vector<Tensor> a;
-  ShrinkArgs args{.x = x.view(), .slots = data.slots, .slices = {}, .h = expected.view()};
-  for (size_t i = 0; i < data.a.size(); ++i) {
-    a.push_back(dequantised(data.a[i], data.a_scale[i], data.a_block));
+  ShrinkArgs args{.x = x.view(), .slots = step.slots, .slices = {}, .h = expected.view()};
+  for (const SliceData& slice : data.slices) {
+    a.push_back(dequantised(*slice.a, *slice.a_scale, a_block(data)));
   }
-  for (size_t i = 0; i < a.size(); ++i) args.slices.push_back({a[i].view(), data.ranks[i]});
+  for (size_t i = 0; i < a.size(); ++i) args.slices.push_back({a[i].view(), data.slices[i].ranks});
   shrink(args);
-  RC_ASSERT(same_bits(h, expected));
-  RC_CLASSIFY(c.weight_dtype() == Dtype::f8_e5m2 && c.num_slices == 3, "e5m2, three slices");
+  RC_ASSERT(same_bits(*step.h, expected));
+  RC_CLASSIFY(c.weight == Dtype::f8_e5m2 && num_slices(c) == 3, "e5m2, three slices");
 }
 
 // [1.13] [1.42]-[1.46] [1.48] P19: the same of expand; the scaling enters here, once.
 RC_GTEST_PROP(Quantized, P19ExpandIsExpandOfTheDequantised, ()) {
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::small_integers);
-  Tensor expected = data.y, h(Dtype::f32, data.h.shape());
-  for (int64_t i = 0; i < c.num_slices; ++i) {
+  const Case c = any_quantized_case(LORATORY_OP_EXPAND, Fill::small_integers);
+  CaseData data(c);
+  const StepData& step = data.step;
+  Tensor expected = *step.y, h(Dtype::f32, step.h->shape());
+  for (int64_t i = 0; i < num_slices(c); ++i) {
     for (int64_t t = 0; t < c.num_tokens; ++t) {
       for (int64_t j = 0; j < c.max_rank; ++j) {
-        h.set(data.h.get(i, t, j) * activation_factor(data.h_scale, i, t, j, data.b_block.k), i, t,
+        h.set(step.h->get(i, t, j) * activation_factor(step.h_scale, i, t, j, data.b_block_k), i, t,
               j);
       }
     }
   }
   std::vector<Tensor> b;
   ExpandArgs args{.h = h.view(),
-                  .slots = data.slots,
+                  .slots = step.slots,
                   .slices = {},
                   .offset_start = 0,
-                  .add_inputs = data.add_inputs,
-                  .mode = {.sum = data.sum},
+                  .add_inputs = c.add_inputs,
+                  .mode = {.sum = c.mode.sum},
                   .y = expected.view()};
-  for (size_t i = 0; i < data.b.size(); ++i) {
-    b.push_back(dequantised(data.b[i], data.b_scale[i], data.b_block));
+  for (const SliceData& slice : data.slices) {
+    b.push_back(dequantised(*slice.b, *slice.b_scale, b_block(data)));
   }
   for (size_t i = 0; i < b.size(); ++i) {
-    args.slices.push_back({b[i].view(), data.ranks[i], data.scalings[i]});
+    args.slices.push_back({b[i].view(), data.slices[i].ranks, data.slices[i].scalings});
   }
   expand(args);
-  expand_quantized(data.expand_args());
-  RC_ASSERT(same_bits(data.y, expected));
+  expand_quantized(expand_args(data));
+  RC_ASSERT(same_bits(*step.y, expected));
 }
 
 // [1.47] P5: the shrink against its oracle, into each dtype.
 RC_GTEST_PROP(Quantized, P5ShrinkLiesWithinItsBound, ()) {
   static Worst worst{"shrink_quantized"};
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::reals);
+  const Case c = any_quantized_case(LORATORY_OP_SHRINK, Fill::reals);
+  CaseData data(c);
   Tensor h = nan_h(c, Dtype(random_bits(c.seed, 999, 0) % 3));
-  const QuantizedShrinkArgs args = data.shrink_args(h);
+  QuantizedShrinkArgs args = shrink_args(data);
+  args.h = h.view();
   const StageOracle oracle = shrink_oracle(args);
   shrink_quantized(args);
-  for (int64_t i = 0; i < c.num_slices; ++i) {
+  for (int64_t i = 0; i < num_slices(c); ++i) {
     for (int64_t t = 0; t < c.num_tokens; ++t) {
       for (int64_t j = 0; j < c.max_rank; ++j) {
         const auto& facts = oracle.at(i * c.num_tokens + t, j);
-        RC_ASSERT(facts.has_value() == (j < data.rank(i, t)));
+        RC_ASSERT(facts.has_value() == (j < rank_of(data, i, t)));
         RC_ASSERT(std::isnan(h.get(i, t, j)) == !facts.has_value());
         if (!facts) continue;
         const double ratio = error_over_bound(h.get(i, t, j), *facts, {.out = h.dtype()});
@@ -165,17 +177,18 @@ RC_GTEST_PROP(Quantized, P5ShrinkLiesWithinItsBound, ()) {
 // [1.47] P5: the expand from the h it is given.
 RC_GTEST_PROP(Quantized, P5ExpandLiesWithinItsBound, ()) {
   static Worst worst{"expand_quantized"};
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::reals);
-  const QuantizedExpandArgs args = data.expand_args();
+  const Case c = any_quantized_case(LORATORY_OP_EXPAND, Fill::reals);
+  CaseData data(c);
+  const Tensor& y = *data.step.y;
+  const QuantizedExpandArgs args = expand_args(data);
   const StageOracle oracle = expand_oracle(args);
   expand_quantized(args);
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    for (int64_t n = 0; n < data.y.shape()[1]; ++n) {
+    for (int64_t n = 0; n < y.shape()[1]; ++n) {
       RC_ASSERT(oracle.at(t, n).has_value() == is_covered(data, t, n));
       if (!oracle.at(t, n)) continue;
-      const Arithmetic arithmetic{.mode = {.sum = data.sum}, .out = data.y.dtype()};
-      const double ratio = error_over_bound(data.y.get(t, n), *oracle.at(t, n), arithmetic);
+      const Arithmetic arithmetic{.mode = {.sum = c.mode.sum}, .out = y.dtype()};
+      const double ratio = error_over_bound(y.get(t, n), *oracle.at(t, n), arithmetic);
       worst.see(ratio);
       RC_ASSERT(ratio <= 1.0);
     }
@@ -211,35 +224,48 @@ float stage_element(const Tensor& w, const Tensor& w_scale, const BlockSize& blo
 }
 
 // [1.46] P19: where the factors enter, bit for bit: one sum, then activations, then weights; group
-// by group with blocks. The scaling multiplies what is left, once.
-RC_GTEST_PROP(Quantized, P19EveryRoundingIsWhereItShouldBe, ()) {
-  const QuantizedCase c = any_quantized_case();
-  const bool is_integer = random_bits(c.seed, 999, 3) % 4 == 0;  // zeros, of both signs
-  QuantizedData data(c, is_integer ? Fill::small_integers : Fill::reals);
-  const Tensor base = data.y;
-  Tensor h = nan_h(c, Dtype(random_bits(c.seed, 999, 0) % 3));
-  shrink_quantized(data.shrink_args(h));
-  expand_quantized(data.expand_args());
+// by group with blocks.
+RC_GTEST_PROP(Quantized, P19EveryRoundingOfShrinkIsWhereItShouldBe, ()) {
+  Case c = any_quantized_case(LORATORY_OP_SHRINK, Fill::reals);
+  c.h = Dtype(random_bits(c.seed, 999, 0) % 3);
+  if (random_bits(c.seed, 999, 3) % 4 == 0) c.fill = Fill::small_integers;  // zeros of both signs
+  CaseData data(c);
+  const StepData& step = data.step;
+  shrink_quantized(shrink_args(data));
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    for (int64_t i = 0; i < c.num_slices; ++i) {
-      const auto at = size_t(i);
-      for (int64_t j = 0; j < data.rank(i, t); ++j) {
-        const float sum = stage_element(data.a[at], data.a_scale[at], data.a_block, data.slot(t), j,
-                                        {data.x.view(), data.x_scale, 0, c.num_in}, t);
-        RC_ASSERT(h.get(i, t, j) == round_to(h.dtype(), sum));
-        RC_ASSERT(std::signbit(h.get(i, t, j)) == std::signbit(sum));
+    for (int64_t i = 0; i < num_slices(c); ++i) {
+      const SliceData& slice = data.slices[size_t(i)];
+      for (int64_t j = 0; j < rank_of(data, i, t); ++j) {
+        const float sum =
+            stage_element(*slice.a, *slice.a_scale, a_block(data), step.slots[size_t(t)], j,
+                          {step.x->view(), step.x_scale, 0, c.num_in}, t);
+        RC_ASSERT(step.h->get(i, t, j) == round_to(c.h, sum));
+        RC_ASSERT(std::signbit(step.h->get(i, t, j)) == std::signbit(sum));
       }
     }
-    for (int64_t column = 0; column < data.y.shape()[1]; ++column) {
+  }
+}
+
+// [1.46] P19: the same of expand. The scaling multiplies what is left, once.
+RC_GTEST_PROP(Quantized, P19EveryRoundingOfExpandIsWhereItShouldBe, ()) {
+  Case c = any_quantized_case(LORATORY_OP_EXPAND, Fill::reals);
+  if (random_bits(c.seed, 999, 3) % 4 == 0) c.fill = Fill::small_integers;
+  CaseData data(c);
+  const StepData& step = data.step;
+  const Tensor base = *step.y;
+  expand_quantized(expand_args(data));
+  for (int64_t t = 0; t < c.num_tokens; ++t) {
+    for (int64_t column = 0; column < c.num_columns(); ++column) {
       if (!is_covered(data, t, column)) continue;
       const auto [i, n] = slice_of(data, column);
-      const auto at = size_t(i);
-      const Activations h_i{data.h.view()[i], data.h_scale, i, data.rank(i, t)};
-      float d = data.scalings[at][size_t(data.slot(t))] *
-                stage_element(data.b[at], data.b_scale[at], data.b_block, data.slot(t), n, h_i, t);
-      if (data.sum == SumMode::two_round) d = float(round_to(data.y.dtype(), d));
-      const float y = data.add_inputs ? float(base.get(t, column)) + d : d;
-      RC_ASSERT(bits_at(data.y, t, column) == encode(data.y.dtype(), y));
+      const SliceData& slice = data.slices[size_t(i)];
+      const int32_t slot = step.slots[size_t(t)];
+      const Activations h{step.h->view()[i], step.h_scale, i, rank_of(data, i, t)};
+      float d = slice.scalings[size_t(slot)] *
+                stage_element(*slice.b, *slice.b_scale, b_block(data), slot, n, h, t);
+      if (c.mode.sum == SumMode::two_round) d = float(round_to(c.y, d));
+      const float y = c.add_inputs ? float(base.get(t, column)) + d : d;
+      RC_ASSERT(bits_at(*step.y, t, column) == encode(c.y, y));
     }
   }
 }
@@ -247,23 +273,23 @@ RC_GTEST_PROP(Quantized, P19EveryRoundingIsWhereItShouldBe, ()) {
 // P2 P13 P16 P24 [1.5] [1.6]: uncovered elements and what lies around y keep their bits; without
 // add_inputs the old y is not read.
 RC_GTEST_PROP(Quantized, P2UncoveredElementsKeepTheirBits, ()) {
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::reals);
+  const Case c = any_quantized_case(LORATORY_OP_LINEAR, Fill::reals);
+  CaseData data(c);
   const int64_t offset = int64_t(random_bits(c.seed, 999, 1) % 4);
-  const int64_t width = data.y.shape()[1] + offset + 2;
-  Tensor wide(data.y.dtype(), {c.num_tokens, width});
+  const int64_t width = c.num_columns() + offset + 2;
+  Tensor wide(c.y, {c.num_tokens, width});
   for (int64_t i = 0; i < num_numbers(wide); ++i) set_number(wide, i, i % 2 == 0 ? kNan : -0.0);
   const auto covered = [&](int64_t t, int64_t n) {
-    const bool inside = n >= offset && n < offset + data.y.shape()[1];
+    const bool inside = n >= offset && n < offset + c.num_columns();
     return inside && is_covered(data, t, n - offset);
   };
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    for (int64_t n = 0; data.add_inputs && n < width; ++n) {
+    for (int64_t n = 0; c.add_inputs && n < width; ++n) {
       if (covered(t, n)) wide.set(1, t, n);
     }
   }
   const Tensor before = wide;
-  QuantizedLinearArgs args = data.linear_args();
+  QuantizedLinearArgs args = linear_args(data);
   args.offset_start = offset;
   args.y = wide.view();
   lora_linear_quantized(args);
@@ -280,34 +306,35 @@ RC_GTEST_PROP(Quantized, P2UncoveredElementsKeepTheirBits, ()) {
 
 // P7 P6: a row does not depend on its neighbours, but for the factors that they share.
 RC_GTEST_PROP(Quantized, P7RowsDoNotDependOnTheBatch, ()) {
-  const QuantizedCase c = any_quantized_case();
+  const Case c = any_quantized_case(LORATORY_OP_LINEAR, Fill::reals);
   RC_PRE(c.num_tokens > 0);
-  QuantizedData data(c, Fill::reals);
-  if (c.is_w8a8() && c.is_by_tensor()) {
+  CaseData data(c);
+  if (c.activation_scales == LORATORY_SCALES_TENSOR) {
     RC_DISCARD("h has one factor for the batch");
   }
   const auto kept = int64_t(random_bits(c.seed, 999, 2) % uint64_t(c.num_tokens));
-  QuantizedData alone = data;
+  CaseData alone = data;
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    if (t != kept) alone.slots[size_t(t)] = kBaseSlot;
+    if (t != kept) alone.step.slots[size_t(t)] = kBaseSlot;
   }
-  lora_linear_quantized(data.linear_args());
-  lora_linear_quantized(alone.linear_args());
-  for (int64_t n = 0; n < data.y.shape()[1]; ++n) {
-    RC_ASSERT(bits_at(alone.y, kept, n) == bits_at(data.y, kept, n));
+  lora_linear_quantized(linear_args(data));
+  lora_linear_quantized(linear_args(alone));
+  for (int64_t n = 0; n < c.num_columns(); ++n) {
+    RC_ASSERT(bits_at(*alone.step.y, kept, n) == bits_at(*data.step.y, kept, n));
   }
 }
 
-// h of one slice and its factor for (t, j), looked for by hand; NaN where not covered.
-double absmax_of(const QuantizedData& data, const QuantizedCase& c, const Tensor& h, int64_t i,
-                 int64_t t, int64_t j) {
+// The largest of the numbers that share a factor with (t, j), looked for by hand.
+double absmax_of(const CaseData& shrunk, int64_t i, int64_t t, int64_t j) {
+  const Case& c = shrunk.shape;
   double absmax = 0;
   for (int64_t row = 0; row < c.num_tokens; ++row) {
-    for (int64_t column = 0; column < data.rank(i, row); ++column) {
-      const bool same_row = c.is_by_tensor() || row == t;
-      const bool is_block = c.pair_value() == Pair::block;
-      const bool same_group = !is_block || column / data.b_block.k == j / data.b_block.k;
-      if (same_row && same_group) absmax = std::max(absmax, std::fabs(h.get(i, row, column)));
+    for (int64_t column = 0; column < rank_of(shrunk, i, row); ++column) {
+      const bool same_row = c.activation_scales == LORATORY_SCALES_TENSOR || row == t;
+      const bool is_block = c.activation_scales == LORATORY_SCALES_BLOCK;
+      const bool same_group = !is_block || column / shrunk.b_block_k == j / shrunk.b_block_k;
+      if (!same_row || !same_group) continue;
+      absmax = std::max(absmax, std::fabs(shrunk.step.h->get(i, row, column)));
     }
   }
   return absmax;
@@ -315,30 +342,32 @@ double absmax_of(const QuantizedData& data, const QuantizedCase& c, const Tensor
 
 // [1.47]: the whole stage is shrink, the quantisation of h, expand, each as above.
 RC_GTEST_PROP(Quantized, P19TheLinearIsItsStages, ()) {
-  const QuantizedCase c = any_quantized_case();
-  QuantizedData data(c, Fill::reals), whole = data;
-  lora_linear_quantized(whole.linear_args());
-  Tensor h = nan_h(c, Dtype::f32);
-  shrink_quantized(data.shrink_args(h));
-  if (!c.is_w8a8()) {
-    data.h = h;
-  } else {
-    const Dtype dtype = c.activation_dtype();
-    for (int64_t i = 0; i < c.num_slices; ++i) {
-      for (int64_t t = 0; t < c.num_tokens; ++t) {
-        for (int64_t j = 0; j < data.rank(i, t); ++j) {
-          const auto absmax = float(absmax_of(data, c, h, i, t, j));
-          const float scale = absmax == 0 ? 1 : absmax / float(largest_finite(dtype));
-          data.h.set(round_to(dtype, float(h.get(i, t, j)) / scale, Overflow::saturate), i, t, j);
-          const int64_t g = data.b_block.k > 0 ? j / data.b_block.k : 0;
-          if (data.h_scale->shape().size() == 1) data.h_scale->set(scale, i);
-          if (data.h_scale->shape().size() == 3) data.h_scale->set(scale, i, t, g);
+  const Case c = any_quantized_case(LORATORY_OP_LINEAR, Fill::reals);
+  CaseData whole(c), shrunk(with_operation(c, LORATORY_OP_SHRINK));
+  CaseData expanded(with_operation(c, LORATORY_OP_EXPAND));
+  RC_ASSERT(same_bits(*whole.step.y, *expanded.step.y));
+  lora_linear_quantized(linear_args(whole));
+  shrink_quantized(shrink_args(shrunk));
+  StepData& step = expanded.step;
+  for (int64_t i = 0; i < num_slices(c); ++i) {
+    for (int64_t t = 0; t < c.num_tokens; ++t) {
+      for (int64_t j = 0; j < rank_of(expanded, i, t); ++j) {
+        const double h = shrunk.step.h->get(i, t, j);
+        if (!c.has_quantized_activations()) {
+          step.h->set(h, i, t, j);
+          continue;
         }
+        const auto absmax = float(absmax_of(shrunk, i, t, j));
+        const float scale = absmax == 0 ? 1 : absmax / float(largest_finite(c.x));
+        step.h->set(round_to(c.x, float(h) / scale, Overflow::saturate), i, t, j);
+        const int64_t g = c.activation_scales == LORATORY_SCALES_BLOCK ? j / expanded.b_block_k : 0;
+        if (step.h_scale->shape().size() == 1) step.h_scale->set(scale, i);
+        if (step.h_scale->shape().size() == 3) step.h_scale->set(scale, i, t, g);
       }
     }
   }
-  expand_quantized(data.expand_args());
-  RC_ASSERT(same_bits(whole.y, data.y));
+  expand_quantized(expand_args(expanded));
+  RC_ASSERT(same_bits(*whole.step.y, *step.y));
 }
 
 // [1.47] [1.50]: bits are nearest to v / factor, no factor is below 2^-126, the largest number

@@ -14,6 +14,12 @@
 #include "reference/layout/batch_layout.hpp"
 
 namespace loratory::reference {
+
+using check::Operand;
+using check::Palette;
+using check::palette;
+using check::poisoned_tensor;
+
 namespace {
 
 enum Stream : uint64_t { kX, kY, kSlots, kRanks, kScalings, kGaps, kA = 100, kB = 200 };
@@ -89,66 +95,6 @@ void cut_to(const LayerLimits& limits, LayerCase& c) {
   c.num_tokens = std::min(c.num_tokens, std::max<int64_t>(1, most_tokens));
 }
 
-// 4096 numbers of a fill, encoded; a tensor takes them by random index.
-struct Palette {
-  std::array<uint32_t, 4096> bits;
-  bool is_paired = false;  // numbers 2i and 2i + 1 of a tensor are opposite
-};
-
-double palette_number(const LayerCase& c, uint64_t i, uint64_t stream) {
-  const double real = (double(i) - 2047.5) / 1024;
-  switch (c.fill) {
-    case Fill::small_integers:  // every sum is exact in fp32, and h and y need more bits than bf16
-      if (stream == kX) return double(int(i % 17) - 8);
-      return stream == kY ? double(int(i % 129) - 64) : double(int(i % 3) - 1);
-    case Fill::reals:  // weights smaller: results stay far from the end of f16
-      return stream >= kA ? real / 4 : real;
-    case Fill::cancellation:  // of neighbours in A and B, nearly equal; of x: the sign comes later
-      return stream >= kA ? 1 + real * 0x1p-7 : 1 + std::fabs(real);
-    case Fill::tiny: {
-      const int lowest = c.weight == Dtype::f16 ? -24 : -80;
-      return std::ldexp(real, lowest / 2 + int(i * 7 % 12) - 6);
-    }
-  }
-  return 0;
-}
-
-Palette palette_of(const LayerCase& c, Dtype dtype, uint64_t stream) {
-  Palette out{.bits = {}, .is_paired = c.fill == Fill::cancellation && stream == kX};
-  for (uint64_t i = 0; i < out.bits.size(); ++i) {
-    out.bits[i] = encode(dtype, palette_number(c, i, stream));
-  }
-  return out;
-}
-
-// Random numbers from `begin` on; number i is that of place `first + i`, whatever the others are.
-void fill_row(uint64_t seed, const Palette& palette, uint64_t stream, uint64_t first, Dtype dtype,
-              std::byte* begin, int64_t count) {
-  const bool in_pairs = palette.is_paired;
-  const uint32_t sign = dtype == Dtype::f32 ? 0x80000000U : 0x8000U;
-  const size_t size = size_bytes(dtype);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t place = first + uint64_t(i);
-    const uint64_t at = random_bits(seed, stream, in_pairs ? place / 2 : place) >> 20;
-    uint32_t bits = palette.bits[at % palette.bits.size()];
-    if (in_pairs && place % 2 == 1) bits ^= sign;
-    std::memcpy(begin + size_t(i) * size, &bits, size);
-  }
-}
-
-// All NaN; the rows of the innermost axis lie `gap` further apart than they are long.
-Tensor nan_tensor(Dtype dtype, const Extents& shape, int64_t gap) {
-  Extents strides(shape.size(), 1);
-  int64_t stride = shape.back() + gap;
-  for (size_t axis = shape.size() - 1; axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= shape[axis];
-  }
-  Tensor out(dtype, shape, strides);
-  std::fill(out.bytes().begin(), out.bytes().end(), std::byte{0xFF});
-  return out;
-}
-
 int64_t gap_of(const LayerCase& c, uint64_t which) {
   if (!c.padded) return 0;
   const auto gap = int64_t(pick(c, kGaps, which, 5));
@@ -179,8 +125,8 @@ float scaling_of(const LayerCase& c, uint64_t index) {
 // Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
 LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used) {
   LayerSlice out{
-      nan_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
-      nan_tensor(c.weight, {c.max_loras, c.num_out[i], c.max_rank}, gap_of(c, 2 * i + 1)),
+      poisoned_tensor(c.weight, {c.max_loras, c.max_rank, c.num_in}, gap_of(c, 2 * i)),
+      poisoned_tensor(c.weight, {c.max_loras, c.num_out[i], c.max_rank}, gap_of(c, 2 * i + 1)),
       {},
       {}};
   for (int64_t s = 0; s < c.max_loras; ++s) {
@@ -189,18 +135,18 @@ LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used)
     out.scalings.push_back(scaling_of(c, index));
   }
   const uint64_t a_stream = kA + i, b_stream = kB + i;
-  const Palette palette = palette_of(c, c.weight, kA);
+  const Palette& numbers = palette(c.fill, Operand::weight, c.weight);
   const TensorView a = out.a.view(), b = out.b.view();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t s = 0; s < c.max_loras; ++s) {
     const int64_t rank = used[size_t(s)] ? out.ranks[size_t(s)] : 0;
     for (int64_t j = 0; j < rank; ++j) {
       const auto first = uint64_t((s * c.max_rank + j) * c.num_in);
-      fill_row(c.seed, palette, a_stream, first, c.weight, a.address(s, j, 0), c.num_in);
+      fill_row({c.seed, a_stream, first}, numbers, c.weight, a.address(s, j, 0), c.num_in);
     }
     for (int64_t n = 0; rank > 0 && n < c.num_out[i]; ++n) {
       const auto first = uint64_t((s * c.num_out[i] + n) * c.max_rank);
-      fill_row(c.seed, palette, b_stream, first, c.weight, b.address(s, n, 0), rank);
+      fill_row({c.seed, b_stream, first}, numbers, c.weight, b.address(s, n, 0), rank);
     }
   }
   return out;
@@ -219,16 +165,16 @@ void fill_with_anything(uint64_t seed, Tensor& t) {
 constexpr int64_t kTailColumns = 8;  // of a padded y
 
 // Base of one slice in row t, or NaN where nobody may read it.
-void fill_base(const LayerData& data, uint64_t seed, const Palette& palette, int64_t t, size_t i,
+void fill_base(const LayerData& data, uint64_t seed, const Palette& numbers, int64_t t, size_t i,
                Tensor& y) {
   const auto [begin, end] = data.columns(i);
   std::byte* const to = y.view().address(t, begin);
   if (!data.shape.add_inputs) {
-    std::memset(to, 0xFF, size_t(end - begin) * size_bytes(y.dtype()));
+    check::poison(y.dtype(), to, end - begin);
     return;
   }
   const auto first = uint64_t(t * data.shape.num_columns() + begin);
-  fill_row(seed, palette, kY, first, y.dtype(), to, end - begin);
+  fill_row({seed, kY, first}, numbers, y.dtype(), to, end - begin);
 }
 
 }  // namespace
@@ -266,11 +212,12 @@ LayerBatch LayerData::make_batch(std::vector<int32_t> slots, uint64_t seed) cons
   const auto num_tokens = int64_t(slots.size());
   const int64_t tail = shape.padded ? kTailColumns : 0;
   LayerBatch out{
-      std::move(slots), nan_tensor(shape.weight, {num_tokens, shape.num_in}, gap_of(shape, 100)),
-      nan_tensor(shape.out, {num_tokens, shape.num_columns() + tail}, gap_of(shape, 101))};
+      std::move(slots),
+      poisoned_tensor(shape.weight, {num_tokens, shape.num_in}, gap_of(shape, 100)),
+      poisoned_tensor(shape.out, {num_tokens, shape.num_columns() + tail}, gap_of(shape, 101))};
   fill_with_anything(seed, out.y);
-  const Palette x_numbers = palette_of(shape, shape.weight, kX);
-  const Palette y_numbers = palette_of(shape, shape.out, kY);
+  const Palette& x_numbers = palette(shape.fill, Operand::x, shape.weight);
+  const Palette& y_numbers = palette(shape.fill, Operand::y, shape.out);
 #pragma omp parallel for
   for (int64_t t = 0; t < num_tokens; ++t) {
     bool is_read = false;
@@ -280,7 +227,7 @@ LayerBatch LayerData::make_batch(std::vector<int32_t> slots, uint64_t seed) cons
       fill_base(*this, seed, y_numbers, t, i, out.y);
     }
     if (!is_read) continue;
-    fill_row(seed, x_numbers, kX, uint64_t(t * shape.num_in), shape.weight,
+    fill_row({seed, kX, uint64_t(t * shape.num_in)}, x_numbers, shape.weight,
              out.x.view().address(t, 0), shape.num_in);
   }
   return out;

@@ -26,6 +26,7 @@ double random_number(const LoraCase& c, Fill fill, uint64_t stream, uint64_t ind
     case Fill::small_integers:
       return double(int(bits % 3) - 1);
     case Fill::reals:
+    case Fill::outliers:
       return real;
     case Fill::cancellation: {
       // The neighbours 2i and 2i+1 of x are opposite, of the others nearly equal.

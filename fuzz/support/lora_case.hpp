@@ -6,17 +6,12 @@
 #include <vector>
 
 #include "check/cases/draw.hpp"
+#include "check/cases/fill.hpp"
 #include "reference/lora/linear.hpp"
 
 namespace loratory::reference {
 
-/// What the numbers of a case are.
-enum class Fill : uint8_t {
-  small_integers,  ///< -1, 0, 1: every partial sum and result is exact in all dtypes
-  reals,           ///< in (-2, 2)
-  cancellation,    ///< pairs that nearly cancel
-  tiny,            ///< around the smallest numbers of the dtype
-};
+using check::Fill;
 
 /// A batch on one packed layer: a few sizes and a seed. Slots, ranks, scalings, column counts and
 /// all numbers follow from them; slots without tokens, empty slots and absent slices are common.
