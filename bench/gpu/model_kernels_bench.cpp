@@ -195,7 +195,8 @@ class Bench {
   void row(const char* what, int rows, double bytes, const Launch& launch) {
     const int count = bytes > 1e8 ? 4 : 64;
     const double us = microseconds(launch, count, stream_);
-    const auto half = size_t(bytes / 2);  // a copy reads half of the bytes and writes the other
+    // A copy reads half of the bytes and writes the other, which has room for nearly all.
+    const size_t half = std::min(size_t(bytes / 2), size_t(kMostTokens) * 2 * kIntermediate * 2);
     const double copy_us = microseconds(
         [&](cudaStream_t s) {
           LORATORY_CUDA_CHECK(

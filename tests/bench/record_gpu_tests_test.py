@@ -68,6 +68,19 @@ class RecordGpuTests(unittest.TestCase):
             self.assertIn(f'"most": "{most}"', log.read_text())
         self.assertTrue(record["soak"]["passed"])
 
+    def test_deals_out_what_is_not_shared(self):
+        self.program("gpu_test", """case "$*" in
+          *list_tests*) printf 'A.\n  B\n  C\n  D\n'; exit;;
+        esac
+        for name in ${1#--gtest_filter=}; do
+          for one in ${name//:/ }; do echo '{"test": "'$one'"}'; done
+        done""")
+        code, record = self.record("--tools", "", "--shares", "2")
+        self.assertEqual(code, 0, self.done.stderr)
+        self.assertEqual(record["fixed_set"]["exit_codes"], [0, 0])
+        self.assertEqual([test["test"] for test in record["fixed_set"]["tests"]],
+                         ["A.B", "A.D", "A.C"])
+
     def test_a_failed_test_fails_it_and_keeps_its_repro(self):
         self.program("gpu_test", f'{GPU_TEST}; echo "REPRO: LORATORY_GPU_SEED=7"; exit 1')
         code, record = self.record("--tools", "")

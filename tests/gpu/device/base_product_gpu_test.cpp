@@ -367,7 +367,7 @@ Tensor replayed(const Chain& chain, LaunchOrder order, GuardedTensor& x, const T
 
 // Planned products in a graph, replayed on another x; the second starts while the first still runs.
 TEST_F(BaseProductOnGpu, GraphsAndOverlapsChangeNoBit) {
-  const int64_t hidden = 512, wide = 1024;
+  const int64_t hidden = Trial::size(512, 128), wide = Trial::size(1024, 512);
   const auto matrix = [](int64_t rows, int64_t columns, uint64_t seed) {
     return random_matrix(Dtype::bf16, rows, columns, columns, Numbers::normal, seed);
   };
