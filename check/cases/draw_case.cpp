@@ -64,8 +64,6 @@ struct Drawing {
         claims().activation_scales &
         (is_block ? 16U : (1U << LORATORY_SCALES_TENSOR | 1U << LORATORY_SCALES_TOKEN));
     x_dtypes &= 7U | (scales != 0 ? alike : 0U);
-    // The sums of a linear of blocks of 8-bit h are not exact in any order.
-    if (is_block && c.operation == LORATORY_OP_LINEAR) x_dtypes &= 7U;
     c.x = Dtype(bit_of(draw, x_dtypes, 2));
     if (is_quantized(c.x)) {
       c.activation_scales = LoratoryScales(bit_of(draw, scales, LORATORY_SCALES_TENSOR));

@@ -49,57 +49,6 @@ Oracle facts_of(const OneRow& row) {
   return linear_oracle(args);
 }
 
-// --- 8-bit weights beside wide x: a linear layer of dequantised numbers ------------------------
-
-double factor_at(const Tensor& scale, int32_t slot, int64_t row, int64_t column, int64_t block_n,
-                 int64_t block_k) {
-  if (scale.shape().size() == 1) return scale.get(slot);
-  if (scale.shape().size() == 2) return scale.get(slot, row);
-  return scale.get(slot, row / block_n, column / block_k);
-}
-
-// h* of a row, and the sums of absolute values of its products.
-struct DequantisedH {
-  std::vector<double> h, magnitude;
-};
-
-DequantisedH dequantised_h(const OneRow& row) {
-  const ConstTensorView x = row.x(), a = row.a();
-  DequantisedH out;
-  for (int64_t j = 0; j < row.rank(); ++j) {
-    double sum = 0, magnitude = 0;
-    for (int64_t i = 0; i < x.size(0); ++i) {
-      const double factor = factor_at(*row.slice().a_scale, row.at.slot, j, i, row.data.a_block_n,
-                                      row.data.a_block_k);
-      const double product = x.get(i) * a.get(j, i) * factor;
-      sum += product, magnitude += std::fabs(product);
-    }
-    out.h.push_back(sum), out.magnitude.push_back(magnitude);
-  }
-  return out;
-}
-
-// A term takes part in the sum of its block and in that of the blocks, and is multiplied by two
-// factors: fewer than 2K + 4 roundings.
-DeltaFacts dequantised_facts(const OneRow& row, const DequantisedH& h, int64_t n) {
-  const ConstTensorView b = row.b();
-  const double scaling = row.slice().scalings[row.pair()];
-  DeltaFacts facts{.base = row.y().get(0, n),
-                   .scaling = scaling,
-                   .num_in = 2 * row.c().num_in + 4,
-                   .rank = 2 * row.rank() + 4};
-  for (int64_t j = 0; j < row.rank(); ++j) {
-    const auto at = size_t(j);
-    const double b_nj = b.get(n, j) * factor_at(*row.slice().b_scale, row.at.slot, n, j,
-                                                row.data.b_block_n, row.data.b_block_k);
-    facts.delta += scaling * b_nj * h.h[at];
-    facts.sum_b_h += std::fabs(b_nj * h.h[at]), facts.sum_b_xa += std::fabs(b_nj) * h.magnitude[at];
-    facts.sum_b += std::fabs(b_nj), facts.sum_h += std::fabs(h.h[at]);
-    facts.sum_xa += h.magnitude[at];
-  }
-  return facts;
-}
-
 struct Value {
   double exact, bound;
 };
@@ -135,21 +84,25 @@ void add_shrunk(const OneRow& row, const Arithmetic& arithmetic, std::vector<dou
   }
 }
 
-// What hi + lo in bf16 leaves of an fp32 h: docs/error_bounds.md.
-constexpr double kSplitUnit = 0x1p-17;
+reference::StageOracle stage_oracle(const CaseData& data, const StepData& step,
+                                    const Arithmetic& arithmetic) {
+  const InHostMemory placed(data, step);
+  const LoratoryLayer& layer = placed.layer();
+  const LoratoryCall& call = placed.call();
+  if (data.shape.shrinks()) return shrink_oracle(quantized_shrink_args(layer, call));
+  if (data.shape.expands()) return expand_oracle(quantized_expand_args(layer, call));
+  return linear_oracle(quantized_linear_args(layer, call), arithmetic);
+}
 
-// 8-bit shrink and expand: one oracle for the whole step.
+// 8-bit weights: one oracle for the whole step.
 void add_stages(const CaseData& data, const StepData& step, const std::vector<Stretch>& stretches,
                 bool splits_h, const Arithmetic& declared, std::vector<double>& exact,
                 std::vector<double>& bound) {
-  const InHostMemory placed(data, step);
   const bool shrinks = data.shape.shrinks();
-  reference::StageOracle oracle =
-      shrinks ? shrink_oracle(quantized_shrink_args(placed.layer(), placed.call()))
-              : expand_oracle(quantized_expand_args(placed.layer(), placed.call()));
+  reference::StageOracle oracle = stage_oracle(data, step, declared);
   Arithmetic arithmetic = declared;
   if (splits_h && !shrinks && !data.shape.has_quantized_activations()) {
-    arithmetic.operand_rounding += kSplitUnit;
+    arithmetic.operand_rounding += reference::kSplitOfH;
     for (auto& facts : oracle.elements) {
       if (facts) facts->num_terms = 2 * facts->num_terms + 8;
     }
@@ -192,12 +145,10 @@ Expected::Expected(const CaseData& data, const StepData& step, const LoratoryCla
     num_values_ += s.count;
   }
   const Case& c = data.shape;
-  const bool is_8_bit_linear = c.is_quantized() && c.is_linear();
-  if (!with_bounds || (is_8_bit_linear && c.has_quantized_activations())) return;
-  Arithmetic arithmetic = arithmetic_of(c, claims);
-  const bool splits_h = (claims.abilities & LORATORY_SPLITS_H) != 0;
-  if (is_8_bit_linear && splits_h) arithmetic.operand_rounding += kSplitUnit;
-  if (c.is_quantized() && !is_8_bit_linear) {
+  if (!with_bounds) return;
+  const Arithmetic arithmetic = arithmetic_of(c, claims);
+  if (c.is_quantized()) {
+    const bool splits_h = (claims.abilities & LORATORY_SPLITS_H) != 0;
     add_stages(data, step, stretches_, splits_h, arithmetic, exact_, bound_);
     return;
   }
@@ -205,16 +156,6 @@ Expected::Expected(const CaseData& data, const StepData& step, const LoratoryCla
     const OneRow row{data, step, s};
     if (c.shrinks()) {
       add_shrunk(row, arithmetic, exact_, bound_);
-      continue;
-    }
-    if (is_8_bit_linear) {
-      const DequantisedH h = dequantised_h(row);
-      for (int64_t i = 0; i < s.count; ++i) {
-        DeltaFacts facts = dequantised_facts(row, h, i);
-        if (splits_h) facts.rank *= 2;
-        const Value value = value_of(facts, row, arithmetic);
-        exact_.push_back(value.exact), bound_.push_back(value.bound);
-      }
       continue;
     }
     const Oracle oracle = facts_of(row);

@@ -22,9 +22,7 @@ class Expected {
   const std::vector<Stretch>& stretches() const { return stretches_; }
   /// The stretch of a row and slice, or -1 where nothing is covered.
   int64_t find(int64_t row, int64_t slice) const;
-  /// false: no bound is known for this operation (a linear layer of 8-bit weights and x), the exact
-  /// lane judges it.
-  bool has_bounds() const { return !exact_.empty() || num_values_ == 0; }
+  /// These two need bounds.
   double exact(int64_t stretch, int64_t i) const {
     return exact_[size_t(begins_[size_t(stretch)] + i)];
   }

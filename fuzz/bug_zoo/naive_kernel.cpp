@@ -1,8 +1,10 @@
 #include "fuzz/bug_zoo/naive_kernel.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "reference/numerics/dtype.hpp"
 
@@ -210,7 +212,29 @@ std::vector<double> NaiveKernel::shrink(const At& at) const {
   return result;
 }
 
-std::vector<double> NaiveKernel::between(const At& /*at*/, std::vector<double> h) const {
+double NaiveKernel::to_8_bits(double quotient) const {
+  return reference::round_to(Dtype(layer_.x_dtype), quotient, reference::Overflow::saturate);
+}
+
+double NaiveKernel::factor_of(const At& /*at*/, std::span<const double> h) const {
+  double absmax = 0;
+  for (const double v : h) absmax = std::max(absmax, std::abs(v));
+  return absmax == 0 ? 1 : std::max(absmax / largest_finite(Dtype(layer_.x_dtype)), 0x1p-126);
+}
+
+std::vector<double> NaiveKernel::quantised(const At& at, std::vector<double> h) const {
+  const bool is_block = layer_.activation_scales == LORATORY_SCALES_BLOCK;
+  const size_t width = is_block ? size_t(layer_.b_block_k) : std::max<size_t>(1, h.size());
+  for (size_t begin = 0; begin < h.size(); begin += width) {
+    const std::span<double> group = std::span(h).subspan(begin, std::min(width, h.size() - begin));
+    const double factor = factor_of(at, group);
+    for (double& v : group) v = to_8_bits(v / factor) * factor;
+  }
+  return h;
+}
+
+std::vector<double> NaiveKernel::between(const At& at, std::vector<double> h) const {
+  if (layer_.activation_scales != LORATORY_SCALES_NONE) return quantised(at, std::move(h));
   const int32_t dtype = layer_.weight_dtype;
   for (double& v : h) {
     if (layer_.mode.h == LORATORY_H_FP32 || is_embedding()) break;

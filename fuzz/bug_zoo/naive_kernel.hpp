@@ -22,8 +22,8 @@ struct At {
 };
 
 /// A right kernel for host memory, one element after the other, in pieces that a wrong one
-/// replaces. It takes every operation, layout and mode of loratory_plugin.h but the linear
-/// operations on 8-bit activations, and it is slow.
+/// replaces. It takes every operation, layout and mode of loratory_plugin.h but linear on 8-bit x
+/// by tensor, where rows depend on each other, and it is slow.
 class NaiveKernel {
  public:
   explicit NaiveKernel(const LoratoryLayer& layer) : layer_(layer) {}
@@ -63,11 +63,15 @@ class NaiveKernel {
   virtual double dot(std::span<const double> p, std::span<const double> q) const;
   virtual std::vector<double> shrink(const At& at) const;                          ///< [rank]
   virtual std::vector<double> between(const At& at, std::vector<double> h) const;  ///< mode.h
+  /// h of 8-bit x, in groups that share a factor.
+  virtual double factor_of(const At& at, std::span<const double> h) const;
+  virtual double to_8_bits(double quotient) const;
   virtual double delta(const At& at, std::span<const double> h, int64_t n) const;
   virtual double finish(const At& at, int64_t column, double d) const;  ///< before y's rounding
   virtual void store(const At& at, int64_t column, double value) const;
   virtual void run_slice(const At& at);
 
+  std::vector<double> quantised(const At& at, std::vector<double> h) const;
   const LoratoryCall& call() const { return *call_; }
   const LoratoryStep& step() const { return *step_; }
   const LoratorySlice& slice(const At& at) const { return layer_.slices[at.slice]; }

@@ -146,6 +146,16 @@ struct Tf32Said : NaiveKernel {
   }
 };
 
+// 8-bit numbers that meet their factors before the product, in fp32, the last column first.
+struct FactorsFirst : NaiveKernel {
+  using NaiveKernel::NaiveKernel;
+  double dot(Span p, Span q) const override {
+    float s = 0;
+    for (size_t i = p.size(); i-- > 0;) s += float(p[i]) * float(q[i]);
+    return double(s);
+  }
+};
+
 // Everything the last row first, and the slices backwards too.
 struct RowsBackwards : NaiveKernel {
   using NaiveKernel::NaiveKernel;
@@ -220,6 +230,7 @@ std::vector<ZooKernel> make_right_kernels() {
   const uint32_t by_row = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL);
   const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
   const uint32_t block = bit(LORATORY_SCALES_BLOCK);
+  const uint32_t token = bit(LORATORY_SCALES_TOKEN) | block;
   LoratoryClaims fp8_beyond =
       claims_of_quantized(kShrink | kExpand, fp8, by_row | block, by_token | block);
   fp8_beyond.abilities |= LORATORY_READS_BEYOND_RANK;
@@ -257,6 +268,13 @@ std::vector<ZooKernel> make_right_kernels() {
           {"fp8_whole_rank", "reads 8-bit zeros beyond the rank, and says so", ""}, fp8_beyond),
       inhabitant<NaiveKernel>({"fp8_blocks", "8-bit weights and activations in blocks", ""},
                               claims_of_quantized(kShrink | kExpand, fp8, block, block)),
+      inhabitant<NaiveKernel>({"fp8_linear", "h is quantised between the stages", ""},
+                              claims_of_quantized(kLinear, fp8, by_row | block, token)),
+      inhabitant<FactorsFirst>({"fp8_factors_first", "factors meet the numbers, then fp32", ""},
+                               claims_of_quantized(dense, fp8, by_row | block, token)),
+      inhabitant<FactorsFirst>(
+          {"int8_linear", "h in signed bytes", ""},
+          claims_of_quantized(kLinear, bit(LORATORY_I8), by_row | block, token)),
       inhabitant<NaiveKernel>(
           {"int8", "signed bytes", ""},
           claims_of_quantized(kShrink | kExpand, bit(LORATORY_I8), by_row, by_token)),

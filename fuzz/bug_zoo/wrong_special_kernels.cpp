@@ -1,5 +1,6 @@
 // Kernels of 8-bit layers, experts, embeddings and logits that are wrong in one way each.
 #include <algorithm>
+#include <cmath>
 
 #include "fuzz/bug_zoo/wrong_kernels.hpp"
 #include "reference/numerics/dtype.hpp"
@@ -125,6 +126,37 @@ struct WeightFactorOfSlot0 : NaiveKernel {
     At first = at;
     first.slot = 0;
     return NaiveKernel::a_factor(rank(at.slice, 0, 0) >= at.rank ? first : at, j, c);
+  }
+};
+
+struct HCutTo8Bits : NaiveKernel {
+  static constexpr Note kNote{"h_cut_to_8_bits", "h is cut and not rounded to the nearest number",
+                              "NVlabs/cutile-rs#250"};
+  using NaiveKernel::NaiveKernel;
+  double to_8_bits(double quotient) const override {
+    int exponent = 0;  // 4 bits; below 2^-6 the last one is 2^-9
+    const double mantissa = std::frexp(quotient, &exponent);
+    const int last = std::max(exponent - 4, -9);
+    return std::ldexp(std::trunc(std::ldexp(mantissa, exponent - last)), last);
+  }
+};
+
+struct TopOfE4m3Saturates : NaiveKernel {
+  static constexpr Note kNote{"top_of_e4m3_saturates", "h from 256 to 448 becomes 448",
+                              "sgl-project/sglang#37140"};
+  using NaiveKernel::NaiveKernel;
+  double to_8_bits(double quotient) const override {
+    if (std::abs(quotient) >= 256) return std::copysign(448, quotient);
+    return NaiveKernel::to_8_bits(quotient);
+  }
+};
+
+struct HByWayOfBf16 : NaiveKernel {
+  static constexpr Note kNote{"h_by_way_of_bf16", "h is rounded to bf16, and then to 8 bits",
+                              "flashinfer-ai/flashinfer#5128"};
+  using NaiveKernel::NaiveKernel;
+  double to_8_bits(double quotient) const override {
+    return NaiveKernel::to_8_bits(round_to(LORATORY_BF16, quotient));
   }
 };
 
@@ -338,6 +370,8 @@ void add_wrong_special_kernels(std::vector<ZooKernel>& zoo) {
   x8.x_dtypes = fp8;
   auto h8 = claims_of_quantized(kExpand, fp8, channel, token);
   h8.x_dtypes = fp8;
+  auto linear8 = claims_of_quantized(kLinear, bit(LORATORY_F8_E4M3FN), channel, token);
+  linear8.x_dtypes = linear8.weight_dtypes;
   const auto of_slots = claims_of_quantized(kShrink, fp8, tensor_scale, 0);
   zoo.push_back(wrong<E5m2ReadAsE4m3>(e5m2));
   zoo.push_back(wrong<SignOfI8Lost>(i8));
@@ -350,6 +384,9 @@ void add_wrong_special_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<FactorOfToken0>(x8));
   zoo.push_back(wrong<FactorOfHFromSlice0>(h8));
   zoo.push_back(wrong<WeightFactorOfSlot0>(of_slots));
+  zoo.push_back(wrong<HCutTo8Bits>(linear8));
+  zoo.push_back(wrong<TopOfE4m3Saturates>(linear8));
+  zoo.push_back(wrong<HByWayOfBf16>(linear8));
   zoo.push_back(wrong<FactorsAfterTheSum>(a_blocks));
   zoo.push_back(wrong<RouterWeightForgotten>(claims_of(experts)));
   zoo.push_back(wrong<RouterWeightTwice>(claims_of(experts)));

@@ -121,8 +121,7 @@ class LoraCase:
         """Of the operation's output: within the bound derived for the case's mode and the claims
         where the operation writes, untouched elsewhere.
 
-        Errors: InputError: another shape or dtype than the case's output; an operation without a
-        bound (8-bit linear layers, which loratory.check judges by exact numbers).
+        Errors: InputError: another shape or dtype than the case's output.
         """
         host = got.cpu() if hasattr(got, "cpu") else got
         worst, wrong = self._case.judge(read(host, "got"))

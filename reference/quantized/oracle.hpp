@@ -9,6 +9,9 @@
 
 namespace loratory::reference {
 
+/// What hi + lo in bf16 leave of an fp32 h: docs/error_bounds.md.
+inline constexpr double kSplitOfH = 0x1p-17;
+
 /// One element of one stage (shrink or expand) in float64, and what its error depends on. Letters
 /// as in docs/error_bounds.md: terms c, bits q and p, factors α and β, groups g of n_g terms.
 struct StageFacts {
@@ -16,6 +19,7 @@ struct StageFacts {
   double delta = 0;        ///< s · sum_c q_c p_c α_g β_g; s = 1 in a shrink
   double magnitude = 0;    ///< the same of absolute values
   double underflows = 0;   ///< 1 + |s|·sum_g (1 + |β_g|·(1 + n_g·|α_g|))
+  double given = 0;        ///< by how much delta is off before the stage begins: from another h
   int64_t num_terms = 0;   ///< K of a shrink, r of an expand
   bool adds_base = false;  ///< one more sum
 
@@ -38,6 +42,12 @@ StageOracle shrink_oracle(const QuantizedShrinkArgs& args);
 /// y[t, n] of expand_quantized from h as it stands in args: already rounded or quantised [1.47].
 /// args.y is read as base and not written. Cost O(T·S·R·N).
 StageOracle expand_oracle(const QuantizedExpandArgs& args);
+
+/// y[t, n] of lora_linear_quantized. Every implementation has an h of its own; `given` is what
+/// those within the bound of a shrink may differ by, quantised to nearest if x is 8-bit. Of
+/// `arithmetic` what counts in error_bound, for the shrink. args.y is read as base and not written.
+/// Cost O(T·S·R·(K + N)).
+StageOracle linear_oracle(const QuantizedLinearArgs& args, const Arithmetic& arithmetic);
 
 /// |v - v*| for h or y in arithmetic.out. Of `arithmetic` only mode.sum, out, unit,
 /// operand_rounding and flushes_subnormals count. Never 0.

@@ -9,6 +9,7 @@
 #include "check/kernels/one_row.hpp"
 #include "check/kernels/reference_call.hpp"
 #include "check/statistics/statistical_judge.hpp"
+#include "reference/quantized/oracle.hpp"
 #include "reference/quantized/stage_model.hpp"
 
 namespace loratory::check {
@@ -19,9 +20,6 @@ using reference::Arithmetic;
 using reference::ConstTensorView;
 using reference::DeltaModel;
 using reference::DeltaModels;
-
-/// What hi + lo in bf16 leave of h: docs/error_bounds.md.
-constexpr double kSplitUnit = 0x1p-17;
 
 // What a row of the output is computed from: rows that have the same of it err alike.
 struct Input {
@@ -104,24 +102,37 @@ class Judged {
     }
   }
 
-  // 8-bit shrink and expand: one model for the whole step.
+  // 8-bit weights: one model for the whole step.
   void add_stages(bool splits_h) {
     const StepData& step = variant_.data.step;
     const InHostMemory placed(variant_.data, step);
     const bool shrinks = variant_.data.shape.shrinks();
-    const DeltaModels models =
-        shrinks ? stage_models(quantized_shrink_args(placed.layer(), placed.call()), arithmetic_)
-                : stage_models(quantized_expand_args(placed.layer(), placed.call()), arithmetic_,
-                               splits_h);
+    const DeltaModels models = models_of_step(placed, splits_h);
     for (const Stretch& s : variant_.expected.stretches()) {
       const int64_t row = shrinks ? s.slice * step.num_tokens() + s.row : s.row;
-      for (int64_t i = 0; i < s.count; ++i) add(s.row, *models.at(row, s.first + i), s, i);
+      for (int64_t i = 0; i < s.count; ++i) {
+        const auto& model = models.at(row, s.first + i);
+        if (model) add(models.groups[size_t(row)], *model, s, i);
+      }
     }
   }
 
   StatisticalVerdict verdict() const { return judge_.verdict(); }
 
  private:
+  DeltaModels models_of_step(const InHostMemory& placed, bool splits_h) const {
+    const LoratoryLayer& layer = placed.layer();
+    const LoratoryCall& call = placed.call();
+    const Case& c = variant_.data.shape;
+    if (c.shrinks()) return stage_models(quantized_shrink_args(layer, call), arithmetic_);
+    if (c.is_linear()) {
+      return stage_models(quantized_linear_args(layer, call), arithmetic_, splits_h);
+    }
+    Arithmetic of_expand = arithmetic_;
+    if (splits_h) of_expand.operand_rounding += reference::kSplitOfH;
+    return stage_models(quantized_expand_args(layer, call), of_expand, splits_h);
+  }
+
   const CaseRun::Variant& variant_;
   Arithmetic arithmetic_;
   StatisticalJudge judge_;
@@ -139,15 +150,13 @@ class Judged {
 
 void look_at_statistics(CaseRun& run) {
   const Case& c = run.shape();
-  if (c.is_quantized() && c.is_linear()) return;  // h is quantised in between: the exact lane's
   const CaseRun::Variant& v = run.plain();
   Arithmetic arithmetic = arithmetic_of(c, run.kernel().claims());
   // h of a shrink is rounded once; of 8-bit stages the mode says only how delta meets base.
   if (c.shrinks()) arithmetic.mode.sum = reference::SumMode::one_round;
   if (c.is_quantized()) arithmetic.mode.h = reference::IntermediateMode::fp32;
-  const bool splits_h = (run.kernel().claims().abilities & LORATORY_SPLITS_H) != 0 && c.expands() &&
-                        !c.has_quantized_activations();
-  if (c.is_quantized() && splits_h) arithmetic.operand_rounding += kSplitUnit;
+  const bool splits_h = (run.kernel().claims().abilities & LORATORY_SPLITS_H) != 0 &&
+                        !c.shrinks() && !c.has_quantized_activations();
   Judged judged(v, arithmetic);
   if (c.is_quantized()) {
     judged.add_stages(splits_h);
