@@ -261,7 +261,9 @@ DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic,
   out.groups = groups_of(keys);
   int64_t offset = args.offset_start;
   for (const LoraSlice& slice : args.slices) {
-    for (const auto& [slot, rows] : rows_of) {
+    for (const auto& of_slot : rows_of) {  // no binding: clang 14 has none in a parallel region
+      const int32_t slot = of_slot.first;
+      const std::vector<int64_t>& rows = of_slot.second;
       if (slice.ranks[size_t(slot)] == 0) continue;
       const int64_t rank = slice.ranks[size_t(slot)];
       const std::vector<float> a = transposed(slice.a[slot], rank, args.x.size(1));
