@@ -4,16 +4,23 @@
 A mutant is one changed operator, comparison, constant, condition, order of arguments, or one
 statement left out. libclang finds them (Debian: python3-clang-14), the parser that clang-tidy has:
 it knows what is code, which type an argument has and what a macro made; tree-sitter knows neither
-types nor macros. All mutants that compile as an expression are in one build, behind a switch that
-reads LORATORY_MUTANT when the test starts, so that a mutant costs a run of tests and no compiler;
-the few that must be constants, or do not compile, are built alone. Everything happens in a copy of
-the tracked files below the build folder: the tree itself is never touched.
+types nor macros. Not planted, whatever became of it: in the wording of an error, in assertions and
+other macros, in reserve(), and in what must be known when compiling (constexpr variables, arguments
+of types). All mutants that compile behind a switch are in one build; it reads LORATORY_MUTANT when
+the test starts, so that a mutant costs a run of tests and no compiler. The few others are built
+alone. Everything happens in a copy of the tracked files below the build folder: the tree itself is
+never touched.
 
-The tests of a room run in the order of TESTS, likeliest killer first, and end at the first failure.
-Killed: a test failed, crashed or took five times the CPU time that it takes without the mutant. The
-libraries are built with the standard library's assertions, as an index behind the end is else luck.
-Mutants are judged in the order in which they were drawn, so a run that --minutes cuts short is a
-smaller sample, and no worse one.
+Each test runs once by itself without a mutant, which says how long it takes and which mutants it
+reaches. A mutant meets the tests of its room that reach it, the quick ones of a program together
+and then the others, quickest first, until one fails. Killed: a test failed, crashed, or took four
+times its CPU time and four seconds. The libraries are built with the standard library's assertions,
+as an index behind the end is else luck. Mutants are judged in the order in which they were drawn,
+so a run that --minutes cuts short is a smaller sample, and no worse one.
+
+A survivor that no test can tell from the original is listed with the reason in
+scripts/equivalent_mutants.txt. It counts as a survivor, and a second figure leaves it out. If a
+listed one is killed, the list is wrong, and the run fails.
 
     scripts/mutate.py --count 300 --seed 1                 everything, one mutant in ten or so
     scripts/mutate.py --only scheduler_sim/residency       one room
@@ -21,10 +28,12 @@ smaller sample, and no worse one.
     scripts/mutate.py --record bench/results/mutation.json the score as a file
 """
 import argparse
+import collections
 import concurrent.futures
 import datetime
 import difflib
 import json
+import math
 import os
 import pathlib
 import random
@@ -34,6 +43,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -48,27 +58,25 @@ except ImportError:  # an interpreter that is not the system's
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Room -> tests that cover it, likeliest killer first: (binary below the build folder, filter).
+# Room -> tests that cover it, below the build folder, likeliest killer first.
 SCHEDULER_TESTS = (
-    ("tests/scheduler_test", "*"), ("tests/simulator_test", "*"),
-    ("fuzz/simulator_properties", "*"), ("fuzz/residency_properties", "*"),
-    ("fuzz/order_properties", "*"), ("fuzz/scheduler_properties", "*"),
-    ("fuzz/fairness_properties", "*"))
+    "tests/scheduler_test", "tests/residency_test", "tests/prefix_cache_test",
+    "tests/simulator_test", "tests/engine_test", "tests/schedulers_test",
+    "fuzz/simulator_properties", "fuzz/residency_properties", "fuzz/block_pool_properties",
+    "fuzz/order_properties", "fuzz/scheduler_properties", "fuzz/fairness_properties")
 TESTS = {
     "scheduler_sim/scheduler": SCHEDULER_TESTS,
-    "scheduler_sim/residency": (
-        ("tests/residency_test", "*"), ("fuzz/residency_properties", "*")) + SCHEDULER_TESTS,
-    "scheduler_sim/prefix_cache": (
-        ("tests/prefix_cache_test", "*"), ("fuzz/block_pool_properties", "*")) + SCHEDULER_TESTS,
+    "scheduler_sim/residency": SCHEDULER_TESTS,
+    "scheduler_sim/prefix_cache": SCHEDULER_TESTS,
     "reference/lora": (
-        ("fuzz/lora_order_properties", "*"), ("fuzz/lora_properties", "*"),
-        ("fuzz/parallel_properties", "*"), ("tests/lora_test", "*"),
-        ("fuzz/model_properties", "*"), ("tests/golden_test", "*"),
-        ("tests/statistics_test", "*")),
+        "fuzz/lora_order_properties", "fuzz/lora_properties", "fuzz/parallel_properties",
+        "tests/lora_test", "fuzz/moe_properties", "fuzz/quantized_properties",
+        "fuzz/model_properties", "tests/golden_test", "tests/statistics_test"),
     "gpu/layout": (
-        ("fuzz/segments_properties", "*"), ("fuzz/work_list_properties", "*"),
-        ("tests/host_test", "*"), ("fuzz/moe_properties", "*")),
+        "fuzz/segments_properties", "fuzz/work_list_properties", "tests/host_test",
+        "fuzz/moe_properties"),
 }
+EQUIVALENTS = ROOT / "scripts" / "equivalent_mutants.txt"
 SOURCES = (".cpp", ".hpp")  # .cu and .cuh need a GPU to run
 ON_DEVICE = re.compile(r"/device_\w+\.hpp$")  # and so do these
 
@@ -83,13 +91,34 @@ CALLS = {
     "min": "max", "max": "min", "any_of": "all_of", "all_of": "any_of",
     "floor": "ceil", "ceil": "floor", "begin": "end", "first": "last",
 }
+MEMORY_ALONE = ("reserve", "shrink_to_fit")
 SWITCH = "mutant_switch.hpp"
 SWITCH_TEXT = """#pragma once
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <cstdlib>
+#include <type_traits>
 inline const int loratory_active_mutant =
     std::getenv("LORATORY_MUTANT") != nullptr ? std::atoi(std::getenv("LORATORY_MUTANT")) : 0;
-#define LORATORY_MUTANT(n) (loratory_active_mutant == (n))
+inline constexpr int kLoratoryMutants = 1 << 14;
+// A byte for each mutant: was it reached? In a file that outlives a crash, if there is one.
+inline unsigned char* const loratory_reached = [] {
+  const char* path = std::getenv("LORATORY_REACHED");
+  const int file = path == nullptr ? -1 : open(path, O_RDWR);
+  const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  return (unsigned char*)mmap(nullptr, kLoratoryMutants, PROT_READ | PROT_WRITE, flags, file, 0);
+}();
+inline bool loratory_reaches(int n) {
+  loratory_reached[n] = 1;
+  return loratory_active_mutant == n;
+}
+constexpr bool loratory_mutant(int n) {
+  if (std::is_constant_evaluated()) return false;
+  return loratory_reaches(n);
+}
 """
+MAX_MUTANTS = 1 << 14
+MEMORY_KIB = 8 << 20  # a mutant that takes more is killed
 K = cindex.CursorKind
 
 
@@ -99,7 +128,7 @@ class Mutant:
     def __init__(self, path, start, end, text, kind, leaves_out=False):
         self.path, self.start, self.end, self.text = path, start, end, text
         self.kind, self.leaves_out = kind, leaves_out
-        self.id, self.line = 0, 0
+        self.id, self.line, self.is_switched = 0, 0, True
         self.state, self.by, self.seconds = "", "", 0.0
 
     def key(self):
@@ -147,6 +176,10 @@ class Finder:
         kind = cursor.kind
         if kind in (K.CXX_THROW_EXPR, K.STATIC_ASSERT, K.ENUM_DECL):
             return  # the wording of an error is no arithmetic
+        if kind == K.VAR_DECL and re.search(r"\bconstexpr\b", self.text(cursor).split("=")[0]):
+            return  # known when compiling: no switch
+        if kind == K.CALL_EXPR and cursor.spelling in MEMORY_ALONE:
+            return
         if kind == K.BINARY_OPERATOR or kind == K.COMPOUND_ASSIGNMENT_OPERATOR:
             self.binary(cursor, list(cursor.get_children()))
         elif kind == K.CALL_EXPR:
@@ -162,7 +195,10 @@ class Finder:
         elif kind == K.CONDITIONAL_OPERATOR:
             self.choice(cursor)
         self.statements(cursor, kind)
+        is_declared = kind in (K.VAR_DECL, K.FIELD_DECL)
         for child in cursor.get_children():
+            if is_declared and child.extent.start.offset < cursor.location.offset:
+                continue  # an argument of its type: known when compiling
             self.visit(child, cursor)
 
     def binary(self, cursor, sides):
@@ -238,7 +274,7 @@ class Finder:
                 self.add(start, end, self.text(arguments[kept]), f"{name} is its {word} argument")
         for a, b in zip(arguments, arguments[1:]):
             same = plain_type(a) == plain_type(b)
-            if same and self.text(a) != self.text(b) and name not in ("min", "max"):
+            if same and self.text(a) != self.text(b) and name not in ("min", "max", "swap"):
                 whole = self.texts[self.path]
                 (a0, a1), (b0, b1) = self.span(a), self.span(b)
                 if a1 <= b0:
@@ -281,6 +317,8 @@ class Finder:
                  K.BREAK_STMT, K.CONTINUE_STMT)
         is_plain_return = inner.kind == K.RETURN_STMT and not list(inner.get_children())
         if inner.kind not in kinds and not is_plain_return:
+            return
+        if inner.kind == K.CALL_EXPR and inner.spelling in MEMORY_ALONE:
             return
         start, end = self.span(cursor)
         rest = self.texts[self.path][end:end + 80]
@@ -359,8 +397,11 @@ def one_line(text):
     return re.sub(r"\s*\n\s*", " ", re.sub(r"//[^\n]*", "", text))
 
 
-def weave(source, mutants):
-    """The source with a switch around every mutant. Ranges are nested or apart, never crossing."""
+def weave(source, mutants, always=None):
+    """The source with a switch around every mutant. Ranges are nested or apart, never crossing.
+
+    `always`, if it is one of them, is there without a switch.
+    """
     mutants = sorted(mutants, key=lambda m: (m.start, -m.end, m.leaves_out is False, m.id))
 
     def render(start, end, inside):
@@ -373,10 +414,12 @@ def weave(source, mutants):
             deeper = [m for m in inside[i:j] if m not in same]
             out.append(source[at:first.start].decode())
             body = render(first.start, first.end, deeper)
-            if first.leaves_out:
-                out.append(f"{{ if (!LORATORY_MUTANT({first.id})) {{ {body} }} }}")
+            if always in same:
+                out.append(";" if always.leaves_out else f"({always.text})")
+            elif first.leaves_out:
+                out.append(f"{{ if (!loratory_mutant({first.id})) {{ {body} }} }}")
             else:
-                cases = "".join(f"LORATORY_MUTANT({m.id}) ? ({one_line(m.text)}) : " for m in same)
+                cases = "".join(f"loratory_mutant({m.id}) ? ({one_line(m.text)}) : " for m in same)
                 out.append(f"({cases}({body}))")
             at, i = first.end, j
         out.append(source[at:end].decode())
@@ -400,7 +443,7 @@ class Workshop:
 
     def __init__(self, folder, rooms, jobs):
         self.tree, self.build, self.jobs = folder / "tree", folder / "build", jobs
-        self.binaries = sorted({binary for room in rooms for binary, _ in TESTS[room]})
+        self.binaries = sorted({binary for room in rooms for binary in TESTS[room]})
         self.originals = {}
 
     def copy(self):
@@ -441,14 +484,14 @@ class Workshop:
             self.originals[path] = (self.tree / path).read_bytes()
         return self.originals[path]
 
-    def plant(self, mutants):
+    def plant(self, mutants, always=None):
         by_path = {}
         for mutant in mutants:
             by_path.setdefault(mutant.path, []).append(mutant)
         for path in set(by_path) | set(self.originals):
             source, chosen = self.original(path), by_path.get(path)
             text = f'#include "{SWITCH}" // ' if chosen else ""
-            woven = weave(source, chosen) if chosen else source.decode()
+            woven = weave(source, chosen, always) if chosen else source.decode()
             # On the first line, before its comment or its pragma: no line moves.
             if chosen and not woven.startswith("//"):
                 text = f'#include "{SWITCH}"\n'
@@ -481,16 +524,24 @@ def build_switched(shop, mutants):
 
 # ---- running ------------------------------------------------------------------------------------
 
-def run_test(shop, binary, gtest_filter, mutant_id, limit_s, cases):
+QUICK_S = 0.3  # tests below that share a process
+
+Test = collections.namedtuple("Test", "binary name")
+
+
+def run_tests(shop, binary, names, mutant_id, limit_s, cases, reached=None):
     """(passed, seconds of CPU time, ran past limit_s). A busy machine is no reason to time out."""
     environment = dict(os.environ, LORATORY_MUTANT=str(mutant_id), OMP_NUM_THREADS="1",
                        GTEST_BREAK_ON_FAILURE="1", GTEST_FAIL_FAST="1", GTEST_BRIEF="1",
-                       RC_PARAMS=f"max_success={cases} seed=20261123 noshrink=1")
+                       RC_PARAMS=f"max_success={cases} seed=20261123 noshrink=1",
+                       GTEST_FILTER=":".join(names))
+    if reached is not None:
+        environment["LORATORY_REACHED"] = str(reached)
     process = subprocess.Popen(
-        ["bash", "-c", 'ulimit -t "$1" && exec "$0" "$2"', shop.build / binary,
-         str(int(limit_s) + 1), f"--gtest_filter={gtest_filter}"],
-        cwd=shop.tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True)
+        ["bash", "-c", f'ulimit -v {MEMORY_KIB}; ulimit -t "$1" && exec "$0"', shop.build / binary,
+         str(math.ceil(limit_s))],
+        cwd=shop.tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True)
     asleep = threading.Timer(20 * limit_s + 60, os.killpg, (process.pid, signal.SIGKILL))
     asleep.start()
     _, status, usage = os.wait4(process.pid, 0)
@@ -501,27 +552,67 @@ def run_test(shop, binary, gtest_filter, mutant_id, limit_s, cases):
     return status == 0, seconds, late
 
 
-def baseline(shop, rooms, cases):
-    """Seconds of every test without a mutant; all must pass."""
-    seconds = {}
-    for binary, gtest_filter in sorted({t for room in rooms for t in TESTS[room]}):
-        passed, took, _ = run_test(shop, binary, gtest_filter, 0, 1800, cases)
+def tests_of(shop, binary):
+    said = subprocess.run([shop.build / binary, "--gtest_list_tests"], cwd=shop.tree,
+                          capture_output=True, text=True, check=True).stdout
+    suite, tests = "", []
+    for line in said.splitlines():
+        name = line.split("#")[0].rstrip()
+        if name.startswith("  "):
+            tests.append(Test(binary, suite + name.strip()))
+        elif name.endswith("."):
+            suite = name
+    return tests
+
+
+def observe(shop, test, cases):
+    """Seconds of a test without a mutant, and the mutants that it reaches. It must pass."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(MAX_MUTANTS)
+        passed, seconds, _ = run_tests(shop, test.binary, [test.name], 0, 1800, cases, file.name)
         if not passed:
-            sys.exit(f"mutate: {binary} fails without a mutant")
-        seconds[binary, gtest_filter] = took
-        print(f"mutate: {binary} takes {took:.1f} s", flush=True)
-    return seconds
+            sys.exit(f"mutate: {test.name} of {test.binary} fails without a mutant")
+        reached = pathlib.Path(file.name).read_bytes()
+    return test, seconds, {i for i, byte in enumerate(reached) if byte}
 
 
-def judge(shop, mutant, room, seconds, cases):
-    for test in TESTS[room]:
-        limit = 5 * seconds[test] + 10
-        passed, took, late = run_test(shop, *test, mutant.id, limit, cases)
+def observe_all(shop, cases):
+    """Test -> (seconds, mutants reached)."""
+    tests = [test for binary in shop.binaries for test in tests_of(shop, binary)]
+    with concurrent.futures.ThreadPoolExecutor(shop.jobs) as pool:
+        observed = {test: (seconds, reached)
+                    for test, seconds, reached in pool.map(
+                        lambda test: observe(shop, test, cases), tests)}
+    for binary in shop.binaries:
+        times = [seconds for test, (seconds, _) in observed.items() if test.binary == binary]
+        print(f"mutate: {binary} has {len(times)} tests, {sum(times):.1f} s", flush=True)
+    return observed
+
+
+def runs_for(mutant, room, observed):
+    """(binary, names of tests, their seconds), the quick ones of each binary first."""
+    quick, slow = {binary: [] for binary in TESTS[room]}, []
+    for test, (seconds, reached) in observed.items():
+        if test.binary not in quick or (mutant.is_switched and mutant.id not in reached):
+            continue
+        if seconds < QUICK_S:
+            quick[test.binary].append(test)
+        else:
+            slow.append((seconds, test))
+    runs = [(binary, [test.name for test in tests], sum(observed[test][0] for test in tests))
+            for binary, tests in quick.items() if tests]
+    return runs + [(test.binary, [test.name], seconds) for seconds, test in sorted(slow)]
+
+
+def judge(shop, mutant, room, observed, cases):
+    runs = runs_for(mutant, room, observed)
+    for binary, names, seconds in runs:
+        passed, took, late = run_tests(shop, binary, names, mutant.id, 4 * seconds + 4, cases)
         mutant.seconds += took
         if not passed:
-            mutant.state, mutant.by = "timeout" if late else "killed", test[0]
+            mutant.state, mutant.by = "timeout" if late else "killed", binary
             return
-    mutant.state = "survived"
+    mutant.state, mutant.by = "survived", "" if runs else "reached by no test"
 
 
 def diff_of(shop, mutant):
@@ -533,39 +624,73 @@ def diff_of(shop, mutant):
 
 # ---- the score ----------------------------------------------------------------------------------
 
+def read_equivalents():
+    """(path, lines of the difference) -> why no test can tell."""
+    reasons = {}
+    for block in re.sub(r"(?m)^#.*\n", "", EQUIVALENTS.read_text()).strip().split("\n\n"):
+        lines = block.splitlines()
+        change = tuple(normal(line) for line in lines if line[0] in "-+")
+        reasons[lines[0], change] = " ".join(line[1:].strip() for line in lines if line[0] == "=")
+    return reasons
+
+
+def normal(line):
+    return line[0] + " ".join(line[1:].split())
+
+
+def reason_of(mutant, shop, equivalents):
+    return equivalents.get((mutant.path, tuple(normal(line) for line in diff_of(shop, mutant))))
+
+
+def score_of(killed, left):
+    return f"{100 * killed / (killed + left):.1f} %" if killed + left else "-"
+
+
 def room_of(mutant, rooms):
     return next(r for r in rooms if mutant.path.startswith(r + "/"))
 
 
-def print_score(mutants, rooms, shop):
-    print(f"\n{'room':28}  killed  timeout  survived  no build   score")
+def print_score(mutants, rooms, shop, equivalents):
+    print(f"\n{'room':28}  killed  timeout  survived  equivalent  no build   score  without")
     for name in [*rooms, "all"]:
-        states = [m.state for m in mutants if name == "all" or room_of(m, rooms) == name]
+        here = [m for m in mutants if name == "all" or room_of(m, rooms) == name]
+        states = [m.state for m in here]
         killed, late, left, broken = (
             states.count(s) for s in ("killed", "timeout", "survived", "does not compile"))
-        judged = killed + late + left
-        score = f"{100 * (killed + late) / judged:.1f} %" if judged else "-"
-        print(f"{name:28} {killed:7} {late:8} {left:9} {broken:9} {score:>7}")
+        same = sum(m.state == "survived" and bool(reason_of(m, shop, equivalents)) for m in here)
+        print(f"{name:28} {killed:7} {late:8} {left:9} {same:11} {broken:9} "
+              f"{score_of(killed + late, left):>7} {score_of(killed + late, left - same):>8}")
     for mutant in mutants:
         if mutant.state == "survived":
-            print(f"\nsurvived: {mutant.where()} ({mutant.kind})")
+            reason = reason_of(mutant, shop, equivalents)
+            print(f"\nsurvived: {mutant.where()} ({mutant.kind})"
+                  f"{'; ' + mutant.by if mutant.by else ''}{'; ' + reason if reason else ''}")
             print("\n".join("  " + line for line in diff_of(shop, mutant)))
 
 
-def record(path, mutants, options, shop):
+def record(path, mutants, options, shop, equivalents):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True,
                             text=True, check=True).stdout.strip()
-    rows = [{"where": m.where(), "kind": m.kind, "state": m.state, "by": m.by,
-             **({"diff": diff_of(shop, m)} if m.state in ("survived", "does not compile") else {})}
-            for m in mutants]
+    rows = []
+    for m in mutants:
+        row = {"where": m.where(), "kind": m.kind, "state": m.state, "by": m.by}
+        if m.state in ("survived", "does not compile"):
+            row["diff"] = diff_of(shop, m)
+            reason = reason_of(m, shop, equivalents)
+            row.update({"equivalent": reason} if reason else {})
+        rows.append(row)
     states = [m.state for m in mutants]
-    killed = states.count("killed") + states.count("timeout")
+    killed, survived = states.count("killed") + states.count("timeout"), states.count("survived")
+    same = sum("equivalent" in row for row in rows)
     document = {
         "what": "mutation score: scripts/mutate.py", "commit": commit,
         "date": datetime.date.today().isoformat(), "seed": options.seed, "cases": options.cases,
         "mutants": len(mutants), "killed": killed, "timeouts": states.count("timeout"),
-        "survived": states.count("survived"), "not_compiled": states.count("does not compile"),
-        "score": round(killed / max(1, killed + states.count("survived")), 4), "rows": rows}
+        "survived": survived, "equivalent": same,
+        "not_compiled": states.count("does not compile"),
+        "score": round(killed / max(1, killed + survived), 4),
+        "score_without_equivalent": round(killed / max(1, killed + survived - same), 4),
+        "rows": rows}
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
@@ -602,13 +727,14 @@ def main():
         for mutant in mutants:
             print(f"{mutant.where()}: {mutant.kind}\n" + "\n".join(diff_of(shop, mutant)))
         return
+    equivalents = read_equivalents()
     inside, alone = build_switched(shop, mutants)
-    seconds = baseline(shop, rooms, options.cases)
+    observed = observe_all(shop, options.cases)
     done, ends = 0, time.monotonic() + 60 * options.minutes
 
     def judge_in_time(mutant):
         if time.monotonic() < ends:
-            judge(shop, mutant, room_of(mutant, rooms), seconds, options.cases)
+            judge(shop, mutant, room_of(mutant, rooms), observed, options.cases)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         jobs = {pool.submit(judge_in_time, m): m for m in inside}
@@ -619,25 +745,28 @@ def main():
                 continue
             print(f"[{done}/{len(mutants)}] {m.state} {m.where()} {m.kind}"
                   f"{' by ' + m.by if m.by else ''} ({m.seconds:.0f} s)", flush=True)
-    for mutant in alone:  # as a change of the source
+    for mutant in alone:  # the others stay where they are, so that little is built anew
         if time.monotonic() > ends:
             break
-        shop.plant([])
-        path = shop.tree / mutant.path
-        text = mutant.text if mutant.leaves_out else f"({mutant.text})"
-        path.write_text(apply_alone(shop.original(mutant.path), mutant, text))
+        mutant.is_switched = False
+        shop.plant([*inside, mutant], always=mutant)
         if shop.make():
             mutant.state = "does not compile"
         else:
-            judge(shop, mutant, room_of(mutant, rooms), seconds, options.cases)
+            judge(shop, mutant, room_of(mutant, rooms), observed, options.cases)
         done += 1
         print(f"[{done}/{len(mutants)}] {mutant.state} {mutant.where()} {mutant.kind} "
               f"{mutant.by}", flush=True)
     shop.plant([])
     mutants = sorted((m for m in mutants if m.state), key=Mutant.key)
-    print_score(mutants, rooms, shop)
+    print_score(mutants, rooms, shop, equivalents)
     if options.record:
-        record(options.record, mutants, options, shop)
+        record(options.record, mutants, options, shop, equivalents)
+    wrong = [m for m in mutants if m.state in ("killed", "timeout")
+             and reason_of(m, shop, equivalents)]
+    for mutant in wrong:
+        print(f"mutate: {mutant.where()} ({mutant.kind}) is listed as equivalent, and was killed")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

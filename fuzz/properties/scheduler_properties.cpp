@@ -221,22 +221,30 @@ class Pair {
     step_ = plan.empty() ? nullptr : &plan;
     const auto& expected = model_.plan(now_);
     std::vector<NaiveScheduler::Row> rows;
-    std::set<AdapterRef> adapters;
-    uint32_t num_tokens = 0;
+    std::map<AdapterRef, uint32_t> adapters;
+    uint32_t num_tokens = 0, num_decode_rows = 0;
     for (const StepRow& row : plan.rows) {
       rows.push_back({sut_.request(row.request).id, row.num_computed, row.num_tokens, row.is_decode,
                       row.samples});
       num_tokens += row.num_tokens;
-      if (row.adapter != kBaseRef) adapters.insert(row.adapter);
+      num_decode_rows += row.is_decode;
+      if (row.adapter != kBaseRef) adapters[row.adapter] += row.num_tokens;
     }
     RC_ASSERT(rows == expected);
+    RC_ASSERT(plan.num_tokens == num_tokens);
+    RC_ASSERT(plan.num_decode_rows == num_decode_rows);
+    RC_ASSERT(plan.adapters.size() == adapters.size());
+    for (const StepAdapter& a : plan.adapters) RC_ASSERT(adapters[a.adapter] == a.num_tokens);
     // [5.23]: else requests would wait for nothing.
     RC_ASSERT(!plan.empty() || sut_.waiting().empty() || sut_.residency().transfer_in_flight());
     // P57.
     RC_ASSERT(num_tokens <= config_.max_num_batched_tokens);
     RC_ASSERT(rows.size() <= size_t{config_.max_num_seqs});
     RC_ASSERT(int32_t(adapters.size()) <= config_.residency.max_loras);
-    RC_ASSERT(plan.wait_for.size() == model_.waits_for.size());
+    std::vector<Uid> waits_for;
+    for (const AdapterRef a : plan.wait_for) waits_for.push_back(sut_.residency().uid(a));
+    RC_ASSERT(std::set(waits_for.begin(), waits_for.end()) ==
+              std::set<Uid>(model_.waits_for.begin(), model_.waits_for.end()));
   }
 
   // P32: at launch every adapter of the step has its slot, which nobody was given since the plan,

@@ -24,9 +24,8 @@ using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 
 double squared(double v) { return v * v; }
 
-// Half of the step between a number of `dtype` and the next one away from zero.
+// Half of the step between a number of `dtype`, which may be 0, and the next one away from zero.
 double half_step(Dtype dtype, double number) {
-  if (number == 0) return underflow_unit(dtype);
   const double relative = std::ldexp(unit_roundoff(dtype), std::ilogb(number));
   return std::max(relative, underflow_unit(dtype));
 }
@@ -38,7 +37,7 @@ struct Rounded {
 
 Rounded rounded_to(Dtype dtype, double v) {
   const double value = round_to(dtype, v), half = half_step(dtype, v);
-  return {value, 2 * half, std::max(0.0, half - std::fabs(v - value))};
+  return {value, 2 * half, half - std::fabs(v - value)};
 }
 
 Rounded split_in_two(Dtype dtype, double v) {
@@ -255,7 +254,7 @@ DeltaModels delta_models(const LinearArgs& args, const Arithmetic& arithmetic,
   std::map<int32_t, std::vector<int64_t>> rows_of;
   for (size_t t = 0; t < args.slots.size(); ++t) {
     const int32_t slot = args.slots[t];
-    keys.emplace_back(slot, slot == kBaseSlot ? 0 : hash_of(read_x(args.x, int64_t(t))));
+    keys.emplace_back(slot, hash_of(read_x(args.x, int64_t(t))));
     if (slot != kBaseSlot) rows_of[slot].push_back(int64_t(t));
   }
   out.groups = groups_of(keys);

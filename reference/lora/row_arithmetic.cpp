@@ -52,7 +52,7 @@ void read_terms(const ExpandRows& slice, int64_t row, std::span<float> terms) {
   if (slice.mode.h == IntermediateMode::cast_to_weight) round_elements(slice.b.dtype, h);
   if (slice.mode.h != IntermediateMode::split2) return;
   const std::span<float> lo = terms.last(size_t(slice.rank));
-  std::copy(h.begin(), h.end(), lo.begin());
+  std::ranges::copy(h, lo.begin());
   round_elements(slice.b.dtype, h);
   for (size_t j = 0; j < h.size(); ++j) lo[j] -= h[j];
   round_elements(slice.b.dtype, lo);

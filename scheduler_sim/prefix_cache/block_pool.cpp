@@ -77,7 +77,7 @@ BlockId BlockPool::take_cached() {
 }
 
 void BlockPool::publish(BlockId id, BlockKey key, uint64_t uid) {
-  if (!dead_namespaces_.empty() && dead_namespaces_.contains(uid)) return;
+  if (dead_namespaces_.contains(uid)) return;
   Block& block = blocks_[id];
   if (block.key != kNoKey || !published_.try_emplace(key, id).second) return;
   block.key = key;
@@ -86,7 +86,6 @@ void BlockPool::publish(BlockId id, BlockKey key, uint64_t uid) {
 
 void BlockPool::unpublish(BlockId id) {
   Block& block = blocks_[id];
-  if (block.key == kNoKey) return;
   published_.erase(block.key);
   block.key = kNoKey;
 }

@@ -30,8 +30,6 @@ Residency::Registered Residency::register_adapter(std::string_view name, uint32_
     free_refs_.pop_back();
   }
   Adapter& a = adapters_[ref];
-  a = Adapter{};
-  places_[ref] = {};
   a.uid = next_uid_++;
   a.name = name;
   a.rank = rank;
@@ -135,7 +133,7 @@ void Residency::drop_promise(AdapterRef ref) {
 // Its queued job becomes one of the other kind and keeps its number.
 void Residency::set_promised(AdapterRef ref, bool promised) {
   Adapter& a = adapters_[ref];
-  if (a.job != 0) jobs_like(a).erase({a.job, ref});
+  jobs_like(a).erase({a.job, ref});
   change_claim(ref, [promised](Adapter& x) { x.promised = promised; });
   if (a.job != 0) jobs_like(a).emplace(a.job, ref);
 }
@@ -253,7 +251,6 @@ void Residency::settle_departure(AdapterRef ref) {
   a.may_have_moved = false;
   std::optional<std::pair<int, uint64_t>> now;
   if (const int group = departure_group(a); group >= 0) now.emplace(group, a.cpu_clock);
-  if (now == a.departure) return;
   if (a.departure) departures_.erase({*a.departure, ref});
   if (now) departures_.emplace(*now, ref);
   a.departure = now;
@@ -302,7 +299,7 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
   }
   a.num_failures = 0;
   free_slot_of(ref);  // blocking mode had given it one
-  if (a.pinned) unpin(ref);
+  unpin(ref);
   drop_promise(ref);
   finish_unload_if_idle(ref);
   return LoadOutcome::failed;
@@ -310,12 +307,13 @@ LoadOutcome Residency::load_done(AdapterRef ref, bool ok) {
 
 // --- CPU -> GPU -----------------------------------------------------------------------------
 
-bool Residency::start_one_copy() {
-  if (copying_ != kBaseRef) return false;
+// One at a time.
+void Residency::start_copy() {
+  if (copying_ != kBaseRef) return;
   const auto next = std::find_if(promised_.begin(), promised_.end(), [&](AdapterRef r) {
     return adapters_[r].state == AdapterState::on_cpu;
   });
-  if (next == promised_.end()) return false;
+  if (next == promised_.end()) return;
   const AdapterRef ref = *next;
   Adapter& a = adapters_[ref];
   if (a.slot == kNoSlot) {
@@ -327,7 +325,6 @@ bool Residency::start_one_copy() {
   copying_ = ref;
   update_departure(ref);
   actions_.copies.push_back({a.uid, a.slot, slots_[a.slot].generation, a.bytes});
-  return true;
 }
 
 // Free slots first (lowest index), then the least recent by policy. The adapter has a claim and no
@@ -414,8 +411,7 @@ void Residency::start_transfers() {
   if (!changed_) return;
   while (start_one_load()) {
   }
-  while (start_one_copy()) {
-  }
+  start_copy();
   changed_ = false;
 }
 

@@ -224,7 +224,7 @@ class Residency {
   void settle_departures();
   void settle_departure(AdapterRef adapter);
   void evict_from_cpu(AdapterRef victim);
-  bool start_one_copy();
+  void start_copy();
   AdapterRef gpu_victim() const;
   bool older_on_gpu(const Adapter& a, const Adapter& b) const;
   bool take_slot(AdapterRef adapter);

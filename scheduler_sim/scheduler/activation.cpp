@@ -32,11 +32,12 @@ std::vector<AdapterRef> Activation::by_last_step(const Residency& residency) con
   return adapters;
 }
 
-// Whoever is activated goes to the end of the queue, and its last place there counts.
+// Whoever is activated goes behind all of the queue, and never has to go: a step has no more
+// adapters than there are slots.
 std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>& adapters,
                                                  const Residency& residency) const {
   constexpr size_t kInactive = SIZE_MAX;
-  std::vector<AdapterRef> queue = by_last_step(residency);  // the least recent first
+  const std::vector<AdapterRef> queue = by_last_step(residency);  // the least recent first
   std::vector<size_t> places(residency.ref_limit(), kInactive);
   for (size_t i = 0; i < queue.size(); ++i) places[queue[i]] = i;
   std::vector<std::pair<uint64_t, AdapterRef>> in_turn;
@@ -57,7 +58,6 @@ std::vector<AdapterRef> Activation::copied_again(const std::vector<StepAdapter>&
       }
     }
     places[adapter] = queue.size();
-    queue.push_back(adapter);
   }
   return again;
 }

@@ -18,7 +18,7 @@ class Activation {
  public:
   /// A set of the engine has its elements in an order that says nothing, and keeps it.
   static uint64_t place_in_set(Uid uid);
-  /// The adapters ran in this step, or in the last one of a stretch.
+  /// The adapters ran in this step. Of a stretch the first one is enough: nobody else runs in it.
   void ran(const std::vector<StepAdapter>& adapters, int64_t step);
   /// Of the adapters of the next step, those that are on the GPU and lose their slot before it is
   /// their turn. Asked before those that are missing get theirs. O(slots log slots).

@@ -18,6 +18,8 @@ class PlaceCounter {
   void erase(const WaitKey& place);
   size_t num_before(const WaitKey& place) const;
   size_t size() const { return size_; }
+  /// What num_before costs. Few places are few chunks, whatever was there before.
+  size_t num_chunks() const { return chunks_.size(); }
 
  private:
   static constexpr size_t kMost = 128;

@@ -52,8 +52,7 @@ void Scheduler::begin_step() {
 
 // What it says about itself; what was decided meanwhile is counted.
 bool Scheduler::is_regular_plan() const {
-  return !plan_->empty() && plan_->decode_only() && plan_->wait_for.empty() &&
-         !preempted_in_plan_ && !walk_stopped_at_drain_;
+  return !plan_->empty() && plan_->decode_only() && !preempted_in_plan_ && !walk_stopped_at_drain_;
 }
 
 // In admission order: a decode needs one token and comes before any newer prefill.
@@ -73,7 +72,7 @@ void Scheduler::schedule_decodes() {
     const RequestRef ref = running_[first + num_rows];
     Request& r = requests_[ref];
     if (r.state != RequestState::decoding) break;
-    if (r.num_in_flight > 0 && ends_in_flight(r)) break;
+    if (r.ends_in_flight()) break;
     const uint32_t num_computed = r.num_computed + r.num_in_flight;
     if (num_computed >= r.room) {
       if (pool_.num_allocatable() == 0) break;
@@ -98,13 +97,12 @@ void Scheduler::schedule_decodes() {
 
 void Scheduler::schedule_one_running(RequestRef ref, int64_t now_ns) {
   Request& r = requests_[ref];
-  if (ends_in_flight(r)) return;
+  if (r.ends_in_flight()) return;
   const uint32_t num_computed = r.computed_ahead(), num_generated = r.generated_ahead();
   const uint32_t wanted = r.num_prompt + num_generated - num_computed;
   const uint32_t num_tokens = chunk_tokens(wanted, budget_);
   if (num_tokens == 0) return;
-  const bool has_room = num_computed + num_tokens <= r.room;
-  if (!has_room && !make_room(ref, num_computed + num_tokens, now_ns)) return;
+  if (!make_room(ref, num_computed + num_tokens, now_ns)) return;
   const bool is_decode = wanted == 1 && num_generated > 0;
   if (!is_decode) {
     note(now_ns, r, decision::Chunk{num_tokens, num_computed});
@@ -118,16 +116,6 @@ uint32_t Scheduler::chunk_tokens(uint32_t wanted, uint32_t budget) const {
   return std::min(wanted, most);
 }
 
-// The step in flight is known to be the request's last one, whatever it samples.
-bool Scheduler::ends_in_flight(const Request& r) const {
-  if (r.num_in_flight == 0) return false;
-  if (r.end_at_commit) return true;
-  const uint32_t num_generated = r.generated_ahead(), num_total = r.num_prompt + num_generated;
-  if (r.computed_ahead() >= num_total) return true;  // it samples nothing
-  return num_generated > r.num_generated &&
-         (num_generated >= r.max_new_tokens || num_total >= config_.max_model_len);
-}
-
 // Nobody may have to be preempted while a step computes for him.
 bool Scheduler::can_plan_ahead() const {
   if (num_in_flight_ != 1) return false;
@@ -135,13 +123,12 @@ bool Scheduler::can_plan_ahead() const {
   uint32_t budget = config_.max_num_batched_tokens;
   for (const RequestRef ref : running_) {
     const Request& r = requests_[ref];
-    if (ends_in_flight(r)) continue;
+    if (r.ends_in_flight()) continue;
     const uint32_t num_computed = r.computed_ahead();
     const uint32_t wanted = r.num_prompt + r.generated_ahead() - num_computed;
     const uint32_t num_tokens = chunk_tokens(wanted, budget);
     budget -= num_tokens;
-    if (num_computed + num_tokens <= r.room) continue;
-    num_new_blocks += blocks_for(num_computed + num_tokens) - r.blocks.size();
+    num_new_blocks += missing_blocks(r, num_computed + num_tokens);
   }
   return num_new_blocks <= pool_.num_allocatable();
 }
@@ -151,7 +138,7 @@ bool Scheduler::can_plan_ahead() const {
 bool Scheduler::make_room(RequestRef ref, uint32_t num_tokens, int64_t now_ns) {
   Request& r = requests_[ref];
   const uint32_t needed = blocks_for(num_tokens);
-  while (needed - r.blocks.size() > pool_.num_allocatable()) {
+  while (needed > r.blocks.size() + pool_.num_allocatable()) {
     const RequestRef victim = preemption_victim();
     preempt(victim, now_ns);
     if (victim == ref) return false;
@@ -220,7 +207,7 @@ void Scheduler::remove_row(RequestRef ref) {
 void Scheduler::collect_adapters() {
   std::vector<StepAdapter>& adapters = plan_->adapters;
   adapters.resize(size_t(residency_.num_claimants()));  // each of them claims a place
-  place_in_step_.resize(residency_.ref_limit(), 0);
+  place_in_step_.resize(residency_.ref_limit());
   uint32_t num_adapters = 0;
   for (const StepRow& row : plan_->rows) {
     if (row.adapter == kBaseRef) continue;

@@ -67,32 +67,33 @@ struct WaitKey {
 
 /// Place in the order of reservations: by priority, then by number.
 struct ReservationKey {
-  int32_t priority = 0;
-  int64_t number = 0;
+  int32_t priority;
+  int64_t number;
   auto operator<=>(const ReservationKey&) const = default;
 };
 
-/// A live request: counters, KV blocks, and its place in the waiting order.
+/// A live request: counters, KV blocks, and its place in the waiting order. What has no value here
+/// gets one when the request is accepted, or later when it begins to mean something.
 ///   num_total = num_prompt + num_generated; a step computes KV for some of the tokens beyond
 ///   num_computed and samples one token when it reaches num_total.
 struct alignas(64) Request {
   // What every step asks of every running request: one cache line.
-  uint32_t num_prompt = 0, num_generated = 0, num_computed = 0, max_new_tokens = 0;
-  AdapterRef adapter = kBaseRef;
-  RequestState state = RequestState::queued;
+  uint32_t num_prompt, num_generated = 0, num_computed = 0, max_new_tokens;
+  AdapterRef adapter;
+  RequestState state;
   uint8_t num_in_flight = 0;   ///< steps in flight that it has tokens in
   bool end_at_commit = false;  ///< aborted or failed while in flight
-  FinishReason end_reason = FinishReason::abort;
-  bool match_prefix = true, publish_prefix = true;
+  FinishReason end_reason;
+  bool match_prefix, publish_prefix;
   uint32_t room = 0;  ///< tokens that `blocks` can hold
   std::vector<BlockId> blocks;
-  uint64_t arrival_seq = 0;  ///< order of submission, never reused
+  uint64_t arrival_seq;  ///< order of submission, never reused
 
-  uint64_t id = 0;
-  uint64_t admission_seq = 0;  ///< order of (last) admission
-  int32_t priority = 0;
+  uint64_t id;
+  uint64_t admission_seq;  ///< order of (last) admission
+  int32_t priority;
   uint32_t num_recoverable = 0;  ///< the most num_computed that it lost by a preemption
-  uint32_t last_row_tokens = 0;  ///< of its last row; unspecified while it decodes
+  uint32_t last_row_tokens;      ///< of its last row; unspecified while it decodes
   std::vector<BlockKey> keys;    ///< known keys of its first full blocks
   std::vector<int32_t> tokens;   ///< prompt + generated, when the submitter gave tokens
   std::vector<int32_t> stop_tokens;
@@ -101,19 +102,26 @@ struct alignas(64) Request {
   WaitKey wait_key;
   RequestRef rejected_prev = kNoRequest, rejected_next = kNoRequest;  ///< by first_rejection_ns
   int64_t num_rejections = 0;  ///< walks in which the adapter gate turned it away, while they count
-  int64_t first_rejection_ns = -1;
-  int64_t reservation = -1;  ///< number, -1 = not reserving
+  int64_t first_rejection_ns;  ///< -1 = it was not turned away
+  int64_t reservation;         ///< number, -1 = not reserving
 
   uint32_t num_total() const { return num_prompt + num_generated; }
   /// num_computed and num_generated as they will be when the step in flight has ended, if the
-  /// request goes on. At most one is in flight.
+  /// request goes on. At most one is in flight. Of a request that generates nothing the step that
+  /// ends its prompt counts as if it did.
   uint32_t computed_ahead() const {
     if (num_in_flight == 0) return num_computed;
     return num_computed + (state == RequestState::decoding ? 1 : last_row_tokens);
   }
   uint32_t generated_ahead() const {
     const bool samples = num_in_flight > 0 && computed_ahead() == num_total();
-    return num_generated + uint32_t(samples && max_new_tokens > 0);
+    return num_generated + uint32_t(samples);
+  }
+  /// The step in flight is known to be its last one, whatever it samples.
+  bool ends_in_flight() const {
+    if (num_in_flight == 0) return false;
+    const uint32_t ahead = generated_ahead();
+    return end_at_commit || (ahead > num_generated && ahead >= max_new_tokens);
   }
   /// Output tokens still to come; a request that is still in prefill counts all of them.
   uint32_t num_remaining() const { return max_new_tokens - num_generated; }

@@ -113,7 +113,7 @@ void Scheduler::accept(const RequestSpec& spec, int64_t now_ns) {
   Request& r = requests_[ref];
   r.id = spec.id;
   r.arrival_seq = next_arrival_seq_++;
-  r.adapter = spec.adapter == kBaseUid ? kBaseRef : residency_.find_uid(spec.adapter);
+  r.adapter = residency_.find_uid(spec.adapter);  // of uid 0: kBaseRef
   r.priority = config_.use_priorities ? spec.priority : 0;
   r.num_prompt = spec.num_prompt_tokens;
   r.max_new_tokens = spec.max_new_tokens;
@@ -230,8 +230,7 @@ void Scheduler::copy_done(Uid uid, int64_t now_ns) {
   LORATORY_ASSERT(adapter != kBaseRef, "only a copy that was asked for ends");
   const int32_t slot = residency_.slot(adapter);
   note(now_ns, uid, decision::CopyDone{slot});
-  const bool is_awaited = num_in_flight_ > 0 && std::ranges::count(plan_->wait_for, adapter) > 0;
-  if (is_awaited) bind_slots_of(adapter);
+  if (std::ranges::count(plan_->wait_for, adapter) > 0) bind_slots_of(adapter);
   residency_.copy_done(adapter);
   settle_transfers(now_ns);
 }
@@ -297,7 +296,7 @@ void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
   const bool has_weights = row.adapter == kBaseRef || row.slot != kNoSlot;  // else its load failed
   if (has_weights) {
     r.num_computed += row.num_tokens;
-    if (fills_block(r, row.num_computed)) publish_full_blocks(r, row.num_computed);
+    if (r.publish_prefix) publish_full_blocks(r, row.num_computed);
   }
   if (r.end_at_commit) return finish_running(row.request, r.end_reason, now_ns);
   if (r.num_computed < r.num_total()) return;
@@ -308,9 +307,7 @@ void Scheduler::commit_row(const StepRow& row, int32_t token, int64_t now_ns) {
     append_token(r, token);
     if (ends_with(r, token)) return finish_running(row.request, FinishReason::stop, now_ns);
   }
-  if (reached_its_end(r) || r.num_total() >= config_.max_model_len) {
-    finish_running(row.request, FinishReason::length, now_ns);
-  }
+  if (reached_its_end(r)) finish_running(row.request, FinishReason::length, now_ns);
 }
 
 // Without the prompt's tokens those that follow it name no block.
@@ -346,7 +343,6 @@ void Scheduler::release_blocks(Request& r) {
 void Scheduler::finish_running(RequestRef ref, FinishReason reason, int64_t now_ns) {
   Request& r = requests_[ref];
   const bool is_in_flight = r.num_in_flight > 0;
-  if (!is_in_flight) release_blocks(r);
   note(now_ns, r, decision::Finish{reason, r.num_generated});
   ended_.push_back(ref);
   by_id_.erase(r.id);
@@ -379,9 +375,7 @@ void Scheduler::finish_waiting(RequestRef ref, FinishReason reason, int64_t now_
 void Scheduler::forget(RequestRef ref) {
   Request& r = requests_[ref];
   r.keys.clear();
-  r.tokens.clear();
-  r.stop_tokens.clear();
-  r.num_generated = r.num_computed = r.num_recoverable = 0;
+  r.num_generated = r.num_recoverable = 0;
   r.end_at_commit = false;
   free_refs_.push_back(ref);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -103,7 +104,8 @@ class Scheduler {
   ResidencyActions& starts() { return starts_; }
 
   /// After a commit: how many further steps would repeat the last one exactly, if nothing else
-  /// happens. Zero unless the executor samples no real tokens.
+  /// happens. Zero unless the executor samples no real tokens, and behind a step that was planned
+  /// ahead.
   Stretch stretch() const;
   /// KV blocks in use when step `num_steps` of the stretch is planned. O(running requests).
   uint32_t num_blocks_after(int64_t num_steps) const;
@@ -140,7 +142,6 @@ class Scheduler {
   RequestRef preemption_victim() const;
   void preempt(RequestRef ref, int64_t now_ns);
   uint32_t chunk_tokens(uint32_t wanted, uint32_t budget) const;
-  bool ends_in_flight(const Request& r) const;
   void add_row(RequestRef ref, uint32_t num_tokens, bool is_decode);
   void remove_row(RequestRef ref);
 
@@ -170,7 +171,6 @@ class Scheduler {
   // what repeats (stretch.cpp)
   bool is_regular_plan() const;
   bool repeats_last_step() const;
-  bool blocks_suffice_for(int64_t num_steps) const;
   uint64_t num_new_blocks(int64_t num_steps) const;
   uint64_t num_changes() const { return notes_.num_decisions() + residency_.num_claim_changes(); }
 
@@ -181,21 +181,14 @@ class Scheduler {
     Request& r = requests_[row.request];
     if (r.state != RequestState::decoding || r.end_at_commit) return false;
     if (r.num_generated + 1 >= r.max_new_tokens) return false;  // max_model_len is not below it
-    if (r.publish_prefix && r.num_computed + 1 == r.room) return false;
-    if (r.num_in_flight > 1) return false;  // its room may be that of the younger row
-    r.num_in_flight = 0;
+    --r.num_in_flight;
     ++r.num_computed;
     ++r.num_generated;
     return true;
   }
   void commit_row(const StepRow& row, int32_t token, int64_t now_ns);
   void drop_ended_from_running();
-  /// Is there a block to publish, now that the tokens from `from_tokens` on have KV? Asked for each
-  /// row of each step.
-  bool fills_block(const Request& r, uint32_t from_tokens) const {
-    const uint32_t num_new = r.num_computed - from_tokens;
-    return r.publish_prefix && from_tokens % config_.block_size + num_new >= config_.block_size;
-  }
+  /// Those that are full now that the tokens from `from_tokens` on have KV.
   void publish_full_blocks(Request& r, uint32_t from_tokens);
   void append_token(Request& r, int32_t token);
   bool ends_with(const Request& r, int32_t token) const;
@@ -209,6 +202,10 @@ class Scheduler {
   SubmitStatus validate(const RequestSpec& spec) const;
   void accept(const RequestSpec& spec, int64_t now_ns);
   uint32_t blocks_for(uint64_t num_tokens) const;
+  /// How many more blocks it needs for `num_tokens` in all.
+  uint32_t missing_blocks(const Request& r, uint64_t num_tokens) const {
+    return blocks_for(std::max<uint64_t>(num_tokens, r.room) - r.room);
+  }
   void add_block(Request& r) {
     r.blocks.push_back(pool_.allocate());
     r.room += config_.block_size;

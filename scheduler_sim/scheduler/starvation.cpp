@@ -127,7 +127,7 @@ void Starvation::for_each_turned_away(Act act) {
     if (walk_end_.stop && order_.place(r) >= *walk_end_.stop) {
       const bool overtaken = r.wait_key < walk_end_.last_admitted;
       if (!overtaken && order_.are_behind(r, *walk_end_.stop)) return;
-      if (overtaken && !order_.is_by_arrival()) act(ref);
+      if (overtaken) act(ref);
       continue;
     }
     if (!residency_.claims_place(r.adapter) || outlasts_drain(r)) act(ref);
@@ -144,7 +144,7 @@ void Starvation::count_rejections(RequestRef ref, int64_t num_walks) {
 
 void Starvation::end_walk(const WalkEnd& end, int64_t now_ns) {
   walk_end_ = end;
-  most_rejections_ = -1;
+  most_rejections_ = 0;
   if (is_off()) return;
   for_each_turned_away([&](RequestRef ref) {
     if (requests_[ref].first_rejection_ns < 0) waiting_.turned_away(ref, now_ns);
@@ -165,7 +165,7 @@ void Starvation::limit(Stretch& stretch) const {
     stretch.deadline_ns =
         std::min(stretch.deadline_ns, requests_[first].first_rejection_ns + config_.t_starve_ns);
   }
-  if (most_rejections_ >= 0) {
+  if (most_rejections_ > 0) {
     stretch.num_steps = std::min(stretch.num_steps, config_.n_starve - most_rejections_);
   }
 }

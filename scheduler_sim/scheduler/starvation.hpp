@@ -56,10 +56,9 @@ class Starvation {
   /// kBaseRef while nobody drains.
   AdapterRef draining() const { return draining_; }
   /// A request of the draining adapter has more to generate than the drain has steps left, and the
-  /// reservation binds it.
+  /// reservation binds it. Not asked of requests of the base model.
   bool outlasts_drain(const Request& r) const {
-    const bool drains = r.adapter != kBaseRef && r.adapter == draining_;
-    return drains && binds(r) && r.num_remaining() > drain_left_;
+    return r.adapter == draining_ && binds(r) && r.num_remaining() > drain_left_;
   }
 
  private:
@@ -94,7 +93,7 @@ class Starvation {
   int64_t drain_left_ = 0;
   std::pair<uint64_t, int32_t> drain_checked_at_;  // number of claim changes, priority
   WalkEnd walk_end_;                               // of the last walk
-  int64_t most_rejections_ = -1;                   // of those it turned away, -1 = nobody counts
+  int64_t most_rejections_ = 0;                    // of those it turned away, 0 = nobody counts
   std::vector<RequestRef> due_;                    // turned away n_starve times since the last walk
   std::vector<int64_t> largest_remaining_;         // scratch of first_to_be_done, by AdapterRef
 };

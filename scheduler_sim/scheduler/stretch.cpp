@@ -18,22 +18,15 @@ Stretch Scheduler::stretch() const {
     s.num_steps = std::min<int64_t>(s.num_steps, int64_t{requests_[ref].num_remaining()} - 1);
   }
   starvation_.limit(s);
-  while (s.num_steps > 0 && !blocks_suffice_for(s.num_steps)) s.num_steps /= 2;
+  while (s.num_steps > 0 && num_new_blocks(s.num_steps) > pool_.num_allocatable()) s.num_steps /= 2;
   return s.num_steps > 0 ? s : Stretch{};
-}
-
-bool Scheduler::blocks_suffice_for(int64_t num_steps) const {
-  const uint64_t free_blocks = pool_.num_allocatable();
-  if (running_.size() * (blocks_for(uint64_t(num_steps)) + 1) <= free_blocks) return true;
-  return num_new_blocks(num_steps) <= free_blocks;
 }
 
 uint64_t Scheduler::num_new_blocks(int64_t num_steps) const {
   uint64_t needed = 0;
   for (const RequestRef ref : running_) {
     const Request& r = requests_[ref];
-    const uint64_t end = r.num_computed + uint64_t(num_steps);
-    if (end > r.room) needed += blocks_for(end - r.room);
+    needed += missing_blocks(r, r.num_computed + uint64_t(num_steps));
   }
   return needed;
 }
@@ -50,12 +43,10 @@ void Scheduler::advance(int64_t num_steps) {
     r.num_computed += uint32_t(num_steps);
     r.num_generated += uint32_t(num_steps);
     while (r.room < r.num_computed) add_block(r);
-    if (fills_block(r, before)) publish_full_blocks(r, before);
+    if (r.publish_prefix) publish_full_blocks(r, before);
   }
   for (const StepAdapter& a : plan_->adapters) residency_.touch_gpu(a.adapter, num_steps);
   plan_->step = num_steps_ += num_steps;
-  if (config_.activation == ActivationOrder::one_by_one)
-    activation_.ran(plan_->adapters, plan_->step);
   if (!waiting_.empty()) starvation_.repeat_walk(num_steps);
 }
 

@@ -7,10 +7,6 @@
 namespace loratory::sim {
 
 void WaitQueue::insert(const WaitKey& place, RequestRef ref) {
-  if (first_ == in_turn_.size()) {
-    in_turn_.clear();
-    first_ = 0;
-  }
   if (in_turn_.empty() || in_turn_.back().place < place) {
     in_turn_.push_back({place, ref});
   } else {
@@ -19,20 +15,24 @@ void WaitQueue::insert(const WaitKey& place, RequestRef ref) {
 }
 
 void WaitQueue::erase(const WaitKey& place) {
-  if (first_ == in_turn_.size() || in_turn_[first_].place != place) return leave_gap(place);
-  ++first_;
-  skip_gaps();
-  if (first_ > in_turn_.size() / 2) close_gaps();
+  if (others_.erase(place) > 0) return;
+  LORATORY_ASSERT(first_ < in_turn_.size(), "a request of the queue has the place");
+  if (in_turn_[first_].place == place) {
+    ++first_;
+    skip_gaps();
+  } else {
+    leave_gap(place);
+  }
+  if (first_ + num_gaps_ > in_turn_.size() / 2) close_gaps();
 }
 
 void WaitQueue::leave_gap(const WaitKey& place) {
-  if (others_.erase(place) > 0) return;
   const size_t index = first_not_before(place);
   LORATORY_ASSERT(index < in_turn_.size() && in_turn_[index].place == place &&
                       in_turn_[index].ref != kNoRequest,
                   "a request of the queue has the place");
   in_turn_[index].ref = kNoRequest;
-  if (++num_gaps_ > in_turn_.size() / 2) close_gaps();
+  ++num_gaps_;
 }
 
 void WaitQueue::skip_gaps() {
@@ -42,7 +42,7 @@ void WaitQueue::skip_gaps() {
 // Costs as much as those that left have saved.
 void WaitQueue::close_gaps() {
   in_turn_.erase(in_turn_.begin(), in_turn_.begin() + ptrdiff_t(first_));
-  if (num_gaps_ > 0) std::erase_if(in_turn_, [](const Entry& e) { return e.ref == kNoRequest; });
+  std::erase_if(in_turn_, [](const Entry& e) { return e.ref == kNoRequest; });
   first_ = num_gaps_ = 0;
 }
 

@@ -31,6 +31,8 @@ class WaitQueue {
   void insert(const WaitKey& place, RequestRef ref);
   /// A request of the queue has the place.
   void erase(const WaitKey& place);
+  /// Entries in memory: no more than twice those that wait.
+  size_t footprint() const { return in_turn_.size() + others_.size(); }
   /// All of them, in order.
   std::vector<RequestRef> all() const;
 
@@ -45,7 +47,8 @@ class WaitQueue {
   void close_gaps();
   void skip_gaps();
 
-  // Ascending, gaps have no ref. Those before first_ are gone; the first one is no gap.
+  // Ascending, gaps have no ref. Those before first_ are gone; the first one is no gap. At most
+  // half of it is gone or gaps.
   std::vector<Entry> in_turn_;
   size_t first_ = 0, num_gaps_ = 0;  // gaps behind first_
   std::map<WaitKey, RequestRef> others_;

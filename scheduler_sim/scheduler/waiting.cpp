@@ -10,7 +10,6 @@ WaitingSet::Queue& WaitingSet::queue_of(AdapterRef adapter) {
 
 void WaitingSet::insert(RequestRef ref) {
   Request& r = requests_[ref];
-  r.num_rejections = 0;
   r.first_rejection_ns = -1;
   r.reservation = -1;
   Queue& queue = queue_of(r.adapter);
@@ -54,8 +53,7 @@ void WaitingSet::remove(RequestRef ref) {
   if (is_head) change_head(queue, r.wait_key);
   if (r.reservation >= 0) {
     change_reservations(r.adapter, [&](auto& keys) { keys.erase({r.priority, r.reservation}); });
-    r.reservation = -1;
-  } else if (r.adapter != kBaseRef) {
+  } else {
     forget_rejections(ref);
   }
   if (config_.count_waiting_seen) in_order_.erase(r.wait_key);
@@ -80,7 +78,6 @@ void WaitingSet::forget_rejections(RequestRef ref) {
   const RequestRef before = r.rejected_prev, after = r.rejected_next;
   (before == kNoRequest ? rejected_head_ : requests_[before].rejected_next) = after;
   (after == kNoRequest ? rejected_tail_ : requests_[after].rejected_prev) = before;
-  r.first_rejection_ns = -1;
 }
 
 void WaitingSet::make_reserving(RequestRef ref, int64_t number) {

@@ -96,8 +96,8 @@ void Scheduler::push_newcomers(const WaitKey& place) {
   }
 }
 
-// While the reservation keeps the free places from the bound requests, of those that reserve its
-// own adapter is next, and of the others none.
+// While the reservation keeps the free places from the bound requests, its own adapter is next: of
+// those that reserve, among whom it is, and of the others none.
 RequestRef Scheduler::next_newcomer(const WaitKey& wait_key, bool reserving) const {
   const WaitingSet::InOrder& heads = waiting_.heads(reserving);
   for (auto head = heads.upper_bound(wait_key); head != heads.end();) {
@@ -106,10 +106,8 @@ RequestRef Scheduler::next_newcomer(const WaitKey& wait_key, bool reserving) con
       ++head;
     } else if (!starvation_.keeps_place_from(r)) {
       return head->second;
-    } else if (reserving) {
-      head = heads.find(requests_[waiting_.head(starvation_.reserved())].wait_key);
     } else {
-      break;
+      head = heads.find(requests_[waiting_.head(starvation_.reserved())].wait_key);
     }
   }
   return kNoRequest;
@@ -197,10 +195,8 @@ bool Scheduler::take_blocks(Request& r, uint32_t num_matched, uint32_t num_block
 // One that matches nothing but its own goes no further than it had computed: beyond, a block of
 // somebody else would hide rows whose logits it has never seen.
 uint32_t Scheduler::match_prefix(Request& r) {
-  const bool recovers = r.state == RequestState::preempted && r.publish_prefix;
-  if (!recovers && (!r.match_prefix || r.keys.empty())) return 0;
-  uint32_t most = (r.num_total() - 1) / config_.block_size;
-  if (!r.match_prefix) most = std::min(most, r.num_recoverable / config_.block_size);
+  const uint32_t num_known = r.match_prefix ? r.num_total() - 1 : r.num_recoverable;
+  const uint32_t most = num_known / config_.block_size;
   uint32_t num_matched = 0;
   while (num_matched < most && pool_.find(key_of(r, num_matched)) != kNullBlock) ++num_matched;
   return num_matched;

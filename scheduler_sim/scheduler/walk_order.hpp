@@ -24,7 +24,7 @@ class WalkOrder {
   void begin_walk() { had_reservation_.clear(); }
   /// To be called before the request stops waiting, since the order stays what it was.
   void admits(const Request& r) {
-    if (!is_by_arrival() && r.reservation >= 0) had_reservation_.push_back(r.adapter);
+    if (r.reservation >= 0) had_reservation_.push_back(r.adapter);
   }
   WaitKey place(const Request& r) const { return place(r.wait_key, r.adapter); }
   WaitKey place(WaitKey key, AdapterRef adapter) const {

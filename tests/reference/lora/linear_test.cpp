@@ -10,6 +10,7 @@
 #include <random>
 
 #include "reference/base/input_error.hpp"
+#include "reference/lora/definition.hpp"
 #include "reference/lora/oracle.hpp"
 #include "reference/lora/scaling.hpp"
 
@@ -267,7 +268,16 @@ TEST(LoraScaling, AlphaOverRank) {
   EXPECT_EQ(lora_scaling(-1.5, 3, false), -0.5F);
   EXPECT_THROW(lora_scaling(kNan, 3, false), InputError);
   EXPECT_THROW(lora_scaling(1e300, 3, false), InputError);
-  EXPECT_THROW(lora_scaling(1, 0, false), InputError);
+  for (const int rank : {0, -1}) {
+    for (const bool use_rslora : {false, true}) {
+      try {
+        lora_scaling(1, rank, use_rslora);
+        ADD_FAILURE() << "rank " << rank;
+      } catch (const InputError& problem) {
+        EXPECT_STREQ(problem.what(), "r: is less than 1");
+      }
+    }
+  }
 }
 
 // [1.28] [1.29]
@@ -337,6 +347,56 @@ TEST(LoraLinear, AwkwardSizesLieWithinTheBoundForAnyNumberOfThreads) {
       EXPECT_LE(worst, 1) << name(dtype) << ' ' << num_in;
     }
   }
+}
+
+// More rows of a slot and more columns than are worked on at a time.
+TEST(LoraLinear, LongSegmentsAndWideSlicesAreTheDefinition) {
+  for (const bool add_inputs : {true, false}) {
+    std::mt19937_64 engine(3);
+    const auto random = [&](Extents shape) {
+      Tensor t(Dtype::f32, shape);
+      for (size_t i = 0; i < t.bytes().size(); i += 4) {
+        store(Dtype::f32, t.bytes().data() + i, double(engine() >> 12) * 0x1p-52 - 0.5);
+      }
+      return t;
+    };
+    const Tensor x = random({200, 3}), a = random({2, 2, 3}), b = random({2, 600, 2});
+    Tensor y = random({200, 601});
+    std::vector<int32_t> slots, ranks{2, 1};
+    for (int t = 0; t < 200; ++t) slots.push_back(t < 150 ? 0 : t < 160 ? -1 : 1);
+    const std::vector<float> scalings{2, 0.5F};
+    Tensor expected = y;
+    LinearArgs args{.x = x.view(),
+                    .slots = slots,
+                    .slices = {{a.view(), b.view(), ranks, scalings, std::nullopt}},
+                    .offset_start = 1,
+                    .add_inputs = add_inputs,
+                    .y = y.view()};
+    lora_linear(args);
+    args.y = expected.view();
+    lora_linear_definition(args);
+    EXPECT_EQ(y.bytes(), expected.bytes());
+  }
+}
+
+// What the bounds are told of how a layer is computed.
+TEST(Arithmetic, OfArguments) {
+  const Tensor x(Dtype::f16, {0, 4});
+  Tensor y(Dtype::f32, {0, 4});
+  const NumericMode split{.h = IntermediateMode::split2, .sum = SumMode::two_round};
+  const Arithmetic bare = arithmetic_of(
+      LinearArgs{.x = x.view(), .slots = {}, .slices = {}, .mode = split, .y = y.view()});
+  EXPECT_EQ(bare.mode, split);
+  EXPECT_EQ(bare.weight, Dtype::f16);
+  EXPECT_EQ(bare.out, Dtype::f32);
+  // A column of A is one number of the weights' dtype: in two parts it has no second one.
+  EmbeddingArgs embedding{.token_ids = {}, .slots = {}, .slice = {}, .mode = split, .y = y.view()};
+  embedding.slice.b.dtype = Dtype::bf16;
+  EXPECT_EQ(arithmetic_of(embedding).mode.h, IntermediateMode::fp32);
+  EXPECT_EQ(arithmetic_of(embedding).mode.sum, SumMode::two_round);
+  EXPECT_EQ(arithmetic_of(embedding).weight, Dtype::bf16);
+  embedding.mode.h = IntermediateMode::cast_to_weight;
+  EXPECT_EQ(arithmetic_of(embedding).mode.h, IntermediateMode::cast_to_weight);
 }
 
 // [1.22] [2.9]

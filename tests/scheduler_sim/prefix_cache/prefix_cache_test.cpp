@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <random>
+#include <set>
+
 #include "fuzz/support/handed_out.hpp"
 #include "scheduler_sim/prefix_cache/block_pool.hpp"
 #include "scheduler_sim/scheduler/scheduler.hpp"
@@ -21,6 +24,28 @@ TEST(BlockKeyInterner, BlockIdsAndTokensNeverMeet) {
   EXPECT_EQ(keys.key(kNoKey, 0, tokens), of_tokens);
   EXPECT_NE(keys.key(kNoKey, 1, tokens), of_tokens);
   EXPECT_NE(keys.key(of_tokens, 0, tokens), of_tokens);
+}
+
+// Ids come and go in any order, until none is left; a std::set is the judge. Four levels of words.
+TEST(LowestFirstSet, AgreesWithASet) {
+  for (const uint32_t capacity : {1u, 64u, 65u, 5000u, 300'000u}) {
+    std::mt19937 random(capacity);
+    LowestFirstSet ids(capacity);
+    std::set<uint32_t> judge;
+    const auto pop = [&] {
+      ASSERT_EQ(ids.pop_lowest(), *judge.begin());
+      judge.erase(judge.begin());
+      ASSERT_EQ(ids.size(), judge.size());
+    };
+    for (int round = 0; round < 20; ++round) {
+      for (int i = 0; i < 200; ++i) {
+        const auto id = uint32_t(random() % capacity);
+        if (judge.insert(id).second) ids.insert(id);
+        if (random() % 3 == 0) pop();
+      }
+      while (!judge.empty() && round % 2 == 0) pop();
+    }
+  }
 }
 
 TEST(BlockPool, SuffixIsReusedBeforePrefix) {  // [6.18]

@@ -55,5 +55,36 @@ TEST(Activation, WhatTheStepNeedsStaysOtherwise) {
   EXPECT_EQ(copies_again(order[4], order[0], ActivationOrder::needed), 0u);
 }
 
+// The first of the set comes into three slots, and the second one has to stay. It is pushed out and
+// copied again if it is the one that ran longest ago.
+TEST(Activation, TheLeastRecentGoesFirst) {
+  const std::vector<Uid> order = in_set_order(4);
+  for (const bool runs_again : {false, true}) {
+    SchedulerConfig config = Engine::config(3);
+    config.activation = ActivationOrder::one_by_one;
+    Engine e(config, 4);
+    e.preload(4);
+    const auto run_alone = [&](Uid uid) {
+      e.submit('x', int(uid), 2, 1);
+      e.step();
+    };
+    for (const size_t i : {1, 2, 3}) run_alone(order[i]);
+    if (runs_again) run_alone(order[1]);
+    e.submit('a', int(order[0]), 2, 2), e.submit('b', int(order[1]), 2, 2);
+    e.plan();
+    EXPECT_EQ(e.scheduler.last_plan().copied_again.size(), runs_again ? 0u : 1u);
+    e.commit();
+    e.plan();
+    EXPECT_THAT(e.scheduler.last_plan().copied_again, IsEmpty());  // all are there now
+    e.commit();
+  }
+}
+
+// The first two numbers of SplitMix64 from seed 0: its finaliser of 1 and 2 increments.
+TEST(Activation, PlacesAreThoseOfSplitMix64) {
+  EXPECT_EQ(Activation::place_in_set(0x9e3779b97f4a7c15u), 0xe220a8397b1dcdafu);
+  EXPECT_EQ(Activation::place_in_set(0x3c6ef372fe94f82au), 0x6e789e6aa1b965f4u);
+}
+
 }  // namespace
 }  // namespace loratory::sim

@@ -108,6 +108,49 @@ TEST(StepAhead, AnAbortEndsAtTheOlderCommit) {
   EXPECT_EQ(e.scheduler.blocks().num_referenced(), 0U);
 }
 
+// It is known to end with the step in flight, so the one ahead has no row for it.
+TEST(StepAhead, LeavesOutWhomAnAbortEnds) {
+  Engine e(Engine::config(2));
+  e.submit('a', 0, 3, 8), e.submit('b', 0, 3, 8);
+  e.plan();
+  e.scheduler.abort('a', e.now_ns);
+  EXPECT_TRUE(e.scheduler.can_plan_ahead());
+  EXPECT_THAT(e.plan(), ElementsAre(Pair('b', 1)));
+  e.commit();
+  EXPECT_EQ(e.end_of('a'), FinishReason::abort);
+  EXPECT_EQ(e.request('b').num_generated, 1U);
+}
+
+// Blocks of 4. Steps of 6 tokens: 4 are a's, so 2 are b's, which has room for them; a needs the
+// last block.
+TEST(StepAhead, CountsTheBlocksOfTheTokensThatFit) {
+  for (const uint32_t num_blocks : {4, 3}) {
+    SchedulerConfig c = Engine::config(1);
+    c.max_num_batched_tokens = c.max_num_seqs = 6;
+    c.long_prefill_threshold = 4;
+    c.num_blocks = num_blocks;
+    Engine e(c);
+    e.submit('a', 0, 8, 0), e.submit('b', 0, 6, 0);
+    EXPECT_THAT(e.plan(), ElementsAre(Pair('a', 4), Pair('b', 2)));
+    EXPECT_EQ(e.scheduler.can_plan_ahead(), num_blocks == 4);
+    if (num_blocks == 3) continue;
+    EXPECT_THAT(e.plan(), ElementsAre(Pair('a', 4), Pair('b', 2)));
+  }
+}
+
+TEST(StepAhead, IsNoStretch) {
+  Engine e(Engine::config(2));
+  e.submit('a', 0, 3, 20);
+  e.step(), e.step();
+  EXPECT_EQ(e.scheduler.stretch().num_steps, 17);
+  e.plan(), e.plan();
+  EXPECT_EQ(e.scheduler.stretch().num_steps, 0);
+  e.commit(), e.commit();
+  EXPECT_EQ(e.scheduler.stretch().num_steps, 0);
+  e.step();
+  EXPECT_EQ(e.scheduler.stretch().num_steps, 14);
+}
+
 // 5 blocks of 4 for two requests that come to 12 tokens each.
 TEST(StepAhead, NobodyIsPreemptedUnderAStep) {
   SchedulerConfig c = Engine::config(2);

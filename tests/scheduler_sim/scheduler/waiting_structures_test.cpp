@@ -21,6 +21,7 @@ TEST(PlaceCounter, CountsAcrossChunks) {
   PlaceCounter counter;
   EXPECT_EQ(counter.num_before(place_of(5)), 0u);
   for (uint64_t i = 0; i < 1000; ++i) counter.insert(place_of(i));
+  EXPECT_EQ(counter.num_chunks(), 8u);  // of up to 128, full but for the last
   for (const uint64_t i : {0, 1, 127, 128, 129, 500, 999, 1000}) {
     EXPECT_EQ(counter.num_before(place_of(i)), i);
   }
@@ -28,6 +29,33 @@ TEST(PlaceCounter, CountsAcrossChunks) {
   EXPECT_EQ(counter.size(), 500u);
   EXPECT_EQ(counter.num_before(place_of(501)), 250u);
   EXPECT_EQ(counter.num_before(WaitKey::before_all()), 0u);
+}
+
+// Most places leave, so that what is left of chunks side by side becomes one.
+TEST(PlaceCounter, CountsWhatIsLeftOfChunks) {
+  PlaceCounter counter;
+  std::set<WaitKey> judge;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    counter.insert(place_of(i));
+    judge.insert(place_of(i));
+  }
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const WaitKey place = place_of(i * 7 % 1000);
+    if (i * 7 % 1000 % 50 == 0) continue;  // one of each 50 stays
+    counter.erase(place);
+    judge.erase(place);
+    if (i % 10 != 0) continue;
+    for (const uint64_t at : {0, 49, 50, 51, 500, 949, 950, 951, 1000}) {
+      const auto before = std::distance(judge.begin(), judge.lower_bound(place_of(at)));
+      ASSERT_EQ(counter.num_before(place_of(at)), size_t(before)) << i << " " << at;
+    }
+  }
+  EXPECT_EQ(counter.size(), 20u);
+  EXPECT_EQ(counter.num_chunks(), 1u);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    if (i % 50 != 0) counter.insert(place_of(i));
+  }
+  for (const uint64_t i : {0, 1, 127, 500, 999}) EXPECT_EQ(counter.num_before(place_of(i)), i);
 }
 
 // Places of three priorities come and go in any order; a std::set is the judge.
@@ -42,6 +70,8 @@ TEST(PlaceCounter, AgreesWithASet) {
     if (!grows && judge.erase(place) > 0) counter.erase(place);
     ASSERT_EQ(counter.size(), judge.size());
     if (step % 50 != 0) continue;
+    ASSERT_GE(counter.num_chunks(), (judge.size() + 127) / 128);
+    ASSERT_LE(counter.num_chunks(), judge.size() / 24 + 1);
     const auto before = std::distance(judge.begin(), judge.lower_bound(place));
     ASSERT_EQ(counter.num_before(place), size_t(before));
   }
@@ -67,6 +97,7 @@ TEST(WaitQueue, AgreesWithAMap) {
       judge.erase(leaves);
     }
     ASSERT_EQ(queue.empty(), judge.empty());
+    ASSERT_LE(queue.footprint(), 2 * judge.size() + 1);
     if (judge.empty()) continue;
     ASSERT_EQ(queue.front(), judge.begin()->second);
     ASSERT_EQ(queue.front_place(), judge.begin()->first);
