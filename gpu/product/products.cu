@@ -154,7 +154,8 @@ void Products::save() const {
   if (s.options.cache_file.empty() || !s.is_new) return;
   ProductCache cache{.key = s.key, .plans = s.cached};
   for (const auto& [shape, plan] : s.plans) {
-    if (has_tensor_core_product(shape) && !is_small(shape)) cache.plans.insert_or_assign(shape, plan);
+    if (has_tensor_core_product(shape) && !is_small(shape))
+      cache.plans.insert_or_assign(shape, plan);
   }
   AtomicFile file(s.options.cache_file);
   file.stream() << to_json(cache);

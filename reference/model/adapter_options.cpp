@@ -28,11 +28,9 @@ LoadOptions adapter_options(const Model& model) {
 LoadOptions adapter_options(const std::string& directory, const ModelConfig& config) {
   const auto checkpoint = std::make_shared<Checkpoint>(directory);
   const std::vector<int64_t> shape{config.vocab, config.hidden};
-  const ConstTensorView embedding =
-      view_of(checkpoint->stored("model.embed_tokens.weight", shape));
-  const ConstTensorView head = config.tied_embeddings
-                                   ? embedding
-                                   : view_of(checkpoint->stored("lm_head.weight", shape));
+  const ConstTensorView embedding = view_of(checkpoint->stored("model.embed_tokens.weight", shape));
+  const ConstTensorView head =
+      config.tied_embeddings ? embedding : view_of(checkpoint->stored("lm_head.weight", shape));
   LoadOptions options;
   options.base_weights = [checkpoint, embedding, head](Projection projection) {
     return projection == Projection::lm_head ? head : embedding;
