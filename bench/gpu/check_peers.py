@@ -170,6 +170,11 @@ def sglang_kernels(peers):
     return {"sglang_csgmv": (SglangChunked, claims)}
 
 
+def as_shipped_kernels(peers):
+    import peers_as_shipped
+    return peers_as_shipped.kernels(peers, vllm_kernels(peers))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("peers", type=pathlib.Path)
@@ -181,6 +186,8 @@ def main():
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-graphs", action="store_true", help="claim nothing capturable")
+    parser.add_argument("--as-shipped", action="store_true",
+                        help="the kernels of peers_as_shipped.py: something should be found")
     parser.add_argument("--out", type=pathlib.Path)
     given = parser.parse_args()
     sys.path.append(str(given.peers / "site"))
@@ -188,7 +195,8 @@ def main():
         torch.cuda.get_device_capability = lambda *_: (9, 0)
         torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
     found = 0
-    for load in (vllm_kernels, sglang_kernels):
+    loaders = (as_shipped_kernels,) if given.as_shipped else (vllm_kernels, sglang_kernels)
+    for load in loaders:
         try:
             kernels = load(given.peers)
         except Exception as error:  # one engine that is not there does not stop the other
@@ -200,8 +208,9 @@ def main():
                 continue
             if given.device == "cpu":  # the interpreter's bf16 is not that of a GPU
                 claims = {**claims, "weight_dtypes": ["f16"]}
-            if name.startswith("vllm"):
-                claims = {**claims, "capturable": given.device == "cuda" and not given.no_graphs}
+            can_capture = given.device == "cuda" and not given.no_graphs
+            is_captured = claims.get("capturable", name.startswith("vllm"))
+            claims = {**claims, "capturable": can_capture and is_captured}
             report = loratory.check(kernel, name=name, framework="torch", device=given.device,
                                     cases=given.cases, budget_s=given.budget_s, seed=given.seed,
                                     labels=given.case, max_products=given.max_products, **claims)
