@@ -193,9 +193,15 @@ struct LoratoryStep {
   const int32_t* host_slots;
   const int64_t* token_ids;  ///< [T] each in [0, V); embedding
   const int64_t* host_token_ids;
-  const int32_t* experts;  ///< [T·k] each in [0, E), those of a token distinct
+  /// [T·k] each in [0, E), those of a token distinct. With LORATORY_TAKES_ABSENT_EXPERTS some are
+  /// -1: that expert lies elsewhere (expert parallel), and nothing of its row is covered.
+  const int32_t* experts;
   const int32_t* host_experts;
   const float* router_weights;  ///< [T·k] or null
+  /// [L], of experts with LORATORY_TAKES_DISABLED_SLOTS. 0: the slot's tokens are as the base
+  /// model's. Null: all are on.
+  const int32_t* enabled;
+  const int32_t* host_enabled;
 };
 
 struct LoratoryCall {
@@ -231,7 +237,9 @@ enum LoratoryAbility {
   /// Results of products and sums below the normal range become 0.
   LORATORY_FLUSHES_SUBNORMALS = 1 << 7,
   /// Beside 8-bit weights: an h of f32 meets B as hi + lo in bf16.
-  LORATORY_SPLITS_H = 1 << 8
+  LORATORY_SPLITS_H = 1 << 8,
+  LORATORY_TAKES_ABSENT_EXPERTS = 1 << 9,  ///< experts of -1: LoratoryStep
+  LORATORY_TAKES_DISABLED_SLOTS = 1 << 10  ///< experts: LoratoryStep::enabled
 };
 
 /// What there is to judge. 0 in a limit: none.
@@ -255,7 +263,10 @@ struct LoratoryClaims {
   int64_t rank_multiple;  ///< of R; true ranks are any up to R
   int64_t num_in_multiple;
   int64_t num_out_multiple;  ///< of every N_i and of offset_start
-  int64_t alignment;         ///< bytes, of the first element and of every row; 0: that of the dtype
+  /// Bytes that the first element and every row of A, B, x, h and y are aligned to, and in some
+  /// cases the first element no further: a power of two. 0: rows as their dtype, and the first
+  /// element to 256 in every case.
+  int64_t alignment;
   /// Relative error of one product or sum in the accumulators: 2^-24 for fp32, 2^-22 for tensor
   /// cores, which truncate. 0: 2^-24.
   double unit;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -22,7 +23,7 @@ using reference::SumMode;
 
 namespace {
 
-constexpr int64_t kMost = int64_t(1) << 40;
+constexpr int64_t kMost = int64_t(1) << 40, kMostAlignment = 128;
 constexpr std::array<std::string_view, 8> kOperations{
     "linear", "shrink",        "expand",        "embedding",
     "logits", "expert_linear", "expert_shrink", "expert_expand"};
@@ -39,7 +40,7 @@ struct Word {
   void (*set)(Case&);
   bool (*is_set)(const Case&);
 };
-const std::array<Word, 18> kWords{{
+const std::array<Word, 20> kWords{{
     {"dense", [](Case& c) { c.layout = LORATORY_LAYOUT_DENSE; },
      [](const Case& c) { return c.layout == LORATORY_LAYOUT_DENSE; }},
     {"stacked", [](Case& c) { c.layout = LORATORY_LAYOUT_STACKED; },
@@ -59,6 +60,10 @@ const std::array<Word, 18> kWords{{
     {"xrows", [](Case& c) { c.x_by_row = true; }, [](const Case& c) { return c.x_by_row; }},
     {"router", [](Case& c) { c.router_weights = true; },
      [](const Case& c) { return c.router_weights; }},
+    {"away", [](Case& c) { c.absent_experts = true; },
+     [](const Case& c) { return c.absent_experts; }},
+    {"off", [](Case& c) { c.disabled_slots = true; },
+     [](const Case& c) { return c.disabled_slots; }},
     {"wtensor", [](Case& c) { c.weight_scales = LORATORY_SCALES_TENSOR; },
      [](const Case& c) { return c.weight_scales == LORATORY_SCALES_TENSOR; }},
     {"wchannel", [](Case& c) { c.weight_scales = LORATORY_SCALES_CHANNEL; },
@@ -182,6 +187,9 @@ void read_number(std::string_view field, Case& c) {
     case 'n':
       c.num_tokens = number<int64_t>(field, rest, 0, kMost);
       return;
+    case 'a':
+      c.alignment = number<int32_t>(field, rest, 1, kMostAlignment);
+      return;
     case 'o':
       c.offset_start = number<int64_t>(field, rest, 0, kMost);
       return;
@@ -274,6 +282,10 @@ int64_t Case::num_products() const {
          (int64_t(num_out.size()) * in + (shrinks() ? 0 : columns));
 }
 
+int64_t row_unit(int64_t alignment, Dtype dtype) {
+  return std::max<int64_t>(1, alignment / int64_t(size_bytes(dtype)));
+}
+
 std::string_view operation_name(int32_t operation) { return kOperations[size_t(operation)]; }
 
 LoratoryOperation operation_named(std::string_view name) {
@@ -320,6 +332,7 @@ std::string label_of(const Case& c) {
   if (c.num_experts != 1) out += fmt::format(".E{}", c.num_experts);
   if (c.experts_per_token != 1) out += fmt::format(".k{}", c.experts_per_token);
   if (c.offset_start != 0) out += fmt::format(".o{}", c.offset_start);
+  if (c.alignment != 0) out += fmt::format(".a{}", c.alignment);
   for (const Word& word : kWords) {
     if (word.is_set(c)) out += fmt::format(".{}", word.text);
   }
@@ -345,6 +358,16 @@ void check_ranks(const Case& c) {
   require(c.max_rank >= largest_rank(c), "R", "is less than the largest rank");
 }
 
+void check_alignment(const Case& c) {
+  if (c.alignment == 0) return;
+  require(std::has_single_bit(uint32_t(c.alignment)), "a", "is not a power of two");
+  const int64_t unit = row_unit(c.alignment, c.weight);
+  const auto fits = [&](int64_t size) { return size % unit == 0; };
+  require(fits(c.num_in) && fits(c.max_rank) && fits(c.offset_start) &&
+              std::ranges::all_of(c.num_out, fits),
+          "a", fmt::format("needs K, N, R and o in multiples of {}", unit));
+}
+
 void check_scales(const Case& c) {
   require(is_quantized(c.weight) == c.is_quantized(), "dtype",
           "8-bit weights need wtensor, wchannel or wblock, others none");
@@ -368,6 +391,7 @@ void check_scales(const Case& c) {
 
 void check_case(const Case& c) {
   check_ranks(c);
+  check_alignment(c);
   check_scales(c);
   for (const int32_t slot : c.slots) {
     require(slot < c.num_slots(), "s", "names a slot that has no rank");
@@ -383,8 +407,9 @@ void check_case(const Case& c) {
   require(c.layout != LORATORY_LAYOUT_STACKED || c.operation == LORATORY_OP_LINEAR, "stacked",
           "is a layout of linear");
   require(c.experts_per_token <= c.num_experts, "k", "is more than E");
-  require(c.has_experts() || (c.num_experts == 1 && !c.x_by_row && !c.router_weights), "E",
-          "experts are for expert_linear, expert_shrink and expert_expand");
+  require(c.has_experts() || (c.num_experts == 1 && !c.x_by_row && !c.router_weights &&
+                              !c.absent_experts && !c.disabled_slots),
+          "E", "experts are for expert_linear, expert_shrink and expert_expand");
   require(!(c.layout == LORATORY_LAYOUT_DENSE && c.gaps), "gaps", "dense weights have none");
   require(!is_quantized(c.y) && !is_quantized(c.h), "y", "results are f32, f16 or bf16");
 }

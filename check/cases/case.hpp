@@ -25,9 +25,10 @@
 //   seed7          of all numbers
 //
 // and, where they are not the default: o8 (offset_start), noadd, gaps, dense or stacked, ints,
-// cancel, tiny or outliers, split2, cast or storex, twice (two roundings), folded, E4 (experts), k2
-// (experts per token), xrows (a row of x for each expert of a token), router; of 8-bit weights
-// wtensor, wchannel or wblock, atensor, atoken or ablock.
+// cancel, tiny or outliers, a16 (bytes that addresses are aligned to, and no more), split2, cast or
+// storex, twice (two roundings), folded, E4 (experts), k2 (experts per token), xrows (a row of x
+// for each expert of a token), router, away (some experts of a token are not here), off (some slots
+// are disabled); of 8-bit weights wtensor, wchannel or wblock, atensor, atoken or ablock.
 
 namespace loratory::check {
 
@@ -56,6 +57,9 @@ struct Case {
   int64_t offset_start = 0;
   bool add_inputs = true;
   bool gaps = false;  ///< rows of all tensors lie further apart than they are long
+  /// Bytes: the first number and every row of A, B, x, h and y lie at multiples of it, and the
+  /// first of no larger power of two. 0: whatever sizes give, from 256 on.
+  int32_t alignment = 0;
 
   LoratoryScales weight_scales = LORATORY_SCALES_NONE;
   LoratoryScales activation_scales = LORATORY_SCALES_NONE;
@@ -64,6 +68,8 @@ struct Case {
   int32_t experts_per_token = 1;  ///< k
   bool x_by_row = false;
   bool router_weights = false;
+  bool absent_experts = false;  ///< one row in four has expert -1
+  bool disabled_slots = false;  ///< one slot in four
   uint64_t seed = 0;
 
   int64_t num_slots() const { return int64_t(ranks.size()); }
@@ -81,6 +87,9 @@ struct Case {
 
   friend bool operator==(const Case&, const Case&) = default;
 };
+
+/// How many numbers make up the alignment of a row.
+int64_t row_unit(int64_t alignment, reference::Dtype dtype);
 
 /// "linear", "shrink", ...; and back, InputError with the nearest name.
 std::string_view operation_name(int32_t operation);

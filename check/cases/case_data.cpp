@@ -32,6 +32,8 @@ enum Stream : uint64_t {
   kExpertRanks,
   kXScale,
   kHScale,
+  kAway,
+  kOff,
   kA = 100,
   kB = 200,
   kAScale = 300,
@@ -45,8 +47,10 @@ uint64_t pick(const Case& c, uint64_t stream, uint64_t index, uint64_t below) {
   return random_bits(c.seed, stream, index) % below;
 }
 
-int64_t gap_of(const Case& c, uint64_t which) {
-  return c.gaps ? 8 * int64_t(1 + random_bits(uint64_t(c.num_in), kGaps, which) % 4) : 0;
+int64_t gap_of(const Case& c, uint64_t which, Dtype dtype) {
+  if (!c.gaps) return 0;
+  const int64_t unit = c.alignment == 0 ? 8 : row_unit(c.alignment, dtype);
+  return unit * int64_t(1 + random_bits(uint64_t(c.num_in), kGaps, which) % 4);
 }
 
 // Zipf of exponent 1 over the slots, slot 0 not the favourite.
@@ -128,10 +132,12 @@ void add_weights(CaseData& data, size_t i) {
   SliceData& slice = data.slices[i];
   const uint64_t which = 2 * i;
   if (!c.expands()) {
-    slice.a = weight_tensor(data, with_experts(c, c.max_rank, c.num_in), gap_of(c, which));
+    slice.a =
+        weight_tensor(data, with_experts(c, c.max_rank, c.num_in), gap_of(c, which, c.weight));
   }
   if (!c.shrinks()) {
-    slice.b = weight_tensor(data, with_experts(c, c.num_out[i], c.max_rank), gap_of(c, which + 1));
+    slice.b = weight_tensor(data, with_experts(c, c.num_out[i], c.max_rank),
+                            gap_of(c, which + 1, c.weight));
   }
   for (int64_t pair = 0; pair < int64_t(slice.ranks.size()); ++pair) {
     const int64_t slot = pair / c.num_experts, expert = pair % c.num_experts;
@@ -279,28 +285,32 @@ struct StepMaker {
         const auto index = uint64_t(content * k() + i);
         const auto other = size_t(i) + pick(c(), kExperts, index, all.size() - size_t(i));
         std::swap(all[size_t(i)], all[other]);
-        out.experts.push_back(all[size_t(i)]);
+        const bool is_away = c().absent_experts && pick(c(), kAway, index, 4) == 0;
+        out.experts.push_back(is_away ? -1 : all[size_t(i)]);
         if (c().router_weights) out.router_weights.push_back(router_weight_of(c(), index));
       }
     }
   }
 
-  // Does anybody read row `row` of x, or of h in slice `slice`?
-  bool is_read(int64_t row, int64_t rows_per_token, size_t slice) const {
-    const int64_t token = row / rows_per_token;
-    const int32_t slot = out.slots[size_t(token)];
-    if (slot < 0) return false;
-    if (rows_per_token != k() || !c().has_experts()) return true;
-    return data.rank(slice, slot, out.experts[size_t(row)]) > 0;
+  void add_enabled() const {
+    for (int64_t s = 0; s < c().num_slots(); ++s) {
+      out.enabled.push_back(pick(c(), kOff, uint64_t(s), 4) == 0 ? 0 : 1);
+    }
+  }
+
+  // Does anybody read a row of x that is the token's alone, or that of one of its experts?
+  bool is_read(int64_t row, int64_t rows_per_token) const {
+    if (out.active_slot(row / rows_per_token) < 0) return false;
+    return !c().x_by_row || out.experts[size_t(row)] >= 0;
   }
 
   void add_x() const {
     const int64_t per_token = c().x_by_row ? k() : 1;
     const int64_t rows = out.num_tokens() * per_token;
-    out.x = poisoned_tensor(c().x, {rows, c().num_in}, gap_of(c(), 100));
+    out.x = poisoned_tensor(c().x, {rows, c().num_in}, gap_of(c(), 100, c().x));
     const Palette& numbers = palette(c().fill, Operand::x, c().x);
     for (int64_t row = 0; row < rows; ++row) {
-      if (out.slots[size_t(row / per_token)] < 0) continue;
+      if (!is_read(row, per_token)) continue;
       const int64_t content = contents[size_t(row / per_token)] * per_token + row % per_token;
       fill_row({c().seed, kX, uint64_t(content * c().num_in)}, numbers, c().x,
                out.x->view().address(row, 0), c().num_in);
@@ -311,7 +321,7 @@ struct StepMaker {
   void add_h() const {
     const auto num_slices = int64_t(c().num_out.size());
     const Dtype dtype = c().has_quantized_activations() ? c().x : c().h;
-    out.h = poisoned_tensor(dtype, {num_slices, num_rows(), c().max_rank}, gap_of(c(), 101));
+    out.h = poisoned_tensor(dtype, {num_slices, num_rows(), c().max_rank}, gap_of(c(), 101, dtype));
     if (data.beyond == BeyondRank::zeros) make_zero(*out.h);
     const Palette& numbers = palette(c().fill, Operand::h, dtype);
     for (int64_t i = 0; i < num_slices; ++i) {
@@ -326,9 +336,9 @@ struct StepMaker {
   }
 
   int64_t rank_at(int64_t row, size_t slice) const {
-    const int32_t slot = out.slots[size_t(row / k())];
+    const int32_t slot = out.active_slot(row / k());
     const int32_t expert = c().has_experts() ? out.experts[size_t(row)] : 0;
-    return slot < 0 ? 0 : data.rank(slice, slot, expert);
+    return slot < 0 || expert < 0 ? 0 : data.rank(slice, slot, expert);
   }
 
   void add_x_scale() const {
@@ -371,7 +381,7 @@ struct StepMaker {
 
   // Anything at all, NaN included, in what is to be written and in what must not be.
   void add_output(std::optional<Tensor>& output, Dtype dtype, const Extents& shape) const {
-    output = poisoned_tensor(dtype, shape, gap_of(c(), 102));
+    output = poisoned_tensor(dtype, shape, gap_of(c(), 102, dtype));
     auto& bytes = output->bytes();
     if (data.beyond == BeyondRank::zeros) {
       fill_row({c().seed, kAnything, 1}, palette(Fill::reals, Operand::y, dtype), dtype,
@@ -424,6 +434,7 @@ StepData CaseData::make_step(const std::vector<int32_t>& slots,
   StepData out{.slots = slots,
                .token_ids = {},
                .experts = {},
+               .enabled = {},
                .router_weights = {},
                .x = {},
                .x_scale = {},
@@ -433,6 +444,7 @@ StepData CaseData::make_step(const std::vector<int32_t>& slots,
   const Case& c = shape;
   const StepMaker maker{*this, contents, out};
   if (c.has_experts()) maker.add_experts();
+  if (c.disabled_slots) maker.add_enabled();
   if (c.operation == LORATORY_OP_EMBEDDING) {
     maker.add_ids();
   } else if (c.expands()) {
@@ -462,9 +474,9 @@ std::vector<Stretch> CaseData::covered(const StepData& of) const {
   const Extents& strides = output(of).strides();
   const int64_t k = shape.experts_per_token;
   for (int64_t row = 0; row < of.num_tokens() * k; ++row) {
-    const int32_t slot = of.slots[size_t(row / k)];
-    if (slot < 0) continue;
+    const int32_t slot = of.active_slot(row / k);
     const int32_t expert = shape.has_experts() ? of.experts[size_t(row)] : 0;
+    if (slot < 0 || expert < 0) continue;
     int64_t column = shape.offset_start;
     for (int32_t i = 0; i < int32_t(slices.size()); ++i) {
       const int32_t r = rank(size_t(i), slot, expert);

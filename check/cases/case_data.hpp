@@ -26,11 +26,17 @@ struct Stretch {
 struct StepData {
   std::vector<int32_t> slots;         ///< [T]
   std::vector<int64_t> token_ids;     ///< [T], of an embedding
-  std::vector<int32_t> experts;       ///< [T·k]
+  std::vector<int32_t> experts;       ///< [T·k], -1: not here
+  std::vector<int32_t> enabled;       ///< [L], or empty: all are on
   std::vector<float> router_weights;  ///< [T·k], or empty
   std::optional<reference::Tensor> x, x_scale, h, h_scale, y;
 
   int64_t num_tokens() const { return int64_t(slots.size()); }
+  /// The slot of a token, -1 if it is disabled.
+  int32_t active_slot(int64_t token) const {
+    const int32_t slot = slots[size_t(token)];
+    return slot >= 0 && !enabled.empty() && enabled[size_t(slot)] == 0 ? -1 : slot;
+  }
 };
 
 /// One slice for all slots.

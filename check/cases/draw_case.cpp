@@ -1,6 +1,7 @@
 #include "check/cases/draw_case.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "check/cases/draw.hpp"
@@ -76,10 +77,14 @@ struct Drawing {
     return kind == kAwkward ? draw.one_of(awkward) : draw.one_of(served);
   }
 
+  int64_t in_multiples_of(int64_t claimed) const {
+    return size_multiple(claims(), claimed, c.weight);
+  }
+
   void sizes() const {
     c.num_in =
         size({63, 65, 100, 127, 129, 200, 257}, {896, 2048, 2880, 4096, 4097, 4100, 14336}, 40);
-    c.num_in = multiple(c.num_in, claims().num_in_multiple);
+    c.num_in = multiple(c.num_in, in_multiples_of(claims().num_in_multiple));
     const bool is_packed =
         c.operation != LORATORY_OP_EMBEDDING && c.operation != LORATORY_OP_LOGITS;
     int64_t num_slices = is_packed ? draw.one_of<int64_t>({1, 1, 2, 3, 3, 4}) : 1;
@@ -87,14 +92,14 @@ struct Drawing {
     c.num_out.clear();
     for (int64_t i = 0; i < num_slices; ++i) {
       const int64_t n = size({1, 7, 31, 33, 64, 65, 100, 127}, {16, 64, 128, 200, 256}, 30);
-      c.num_out.push_back(multiple(n, claims().num_out_multiple));
+      c.num_out.push_back(multiple(n, in_multiples_of(claims().num_out_multiple)));
     }
     c.num_tokens = size({0, 1, 2, 3, 15, 17, 31, 33, 64, 65}, {1, 2, 3, 5, 8, 16, 33}, 12);
     if (kind == kToy && draw.one_in(12)) c.num_tokens = 0;
     c.num_tokens = at_most(c.num_tokens, claims().max_tokens);
     const bool is_embedding = c.operation == LORATORY_OP_EMBEDDING;
     if (can(LORATORY_TAKES_OFFSET) && !is_embedding && draw.one_in(3)) {
-      c.offset_start = multiple(draw.between(1, 20), claims().num_out_multiple);
+      c.offset_start = multiple(draw.between(1, 20), in_multiples_of(claims().num_out_multiple));
     }
   }
 
@@ -109,7 +114,8 @@ struct Drawing {
 
   void ranks() const {
     const int64_t largest = size({1, 2, 3, 5, 8, 12, 16, 17, 24}, {8, 16, 16, 32, 64}, 9);
-    c.max_rank = int32_t(at_most(multiple(largest, claims().rank_multiple), claims().max_rank));
+    c.max_rank = int32_t(
+        at_most(multiple(largest, in_multiples_of(claims().rank_multiple)), claims().max_rank));
     const int64_t slots =
         kind == kToy ? draw.between(1, 5) : draw.one_of<int64_t>({1, 2, 3, 4, 8, 20});
     const int64_t num_slots = at_most(slots, claims().max_slots);
@@ -158,6 +164,19 @@ struct Drawing {
     if (c.is_quantized()) c.mode = {IntermediateMode::fp32, c.mode.sum, ScaleMode::accumulator};
   }
 
+  // Not drawn where a limit on ranks leaves rows that cannot be aligned.
+  void alignment() const {
+    const int64_t claimed = claims().alignment;
+    if (claimed == 0 || claimed >= 256 || draw.one_in(3)) return;
+    if (c.max_rank % row_unit(claimed, c.weight) == 0) c.alignment = int32_t(claimed);
+  }
+
+  void absences() const {
+    if (!c.has_experts()) return;
+    c.absent_experts = can(LORATORY_TAKES_ABSENT_EXPERTS) && draw.one_in(3);
+    c.disabled_slots = can(LORATORY_TAKES_DISABLED_SLOTS) && draw.one_in(3);
+  }
+
   int64_t num_weights() const {
     return c.num_slots() * c.num_experts * c.max_rank *
            (int64_t(c.num_out.size()) * c.num_in + c.num_columns());
@@ -177,6 +196,10 @@ struct Drawing {
 
 }  // namespace
 
+int64_t size_multiple(const LoratoryClaims& claims, int64_t claimed, Dtype weight) {
+  return std::lcm(std::max<int64_t>(1, claimed), row_unit(claims.alignment, weight));
+}
+
 Case draw_case(uint64_t seed, const CaseLimits& limits) {
   Draw draw(seed);
   Case c{.operation = limits.operation, .ranks = {}, .slots = {}, .seed = seed};
@@ -188,6 +211,8 @@ Case draw_case(uint64_t seed, const CaseLimits& limits) {
   drawing.ranks();
   drawing.mode();
   drawing.cut();
+  drawing.alignment();
+  drawing.absences();
   return c;
 }
 

@@ -12,6 +12,9 @@ struct CaseLimits {
   int64_t max_weights = 1 << 22;   ///< numbers in A and B of all slots
 };
 
+/// What sizes of rows are multiples of: the claim on them, and what keeps rows aligned as claimed.
+int64_t size_multiple(const LoratoryClaims& claims, int64_t claimed, reference::Dtype weight);
+
 /// A case that the claims cover: a third of toy sizes, a third of awkward ones, the rest of sizes
 /// that engines serve, K = 4097 and no tokens at all among them.
 Case draw_case(uint64_t seed, const CaseLimits& limits);

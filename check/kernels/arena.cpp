@@ -28,8 +28,8 @@ Arena::~Arena() {
 void Arena::place() {
   size_t at = kGuardBytes;
   for (Region& region : regions_) {
-    region.begin = at;
-    at += aligned(region.bytes) + kGuardBytes;
+    region.begin = at + region.shift;
+    at += aligned(region.shift + region.bytes) + kGuardBytes;
   }
   size_ = at;
   if (size_ <= capacity_) return;
@@ -68,11 +68,12 @@ std::vector<Arena::Change> Arena::read_back() {
   bool has_guard =
       !regions_.empty() && guard_changed(0, regions_[0].begin, regions_[0].name, false, out);
   bool has_input = false;
-  for (const Region& region : regions_) {
+  for (size_t i = 0; i < regions_.size(); ++i) {
+    const Region& region = regions_[i];
     const size_t end = region.begin + region.bytes;
     if (!has_guard) {
-      has_guard = guard_changed(end, region.begin + aligned(region.bytes) + kGuardBytes,
-                                region.name, true, out);
+      const size_t next = i + 1 < regions_.size() ? regions_[i + 1].begin : size_;
+      has_guard = guard_changed(end, next, region.name, true, out);
     }
     if (has_input || !region.is_input) continue;
     const size_t at =

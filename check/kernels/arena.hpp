@@ -22,7 +22,8 @@ class Arena {
     std::string name;  ///< "x", "A of slice 0", ...
     const void* host;  ///< what it holds before a run; null: NaN (a workspace)
     size_t bytes;
-    bool is_input;  ///< may not change
+    bool is_input;     ///< may not change
+    size_t shift = 0;  ///< bytes behind a multiple of 256
     size_t begin = 0;
   };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string_view>
 
@@ -72,6 +73,9 @@ void check_claims(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
   require(claims.unit >= 0 && claims.unit < 0x1p-7, "claims.unit", "is not within [0, 2^-7)");
   require(claims.operand_rounding >= 0 && claims.operand_rounding < 0.125,
           "claims.operand_rounding", "is not within [0, 0.125)");
+  const bool is_power = claims.alignment >= 0 && std::has_single_bit(uint64_t(claims.alignment));
+  require(claims.alignment == 0 || (is_power && claims.alignment <= 256), "claims.alignment",
+          "is neither 0 nor a power of two up to 256");
   const bool is_on_device = plugin.memory == LORATORY_MEMORY_CUDA;
   require(is_on_device || (claims.promises & LORATORY_CAPTURABLE) == 0, "claims.promises",
           "LORATORY_CAPTURABLE is for LORATORY_MEMORY_CUDA");

@@ -24,9 +24,14 @@ LoratoryTensor view(const Tensor& t, void* data) {
 }
 
 LoratoryTensor put(const std::optional<Tensor>& t, Placing& place, const char* name, size_t slice,
-                   bool is_input = true) {
+                   bool is_input = true, bool is_scale = false) {
   if (!t) return no_tensor();
-  return view(*t, place({name, slice, t->bytes().data(), t->bytes().size(), is_input}));
+  return view(*t, place({.name = name,
+                         .slice = slice,
+                         .host = t->bytes().data(),
+                         .bytes = t->bytes().size(),
+                         .is_input = is_input,
+                         .element_bytes = is_scale ? 0 : size_bytes(t->dtype())}));
 }
 
 template <typename Number>
@@ -41,8 +46,8 @@ LoratorySlice place_slice(const SliceData& from, size_t i, int64_t num_out, Plac
   LoratorySlice out{};
   out.a = put(from.a, place, "A", i);
   out.b = put(from.b, place, "B", i);
-  out.a_scale = put(from.a_scale, place, "the scale of A", i);
-  out.b_scale = put(from.b_scale, place, "the scale of B", i);
+  out.a_scale = put(from.a_scale, place, "the scale of A", i, true, true);
+  out.b_scale = put(from.b_scale, place, "the scale of B", i, true, true);
   out.ranks = put(from.ranks, place, "ranks", i);
   out.scalings = put(from.scalings, place, "scalings", i);
   out.host_ranks = from.ranks.data();
@@ -106,11 +111,13 @@ PlacedCall place_call(const CaseData& data, const StepData& step, Placing& place
   out.step.host_token_ids = step.token_ids.data();
   out.step.experts = put(step.experts, place, "experts", 0);
   out.step.host_experts = step.experts.data();
+  out.step.enabled = put(step.enabled, place, "enabled slots", 0);
+  out.step.host_enabled = step.enabled.empty() ? nullptr : step.enabled.data();
   out.step.router_weights = put(step.router_weights, place, "router weights", 0);
   out.call.x = put(step.x, place, "x", 0);
-  out.call.x_scale = put(step.x_scale, place, "the scale of x", 0);
+  out.call.x_scale = put(step.x_scale, place, "the scale of x", 0, true, true);
   out.call.h = put(step.h, place, "h", 0, !shrinks);
-  out.call.h_scale = put(step.h_scale, place, "the scale of h", 0);
+  out.call.h_scale = put(step.h_scale, place, "the scale of h", 0, true, true);
   out.call.y = put(step.y, place, "y", 0, false);
   return out;
 }

@@ -14,6 +14,7 @@ struct Part {
   const void* host;  ///< null: a workspace
   size_t bytes;
   bool is_input;
+  size_t element_bytes = 0;  ///< of a tensor whose place the case's alignment says; 0: of others
 };
 
 /// Says where the part lies: in host memory `part.host` itself, else its place in an arena.

@@ -1,6 +1,7 @@
 #include "check/kernels/reference_call.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -189,19 +190,27 @@ ConstTensorView view_or(const LoratoryTensor& t, const LoratoryTensor& other) {
   return view(t.data == nullptr ? other : t);
 }
 
+// An expert that is not here is one of k more, which the map sends nowhere.
 struct Experts {
-  std::vector<int32_t> enabled;
+  std::vector<int32_t> enabled, numbers, map;
   reference::ExpertRows rows;
   reference::TokenAdapters adapters;
   std::vector<reference::ExpertLoraSlice> slices;
   std::vector<reference::ExpertTile> tiles;
 
   Experts(const LoratoryLayer& layer, const LoratoryCall& call)
-      : enabled(size_t(layer.num_slots + 1), 1),
-        rows{layer.experts_per_token,
-             {call.step->experts, size_t(call.step->num_tokens * layer.experts_per_token)},
-             {}},
-        adapters{slots_of(call), enabled} {
+      : enabled(size_t(layer.num_slots + 1), 1), adapters{slots_of(call), enabled} {
+    const int64_t k = layer.experts_per_token;
+    for (int64_t s = 0; call.step->enabled != nullptr && s < layer.num_slots; ++s) {
+      enabled[size_t(s)] = call.step->enabled[s];
+    }
+    for (int64_t row = 0; row < call.step->num_tokens * k; ++row) {
+      const int32_t expert = call.step->experts[row];
+      numbers.push_back(expert < 0 ? int32_t(layer.num_experts + row % k) : expert);
+    }
+    map.assign(size_t(layer.num_experts + k), -1);
+    std::iota(map.begin(), map.begin() + ptrdiff_t(layer.num_experts), 0);
+    rows = {k, numbers, map};
     for (const LoratorySlice& s : slices_of(layer)) {
       slices.push_back(
           {view_or(s.a, s.b), view_or(s.b, s.a), ranks_of(layer, s), scalings_of(layer, s)});

@@ -57,7 +57,8 @@ LoratoryClaims make_claims() {
   claims.promises = LORATORY_REPEATABLE | LORATORY_BATCH_INVARIANT;
   claims.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
                      LORATORY_TAKES_ABSENT_SLICES | LORATORY_TAKES_ROUTER_WEIGHTS |
-                     LORATORY_TAKES_ROWS_OF_X;
+                     LORATORY_TAKES_ROWS_OF_X | LORATORY_TAKES_ABSENT_EXPERTS |
+                     LORATORY_TAKES_DISABLED_SLOTS;
   return claims;
 }
 

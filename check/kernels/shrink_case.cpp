@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check/cases/case_data.hpp"
+#include "check/cases/draw_case.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -64,15 +65,18 @@ void add_fewer_slices(const Case& c, Cases& out) {
 }
 
 void add_smaller_sizes(const Case& c, const LoratoryClaims& claims, Cases& out) {
-  for (const int64_t num_in : smaller(c.num_in, claims.num_in_multiple)) {
+  const auto multiple_of = [&](int64_t claimed) {
+    return size_multiple(claims, claimed, c.weight);
+  };
+  for (const int64_t num_in : smaller(c.num_in, multiple_of(claims.num_in_multiple))) {
     out.push_back(c), out.back().num_in = num_in;
   }
   for (size_t i = 0; i < c.num_out.size(); ++i) {
-    for (const int64_t n : smaller(c.num_out[i], claims.num_out_multiple)) {
+    for (const int64_t n : smaller(c.num_out[i], multiple_of(claims.num_out_multiple))) {
       out.push_back(c), out.back().num_out[i] = n;
     }
   }
-  for (const int64_t rank : smaller(c.max_rank, claims.rank_multiple)) {
+  for (const int64_t rank : smaller(c.max_rank, multiple_of(claims.rank_multiple))) {
     Case lower = c;
     lower.max_rank = int32_t(rank);
     for (auto& of_slot : lower.ranks) {
@@ -90,9 +94,12 @@ void add_plainer(const Case& c, Cases& out) {
   };
   with([](Case& p) { p.offset_start = 0; });
   with([](Case& p) { p.gaps = false; });
+  with([](Case& p) { p.alignment = 0; });
   with([](Case& p) { p.add_inputs = true; });
   with([](Case& p) { p.router_weights = false; });
   with([](Case& p) { p.x_by_row = false; });
+  with([](Case& p) { p.absent_experts = false; });
+  with([](Case& p) { p.disabled_slots = false; });
   with([](Case& p) { p.fill = Fill::reals; });
   with([](Case& p) {
     for (auto& of_slot : p.ranks) of_slot.resize(1);

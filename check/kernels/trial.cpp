@@ -16,16 +16,20 @@ using reference::Tensor;
 // Twice through the parts: first they get their places, then their addresses are known.
 class Trial::InArena final : public Placing {
  public:
-  explicit InArena(Arena& arena) : arena_(&arena) { arena.clear(); }
+  InArena(Arena& arena, int32_t alignment) : arena_(&arena), alignment_(size_t(alignment)) {
+    arena.clear();
+  }
   void* operator()(const Part& part) override {
     const size_t region = next_++;
     if (is_placed_) return arena_->address(region);
     if (!part.is_input) output_ = region;
+    const bool is_shifted = alignment_ > 0 && part.element_bytes > 0;
     arena_->add({.name = part.slice == 0 ? std::string(part.name)
                                          : fmt::format("{} of slice {}", part.name, part.slice),
                  .host = part.host,
                  .bytes = part.bytes,
-                 .is_input = part.is_input});
+                 .is_input = part.is_input,
+                 .shift = is_shifted ? std::max(alignment_, part.element_bytes) : 0});
     return nullptr;
   }
   void place() {
@@ -37,6 +41,7 @@ class Trial::InArena final : public Placing {
 
  private:
   Arena* arena_;
+  size_t alignment_;
   size_t next_ = 0, output_ = 0;
   bool is_placed_ = false;
 };
@@ -62,7 +67,7 @@ void Trial::require(int status, const char* function) {
 }
 
 void Trial::create() {
-  InArena place(weights_);
+  InArena place(weights_, data_.shape.alignment);
   place_layer(data_, max_tokens_, place);
   place.place();
   layer_ = place_layer(data_, max_tokens_, place);
@@ -95,7 +100,7 @@ void Trial::place_step(const StepData& step) {
   const int64_t bytes = ask == nullptr ? 0 : ask(state_, step.num_tokens());
   if (bytes < 0) throw KernelFailed(fmt::format("workspace_bytes() returned {}", bytes));
   const Part workspace{"the workspace", 0, nullptr, size_t(bytes), false};
-  InArena place(tensors_);
+  InArena place(tensors_, data_.shape.alignment);
   place(workspace);
   place_call(data_, step, place);
   output_ = place.output();
@@ -145,7 +150,8 @@ void allow_zeros_beyond_rank(const CaseData& data, const StepData& step,
   const size_t size = size_bytes(h.dtype());
   for (int64_t i = 0; i < h.shape()[0]; ++i) {
     for (int64_t row = 0; row < h.shape()[1]; ++row) {
-      if (step.slots[size_t(row / data.shape.experts_per_token)] < 0) continue;
+      if (step.active_slot(row / data.shape.experts_per_token) < 0) continue;
+      if (data.shape.has_experts() && step.experts[size_t(row)] < 0) continue;
       for (int64_t j = 0; j < h.shape()[2]; ++j) {
         const size_t at = size_t(i * h.strides()[0] + row * h.strides()[1] + j) * size;
         const double value = reference::load(h.dtype(), after.data() + at);

@@ -72,7 +72,10 @@ bool NaiveKernel::is_expand() const {
 }
 
 int64_t NaiveKernel::slot_of(int64_t row) const {
-  return step().slots[row / layer_.experts_per_token];
+  const int32_t slot = step().slots[row / layer_.experts_per_token];
+  const bool is_off = slot >= 0 && step().enabled != nullptr && step().enabled[slot] == 0;
+  const bool is_away = has_experts() && step().experts[row] < 0;
+  return is_off || is_away ? -1 : slot;
 }
 
 int64_t NaiveKernel::expert_of(int64_t row) const {

@@ -37,7 +37,7 @@ class NaiveKernel {
  protected:
   // --- which ---------------------------------------------------------------------------------
   virtual int64_t num_rows() const { return step().num_tokens * layer_.experts_per_token; }
-  virtual int64_t slot_of(int64_t row) const;  ///< -1: the base model's
+  virtual int64_t slot_of(int64_t row) const;  ///< -1: nothing of the row is covered
   virtual int64_t expert_of(int64_t row) const;
   virtual int64_t row_of_x(int64_t row) const { return row / layer_.rows_per_x; }
   virtual int64_t token_id(int64_t row) const { return step().token_ids[row]; }

@@ -226,6 +226,8 @@ std::vector<ZooKernel> make_right_kernels() {
   unpromised.promises = 0;
   LoratoryClaims stacked = claims_of(kLinear);
   stacked.layouts = bit(LORATORY_LAYOUT_STACKED);
+  LoratoryClaims of_experts = claims_of(experts);
+  of_experts.abilities |= LORATORY_TAKES_ABSENT_EXPERTS | LORATORY_TAKES_DISABLED_SLOTS;
   const uint32_t fp8 = bit(LORATORY_F8_E4M3FN) | bit(LORATORY_F8_E5M2);
   const uint32_t by_row = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL);
   const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
@@ -258,8 +260,8 @@ std::vector<ZooKernel> make_right_kernels() {
                               in_mode(kSglang)),
       inhabitant<NaiveKernel>({"split_h", "h as high and low", ""}, in_mode(kSplit)),
       inhabitant<NaiveKernel>({"stack", "weights of all slices in one", ""}, stacked),
-      inhabitant<NaiveKernel>({"experts", "rows of experts", ""}, claims_of(experts)),
-      inhabitant<Pairwise>({"experts_pairwise", "rows of experts, a tree", ""}, claims_of(experts)),
+      inhabitant<NaiveKernel>({"experts", "rows of experts", ""}, of_experts),
+      inhabitant<Pairwise>({"experts_pairwise", "rows of experts, a tree", ""}, of_experts),
       inhabitant<NaiveKernel>({"vocabulary", "embeddings and logits", ""},
                               claims_of(kEmbedding | kLogits)),
       inhabitant<NaiveKernel>({"fp8", "8-bit weights and activations by row and token", ""},

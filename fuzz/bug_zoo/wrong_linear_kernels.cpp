@@ -636,6 +636,19 @@ struct ColumnsOfXFromStride : NaiveKernel {
   }
 };
 
+struct VectorsOfAnyAddress : NaiveKernel {
+  static constexpr Note kNote{"vectors_of_any_address",
+                              "loads of 16 bytes begin at the multiple of 16 before x",
+                              "apache/tvm#8540"};
+  using NaiveKernel::NaiveKernel;
+  double x(const At& at, int64_t c) const override {
+    LoratoryTensor vectors = call().x;
+    auto* const data = static_cast<std::byte*>(vectors.data);
+    vectors.data = data - reinterpret_cast<uintptr_t>(data) % 16;
+    return get(vectors, at.row, c);
+  }
+};
+
 // --- stacked weights -----------------------------------------------------------------------------
 
 struct StackReadAtMaxRank : NaiveKernel {
@@ -679,6 +692,8 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   const auto all = claims_of(kLinear);
   const auto f32 = claims_of(kLinear, bit(LORATORY_F32));
   const auto shrink = claims_of(kShrink);
+  auto unaligned = shrink;
+  unaligned.alignment = 4;
   const auto expand = claims_of(kExpand);
   const auto both = claims_of(kLinear | kShrink);
   auto packed = claims_of(kLinear);
@@ -734,6 +749,7 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<MaskedRowsTimesZero>(shrink));
   zoo.push_back(wrong<SlicesReadLikeTheFirst>(shrink));
   zoo.push_back(wrong<ColumnsOfXFromStride>(shrink));
+  zoo.push_back(wrong<VectorsOfAnyAddress>(unaligned));
   zoo.push_back(wrong<StackReadAtMaxRank>(stacked));
   zoo.push_back(wrong<StackOfBByLargestN>(stacked));
   zoo.push_back(wrong<RowTimesStrideIn32Bits>(expand));

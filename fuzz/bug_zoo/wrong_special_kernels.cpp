@@ -234,6 +234,31 @@ struct SlotByRow : NaiveKernel {
   int64_t slot_of(int64_t row) const override { return step().slots[row % step().num_tokens]; }
 };
 
+struct AbsentExpertOfAnotherSlot : NaiveKernel {
+  static constexpr Note kNote{"absent_expert_of_another_slot",
+                              "slot times experts plus -1 is the last expert of the slot before",
+                              "sgl-project/sglang#24171"};
+  using NaiveKernel::NaiveKernel;
+  bool is_away(int64_t row) const { return step().experts[row] < 0; }
+  int64_t slot_of(int64_t row) const override {
+    if (!is_away(row)) return NaiveKernel::slot_of(row);
+    const int32_t slot = step().slots[row / layer_.experts_per_token];
+    return slot < 1 ? -1 : slot - 1;
+  }
+  int64_t expert_of(int64_t row) const override {
+    return is_away(row) ? layer_.num_experts - 1 : NaiveKernel::expert_of(row);
+  }
+};
+
+struct DisabledSlotRuns : NaiveKernel {
+  static constexpr Note kNote{"disabled_slot_runs", "nobody asks whether an adapter is enabled",
+                              "vllm-project/vllm#49084"};
+  using NaiveKernel::NaiveKernel;
+  int64_t slot_of(int64_t row) const override {
+    return step().slots[row / layer_.experts_per_token];
+  }
+};
+
 struct ExpertOfTheToken : NaiveKernel {
   static constexpr Note kNote{"expert_of_token", "all rows of a token have its first expert",
                               "vllm-project/vllm#33424"};
@@ -394,6 +419,12 @@ void add_wrong_special_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<RouterWeightOfTheToken>(claims_of(experts)));
   zoo.push_back(wrong<SlotOfTheFirstToken>(claims_of(experts)));
   zoo.push_back(wrong<SlotByRow>(claims_of(kExpertShrink)));
+  auto parallel = claims_of(experts);
+  parallel.abilities |= LORATORY_TAKES_ABSENT_EXPERTS;
+  auto switched = claims_of(experts);
+  switched.abilities |= LORATORY_TAKES_DISABLED_SLOTS;
+  zoo.push_back(wrong<AbsentExpertOfAnotherSlot>(parallel));
+  zoo.push_back(wrong<DisabledSlotRuns>(switched));
   zoo.push_back(wrong<ExpertOfTheToken>(claims_of(kExpertShrink)));
   zoo.push_back(wrong<ExpertFastestInB>(claims_of(kExpertExpand)));
   zoo.push_back(wrong<RankOfExpert0>(claims_of(kExpertShrink)));

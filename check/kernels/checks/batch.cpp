@@ -6,6 +6,7 @@
 #include <span>
 
 #include "check/cases/draw.hpp"
+#include "check/cases/draw_case.hpp"
 #include "check/kernels/checks/checks.hpp"
 
 // Rows are functions of their token, its adapter and the layer: other batches, slots and buffers
@@ -240,6 +241,9 @@ void look_at_slot_relabelling(CaseRun& run) {
   for (int32_t& slot : step.slots) {
     if (slot >= 0) slot = int32_t(to[size_t(slot)]);
   }
+  for (size_t s = 0; s < step.enabled.size(); ++s) {
+    step.enabled[size_t(to[s])] = v.data.step.enabled[s];
+  }
   Trial trial(run.kernel(), run.memory(), data, run.max_tokens());
   const Outcome outcome = run.run(trial, step);
   run.expect_rows(
@@ -250,7 +254,7 @@ void look_at_slot_relabelling(CaseRun& run) {
 void look_at_rank_padding(CaseRun& run) {
   const LoratoryClaims& claims = run.kernel().claims();
   Case c = run.shape();
-  const auto more = int32_t(std::max<int64_t>(1, claims.rank_multiple));
+  const auto more = int32_t(size_multiple(claims, claims.rank_multiple, c.weight));
   c.max_rank += more * int32_t(1 + run.pick(40, 3));
   if (claims.max_rank > 0 && c.max_rank > claims.max_rank) return;
   const CaseData data(c, run.beyond());

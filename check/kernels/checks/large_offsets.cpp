@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "check/cases/draw_case.hpp"
 #include "check/kernels/checks/checks.hpp"
 #include "check/kernels/reference_call.hpp"
 
@@ -74,14 +75,18 @@ Case far_case(const CaseRun& run) {
            std::max<int64_t>(1, std::min<int64_t>(value, 48) / std::max<int64_t>(1, multiple));
   };
   Case c = run.shape();
-  c.num_in = some(c.num_in, claims.num_in_multiple);
-  c.num_out = {some(c.num_out[0], claims.num_out_multiple)};
-  c.max_rank = int32_t(some(c.max_rank, claims.rank_multiple));
+  const auto multiple_of = [&](int64_t claimed) {
+    return size_multiple(claims, claimed, c.weight);
+  };
+  c.num_in = some(c.num_in, multiple_of(claims.num_in_multiple));
+  c.num_out = {some(c.num_out[0], multiple_of(claims.num_out_multiple))};
+  c.max_rank = int32_t(some(c.max_rank, multiple_of(claims.rank_multiple)));
   c.ranks = {{c.max_rank}, {c.max_rank}};
   c.slots = {1, 0, 1};
   c.num_tokens = 3;
   c.offset_start = 0;
   c.gaps = false;
+  c.alignment = 0;
   c.layout = LORATORY_LAYOUT_SLICES;
   c.fill = Fill::small_integers;
   return c;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "check/cases/draw_case.hpp"
 #include "check/kernels/checks/checks.hpp"
 
 // Memory that holds other things than it did: adapters come and go in place, layers too.
@@ -44,7 +45,7 @@ void change_a_slot(CaseRun& run, CaseRun::Variant& v) {
 void change_the_layer(CaseRun& run, CaseRun::Variant& v) {
   const LoratoryClaims& claims = run.kernel().claims();
   Case c = v.data.shape;
-  const auto multiple = int32_t(std::max<int64_t>(1, claims.rank_multiple));
+  const auto multiple = int32_t(size_multiple(claims, claims.rank_multiple, c.weight));
   const int32_t smaller = c.max_rank - multiple;
   if (smaller >= multiple) {
     c.max_rank = smaller;

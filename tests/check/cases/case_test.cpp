@@ -57,6 +57,41 @@ TEST(Case, EveryDrawnCaseHasALabelThatIsIt) {
   }
 }
 
+TEST(CaseData, AbsentExpertsAndDisabledSlotsAreNotCovered) {
+  const std::string label = "expert_linear.K5.N4.r2x9.n40.uniform.bf16.E4.k2.xrows.away.off.seed2";
+  const CaseData data(case_named(label));
+  EXPECT_EQ(label_of(data.shape), label);
+  int64_t num_rows = 0, num_away = 0, num_off = 0;
+  for (int64_t row = 0; row < data.shape.num_rows(); ++row) {
+    const bool is_off = data.step.active_slot(row / 2) < 0, is_away = data.step.experts[row] < 0;
+    num_off += is_off && data.step.slots[row / 2] >= 0, num_away += is_away;
+    EXPECT_EQ(std::isnan(data.step.x->get(row, 0)), is_off || is_away);
+    num_rows += !is_off && !is_away;
+  }
+  EXPECT_GT(num_away, 10);
+  EXPECT_GT(num_off, 5);
+  // Experts that an adapter leaves alone are not covered either.
+  EXPECT_LE(int64_t(data.covered(data.step).size()), num_rows);
+  EXPECT_GT(data.covered(data.step).size(), 10u);
+  EXPECT_THAT(error_of("linear.K5.N4.r2.n1.bf16.off.seed1"), HasSubstr("experts are for"));
+}
+
+TEST(Case, RowsAreAlignedAsClaimed) {
+  LoratoryClaims claims = *reference_plugin().claims;
+  claims.alignment = 16;
+  int num_aligned = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const Case c = draw_case(seed, {.claims = claims, .operation = LORATORY_OP_LINEAR});
+    ASSERT_EQ(case_named(label_of(c)), c) << label_of(c);
+    EXPECT_EQ(c.num_in % row_unit(16, c.weight), 0);
+    num_aligned += c.alignment == 16;
+  }
+  EXPECT_GT(num_aligned, 150);
+  EXPECT_EQ(case_named("linear.K16.N8.r8.n1.bf16.a16.seed1").alignment, 16);
+  EXPECT_THAT(error_of("linear.K16.N8.r8.n1.bf16.a24.seed1"), HasSubstr("is not a power of two"));
+  EXPECT_THAT(error_of("linear.K17.N8.r8.n1.bf16.a16.seed1"), HasSubstr("in multiples of 8"));
+}
+
 TEST(Case, ErrorsNameTheField) {
   EXPECT_THAT(error_of("liner.K4"), HasSubstr("did you mean 'linear'"));
   EXPECT_THAT(error_of("linear.K4.N4.n2"), HasSubstr("has no ranks"));

@@ -183,6 +183,35 @@ TEST(KernelChecks, AStepLargerThanTheFirstIsTried) {
   EXPECT_EQ(report.findings[0].check, "dispatch");
 }
 
+// The claim is kept to the byte: by the first number and by every row, and by no more.
+TEST(KernelChecks, TensorsAreAlignedAsClaimedAndNoFurther) {
+  static int64_t alignment = 0, num_exact = 0, num_odd_rows = 0;
+  WithFault observer([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    for (const LoratoryTensor& t : {layer.slices[0].a, layer.slices[0].b, call.x, call.y}) {
+      const auto address = int64_t(reinterpret_cast<uintptr_t>(t.data));
+      const int64_t row = t.strides[t.num_axes - 2] * 2;
+      EXPECT_EQ(address % alignment, 0);
+      EXPECT_EQ(row % alignment, 0);
+      num_exact += address % (2 * alignment) != 0;
+      num_odd_rows += row % (2 * alignment) != 0;
+    }
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(call.step->slots) % 256, 0u);
+  });
+  observer.claims.weight_dtypes = 1U << LORATORY_BF16;
+  observer.claims.y_dtypes = 0;
+  Options options = quick();
+  options.num_cases = 12;
+  options.checks = {"numbers", "permutation"};
+  for (const int64_t claimed : {2, 16}) {
+    alignment = observer.claims.alignment = claimed;
+    num_exact = num_odd_rows = 0;
+    const Report report = run_kernel_checks(observer.kernel(), options);
+    EXPECT_TRUE(report.ok()) << as_text(report);
+    EXPECT_GT(num_exact, 30);
+    EXPECT_GT(num_odd_rows, 30);
+  }
+}
+
 TEST(KernelChecks, APromiseNotMadeIsObserved) {
   WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
   faulty.claims.promises = 0;
@@ -215,6 +244,7 @@ TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
   is_refused([](Changed& c) { c.plugin.struct_bytes = 40; });
   is_refused([](Changed& c) { c.claims.struct_bytes = 8; });
   is_refused([](Changed& c) { c.claims.layouts = 0; });
+  is_refused([](Changed& c) { c.claims.alignment = 24; });
   is_refused([](Changed& c) { c.claims.promises |= LORATORY_CAPTURABLE; });
   EXPECT_THROW(Kernel(LoratoryPlugin{}), InputError);
   EXPECT_THROW(Kernel::load("/nowhere/libnothing.so"), InputError);
