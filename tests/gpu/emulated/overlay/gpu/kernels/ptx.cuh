@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "tests/gpu/emulated/emulated_gpu.hpp"
 
@@ -118,13 +119,25 @@ inline uint4 load_matrices(const std::byte* row) {
   return {out[0], out[1], out[2], out[3]};
 }
 
+/// All numbers of fp16, since a conversion on the CPU takes longer than a product.
+inline const std::vector<float>& halves() {
+  static const std::vector<float> kHalves = [] {
+    std::vector<float> out(1 << 16);
+    for (uint32_t i = 0; i < out.size(); ++i) {
+      out[i] = __half2float(std::bit_cast<__half>(uint16_t(i)));
+    }
+    return out;
+  }();
+  return kHalves;
+}
+
 template <typename Weight>
 double number_of(uint32_t word, int half) {
   const auto bits = uint16_t(word >> 16 * half);
   if constexpr (std::is_same_v<Weight, __nv_bfloat16>)
     return std::bit_cast<float>(uint32_t{bits} << 16);
   else
-    return double(__half2float(std::bit_cast<__half>(bits)));
+    return halves()[bits];
 }
 
 template <typename Weight>
@@ -134,14 +147,18 @@ void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   } all[32];
   const Operands mine{{a.x, a.y, a.z, a.w}, {b0, b1}};
   emulated::exchange(&mine, sizeof mine, all);
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane_id() / 4, column = lane_id() % 4 * 2 + i % 2;
-    double sum = c[i];
-    for (int k = 0; k < 16; ++k) {
-      const int lane_a = row * 4 + k % 8 / 2, lane_b = column * 4 + k % 8 / 2;
-      sum += number_of<Weight>(all[lane_a].a[i / 2 + k / 8 * 2], k % 2) *
-             number_of<Weight>(all[lane_b].b[k / 8], k % 2);
+  const int row = lane_id() / 4, column = lane_id() % 4 * 2;
+  double left[2][16], right[2][16];
+  for (int k = 0; k < 16; ++k) {
+    for (int i = 0; i < 2; ++i) {
+      const int lane_a = row * 4 + k % 8 / 2, lane_b = (column + i) * 4 + k % 8 / 2;
+      left[i][k] = number_of<Weight>(all[lane_a].a[i + k / 8 * 2], k % 2);
+      right[i][k] = number_of<Weight>(all[lane_b].b[k / 8], k % 2);
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) sum += left[i / 2][k] * right[i % 2][k];
     c[i] = float(sum);
   }
 }
