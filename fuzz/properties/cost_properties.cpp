@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iostream>
 #include <map>
 #include <random>
@@ -354,6 +355,62 @@ RC_GTEST_PROP(OperatorModel, NoStepIsFasterThanItsWeights, ()) {
     RC_ASSERT(std::isfinite(ns));
   }
   RC_ASSERT(model.step_ns(shape) == model.step_ns(shape));
+}
+
+BatchShape attention_step(int64_t rows, int64_t context, int64_t prompts, int64_t prompt) {
+  BatchShape shape;
+  shape.num_seqs = shape.num_sampled = rows + prompts;
+  shape.num_prefill_tokens = shape.prefill_context_tokens = prompts * prompt;
+  shape.num_tokens = rows + shape.num_prefill_tokens;
+  shape.prefill_pairs = prompts * prompt * (prompt + 1) / 2;
+  shape.decode_context_tokens = rows * context;
+  shape.longest_decode_context = rows > 0 ? context : 0;
+  shape.longest_prefill = prompts > 0 ? prompt : 0;
+  return shape;
+}
+
+// Decoding rows and prompts in one call take at least as long as either alone, no longer than both
+// and the wider tiles, and with one row more no less than the table says. Where memory is slower,
+// tiles add less.
+RC_GTEST_PROP(OperatorModel, OneCallOfAttentionHasItsParts, ()) {
+  const uint64_t seed = *seeds();
+  Draw draw(seed);
+  const ModelSpec spec = load_model_spec(*rc::gen::elementOf(model_preset_names()));
+  RC_PRE(spec.latent.kv_rank == 0);
+  const GpuSpec gpu = parse_gpu_spec(*rc::gen::element<std::string>("H100-80", "H200"));
+  GpuSpec slower = gpu;
+  slower.bandwidth_bytes_per_s *= 0.25 + 0.75 * double(draw(1000)) / 1000;
+  RooflineOptions options;
+  options.tp = *rc::gen::element(1, 2, 4);
+  StepOverheads apart, tiles, call;
+  call.wide_tile_ns = tiles.wide_tile_ns = double(draw(40)) / 2;
+  call.shared_call_ns = double(draw(30)) * 1e3;
+  const int64_t rows = 1 + draw(1200), context = 1 + draw(4000);
+  const int64_t prompts = 1 + draw(4), prompt = 1 + draw(600);
+  RC_LOG() << "REPRO: one call of attention, " << spec.name << " on " << gpu.name << " tp "
+           << options.tp << " seed " << seed << '\n';
+  const OperatorTable& table = operator_table(operator_table_of(gpu));
+  const auto ns = [&](const GpuSpec& g, const StepOverheads& o, const BatchShape& shape) {
+    return OperatorModel(spec, g, table, options, o).parts(shape).attention;
+  };
+  const BatchShape both = attention_step(rows, context, prompts, prompt);
+  const double decoding = ns(gpu, call, attention_step(rows, context, 0, 0));
+  const double prompted = ns(gpu, call, attention_step(0, 0, prompts, prompt));
+  const double whole = ns(gpu, call, both), two_calls = ns(gpu, apart, both);
+  const double extra = ns(gpu, tiles, both) - two_calls, eps = 1e-9 * whole;
+  const auto kv_heads = double(spec.kv_size(options.tp) / spec.head_dim);
+  const double most = double(spec.num_layers) * double(rows) * kv_heads * tiles.wide_tile_ns;
+  RC_CLASSIFY(extra > 0, "wide tiles");
+  RC_CLASSIFY(whole < two_calls, "shorter than two calls");
+  RC_CLASSIFY(two_calls > 1.5 * std::max(decoding, prompted), "both count");
+  RC_ASSERT(std::abs(two_calls - decoding - prompted) <= eps);
+  RC_ASSERT(whole >= std::max(decoding, prompted) - eps);
+  RC_ASSERT(extra >= -eps && extra <= most + eps);
+  RC_ASSERT(whole <= two_calls + extra + eps);
+  const BatchShape more = attention_step(rows + 1, context, prompts, prompt);
+  const double fewer_ns = std::max(0.0, two_calls - ns(gpu, apart, more));  // the table's scatter
+  RC_ASSERT(ns(gpu, call, more) >= whole - fewer_ns - eps);
+  RC_ASSERT(ns(slower, tiles, both) - ns(slower, apart, both) <= extra + eps);
 }
 
 // Whoever does not ask for the waiting requests that a plan looks at gets no count of them.

@@ -41,10 +41,13 @@ constexpr double kHostNs = 0.5e6;
 // compare, pop, prepend to the skipped ones), timed in CPython 3.11 on stand-ins.
 constexpr double kHostWaitingNs = 200;
 
-// A block of FlashAttention 3's combine kernel that finds nothing to join: as an idle block of the
-// LoRA kernels, 0.57 and 0.61 ns on an H100 (kShrink and kExpand08 of lora_kernels.cpp, one slice).
-// It has twice their threads and fewer registers. Not timed itself.
-constexpr double kCombineBlockNs = 0.6;
+// Attention of decoding rows and prompts in one call: vLLM 0.8.5's FlashAttention 3 on an H100
+// (bench/gpu/mixed_attention_bench.py, scripts/fit_mixed_attention.py). A block of the kernel that
+// joins parts, +-0.002; no fixed part, since it is launched before attention has ended. A KV head
+// of a decoding row, +-0.5, of rows of 64 to 1,024 keys; what one call saves of two, +-0.5 us.
+constexpr double kCombineBlockNs = 0.626;
+constexpr double kWideTileNs = 11.4;
+constexpr double kSharedCallNs = 9.8e3;
 
 double gib_of(const GpuSpec& gpu) { return double(gpu.memory_bytes) / double(kGiB); }
 
@@ -99,7 +102,11 @@ EnginePreset vllm_08(const GpuSpec& gpu) {
   e.overheads.launch_ns = kLaunch08Ns;
   e.penalty_host_row_ns = kPenaltyHostRow08Ns;
   // attention/utils/fa_utils.py, get_flash_attn_version: FlashAttention 3 on Hopper alone.
-  if (is_hopper(gpu)) e.overheads.combine_block_ns = kCombineBlockNs;
+  if (is_hopper(gpu)) {
+    e.overheads.combine_block_ns = kCombineBlockNs;
+    e.overheads.wide_tile_ns = kWideTileNs;
+    e.overheads.shared_call_ns = kSharedCallNs;
+  }
   e.lora_ranks = kRanks08;
   return e;
 }

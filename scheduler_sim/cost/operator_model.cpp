@@ -9,7 +9,6 @@
 #include "reference/base/integers.hpp"
 #include "scheduler_sim/cost/module_shapes.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
-#include "scheduler_sim/cost/split_attention.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -160,6 +159,10 @@ void OperatorModel::add_attention(const ModelSpec& model, const OperatorTimes& t
                              model.fp8_kv};
   heads_ = shape.heads, kv_heads_ = shape.kv_heads;
   decode_ = times.decode_attention(shape);
+  const bool has_narrow_tiles = model.head_dim == 128 && !model.fp8_kv;
+  wide_decode_ = has_narrow_tiles && overheads_.wide_tile_ns > 0
+                     ? times.decode_attention(shape, overheads_.wide_tile_ns)
+                     : decode_;
   prefill_ = times.prefill_attention(shape);
   if (!decode_ || !prefill_) from_roofline_.emplace_back("attention over an FP8 cache");
 }
@@ -191,29 +194,37 @@ double OperatorModel::attention_ns(const BatchShape& shape) const {
   if (!decode_ || !prefill_) return roofline_.attention_ns(shape);
   const double decode_rows = double(shape.num_tokens - shape.num_prefill_tokens);
   const double prefill_rows = std::max(double(shape.num_seqs) - decode_rows, 1.0);
+  const bool wide = overheads_.wide_tile_ns > 0 && shape.longest_prefill > 0 &&
+                    has_wide_tiles(shared_call(shape));
+  const Surface& decode = wide ? *wide_decode_ : *decode_;
   double ns = 0;
   for (const AttentionLayers& layers : attention_) {
+    double decoding = 0, prompts = 0;
     if (decode_rows > 0) {
       double context = double(shape.decode_context_tokens) / decode_rows;
       if (layers.window > 0) context = std::min(context, layers.window);
-      ns += layers.count * (*decode_)(decode_rows, context);
+      decoding = decode(decode_rows, context);
     }
-    if (shape.num_prefill_tokens > 0) {
-      ns += layers.count * prefill_ns(shape, prefill_rows, layers.window);
-    }
+    if (shape.num_prefill_tokens > 0) prompts = prefill_ns(shape, prefill_rows, layers.window);
+    const double saved = std::min({overheads_.shared_call_ns, decoding, prompts});
+    ns += layers.count * (decoding + prompts - saved);
   }
   return ns + combine_ns(shape);
 }
 
-// Joins what rows that were cut have computed; the tables' attention is of rows and prompts apart.
+// The tables' attention is of decoding rows and of prompts apart.
+AttentionCall OperatorModel::shared_call(const BatchShape& shape) const {
+  return {.heads = heads_,
+          .kv_heads = kv_heads_,
+          .rows = shape.num_seqs,
+          .longest_query = shape.longest_prefill,
+          .longest_context = std::max(shape.longest_decode_context, shape.longest_prefill)};
+}
+
+// Joins what rows that were cut have computed.
 double OperatorModel::combine_ns(const BatchShape& shape) const {
   if (overheads_.combine_block_ns == 0 || shape.longest_prefill == 0) return 0;
-  const int64_t longest = std::max(shape.longest_decode_context, shape.longest_prefill);
-  const int64_t blocks =
-      combine_blocks({heads_, kv_heads_, shape.num_seqs, shape.longest_prefill, longest});
-  if (blocks == 0) return 0;
-  return num_layers_ *
-         (overheads_.small_kernel_ns + double(blocks) * overheads_.combine_block_ns);
+  return num_layers_ * double(combine_blocks(shared_call(shape))) * overheads_.combine_block_ns;
 }
 
 double OperatorModel::allreduce_ns(const BatchShape& shape, int64_t tokens) const {

@@ -7,6 +7,7 @@
 #include "scheduler_sim/cost/lora_times.hpp"
 #include "scheduler_sim/cost/operator_times.hpp"
 #include "scheduler_sim/cost/roofline.hpp"
+#include "scheduler_sim/cost/split_attention.hpp"
 #include "scheduler_sim/cost/step_overheads.hpp"
 
 namespace loratory::sim {
@@ -35,6 +36,7 @@ class OperatorModel final : public StepTimeModel {
   void add_attention(const ModelSpec& model, const OperatorTimes& times);
   void add_allreduce(const ModelSpec& model, const OperatorTimes& times);
   double attention_ns(const BatchShape& shape) const;
+  AttentionCall shared_call(const BatchShape& shape) const;
   double combine_ns(const BatchShape& shape) const;
   double prefill_ns(const BatchShape& shape, double rows, double window) const;
   double allreduce_ns(const BatchShape& shape, int64_t tokens) const;
@@ -56,7 +58,7 @@ class OperatorModel final : public StepTimeModel {
   double num_layers_ = 0;
   std::optional<Curve> dense_, lm_head_;
   std::vector<AttentionLayers> attention_;
-  std::optional<Surface> decode_;
+  std::optional<Surface> decode_, wide_decode_;  // the second beside prompts
   std::optional<PrefillTimes> prefill_;
   int64_t heads_ = 0, kv_heads_ = 1;  // of this GPU
   std::optional<Curve> allreduce_;

@@ -278,14 +278,16 @@ void OperatorTimes::keep_caches_cold(const AttentionShape& shape, std::span<cons
   for (size_t i = 0; i < ns.size(); ++i) ns[i] = std::max(ns[i], first + bytes(i) * byte_ns);
 }
 
-std::optional<Surface> OperatorTimes::decode_attention(const AttentionShape& shape) const {
+std::optional<Surface> OperatorTimes::decode_attention(const AttentionShape& shape,
+                                                       double tile_ns) const {
   std::vector<double> rows, tokens;
   std::optional<std::vector<double>> ns = attention(shape, true, rows, tokens);
   if (!ns) return std::nullopt;
   keep_caches_cold(shape, rows, tokens, *ns);
   for (size_t i = 0; i < ns->size(); ++i) {
-    (*ns)[i] = on_gpu(
-        (*ns)[i], attention_work(shape, rows[i / tokens.size()], tokens[i % tokens.size()], true));
+    const double count = rows[i / tokens.size()], context = tokens[i % tokens.size()];
+    const double tiles_ns = count * double(shape.kv_heads) * tile_ns;
+    (*ns)[i] = on_gpu((*ns)[i] + tiles_ns, attention_work(shape, count, context, true));
   }
   return Surface(std::move(rows), std::move(tokens), std::move(*ns));
 }

@@ -62,7 +62,8 @@ class OperatorTimes {
   /// Decode by rows and mean context. A table times the same small caches again and again, which
   /// then are in the L2; a model's are not. So no time is below the first row's and the bytes at
   /// the bandwidth that the operator reaches where no L2 helps.
-  std::optional<Surface> decode_attention(const AttentionShape& shape) const;
+  /// `tile_ns` is what each KV head of each row takes beyond the table.
+  std::optional<Surface> decode_attention(const AttentionShape& shape, double tile_ns = 0) const;
 
   /// Whole prompts.
   std::optional<PrefillTimes> prefill_attention(const AttentionShape& shape) const;

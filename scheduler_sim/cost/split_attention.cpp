@@ -8,6 +8,7 @@ namespace loratory::sim {
 namespace {
 
 constexpr int64_t kMultiprocessors = 132;  // H100, H200
+constexpr int64_t kQueriesOfNarrowTile = 64, kQueriesOfTile = 128;
 constexpr int64_t kKeysOfTile = 128, kMostSplits = 128;
 constexpr int64_t kMostRows = 992;  // above, the rows are not looked at one by one
 constexpr int64_t kCombinedRows = 8;
@@ -23,7 +24,9 @@ float efficiency(int64_t tiles) {
 
 int64_t num_kv_splits(const AttentionCall& call) {
   const int64_t queries = call.longest_query * (call.heads / call.kv_heads);
-  int64_t tiles = call.kv_heads * ceil_div<int64_t>(queries, queries <= 64 ? 64 : 128);
+  int64_t tiles = call.kv_heads * ceil_div<int64_t>(queries, queries <= kQueriesOfNarrowTile
+                                                                 ? kQueriesOfNarrowTile
+                                                                 : kQueriesOfTile);
   if (call.rows > kMostRows) tiles *= call.rows;
   const int64_t blocks = ceil_div(call.longest_context, kKeysOfTile);
   if (double(tiles) >= 0.8 * double(kMultiprocessors) || blocks <= 4) return 1;
@@ -35,6 +38,11 @@ int64_t num_kv_splits(const AttentionCall& call) {
   int64_t splits = 1;
   while (efficiency(tiles * splits) < 0.85 * best) ++splits;
   return splits;
+}
+
+bool has_wide_tiles(const AttentionCall& call) {
+  const int64_t packed = num_kv_splits(call) > 1 ? call.heads / call.kv_heads : 1;
+  return call.longest_query * packed > kQueriesOfNarrowTile;
 }
 
 int64_t combine_blocks(const AttentionCall& call) {

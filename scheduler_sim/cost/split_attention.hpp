@@ -18,6 +18,11 @@ struct AttentionCall {
 /// row as if it were alone, so that few rows of a large batch are really cut.
 int64_t num_kv_splits(const AttentionCall& call);
 
+/// Has the call tiles of 128 queries, decoding rows too? There are 64 where the longest row has no
+/// more: queries, or queries x heads of a KV head if rows may be cut (hopper/heuristics.h,
+/// use_one_mma_wg, for a head_dim of 128; flash_api.cpp sets pack_gqa so before it is asked).
+bool has_wide_tiles(const AttentionCall& call);
+
 /// Blocks of the kernel that joins the parts, 0 if nothing may be cut:
 /// ceil(longest query x heads / 8) for every row (hopper/flash_fwd_combine_launch_template.h). All
 /// but those of rows that were cut end at once. vllm-project/vllm 18619 has what it costs, and

@@ -20,6 +20,12 @@ struct StepOverheads {
   /// for every token that the longest prompt of the step has, in every row; 0 = for none.
   double combine_block_ns = 0;
 
+  /// Attention of decoding rows and prompts in one call, for engines that make one; 0 = each alone.
+  /// Tiles of 128 queries (has_wide_tiles) take this much longer than those of 64, for each KV head
+  /// of each decoding row; and one call is this much shorter than two.
+  double wide_tile_ns = 0;
+  double shared_call_ns = 0;
+
   /// Scheduling, input tensors, outputs: for each step, for each row of it, and for each waiting
   /// request that the walk looks at.
   double host_ns = 0;

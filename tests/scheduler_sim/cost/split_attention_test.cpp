@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "scheduler_sim/cost/engine_preset.hpp"
 #include "scheduler_sim/cost/operator_model.hpp"
 
@@ -70,16 +72,50 @@ TEST(SplitAttention, MixedStepsPayForTheBlocksOfEveryLayer) {
   const double alone = attention_ns(o, 225), tp2 = attention_ns(o, 225, 2);
   const double decode = attention_ns(o, 0), long_prompt = attention_ns(o, 417);
   o.combine_block_ns = 1.5;
-  EXPECT_NEAR(attention_ns(o, 225) - alone, 32 * (3000 + 1.5 * 501 * 900), 1e-3);
+  EXPECT_NEAR(attention_ns(o, 225) - alone, 32 * 1.5 * 501 * 900, 1e-3);
   // A GPU of two has half of the heads.
-  EXPECT_NEAR(attention_ns(o, 225, 2) - tp2, 32 * (3000 + 1.5 * 501 * 450), 1e-3);
+  EXPECT_NEAR(attention_ns(o, 225, 2) - tp2, 32 * 1.5 * 501 * 450, 1e-3);
   EXPECT_EQ(attention_ns(o, 0), decode);
   EXPECT_EQ(attention_ns(o, 417), long_prompt);
 }
 
+TEST(SplitAttention, ThePromptDecidesHowWideTheTilesAre) {
+  // Not cut: by its queries. Cut: by those of all heads of a KV head.
+  EXPECT_FALSE(has_wide_tiles(llama_call(500, 64, 512)));
+  EXPECT_TRUE(has_wide_tiles(llama_call(500, 65, 512)));
+  EXPECT_FALSE(has_wide_tiles(llama_call(500, 16, 513)));
+  EXPECT_TRUE(has_wide_tiles(llama_call(500, 17, 513)));
+  EXPECT_FALSE(has_wide_tiles({28, 4, 500, 9, 2000}));
+  EXPECT_TRUE(has_wide_tiles({28, 4, 500, 10, 2000}));
+}
+
+TEST(SplitAttention, WideTilesCostEveryRowAndKvHead) {
+  StepOverheads o;
+  const double narrow = attention_ns(o, 16), wide = attention_ns(o, 17);
+  const double tp2 = attention_ns(o, 17, 2), decode = attention_ns(o, 0);
+  o.wide_tile_ns = 2;
+  EXPECT_NEAR(attention_ns(o, 17) - wide, 32 * 500 * 8 * 2, 1e-3);
+  EXPECT_NEAR(attention_ns(o, 17, 2) - tp2, 32 * 500 * 4 * 2, 1e-3);  // half of the KV heads
+  EXPECT_EQ(attention_ns(o, 16), narrow);
+  EXPECT_EQ(attention_ns(o, 0), decode);
+}
+
+TEST(SplitAttention, OneCallIsShorterThanTwoButNotThanEither) {
+  StepOverheads o;
+  const double both = attention_ns(o, 225), decode = attention_ns(o, 0);
+  o.shared_call_ns = 1000;
+  EXPECT_NEAR(both - attention_ns(o, 225), 32 * 1000, 1e-3);
+  EXPECT_EQ(attention_ns(o, 0), decode);
+  o.shared_call_ns = 1e9;
+  EXPECT_NEAR(attention_ns(o, 225), std::max(decode, both - decode), 1e-3);
+}
+
 TEST(SplitAttention, OnlyVllm085OnHopperHasThem) {
   const auto block_ns = [](std::string_view engine, std::string_view gpu) {
-    return engine_preset(engine, parse_gpu_spec(gpu), 1).overheads.combine_block_ns;
+    const StepOverheads o = engine_preset(engine, parse_gpu_spec(gpu), 1).overheads;
+    EXPECT_EQ(o.wide_tile_ns > 0, o.combine_block_ns > 0);
+    EXPECT_EQ(o.shared_call_ns > 0, o.combine_block_ns > 0);
+    return o.combine_block_ns;
   };
   EXPECT_GT(block_ns("vllm-0.8", "H100-80"), 0);
   EXPECT_GT(block_ns("vllm-0.8", "H200"), 0);
