@@ -41,8 +41,10 @@ class Pair:
         self.shrink_active = per_tile * tiles(32)
         self.shrink_idle = per_tile * slots * ceil_div(self.tokens, 32) - self.shrink_active
         self.expand_active = sum(ceil_div(width, tile) for width in widths) * tiles(64)
-        self.expand_idle = (self.slices * ceil_div(max(widths), tile) * slots
-                            * ceil_div(self.tokens, 64) - self.expand_active)
+        columns, grid_rows = self.slices * ceil_div(max(widths), tile), ceil_div(self.tokens, 64)
+        self.expand_idle = columns * grid_rows * (slots - len(counts))
+        self.beyond_tokens = columns * (grid_rows * len(counts) - tiles(64))
+        self.beyond_columns = columns * tiles(64) - self.expand_active
         self.rows = self.tokens / tiles(64)
         columns = self.slices * num_in + sum(widths)
         self.weight_mb = 2e-6 * len(counts) * rank * columns
@@ -89,10 +91,12 @@ def shrink_us(p, x):
 
 
 def expand_us(p, x, ranks=16):
-    fixed, latency, rank, block, block_rank, block_row, idle = p
+    fixed, latency, rank, block, block_rank, block_row, idle, *beyond = p
+    beyond_tokens, beyond_columns = beyond or (idle, idle)
     tiles = ceil_div(x.rank, ranks)
     work = 1e-3 * (x.expand_active * (block + block_rank * tiles + block_row * x.rows)
-                   + x.expand_idle * idle)
+                   + x.expand_idle * idle + x.beyond_tokens * beyond_tokens
+                   + x.beyond_columns * beyond_columns)
     return fixed + soft_max(latency + rank * tiles, work)
 
 
@@ -133,7 +137,7 @@ def main():
                 shrink_us, [1.5, 3, .5, 3, 1, .7])
         fit(f"vLLM 0.8 expand, several {several}",
             [e for _, e in slots if (e.slices > 1) == several], expand_us,
-            [1, 2, .3, 5, 1, .1, .7])
+            [1, 2, .3, 5, 1, .1, .7] + 2 * several * [1])  # of one slice none idles for longer
         fit(f"vLLM expand, several {several}",
             [x for x in pairs_of("vllm", slice_tile=64) if (x.slices > 1) == several],
             lambda p, x: shrink_us(shrink[x.slices > 1, x.small], x) + expand_us(p, x, 32),

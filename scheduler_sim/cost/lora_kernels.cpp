@@ -14,8 +14,10 @@ namespace {
 struct ShrinkCost {
   double fixed, latency, iteration, block, block_iteration, idle;
 };
+// A block idles for an empty slot, beyond the tokens of an adapter that has some, or, on a tile
+// with tokens, beyond the columns of its slice, which are fewer than the widest one's.
 struct ExpandCost {
-  double fixed, latency, rank, block, block_rank, block_row, idle;
+  double fixed, latency, rank, block, block_rank, block_row, idle, beyond_tokens, beyond_columns;
 };
 
 // [several slices][fewer than 128 tokens]. vLLM 0.33.0 has the tiles of 0.8.5.
@@ -25,12 +27,12 @@ constexpr ShrinkCost kShrink[2][2] = {
 };
 // [several slices]
 constexpr ExpandCost kExpand08[2] = {
-    {2.29, 0.622, 0.54, 5.07, 2.23, 0.0185, 0.606},
-    {1.72, 4.38, 0.705, 15.9, 4.79, 0.0201, 0.843},
+    {2.29, 0.622, 0.54, 5.07, 2.23, 0.0185, 0.606, 0.606, 0.0},
+    {1.86, 3.88, 0.784, 15.4, 3.52, 0.0221, 0.813, 1.25, 7.83},
 };
 constexpr ExpandCost kExpand[2] = {
-    {2.37, 0.0, 0.983, 7.53, 0.0, 0.0675, 0.909},
-    {5.26, 2.5, 0.0, 14.7, 0.0, 0.0422, 1.65},
+    {2.37, 0.0, 0.983, 7.53, 0.0, 0.0675, 0.909, 0.909, 0.0},
+    {5.26, 2.5, 0.0, 14.7, 0.0, 0.0422, 1.65, 1.65, 1.65},
 };
 
 // Microseconds: fixed; by rank / 64, K / 4096, slices - 1; by MB of weights and of tokens, GFLOP,
@@ -84,16 +86,19 @@ double expand_ns(const ExpandCost& cost, const LoraGeometry& layer, const LoraBa
   const double rows = batch.row_tiles(LoraTiles::kExpandRows);
   const double active = column_tiles * rows;
   const auto row_tiles = double(ceil_div(batch.grid_tokens, LoraTiles::kExpandRows));
-  const int64_t num_columns = layer.slices * ceil_div(layer.widest, kTile);
-  const double all = double(num_columns * batch.grid_slots) * row_tiles;
+  const auto columns = double(layer.slices * ceil_div(layer.widest, kTile));
+  const double adapters = std::min(batch.adapters(), double(batch.grid_slots));
+  const double idle_ns = columns * (double(batch.grid_slots) - adapters) * row_tiles * cost.idle +
+                         columns * std::max(0.0, adapters * row_tiles - rows) * cost.beyond_tokens +
+                         (columns - column_tiles) * rows * cost.beyond_columns;
   const double ranks = ceil_of(batch.rank / double(kTileRanks));
   const double tokens_per_tile = rows > 0 ? batch.tokens() / rows : 0;
   const double block = cost.block + cost.block_rank * ranks + cost.block_row * tokens_per_tile;
   const double bytes = batch.adapters() * batch.rank * double(layer.columns);
   const double busy =
       std::max(active * block * scale.blocks, bytes * batch.weight_bytes_each * scale.byte_ns);
-  return 1e3 * cost.fixed + soft_max(1e3 * (cost.latency + cost.rank * ranks),
-                                     busy + std::max(0.0, all - active) * cost.idle * scale.blocks);
+  return 1e3 * cost.fixed +
+         soft_max(1e3 * (cost.latency + cost.rank * ranks), busy + idle_ns * scale.blocks);
 }
 
 double triton_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,
