@@ -231,15 +231,17 @@ class NarrowExpand {
 #pragma unroll
       for (int t = 0; t < kFragments; t += 2) {
         const uint4 v = load_matrices(b + swizzle_columns<kVecs>(column + 2 * t, step));
-        multiply_fragment(format, v.x, v.y, h, acc[t]);
-        multiply_fragment(format, v.z, v.w, h, acc[t + 1]);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        StepPair w[4];  // top and bottom columns of either fragment
+        widen<Weight>(format, words, w);
+        multiply_fragment(w[0], w[1], h, acc[t]);
+        multiply_fragment(w[2], w[3], h, acc[t + 1]);
       }
     }
   }
-  __device__ void multiply_fragment(reference::Dtype format, uint32_t top, uint32_t bottom,
-                                    const uint4& h, float (&acc)[4]) const {
-    const StepPair w0 = widen<Weight>(format, top), w1 = widen<Weight>(format, bottom);
-    const uint4 w = {w0.low, w1.low, w0.high, w1.high};
+  __device__ void multiply_fragment(const StepPair& top, const StepPair& bottom, const uint4& h,
+                                    float (&acc)[4]) const {
+    const uint4 w = {top.low, bottom.low, top.high, bottom.high};
     mma<Weight>(acc, w, h.x, h.y);
     if (p.split_h) mma<Weight>(acc, w, h.z, h.w);
   }
@@ -249,7 +251,7 @@ class NarrowExpand {
     float of_h[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      of_h[i] = token_of(i) < work.num_tokens ? h_factor(p, work, s, token_of(i)) : 0;
+      of_h[i] = token_of(i) < work.num_tokens ? h_factor(c, work, s, token_of(i)) : 0;
     }
 #pragma unroll
     for (int t = 0; t < kFragments; ++t) {

@@ -252,10 +252,11 @@ class NarrowShrink {
     for (int i = 0; i < C::kRankTiles; ++i) {
       const auto format = reference::Dtype(formats_ >> 8 * i & 0xFF);
       const uint4 v = load_matrices(a + swizzle_rows<4>(16 * i + c.lane % 16, vec + c.lane / 16));
-      const StepPair top = widen<Weight>(format, v.x), bottom = widen<Weight>(format, v.y);
-      mma<Weight>(acc[i], {top.low, bottom.low, top.high, bottom.high}, x0.low, x0.high);
-      const StepPair top1 = widen<Weight>(format, v.z), bottom1 = widen<Weight>(format, v.w);
-      mma<Weight>(acc[i], {top1.low, bottom1.low, top1.high, bottom1.high}, x1.low, x1.high);
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      StepPair w[4];  // top and bottom rows of either step
+      widen<Weight>(format, words, w);
+      mma<Weight>(acc[i], {w[0].low, w[1].low, w[0].high, w[1].high}, x0.low, x0.high);
+      mma<Weight>(acc[i], {w[2].low, w[3].low, w[2].high, w[3].high}, x1.low, x1.high);
     }
   }
 

@@ -17,47 +17,60 @@ struct StepPair {
   uint32_t low, high;
 };
 
-/// Two bytes to two f16.
-template <__nv_fp8_interpretation_t kFormat>
-__device__ inline __half2 halves(uint32_t two) {
-  return __half2(__nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(two), kFormat));
-}
-
 /// Two numbers that f16 holds, as two of `T`.
 template <typename T>
-__device__ inline uint32_t from_halves(__half2 v) {
-  if constexpr (std::is_same_v<T, __half>) {
+__device__ inline uint32_t from_halves(uint32_t two) {
+  if constexpr (std::is_same_v<T, __half>) return two;
+  const float2 f = unpack<__half>(two);
+  return pack<T>(f.x, f.y);
+}
+
+/// Four bytes as four f16 in two words.
+template <__nv_fp8_interpretation_t kFormat>
+__device__ inline StepPair halves_of_f8(uint32_t word) {
+  const auto halves = [](uint32_t two) {
+    const __half2 v = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(two), kFormat);
     return reinterpret_cast<const uint32_t&>(v);
-  } else {
-    const float2 f = __half22float2(v);
-    return pack<T>(f.x, f.y);
-  }
+  };
+  return {halves(word & 0xFFFF), halves(word >> 16)};
+}
+/// 0x6400 + 128 + v are the bits of the f16 1152 + v.
+__device__ inline StepPair halves_of_i8(uint32_t word) {
+  const auto halves = [biased = word ^ 0x80808080](uint32_t bytes) {
+    const uint32_t bits = __byte_perm(biased, 0x64646464, bytes);
+    const __half2 v =
+        __hsub2(reinterpret_cast<const __half2&>(bits), __half2half2(__ushort_as_half(0x6480)));
+    return reinterpret_cast<const uint32_t&>(v);
+  };
+  return {halves(0x4140), halves(0x4342)};
 }
 
-template <typename T, __nv_fp8_interpretation_t kFormat>
-__device__ inline StepPair widen_f8(uint32_t word) {
-  return {from_halves<T>(halves<kFormat>(word & 0xFFFF)),
-          from_halves<T>(halves<kFormat>(word >> 16))};
-}
-
-/// Four i8. 2^23 + 128 + v has v + 128 in its lowest byte.
-template <typename T>
-__device__ inline StepPair widen_i8(uint32_t word) {
-  const uint32_t biased = word ^ 0x80808080;
-  float v[4];
+/// Four bytes of each word as two words of `T`, bf16 or f16. All lanes have the same format. It is
+/// looked at once for all words: jumps cost more than the conversions.
+template <typename T, int kWords>
+__device__ inline void widen(reference::Dtype format, const uint32_t (&words)[kWords],
+                             StepPair (&out)[kWords]) {
+  if (format == reference::Dtype::f8_e4m3fn) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    v[i] = __uint_as_float(0x4B000000 | (biased >> 8 * i & 0xFF)) - 8388736.0F;
+    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3>(words[i]);
+  } else if (format == reference::Dtype::f8_e5m2) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E5M2>(words[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) out[i] = halves_of_i8(words[i]);
   }
-  return {pack<T>(v[0], v[1]), pack<T>(v[2], v[3])};
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    out[i] = {from_halves<T>(out[i].low), from_halves<T>(out[i].high)};
+  }
 }
-
-/// Four bytes as two words of `T`, bf16 or f16. All lanes have the same format.
 template <typename T>
 __device__ inline StepPair widen(reference::Dtype format, uint32_t word) {
-  if (format == reference::Dtype::f8_e4m3fn) return widen_f8<T, __NV_E4M3>(word);
-  if (format == reference::Dtype::f8_e5m2) return widen_f8<T, __NV_E5M2>(word);
-  return widen_i8<T>(word);
+  const uint32_t words[1] = {word};
+  StepPair out[1];
+  widen<T>(format, words, out);
+  return out[0];
 }
 
 /// One number in fp32.

@@ -30,9 +30,13 @@ struct QuantizedConfig : KernelShape<kVariant, kOp_, int(sizeof(Out_)), 1, int(s
   static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && kOp != LoraOp::expand;
 };
 
+/// As lora_kernel. The factors of 8-bit h do not fit into the registers of four CTAs either.
 template <typename C>
 __global__ void __launch_bounds__(C::kNumThreads,
-                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
+                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ||
+                                                           (C::kHBytes == 1 && C::kRankTiles == 1)
+                                                       ? 1
+                                                       : 0))
     quantized_lora_kernel(const __grid_constant__ QuantizedParams params) {
   extern __shared__ __align__(1024) std::byte shared[];
   LoraCta<C>(params, shared).run();

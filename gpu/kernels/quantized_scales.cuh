@@ -18,6 +18,27 @@ __device__ inline int row_of(const KernelParams& p, const WorkTile& work, int to
   return __ldg(p.token_indices + work.first_token + token);
 }
 
+/// The factors of neighbouring rows of a weight: one division for all of them.
+class FactorWalk {
+ public:
+  __device__ FactorWalk(const WeightScale& scale, int64_t slot, int row)
+      : stride_(scale.row_stride), rows_each_(scale.rows_each) {
+    const int at = int(quotient(uint32_t(row), uint32_t(rows_each_)));
+    left_ = (at + 1) * rows_each_ - row;
+    from_ = scale.data + slot * scale.slot_stride + int64_t(at) * stride_;
+  }
+  __device__ float here() const { return __ldg(from_); }
+  __device__ void advance() {
+    if (--left_ > 0) return;
+    left_ = rows_each_;
+    from_ += stride_;
+  }
+
+ private:
+  const float* from_;
+  int stride_, rows_each_, left_;  // rows under this factor
+};
+
 __device__ inline const float* a_factor(const KernelParams& p, const WorkTile& work,
                                         const TileSlice& s, int rank) {
   const WeightScale& scale = quantized(p).of[s.index].a_scale;
@@ -29,12 +50,19 @@ __device__ inline const float* b_factor(const KernelParams& p, const WorkTile& w
   return scale.data + scale.index(work.slot, column, 0);
 }
 
-/// 1 if h is not 8-bit.
-__device__ inline float h_factor(const KernelParams& p, const WorkTile& work, const TileSlice& s,
+/// 1 if h is not 8-bit, which is known without a look at the parameters.
+template <typename C>
+__device__ inline float h_factor(const Context<C>& c, const WorkTile& work, const TileSlice& s,
                                  int token) {
-  const ActivationScale& scale = quantized(p).h_scale;
-  if (scale.data == nullptr) return 1;
-  return scale.data[scale.index(s.index, row_of(p, work, token), 0)];
+  if constexpr (C::kHBytes > 1) return 1;
+  const ActivationScale& scale = quantized(c.p).h_scale;
+  return scale.data[scale.index(s.index, row_of(c.p, work, token), 0)];
+}
+template <typename C>
+__device__ inline float x_factor(const Context<C>& c, const WorkTile& work, int token) {
+  if constexpr (C::kXBytes > 1) return 1;
+  const ActivationScale& scale = quantized(c.p).x_scale;
+  return scale.data[scale.index(0, row_of(c.p, work, token), 0)];
 }
 
 /// Fetches the factors of A that the work tile will need.
@@ -52,14 +80,13 @@ __device__ inline void prefetch_a_factors(const Context<C>& c, const WorkTile& w
 template <typename C>
 __device__ inline float4 scaled_h(const Context<C>& c, const WorkTile& work, const TileSlice& s,
                                   int token, int j, const float4& v) {
-  const ActivationScale& scale = quantized(c.p).x_scale;
   float of[4] = {v.x, v.y, v.z, v.w};
-  const float of_x =
-      scale.data == nullptr ? 1 : scale.data[scale.index(0, row_of(c.p, work, token), 0)];
+  const float of_x = x_factor(c, work, token);
+  FactorWalk factor(quantized(c.p).of[s.index].a_scale, work.slot, j);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4; ++i, factor.advance()) {
     if (j + i >= s.rank) continue;
-    of[i] = __fmul_rn(__fmul_rn(of[i], of_x), __ldg(a_factor(c.p, work, s, j + i)));
+    of[i] = __fmul_rn(__fmul_rn(of[i], of_x), factor.here());
   }
   return {of[0], of[1], of[2], of[3]};
 }
@@ -71,9 +98,10 @@ struct EightFactors {
 __device__ inline EightFactors b_factors(const KernelParams& p, const WorkTile& work,
                                          const TileSlice& s, int column) {
   EightFactors out;
+  FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    out.of[i] = column + i < s.num_out ? __ldg(b_factor(p, work, s, column + i)) : 0;
+  for (int i = 0; i < 8; ++i, factor.advance()) {
+    out.of[i] = column + i < s.num_out ? factor.here() : 0;
   }
   return out;
 }

@@ -137,9 +137,11 @@ class QuantizedProduct {
     const int first = column / 16, row = 8 * c.warp + c.lane % 8;
     const uint4 v = load_matrices(w + swizzle_rows<4>(row, first + c.lane / 8 % kSteps));
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    StepPair a[4];
+    widen<Weight>(format_, words, a);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const StepPair b = widen<Weight>(format_, words[step]);
+      const StepPair b = a[step];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         const StepPair top = load_step(x, 16 * m + c.row, first + step);

@@ -263,7 +263,7 @@ class WideExpand {
     float of_h[C::kTokenTiles];
 #pragma unroll
     for (int i = 0; i < C::kTokenTiles; ++i) {
-      of_h[i] = i < num_rows_ ? h_factor(p, work, s, 8 * i + c.row) : 0;
+      of_h[i] = i < num_rows_ ? h_factor(c, work, s, 8 * i + c.row) : 0;
     }
 #pragma unroll 1
     for (; column < end; column += kStep) {
@@ -303,11 +303,10 @@ class WideExpand {
       const uint4 v = load_matrices(b + swizzle_rows<kVecs>(c.lane, step));
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       Weights w;
+      StepPair pairs[4];
+      widen<Weight>(format, words, pairs);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const StepPair pair = widen<Weight>(format, words[j]);
-        w.low[j] = pair.low, w.high[j] = pair.high;
-      }
+      for (int j = 0; j < 4; ++j) w.low[j] = pairs[j].low, w.high[j] = pairs[j].high;
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
         if (!exists(work, m)) continue;

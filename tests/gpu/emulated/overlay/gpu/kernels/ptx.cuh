@@ -59,6 +59,15 @@ T __shfl_xor_sync(unsigned, T v, int with) {
 }
 inline uint32_t __float_as_uint(float v) { return std::bit_cast<uint32_t>(v); }
 inline float __uint_as_float(uint32_t v) { return std::bit_cast<float>(v); }
+/// Byte i of the result is byte `selector` nibble i of the eight of b and a.
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t(b) << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    out |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+  }
+  return out;
+}
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
