@@ -233,6 +233,8 @@ std::vector<ZooKernel> make_right_kernels() {
   const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
   const uint32_t block = bit(LORATORY_SCALES_BLOCK);
   const uint32_t token = bit(LORATORY_SCALES_TOKEN) | block;
+  LoratoryClaims fp8_cores = claims_of_quantized(dense, fp8, by_row | block, token);
+  fp8_cores.unit = 0x1p-22;
   LoratoryClaims fp8_beyond =
       claims_of_quantized(kShrink | kExpand, fp8, by_row | block, by_token | block);
   fp8_beyond.abilities |= LORATORY_READS_BEYOND_RANK;
@@ -274,6 +276,8 @@ std::vector<ZooKernel> make_right_kernels() {
                               claims_of_quantized(kLinear, fp8, by_row | block, token)),
       inhabitant<FactorsFirst>({"fp8_factors_first", "factors meet the numbers, then fp32", ""},
                                claims_of_quantized(dense, fp8, by_row | block, token)),
+      inhabitant<TensorCore>({"fp8_tensor_core", "8-bit weights, truncating sums of 16", ""},
+                             fp8_cores),
       inhabitant<FactorsFirst>(
           {"int8_linear", "h in signed bytes", ""},
           claims_of_quantized(kLinear, bit(LORATORY_I8), by_row | block, token)),

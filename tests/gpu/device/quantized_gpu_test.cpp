@@ -167,7 +167,7 @@ void check_op(const Trial& trial, QuantizedLayerData& data, Quantized& on_gpu, L
     if (op == LoraOp::shrink) verdict = judge_shrink(data, out, small || is_generic);
     if (op == LoraOp::expand) verdict = judge_expand(data, out, small || is_generic);
     const bool all_generic = on_gpu.is_generic(LoraOp::shrink) && on_gpu.is_generic(LoraOp::expand);
-    if (op == LoraOp::linear && (small || all_generic)) verdict = judge_linear(data, out);
+    if (op == LoraOp::linear) verdict = judge_linear(data, out, small || all_generic);
     trial.count(verdict.num_results, verdict.worst);
     ASSERT_EQ(verdict.wrong, "");
   }

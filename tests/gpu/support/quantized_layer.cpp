@@ -406,18 +406,31 @@ Verdict judge_expand(QuantizedLayerData& data, const Tensor& y, bool exact) {
   return judge.out;
 }
 
-Verdict judge_linear(QuantizedLayerData& data, const Tensor& y) {
+Verdict judge_linear(QuantizedLayerData& data, const Tensor& y, bool exact) {
   Tensor expected = data.y;
-  lora_linear_quantized(data.linear_args(expected));
-  Verdict out;
+  const auto args = data.linear_args(expected);
+  const reference::Arithmetic of_shrink{
+      .mode = {.sum = data.shape.sum}, .out = y.dtype(), .unit = kUnit};
+  reference::Arithmetic arithmetic = of_shrink;
+  reference::StageOracle oracle = linear_oracle(args, of_shrink);
+  const bool is_split = !data.shape.is_w8a8();
+  if (is_split) arithmetic.operand_rounding = kSplitUnit;
+  for (auto& facts : oracle.elements) {
+    if (facts && is_split) facts->num_terms = 2 * facts->num_terms + 8;
+  }
+  const auto models = stage_models(args, of_shrink, is_split);
+  if (exact) lora_linear_quantized(args);
+  Judge judge{{}, exact};
   for (int64_t t = 0; t < y.shape()[0]; ++t) {
     for (int64_t n = 0; n < y.shape()[1]; ++n) {
-      ++out.num_results;
-      if (is_same(y.get(t, n), expected.get(t, n)) || !out.wrong.empty()) continue;
-      out.wrong = fmt::format("row {} column {}: {} for {}", t, n, y.get(t, n), expected.get(t, n));
+      judge.see(fmt::format("row {} column {}", t, n), y.get(t, n), expected.get(t, n),
+                data.y.get(t, n), oracle.at(t, n), arithmetic);
     }
   }
-  return out;
+  if (exact) return judge.out;
+  judge_statistics(
+      models, arithmetic, [&](int64_t row, int64_t n) { return y.get(row, n); }, judge.out);
+  return judge.out;
 }
 
 }  // namespace loratory::gpu

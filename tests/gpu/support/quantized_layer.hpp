@@ -85,7 +85,7 @@ struct Verdict {
 };
 Verdict judge_shrink(QuantizedLayerData& data, const reference::Tensor& h, bool exact);
 Verdict judge_expand(QuantizedLayerData& data, const reference::Tensor& y, bool exact);
-/// lora_linear_quantized() to the bit: for small integers, or the generic path.
-Verdict judge_linear(QuantizedLayerData& data, const reference::Tensor& y);
+/// exact: for small integers, or the generic path.
+Verdict judge_linear(QuantizedLayerData& data, const reference::Tensor& y, bool exact);
 
 }  // namespace loratory::gpu
