@@ -668,9 +668,12 @@ def print_score(mutants, rooms, shop, equivalents):
             print("\n".join("  " + line for line in diff_of(shop, mutant)))
 
 
-def record(path, mutants, options, shop, equivalents):
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True,
-                            text=True, check=True).stdout.strip()
+def current_commit():
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True,
+                          text=True, check=True).stdout.strip()
+
+
+def record(path, commit, mutants, options, shop, equivalents):
     rows = []
     for m in mutants:
         row = {"where": m.where(), "kind": m.kind, "state": m.state, "by": m.by}
@@ -716,6 +719,7 @@ def main():
     rooms = tuple(options.only or TESTS)
     shop = Workshop(options.build.resolve(), rooms, options.jobs)
     shop.tree.mkdir(parents=True, exist_ok=True)
+    commit = current_commit()
     shop.copy()
     shop.configure()
     mutants = find_mutants(shop.tree, shop.build, rooms)
@@ -761,7 +765,7 @@ def main():
     mutants = sorted((m for m in mutants if m.state), key=Mutant.key)
     print_score(mutants, rooms, shop, equivalents)
     if options.record:
-        record(options.record, mutants, options, shop, equivalents)
+        record(options.record, commit, mutants, options, shop, equivalents)
     wrong = [m for m in mutants if m.state in ("killed", "timeout")
              and reason_of(m, shop, equivalents)]
     for mutant in wrong:

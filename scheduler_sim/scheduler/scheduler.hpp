@@ -177,6 +177,8 @@ class Scheduler {
   // commit
   /// Most rows are these: a request that decodes, and goes on after this token. False: it is
   /// another case, and nothing happened. (If its adapter failed to load, end_at_commit is set.)
+  /// Nobody knows what token it was, so nobody could match a block with it: it is published when
+  /// the request lets go of it, for the request itself [6.9].
   bool commit_decode(const StepRow& row) {
     Request& r = requests_[row.request];
     if (r.state != RequestState::decoding || r.end_at_commit) return false;

@@ -39,7 +39,6 @@ void Starvation::find_due(int64_t now_ns) {
   if (config_.n_starve == 0) {
     for (const auto& [place, ref] : waiting_.young()) due_.push_back(ref);
   }
-  if (config_.t_starve_ns == kNever) return;
   for (RequestRef ref = waiting_.first_turned_away();
        ref != kNoRequest && now_ns - requests_[ref].first_rejection_ns >= config_.t_starve_ns;
        ref = waiting_.next_turned_away(ref)) {

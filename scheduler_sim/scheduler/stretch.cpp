@@ -39,11 +39,9 @@ void Scheduler::advance(int64_t num_steps) {
   LORATORY_ASSERT(repeats_last_step() && num_steps > 0, "only regular steps can be skipped");
   for (const RequestRef ref : running_) {
     Request& r = requests_[ref];
-    const uint32_t before = r.num_computed;
     r.num_computed += uint32_t(num_steps);
     r.num_generated += uint32_t(num_steps);
     while (r.room < r.num_computed) add_block(r);
-    if (r.publish_prefix) publish_full_blocks(r, before);
   }
   for (const StepAdapter& a : plan_->adapters) residency_.touch_gpu(a.adapter, num_steps);
   plan_->step = num_steps_ += num_steps;

@@ -277,6 +277,21 @@ TEST(DeltaModels, OfLinearAreTheDefinition) {
   }
 }
 
+// Rows of one slot that are alike but for the first, or but for the last number.
+TEST(DeltaModels, GroupsAreOfWholeRows) {
+  Case c(1);
+  c.x = Tensor(Dtype::f32, {5, 8});
+  c.x.set(1, 1, 0), c.x.set(1, 2, 7), c.x.set(1, 4, 7);
+  c.a[0] = Tensor(Dtype::f32, {3, 6, 8});
+  c.b[0] = Tensor(Dtype::f32, {3, 5, 6});
+  c.slots = {1, 1, 1, 1, 1};
+  c.arithmetic.weight = Dtype::f32;
+  const DeltaModels models =
+      delta_models({.x = c.x.view(), .slots = c.slots, .slices = {c.slices()[0]}, .y = c.y.view()},
+                   c.arithmetic);
+  EXPECT_EQ(models.groups, (std::vector<int64_t>{0, 1, 2, 0, 2}));
+}
+
 TEST(DeltaModels, OfShrinkAreTheDefinition) {
   for (uint64_t seed = 0; seed < kCases / 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -80,6 +80,20 @@ TEST(Activation, TheLeastRecentGoesFirst) {
   }
 }
 
+// A pinned adapter is on the GPU before it ran in any step.
+TEST(Activation, WhoNeverRanWasLeastRecent) {
+  SchedulerConfig config = Engine::config(3);
+  config.activation = ActivationOrder::one_by_one;
+  Engine e(config, 6);
+  EXPECT_EQ(e.scheduler.pin(6, e.now_ns), PinStatus::ok);
+  e.scheduler.load_done(6, true, e.now_ns);
+  e.scheduler.copy_done(6, e.now_ns);
+  e.submit('a', 1, 2, 2), e.submit('b', 6, 2, 2);
+  e.plan();
+  EXPECT_THAT(e.scheduler.last_plan().copied_again, IsEmpty());
+  EXPECT_EQ(e.scheduler.last_plan().wait_for, (std::vector<AdapterRef>{e.ref(1)}));
+}
+
 // The first two numbers of SplitMix64 from seed 0: its finaliser of 1 and 2 increments.
 TEST(Activation, PlacesAreThoseOfSplitMix64) {
   EXPECT_EQ(Activation::place_in_set(0x9e3779b97f4a7c15u), 0xe220a8397b1dcdafu);

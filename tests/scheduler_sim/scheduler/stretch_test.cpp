@@ -107,6 +107,35 @@ TEST(Starvation, ADrainLetsThoseOfAHigherPriorityIn) {
   EXPECT_EQ(e.step(), (Engine::Rows{{'a', 1}, {'d', 3}}));
 }
 
+// [7.23] Behind whom the reservation let in come all others of his priority, and the very first
+// request of all may be one of them: its adapter came to the GPU for another request and lost its
+// slot to a pinned one.
+TEST(PackedWalk, TheFirstRequestOfAllComesBehindAReservation) {
+  SchedulerConfig c = Engine::config(2, LoadMode::overlap);
+  c.admission_order = AdmissionOrder::packed;
+  c.max_num_seqs = 2;
+  c.n_starve = 1;
+  c.t_starve_ns = kNever;
+  Engine e(c);
+  e.submit('a', 1, 2, 4), e.submit('c', 3, 2, 1);
+  e.finish_transfers();
+  e.scheduler.abort('c', e.now_ns);
+  e.submit('k', 1, 2, 1, -1), e.submit('b', 2, 2, 1, -1), e.submit('r', 4, 2, 4);
+  e.finish_transfers();
+  EXPECT_EQ(e.plan(), Engine::Rows());  // turns r away
+  e.finish_transfers();
+  EXPECT_EQ(e.step(), (Engine::Rows{{'k', 2}, {'b', 2}}));
+  EXPECT_EQ(e.decisions<decision::Reservation>().size(), 1U);
+  EXPECT_EQ(e.scheduler.pin(3, e.now_ns), PinStatus::ok);
+  e.scheduler.starts().clear();
+  e.scheduler.copy_done(3, e.now_ns);
+  e.scheduler.unpin(3, e.now_ns);
+  EXPECT_EQ(e.slots(), (std::vector<int>{3, 2}));
+  e.plan();
+  EXPECT_TRUE(e.scheduler.residency().promised(e.ref(4)));
+  EXPECT_TRUE(e.scheduler.residency().promised(e.ref(1)));
+}
+
 TEST(WaitingSet, YoungAreKeptIfSomebodyCanReserve) {
   for (const bool reserves : {false, true}) {
     SchedulerConfig c;
@@ -330,6 +359,29 @@ TEST(Scheduler, ASecondFailureIsOneForWhoeverWaitsThen) {
   e.submit('b', 1, 3, 9);
   e.finish_load(false);
   EXPECT_EQ(e.end_of('b'), FinishReason::error);
+}
+
+// Its load failed, so the row computes nothing, though the adapter gets a slot after all before the
+// step begins.
+TEST(Scheduler, ARowWhoseLoadFailedGetsNoSlotLater) {
+  Engine e(Engine::config(3));
+  e.submit('x', 1, 3, 9), e.submit('y', 2, 3, 9);
+  e.plan();
+  e.scheduler.load_done(1, false, e.now_ns);
+  e.scheduler.load_done(1, false, e.now_ns);
+  EXPECT_EQ(e.scheduler.pin(1, e.now_ns), PinStatus::ok);
+  e.scheduler.load_done(1, true, e.now_ns);
+  e.scheduler.copy_done(1, e.now_ns);
+  EXPECT_TRUE(e.scheduler.residency().ready(e.ref(1)));
+  EXPECT_FALSE(e.scheduler.step_can_start());
+  e.scheduler.load_done(2, true, e.now_ns);
+  e.scheduler.copy_done(2, e.now_ns);
+  EXPECT_TRUE(e.scheduler.step_can_start());
+  EXPECT_EQ(e.scheduler.last_plan().rows[0].slot, kNoSlot);
+  EXPECT_GE(e.scheduler.last_plan().rows[1].slot, 0);
+  e.scheduler.commit({}, e.now_ns);
+  EXPECT_EQ(e.end_of('x'), FinishReason::error);
+  EXPECT_EQ(e.request('y').num_generated, 1U);
 }
 
 }  // namespace

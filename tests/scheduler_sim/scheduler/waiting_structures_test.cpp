@@ -56,6 +56,8 @@ TEST(PlaceCounter, CountsWhatIsLeftOfChunks) {
     if (i % 50 != 0) counter.insert(place_of(i));
   }
   for (const uint64_t i : {0, 1, 127, 500, 999}) EXPECT_EQ(counter.num_before(place_of(i)), i);
+  for (uint64_t i = 0; i < 1000; ++i) counter.erase(place_of(i));
+  EXPECT_EQ(counter.num_chunks(), 0u);
 }
 
 // Places of three priorities come and go in any order; a std::set is the judge.
