@@ -74,6 +74,8 @@ Driver load_driver() {
   return d;
 }
 
+constexpr Result kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+
 // CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of cuda.h.
 constexpr unsigned kNonBlocking = 1;
 constexpr int kThreadLocal = 1;
@@ -98,7 +100,12 @@ class DeviceMemory final : public Memory {
 
   void* allocate(size_t bytes) override {
     Address address = 0;
-    check(driver_.allocate(&address, bytes), "cuMemAlloc");
+    const Result result = driver_.allocate(&address, bytes);
+    if (result == kOutOfMemory) {
+      throw NoRoom("", fmt::format("the GPU has no {} bytes left for this case", bytes),
+                   "end what else runs on it, or take smaller cases (--max-products)");
+    }
+    check(result, "cuMemAlloc");
     return reinterpret_cast<void*>(address);
   }
   void release(void* address) override { driver_.release(Address(address)); }

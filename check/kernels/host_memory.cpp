@@ -3,24 +3,30 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <new>
 
 #include "check/kernels/memory.hpp"
 
 namespace loratory::check {
 namespace {
 
+void* or_no_room(void* address, bool is_there) {
+  if (!is_there) {
+    throw NoRoom("", "the host has no memory left for this case",
+                 "end what else runs, or take smaller cases (--max-products)");
+  }
+  return address;
+}
+
 class HostMemory final : public Memory {
  public:
   void* allocate(size_t bytes) override {
     void* const out = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (out == nullptr) throw std::bad_alloc();
-    return out;
+    return or_no_room(out, out != nullptr);
   }
   void* reserve(size_t bytes) override {
     void* const out = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (out == MAP_FAILED) throw std::bad_alloc();
+    or_no_room(out, out != MAP_FAILED);
     reserved_[out] = bytes;
     return out;
   }

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "reference/base/input_error.hpp"
+
 namespace loratory::check {
 
 /// The device went wrong: an address that is not its own, a launch that failed. Nothing that runs
@@ -13,11 +15,17 @@ class DeviceError : public std::runtime_error {
   using runtime_error::runtime_error;
 };
 
+/// No memory is left for a case, which is no fault of the kernel: it ends the run.
+class NoRoom : public InputError {
+  using InputError::InputError;
+};
+
 /// Where a plugin's tensors lie, and the stream its work goes to.
 class Memory {
  public:
   virtual ~Memory() = default;
-  virtual void* allocate(size_t bytes) = 0;  ///< aligned to 256 bytes
+  /// Aligned to 256 bytes. Errors: NoRoom.
+  virtual void* allocate(size_t bytes) = 0;
   /// Of which little will be touched; zeros on the host. release() frees it too.
   virtual void* reserve(size_t bytes) { return allocate(bytes); }
   virtual void release(void* address) = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <string_view>
 #include <vector>
 
@@ -10,8 +9,10 @@
 #include "check/kernels/checks/checks.hpp"
 #include "check/kernels/reference_call.hpp"
 
-// Slots, or rows, that lie 2^31 elements apart: 32-bit offsets wrap. Most of that memory is never
-// touched; before the first row there is as much again, where offsets that wrapped below 0 lead.
+// Slots, or rows, beyond 2^31 elements: 32-bit offsets wrap. Either the second lies that far, or
+// the third, with a stride that fits in 32 bits: Triton computes in 64 where the stride does not.
+// Most of that memory is never touched; before the first row there is as much again, where offsets
+// that wrapped below 0 lead.
 
 namespace loratory::check {
 
@@ -19,7 +20,15 @@ using reference::Tensor;
 
 namespace {
 
-constexpr int64_t kFar = (int64_t(1) << 31) + 64;
+constexpr int64_t kBefore = int64_t(1) << 31;
+
+struct Distance {
+  int64_t stride;
+  int32_t last;  // row, or slot, and there are tokens of all
+  std::string_view text;
+};
+constexpr std::array<Distance, 2> kDistances{
+    {{(int64_t(1) << 31) + 64, 1, "2^31"}, {(int64_t(1) << 30) + 64, 2, "2^30"}}};
 
 // Every part in memory of its own.
 class Separately final : public Placing {
@@ -36,13 +45,13 @@ class Separately final : public Placing {
     if (part.host != nullptr) memory_->write(owned_.back(), part.host, part.bytes);
     return owned_.back();
   }
-  // Rows of the first axis `kFar` elements apart.
-  void spread(LoratoryTensor& t, const Tensor& host) {
+  // Rows of the first axis `stride` elements apart.
+  void spread(LoratoryTensor& t, const Tensor& host, int64_t stride) {
     const auto size = int64_t(size_bytes(host.dtype()));
-    const int64_t near = host.strides()[0] * size, far = kFar * size, rows = t.shape[0];
-    owned_.push_back(memory_->reserve(size_t(far * rows + near)));
-    t.data = static_cast<std::byte*>(owned_.back()) + far;
-    t.strides[0] = kFar;
+    const int64_t near = host.strides()[0] * size, far = stride * size, rows = t.shape[0];
+    owned_.push_back(memory_->reserve(size_t(kBefore * size + far * (rows - 1) + near)));
+    t.data = static_cast<std::byte*>(owned_.back()) + kBefore * size;
+    t.strides[0] = stride;
     for (int64_t row = 0; row < rows; ++row) {
       std::byte* const to = static_cast<std::byte*>(t.data) + row * far;
       memory_->write(to, host.bytes().data() + row * near, size_t(near));
@@ -67,8 +76,12 @@ class Separately final : public Placing {
   std::vector<void*> owned_;
 };
 
-// Small, with two slots and three tokens.
-Case far_case(const CaseRun& run) {
+bool has_slices(const CaseRun& run) {
+  return (run.kernel().claims().layouts & 1U << LORATORY_LAYOUT_SLICES) != 0;
+}
+
+// Small, with two or three slots, and a token of each.
+Case far_case(const CaseRun& run, int32_t last) {
   const LoratoryClaims& claims = run.kernel().claims();
   const auto some = [](int64_t value, int64_t multiple) {
     return std::max<int64_t>(1, multiple) *
@@ -81,13 +94,14 @@ Case far_case(const CaseRun& run) {
   c.num_in = some(c.num_in, multiple_of(claims.num_in_multiple));
   c.num_out = {some(c.num_out[0], multiple_of(claims.num_out_multiple))};
   c.max_rank = int32_t(some(c.max_rank, multiple_of(claims.rank_multiple)));
-  c.ranks = {{c.max_rank}, {c.max_rank}};
-  c.slots = {1, 0, 1};
-  c.num_tokens = 3;
+  c.ranks.assign(size_t(last) + 1, {c.max_rank});
+  c.slots.clear();
+  for (int32_t slot = last; slot >= 0; --slot) c.slots.push_back(slot);
+  c.num_tokens = last + 1;
   c.offset_start = 0;
   c.gaps = false;
   c.alignment = 0;
-  c.layout = LORATORY_LAYOUT_SLICES;
+  if (has_slices(run)) c.layout = LORATORY_LAYOUT_SLICES;
   c.fill = Fill::small_integers;
   return c;
 }
@@ -100,12 +114,12 @@ std::string_view name(Far far) {
   return kNames[size_t(far)];
 }
 
-void spread(Far far, const CaseData& data, PlacedLayer& layer, PlacedCall& call,
+void spread(Far far, int64_t stride, const CaseData& data, PlacedLayer& layer, PlacedCall& call,
             Separately& place) {
-  if (far == Far::a) place.spread(layer.slices[0].a, *data.slices[0].a);
-  if (far == Far::b) place.spread(layer.slices[0].b, *data.slices[0].b);
-  if (far == Far::x) place.spread(call.call.x, *data.step.x);
-  if (far == Far::y) place.spread(call.call.y, *data.step.y);
+  if (far == Far::a) place.spread(layer.slices[0].a, *data.slices[0].a, stride);
+  if (far == Far::b) place.spread(layer.slices[0].b, *data.slices[0].b, stride);
+  if (far == Far::x) place.spread(call.call.x, *data.step.x, stride);
+  if (far == Far::y) place.spread(call.call.y, *data.step.y, stride);
 }
 
 // Calls a plugin's functions on what was placed.
@@ -138,24 +152,22 @@ bool is_right_nearby(CaseRun& run, const CaseData& data) {
   return run.is_clean() && differing(outcome.output, at, want, at, true).empty();
 }
 
-void look_at(CaseRun& run, const Case& c, Far far) {
+void look_at(CaseRun& run, const Case& c, Far far, const Distance& distance) {
   const CaseData data(c, run.beyond());
   if (!is_right_nearby(run, data)) return;  // other checks are for that
   Separately place(run.memory());
   PlacedLayer layer = place_layer(data, 3, place);
   PlacedCall call = place_call(data, data.step, place);
   try {
-    spread(far, data, layer, call, place);
-  } catch (const std::bad_alloc&) {
-    return;  // no room for it here
-  } catch (const DeviceError&) {
-    return;
+    spread(far, distance.stride, data, layer, call, place);
+  } catch (const NoRoom&) {
+    return;  // these gigabytes are not there, and other cases want fewer
   }
   call_plugin(run, layer, call, place);
   Outcome outcome{data.output(data.step), {}};
   place.collect(c.shrinks() ? call.call.h : call.call.y, outcome.output);
   run.expect_reference("large_offsets", data, data.step, outcome,
-                       fmt::format("{} lie 2^31 elements apart", name(far)));
+                       fmt::format("{} lie {} elements apart", name(far), distance.text));
 }
 
 }  // namespace
@@ -166,17 +178,20 @@ void look_at_large_offsets(CaseRun& run) {
       of.operation == LORATORY_OP_EMBEDDING) {
     return;
   }
-  if (run.kernel().is_on_device() && run.pick(60, 8) != 0) return;  // gigabytes, for real
+  if (run.kernel().is_on_device() && run.pick(60, 4) != 0) return;  // gigabytes, for real
   if (!run.is_clean())
     return;  // who writes beyond the end would leave this memory, and the process
   const LoratoryClaims& claims = run.kernel().claims();
-  const bool has_slices = (claims.layouts & 1U << LORATORY_LAYOUT_SLICES) != 0;
-  if (!has_slices || claims.max_slots == 1 || (claims.max_tokens > 0 && claims.max_tokens < 3))
-    return;
+  const Distance& distance = kDistances[run.pick(62, kDistances.size())];
+  const int64_t count = distance.last + 1;
+  const auto has_room = [&](int64_t most) { return most == 0 || most >= count; };
+  if (!has_room(claims.max_slots) || !has_room(claims.max_tokens)) return;
   std::vector<Far> all;
-  if (!of.expands()) all.push_back(Far::a), all.push_back(Far::x);
-  if (!of.shrinks()) all.push_back(Far::b), all.push_back(Far::y);
-  look_at(run, far_case(run), all[run.pick(61, all.size())]);
+  if (!of.expands()) all.push_back(Far::x);
+  if (!of.expands() && has_slices(run)) all.push_back(Far::a);
+  if (!of.shrinks()) all.push_back(Far::y);
+  if (!of.shrinks() && has_slices(run)) all.push_back(Far::b);
+  look_at(run, far_case(run, distance.last), all[run.pick(61, all.size())], distance);
 }
 
 }  // namespace loratory::check

@@ -3,7 +3,9 @@
 
 #include <cstring>
 
+#include "check/kernels/case_run.hpp"
 #include "check/kernels/kernel.hpp"
+#include "check/kernels/memory.hpp"
 #include "check/kernels/pattern.hpp"
 #include "check/kernels/reference_call.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
@@ -145,19 +147,33 @@ TEST(KernelChecks, WritesAroundTheResultAreFound) {
               Contains("inputs_unchanged"));
 }
 
-// Row 0 of y read through an offset of 32 bits, where one of slot 1 does not fit.
-TEST(KernelChecks, OffsetsOf32BitsAreFound) {
+// Row 0 of y is wrong where the offset of its slot of B does not fit in 32 bits; `kStrideFits` says
+// of which strides: Triton's offsets are wider where their stride is.
+template <bool kStrideFits>
+std::string found_offset() {
   WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
-    const int64_t offset = layer.slices[0].b.strides[0];
-    const bool is_covered = call.step->num_tokens > 0 && call.step->slots[0] == 1;
-    if (offset != int32_t(offset) && is_covered) y_at(call, 0, layer.offset_start) += 1;
+    if (call.step->num_tokens == 0 || call.step->slots[0] < 0) return;
+    const int32_t slot = call.step->slots[0];
+    const int64_t stride = layer.slices[0].b.strides[0], offset = slot * stride;
+    const bool is_covered = layer.slices[0].ranks[slot] > 0;
+    if (offset != int32_t(offset) && is_covered && (stride == int32_t(stride)) == kStrideFits) {
+      y_at(call, 0, layer.offset_start) += 1;
+    }
   });
   Options options = quick();
+  options.num_cases = 120;
+  options.checks = {"large_offsets"};
   options.shrinks = false;
   const Report report = run_kernel_checks(faulty.kernel(), options);
-  ASSERT_EQ(report.findings.size(), 1u) << as_text(report);
+  EXPECT_EQ(report.findings.size(), 1u) << as_text(report);
+  if (report.findings.empty()) return "";
   EXPECT_EQ(report.findings[0].check, "large_offsets");
-  EXPECT_THAT(report.findings[0].what, HasSubstr("slots of B lie 2^31 elements apart"));
+  return report.findings[0].what;
+}
+
+TEST(KernelChecks, OffsetsOf32BitsAreFound) {
+  EXPECT_THAT(found_offset<false>(), HasSubstr("slots of B lie 2^31 elements apart"));
+  EXPECT_THAT(found_offset<true>(), HasSubstr("slots of B lie 2^30 elements apart"));
 }
 
 // A kernel that sizes itself for its first step.
@@ -209,6 +225,50 @@ TEST(KernelChecks, TensorsAreAlignedAsClaimedAndNoFurther) {
     EXPECT_TRUE(report.ok()) << as_text(report);
     EXPECT_GT(num_exact, 30);
     EXPECT_GT(num_odd_rows, 30);
+  }
+}
+
+// Host memory of which some is gone: of `reserve()`, or of all.
+class LittleMemory final : public Memory {
+ public:
+  LittleMemory(bool reserves, int allocations) : reserves_(reserves), left_(allocations) {}
+  void* allocate(size_t bytes) override {
+    if (left_-- == 0) throw NoRoom("", "nothing is left");
+    return host_->allocate(bytes);
+  }
+  void* reserve(size_t bytes) override {
+    ++num_reserved;
+    if (!reserves_) throw NoRoom("", "gigabytes are not left");
+    return host_->reserve(bytes);
+  }
+  void release(void* address) override { host_->release(address); }
+  void write(void* to, const void* from, size_t bytes) override { host_->write(to, from, bytes); }
+  void read(void* to, const void* from, size_t bytes) override { host_->read(to, from, bytes); }
+  const std::byte* host_view(const void* address) const override {
+    return host_->host_view(address);
+  }
+  void* stream() override { return nullptr; }
+  void synchronize() override {}
+  std::string name() const override { return "little"; }
+
+  int num_reserved = 0;
+
+ private:
+  std::unique_ptr<Memory> host_ = make_host_memory();
+  bool reserves_;
+  int left_;
+};
+
+// Memory that others hold is no finding: large_offsets goes without, a case cannot.
+TEST(KernelChecks, NoRoomIsNotTheKernelsFault) {
+  const Kernel kernel(reference_plugin());
+  const Case c = case_named("linear.K9.N8.r2,3.n3.zipf.f32.seed7");
+  LittleMemory no_gigabytes(false, 1 << 20);
+  EXPECT_TRUE(run_case(kernel, no_gigabytes, c, {}).findings.empty());
+  EXPECT_EQ(no_gigabytes.num_reserved, 1);
+  for (int allocations = 0; allocations < 3; ++allocations) {
+    LittleMemory little(true, allocations);
+    EXPECT_THROW(run_case(kernel, little, c, {}), InputError);
   }
 }
 
