@@ -238,14 +238,14 @@ def vllm_kernels(tamed):
     shrink, shrink_claims = tamed["vllm_shrink"]
     linear, linear_claims = tamed["vllm_linear"]
 
-    class Linear(linear):
-        @classmethod
-        def forget_addresses(cls):
-            pass
+    def unforgetting(kernel):
+        return type(kernel.__name__, (kernel,), {"forget_addresses": classmethod(lambda _: None)})
 
     far = _far_vllm(shrink)
     return {"vllm_shrink_repeatable": (shrink, {**shrink_claims, "repeatable": True}),
-            "vllm_linear_as_shipped": (Linear, linear_claims),
+            "vllm_shrink_as_shipped": (unforgetting(shrink), shrink_claims),
+            "vllm_linear_as_shipped": (unforgetting(linear),
+                                       {**linear_claims, "takes_no_inputs": False}),
             "vllm_shrink_far": (far, {**shrink_claims, "max_slices": 1})}
 
 
