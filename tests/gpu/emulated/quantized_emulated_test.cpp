@@ -172,6 +172,17 @@ TEST(QuantizedEmulated, AlignedLayersLieWithinTheirBounds) {
   }
 }
 
+// Few random layers have i8 where tensor cores take it. Of three tokens, one has an adapter.
+void check_i8(bool beside_i8) {
+  for (uint64_t seed = 1;; ++seed) {
+    const QuantizedLayerCase c = random_quantized_layer(seed, true, 1 << 16);
+    const bool is_one = c.integers && is_quantized(c.x) == beside_i8;
+    if (is_one && c.factors != Factors::block && c.num_tokens >= 3) return check_case(c);
+  }
+}
+TEST(QuantizedEmulated, I8BesideWideActivationsLiesWithinItsBound) { check_i8(false); }
+TEST(QuantizedEmulated, I8BesideI8LiesWithinItsBound) { check_i8(true); }
+
 TEST(QuantizedEmulated, AnyLayerHasTheBitsOfTheReference) {
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(seed);
