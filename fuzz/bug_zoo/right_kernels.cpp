@@ -212,9 +212,8 @@ LoratoryClaims in_mode(const LoratoryMode* mode) {
   return c;
 }
 
-std::vector<ZooKernel> make_right_kernels() {
+std::vector<ZooKernel> right_dense_kernels() {
   const uint32_t dense = kLinear | kShrink | kExpand;
-  const uint32_t experts = kExpertLinear | kExpertShrink | kExpertExpand;
   const LoratoryClaims all = claims_of(dense);
   LoratoryClaims cores = claims_of(dense, bit(LORATORY_BF16) | bit(LORATORY_F16));
   cores.unit = 0x1p-22;
@@ -226,18 +225,6 @@ std::vector<ZooKernel> make_right_kernels() {
   unpromised.promises = 0;
   LoratoryClaims stacked = claims_of(kLinear);
   stacked.layouts = bit(LORATORY_LAYOUT_STACKED);
-  LoratoryClaims of_experts = claims_of(experts);
-  of_experts.abilities |= LORATORY_TAKES_ABSENT_EXPERTS | LORATORY_TAKES_DISABLED_SLOTS;
-  const uint32_t fp8 = bit(LORATORY_F8_E4M3FN) | bit(LORATORY_F8_E5M2);
-  const uint32_t by_row = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL);
-  const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
-  const uint32_t block = bit(LORATORY_SCALES_BLOCK);
-  const uint32_t token = bit(LORATORY_SCALES_TOKEN) | block;
-  LoratoryClaims fp8_cores = claims_of_quantized(dense, fp8, by_row | block, token);
-  fp8_cores.unit = 0x1p-22;
-  LoratoryClaims fp8_beyond =
-      claims_of_quantized(kShrink | kExpand, fp8, by_row | block, by_token | block);
-  fp8_beyond.abilities |= LORATORY_READS_BEYOND_RANK;
   return {
       inhabitant<NaiveKernel>({"in_order", "column by column", ""}, all),
       inhabitant<Backwards>({"backwards", "the last column first", ""}, all),
@@ -262,10 +249,33 @@ std::vector<ZooKernel> make_right_kernels() {
                               in_mode(kSglang)),
       inhabitant<NaiveKernel>({"split_h", "h as high and low", ""}, in_mode(kSplit)),
       inhabitant<NaiveKernel>({"stack", "weights of all slices in one", ""}, stacked),
+  };
+}
+
+std::vector<ZooKernel> right_special_kernels() {
+  LoratoryClaims of_experts = claims_of(kExpertLinear | kExpertShrink | kExpertExpand);
+  of_experts.abilities |= LORATORY_TAKES_ABSENT_EXPERTS | LORATORY_TAKES_DISABLED_SLOTS;
+  return {
       inhabitant<NaiveKernel>({"experts", "rows of experts", ""}, of_experts),
       inhabitant<Pairwise>({"experts_pairwise", "rows of experts, a tree", ""}, of_experts),
       inhabitant<NaiveKernel>({"vocabulary", "embeddings and logits", ""},
                               claims_of(kEmbedding | kLogits)),
+  };
+}
+
+std::vector<ZooKernel> right_8_bit_kernels() {
+  const uint32_t dense = kLinear | kShrink | kExpand;
+  const uint32_t fp8 = bit(LORATORY_F8_E4M3FN) | bit(LORATORY_F8_E5M2);
+  const uint32_t by_row = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL);
+  const uint32_t by_token = bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN);
+  const uint32_t block = bit(LORATORY_SCALES_BLOCK);
+  const uint32_t token = bit(LORATORY_SCALES_TOKEN) | block;
+  LoratoryClaims fp8_cores = claims_of_quantized(dense, fp8, by_row | block, token);
+  fp8_cores.unit = 0x1p-22;
+  LoratoryClaims fp8_beyond =
+      claims_of_quantized(kShrink | kExpand, fp8, by_row | block, by_token | block);
+  fp8_beyond.abilities |= LORATORY_READS_BEYOND_RANK;
+  return {
       inhabitant<NaiveKernel>({"fp8", "8-bit weights and activations by row and token", ""},
                               claims_of_quantized(kShrink | kExpand, fp8, by_row, by_token)),
       inhabitant<ReadsTheZerosBeyondRank>(
@@ -285,6 +295,14 @@ std::vector<ZooKernel> make_right_kernels() {
           {"int8", "signed bytes", ""},
           claims_of_quantized(kShrink | kExpand, bit(LORATORY_I8), by_row, by_token)),
   };
+}
+
+std::vector<ZooKernel> make_right_kernels() {
+  std::vector<ZooKernel> zoo = right_dense_kernels();
+  for (const auto& more : {right_special_kernels(), right_8_bit_kernels()}) {
+    zoo.insert(zoo.end(), more.begin(), more.end());
+  }
+  return zoo;
 }
 
 std::vector<ZooKernel> make_wrong_kernels() {
