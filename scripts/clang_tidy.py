@@ -20,6 +20,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = ("reference", "scheduler_sim", "check", "gpu", "cli")
+NEEDS_CUDA = re.compile(r"'cuda_runtime(_api)?\.h' file not found")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -83,6 +84,8 @@ def check(sources, options):
     if "[clang-diagnostic-error]" in output and len(sources) > 1:
         half = len(sources) // 2
         return check(sources[:half], options) + check(sources[half:], options)
+    if NEEDS_CUDA.search(output):  # and this machine has none: what follows is said of half a class
+        return ""
     if status == 0:
         passed.touch()
         return ""
