@@ -41,8 +41,9 @@ int64_t num_kv_splits(const AttentionCall& call) {
 }
 
 bool has_wide_tiles(const AttentionCall& call) {
-  const int64_t packed = num_kv_splits(call) > 1 ? call.heads / call.kv_heads : 1;
-  return call.longest_query * packed > kQueriesOfNarrowTile;
+  if (call.longest_query > kQueriesOfNarrowTile) return true;
+  const int64_t packed = call.longest_query * (call.heads / call.kv_heads);
+  return packed > kQueriesOfNarrowTile && num_kv_splits(call) > 1;
 }
 
 int64_t combine_blocks(const AttentionCall& call) {
