@@ -34,9 +34,9 @@ bool has_tensor_core_product(const ProductShape& shape);
 /// measuring.
 bool is_small(const ProductShape& shape);
 
-/// Whether a library's kernels can be of the own ones' class of bits: rows of y of whole vectors of
-/// 16 bytes. For others cuBLASLt 13.1 has kernels of another order, whose bits differ so rarely
-/// (one row of 64) that comparing at start-up would miss it.
+/// Whether a library's kernels can be of the own ones' class of bits: N is a multiple of 8. For
+/// others cuBLASLt 13.1 has kernels of another order, whose bits differ so rarely (one row of 64)
+/// that comparing at start-up would miss it.
 bool may_have_bits_of_own(const ProductShape& shape);
 
 /// The tensors of one launch.
