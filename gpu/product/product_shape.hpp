@@ -30,7 +30,7 @@ void check_shape(const ProductShape& shape);
 /// Whether the tensor cores take it: 16-bit weights, K a multiple of 8 (rows of 16 bytes).
 bool has_tensor_core_product(const ProductShape& shape);
 
-/// Whether any kernel takes about as long as its launch: W of up to 128 KiB. Nothing is worth
+/// Whether W, of up to 128 KiB, is read in less time than a launch takes: no kernel is worth
 /// measuring.
 bool is_small(const ProductShape& shape);
 
