@@ -6,7 +6,12 @@
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
-//     [FOLDER/config.json]
+//     [FOLDER/config.json] [--only=LORA]
+//
+// --only=off (r16, r64, "r64 fp8" ...) measures steps of that engine alone. One step of each kind
+// lies between cudaProfilerStart and cudaProfilerStop:
+//   ncu --profile-from-start off --graph-profiling node --clock-control none
+//     --metrics gpu__time_duration.sum --csv build/cuda/bench/gpu/engine_bench ... --only=off
 //
 // Behind the steps comes what an adapter costs that is not on the GPU (cold_loads.hpp); with
 // --cold-loads that alone.
@@ -14,6 +19,7 @@
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
 // weights, keys and values and adapters once, timed in the same way.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -28,6 +34,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -228,9 +235,17 @@ class Results {
   bool all_bits_equal_ = true;
 };
 
+void profile(GpuExecutor& engine, StepBatch step) {
+  LORATORY_CUDA_CHECK(cudaProfilerStart());
+  engine.enqueue(step);
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(engine.stream()));
+  LORATORY_CUDA_CHECK(cudaProfilerStop());
+}
+
 void measure(const std::string& name, const std::string& lora, ProductOrder order, const Case& c,
              GpuExecutor& engine, const DeviceModel& model, Results& results) {
   const Batch batch(c, model.config(), 16);
+  profile(engine, batch.copy());
   int64_t host_ns = 0, num_steps = 0;
   const double us = median_us(engine.stream(), [&] {
     StepBatch step = batch.copy();
@@ -366,20 +381,29 @@ ModelConfig config_of(const std::string& name) {
   return reference::parse_model_config(it->config, name);
 }
 
-void run_model(const std::string& name, Results& results) {
+// What the command line asks for.
+struct Selection {
+  std::vector<std::string> models;
+  std::string only;  // of EngineKind::lora; empty: all
+  bool steps = true, cold_loads = true;
+};
+
+void run_model(const std::string& name, const std::string& only, Results& results) {
   const ModelConfig config = config_of(name);
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
   ModelBench bench(name, model, results);
   Products exact({.launches = LaunchOrder::overlaps_previous});
-  bench.run({}, exact);
-  bench.run({.lora = "r16", .rank = 16}, exact);
-  bench.run({.lora = "r64", .rank = 64}, exact);
+  std::vector<EngineKind> kinds{{}, {.lora = "r16", .rank = 16}, {.lora = "r64", .rank = 64}};
   if (config.num_experts == 0) {
-    bench.run({.lora = "r64 fp8", .rank = 64, .lora_dtype = sim::LoraDtype::fp8}, exact);
+    kinds.push_back({.lora = "r64 fp8", .rank = 64, .lora_dtype = sim::LoraDtype::fp8});
   }
-  bench.run({.lora = "r64 attention", .rank = 64, .mlp = false}, exact);
-  bench.run({.lora = "r64 mlp", .rank = 64, .attention = false}, exact);
+  kinds.push_back({.lora = "r64 attention", .rank = 64, .mlp = false});
+  kinds.push_back({.lora = "r64 mlp", .rank = 64, .attention = false});
+  for (const EngineKind& kind : kinds) {
+    if (only.empty() || only == kind.lora) bench.run(kind, exact);
+  }
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
+  if (!only.empty()) return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
   bench.run({.order = ProductOrder::fast}, fast);
 }
@@ -395,7 +419,24 @@ void run_cold_loads(const std::string& name, Results& results) {
   }
 }
 
-bool run(const std::string& file, const std::vector<std::string>& models, bool only_cold_loads) {
+Selection selection(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kOnly = "--only=";
+  Selection out;
+  for (const std::string& argument : arguments) {
+    if (argument == "--cold-loads") {
+      out.steps = false;
+    } else if (argument.starts_with(kOnly)) {
+      out.only = argument.substr(kOnly.size());
+      out.cold_loads = false;
+    } else {
+      out.models.push_back(argument);
+    }
+  }
+  if (out.models.empty()) out.models = {"Llama-3.1-8B", "Qwen3-8B"};
+  return out;
+}
+
+bool run(const std::string& file, const Selection& selection) {
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   fmt::print(
@@ -403,9 +444,9 @@ bool run(const std::string& file, const std::vector<std::string>& models, bool o
       "tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       properties.name);
   Results results;
-  for (const std::string& name : models) {
-    if (!only_cold_loads) run_model(name, results);
-    run_cold_loads(name, results);
+  for (const std::string& name : selection.models) {
+    if (selection.steps) run_model(name, selection.only, results);
+    if (selection.cold_loads) run_cold_loads(name, results);
     std::ofstream(file) << results.json(properties.name);
   }
   return results.all_bits_equal();
@@ -416,11 +457,9 @@ bool run(const std::string& file, const std::vector<std::string>& models, bool o
 
 int main(int argc, char** argv) {
   try {
-    std::vector<std::string> models(argv + std::min(2, argc), argv + argc);
-    const bool only_cold_loads = std::erase(models, "--cold-loads") > 0;
-    if (models.empty()) models = {"Llama-3.1-8B", "Qwen3-8B"};
     const char* const file = argc > 1 ? argv[1] : "engine_bench.json";
-    return loratory::gpu::run(file, models, only_cold_loads) ? 0 : 1;
+    const std::vector<std::string> arguments(argv + std::min(2, argc), argv + argc);
+    return loratory::gpu::run(file, loratory::gpu::selection(arguments)) ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_bench: {}\n", error.what());
     return 1;
