@@ -35,6 +35,7 @@ struct CheckOptions {
   std::vector<std::string> operations, checks, labels;
   std::string seed = "1", budget;
   int64_t num_cases = 200, max_products = check::Options().max_products;
+  int64_t max_bytes = check::Options().max_bytes;
   bool keeps_case = false, stops_at_first = false;
   std::string json, junit, ledger, transcript;
 };
@@ -90,6 +91,7 @@ check::Report check_kernel(const CheckOptions& o, const Ledger& ledger,
   options.num_cases = o.num_cases;
   options.budget_s = seconds_of(o.budget);
   options.max_products = o.max_products;
+  options.max_bytes = o.max_bytes;
   options.shrinks = !o.keeps_case;
   options.stops_at_first = o.stops_at_first;
   options.command = command;
@@ -121,7 +123,8 @@ void refuse_both_or_none(const CLI::App& command, const CheckOptions& o) {
   if (is_kernel) {
     refuse_ignored(command, {"--timeout-ms", "--transcript"}, "a kernel is judged");
   } else {
-    refuse_ignored(command, {"--operations", "--max-products"}, "a scheduler is judged");
+    refuse_ignored(command, {"--operations", "--max-products", "--max-bytes"},
+                   "a scheduler is judged");
   }
 }
 
@@ -166,6 +169,9 @@ void add_check(CLI::App& app) {
       ->group("Kernels");
   add_number(command, "--max-products", o->max_products, {1, int64_t{1} << 40},
              "Multiplications of the largest case that is drawn")
+      ->group("Kernels");
+  add_number(command, "--max-bytes", o->max_bytes, {0, int64_t{1} << 50},
+             "Of the largest tensor of large_offsets, mostly untouched; 0: rows lie apart at most")
       ->group("Kernels");
   add_scheduler_flags(command, o->scheduler);
   add_names(command, "--checks", o->checks, "Only these, by name");

@@ -64,8 +64,9 @@ bool CaseVerdict::has(std::string_view check) const {
   return std::ranges::any_of(findings, [&](const CaseFinding& f) { return f.check == check; });
 }
 
-CaseRun::CaseRun(const Kernel& kernel, Memory& memory, const Case& c, CaseVerdict& verdict)
-    : kernel_(&kernel), memory_(&memory), shape_(c), verdict_(&verdict) {}
+CaseRun::CaseRun(const Kernel& kernel, Memory& memory, const Case& c, CaseVerdict& verdict,
+                 int64_t max_bytes)
+    : kernel_(&kernel), memory_(&memory), shape_(c), verdict_(&verdict), max_bytes_(max_bytes) {}
 
 Tally& CaseRun::tally(std::string_view check) {
   const auto found = verdict_->tallies.find(check);
@@ -219,9 +220,9 @@ bool is_wanted(const std::vector<std::string>& names, std::string_view name) {
 }  // namespace
 
 CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
-                     const std::vector<std::string>& names) {
+                     const std::vector<std::string>& names, int64_t max_bytes) {
   CaseVerdict verdict;
-  CaseRun run(kernel, memory, c, verdict);
+  CaseRun run(kernel, memory, c, verdict, max_bytes);
   ++run.tally("accepted").num_comparisons;
   try {
     run.plain();

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@
 #include "check/kernels/trial.hpp"
 
 namespace loratory::check {
+
+/// Of one tensor; room for 2^31 numbers of fp32 and as much before them.
+inline constexpr int64_t kMaxBytes = int64_t(20) << 30;
 
 /// An element that is not what it should be.
 struct Wrong {
@@ -32,8 +36,9 @@ struct CaseFinding {
 /// What a check looked at in one case.
 struct Tally {
   int64_t num_comparisons = 0;
-  double worst = 0;           ///< error / bound
-  int64_t num_different = 0;  ///< observed: rows of other bits
+  double worst = 0;                ///< error / bound
+  int64_t num_different = 0;       ///< observed: rows of other bits
+  std::set<std::string> left_out;  ///< what it could not look at, and why
 };
 
 struct CaseVerdict {
@@ -47,7 +52,8 @@ struct CaseVerdict {
 /// A case, the kernel on it, and what the checks say. One object for each case.
 class CaseRun {
  public:
-  CaseRun(const Kernel& kernel, Memory& memory, const Case& c, CaseVerdict& verdict);
+  CaseRun(const Kernel& kernel, Memory& memory, const Case& c, CaseVerdict& verdict,
+          int64_t max_bytes = kMaxBytes);
 
   /// The numbers of the case with the kernel on them, and what it gave for the case's own step.
   struct Variant {
@@ -73,6 +79,8 @@ class CaseRun {
   /// Whether rows of another batch must have the same bits.
   bool must_keep_bits() const;
   int64_t max_tokens() const;
+  /// Of one tensor of more than 2^31 elements, with what lies before it.
+  int64_t max_bytes() const { return max_bytes_; }
   /// Bits of this case that are the same each time, for choices within a check.
   uint64_t pick(uint64_t index, uint64_t below) const;
 
@@ -91,6 +99,10 @@ class CaseRun {
                         const Outcome& outcome, std::string_view where);
 
   Tally& tally(std::string_view check);
+  /// Something that `check` could not look at, and why.
+  void leave_out(std::string_view check, std::string what) {
+    tally(check).left_out.insert(std::move(what));
+  }
   /// No check has found anything in this case yet.
   bool is_clean() const { return verdict_->findings.empty(); }
   void fail(std::string_view check, std::string what, std::vector<Wrong> wrong = {});
@@ -104,6 +116,7 @@ class CaseRun {
   Memory* memory_;
   Case shape_;
   CaseVerdict* verdict_;
+  int64_t max_bytes_;
   std::unique_ptr<Variant> plain_, exact_;
 };
 
@@ -126,6 +139,6 @@ const std::vector<KernelCheck>& kernel_checks();
 
 /// All checks of `names` (empty: all) on one case.
 CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
-                     const std::vector<std::string>& names);
+                     const std::vector<std::string>& names, int64_t max_bytes = kMaxBytes);
 
 }  // namespace loratory::check

@@ -24,6 +24,7 @@ struct Driver {
   Result (*synchronize)();
   Result (*allocate)(Address*, size_t);
   Result (*release)(Address);
+  Result (*fill)(Address, unsigned char, size_t);
   Result (*write)(Address, const void*, size_t);
   Result (*read)(void*, Address, size_t);
   Result (*stream_create)(void**, unsigned);
@@ -60,6 +61,7 @@ Driver load_driver() {
   find(library, "cuCtxSynchronize", d.synchronize);
   find(library, "cuMemAlloc_v2", d.allocate);
   find(library, "cuMemFree_v2", d.release);
+  find(library, "cuMemsetD8_v2", d.fill);
   find(library, "cuMemcpyHtoD_v2", d.write);
   find(library, "cuMemcpyDtoH_v2", d.read);
   find(library, "cuStreamCreate", d.stream_create);
@@ -107,6 +109,13 @@ class DeviceMemory final : public Memory {
     }
     check(result, "cuMemAlloc");
     return reinterpret_cast<void*>(address);
+  }
+  void* reserve(size_t bytes) override {
+    void* const out = allocate(bytes);
+    const Result result = driver_.fill(Address(out), 0xFF, bytes);
+    if (result != 0) release(out);
+    check(result, "cuMemsetD8");
+    return out;
   }
   void release(void* address) override { driver_.release(Address(address)); }
   // Copies from pageable memory may still be on their way when they return.

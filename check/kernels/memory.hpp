@@ -26,7 +26,8 @@ class Memory {
   virtual ~Memory() = default;
   /// Aligned to 256 bytes. Errors: NoRoom.
   virtual void* allocate(size_t bytes) = 0;
-  /// Of which little will be touched; zeros on the host. release() frees it too.
+  /// Of which little will be touched: zeros on the host, bits of NaN on a device. release() frees
+  /// it too. Errors: NoRoom.
   virtual void* reserve(size_t bytes) { return allocate(bytes); }
   virtual void release(void* address) = 0;
   virtual void write(void* to, const void* from, size_t bytes) = 0;

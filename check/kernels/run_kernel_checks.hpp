@@ -21,8 +21,11 @@ struct Options {
   int64_t num_cases = 200;
   double budget_s = 0;  ///< no further case after this time, none to shrink after twice; 0: no end
   int64_t max_products = 1 << 22;  ///< multiplications of the largest case: its cost
-  bool shrinks = true;             ///< look for the smallest case that still shows a finding
-  bool stops_at_first = false;     ///< the first finding ends the run; else the first of each check
+  /// Of a tensor of more than 2^31 elements and what lies before it; 0: none is tried. On the host
+  /// it is committed only where it is touched.
+  int64_t max_bytes = int64_t(20) << 30;
+  bool shrinks = true;          ///< look for the smallest case that still shows a finding
+  bool stops_at_first = false;  ///< the first finding ends the run; else the first of each check
   std::string command = "loratory check --impl ...";  ///< what a REPRO line begins with
   /// Is a finding of this check in this case known? It is told then, and hides no other one.
   std::function<bool(std::string_view check, std::string_view label)> knows;

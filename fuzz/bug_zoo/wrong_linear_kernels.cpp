@@ -686,6 +686,19 @@ struct RowTimesStrideIn32Bits : NaiveKernel {
   }
 };
 
+struct SlotTimesStrideIn32Bits : NaiveKernel {
+  static constexpr Note kNote{"slot_times_stride_in_32_bits",
+                              "slot times stride of a stacked A wraps at 2^31",
+                              "vllm-project/vllm#53038"};
+  using NaiveKernel::NaiveKernel;
+  double a(const At& at, int64_t j, int64_t c) const override {
+    const LoratoryTensor& stack = layer_.stacked_a;
+    const int64_t offset = at.slot * stack.strides[0];
+    const int64_t lost = (offset - int32_t(uint32_t(offset))) / stack.strides[2];
+    return get(stack, at.slot, at.slice * at.rank + j, c - lost);
+  }
+};
+
 }  // namespace
 
 void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
@@ -700,6 +713,8 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   packed.abilities &= ~uint32_t{LORATORY_TAKES_GAPS};
   auto stacked = claims_of(kLinear);
   stacked.layouts = bit(LORATORY_LAYOUT_STACKED);
+  auto stacked_without_gaps = stacked;
+  stacked_without_gaps.abilities &= ~uint32_t{LORATORY_TAKES_GAPS};
   zoo.push_back(wrong<KTailOf64Dropped>(both));
   zoo.push_back(wrong<KTailOf4097Dropped>(all));
   zoo.push_back(wrong<NothingWhereBlockIsBeyondK>(both));
@@ -753,6 +768,7 @@ void add_wrong_linear_kernels(std::vector<ZooKernel>& zoo) {
   zoo.push_back(wrong<StackReadAtMaxRank>(stacked));
   zoo.push_back(wrong<StackOfBByLargestN>(stacked));
   zoo.push_back(wrong<RowTimesStrideIn32Bits>(expand));
+  zoo.push_back(wrong<SlotTimesStrideIn32Bits>(stacked_without_gaps));
 }
 
 }  // namespace loratory::zoo

@@ -406,6 +406,7 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
           framework: Literal["numpy", "torch", "cupy", "jax"] | None = None, device: str = "cpu",
           cases: int = 200, seed: int = 1, budget_s: float = 0.0,
           labels: Sequence[str] = (), checks: Sequence[str] = (), max_products: int = 1 << 22,
+          max_bytes: int | None = None,
           shrink_findings: bool = True, stop_at_first: bool = False, **claimed: Any) -> Report:
     """Judges a LoRA kernel that Python can call.
 
@@ -431,6 +432,9 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
     labels     these cases alone, as a finding names them
     checks     of check_names(); empty: all
     max_products  multiplications of the largest case
+    max_bytes  of the largest tensor of large_offsets. None: room for more than 2^31 elements and as
+               much before them on "cuda"; 0, so none are tried, on "cpu", where an expression over
+               a whole tensor would fill the memory of the machine
 
     Errors: InputError for an argument. A kernel that raises is a finding. Takes Ctrl-C between
     cases and inside the kernel.
@@ -444,6 +448,7 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
     options = {
         "operations": [], "checks": list(checks), "labels": list(labels), "seed": seed,
         "num_cases": cases, "budget_s": float(budget_s), "max_products": max_products,
+        "max_bytes": (20 << 30 if device == "cuda" else 0) if max_bytes is None else max_bytes,
         "shrinks": shrink_findings, "stops_at_first": stop_at_first,
         "command": command,
     }

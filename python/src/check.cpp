@@ -259,6 +259,7 @@ check::Options options_of(const nb::dict& given) {
   options.num_cases = nb::cast<int64_t>(given["num_cases"]);
   options.budget_s = nb::cast<double>(given["budget_s"]);
   options.max_products = nb::cast<int64_t>(given["max_products"]);
+  options.max_bytes = nb::cast<int64_t>(given["max_bytes"]);
   options.shrinks = nb::cast<bool>(given["shrinks"]);
   options.stops_at_first = nb::cast<bool>(given["stops_at_first"]);
   options.command = nb::cast<std::string>(given["command"]);

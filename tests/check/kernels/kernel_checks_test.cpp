@@ -69,6 +69,7 @@ Options quick() {
   Options options;
   options.num_cases = 60;
   options.max_products = 1 << 14;
+  options.max_bytes = 0;
   return options;
 }
 
@@ -76,6 +77,7 @@ TEST(KernelChecks, TheReferencePasses) {
   const Kernel kernel(reference_plugin());
   Options options = quick();
   options.num_cases = 160;
+  options.max_bytes = Options().max_bytes;
   const Report report = run_kernel_checks(kernel, options);
   EXPECT_TRUE(report.ok()) << as_text(report);
   EXPECT_EQ(report.num_cases, 160);
@@ -174,6 +176,93 @@ std::string found_offset() {
 TEST(KernelChecks, OffsetsOf32BitsAreFound) {
   EXPECT_THAT(found_offset<false>(), HasSubstr("slots of B lie 2^31 elements apart"));
   EXPECT_THAT(found_offset<true>(), HasSubstr("slots of B lie 2^30 elements apart"));
+}
+
+bool wraps(int64_t offset) { return offset != int32_t(offset); }
+
+// A kernel on stacked weights whose rows lie side by side. Where some offset of a token does not
+// fit in 32 bits, `wraps_at` says so, and the first column of the token is wrong.
+using WrapsAt = bool (*)(const LoratoryLayer& layer, const LoratoryCall& call, int64_t token);
+Report report_on_pool(WrapsAt wraps_at, const Options& options, int64_t max_slots = 0,
+                      int64_t max_tokens = 0) {
+  static WrapsAt wraps_here = nullptr;
+  wraps_here = wraps_at;
+  WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    for (int64_t t = 0; t < call.step->num_tokens; ++t) {
+      const int32_t slot = call.step->slots[t];
+      if (slot < 0 || layer.slices[0].ranks[slot] == 0 || !wraps_here(layer, call, t)) continue;
+      y_at(call, t, layer.offset_start) += 1;
+    }
+  });
+  faulty.claims.abilities = 0;
+  faulty.claims.layouts = 1U << LORATORY_LAYOUT_STACKED;
+  faulty.claims.max_slots = max_slots;
+  faulty.claims.max_tokens = max_tokens;
+  faulty.claims.max_rank = 16;
+  return run_kernel_checks(faulty.kernel(), options);
+}
+
+Options pools_alone() {
+  Options options = quick();
+  options.checks = {"large_offsets"};
+  options.labels = {"linear.K27.N14.r2,5.n9.zipf.f32.stacked.seed1638741411"};  // it looks
+  options.max_bytes = Options().max_bytes;
+  options.shrinks = false;
+  return options;
+}
+
+std::string found_in_pool(WrapsAt wraps_at) {
+  const Report report = report_on_pool(wraps_at, pools_alone());
+  EXPECT_EQ(report.findings.size(), 1u) << as_text(report);
+  if (report.findings.empty()) return "";
+  EXPECT_EQ(report.findings[0].check, "large_offsets");
+  return report.findings[0].what;
+}
+
+TEST(KernelChecks, OffsetsOf32BitsAreFoundWhereNothingLiesApart) {
+  const auto of_slots = [](const char* name) {
+    return HasSubstr(std::string("slots of ") + name + " in a tensor of more than 2^31 elements");
+  };
+  EXPECT_THAT(found_in_pool([](const LoratoryLayer& l, const LoratoryCall& c, int64_t t) {
+                return wraps(c.step->slots[t] * l.stacked_a.strides[0]);
+              }),
+              of_slots("A"));
+  EXPECT_THAT(found_in_pool([](const LoratoryLayer& l, const LoratoryCall& c, int64_t t) {
+                return wraps(c.step->slots[t] * l.stacked_b.strides[0]);
+              }),
+              of_slots("B"));
+  EXPECT_THAT(found_in_pool([](const LoratoryLayer&, const LoratoryCall& c, int64_t t) {
+                return wraps(t * c.x.strides[0]);
+              }),
+              HasSubstr("rows of x in a tensor"));
+  EXPECT_THAT(found_in_pool([](const LoratoryLayer&, const LoratoryCall& c, int64_t t) {
+                return wraps(t * c.y.strides[0]);
+              }),
+              HasSubstr("rows of y in a tensor"));
+}
+
+// What the claims, or the memory, leave no room for is said.
+TEST(KernelChecks, PoolsThatCannotBeAreLeftOutAndSaidSo) {
+  const auto note = [](const Options& options, int64_t max_slots, int64_t max_tokens) {
+    const Report report =
+        report_on_pool([](const LoratoryLayer&, const LoratoryCall&, int64_t) { return false; },
+                       options, max_slots, max_tokens);
+    EXPECT_TRUE(report.ok()) << as_text(report);
+    return report.find("large_offsets")->note;
+  };
+  const Options options = pools_alone();
+  EXPECT_EQ(note(options, 0, 0), "");
+  EXPECT_EQ(note(options, 100, 0),
+            "left out: slots of A (the claims allow too few), slots of B (the claims allow too "
+            "few)");
+  EXPECT_THAT(note(options, 0, 1000), HasSubstr("rows of x (the claims allow too few)"));
+  EXPECT_EQ(note(options, 100, 1000),
+            "few slots and tokens are claimed, and no rows that lie apart");
+  Options small = options;
+  small.max_bytes = 0;
+  EXPECT_EQ(note(small, 0, 0), "left out: many slots and rows (--max-bytes 0)");
+  small.max_bytes = int64_t(1) << 30;
+  EXPECT_THAT(note(small, 0, 0), HasSubstr("bytes, beyond --max-bytes)"));
 }
 
 // A kernel that sizes itself for its first step.
