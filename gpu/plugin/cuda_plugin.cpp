@@ -65,7 +65,10 @@ struct State {
   void prepare(const LoratoryStep& step, CUstream_st* stream) const {
     if (step.num_tokens == 0) return;
     if (groups) {
-      groups->build({.num_tokens = step.num_tokens, .experts = step.experts, .slots = step.slots},
+      groups->build({.num_tokens = step.num_tokens,
+                     .experts = step.experts,
+                     .slots = step.slots,
+                     .adapter_enabled = step.enabled},
                     stream);
     } else {
       segments->build(step.slots, step.num_tokens, stream);

@@ -124,11 +124,13 @@ LoratoryClaims cuda_claims() {
   out.num_modes = int64_t(kModes.size());
   out.max_slots = 500;  // times eight experts: what the builder of groups has room to count
   out.max_slices = kMaxSlices;
+  out.alignment = 1;  // to numbers; vectors where rows and addresses happen to allow them
   out.unit = 0x1p-22;
   out.promises = LORATORY_REPEATABLE | LORATORY_BATCH_INVARIANT | LORATORY_CAPTURABLE;
   out.abilities = LORATORY_TAKES_OFFSET | LORATORY_TAKES_NO_INPUTS | LORATORY_TAKES_GAPS |
                   LORATORY_TAKES_ABSENT_SLICES | LORATORY_TAKES_ROUTER_WEIGHTS |
-                  LORATORY_TAKES_ROWS_OF_X | LORATORY_SPLITS_H;
+                  LORATORY_TAKES_ROWS_OF_X | LORATORY_SPLITS_H | LORATORY_TAKES_ABSENT_EXPERTS |
+                  LORATORY_TAKES_DISABLED_SLOTS;
   return out;
 }
 

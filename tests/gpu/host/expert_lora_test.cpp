@@ -1,6 +1,9 @@
 // LoRA on experts without a GPU: which rows belong together, where weights lie, what is refused.
 #include "gpu/moe/expert_lora.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 
 #include "fuzz/support/moe_case.hpp"
@@ -71,6 +74,37 @@ TEST(ExpertPairs, TellPaddingFromErrors) {
   EXPECT_EQ(all(), (std::vector<int32_t>{-1, 3, kBadPair, kBadPair, 9, -1, kBadPair}));
   p.rows.expert_map = map.data(), p.num_experts = 2;
   EXPECT_EQ(all(), (std::vector<int32_t>{-1, 1, kBadPair, kBadPair, kBadPair, kBadPair, kBadPair}));
+}
+
+// An expert or a slot that does not exist indexes no table, although its entry would not count: in
+// front of the table and far behind it there is nothing.
+TEST(ExpertPairs, NothingOutsideTheTablesIsRead) {
+  const auto page = size_t(sysconf(_SC_PAGESIZE));
+  const auto between_guards = [&](int32_t value) {
+    void* const all = mmap(nullptr, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* const table = reinterpret_cast<int32_t*>(static_cast<std::byte*>(all) + page);
+    EXPECT_EQ(mprotect(table, page, PROT_READ | PROT_WRITE), 0);
+    std::fill_n(table, page / sizeof *table, value);
+    return table;
+  };
+  const auto beyond = int32_t(page / sizeof(int32_t));
+  int32_t* const map = between_guards(0);
+  int32_t* const enabled = between_guards(1);
+  const std::vector<int32_t> experts{-1, beyond, 1, 1, 1}, slots{0, 0, -1, beyond, 2};
+  const ExpertPairs p{.rows = {.num_tokens = 5,
+                               .experts = experts.data(),
+                               .expert_map = map,
+                               .slots = slots.data(),
+                               .adapter_enabled = enabled},
+                      .experts_per_token = 1,
+                      .num_known = 4,
+                      .num_experts = 1,
+                      .num_slots = 3};
+  std::vector<int32_t> pairs;
+  for (int32_t row = 0; row < 5; ++row) pairs.push_back(pair_of(p, row));
+  EXPECT_EQ(pairs, (std::vector<int32_t>{-1, kBadPair, -1, kBadPair, 2}));
+  munmap(reinterpret_cast<std::byte*>(map) - page, 3 * page);
+  munmap(reinterpret_cast<std::byte*>(enabled) - page, 3 * page);
 }
 
 /// Sizes of a layer whose weights lie one after the other.
