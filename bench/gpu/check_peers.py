@@ -21,21 +21,48 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "peers")]
 
 
+MANY = 1 << 31  # elements: 32-bit offsets end there
+# Of slots and of tokens in a step an engine has fewer.
+ENGINE = {"max_slots": 64, "max_tokens": 8192}
+
+
+def _zeros_like(weights):
+    """With as much before them as the harness has before the large."""
+    before = MANY if weights.numel() > MANY else 0
+    room = torch.zeros(before + weights.numel(), dtype=weights.dtype, device=weights.device)
+    return room[before:].view(weights.shape)
+
+
 class _VllmBase:
     """Metadata once for each step, as LoRAKernelMeta; B holds its scaling, as vLLM loads it."""
 
     def __init__(self, layer):
         self.layer = layer
         self.device = layer.ranks[0].device
-        self.meta = self.meta_class.make(layer.num_slots, max(1, layer.max_tokens), self.device)
+        self.meta = self.make_meta(layer.num_slots, max(1, layer.max_tokens))
         self.forget_addresses()
+        self.b = None
         if layer.b[0] is not None:
-            self.b = [b.clone() for b in layer.b]
+            self.b = [_zeros_like(b) for b in layer.b]
             for slot in range(layer.num_slots):
-                self.weights_changed(slot)
+                if any(ranks[slot] > 0 for ranks in layer.host_ranks):
+                    self.weights_changed(slot)
         if layer.a[0] is not None:
             size = len(layer.a) * max(1, layer.max_tokens) * layer.max_rank
             self.h = torch.empty(size, dtype=torch.float32, device=self.device)
+
+    def __del__(self):
+        """The harness needs the room that torch would keep."""
+        is_large = any(b.numel() > MANY for b in getattr(self, "b", None) or ())
+        self.b = None
+        if is_large and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def make_meta(self, num_slots, max_tokens):
+        return self.meta_class.make(num_slots, max_tokens, self.device)
+
+    def meta_args(self, num_tokens):
+        return self.meta.meta_args(num_tokens, specialize_active_lora=False)
 
     def weights_changed(self, slot):
         if self.layer.b[0] is not None:
@@ -44,13 +71,12 @@ class _VllmBase:
 
     def prepare(self, slots, num_tokens):
         self.meta.prepare_tensors(slots)
-        self.arguments = self.meta.meta_args(num_tokens, specialize_active_lora=False)
+        self.arguments = self.meta_args(num_tokens)
         # Found here as after its profile run: no graph can capture the copy of a pointer.
-        utils = sys.modules["vllm.lora.ops.triton_ops.utils"]
         if self.layer.a[0] is not None:
-            utils._get_lora_a_ptr(self.layer.a, self.device)
+            self.utils._get_lora_a_ptr(self.layer.a, self.device)
         if self.layer.b[0] is not None:
-            utils._get_lora_b_ptr(self.b, self.layer.offset_start, self.device)
+            self.utils._get_lora_b_ptr(self.b, self.layer.offset_start, self.device)
 
     def own_h(self, num_tokens):
         """Of the whole step: its shrink clears the rows of all tokens, with an adapter or not."""
@@ -60,17 +86,24 @@ class _VllmBase:
     @classmethod
     def forget_addresses(cls):
         """It keeps pointers by the address of a tensor, and addresses come again."""
-        utils = sys.modules["vllm.lora.ops.triton_ops.utils"]
-        utils._LORA_A_PTR_DICT.clear()
-        utils._LORA_B_PTR_DICT.clear()
+        cls.utils._LORA_A_PTR_DICT.clear()
+        cls.utils._LORA_B_PTR_DICT.clear()
+
+
+VLLM_CLAIMS = {"weight_dtypes": ["f16", "bf16"], "layouts": ["dense"], "h_dtypes": ["f32"],
+               "modes": [loratory.VLLM_MODE], "unit": loratory.TENSOR_CORE_UNIT,
+               "reads_beyond_rank": True, "takes_gaps": False, "takes_absent_slices": False,
+               "max_rank": 256, "rank_multiple": 8, "num_in_multiple": 8, "num_out_multiple": 8,
+               **ENGINE}
 
 
 def vllm_kernels(peers):
     import gpu_vllm
-    envs, shrink, expand, meta = gpu_vllm._load(peers)
+    _, shrink, expand, meta = gpu_vllm._load(peers)
+    pointers = sys.modules["vllm.lora.ops.triton_ops.utils"]
 
     class VllmShrink(_VllmBase):
-        meta_class = meta
+        meta_class, utils = meta, pointers
 
         def run(self, x, a, h, slots):
             own = self.own_h(len(x))
@@ -78,14 +111,14 @@ def vllm_kernels(peers):
             h.copy_(torch.where(slots[None, :, None] >= 0, own, h))
 
     class VllmExpand(_VllmBase):
-        meta_class = meta
+        meta_class, utils = meta, pointers
 
         def run(self, h, y, offset_start, add_inputs):
             expand._lora_expand(h, self.b, y, *self.arguments, offset_start=offset_start,
                                 add_inputs=add_inputs)
 
     class VllmLinear(_VllmBase):
-        meta_class = meta
+        meta_class, utils = meta, pointers
 
         def run(self, x, a, y, offset_start, add_inputs):
             h = self.own_h(len(x))
@@ -93,14 +126,10 @@ def vllm_kernels(peers):
             expand._lora_expand(h, self.b, y, *self.arguments, offset_start=offset_start,
                                 add_inputs=add_inputs)
 
-    claims = {"weight_dtypes": ["f16", "bf16"], "layouts": ["dense"], "h_dtypes": ["f32"],
-              "modes": [loratory.VLLM_MODE], "unit": loratory.TENSOR_CORE_UNIT,
-              "reads_beyond_rank": True, "takes_gaps": False, "takes_absent_slices": False,
-              "max_rank": 256, "rank_multiple": 8, "num_in_multiple": 8, "num_out_multiple": 8}
     return {
-        "vllm_shrink": (VllmShrink, {**claims, "operations": ["shrink"]}),
-        "vllm_expand": (VllmExpand, {**claims, "operations": ["expand"]}),
-        "vllm_linear": (VllmLinear, {**claims, "operations": ["linear"]}),
+        "vllm_shrink": (VllmShrink, {**VLLM_CLAIMS, "operations": ["shrink"]}),
+        "vllm_expand": (VllmExpand, {**VLLM_CLAIMS, "operations": ["expand"]}),
+        "vllm_linear": (VllmLinear, {**VLLM_CLAIMS, "operations": ["linear"]}),
     }
 
 
@@ -166,13 +195,13 @@ def sglang_kernels(peers):
     claims = {"operations": ["linear"], "weight_dtypes": ["f16", "bf16"], "layouts": ["stacked"],
               "modes": [loratory.SGLANG_MODE], "unit": loratory.TENSOR_CORE_UNIT,
               "takes_gaps": False, "takes_absent_slices": False, "max_rank": 256, "max_slices": 3,
-              "rank_multiple": 8, "num_in_multiple": 8, "num_out_multiple": 8}
+              "rank_multiple": 8, "num_in_multiple": 8, "num_out_multiple": 8, **ENGINE}
     return {"sglang_csgmv": (SglangChunked, claims)}
 
 
 def as_shipped_kernels(peers):
     import peers_as_shipped
-    return peers_as_shipped.kernels(peers, vllm_kernels(peers))
+    return peers_as_shipped.kernels(peers, vllm_kernels(peers), _VllmBase, VLLM_CLAIMS)
 
 
 def main():
@@ -181,6 +210,8 @@ def main():
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--budget-s", type=float, default=0)
     parser.add_argument("--max-products", type=int, default=1 << 22)
+    parser.add_argument("--max-bytes", type=int, help="of one tensor; on a GPU 20 GiB, else 0")
+    parser.add_argument("--check", action="append", default=[], help="only this one, by its name")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", action="append", default=[])
     parser.add_argument("--only", action="append", default=[])
@@ -213,7 +244,9 @@ def main():
             claims = {**claims, "capturable": can_capture and is_captured}
             report = loratory.check(kernel, name=name, framework="torch", device=given.device,
                                     cases=given.cases, budget_s=given.budget_s, seed=given.seed,
-                                    labels=given.case, max_products=given.max_products, **claims)
+                                    labels=given.case, checks=given.check,
+                                    max_products=given.max_products, max_bytes=given.max_bytes,
+                                    **claims)
             print(report, flush=True)
             found |= not report.ok
             if given.out:

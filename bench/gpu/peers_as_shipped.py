@@ -1,16 +1,17 @@
 """Kernels of vLLM, SGLang and TokenSpeed as their signatures let them be called.
 
 check_peers.py calls each within what its engine is known to keep to. Here nothing is kept from
-them: adapters in a pool of more than 2^31 elements, base tokens as slot -1, a captured graph whose
-host integers were another step's, a K of any size, tables that are never forgotten.
+them: any number of slots and tokens, base tokens as slot -1, a captured graph whose host integers
+were another step's, a K of any size, tables that are never forgotten. What is large, what lies
+where, the harness draws.
 """
+import sys
 import types
 
 import torch
 
 import loratory
 
-FAR = 1 << 31  # elements
 
 
 def _ints(values, device, dtype=torch.int32):
@@ -37,7 +38,7 @@ class _Kept:
 
 
 class _Pool:
-    """A layer of SGLang's and TokenSpeed's stacked weights."""
+    """A layer of SGLang's and TokenSpeed's stacked weights. Base tokens are in no segment."""
 
     def __init__(self, layer):
         self.layer = layer
@@ -46,37 +47,32 @@ class _Pool:
         self.ranks, self.scalings = layer.ranks[0], layer.scalings[0]
         self.a, self.b = layer.stacked_a, layer.stacked_b
 
-    def id_of(self, slot):
-        return slot
-
     def load(self):
         """Before each step: the adapters to where the kernel finds them."""
 
     def segments(self, host_slots, longest):
+        """(slot, length) of each segment, and the tokens in their order."""
         from gpu_packed import runs_of
-        slots = sorted(int(slot) for slot in host_slots)
-        runs = [(self.id_of(slot), min(longest, length - at)) for slot, length in runs_of(slots)
+        slots = host_slots.tolist()
+        tokens = sorted((t for t, slot in enumerate(slots) if self.is_given(slot)),
+                        key=slots.__getitem__)
+        runs = [(slot, min(longest, length - at))
+                for slot, length in runs_of([slots[t] for t in tokens])
                 for at in range(0, length, longest)]
-        return runs, sorted(range(len(host_slots)), key=lambda t: host_slots[t])
+        return runs, tokens
 
-
-class _NoBase(_Pool):
-    """The base model is a slot of rank 0 behind the others."""
-
-    def id_of(self, slot):
-        return slot if slot >= 0 else self.layer.num_slots
-
-    def load(self):
-        def with_base(tensor):
-            return torch.cat([tensor, torch.zeros_like(tensor[:1])])
-
-        self.ranks, self.scalings = (with_base(v[0]) for v in
-                                     (self.layer.ranks, self.layer.scalings))
-        self.a, self.b = with_base(self.layer.stacked_a), with_base(self.layer.stacked_b)
+    @staticmethod
+    def is_given(slot):
+        return slot >= 0
 
 
 class _Behind(_Pool):
-    """Another layer's ranks, scalings and weights lie in front of this one's."""
+    """The kernel is given base tokens as slot -1, and another layer's ranks, scalings and weights
+    lie in front of this one's."""
+
+    @staticmethod
+    def is_given(slot):
+        return True
 
     @staticmethod
     def _second(tensor):
@@ -86,42 +82,6 @@ class _Behind(_Pool):
         self.ranks, self.scalings = (self._second(v[0]) for v in
                                      (self.layer.ranks, self.layer.scalings))
         self.a, self.b = self._second(self.layer.stacked_a), self._second(self.layer.stacked_b)
-
-
-_buffers = {}
-
-
-def _far_buffer(name, weights, first):
-    """A pool like `weights`, with `first` slots in front."""
-    if name not in _buffers:
-        _buffers[name] = torch.zeros(FAR + FAR // 8, dtype=torch.int16, device=weights.device)
-    shape = (first + len(weights), *weights.shape[1:])
-    size = shape[0] * weights[0].numel()
-    return _buffers[name][:size].view(weights.dtype).view(shape)
-
-
-class _Far(_Pool):
-    """The adapters lie in the last slots of a pool whose end is more than 2^31 elements away."""
-
-    def __init__(self, layer):
-        super().__init__(layer)
-        widest = max(t[0].numel() for t in (layer.stacked_a, layer.stacked_b))
-        self.first = FAR // widest + 1
-
-    def id_of(self, slot):
-        return self.first - 1 if slot < 0 else self.first + slot  # in front: rank 0
-
-    def load(self):
-        gap = torch.zeros(self.first, dtype=torch.int32, device=self.device)
-        self.ranks = torch.cat([gap, self.layer.ranks[0]])
-        self.scalings = torch.cat([gap.float(), self.layer.scalings[0]])
-        self.a = self._moved("a", self.layer.stacked_a)
-        self.b = self._moved("b", self.layer.stacked_b)
-
-    def _moved(self, name, weights):
-        pool = _far_buffer(name, weights, self.first)
-        pool[self.first:].copy_(weights)
-        return pool
 
 
 def _sglang_info(kernel, batch_info, runs, order, max_len):
@@ -149,11 +109,8 @@ def sglang_kernels(batch_info):
 
             def prepare(self, host_slots):
                 self.load()
-                base = [int(slot) >= 0 for slot in host_slots]
-                slots = [int(s) for s, there in zip(host_slots, base) if there]
-                runs, order = self.segments(slots, 16)
-                tokens = [t for t, there in enumerate(base) if there]
-                self.info = _sglang_info(self, batch_info, runs, [tokens[t] for t in order], 16)
+                runs, order = self.segments(host_slots, 16)
+                self.info = _sglang_info(self, batch_info, runs, order, 16)
 
             def run(self, x, y):
                 if x.shape[0] == 0 or self.info.num_segments == 0:
@@ -175,18 +132,18 @@ def sglang_kernels(batch_info):
                 self.info = _sglang_info(self, batch_info, runs, order, longest)
 
             def run(self, x, y):
-                if x.shape[0] == 0:
+                if x.shape[0] == 0 or self.info.num_segments == 0:
                     return
                 h = sgemm_lora_a_fwd(x.contiguous(), self.a, self.info, stack_num=1)
                 sgemm_lora_b_fwd(h, self.b, self.info, y)
         return Sgemm
 
-    return {"sglang_csgmv_captured": (csgmv(_Pool), {"max_slices": 3, "capturable": True}),
-            "sglang_csgmv_far": (csgmv(_Far), {"max_slices": 1}),
-            "sglang_csgmv_gaps": (csgmv(_Pool), {"max_slices": 1, "takes_gaps": True}),
-            "sglang_sgemm_as_shipped": (sgemm(_Behind), {"max_slices": 1}),
-            "sglang_sgemm_far": (sgemm(_Far), {"max_slices": 1}),
-            "sglang_sgemm_gaps": (sgemm(_NoBase), {"max_slices": 1, "takes_gaps": True})}
+    # Two of everything: not of the largest.
+    behind = {"max_slices": 1, "max_slots": 64, "max_tokens": 8192}
+    return {"sglang_csgmv_as_shipped": (csgmv(_Pool), {"max_slices": 3, "takes_gaps": True,
+                                                       "capturable": True}),
+            "sglang_sgemm_as_shipped": (sgemm(_Pool), {"max_slices": 1, "takes_gaps": True}),
+            "sglang_sgemm_base_tokens": (sgemm(_Behind), behind)}
 
 
 def tokenspeed_kernels(peers):
@@ -203,7 +160,7 @@ def tokenspeed_kernels(peers):
             def prepare(self, host_slots):
                 from gpu_packed import runs_of, sorted_by_slot
                 self.load()
-                keep, slots = self.keep, [self.id_of(int(slot)) for slot in host_slots]
+                keep, slots = self.keep, host_slots.tolist()
                 groups = runs_of(sorted(slots))
                 sizes = [size for _, size in groups]
                 self.info = types.SimpleNamespace(
@@ -228,45 +185,62 @@ def tokenspeed_kernels(peers):
 
     whole_blocks = {"num_in_multiple": 256}
     return {"tokenspeed_as_shipped": (pair(_Pool), {"num_in_multiple": 1}),
-            "tokenspeed_captured": (pair(_Pool), {**whole_blocks, "capturable": True}),
-            "tokenspeed_far": (pair(_Far), whole_blocks)}
+            "tokenspeed_captured": (pair(_Pool), {**whole_blocks, "capturable": True})}
 
 
 def vllm_kernels(tamed):
-    """Of the classes of check_peers.py: tables by address that live as long as the process, and
-    a shrink that is taken to be repeatable."""
-    shrink, shrink_claims = tamed["vllm_shrink"]
-    linear, linear_claims = tamed["vllm_linear"]
-
+    """Of the classes of check_peers.py: any number of slots and tokens, a shrink that is taken to
+    be repeatable, and tables by address that live as long as the process."""
     def unforgetting(kernel):
         return type(kernel.__name__, (kernel,), {"forget_addresses": classmethod(lambda _: None)})
 
-    far = _far_vllm(shrink)
-    return {"vllm_shrink_repeatable": (shrink, {**shrink_claims, "repeatable": True}),
-            "vllm_shrink_as_shipped": (unforgetting(shrink), shrink_claims),
-            "vllm_linear_as_shipped": (unforgetting(linear),
-                                       {**linear_claims, "takes_no_inputs": False}),
-            "vllm_shrink_far": (far, {**shrink_claims, "max_slices": 1})}
+    def shipped(name, **claims):
+        kernel, of_engine = tamed[name]
+        return kernel, {**of_engine, "max_slots": 0, "max_tokens": 0, **claims}
+
+    shrink, linear = shipped("vllm_shrink"), shipped("vllm_linear", takes_no_inputs=False)
+    return {"vllm_shrink_as_shipped": shipped("vllm_shrink", repeatable=True),
+            "vllm_expand_as_shipped": shipped("vllm_expand"),
+            "vllm_shrink_unforgetting": (unforgetting(shrink[0]), shrink[1]),
+            "vllm_linear_unforgetting": (unforgetting(linear[0]), linear[1])}
 
 
-def _far_vllm(shrink):
-    class Far(shrink):
-        """A in the last slots of a pool whose end is more than 2^31 elements away. The metadata
-        counts slots from the first that holds an adapter; the kernel is given ids in the pool."""
-        def prepare(self, slots, num_tokens):
-            a = self.layer.a[0]
-            self.first = FAR // a[0].numel() + 1
-            self.pool = _far_buffer("a", a, self.first)
-            self.pool[self.first:].copy_(a)
-            self.meta.prepare_tensors(slots)
-            ids = self.meta.active_lora_ids
-            ids.copy_(torch.where(ids >= 0, ids + self.first, ids))
-            self.arguments = self.meta.meta_args(num_tokens, specialize_active_lora=False)
-            self.forget_addresses()  # the pool's shape changes, its address does not
+def vllm_0_8_kernels(peers, vllm_base, claims):
+    """vLLM 0.8.5, of the years in which the row of a token was counted in 32 bits."""
+    of_the_newer = {name: module for name, module in sys.modules.items()
+                    if name == "vllm" or name.startswith("vllm.")}
+    for name in of_the_newer:
+        del sys.modules[name]
+    import slots_bench
+    shrink, expand, meta_class, pointers, _ = slots_bench.load(peers)
+    for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
+        del sys.modules[name]
+    sys.modules.update(of_the_newer)
 
-        def run(self, x, h, slots):
-            super().run(x, [self.pool], h, slots)
-    return Far
+    class Base(vllm_base):
+        meta = None
+        utils = pointers
+
+        def make_meta(self, num_slots, max_tokens):
+            return meta_class.make(num_slots, max_tokens, self.device)
+
+        def meta_args(self, num_tokens):
+            return self.meta.meta_args(num_tokens)
+
+    class Shrink(Base):
+        def run(self, x, a, h, slots):
+            own = self.own_h(len(x)).zero_()  # as its caller does
+            shrink(x, a, own, *self.arguments, 1.0)
+            h.copy_(torch.where(slots[None, :, None] >= 0, own, h))
+
+    class Expand(Base):
+        def run(self, h, y, offset_start, add_inputs):
+            expand(h, self.b, y, *self.arguments, offset_start=offset_start,
+                   add_inputs=add_inputs)
+
+    claims = {**claims, "max_slots": 0, "max_tokens": 0}
+    return {"vllm_0_8_shrink": (Shrink, {**claims, "operations": ["shrink"]}),
+            "vllm_0_8_expand": (Expand, {**claims, "operations": ["expand"]})}
 
 
 CLAIMS = {"operations": ["linear"], "weight_dtypes": ["f16", "bf16"], "layouts": ["stacked"],
@@ -275,9 +249,9 @@ CLAIMS = {"operations": ["linear"], "weight_dtypes": ["f16", "bf16"], "layouts":
           "num_in_multiple": 8, "num_out_multiple": 8}
 
 
-def kernels(peers, tamed):
-    """name -> (class, claims). `tamed`: those of check_peers.py."""
+def kernels(peers, tamed, vllm_base, vllm_claims):
+    """name -> (class, claims). `tamed` and the others are of check_peers.py."""
     import gpu_sglang
-    found = {**sglang_kernels(gpu_sglang._load(peers)), **tokenspeed_kernels(peers)}
-    return {**vllm_kernels(tamed),
+    found = {**tokenspeed_kernels(peers), **sglang_kernels(gpu_sglang._load(peers))}
+    return {**vllm_kernels(tamed), **vllm_0_8_kernels(peers, vllm_base, vllm_claims),
             **{name: (kernel, {**CLAIMS, **claims}) for name, (kernel, claims) in found.items()}}
