@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Times LoRA on experts against vLLM's fused_moe_lora and SGLang's on one GPU, in one run. Not yet
-run on a GPU.
+"""Times LoRA on experts against vLLM's fused_moe_lora and SGLang's on one GPU, in one run.
 
 How      as lora_bench.py: a CUDA graph of many operations chained in one stream; the median time of
-         an operation, warm and cold. Replays are as many as fit in --seconds, 20 to 200.
+         an operation, cold, and warm unless --cold-only. Replays are as many as fit in --seconds, 7
+         to 200; the 10th and 90th percentile are in the JSON file, their distance at the end.
 Rows     three models; gate and up (w13) and down (w2), each a shrink and an expand; 1 to 4,096
-         tokens of 1, 8 or 32 adapters of rank 16. A token's experts are drawn at random.
+         tokens of 1, 8 or 32 adapters of rank 16. A token's experts are drawn at random. They come
+         in an order in which a run that is cut short has rows of every model.
+Compiled before anything is timed: --compile-jobs processes share the sizes of the rows, because
+         rows of one size and other adapters have mostly the same kernels.
 Checked  each implementation against float64 before it is timed, alone and chained in a graph.
 Grouping of the rows is left out for everybody, as it is a kernel of its own everywhere;
          loratory_with_groups has ours in it.
@@ -54,9 +57,11 @@ def parse():
     add("--implementations", default="", help="a regular expression over their names")
     add("--list", action="store_true", help="print the names of the rows and stop")
     add("--seconds", type=float, default=0.25, help="of each figure")
+    add("--cold-only", action="store_true", help="no figures of weights in L2")
     add("--budget-s", type=float, default=1e9, help="start no row after so many seconds")
-    add("--compile-jobs", type=int, default=min(8, os.cpu_count() or 1),
+    add("--compile-jobs", type=int, default=min(16, os.cpu_count() or 1),
         help="processes that compile the Triton kernels ahead, 0: none")
+    add("--compile-s", type=float, default=150, help="they end after so many seconds")
     add("--commit", default="", help="of the library, where git is not at hand")
     add("--child", default="", help=argparse.SUPPRESS)  # compile:I/N
     options = parser.parse_args()
@@ -95,9 +100,9 @@ def chosen_implementations(options):
 def checked(problem, op, timer):
     """Errors alone, and of two operations chained in a graph."""
     limit = dense_rows.MAX_RELATIVE_RMS
+    want, want_of_two = problem.wanted
     problem.y.copy_(problem.y0)
     timer.eagerly(op.launch, 1)
-    want = problem.reference()
     worst, rms = dense_rows.errors(op.output(), want)
     if not rms <= limit:
         raise ArithmeticError(f"wrong: rms {rms:.2e} of the result, worst element {worst:.2e}")
@@ -105,17 +110,16 @@ def checked(problem, op, timer):
     problem.y.copy_(problem.y0)
     torch.cuda.synchronize()
     timer.once(op.launch, 2)
-    want += problem.reference(copy=1) - problem.y0.double()
-    chained = dense_rows.errors(op.output(), want)[1]
+    chained = dense_rows.errors(op.output(), want_of_two)[1]
     if not chained <= math.sqrt(2) * limit:
         raise ArithmeticError(f"wrong when chained in a graph: rms {chained:.2e} of the result")
     return {"worst_error": worst, "rms_error": rms}
 
 
-def timed(problem, op, timer, seconds, copies):
-    quick = timer.us(op.launch, copies, 8, 8)["median_us"]
+def timed(op, timer, seconds, copies):
+    quick = timer.us(op.launch, 1, 4, 4)["median_us"]
     ops = max(copies, min(64, int(4000 / quick) + 1))
-    replays = int(min(200, max(20, seconds * 1e6 / (quick * ops))))
+    replays = int(min(200, max(7, seconds * 1e6 / (quick * ops))))
     return timer.us(op.launch, copies, ops, replays)
 
 
@@ -126,8 +130,9 @@ def measure(problem, implementation, timer, options):
         if implementation.kind != "floor":
             result |= checked(problem, op, timer)
         timer.eagerly(op.launch, problem.copies)
-        result["warm"] = timed(problem, op, timer, options.seconds, 1)
-        result["cold"] = timed(problem, op, timer, options.seconds, problem.copies)
+        if not options.cold_only:
+            result["warm"] = timed(op, timer, options.seconds, 1)
+        result["cold"] = timed(op, timer, options.seconds, problem.copies)
         return result
     finally:
         op.close()
@@ -155,15 +160,19 @@ def problem_of(row, timer, copies=None):
 
 
 def run_compile(options):
-    """A share of the peers' kernels once, for Triton's cache on disk."""
+    """A share of the peers' kernels once, for Triton's cache on disk: some sizes of each part of a
+    model, with all their adapters."""
     import timing
 
     index, count = map(int, options.child.split(":")[1].split("/"))
     timer = timing.Timer()
     implementations, _ = chosen_implementations(options)
     peers = [i for i in implementations if i.kind == "shipped"]
-    for at, row in enumerate(chosen_rows(options)):
-        if at % count != index:
+    chosen = chosen_rows(options)
+    sizes = list(dict.fromkeys((row.model.name, row.part, row.tokens) for row in chosen))
+    mine = sizes[index::count]
+    for row in chosen:
+        if (row.model.name, row.part, row.tokens) not in mine:
             continue
         problem = problem_of(row, timer, copies=1)
         for implementation in peers:
@@ -182,7 +191,7 @@ def compile_ahead(options):
                              stderr=subprocess.DEVNULL) for i in range(count)]
     for job in jobs:
         try:
-            job.wait(timeout=max(1, begin + 150 - time.time()))
+            job.wait(timeout=max(1, begin + options.compile_s - time.time()))
         except subprocess.TimeoutExpired:
             job.kill()
             job.wait()
@@ -212,6 +221,14 @@ HEADER = (f"{'cold, us':42} {'ours':>9} {'+groups':>9} {'best':>9} {'vllm':>9} {
           f"{'floor':>9}  fastest peer / ours, ours / floor")
 
 
+def spread(data):
+    """The 90th percentile over all figures of (p90 - p10) / median."""
+    figures = [i["cold"] for row in data["rows"].values()
+               for i in row["implementations"].values() if "cold" in i]
+    ratios = sorted((f["p90_us"] - f["p10_us"]) / f["median_us"] for f in figures)
+    return f"p10 to p90 within {100 * ratios[len(ratios) * 9 // 10]:.1f} % in 9 figures of 10"
+
+
 def summary(data):
     """The geometric mean of fastest peer / ours, and the rows that a peer wins."""
     ratios, lost = [], []
@@ -227,7 +244,7 @@ def summary(data):
         return "no row was measured by a peer and by us"
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     return (f"{len(ratios)} rows, fastest peer / ours: geometric mean {mean:.2f}, least "
-            f"{min(ratios):.2f}; slower than a peer: {', '.join(lost) or 'none'}")
+            f"{min(ratios):.2f}; slower than a peer: {', '.join(lost) or 'none'}; {spread(data)}")
 
 
 def run(options):

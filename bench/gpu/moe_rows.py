@@ -94,13 +94,16 @@ class Row:
                 4 * self.num_rows * self.columns)
 
 
+# (tokens, adapters), so ordered that a run cut short has a row of every model and of most sizes.
+SIZES = [(32, 8), (1, 1), (512, 8), (128, 32), (4096, 8), (32, 32), (32, 1), (128, 8), (512, 32),
+         (128, 1), (512, 1), (4096, 32), (4096, 1)]
+
+
 def _rows():
-    for model in MODELS:
+    for tokens, adapters in SIZES:
         for part in ("w13", "w2"):
-            for tokens in (1, 32, 128, 512, 4096):
-                for adapters in (1, 8, 32):
-                    if adapters <= tokens:
-                        yield Row(model, part, tokens, adapters)
+            for model in MODELS:
+                yield Row(model, part, tokens, adapters)
 
 
 ROWS = {row.name: row for row in _rows()}
@@ -137,10 +140,15 @@ class Problem:
     def is_weighted(self):
         return self.row.part == "w2"
 
-    def reference(self, _slots=None, copy=0):
-        """y in float64: row by group of slot and expert."""
+    @functools.cached_property
+    def wanted(self):
+        """y in float64 after the first copy of the weights, and after the first two."""
+        one = self.reference(0, self.y0.double())
+        return one, self.reference(1, one.clone())
+
+    def reference(self, copy, out):
+        """`out`, a float64 y, and delta by a copy of the weights: by group of slot and expert."""
         row, k = self.row, self.row.model.k
-        out = self.y0.double()
         pair = (self.token_slots[:, None] * row.model.experts + self.experts).flatten()
         order = pair.argsort(stable=True)
         values, counts = torch.unique_consecutive(pair[order], return_counts=True)

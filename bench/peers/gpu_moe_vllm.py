@@ -55,27 +55,25 @@ def _load(peers_dir):
 def aligned(problem, block):
     """moe_lora_align_block_size: (sorted_token_ids [u, .], expert_ids [u, .], num_padded [u])."""
     row = problem.row
-    pairs = row.num_rows
-    padded = pairs + row.model.experts * (block - 1)
-    if pairs < row.model.experts:
+    pairs, num_experts = row.num_rows, row.model.experts
+    padded = pairs + num_experts * (block - 1)
+    if pairs < num_experts:
         padded = pairs * block
     padded = -(-padded // block) * block
+    slots = problem.token_slots.cpu().long().repeat_interleave(row.model.k)
+    group = slots * num_experts + problem.experts.cpu().long().flatten()
+    counts = torch.bincount(group, minlength=row.adapters * num_experts)
+    blocks = -(-counts // block).view(row.adapters, num_experts)
+    first = ((blocks.cumsum(1) - blocks) * block).flatten()  # where each group begins in its slot
+    order = group.argsort(stable=True)
+    rank = torch.arange(pairs) - (counts.cumsum(0) - counts)[group[order]]
     ids = torch.full((row.adapters, padded), pairs, dtype=torch.int32)
+    ids[slots[order], first[group[order]] + rank] = order.int()
     experts = torch.full((row.adapters, padded // block), -1, dtype=torch.int32)
-    counts = torch.zeros(row.adapters, dtype=torch.int32)
-    chosen = problem.experts.cpu().flatten()
-    slot_of = problem.token_slots.cpu().repeat_interleave(row.model.k)
     for slot in range(row.adapters):
-        used = 0
-        mine = (slot_of == slot).nonzero().flatten()
-        for expert in chosen[mine].unique().tolist():
-            members = mine[chosen[mine] == expert]
-            blocks = -(-len(members) // block)
-            ids[slot, used:used + len(members)] = members.int()
-            experts[slot, used // block:used // block + blocks] = expert
-            used += blocks * block
-        counts[slot] = used
-    return tuple(t.to(problem.device) for t in (ids, experts, counts))
+        used = torch.arange(num_experts).repeat_interleave(blocks[slot])
+        experts[slot, :len(used)] = used.int()
+    return tuple(t.to(problem.device) for t in (ids, experts, (blocks.sum(1) * block).int()))
 
 
 def _config(rank):
