@@ -55,7 +55,7 @@ class LoraCase:
     h          [S, T, R]: input of an expand, output of a shrink; h_scale of 8-bit h
     y          [T, columns]; holds base
     slots      [T], -1: no adapter
-    token_ids, experts, router_weights
+    token_ids, experts, router_weights, enabled
                of the operations that have them; else None
     """
 
@@ -75,6 +75,7 @@ class LoraCase:
         self.token_ids: NumpyArray | None = step["token_ids"]
         self.experts: NumpyArray | None = step["experts"]
         self.router_weights: NumpyArray | None = step["router_weights"]
+        self.enabled: NumpyArray | None = step["enabled"]
         if self.writes_h:
             self.h = self.h.copy() if self.h is not None else None
         else:
@@ -95,7 +96,7 @@ class LoraCase:
         layer = self.layer
         out: dict[str, Any] = {name: made(getattr(self, name)) for name in (
             "x", "x_scale", "h", "h_scale", "y", "slots", "token_ids", "experts",
-            "router_weights")}
+            "router_weights", "enabled")}
         for name in ("a", "b", "a_scale", "b_scale", "ranks", "scalings"):
             out[name] = [made(array) for array in getattr(layer, name)]
         for name in ("h",) if self.writes_h else ("y",):
@@ -103,7 +104,8 @@ class LoraCase:
                 out[name] = out[name].copy()
         return {**out, "host_slots": self.slots, "host_ranks": layer.ranks,
                 "host_scalings": layer.scalings, "host_token_ids": self.token_ids,
-                "host_experts": self.experts, "offset_start": layer.offset_start,
+                "host_experts": self.experts, "host_enabled": self.enabled,
+                "offset_start": layer.offset_start,
                 "add_inputs": layer.add_inputs, "mode": layer.mode, "layer": layer,
                 "num_tokens": len(self.slots), "stream": 0}
 

@@ -33,12 +33,13 @@ SCALE_MODES = ("accumulator", "folded_b")
 
 REPEATABLE, BATCH_INVARIANT, CAPTURABLE = 1, 2, 4
 (TAKES_OFFSET, TAKES_NO_INPUTS, TAKES_GAPS, TAKES_ABSENT_SLICES, TAKES_ROUTER_WEIGHTS,
- TAKES_ROWS_OF_X, READS_BEYOND_RANK, FLUSHES_SUBNORMALS) = (1 << i for i in range(8))
+ TAKES_ROWS_OF_X, READS_BEYOND_RANK, FLUSHES_SUBNORMALS, _, TAKES_ABSENT_EXPERTS,
+ TAKES_DISABLED_SLOTS) = (1 << i for i in range(11))
 
 PARAMETERS = ("x", "x_scale", "h", "h_scale", "y", "a", "b", "a_scale", "b_scale", "ranks",
-              "scalings", "slots", "token_ids", "experts", "router_weights", "host_slots",
-              "host_ranks", "host_scalings", "host_token_ids", "host_experts", "offset_start",
-              "add_inputs", "mode", "layer", "num_tokens", "stream")
+              "scalings", "slots", "token_ids", "experts", "router_weights", "enabled", "host_slots",
+              "host_ranks", "host_scalings", "host_token_ids", "host_experts", "host_enabled",
+              "offset_start", "add_inputs", "mode", "layer", "num_tokens", "stream")
 """What a kernel may ask for, by the names of its parameters."""
 
 
@@ -63,9 +64,11 @@ class Claims:
                        promises: a broken one is a finding, one not made is reported only
     takes_gaps         rows of tensors that lie apart
     takes_absent_slices  a slot of rank 0 in one slice and not in another
-    takes_offset, takes_no_inputs, takes_router_weights
-                       cases with offset_start > 0, with add_inputs False, with router weights;
-                       None: if the kernel has a parameter of that name
+    takes_absent_experts  experts of -1, which lie elsewhere
+    takes_offset, takes_no_inputs, takes_router_weights, takes_disabled_slots
+                       cases with offset_start > 0, with add_inputs False, with router weights, with
+                       slots of experts that are not `enabled`; None: if the kernel has a parameter
+                       of that name
     reads_beyond_rank  all R ranks are multiplied: zeros and not NaN lie beyond the rank
     """
 
@@ -98,6 +101,8 @@ class Claims:
     takes_offset: bool | None = None
     takes_no_inputs: bool | None = None
     takes_router_weights: bool | None = None
+    takes_absent_experts: bool = False
+    takes_disabled_slots: bool | None = None
     reads_beyond_rank: bool = False
     flushes_subnormals: bool = False
 
@@ -113,6 +118,8 @@ class Claims:
         abilities = ((TAKES_OFFSET, if_asked(self.takes_offset, "offset_start")),
                      (TAKES_NO_INPUTS, if_asked(self.takes_no_inputs, "add_inputs")),
                      (TAKES_ROUTER_WEIGHTS, if_asked(self.takes_router_weights, "router_weights")),
+                     (TAKES_DISABLED_SLOTS, if_asked(self.takes_disabled_slots, "enabled")),
+                     (TAKES_ABSENT_EXPERTS, self.takes_absent_experts),
                      (TAKES_GAPS, self.takes_gaps),
                      (TAKES_ABSENT_SLICES, self.takes_absent_slices),
                      (TAKES_ROWS_OF_X, self.takes_rows_of_x),

@@ -70,6 +70,7 @@ nb::dict step_dict(const check::StepData& step, nb::handle owner) {
   out["token_ids"] = listed(step.token_ids);
   out["experts"] = listed(step.experts);
   out["router_weights"] = listed(step.router_weights);
+  out["enabled"] = listed(step.enabled);
   return out;
 }
 

@@ -106,8 +106,13 @@ nb::dict layer_dict(const LoratoryLayer& layer, int device) {
   return out;
 }
 
-nb::dict step_dict(const LoratoryStep& step, int64_t experts_per_token, int device) {
-  const int64_t num_rows = step.num_tokens * experts_per_token;
+// What is fixed in a layer and says how long the arrays of its steps are.
+struct StepSizes {
+  int64_t num_slots, experts_per_token;
+};
+
+nb::dict step_dict(const LoratoryStep& step, const StepSizes& sizes, int device) {
+  const int64_t num_rows = step.num_tokens * sizes.experts_per_token;
   nb::dict out;
   out["num_tokens"] = step.num_tokens;
   out["slots"] = vector_of(step.slots, step.num_tokens, device);
@@ -117,6 +122,8 @@ nb::dict step_dict(const LoratoryStep& step, int64_t experts_per_token, int devi
   out["experts"] = vector_of(step.experts, num_rows, device);
   out["host_experts"] = vector_of(step.host_experts, num_rows, kHostDevice);
   out["router_weights"] = vector_of(step.router_weights, num_rows, device);
+  out["enabled"] = vector_of(step.enabled, sizes.num_slots, device);
+  out["host_enabled"] = vector_of(step.host_enabled, sizes.num_slots, kHostDevice);
   return out;
 }
 
@@ -137,7 +144,7 @@ class PythonKernel {
  private:
   struct State {
     nb::object layer;
-    int64_t experts_per_token;
+    StepSizes sizes;
     PythonKernel* kernel;
   };
 
@@ -211,7 +218,7 @@ int PythonKernel::create(void* context, const LoratoryLayer* layer, void** state
   return self->call([&]() -> nb::object {
     const nb::object made = self->methods_.attr("create")(layer_dict(*layer, self->device_));
     if (nb::isinstance<nb::str>(made)) return made;  // why it failed
-    *state = new State{made, layer->experts_per_token, self};
+    *state = new State{made, {layer->num_slots, layer->experts_per_token}, self};
     return nb::none();
   });
 }
@@ -219,8 +226,8 @@ int PythonKernel::create(void* context, const LoratoryLayer* layer, void** state
 int PythonKernel::prepare(void* state, const LoratoryStep* step, void* stream) {
   const State& s = *static_cast<State*>(state);
   return s.kernel->call([&]() -> nb::object {
-    return s.kernel->methods_.attr("prepare")(
-        s.layer, step_dict(*step, s.experts_per_token, s.kernel->device_), uintptr_t(stream));
+    return s.kernel->methods_.attr("prepare")(s.layer, step_dict(*step, s.sizes, s.kernel->device_),
+                                              uintptr_t(stream));
   });
 }
 
@@ -228,7 +235,7 @@ int PythonKernel::run(void* state, const LoratoryCall* call, void* stream) {
   const State& s = *static_cast<State*>(state);
   return s.kernel->call([&]() -> nb::object {
     const int device = s.kernel->device_;
-    nb::dict tensors = step_dict(*call->step, s.experts_per_token, device);
+    nb::dict tensors = step_dict(*call->step, s.sizes, device);
     tensors["x"] = tensor(call->x, device);
     tensors["x_scale"] = tensor(call->x_scale, device);
     tensors["h"] = tensor(call->h, device);

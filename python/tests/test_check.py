@@ -60,6 +60,44 @@ def mine(x: Any, a: Any, b: Any, ranks: Any, scalings: Any, slots: Any, y: Any) 
             column += n
 
 
+def experts_of_mine(x: Any, a: Any, b: Any, ranks: Any, scalings: Any, slots: Any, experts: Any,
+                    enabled: Any, layer: lt.Layer, y: Any) -> None:
+    """linear on experts. Expert -1 is not here; `enabled` is None where all slots are on."""
+    for row, expert in enumerate(experts):
+        slot = slots[row // layer.experts_per_token]
+        if slot < 0 or expert < 0 or (enabled is not None and not enabled[slot]):
+            continue
+        column, pair = 0, slot * layer.num_experts + expert
+        for a_i, b_i, r, s in zip(a, b, ranks, scalings):
+            n, rank = b_i.shape[2], int(r[pair])
+            if rank > 0:
+                x_row = x[row // layer.rows_per_x].astype(np.float32)
+                d = s[pair] * (b_i[slot, expert, :, :rank] @ (a_i[slot, expert, :rank] @ x_row))
+                y[row, column:column + n] += d
+            column += n
+
+
+def test_experts_that_are_away_and_slots_that_are_off() -> None:
+    claims: dict[str, Any] = {"operations": ["expert_linear"], "weight_dtypes": ["f32"], **QUICK}
+    report = lt.check(experts_of_mine, takes_absent_experts=True, **claims)
+    assert report.ok, report.text
+    seen: dict[str, bool] = {}
+
+    def deaf(experts: Any, enabled: Any, **others: Any) -> None:
+        seen["off"] = seen.get("off", False) or enabled is not None and not all(enabled)
+        seen["away"] = seen.get("away", False) or bool((experts < 0).any())
+        experts_of_mine(experts=experts, enabled=None, **{
+            name: others[name] for name in ("x", "a", "b", "ranks", "scalings", "slots", "layer",
+                                            "y")})
+
+    report = lt.check(deaf, takes_absent_experts=True, **claims)
+    assert seen == {"off": True, "away": True}
+    assert not report.ok
+    case = lt.LoraCase("expert_linear.K8.N4.r4x4.n9.zipf.f32.E3.k2.off.seed7")
+    assert case.enabled is not None and len(case.enabled) == 4
+    assert lt.LoraCase("expert_linear.K8.N4.r4.n3.zipf.f32.E3.k2.seed7").enabled is None
+
+
 def test_the_reference_is_right() -> None:
     report = lt.check(reference, operations=["linear", "shrink", "expand", "embedding", "logits"],
                       weight_dtypes=WIDE, h_dtypes=WIDE, y_dtypes=WIDE, modes=MODES,

@@ -16,6 +16,7 @@ class CudaPluginOnGpu : public OnGpu {
     options.operations = std::move(operations);
     options.num_cases = Trial::size(num_cases, num_cases / 10);
     options.max_products = Trial::size(1 << 22, 1 << 16);
+    options.max_bytes = Trial::size(options.max_bytes, 0);
     options.command = "loratory check --impl cuda";
     const check::Report report = check::run_kernel_checks(check::Kernel(*cuda_plugin()), options);
     EXPECT_TRUE(report.ok()) << check::as_text(report);
