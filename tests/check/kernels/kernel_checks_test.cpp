@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "check/kernels/case_run.hpp"
 #include "check/kernels/kernel.hpp"
@@ -359,6 +361,99 @@ TEST(KernelChecks, NoRoomIsNotTheKernelsFault) {
     LittleMemory little(true, allocations);
     EXPECT_THROW(run_case(kernel, little, c, {}), InputError);
   }
+}
+
+// The reference behind a device that is none: host memory, and a graph that is the last call.
+class GraphMemory final : public Memory {
+ public:
+  void* allocate(size_t bytes) override { return host_->allocate(bytes); }
+  void release(void* address) override { host_->release(address); }
+  void write(void* to, const void* from, size_t bytes) override { host_->write(to, from, bytes); }
+  void read(void* to, const void* from, size_t bytes) override { host_->read(to, from, bytes); }
+  const std::byte* host_view(const void*) const override { return nullptr; }
+  void* stream() override { return this; }
+  void synchronize() override {}
+  bool can_capture() const override { return true; }
+  void begin_capture() override { is_capturing = true; }
+  void end_capture() override { is_capturing = false; }
+  void replay() override { graph(); }
+  std::string name() const override { return "a device"; }
+
+  bool is_capturing = false;
+  std::function<void()> graph = [] {};
+
+ private:
+  std::unique_ptr<Memory> host_ = make_host_memory();
+};
+
+std::vector<int32_t> slots_with_adapters(const LoratoryStep& step) {
+  std::vector<int32_t> out(step.slots, step.slots + step.num_tokens);
+  std::erase(out, -1);
+  return out;
+}
+
+// What is launched is what the captured step needed: nothing where it had no adapter, as vLLM does,
+// and, if `bakes`, no slot but those it had.
+struct CapturedAsItWas : Changed {
+  explicit CapturedAsItWas(bool bakes) {
+    plugin.memory = LORATORY_MEMORY_CUDA;
+    plugin.context = bakes ? this : nullptr;
+    claims.promises |= LORATORY_CAPTURABLE;
+    plugin.create = [](void* context, const LoratoryLayer* layer, void** state) {
+      *state = new State{layer, context != nullptr};
+      return 0;
+    };
+    plugin.destroy = [](void* state) { delete static_cast<State*>(state); };
+    plugin.run = [](void* state, const LoratoryCall* call, void* stream) {
+      auto& memory = *static_cast<GraphMemory*>(stream);
+      const State of = *static_cast<State*>(state);
+      const std::vector<int32_t> slots = slots_with_adapters(*call->step);
+      const auto launch = [of, call, slots] {
+        std::vector<int32_t> known(call->step->slots, call->step->slots + call->step->num_tokens);
+        for (int32_t& slot : known) {
+          if (of.bakes && std::ranges::find(slots, slot) == slots.end()) slot = -1;
+        }
+        LoratoryStep step = *call->step;
+        step.slots = step.host_slots = known.data();
+        LoratoryCall now = *call;
+        now.step = &step;
+        if (!slots.empty()) run_reference(*of.layer, now);
+      };
+      if (memory.is_capturing) return memory.graph = launch, 0;
+      return launch(), 0;
+    };
+  }
+  struct State {
+    const LoratoryLayer* layer;
+    bool bakes;
+  };
+};
+
+TEST(KernelChecks, AGraphIsCapturedOnOneAdapterAndReplayedOnAll) {
+  const Case c = case_named("linear.K9.N8.r2,3,1.n7.s0,b,1,2,b,0,1.f32.seed7");
+  for (const bool bakes : {false, true}) {
+    CapturedAsItWas changed(bakes);
+    GraphMemory memory;
+    CaseVerdict verdict = run_case(changed.kernel(), memory, c, {"graph_replay"}, 0);
+    EXPECT_GT(verdict.tallies["graph_replay"].num_comparisons, 50);
+    EXPECT_EQ(verdict.has("graph_replay"), bakes);
+    EXPECT_EQ(verdict.findings.size(), bakes ? 1u : 0u);
+  }
+}
+
+// On a device as on the host; there it is looked for less often, in this case by both ways.
+TEST(KernelChecks, NoRoomOnADeviceIsNotTheKernelsFault) {
+  const Case c = case_named("linear.K9.N8.r2,3.n3.zipf.f32.seed6");
+  Changed changed;
+  changed.plugin.memory = LORATORY_MEMORY_CUDA;
+  LittleMemory no_gigabytes(false, 1 << 20);
+  CaseVerdict verdict = run_case(changed.kernel(), no_gigabytes, c, {"large_offsets"});
+  EXPECT_TRUE(verdict.findings.empty());
+  EXPECT_EQ(no_gigabytes.num_reserved, 5);
+  EXPECT_THAT(verdict.tallies["large_offsets"].left_out,
+              testing::ElementsAre("rows of x (no memory)", "rows of y (no memory)",
+                                   "slots of A (no memory)", "slots of B (no memory)"));
+  EXPECT_FALSE(verdict.device_is_lost);
 }
 
 TEST(KernelChecks, APromiseNotMadeIsObserved) {
