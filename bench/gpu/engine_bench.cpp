@@ -6,12 +6,14 @@
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
-//     [FOLDER/config.json] [--only=LORA]
+//     [FOLDER/config.json] [--only=LORA] [--plans=FILE]
 //
 // --only=off (r16, r64, "r64 fp8" ...) measures steps of that engine alone. One step of each kind
 // lies between cudaProfilerStart and cudaProfilerStop:
 //   ncu --profile-from-start off --graph-profiling node --clock-control none
 //     --metrics gpu__time_duration.sum --csv build/cuda/bench/gpu/engine_bench ... --only=off
+// A profiler slows down what the products are chosen by: --plans keeps the choices of a run without
+// one for the next.
 //
 // Behind the steps comes what an adapter costs that is not on the GPU (cold_loads.hpp); with
 // --cold-loads that alone.
@@ -283,7 +285,8 @@ void fill_kv(const GpuExecutor& engine, Dtype dtype) {
 // Of one step, from the same keys and values every time.
 std::vector<float> logits_of(GpuExecutor& engine, const DeviceModel& model, const Case& c) {
   fill_kv(engine, model.dtype());
-  StepBatch step = Batch(c, model.config(), 16).copy();
+  const Batch batch(c, model.config(), 16);  // the step's tables lie in it
+  StepBatch step = batch.copy();
   std::vector<float> out(size_t(c.num_rows * model.config().vocab));
   engine.enqueue(step);
   LORATORY_CUDA_CHECK(cudaStreamSynchronize(engine.stream()));
@@ -384,15 +387,16 @@ ModelConfig config_of(const std::string& name) {
 // What the command line asks for.
 struct Selection {
   std::vector<std::string> models;
-  std::string only;  // of EngineKind::lora; empty: all
+  std::string only;   // of EngineKind::lora; empty: all
+  std::string plans;  // file of the products' plans; empty: none
   bool steps = true, cold_loads = true;
 };
 
-void run_model(const std::string& name, const std::string& only, Results& results) {
+void run_model(const std::string& name, const Selection& selection, Results& results) {
   const ModelConfig config = config_of(name);
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
   ModelBench bench(name, model, results);
-  Products exact({.launches = LaunchOrder::overlaps_previous});
+  Products exact({.launches = LaunchOrder::overlaps_previous, .cache_file = selection.plans});
   std::vector<EngineKind> kinds{{}, {.lora = "r16", .rank = 16}, {.lora = "r64", .rank = 64}};
   if (config.num_experts == 0) {
     kinds.push_back({.lora = "r64 fp8", .rank = 64, .lora_dtype = sim::LoraDtype::fp8});
@@ -400,10 +404,11 @@ void run_model(const std::string& name, const std::string& only, Results& result
   kinds.push_back({.lora = "r64 attention", .rank = 64, .mlp = false});
   kinds.push_back({.lora = "r64 mlp", .rank = 64, .attention = false});
   for (const EngineKind& kind : kinds) {
-    if (only.empty() || only == kind.lora) bench.run(kind, exact);
+    if (selection.only.empty() || selection.only == kind.lora) bench.run(kind, exact);
   }
+  exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
-  if (!only.empty()) return;
+  if (!selection.only.empty()) return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
   bench.run({.order = ProductOrder::fast}, fast);
 }
@@ -420,7 +425,7 @@ void run_cold_loads(const std::string& name, Results& results) {
 }
 
 Selection selection(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kOnly = "--only=";
+  constexpr std::string_view kOnly = "--only=", kPlans = "--plans=";
   Selection out;
   for (const std::string& argument : arguments) {
     if (argument == "--cold-loads") {
@@ -428,6 +433,8 @@ Selection selection(const std::vector<std::string>& arguments) {
     } else if (argument.starts_with(kOnly)) {
       out.only = argument.substr(kOnly.size());
       out.cold_loads = false;
+    } else if (argument.starts_with(kPlans)) {
+      out.plans = argument.substr(kPlans.size());
     } else {
       out.models.push_back(argument);
     }
@@ -445,7 +452,7 @@ bool run(const std::string& file, const Selection& selection) {
       properties.name);
   Results results;
   for (const std::string& name : selection.models) {
-    if (selection.steps) run_model(name, selection.only, results);
+    if (selection.steps) run_model(name, selection, results);
     if (selection.cold_loads) run_cold_loads(name, results);
     std::ofstream(file) << results.json(properties.name);
   }
