@@ -11,6 +11,19 @@
 
 namespace loratory::gpu {
 
+/// True in one lane of a whole warp. The compiler then knows that what follows has one thread, and
+/// issues its copies without asking lane by lane.
+__device__ inline bool is_elected() {
+  uint32_t elected = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred elected;\nelect.sync _|elected, 0xFFFFFFFF;\n"
+      "selp.b32 %0, 1, 0, elected;\n}"
+      : "=r"(elected));
+#endif
+  return elected != 0;
+}
+
 /// Arrives at the barrier with the same address in another CTA of the cluster. Orders nothing but
 /// what this CTA sees: with the scope of the cluster each arrival would be a fence of the whole
 /// GPU, and reads that wgmma has ended need none.

@@ -19,7 +19,7 @@ struct SkinnyParams {
   int64_t y_stride;  // in numbers
   int32_t num_tokens, num_out;
   int32_t num_steps, num_items, num_token_blocks;
-  int32_t num_stages, stage_bytes, x_rows;
+  int32_t num_stages, stage_bytes, x_rows, x_rows_of_cta;
   bool out_is_f32, in_pairs;  // two columns of y are one aligned word
 };
 
@@ -65,21 +65,30 @@ class SkinnyCta {
 
   // --- loads ----------------------------------------------------------------------------------
 
-  /// One thread. The first stages take their weights while the previous kernel still runs.
-  __device__ void load_all(const CUtensorMap& weights, const CUtensorMap& x) {
+  /// One thread. The first stages take their weights while the previous kernel still runs. A stage
+  /// of a narrow tile is short, 400 cycles at the rate of DRAM: places are added up, not computed.
+  __device__ void load_all(const CUtensorMap& weights, const CUtensorMap& x) const {
     const int total = num_items() * p.num_steps;
     const int ahead = min(total, p.num_stages);
-    Source w = source(0), from = w;
-    for (int stage = 0; stage < ahead; ++stage) load_weights(weights, w, stage);
+    Source from = source(0);
+    for (int i = 0; i < ahead; ++i) {
+      load_weights(weights, from);
+      advance(from);
+    }
     wait_for_prior_grid();
     fence_global_for_bulk_copies();
-    for (int stage = 0; stage < ahead; ++stage) load_x(x, from, stage);
-    SkinnyPlace place;
+    from = source(0);
+    for (int i = 0; i < ahead; ++i) {
+      load_x(x, from);
+      advance(from);
+    }
+    SkinnyPlace freed;
     for (int i = ahead; i < total; ++i) {
-      wait_for_bytes(empty_ + place.stage, place.parity);
-      load_weights(weights, w, place.stage);
-      load_x(x, from, place.stage);
-      place.advance(p.num_stages);
+      wait_for_bytes(empty_ + freed.stage, freed.parity);
+      load_weights(weights, from);
+      load_x(x, from);
+      advance(from);
+      freed.advance(p.num_stages);
     }
   }
 
@@ -134,42 +143,46 @@ class SkinnyCta {
             (at / p.num_token_blocks * cluster_ + rank_) * C::kColumns};
   }
 
-  /// What the next stage holds.
+  /// What a stage holds, and which one it is.
   struct Source {
-    int index, step;
+    int index, step, k, stage;
     Item item;
   };
-  __device__ Source source(int index) const { return {index, 0, item(index)}; }
+  __device__ Source source(int index) const { return {index, 0, 0, 0, item(index)}; }
   __device__ void advance(Source& from) const {
-    if (++from.step == p.num_steps) from = source(from.index + 1);
+    if (++from.stage == p.num_stages) from.stage = 0;
+    from.k += C::kPanels * kPanelDepth;
+    if (++from.step < p.num_steps) return;
+    from.step = from.k = 0;
+    from.item = item(++from.index);
   }
 
-  __device__ void load_weights(const CUtensorMap& map, Source& from, int stage) const {
-    expect_bytes(full_ + stage, p.stage_bytes);
+  __device__ void load_weights(const CUtensorMap& map, const Source& from) const {
+    uint64_t* const full = full_ + from.stage;
+    std::byte* const to = stages_ + from.stage * p.stage_bytes;
+    expect_bytes(full, p.stage_bytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      load_box(stages_ + stage * p.stage_bytes + panel * C::kColumns * C::kRowBytes, map,
-               (from.step * C::kPanels + panel) * kPanelDepth, from.item.first_column,
-               full_ + stage, kEvictFirst);
+      load_box(to + panel * C::kColumns * C::kRowBytes, map, from.k + panel * kPanelDepth,
+               from.item.first_column, full, kEvictFirst);
     }
-    advance(from);
   }
   /// Of a cluster, each CTA loads some of the rows for all.
-  __device__ void load_x(const CUtensorMap& map, Source& from, int stage) const {
-    const int rows = p.x_rows / cluster_;
-    const int token = from.item.first_token + rank_ * rows;
+  __device__ void load_x(const CUtensorMap& map, const Source& from) const {
+    const int first = rank_ * p.x_rows_of_cta;
+    uint64_t* const full = full_ + from.stage;
+    std::byte* const to =
+        stages_ + from.stage * p.stage_bytes + C::kWeightBytes + first * C::kRowBytes;
+    const int token = from.item.first_token + first;
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      std::byte* const to = stages_ + stage * p.stage_bytes + C::kWeightBytes +
-                            (panel * p.x_rows + rank_ * rows) * C::kRowBytes;
-      const int column = (from.step * C::kPanels + panel) * kPanelDepth;
+      std::byte* const rows = to + panel * p.x_rows * C::kRowBytes;
+      const int k = from.k + panel * kPanelDepth;
       if (cluster_ == 1)
-        load_box(to, map, column, token, full_ + stage, kEvictLast);
+        load_box(rows, map, k, token, full, kEvictLast);
       else
-        multicast_box(to, map, column, token, full_ + stage, uint16_t((1 << cluster_) - 1),
-                      kEvictLast);
+        multicast_box(rows, map, k, token, full, uint16_t((1 << cluster_) - 1), kEvictLast);
     }
-    advance(from);
   }
 
   /// Each warp says to every CTA that it has read the stage.
@@ -263,7 +276,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= 128) {
-    if (threadIdx.x == 128) {
+    if (is_elected()) {
       prefetch_map(weights);
       prefetch_map(x);
       cta.load_all(weights, x);
