@@ -24,13 +24,15 @@ import time
 
 # The reduced set: few small cases of each property; no allocation of many GiB, no hundred repeats.
 # Canaries are off so that each tensor ends where its allocation ends, and memcheck sees every step
-# beyond it. Plans are left out: a tool keeps memory for each launch in a graph, and the tuner has
-# thousands.
+# beyond it. A tool keeps memory for each launch in a graph, as long as its process lives: plans are
+# left out, whose tuner has thousands, and the engine has a process of its own, for few cases.
 REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
-REDUCED_FILTER = "-*Hundred*:LoraOffsets.*:BaseProductOnGpu.Plans*"
+ENGINE = "EngineGpu."
+REDUCED_FILTER = f"-*Hundred*:LoraOffsets.*:BaseProductOnGpu.Plans*:{ENGINE}*"
+ENGINE_CASES = {"LORATORY_GPU_CASES": "2"}
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
-                  "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:EngineGpu.*:"
+                  "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:"
                   "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*:"
                   "QuantizedOnGpu.*"
                   + REDUCED_FILTER)
@@ -48,6 +50,7 @@ class Tool:
     num_shards: int  # processes that share its tests
     filter: str
     options: tuple = ()
+    checks_engine: bool = True
 
 
 # racecheck has threads of the CPU that check what the GPU did: two for each process, where as many
@@ -55,12 +58,14 @@ class Tool:
 TOOLS = {
     "memcheck": Tool(6, 3, REDUCED_FILTER, ("--padding", "256")),
     "racecheck": Tool(1, 6, RACES_FILTER,
-                      ("--racecheck-report", "analysis", "--racecheck-num-workers", "2")),
+                      ("--racecheck-report", "analysis", "--racecheck-num-workers", "2"),
+                      checks_engine=False),
     "initcheck": Tool(6, 3, KERNELS_FILTER),
     "synccheck": Tool(6, 3, KERNELS_FILTER),
 }
 SANITIZER_FAILED = 9
-SHARED = ("EngineGpu.",)  # suites whose cases are shared out
+WORKLOADS = ENGINE + "EveryRequestHasTheBitsItHasAlone*"
+NUM_FIXED = 250  # of their cases in the fixed set
 
 
 def arguments():
@@ -74,6 +79,8 @@ def arguments():
                         help="processes for the engine's tests, and as many for the others")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or ''")
     parser.add_argument("--tool-seconds", type=float, default=300, help="limit for each tool")
+    parser.add_argument("--workloads", action="store_true",
+                        help="also all random workloads of the engine: the fixed set has some")
     parser.add_argument("--soak", type=float, default=0, help="also run fresh seeds for so long")
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="if it is not on PATH")
     args = parser.parse_args()
@@ -158,19 +165,29 @@ def merged(parts):
     }
 
 
+def workloads(args, stem):
+    """Random workloads of the engine against each request alone, shared out."""
+    count = 2 * args.shares
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        done = [pool.submit(tests, args, stem.with_suffix(f".workloads.{i}.log"), None, WORKLOADS,
+                            LORATORY_GPU_SHARE=f"{i}/{count}") for i in range(count)]
+    return merged([part.result() for part in done])
+
+
 def fixed_set(args, stem):
     """All tests once, several processes side by side: the engine's tests share their cases, the
     others are dealt out."""
     all_names = names(args)
-    shared = [name for name in all_names if name.startswith(SHARED)]
+    shared = [name for name in all_names if name.startswith(ENGINE)]
     others = [name for name in all_names if name not in shared]
-    work = [(others[i::args.shares], "0/1") for i in range(args.shares) if others[i:]]
+    work = [(others[i::args.shares], {}) for i in range(args.shares) if others[i:]]
     if shared or not work:
-        work += [(shared, f"{i}/{args.shares}") for i in range(args.shares)]
+        work += [(shared, {"LORATORY_GPU_SHARE": f"{i}/{args.shares}",
+                           "LORATORY_GPU_CASES": str(NUM_FIXED)}) for i in range(args.shares)]
     with concurrent.futures.ThreadPoolExecutor(len(work)) as pool:
         done = [pool.submit(tests, args, stem.with_suffix(f".fixed.{i}.log"), None, ":".join(some),
-                            LORATORY_GPU_SHARE=share)
-                for i, (some, share) in enumerate(work)]
+                            **environment)
+                for i, (some, environment) in enumerate(work)]
     return merged([part.result() for part in done])
 
 
@@ -205,20 +222,25 @@ def checked(args, name, stem):
     tool = TOOLS[name]
     reduced = REDUCED | {"LORATORY_GPU_CASES": str(tool.num_cases)}
     command = [args.sanitizer, "--tool", name, "--error-exitcode", str(SANITIZER_FAILED)]
-    command += [*tool.options, str(args.binary), f"--gtest_filter={tool.filter}"]
+    command += [*tool.options, str(args.binary)]
+    work = [(tool.filter, {"GTEST_TOTAL_SHARDS": str(tool.num_shards), "GTEST_SHARD_INDEX": str(i)})
+            for i in range(tool.num_shards)]
+    work += [(ENGINE + "*", ENGINE_CASES)] if tool.checks_engine else []
 
     def one(index):
-        shards = {"GTEST_TOTAL_SHARDS": str(tool.num_shards), "GTEST_SHARD_INDEX": str(index)}
-        return shard(command, stem.with_suffix(f".{name}.{index}.log"), args.tool_seconds,
-                     reduced | shards)
+        which, environment = work[index]
+        return shard([*command, f"--gtest_filter={which}"],
+                     stem.with_suffix(f".{name}.{index}.log"), args.tool_seconds,
+                     reduced | environment)
 
-    with concurrent.futures.ThreadPoolExecutor(tool.num_shards) as pool:
-        shards = list(pool.map(one, range(tool.num_shards)))
+    with concurrent.futures.ThreadPoolExecutor(len(work)) as pool:
+        shards = list(pool.map(one, range(len(work))))
     return {
         "passed": (all(part["exit_code"] == 0 for part in shards)
                    and any(part["num_tests"] > 0 for part in shards)),
         "seconds": max(part["seconds"] for part in shards),
-        "command": " ".join(command[1:]).replace(str(args.binary), args.binary.name),
+        "command": " ".join([*command[1:], f"--gtest_filter={tool.filter}"])
+                      .replace(str(args.binary), args.binary.name),
         "environment": reduced,
         "num_tests": sum(part["num_tests"] for part in shards),
         "shards": shards,
@@ -251,6 +273,8 @@ def main():
         parts = {pool.submit(checked, args, tool, stem): tool for tool in args.tools}
         for part in concurrent.futures.as_completed(parts):
             keep(result["sanitizer"], parts[part], part.result())
+    if args.workloads:
+        keep(result, "workloads", workloads(args, stem))
     if args.soak > 0:
         log = stem.with_suffix(".soak.log")
         keep(result, "soak", tests(args, log, None, args.filter, LORATORY_GPU_SOAK_S=str(int(args.soak))))

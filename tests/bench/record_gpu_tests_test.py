@@ -14,7 +14,8 @@ NVIDIA_SMI = 'echo "Some GPU, 1.2, 80 MiB, 1980 MHz, 9.0"'
 # Two tests: what two or more shards run is one each, and none.
 GPU_TEST = """case "$*" in
   *list_tests*) printf 'A.\\n  B\\nEngineGpu.\\n  C  # a comment\\n'; exit;;
-  *EngineGpu.C*)
+  *=EngineGpu.\*) echo '{"test": "EngineGpu.C", "most": "'$LORATORY_GPU_CASES'"}'; exit;;
+  *EngineGpu.C*|*EngineGpu.EveryRequest*)
     echo '{"test": "EngineGpu.C", "cases": '${LORATORY_GPU_SHARE%/*}', "results": 10, "seconds": 1,' \\
       '"worst_error_over_bound": 0.'${LORATORY_GPU_SHARE%/*}', "passed": true,' \\
       '"classes": {"long": 1}}'; exit;;
@@ -59,13 +60,16 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(sorted(record["sanitizer"]),
                          ["initcheck", "memcheck", "racecheck", "synccheck"])
         for name, tool in record["sanitizer"].items():
-            self.assertEqual((tool["passed"], tool["num_tests"]), (True, 2))
+            has_engine = name != "racecheck"
+            self.assertEqual((tool["passed"], tool["num_tests"]), (True, 2 + has_engine))
             for shard in tool["shards"]:
                 self.assertEqual(shard["summary"], ["ERROR SUMMARY: 0 errors"])
             self.assertNotIn(str(self.folder), tool["command"])
             most = tool["environment"]["LORATORY_GPU_CASES"]
             log, = self.folder.glob(f"*.{name}.1.log")
             self.assertIn(f'"most": "{most}"', log.read_text())
+            engine, = self.folder.glob(f"*.{name}.{len(tool['shards']) - 1}.log")
+            self.assertEqual('"EngineGpu.C", "most": "2"' in engine.read_text(), has_engine)
         self.assertTrue(record["soak"]["passed"])
 
     def test_deals_out_what_is_not_shared(self):
@@ -80,6 +84,11 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(record["fixed_set"]["exit_codes"], [0, 0])
         self.assertEqual([test["test"] for test in record["fixed_set"]["tests"]],
                          ["A.B", "A.D", "A.C"])
+
+    def test_workloads_are_shared_out_too(self):
+        code, record = self.record("--tools", "", "--shares", "2", "--workloads")
+        self.assertEqual((code, record["workloads"]["exit_codes"]), (0, [0] * 4), self.done.stderr)
+        self.assertEqual(record["workloads"]["tests"][0]["cases"], 0 + 1 + 2 + 3)
 
     def test_a_failed_test_fails_it_and_keeps_its_repro(self):
         self.program("gpu_test", f'{GPU_TEST}; echo "REPRO: LORATORY_GPU_SEED=7"; exit 1')
@@ -100,7 +109,7 @@ class RecordGpuTests(unittest.TestCase):
         self.program("compute-sanitizer", f"{SANITIZER}; exit $((GTEST_SHARD_INDEX == 1))")
         code, record = self.record("--tools", "memcheck")
         codes = [shard["exit_code"] for shard in record["sanitizer"]["memcheck"]["shards"]]
-        self.assertEqual((code, codes), (1, [0, 1, 0]))
+        self.assertEqual((code, codes), (1, [0, 1, 0, 0]))
 
     def test_a_tool_that_ran_no_test_has_not_passed(self):
         self.program("compute-sanitizer", "true")
@@ -113,7 +122,7 @@ class RecordGpuTests(unittest.TestCase):
                      f"tail -f /dev/null & echo $! > {child}; wait")
         code, record = self.record("--tools", "memcheck", "--tool-seconds", "1")
         codes = [shard["exit_code"] for shard in record["sanitizer"]["memcheck"]["shards"]]
-        self.assertEqual((code, codes), (1, [0, None, 0]))
+        self.assertEqual((code, codes), (1, [0, None, 0, 0]))
         try:
             ended = select.poll()
             ended.register(os.pidfd_open(int(child.read_text())), select.POLLIN)

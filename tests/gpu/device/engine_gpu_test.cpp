@@ -264,7 +264,7 @@ class Workload {
     o.dtype = dtype;
     o.lora_dtype = lora_dtype;
     o.max_lora_rank = draw.one_of<int64_t>({4, 5, kMaxRank});
-    o.max_graph_rows = draw.one_of({0, 1, 8});
+    o.max_graph_rows = int32_t(draw.one_of({0, 1, int(Trial::size(8, 2))}));
     o.poison_blocks = true;
     return o;
   }
