@@ -164,15 +164,13 @@ class Session {
     if (!is_known && options_.stops_at_first) is_over_ = true;
     Case smallest = c;
     CaseFinding of_smallest = finding;
-    const bool may_shrink = options_.shrinks && finding.check != "device_health";
-    // Pools take their time, and other checks say nothing about them.
-    const std::vector<std::string> looked_for =
-        finding.check == "large_offsets" ? std::vector{finding.check} : std::vector<std::string>();
-    if (may_shrink) {
+    // large_offsets has sizes of its own: a smaller case is as large.
+    const bool has_its_sizes = finding.check != "large_offsets";
+    if (options_.shrinks && has_its_sizes && finding.check != "device_health") {
       smallest = shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
         if (is_past(2)) return false;
         for (CaseFinding& f :
-             run_case(kernel_, *memory_, candidate, looked_for, options_.max_bytes).findings) {
+             run_case(kernel_, *memory_, candidate, {}, options_.max_bytes).findings) {
           if (f.check == finding.check) return of_smallest = std::move(f), true;
         }
         return false;
@@ -185,7 +183,7 @@ class Session {
                 .pattern = {},
                 .repro = {},
                 .reference = {}};
-    if (!of_smallest.wrong.empty()) {
+    if (has_its_sizes && !of_smallest.wrong.empty()) {
       const CaseData data(smallest);
       out.pattern = pattern_of(smallest, data.covered(data.step), of_smallest.wrong);
     }

@@ -209,7 +209,6 @@ Options pools_alone() {
   options.checks = {"large_offsets"};
   options.labels = {"linear.K27.N14.r2,5.n9.zipf.f32.stacked.seed1638741411"};  // it looks
   options.max_bytes = Options().max_bytes;
-  options.shrinks = false;
   return options;
 }
 
@@ -218,6 +217,8 @@ std::string found_in_pool(WrapsAt wraps_at) {
   EXPECT_EQ(report.findings.size(), 1u) << as_text(report);
   if (report.findings.empty()) return "";
   EXPECT_EQ(report.findings[0].check, "large_offsets");
+  EXPECT_EQ(report.findings[0].smallest, report.findings[0].label);  // its sizes are its own
+  EXPECT_EQ(report.findings[0].pattern, "");
   return report.findings[0].what;
 }
 
