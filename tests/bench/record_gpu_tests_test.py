@@ -69,7 +69,7 @@ class RecordGpuTests(unittest.TestCase):
             log, = self.folder.glob(f"*.{name}.1.log")
             self.assertIn(f'"most": "{most}"', log.read_text())
             engine, = self.folder.glob(f"*.{name}.{len(tool['shards']) - 1}.log")
-            self.assertEqual('"EngineGpu.C", "most": "2"' in engine.read_text(), has_engine)
+            self.assertEqual('"EngineGpu.C", "most": "1"' in engine.read_text(), has_engine)
         self.assertTrue(record["soak"]["passed"])
 
     def test_deals_out_what_is_not_shared(self):
@@ -104,6 +104,11 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(code, 1)
         for shard in record["sanitizer"]["racecheck"]["shards"]:
             self.assertEqual(shard["reports"], {"Error: race reported": 1})
+
+    def test_a_filter_for_the_tools(self):
+        code, record = self.record("--tools", "racecheck", "--tool-filter", "A.*")
+        self.assertEqual(code, 0, self.done.stderr)
+        self.assertIn("--gtest_filter=A.*", record["sanitizer"]["racecheck"]["command"])
 
     def test_one_shard_that_fails_fails_its_tool(self):
         self.program("compute-sanitizer", f"{SANITIZER}; exit $((GTEST_SHARD_INDEX == 1))")
