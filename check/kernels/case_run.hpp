@@ -103,8 +103,12 @@ class CaseRun {
   void leave_out(std::string_view check, std::string what) {
     tally(check).left_out.insert(std::move(what));
   }
-  /// No check has found anything in this case yet.
-  bool is_clean() const { return verdict_->findings.empty(); }
+  bool has_found(std::string_view check) const { return verdict_->has(check); }
+  /// Something was written that must not be.
+  bool has_trespassed() const {
+    return has_found("only_covered_written") || has_found("guards") ||
+           has_found("inputs_unchanged");
+  }
   void fail(std::string_view check, std::string what, std::vector<Wrong> wrong = {});
 
  private:

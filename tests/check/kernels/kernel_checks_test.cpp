@@ -244,6 +244,23 @@ TEST(KernelChecks, OffsetsOf32BitsAreFoundWhereNothingLiesApart) {
               HasSubstr("rows of y in a tensor"));
 }
 
+// A finding that leaves the memory around it alone, as of a captured graph, keeps it from nothing.
+TEST(KernelChecks, OffsetsOf32BitsAreFoundBesideOtherFaults) {
+  Options options = pools_alone();
+  options.checks = {"dispatch", "large_offsets"};
+  options.shrinks = false;
+  const Report report = report_on_pool(
+      [](const LoratoryLayer& layer, const LoratoryCall& call, int64_t t) {
+        const int64_t count = call.step->num_tokens;
+        return (count > 64 && count < 1000) || wraps(t * call.x.strides[0]) ||
+               wraps(call.step->slots[t] * layer.stacked_a.strides[0]);
+      },
+      options);
+  ASSERT_EQ(report.findings.size(), 2u) << as_text(report);
+  EXPECT_EQ(report.findings[0].check, "dispatch");
+  EXPECT_EQ(report.findings[1].check, "large_offsets");
+}
+
 // What the claims, or the memory, leave no room for is said.
 TEST(KernelChecks, PoolsThatCannotBeAreLeftOutAndSaidSo) {
   const auto note = [](const Options& options, int64_t max_slots, int64_t max_tokens) {

@@ -73,6 +73,7 @@ TEST_F(CheckTest, BadInputIsOneLine) {
   expect_error("--scheduler own --impl reference", "check: has --impl and --scheduler");
   expect_error("--scheduler own --operations linear", "--operations: ");
   expect_error("--scheduler own --max-products 9", "--max-products: ");
+  expect_error("--scheduler own --max-bytes 9", "--max-bytes: ");
   expect_error("--impl reference --max-products 0", "--max-products: '0' is not a number");
   expect_error("--impl reference --transcript t", "--transcript: ");
   expect_error("--impl ./none.so", "./none.so");
