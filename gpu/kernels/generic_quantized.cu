@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/quantized_generic.cuh"
 #include "gpu/plan/quantized_launch.hpp"
@@ -22,8 +24,8 @@ __global__ void __launch_bounds__(kNumThreads)
 template <bool kFindsScale>
 __global__ void __launch_bounds__(kNumThreads)
     quantize_h_kernel(const __grid_constant__ QuantizeHParams params) {
+  launch_dependents();  // the shrink began after y's writer, if the expand reads y early
   wait_for_prior_grid();
-  launch_dependents();
   __shared__ float largest[kNumThreads / 32];
   if constexpr (kFindsScale)
     find_scales(params, largest);
@@ -47,7 +49,10 @@ void launch_quantize_h(const QuantizeHParams& params, CUstream_st* stream, Launc
                   params);
     order = LaunchOrder::overlaps_previous;
   }
-  launch_kernel(&quantize_h_kernel<false>, shape_of(kNumCtas), stream, order, params);
+  const int64_t most_segments = int64_t{params.num_tokens} * params.num_slices;
+  launch_kernel(&quantize_h_kernel<false>,
+                shape_of(unsigned(std::min<int64_t>(kNumCtas, most_segments))), stream, order,
+                params);
 }
 
 }  // namespace loratory::gpu
