@@ -264,12 +264,17 @@ void LoraLayer::launch_linear(const LoraVariant& variant, const LoraTensors& ten
   // A wide shrink waits for the previous kernel before it lets the next one start.
   params.may_read_y_early = variant.is_wide() && path == LoraPath::tensor_core;
   params.h_dtype = h;
-  if (quantizes) {
-    quantize_h(rows, desc_.b_block.k == 0 && tensors.x_scale.num_axes == 0, params, stream);
+  const LoraPath path_of_expand = expand_path(tensors, h);
+  const bool by_tensor = desc_.b_block.k == 0 && tensors.x_scale.num_axes == 0;
+  params.quantizes_h = quantizes && !by_tensor && path_of_expand == LoraPath::tensor_core;
+  if (params.quantizes_h) {
+    params.h_row_stride *= sizeof(float), params.h_slice_stride *= sizeof(float);
+  } else if (quantizes) {
+    quantize_h(rows, by_tensor, params, stream);
   }
   const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
   params.parts_per_segment = variant.token_tiles / expand.token_tiles;
-  launch_stage(LoraOp::expand, expand_path(tensors, h), expand, params, stream,
+  launch_stage(LoraOp::expand, path_of_expand, expand, params, stream,
                LaunchOrder::overlaps_previous);
 }
 

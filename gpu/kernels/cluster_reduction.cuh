@@ -96,6 +96,7 @@ class ClusterReduction {
   /// h of a block, to shared memory or to p.h. A thread takes four ranks at a time.
   __device__ void reduce_block(const WorkTile& work, int block) {
     if constexpr (!C::kDelivers) return;
+    if constexpr (C::kIsQuantized) return reduce_scaled_block(work, block);
     if constexpr (C::kCrossesCtas)
       wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
     constexpr uint32_t kFours = C::kBlockRanks / 4;
@@ -121,11 +122,36 @@ class ClusterReduction {
   const KernelParams& p;
   bool has_arrived_ = false;  // and not waited yet
   int blocks_done_ = 0;
-
   __device__ void wait_for_others() {
     if constexpr (C::kCrossesCtas) {
       if (has_arrived_) cluster_wait();
       has_arrived_ = false;
+    }
+  }
+
+  /// With the factors of 8-bit A and x. A thread has the same ranks of each of its tokens; their
+  /// factors arrive while it waits for the sums.
+  __device__ void reduce_scaled_block(const WorkTile& work, int block) {
+    static_assert(C::kReduceScatters);
+    constexpr int kFours = C::kBlockRanks / 4;
+    static_assert(C::kNumThreads % kFours == 0);
+    const int j = int(threadIdx.x) % kFours * 4, rank = block * C::kBlockRanks + j;
+    const int first = int(threadIdx.x) / kFours;
+    const int count = rank / 16 < work.num_rank_tiles ? own_tokens(work) : 0;
+    float4 of_a = {1, 1, 1, 1};
+    float of_x = 1;
+    if (first < count) {
+      of_x = x_factor(c, work, first * C::kCluster + c.cta);
+      const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
+      of_a = a_factors(p, work, s, rank - 16 * s.first_rank_tile);
+    }
+    wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
+#pragma unroll 1
+    for (int i = first; i < count;) {
+      emit(work, i * C::kCluster + c.cta, rank,
+           scaled_h(add_splits(buffer(work, block), i, j), of_x, of_a));
+      i += C::kNumThreads / kFours;
+      if (i < count) of_x = x_factor(c, work, i * C::kCluster + c.cta);
     }
   }
 
@@ -178,7 +204,6 @@ class ClusterReduction {
                        bool adds = false) const {
     const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
-    if constexpr (C::kIsQuantized) v = scaled_h(c, work, s, token, j, v);
     if constexpr (C::kExpands) {
       auto* const to =
           reinterpret_cast<uint2*>(c.h_address(token, s.h_column + j / 8 * 8)) + j / 4 % 2;

@@ -39,6 +39,7 @@ struct Context {
 
   // Shared memory. Addresses are computed anew each time: registers are scarcer than additions.
 
+  static_assert(C::kHFactorBytes == 0 || C::kHFactorBytes >= 4 * kMaxSlices * C::kTokens);
   static_assert((kMaxSlices + 1) * sizeof(TileSlice) +
                     C::kTokens * (C::kPipelineWarps > 1 ? sizeof(int) : sizeof(TileToken)) <=
                 C::kWorkBytes);
@@ -59,6 +60,8 @@ struct Context {
   __device__ float* weights() const {
     return reinterpret_cast<float*>(shared + C::kNumTables * C::kWorkBytes);
   }
+  /// Of an expand with 8-bit h: [TileSlice::index][token]
+  __device__ float* h_factors() const { return weights() + C::kTableWeights; }
   /// [warp][token][rank of the block]
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][split][token][rank of the block]
@@ -75,6 +78,10 @@ struct Context {
   }
   __device__ std::byte* base_buffers() const {
     return b_pipeline() + C::kNumBStages * C::kBStageBytes;
+  }
+  /// Of KernelShape::kAheadBytes, what is this warp's.
+  __device__ std::byte* widened() const {
+    return shared + C::shared_bytes(p.h_width) + warp * C::kAheadOfWarp;
   }
   /// [token][rank / 8][hi of eight, lo of eight], or [panel][hi, lo][token][rank / 8]
   __device__ std::byte* h() const { return pipelines() + C::kPipelinesBytes; }

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 #include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/kernel_table.cuh"
@@ -83,9 +84,8 @@ int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
   return clusters;
 }
 
-Occupancy query_occupancy(const LoraKernel& kernel, int h_width) {
-  Occupancy out{.shared_bytes = kernel.shared_bytes(h_width),
-                .num_sms = attribute(cudaDevAttrMultiProcessorCount)};
+Occupancy query_occupancy(const LoraKernel& kernel, int shared_bytes) {
+  Occupancy out{.shared_bytes = shared_bytes, .num_sms = attribute(cudaDevAttrMultiProcessorCount)};
   allow_shared_bytes(kernel, out.shared_bytes);
   if (kernel.variant.cluster > 1) {
     out.num_clusters = std::max(1, max_active_clusters(kernel, out.shared_bytes));
@@ -98,18 +98,18 @@ Occupancy query_occupancy(const LoraKernel& kernel, int h_width) {
   return out;
 }
 
-/// Asks the driver once for each kernel, layer shape and device: launches happen in captures and on
-/// hot paths.
-Occupancy occupancy_of(const LoraKernel& kernel, int h_width) {
+/// Asks the driver once for each kernel, shared memory and device: launches happen in captures and
+/// on hot paths.
+Occupancy occupancy_of(const LoraKernel& kernel, int shared_bytes) {
   static std::mutex mutex;
   static std::map<std::tuple<const void*, int, int>, Occupancy> known;
   int device = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto key = std::tuple(kernel.function, h_width, device);
+  const auto key = std::tuple(kernel.function, shared_bytes, device);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  return known.emplace(key, query_occupancy(kernel, h_width)).first->second;
+  return known.emplace(key, query_occupancy(kernel, shared_bytes)).first->second;
 }
 
 /// How a launch meets the stream.
@@ -118,13 +118,26 @@ struct InStream {
   LaunchOrder order;
 };
 
+/// Whether weights are widened while the previous kernel runs. Its CTAs and the next kernel's have
+/// to fit beside these, so that more shared memory pays where an SM has one or two of them.
+bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
+  if (kernel.ahead_bytes == 0 || order != LaunchOrder::overlaps_previous || !has_clusters())
+    return false;
+  return 2 * most_clusters(kernel.op, params) * kernel.variant.cluster <= 3 * params.num_sms;
+}
+
 /// `params`: a KernelParams, or what is derived from it.
 template <typename Params>
 void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream& in) {
-  const Occupancy occupancy = occupancy_of(kernel, params.h_width);
+  const int shared_bytes = kernel.shared_bytes(params.h_width);
+  Occupancy occupancy = occupancy_of(kernel, shared_bytes);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   params.num_sms = uint32_t(occupancy.num_sms);
+  if constexpr (std::is_same_v<Params, QuantizedParams>) {
+    params.widens_ahead = widens_ahead(kernel, params, in.order);
+    if (params.widens_ahead) occupancy = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
+  }
   const int64_t num_clusters =
       std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.op, params));
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));

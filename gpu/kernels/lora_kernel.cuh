@@ -4,6 +4,7 @@
 
 #include "gpu/kernels/narrow_expand.cuh"
 #include "gpu/kernels/narrow_shrink.cuh"
+#include "gpu/kernels/quantized_h.cuh"
 #include "gpu/kernels/wgmma_expand.cuh"
 #include "gpu/kernels/wide_expand.cuh"
 #include "gpu/kernels/wide_shrink.cuh"
@@ -190,6 +191,7 @@ class LoraCta {
     if constexpr (C::kShrinks) shrink_.begin(work);
     if constexpr (C::kExpands) expand_.begin(work);
     if (!C::kShrinks && p.may_read_y_early) expand_.begin_base(work);
+    if constexpr (C::kIsQuantized) prepare(work);
     prior_.wait();
     if constexpr (C::kShrinks) {
       shrink_.begin_x(work);
@@ -205,12 +207,29 @@ class LoraCta {
     }
   }
 
+  /// What 8-bit weights need beyond the loads, done while the previous kernel runs.
+  __device__ void prepare(const WorkTile& work) {
+    if (prior_.waited || !quantized(p).widens_ahead) return;
+    if constexpr (C::kShrinks)
+      shrink_.prepare();
+    else if constexpr (C::kTokenTiles == 1)
+      expand_.prepare(work);
+  }
+
   // --- expand: h from global memory, eight ranks per thread -----------------------------------
 
   using EightRanks = float[8];
 
   /// The first product waits for h, so y is requested after h.
   __device__ void load_h(const WorkTile& work) {
+    if constexpr (C::kHBytes == 1) {
+      if (quantized(p).quantizes_h) {
+        return QuantizedH<C>(c).quantize(work, [&] {
+          if (!p.may_read_y_early) expand_.begin_base(work);
+        });
+      }
+      QuantizedH<C>(c).load_factors(work);
+    }
     const int count = work.num_tokens * num_h_vectors(work);
     int e = int(threadIdx.x);
     EightRanks v = {};

@@ -11,6 +11,7 @@ struct LoraKernel {
   const void* function;
   int num_threads;
   int (*shared_bytes)(int h_width);
+  int ahead_bytes = 0;  ///< more, if QuantizedParams::widens_ahead
 };
 
 }  // namespace loratory::gpu

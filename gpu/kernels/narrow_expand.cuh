@@ -24,6 +24,21 @@ class NarrowExpand {
     load_rank_ = load_stage_ = load_slice_ = read_stage_ = slice_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
+    if constexpr (C::kIsQuantized) commit_copies();
+  }
+  /// Of 8-bit B: widens the first stage, and starts on the next. It waits for B, which pays while
+  /// the previous kernel runs.
+  __device__ void prepare(const WorkTile& work) {
+    const int tile = work.first_column_tile + c.warp;
+    if (tile >= work.end_column_tile || c.warp >= C::kWarpsAhead) return;
+    const TileSlice& s = c.next_slice_of(tile, slice_);
+    wait_for_copies<0>();
+    __syncwarp();
+    widen_stage(quantized(p).of[s.index].b);
+    __syncwarp();
+    load_k_tile(work);
+    commit_copies();
+    prepared_.is_there = true;
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
@@ -39,11 +54,14 @@ class NarrowExpand {
 
   __device__ void run(const WorkTile& work) {
     commit_copies();
-    wait_for_copies<0>();
+    if constexpr (!C::kIsQuantized) wait_for_copies<0>();
 #pragma unroll 1
     for (int tile = work.first_column_tile + c.warp; tile < work.end_column_tile;
          tile += C::kNumWarps) {
-      make_tile(work, tile);
+      if constexpr (C::kIsQuantized)
+        make_tile_of_bytes(work, tile);
+      else
+        make_tile(work, tile);
     }
   }
 
@@ -54,6 +72,7 @@ class NarrowExpand {
   static constexpr int kWords = kIsFp32<Out> ? 8 : 4;    // of eight columns
   static constexpr int kInVec = 16 / C::kWeightBytes;    // ranks
   static constexpr int kVecs = C::kStageRanks / kInVec;  // of a column in a stage
+  static constexpr int kWideVecs = C::kStageRanks / 8;   // once its numbers have 16 bits
   static constexpr int kFragments = C::kTileColumns / 16;
   using Acc = float[kFragments][4];
 
@@ -63,6 +82,11 @@ class NarrowExpand {
   int load_tile_ = 0, load_rank_ = 0, load_stage_ = 0, load_slice_ = 0;
   int base_tile_ = 0, base_buffer_ = 0, base_slice_ = 0;
   int read_stage_ = 0, slice_ = 0;
+  struct Prepared {
+    bool is_there = false;  // the first stage of 8-bit B is widened
+  };
+  struct Nothing {};
+  std::conditional_t<C::kIsQuantized, Prepared, Nothing> prepared_;
 
   template <int kNum>
   __device__ static void advance(int& stage) {
@@ -179,25 +203,79 @@ class NarrowExpand {
     const int num_ranks = s.rank,
               h_column = s.h_column;  // read before the loop: shared memory is slow
     Acc acc = {};
-    EightFactors factors;
-    if constexpr (C::kIsQuantized) factors = b_factors(p, work, s, column_of(s, tile));
 #pragma unroll 1
     for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
       wait_for_copies<C::kNumBStages - 1>();
       __syncwarp();
-      if constexpr (C::kIsQuantized)
-        multiply_bytes(quantized(p).of[s.index].b, h_column + rank, num_ranks - rank, acc);
-      else
-        multiply(h_column + rank, num_ranks - rank, acc);
+      multiply(h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
-      if (rank + C::kStageRanks >= num_ranks) {
-        if constexpr (C::kIsQuantized) scale(work, s, factors, acc);
-        finish_tile(work, s, tile, acc);
-      }
+      if (rank + C::kStageRanks >= num_ranks) finish_tile(work, s, tile, acc);
       __syncwarp();
       load_k_tile(work);
       commit_copies();
     }
+  }
+
+  /// The same with 8-bit B. If the first stage is widened, then the next one is on its way.
+  __device__ void make_tile_of_bytes(const WorkTile& work, int tile) {
+    static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
+    const TileSlice& s = c.next_slice_of(tile, slice_);
+    const int num_ranks = s.rank, h_column = s.h_column;
+    Acc acc = {};
+#pragma unroll 1
+    for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
+      const bool is_widened = prepared_.is_there;
+      prepared_.is_there = false;
+      if (is_widened) {
+        multiply_widened(h_column, num_ranks, acc);
+      } else {
+        wait_for_copies<0>();
+        __syncwarp();
+        multiply_bytes(quantized(p).of[s.index].b, h_column + rank, num_ranks - rank, acc);
+      }
+      if (rank + C::kStageRanks >= num_ranks) {
+        scale(work, s, tile, acc);
+        wait_for_copies<0>();  // for base
+        finish_tile(work, s, tile, acc);
+      }
+      __syncwarp();
+      if (!is_widened) load_k_tile(work);
+      commit_copies();
+    }
+  }
+
+  /// Of sixteen ranks, numbers 4 q and 4 q + 1 for q = 0 to 3, then the others. Eight lanes that
+  /// read or write at once have four columns of either of two neighbouring eights, so that they
+  /// share no bank.
+  __device__ void widen_stage(reference::Dtype format) const {
+    constexpr int kAtOnce = 2;
+#pragma unroll 1
+    for (int first = 0; first < C::kTileColumns * kVecs / 32; first += kAtOnce) {
+      uint32_t words[4 * kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        reinterpret_cast<uint4&>(words[4 * i]) = *reinterpret_cast<const uint4*>(
+            c.b_pipeline() + swizzle_columns<kVecs>(column_to_widen(first + i), c.lane % kVecs));
+      }
+      StepPair wide[4 * kAtOnce];
+      widen<Weight>(format, words, wide);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const StepPair* const w = wide + 4 * i;
+        const int column = column_to_widen(first + i), vec = 2 * (c.lane % kVecs);
+        *reinterpret_cast<uint4*>(c.widened() + swizzle_columns<kWideVecs>(column, vec)) = {
+            w[0].low, w[1].low, w[2].low, w[3].low};
+        *reinterpret_cast<uint4*>(c.widened() + swizzle_columns<kWideVecs>(column, vec + 1)) = {
+            w[0].high, w[1].high, w[2].high, w[3].high};
+      }
+    }
+  }
+  /// The column of the vector that this lane widens as its i-th.
+  __device__ int column_to_widen(int i) const {
+    if constexpr (kVecs == 1) return c.lane + 32 * i;
+    static_assert(kVecs == 1 || kVecs == 4);
+    const int of_pair = c.lane / 8 + 4 * i, second = c.lane / 4 % 2;
+    return of_pair / 8 * 16 + second * 8 + (of_pair % 8 ^ second);
   }
 
   /// Multiplies a stage in steps of 16 ranks, hi then lo. Steps without a rank are skipped.
@@ -211,7 +289,8 @@ class NarrowExpand {
       uint4 w[kFragments];
 #pragma unroll
       for (int t = 0; t < kFragments; ++t) {
-        w[t] = load_matrices(b + swizzle_columns<kVecs>(column + 2 * t, 2 * step + c.lane / 16));
+        w[t] =
+            load_matrices(b + swizzle_columns<kWideVecs>(column + 2 * t, 2 * step + c.lane / 16));
       }
 #pragma unroll
       for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.x, h.y);
@@ -222,7 +301,7 @@ class NarrowExpand {
   }
   /// The same with 8-bit B. A vector has the ranks of a step; two fragments are read at once.
   __device__ void multiply_bytes(reference::Dtype format, int h_column, int left, Acc& acc) const {
-    const std::byte* const b = c.b_pipeline() + read_stage_ * C::kBStageBytes;
+    const std::byte* const b = c.b_pipeline();
     const int column = c.lane % 8 * 8 + c.lane / 8 % 2 + c.lane / 16 * 2;  // of fragments 0 and 1
 #pragma unroll
     for (int step = 0; step < kVecs; ++step) {
@@ -234,24 +313,38 @@ class NarrowExpand {
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
         StepPair w[4];  // top and bottom columns of either fragment
         widen<Weight>(format, words, w);
-        multiply_fragment(w[0], w[1], h, acc[t]);
-        multiply_fragment(w[2], w[3], h, acc[t + 1]);
+        multiply_fragment({w[0].low, w[1].low, w[0].high, w[1].high}, h, acc[t]);
+        multiply_fragment({w[2].low, w[3].low, w[2].high, w[3].high}, h, acc[t + 1]);
       }
     }
   }
-  __device__ void multiply_fragment(const StepPair& top, const StepPair& bottom, const uint4& h,
-                                    float (&acc)[4]) const {
-    const uint4 w = {top.low, bottom.low, top.high, bottom.high};
+  /// The same with what widen_stage() has written.
+  __device__ void multiply_widened(int h_column, int left, Acc& acc) const {
+    const std::byte* const b = c.widened();
+    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
+#pragma unroll 1  // registers are scarce
+    for (int step = 0; step < kVecs; ++step) {
+      if (step > 0 && left <= 16 * step) return;
+      const uint4 h = load_h(h_column + 16 * step);
+#pragma unroll
+      for (int t = 0; t < kFragments; ++t) {
+        const int vec = 2 * step + c.lane / 16;
+        multiply_fragment(load_matrices(b + swizzle_columns<kWideVecs>(column + 2 * t, vec)), h,
+                          acc[t]);
+      }
+    }
+  }
+  __device__ void multiply_fragment(const uint4& w, const uint4& h, float (&acc)[4]) const {
     mma<Weight>(acc, w, h.x, h.y);
     if (p.split_h) mma<Weight>(acc, w, h.z, h.w);
   }
   /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two.
-  __device__ void scale(const WorkTile& work, const TileSlice& s, const EightFactors& factors,
-                        Acc& acc) const {
+  __device__ void scale(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) const {
+    const EightFactors factors = b_factors(p, work, s, column_of(s, tile));
     float of_h[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      of_h[i] = token_of(i) < work.num_tokens ? h_factor(c, work, s, token_of(i)) : 0;
+      of_h[i] = token_of(i) < work.num_tokens ? h_factor(c, s, token_of(i)) : 0;
     }
 #pragma unroll
     for (int t = 0; t < kFragments; ++t) {

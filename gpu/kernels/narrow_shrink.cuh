@@ -20,7 +20,22 @@ class NarrowShrink {
     load_split_ = load_step_ = load_stage_ = read_stage_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kStages; ++i) load_k_tile<true, false>(work);
-    if constexpr (C::kIsQuantized) prefetch_a_factors(c, work);
+    if constexpr (C::kIsQuantized) {
+      find_formats(work, work.first_block);
+      prefetch_a_factors(c, work);
+    }
+  }
+  /// Of 8-bit A: widens the first K tile, or half of it. It waits for A, which pays while the
+  /// previous kernel runs.
+  __device__ void prepare() {
+    if constexpr (C::kColumnsAhead > 0) {
+      commit_copies();
+      wait_for_copies<0>();
+      __syncwarp();
+      widen_ahead();
+      __syncwarp();
+      ahead_.is_there = true;
+    }
   }
 
   /// Starts on x, stage by stage behind A.
@@ -32,12 +47,15 @@ class NarrowShrink {
       load_k_tile<false, true>(work);
       commit_copies();
     }
+    if constexpr (C::kIsQuantized) prefetch_x_factors(c, work);
   }
 
   __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
 #pragma unroll 1
     for (int block = work.first_block; block < work.end_block; ++block) {
-      if constexpr (C::kIsQuantized) find_formats(work, block);
+      if constexpr (C::kIsQuantized) {
+        if (block > work.first_block) find_formats(work, block);
+      }
 #pragma unroll 1
       for (int i = 0; i < C::kSplitsPerCta; i += kAtOnce) {
         Acc acc[kAtOnce] = {};
@@ -75,6 +93,11 @@ class NarrowShrink {
   int load_block_ = 0, load_split_ = 0, load_step_ = 0, load_stage_ = 0;
   int read_stage_ = 0;    // to multiply next
   uint32_t formats_ = 0;  // of 8-bit A: a byte for each rank tile of the block
+  struct Ahead {
+    bool is_there = false;  // the next K tile is widened as far as kColumnsAhead says
+  };
+  struct Nothing {};
+  std::conditional_t<C::kIsQuantized, Ahead, Nothing> ahead_;
 
   __device__ int first_split() const { return c.cta * C::kSplitsPerCta; }
 
@@ -196,10 +219,11 @@ class NarrowShrink {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if constexpr (C::kIsQuantized)
-          multiply_bytes(a, 2 * i, acc);
+          multiply_bytes_or_widened(a, 2 * i, acc);
         else
           multiply(a, 4 * i, acc);
       }
+      if constexpr (C::kIsQuantized) ahead_.is_there = false;
       read_stage_ = read_stage_ + 1 == C::kStages ? 0 : read_stage_ + 1;
       __syncwarp();
       load_k_tile<true, true>(work);
@@ -257,6 +281,49 @@ class NarrowShrink {
       widen<Weight>(format, words, w);
       mma<Weight>(acc[i], {w[0].low, w[1].low, w[0].high, w[1].high}, x0.low, x0.high);
       mma<Weight>(acc[i], {w[2].low, w[3].low, w[2].high, w[3].high}, x1.low, x1.high);
+    }
+  }
+  __device__ void multiply_bytes_or_widened(const std::byte* a, int vec, Acc& acc) const {
+    if constexpr (C::kColumnsAhead > 0) {
+      if (vec < kVecsAhead && ahead_.is_there) return multiply_widened(a + C::kABytes, vec, acc);
+    }
+    multiply_bytes(a, vec, acc);
+  }
+
+  // --- what is widened ahead ------------------------------------------------------------------
+
+  static constexpr int kVecsAhead = C::kColumnsAhead / 16;  // of a row
+  /// A vector of sixteen numbers becomes two: numbers 4 q and 4 q + 1 for q = 0 to 3, the others.
+  __device__ static int place_ahead(int row, int vec) {
+    return swizzle_rows<2 * kVecsAhead>(row, vec);
+  }
+
+  __device__ void widen_ahead() const {
+    constexpr int kRows = 32 / kVecsAhead;  // at a time, all of one rank tile
+#pragma unroll 1
+    for (int first = 0; first < C::kBlockRanks; first += kRows) {
+      const int row = first + c.lane / kVecsAhead, vec = c.lane % kVecsAhead;
+      const auto v = *reinterpret_cast<const uint4*>(c.warp_pipeline() + swizzle_rows<4>(row, vec));
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      StepPair w[4];
+      widen<typename C::Weight>(reference::Dtype(formats_ >> first / 16 * 8 & 0xFF), words, w);
+      *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec)) = {w[0].low, w[1].low,
+                                                                              w[2].low, w[3].low};
+      *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec + 1)) = {
+          w[0].high, w[1].high, w[2].high, w[3].high};
+    }
+  }
+  /// As multiply_bytes().
+  __device__ void multiply_widened(const std::byte* x, int vec, Acc& acc) const {
+    const StepPair x0 = load_step_of_x(x, vec), x1 = load_step_of_x(x, vec + 1);
+    const std::byte* const a = c.widened();
+#pragma unroll
+    for (int i = 0; i < C::kRankTiles; ++i) {
+      const int row = 16 * i + c.lane % 16, half = c.lane / 16;
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_ahead(row, 2 * vec + half)), x0.low,
+                              x0.high);
+      mma<typename C::Weight>(acc[i], load_matrices(a + place_ahead(row, 2 * vec + 2 + half)),
+                              x1.low, x1.high);
     }
   }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/quantized_fragments.cuh"
+#include "gpu/kernels/quantized_h.cuh"
 #include "gpu/kernels/work_tile.cuh"
 #include "gpu/plan/quantized_launch.hpp"
 
@@ -146,32 +146,6 @@ __device__ inline void expand_generic(const QuantizedParams& p) {
 }
 
 // --- h in 8 bits ------------------------------------------------------------------------------
-
-/// The larger one; a number that is not finite does not count.
-__device__ inline float larger(float largest, float v) {
-  const float magnitude = fabsf(v);
-  return magnitude <= 3.402823466e38F && magnitude > largest ? magnitude : largest;
-}
-/// Of all lanes.
-__device__ inline float largest_of_warp(float v) {
-#pragma unroll
-  for (int with = 16; with > 0; with /= 2) v = larger(v, __shfl_xor_sync(~0U, v, with));
-  return v;
-}
-
-__device__ inline float largest_number(reference::Dtype dtype) {
-  if (dtype == reference::Dtype::i8) return 127;
-  return dtype == reference::Dtype::f8_e4m3fn ? 448 : 57344;
-}
-__device__ inline float scale_of(float absmax, reference::Dtype dtype) {
-  const float scale = __fdiv_rn(absmax, largest_number(dtype));
-  return absmax == 0 ? 1 : fmaxf(scale, 1.17549435e-38F);  // 2^-126
-}
-/// -0 of a row of zeros becomes 0; elsewhere it keeps its sign.
-__device__ inline uint8_t quantized_number(reference::Dtype dtype, float v, float scale,
-                                           bool all_zero) {
-  return encoded(dtype, all_zero && v == 0 ? 0.0F : __fdiv_rn(v, scale));
-}
 
 /// By tensor: a CTA for each slice finds its factor, over all covered numbers.
 __device__ inline void find_scales(const QuantizeHParams& p, float* largest_of_warps) {

@@ -48,7 +48,8 @@ LoraKernel quantized_entry() {
           .variant = kVariant,
           .function = reinterpret_cast<const void*>(&quantized_lora_kernel<C>),
           .num_threads = C::kNumThreads,
-          .shared_bytes = &C::shared_bytes};
+          .shared_bytes = &C::shared_bytes,
+          .ahead_bytes = C::kAheadBytes};
 }
 
 /// The shrinks of one type of x.

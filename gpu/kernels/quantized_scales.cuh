@@ -52,11 +52,9 @@ __device__ inline const float* b_factor(const KernelParams& p, const WorkTile& w
 
 /// 1 if h is not 8-bit, which is known without a look at the parameters.
 template <typename C>
-__device__ inline float h_factor(const Context<C>& c, const WorkTile& work, const TileSlice& s,
-                                 int token) {
+__device__ inline float h_factor(const Context<C>& c, const TileSlice& s, int token) {
   if constexpr (C::kHBytes > 1) return 1;
-  const ActivationScale& scale = quantized(c.p).h_scale;
-  return scale.data[scale.index(s.index, row_of(c.p, work, token), 0)];
+  return c.h_factors()[s.index * C::kTokens + token];
 }
 template <typename C>
 __device__ inline float x_factor(const Context<C>& c, const WorkTile& work, int token) {
@@ -76,19 +74,30 @@ __device__ inline void prefetch_a_factors(const Context<C>& c, const WorkTile& w
   }
 }
 
-/// Four sums of a token, ranks j..j+3 of a slice, times their factors.
+/// Fetches the factors of the work tile's tokens, so that they are near once its sums are there.
 template <typename C>
-__device__ inline float4 scaled_h(const Context<C>& c, const WorkTile& work, const TileSlice& s,
-                                  int token, int j, const float4& v) {
-  float of[4] = {v.x, v.y, v.z, v.w};
-  const float of_x = x_factor(c, work, token);
-  FactorWalk factor(quantized(c.p).of[s.index].a_scale, work.slot, j);
-#pragma unroll
-  for (int i = 0; i < 4; ++i, factor.advance()) {
-    if (j + i >= s.rank) continue;
-    of[i] = __fmul_rn(__fmul_rn(of[i], of_x), factor.here());
+__device__ inline void prefetch_x_factors(const Context<C>& c, const WorkTile& work) {
+  if constexpr (C::kXBytes > 1) return;
+  const ActivationScale& scale = quantized(c.p).x_scale;
+  if (const int token = int(threadIdx.x); token < work.num_tokens) {
+    prefetch_line(scale.data + scale.index(0, row_of(c.p, work, token), 0));
   }
+}
+
+/// Factors of four neighbouring ranks of A from j on; 1 beyond the rank.
+__device__ inline float4 a_factors(const KernelParams& p, const WorkTile& work, const TileSlice& s,
+                                   int j) {
+  float of[4];
+  FactorWalk factor(quantized(p).of[s.index].a_scale, work.slot, j);
+#pragma unroll
+  for (int i = 0; i < 4; ++i, factor.advance()) of[i] = j + i < s.rank ? factor.here() : 1;
   return {of[0], of[1], of[2], of[3]};
+}
+
+/// Four sums of a token times their factors.
+__device__ inline float4 scaled_h(const float4& v, float of_x, const float4& of_a) {
+  return {__fmul_rn(__fmul_rn(v.x, of_x), of_a.x), __fmul_rn(__fmul_rn(v.y, of_x), of_a.y),
+          __fmul_rn(__fmul_rn(v.z, of_x), of_a.z), __fmul_rn(__fmul_rn(v.w, of_x), of_a.w)};
 }
 
 /// Factors of eight neighbouring columns of B, 0 beyond the slice.

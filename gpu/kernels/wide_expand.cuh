@@ -263,7 +263,7 @@ class WideExpand {
     float of_h[C::kTokenTiles];
 #pragma unroll
     for (int i = 0; i < C::kTokenTiles; ++i) {
-      of_h[i] = i < num_rows_ ? h_factor(c, work, s, 8 * i + c.row) : 0;
+      of_h[i] = i < num_rows_ ? h_factor(c, s, 8 * i + c.row) : 0;
     }
 #pragma unroll 1
     for (; column < end; column += kStep) {

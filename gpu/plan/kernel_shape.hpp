@@ -108,6 +108,15 @@ struct KernelShape {
   static constexpr int kBPipelineBytes =
       kNumBStages * kBStageBytes + (kExpands ? kNumBaseBuffers * kBaseBytes : 0);
 
+  // What 8-bit weights are widened to before the previous kernel has ended, behind all else in
+  // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
+  // it; of B the first stage of four warps, as many as half an item of an expand keeps busy.
+  static constexpr int kColumnsAhead =
+      kShrinks && !kWide && kWeightBytes == 1 && kCluster == 8 ? (kRankTiles > 2 ? 32 : 64) : 0;
+  static constexpr int kWarpsAhead = kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 4 : 0;
+  static constexpr int kAheadOfWarp = kShrinks ? kBlockRanks * kColumnsAhead * 2 : 2 * kBStageBytes;
+  static constexpr int kAheadBytes = (kShrinks ? kNumWarps : kWarpsAhead) * kAheadOfWarp;
+
   // The reduction over the cluster. A shrink scatters: the sums of a token go to the CTA that
   // writes its h. A linear sends them to every CTA, and each adds them up. A wide shrink of a
   // single CTA delivers to nobody: it writes the sums of half of the splits to h and adds the other
@@ -133,8 +142,11 @@ struct KernelShape {
   /// loads the next work tile while it finishes the last one.
   static constexpr int kNumTables = kWide ? 2 : 1;
   static constexpr int kWorkBytes = 512 + (kPipelineWarps > 1 ? 4 : 16) * kTokens;
+  static constexpr int kTableWeights = std::max(32, kTokens);  // router weights
+  /// Of an expand of 8-bit B: the factors of 8-bit h.
+  static constexpr int kHFactorBytes = !kShrinks && kWeightBytes == 1 ? 4 * 8 * kTokens : 0;
   static constexpr int kTableBytes =  // and barriers, or router weights
-      kNumTables * kWorkBytes + (kShrinks ? 128 : std::max(128, 4 * kTokens));
+      kNumTables * kWorkBytes + (kShrinks ? 128 : 4 * kTableWeights) + kHFactorBytes;
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
   static constexpr int kPipelineAlignment = kWgmma ? 1024 : 16;
   static constexpr int kPipelineOffset = (kTableBytes + 4 * kSumFloats + kPipelineAlignment - 1) /
@@ -146,7 +158,7 @@ struct KernelShape {
   /// kLowBytes behind hi.
   static constexpr int kHPadding = kPipelineWarps > 1 ? kPanelRanks : 16;
   static constexpr int kLowBytes = kPipelineWarps > 1 ? kTokens * 2 * kPanelRanks : 16;
-  static int shared_bytes(int h_width) {
+  LORATORY_HOST_DEVICE static constexpr int shared_bytes(int h_width) {
     const int row = kPipelineWarps > 1 ? 4 * h_width : h_stride(h_width);
     return kPipelineOffset + kPipelinesBytes + (kExpands ? kTokens * row : 0);
   }

@@ -49,6 +49,10 @@ struct QuantizedParams : KernelParams {
   reference::Dtype h_dtype = reference::Dtype::f32;
   reference::Dtype y_dtype = reference::Dtype::bf16;
   ActivationScale x_scale, h_scale;
+  /// The previous kernel may still run, and there is room to widen weights meanwhile.
+  bool widens_ahead = false;
+  /// An expand makes 8-bit h, with a factor for each row, from fp32 h, whose strides count bytes.
+  bool quantizes_h = false;
   QuantizedSliceParams of[kMaxSlices];
 };
 

@@ -17,12 +17,14 @@ template <typename C>
 void run_kernel(const QuantizedLaunch& launch) {
   QuantizedParams params = launch.params;
   params.num_sms = kSms;
+  params.widens_ahead = launch.order == LaunchOrder::overlaps_previous;
   const auto clusters =
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
   emulated::run({.num_threads = C::kNumThreads,
                  .cluster = C::kCluster,
                  .num_clusters = clusters,
-                 .shared_bytes = size_t(C::shared_bytes(params.h_width)),
+                 .shared_bytes = size_t(C::shared_bytes(params.h_width)) +
+                                 (params.widens_ahead ? C::kAheadBytes : 0),
                  .seed = seed++},
                 [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });
 }

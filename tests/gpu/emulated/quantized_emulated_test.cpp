@@ -92,7 +92,9 @@ class Emulated {
     Tensor out = op == LoraOp::shrink ? empty_h(data_) : data_.y;
     const LoraTensors on = tensors(op, memory);
     Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
-    layer(op, memory).launch_variant(v, on, segments.view(), nullptr);
+    const auto order =
+        ++num_launches_ % 2 == 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
+    layer(op, memory).launch_variant(v, on, segments.view(), nullptr, order);
     EXPECT_TRUE(memory.is_intact()) << describe(data_.shape) << describe(v);
     Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
     return out;
@@ -104,6 +106,7 @@ class Emulated {
 
  private:
   QuantizedLayerData& data_;
+  size_t num_launches_ = data_.slots.size();  // every other one may widen weights ahead
 
   LoraTensors tensors(LoraOp op, Memory& memory) const {
     LoraTensors out{.x = memory.put(data_.x),
