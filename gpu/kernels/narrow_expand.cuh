@@ -313,30 +313,44 @@ class NarrowExpand {
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
         StepPair w[4];  // top and bottom columns of either fragment
         widen<Weight>(format, words, w);
-        multiply_fragment({w[0].low, w[1].low, w[0].high, w[1].high}, h, acc[t]);
-        multiply_fragment({w[2].low, w[3].low, w[2].high, w[3].high}, h, acc[t + 1]);
+        const uint4 both[2] = {{w[0].low, w[1].low, w[0].high, w[1].high},
+                               {w[2].low, w[3].low, w[2].high, w[3].high}};
+        multiply_fragments(both, h, acc + t);
       }
     }
   }
   /// The same with what widen_stage() has written.
   __device__ void multiply_widened(int h_column, int left, Acc& acc) const {
+    constexpr int kAtOnce = 4;
     const std::byte* const b = c.widened();
     const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
-#pragma unroll 1  // registers are scarce
+#pragma unroll(C::kHBytes > 1 ? kVecs : 1)  // registers are scarce beside the code for 8-bit h
     for (int step = 0; step < kVecs; ++step) {
       if (step > 0 && left <= 16 * step) return;
       const uint4 h = load_h(h_column + 16 * step);
+      const int vec = 2 * step + c.lane / 16;
 #pragma unroll
-      for (int t = 0; t < kFragments; ++t) {
-        const int vec = 2 * step + c.lane / 16;
-        multiply_fragment(load_matrices(b + swizzle_columns<kWideVecs>(column + 2 * t, vec)), h,
-                          acc[t]);
+      for (int first = 0; first < kFragments; first += kAtOnce) {
+        uint4 w[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int of_fragment = column + 2 * (first + i);
+          w[i] = load_matrices(b + swizzle_columns<kWideVecs>(of_fragment, vec));
+        }
+        multiply_fragments(w, h, acc + first);
       }
     }
   }
-  __device__ void multiply_fragment(const uint4& w, const uint4& h, float (&acc)[4]) const {
-    mma<Weight>(acc, w, h.x, h.y);
-    if (p.split_h) mma<Weight>(acc, w, h.z, h.w);
+  /// hi of all, then lo: neighbouring products do not wait for each other. 8-bit h has no lo.
+  template <int kNum>
+  __device__ static void multiply_fragments(const uint4 (&w)[kNum], const uint4& h,
+                                            float (*acc)[4]) {
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.x, h.y);
+    if constexpr (C::kHBytes > 1) {
+#pragma unroll
+      for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
+    }
   }
   /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two.
   __device__ void scale(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) const {

@@ -25,25 +25,15 @@ bool fills_segments(const LaunchShape& shape) {
   return shape.num_tokens > 1024 || shape.num_tokens >= 16 * shape.num_slots;
 }
 
-// Of eight tokens.
-int64_t most_segments(const LaunchShape& shape) {
-  const int64_t slots = std::min(shape.num_tokens, shape.num_slots);
-  return slots + (shape.num_tokens - slots) / 8;
-}
-
 LoraVariant narrow_quantized(const LaunchShape& shape) {
   const bool is_small = shape.num_tokens <= 32 || shape.num_tokens * shape.num_rank_blocks <= 64;
   const bool few = shape.num_tokens <= kNarrowTokens && shape.num_tokens >= 4 * shape.num_slots;
   const int cluster = is_small || few ? 8 : 2;
   if (shape.max_rank <= 16) return {.cluster = cluster, .stages = 2};
-  // All of a long strip is on its way at once.
+  // Few segments and blocks: smaller tiles, so that more SMs have one.
   const bool has_few_segments = shape.num_tokens <= 32 && shape.num_slots <= 16;
-  if (has_few_segments && shape.num_in > 8192) {
-    return {.rank_tiles = 2, .cluster = cluster, .stages = 3};
-  }
-  // Smaller tiles, where an SM still has one of them.
-  const bool is_tiny = most_segments(shape) * shape.num_rank_blocks <= 8;
-  return {.rank_tiles = is_tiny ? 2 : 4, .cluster = cluster};
+  const bool is_short = has_few_segments && shape.num_rank_blocks <= 2;
+  return {.rank_tiles = is_short ? 2 : 4, .cluster = cluster};
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace loratory::gpu {
 
 inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned
-    {1, 1, 8, 2, true}, {1, 1, 2, 2, true}, {2, 1, 8, 1, true}, {2, 1, 8, 3, true},
+    {1, 1, 8, 2, true}, {1, 1, 2, 2, true}, {2, 1, 8, 1, true},
     {4, 1, 8, 1, true}, {4, 1, 2, 1, true}, {4, 4, 8, 4, true},
 };
 inline constexpr LoraVariant kQuantizedExpandVariants[] = {

@@ -180,7 +180,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
         for (const int64_t slots : {1, 4, 16, 128, 4096}) {
           const LaunchShape shape{.op = op,
                                   .num_tokens = tokens,
-                                  .num_in = rank == 64 ? 16384 : 4096,
+                                  .num_in = 4096,
                                   .max_rank = rank,
                                   .num_slices = 2,
                                   .num_slots = slots,
