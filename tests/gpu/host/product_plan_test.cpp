@@ -264,7 +264,8 @@ TEST(ProductCache, OneLineForWhatItCannotMean) {
   EXPECT_THAT(file_error(""), HasSubstr("plans.json: is not JSON"));
   EXPECT_THAT(file_error("[]"), HasSubstr("must be a JSON object"));
   EXPECT_THAT(file_error("{}"), HasSubstr("plans.json: gpu"));
-  EXPECT_THAT(file_error(replaced("\"kernels\": 1", "\"kernels\": \"1\"")), HasSubstr("kernels"));
+  const std::string kernels = "\"kernels\": " + std::to_string(kProductKernels);
+  EXPECT_THAT(file_error(replaced(kernels, "\"kernels\": \"1\"")), HasSubstr("kernels"));
   EXPECT_THAT(file_error(replaced("\"plans\": [", "\"planes\": [")), HasSubstr("plans"));
   EXPECT_THAT(file_error(replaced("\"num_in\": 8", "\"num_in\": -8")), HasSubstr("plans.num_in"));
   EXPECT_THAT(file_error(replaced("\"num_in\": 8", "\"num_in\": 9")),
