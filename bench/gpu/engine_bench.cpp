@@ -403,12 +403,16 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   kinds.push_back({.lora = "r64 attention", .rank = 64, .mlp = false});
   kinds.push_back({.lora = "r64 mlp", .rank = 64, .attention = false});
+  const std::string& only = selection.only;
+  if (!only.empty() && std::ranges::find(kinds, only, &EngineKind::lora) == kinds.end()) {
+    throw InputError("--only", fmt::format("{} is no engine of {}", only, name));
+  }
   for (const EngineKind& kind : kinds) {
-    if (selection.only.empty() || selection.only == kind.lora) bench.run(kind, exact);
+    if (only.empty() || only == kind.lora) bench.run(kind, exact);
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
-  if (!selection.only.empty()) return;
+  if (!only.empty()) return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
   bench.run({.order = ProductOrder::fast}, fast);
 }
