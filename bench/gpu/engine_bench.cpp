@@ -18,6 +18,9 @@
 // Behind the steps comes what an adapter costs that is not on the GPU (cold_loads.hpp); with
 // --cold-loads that alone.
 //
+// Prefill stands beside the rate of cuBLASLt, which takes gate|up of 8,192 tokens in any order of
+// sums.
+//
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
 // weights, keys and values and adapters once, timed in the same way.
@@ -188,6 +191,35 @@ std::vector<bench::ReadSpan> bytes_of(const Case& c, GpuExecutor& engine,
   return out;
 }
 
+// --- the rate of a prefill -------------------------------------------------------------------
+
+// Of a prompt from its first token on: products of all tokens, causal attention, logits of one.
+double flops_of(const Case& c, const ModelConfig& m) {
+  const double q = double(m.num_heads * m.head_dim), kv = double(m.num_kv_heads * m.head_dim);
+  const double hidden = double(m.hidden), tokens = c.num_tokens;
+  const double weights = 2 * q * hidden + 2 * kv * hidden + 3 * hidden * double(m.intermediate);
+  const double attention = 2 * q * tokens * tokens;  // of scores and values, half of the square
+  return double(m.num_layers) * (2 * tokens * weights + attention) + 2 * hidden * double(m.vocab);
+}
+
+// TFLOP/s of gate|up of the longest prompt.
+double product_tflops(const DeviceModel& model, Products& products) {
+  const ModelConfig& m = model.config();
+  const int64_t tokens = kPrompts[1], rows = 2 * m.intermediate;
+  const DeviceBuffer x = make_device_buffer(size_t(tokens * m.hidden * 2));
+  const DeviceBuffer y = make_device_buffer(size_t(tokens * rows * 2));
+  fill_random(Dtype::bf16, x.get(), tokens * m.hidden, 1, kKvSeed, nullptr);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  const BaseProduct product(products,
+                            model.matrix(model.layout().layers[0].gate_up, rows, m.hidden), nullptr,
+                            Dtype::bf16, tokens);
+  const double us = median_us(nullptr, [&] {
+    product.launch(device_view(Dtype::bf16, x.get(), {tokens, m.hidden}),
+                   device_view(Dtype::bf16, y.get(), {tokens, rows}), nullptr);
+  });
+  return 2e-6 * double(tokens * rows) * double(m.hidden) / us;
+}
+
 // --- results ----------------------------------------------------------------------------------
 
 class Results {
@@ -207,6 +239,18 @@ class Results {
         rows_.empty() ? "" : ",", model, c.kind, c.num_rows, c.num_rows * c.num_tokens, c.context,
         name(order), lora, c.num_adapters, us, host_us, bytes, floor_us, tokens_per_s(c, us));
   }
+  /// Of prefills without LoRA: tokens and TFLOP/s.
+  void add_rates(const std::string& model, double product_tflops,
+                 const std::vector<std::pair<int32_t, double>>& prefills) {
+    for (const auto& [tokens, tflops] : prefills) {
+      fmt::print("rate: {}, prefill of {}: {:.0f} TFLOP/s, {:.1f} % of cuBLASLt's {:.0f}\n", model,
+                 tokens, tflops, 100 * tflops / product_tflops, product_tflops);
+      rates_ += fmt::format(
+          "{}\n  {{\"model\": \"{}\", \"tokens\": {}, \"tflops\": {:.1f}, \"cublaslt_tflops\": "
+          "{:.1f}}}",
+          rates_.empty() ? "" : ",", model, tokens, tflops, product_tflops);
+    }
+  }
   /// Whether steps with LoRA enabled and not used had the bits of those without.
   void add_bits(const std::string& model, const std::string& lora, const Case& c,
                 int64_t num_logits, int64_t num_different) {
@@ -222,8 +266,10 @@ class Results {
   bool all_bits_equal() const { return all_bits_equal_; }
   std::string json(const std::string& gpu) const {
     return fmt::format(
-        "{{\"gpu\": \"{}\", \"steps\": [{}\n],\n\"bits\": [{}\n],\n\"cold_loads\": [{}\n]}}\n", gpu,
-        rows_, bits_, cold_loads_);
+        "{{\"gpu\": \"{}\", \"steps\": [{}\n],\n\"rates\": [{}\n],\n\"bits\": "
+        "[{}\n],\n\"cold_loads\": "
+        "[{}\n]}}\n",
+        gpu, rows_, rates_, bits_, cold_loads_);
   }
   void add_cold_loads(const std::string& rows) {
     cold_loads_ += (cold_loads_.empty() ? "" : ",") + rows;
@@ -233,7 +279,7 @@ class Results {
   static double tokens_per_s(const Case& c, double us) {
     return 1e6 * c.num_rows * c.num_tokens / us;
   }
-  std::string rows_, bits_, cold_loads_;
+  std::string rows_, rates_, bits_, cold_loads_;
   bool all_bits_equal_ = true;
 };
 
@@ -244,8 +290,8 @@ void profile(GpuExecutor& engine, StepBatch step) {
   LORATORY_CUDA_CHECK(cudaProfilerStop());
 }
 
-void measure(const std::string& name, const std::string& lora, ProductOrder order, const Case& c,
-             GpuExecutor& engine, const DeviceModel& model, Results& results) {
+double measure(const std::string& name, const std::string& lora, ProductOrder order, const Case& c,
+               GpuExecutor& engine, const DeviceModel& model, Results& results) {
   const Batch batch(c, model.config(), 16);
   profile(engine, batch.copy());
   int64_t host_ns = 0, num_steps = 0;
@@ -260,6 +306,7 @@ void measure(const std::string& name, const std::string& lora, ProductOrder orde
   const double floor_us =
       median_us(engine.stream(), [&] { bench::launch_read_node(spans, engine.stream()); });
   results.add(name, lora, order, c, us, double(host_ns) / 1e3 / double(num_steps), spans, floor_us);
+  return us;
 }
 
 // --- engines ----------------------------------------------------------------------------------
@@ -314,6 +361,10 @@ class ModelBench {
     measure_all(kind, engine);
     fmt::print("{} {}: {:.1f} s\n", name_, kind.lora, double(now_ns() - begin) / 1e9);
   }
+  /// Behind the engine without LoRA.
+  void rate_prefills(Products& fast) {
+    results_.add_rates(name_, product_tflops(model_, fast), prefills_);
+  }
 
  private:
   EngineOptions options(const EngineKind& kind) const {
@@ -334,7 +385,10 @@ class ModelBench {
   void measure_all(const EngineKind& kind, GpuExecutor& engine) {
     const auto all = [&](const std::string& lora, int32_t num_adapters) {
       for (const Case& c : cases(num_adapters)) {
-        measure(name_, lora, kind.order, c, engine, model_, results_);
+        const double us = measure(name_, lora, kind.order, c, engine, model_, results_);
+        if (c.kind == "prefill" && kind.rank == 0 && kind.order == ProductOrder::exact) {
+          prefills_.emplace_back(c.num_tokens, 1e-6 * flops_of(c, model_.config()) / us);
+        }
       }
     };
     if (kind.rank == 0) {
@@ -372,6 +426,7 @@ class ModelBench {
   const std::string name_;
   const DeviceModel& model_;
   Results& results_;
+  std::vector<std::pair<int32_t, double>> prefills_;  // tokens, TFLOP/s
   const sim::SchedulerConfig config_ = bounded_by_model(scheduler(kMostSlots), model_.config());
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
 };
@@ -412,9 +467,10 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
-  if (!only.empty()) return;
+  if (!only.empty() && only != "off") return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
-  bench.run({.order = ProductOrder::fast}, fast);
+  if (config.num_experts == 0) bench.rate_prefills(fast);
+  if (only.empty()) bench.run({.order = ProductOrder::fast}, fast);
 }
 
 void run_cold_loads(const std::string& name, Results& results) {
@@ -455,10 +511,12 @@ bool run(const std::string& file, const Selection& selection) {
       "tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       properties.name);
   Results results;
+  const auto save = [&] { std::ofstream(file) << results.json(properties.name); };
   for (const std::string& name : selection.models) {
     if (selection.steps) run_model(name, selection, results);
+    save();  // a machine may be taken away
     if (selection.cold_loads) run_cold_loads(name, results);
-    std::ofstream(file) << results.json(properties.name);
+    save();
   }
   return results.all_bits_equal();
 }
