@@ -96,7 +96,8 @@ class ClusterReduction {
   /// h of a block, to shared memory or to p.h. A thread takes four ranks at a time.
   __device__ void reduce_block(const WorkTile& work, int block) {
     if constexpr (!C::kDelivers) return;
-    if constexpr (C::kIsQuantized) return reduce_scaled_block(work, block);
+    if constexpr (C::kIsQuantized && C::kWide) return reduce_scaled_block(work, block);
+    if constexpr (C::kIsQuantized && !C::kWide) return reduce_narrow_block(work, block);
     if constexpr (C::kCrossesCtas)
       wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
     constexpr uint32_t kFours = C::kBlockRanks / 4;
@@ -152,6 +153,58 @@ class ClusterReduction {
            scaled_h(add_splits(buffer(work, block), i, j), of_x, of_a));
       i += C::kNumThreads / kFours;
       if (i < count) of_x = x_factor(c, work, i * C::kCluster + c.cta);
+    }
+  }
+
+  /// The same of a narrow shrink, whose factors lie in shared memory. All that does not need the
+  /// sums comes before the wait for them.
+  __device__ void reduce_narrow_block(const WorkTile& work, int block) {
+    static_assert(C::kReduceScatters);
+    constexpr int kFours = C::kBlockRanks / 4;
+    static_assert(C::kNumThreads % kFours == 0);
+    const int j = int(threadIdx.x) % kFours * 4, rank = block * C::kBlockRanks + j;
+    const int first = int(threadIdx.x) / kFours;
+    const int count = rank / 16 < work.num_rank_tiles ? own_tokens(work) : 0;
+    float4 of_a{};
+    int64_t in_row = 0;  // where these ranks lie in a row of h
+    int left = 0;
+    float* to = nullptr;
+    if (first < count) {
+      const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
+      const int of_slice = rank - 16 * s.first_rank_tile;
+      of_a = factors_of_a(work, s, block - work.first_block, j, of_slice);
+      in_row = s.index * p.h_slice_stride + of_slice;
+      left = s.rank - of_slice;
+      to = h_row(work, first) + in_row;
+    }
+    wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
+#pragma unroll 1
+    for (int i = first; i < count;) {
+      const float4 sums = add_splits(buffer(work, block), i, j);
+      if constexpr (C::kXBytes == 1)
+        store_h(to, left, scaled_h(sums, c.x_factors()[i * C::kCluster + c.cta], of_a));
+      else
+        store_h(to, left, scaled_h(sums, of_a));
+      i += C::kNumThreads / kFours;
+      if (i < count) to = h_row(work, i) + in_row;
+    }
+  }
+  /// `block` counts within the work tile, j within the block, of_slice within the slice.
+  __device__ float4 factors_of_a(const WorkTile& work, const TileSlice& s, int block, int j,
+                                 int of_slice) const {
+    if (block >= C::kFactorBlocks) return a_factors(p, work, s, of_slice);
+    return *reinterpret_cast<const float4*>(c.a_factors() + block * C::kBlockRanks + j);
+  }
+  __device__ float* h_row(const WorkTile& work, int own_token) const {
+    return reinterpret_cast<float*>(c.tokens(work.table)[own_token * C::kCluster + c.cta].y);
+  }
+  /// The first `left` exist.
+  __device__ void store_h(float* h, int left, float4 v) const {
+    if (p.h_aligned && left >= 4) return store_if(true, h, as_bits(v));
+    const float of[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < left) h[i] = of[i];
     }
   }
 

@@ -62,6 +62,16 @@ struct Context {
   }
   /// Of an expand with 8-bit h: [TileSlice::index][token]
   __device__ float* h_factors() const { return weights() + C::kTableWeights; }
+  /// Of a narrow shrink of 8-bit A: [rank, from the first block of the work tile on]
+  __device__ float* a_factors() const {
+    return reinterpret_cast<float*>(shared + C::kNumTables * C::kWorkBytes + 128);
+  }
+  /// [token]
+  __device__ float* x_factors() const { return a_factors() + C::kFactorBlocks * C::kBlockRanks; }
+  /// Of this warp: [tile % 2][column of the tile]
+  __device__ float* b_factors() const {
+    return reinterpret_cast<float*>(base_buffers() + C::kNumBaseBuffers * C::kBaseBytes);
+  }
   /// [warp][token][rank of the block]
   __device__ float* partial() const { return reinterpret_cast<float*>(shared + C::kTableBytes); }
   /// [buffer][split][token][rank of the block]

@@ -192,6 +192,7 @@ class LoraCta {
     if constexpr (C::kExpands) expand_.begin(work);
     if (!C::kShrinks && p.may_read_y_early) expand_.begin_base(work);
     if constexpr (C::kIsQuantized) prepare(work);
+    if constexpr (kIsNarrowExpandOfBytes) return run_narrow_expand(work);
     prior_.wait();
     if constexpr (C::kShrinks) {
       shrink_.begin_x(work);
@@ -207,11 +208,28 @@ class LoraCta {
     }
   }
 
+  /// An expand of 8-bit B and few tokens. All that does not need h comes before the wait.
+  static constexpr bool kIsNarrowExpandOfBytes =
+      C::kIsQuantized && !C::kShrinks && C::kTokenTiles == 1;
+  __device__ void run_narrow_expand(const WorkTile& work) {
+    expand_.find_first(work);
+    if constexpr (C::kHBytes == 1) {
+      prior_.wait();
+      load_h(work);
+    } else {
+      const PlaceOfH first = place_of_h(work, int(threadIdx.x));
+      prior_.wait();
+      load_placed_h(work, first);
+    }
+    __syncthreads();
+    expand_.run(work);
+  }
+
   /// What 8-bit weights need beyond the loads, done while the previous kernel runs.
   __device__ void prepare(const WorkTile& work) {
     if (prior_.waited || !quantized(p).widens_ahead) return;
     if constexpr (C::kShrinks)
-      shrink_.prepare();
+      shrink_.prepare(work);
     else if constexpr (C::kTokenTiles == 1)
       expand_.prepare(work);
   }
@@ -219,6 +237,48 @@ class LoraCta {
   // --- expand: h from global memory, eight ranks per thread -----------------------------------
 
   using EightRanks = float[8];
+
+  /// Eight ranks of h, in global memory and in shared memory.
+  struct PlaceOfH {
+    const float* from = nullptr;
+    int to = 0;    // bytes from `shared` on; 0: nowhere
+    int left = 0;  // ranks from here on
+    float weight = 1;
+  };
+  __device__ PlaceOfH place_of_h(const WorkTile& work, int e) const {
+    const uint32_t num_vectors = uint32_t(num_h_vectors(work));
+    if (e >= work.num_tokens * int(num_vectors)) return {};
+    const uint32_t token = quotient(uint32_t(e), num_vectors);
+    const int column = work.first_h + int(uint32_t(e) - token * num_vectors) * 8;
+    const TileSlice& s = c.slice_of(work, column, &TileSlice::h_column);
+    const int j = column - s.h_column;
+    return {.from = h_row(int(token)) + s.index * p.h_slice_stride + j,
+            .to = int(permuted_place(int(token), column) - c.shared),
+            .left = s.rank - j,
+            .weight = c.weights()[token]};
+  }
+  __device__ void load_placed_h(const WorkTile& work, PlaceOfH at) {
+    EightRanks v = {};
+    read_placed(at, v);
+    if (!p.may_read_y_early) expand_.begin_base(work);
+    for (int e = int(threadIdx.x); at.to > 0;) {
+      if (p.router_weights != nullptr) weigh(at.weight, v);
+      store_permuted(c.shared + at.to, v);
+      e += C::kNumThreads;
+      at = place_of_h(work, e);
+      read_placed(at, v);
+    }
+  }
+  __device__ void read_placed(const PlaceOfH& at, EightRanks& v) const {
+    if (at.to == 0) return;
+    if (p.h_aligned && at.left >= 8) {
+      reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(at.from)[0];
+      reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(at.from)[1];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = i < at.left ? at.from[i] : 0;
+    }
+  }
 
   /// The first product waits for h, so y is requested after h.
   __device__ void load_h(const WorkTile& work) {
@@ -292,10 +352,10 @@ class LoraCta {
   }
   /// Beside 8-bit B: hi of the eight numbers at places 0 to 7 of a step, lo of them, then the same
   /// of places 8 to 15.
-  __device__ void store_permuted(const WorkTile& work, int e, const EightRanks& v) const {
-    const int column = h_column(work, e);
-    std::byte* const to =
-        c.h_address(e / num_h_vectors(work), column / 16 * 16) + column / 8 % 2 * 8;
+  __device__ std::byte* permuted_place(int token, int column) const {
+    return c.h_address(token, column / 16 * 16) + column / 8 % 2 * 8;
+  }
+  __device__ static void store_permuted(std::byte* to, const EightRanks& v) {
     uint2 hi[2], lo[2];
     split_hi_lo<typename C::Split>({v[0], v[1], v[4], v[5]}, 4, hi[0], lo[0]);
     split_hi_lo<typename C::Split>({v[2], v[3], v[6], v[7]}, 4, hi[1], lo[1]);
@@ -307,7 +367,7 @@ class LoraCta {
   }
   __device__ void store_h(const WorkTile& work, int e, const EightRanks& v) const {
     if constexpr (C::kIsQuantized) {
-      store_permuted(work, e, v);
+      store_permuted(permuted_place(e / num_h_vectors(work), h_column(work, e)), v);
       return;
     }
     uint2 hi[2], lo[2];

@@ -22,6 +22,7 @@ class NarrowExpand {
   __device__ void begin(const WorkTile& work) {
     load_tile_ = work.first_column_tile + c.warp;
     load_rank_ = load_stage_ = load_slice_ = read_stage_ = slice_ = 0;
+    if constexpr (C::kIsQuantized) of_bytes_ = {};
 #pragma unroll 1
     for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
     if constexpr (C::kIsQuantized) commit_copies();
@@ -38,7 +39,12 @@ class NarrowExpand {
     __syncwarp();
     load_k_tile(work);
     commit_copies();
-    prepared_.is_there = true;
+    of_bytes_.is_widened = true;
+  }
+  /// Of 8-bit B, before the wait for the previous kernel: looks up the first tile.
+  __device__ void find_first(const WorkTile& work) {
+    const int tile = work.first_column_tile + c.warp;
+    if (tile < work.end_column_tile) of_bytes_.tile = tile_at(tile);
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
@@ -54,14 +60,12 @@ class NarrowExpand {
 
   __device__ void run(const WorkTile& work) {
     commit_copies();
-    if constexpr (!C::kIsQuantized) wait_for_copies<0>();
+    if constexpr (C::kIsQuantized) return run_bytes(work);
+    wait_for_copies<0>();
 #pragma unroll 1
     for (int tile = work.first_column_tile + c.warp; tile < work.end_column_tile;
          tile += C::kNumWarps) {
-      if constexpr (C::kIsQuantized)
-        make_tile_of_bytes(work, tile);
-      else
-        make_tile(work, tile);
+      make_tile(work, tile);
     }
   }
 
@@ -82,11 +86,20 @@ class NarrowExpand {
   int load_tile_ = 0, load_rank_ = 0, load_stage_ = 0, load_slice_ = 0;
   int base_tile_ = 0, base_buffer_ = 0, base_slice_ = 0;
   int read_stage_ = 0, slice_ = 0;
-  struct Prepared {
-    bool is_there = false;  // the first stage of 8-bit B is widened
+  /// A column tile, for this thread.
+  struct ColumnTile {
+    int num_ranks, h_column, slice;
+    int left;    // columns from this thread's first on; none or fewer: nothing to write
+    int column;  // of y
+    float scaling;
+  };
+  struct OfBytes {
+    bool is_widened = false;                 // the first stage of 8-bit B
+    int load_factors = 0, read_factors = 0;  // which of the two buffers
+    ColumnTile tile{};                       // the first one
   };
   struct Nothing {};
-  std::conditional_t<C::kIsQuantized, Prepared, Nothing> prepared_;
+  std::conditional_t<C::kIsQuantized, OfBytes, Nothing> of_bytes_;
 
   template <int kNum>
   __device__ static void advance(int& stage) {
@@ -100,7 +113,7 @@ class NarrowExpand {
     if (load_tile_ >= work.end_column_tile) return;
     const TileSlice& s = c.next_slice_of(load_tile_, load_slice_);
     load_b(s, c.b_pipeline() + load_stage_ * C::kBStageBytes);
-    if constexpr (C::kIsQuantized) prefetch_factors(work, s);
+    if constexpr (C::kIsQuantized) copy_factors(work, s);
     advance<C::kNumBStages>(load_stage_);
     load_rank_ += C::kStageRanks;
     if (load_rank_ < s.rank) return;
@@ -123,10 +136,16 @@ class NarrowExpand {
     else
       load_columns<false>(to, from, row_bytes, left, valid);
   }
-  /// The factors of the tile's columns, with its first ranks.
-  __device__ void prefetch_factors(const WorkTile& work, const TileSlice& s) const {
+  /// The factors of the tile's columns, with its first ranks. A lane copies two.
+  __device__ void copy_factors(const WorkTile& work, const TileSlice& s) {
+    if (load_rank_ > 0) return;
     const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
-    if (load_rank_ == 0 && column < s.num_out) prefetch_line(b_factor(p, work, s, column));
+    float* const to = c.b_factors() + of_bytes_.load_factors * C::kTileColumns + 2 * c.lane;
+    FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
+    if (column < s.num_out) copy_four_async(to, factor.at(), true);
+    factor.advance();
+    if (column + 1 < s.num_out) copy_four_async(to + 1, factor.at(), true);
+    of_bytes_.load_factors ^= 1;
   }
   /// kWhole: a vector has all its ranks, or none.
   template <bool kWhole>
@@ -216,32 +235,65 @@ class NarrowExpand {
     }
   }
 
-  /// The same with 8-bit B. If the first stage is widened, then the next one is on its way.
-  __device__ void make_tile_of_bytes(const WorkTile& work, int tile) {
-    static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
+  /// The same with 8-bit B.
+  __device__ void run_bytes(const WorkTile& work) {
+    int tile = work.first_column_tile + c.warp;
+    if (tile >= work.end_column_tile) return;
+    ColumnTile t = of_bytes_.tile;
+#pragma unroll 1
+    while (true) {
+      make_tile_of_bytes(work, t);
+      tile += C::kNumWarps;
+      if (tile >= work.end_column_tile) return;
+      t = tile_at(tile);
+    }
+  }
+  __device__ ColumnTile tile_at(int tile) {
     const TileSlice& s = c.next_slice_of(tile, slice_);
-    const int num_ranks = s.rank, h_column = s.h_column;
+    const int column = column_of(s, tile);
+    return {s.rank, s.h_column, s.index, s.num_out - column, s.offset + column, s.scaling};
+  }
+  /// If the first stage is widened, then the next one is on its way.
+  __device__ void make_tile_of_bytes(const WorkTile& work, const ColumnTile& t) {
+    static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
     Acc acc = {};
 #pragma unroll 1
-    for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
-      const bool is_widened = prepared_.is_there;
-      prepared_.is_there = false;
+    for (int rank = 0; rank < t.num_ranks; rank += C::kStageRanks) {
+      const bool is_widened = of_bytes_.is_widened;
+      of_bytes_.is_widened = false;
       if (is_widened) {
-        multiply_widened(h_column, num_ranks, acc);
+        multiply_first(t, acc);
       } else {
         wait_for_copies<0>();
         __syncwarp();
-        multiply_bytes(quantized(p).of[s.index].b, h_column + rank, num_ranks - rank, acc);
+        multiply_bytes(quantized(p).of[t.slice].b, t.h_column + rank, t.num_ranks - rank, acc);
       }
-      if (rank + C::kStageRanks >= num_ranks) {
-        scale(work, s, tile, acc);
-        wait_for_copies<0>();  // for base
-        finish_tile(work, s, tile, acc);
-      }
+      if (rank + C::kStageRanks >= t.num_ranks) finish_tile_of_bytes(work, t, acc);
       __syncwarp();
       if (!is_widened) load_k_tile(work);
       commit_copies();
     }
+  }
+  __device__ void multiply_first(const ColumnTile& t, Acc& acc) {
+    if (t.num_ranks > C::kStageRanks - 16) return multiply_whole_stage(t.h_column, acc);
+    multiply_widened(t.h_column, t.num_ranks, acc);
+  }
+  __device__ void finish_tile_of_bytes(const WorkTile& work, const ColumnTile& t, Acc& acc) {
+    scale(work, t, acc);
+    wait_for_copies<0>();  // for base
+    if (p.two_round) round_deltas(acc, t.scaling);
+    const float scaling = p.two_round ? 1 : t.scaling;
+    if (t.left > 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (token_of(i) >= work.num_tokens) continue;
+        std::byte* const y =
+            c.tokens()[token_of(i)].y + int64_t(t.column) * int64_t(sizeof(typename C::Out));
+        store_token(y, i, t.left, scaling, acc);
+      }
+    }
+    load_base(work);
+    advance<C::kNumBaseBuffers>(base_buffer_);
   }
 
   /// Of sixteen ranks, numbers 4 q and 4 q + 1 for q = 0 to 3, then the others. Eight lanes that
@@ -352,19 +404,52 @@ class NarrowExpand {
       for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
     }
   }
-  /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two.
-  __device__ void scale(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) const {
-    const EightFactors factors = b_factors(p, work, s, column_of(s, tile));
-    float of_h[2];
+  /// All of a widened stage: the fragments of a step are loaded before those of the last step are
+  /// multiplied.
+  __device__ void multiply_whole_stage(int h_column, Acc& acc) {
+    uint4 w[2][kFragments];
+    load_wide(0, w[0]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      of_h[i] = token_of(i) < work.num_tokens ? h_factor(c, s, token_of(i)) : 0;
+    for (int step = 0; step < kVecs; ++step) {
+      const uint4 h = load_h(h_column + 16 * step);
+      if (step + 1 < kVecs) load_wide(step + 1, w[(step + 1) % 2]);
+      multiply_fragments(w[step % 2], h, acc);
     }
+  }
+  /// What widen_stage() has written, a step of it.
+  __device__ void load_wide(int step, uint4 (&w)[kFragments]) const {
+    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
+#pragma unroll
+    for (int t = 0; t < kFragments; ++t) {
+      w[t] = load_matrices(c.widened() +
+                           swizzle_columns<kWideVecs>(column + 2 * t, 2 * step + c.lane / 16));
+    }
+  }
+  /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two. Only 8-bit
+  /// h has factors.
+  __device__ void scale(const WorkTile& work, const ColumnTile& tile, Acc& acc) {
+    const float* const from =
+        c.b_factors() + of_bytes_.read_factors * C::kTileColumns + kEach * c.row;
+    of_bytes_.read_factors ^= 1;
+    const float4 low = reinterpret_cast<const float4*>(from)[0];
+    const float4 high = reinterpret_cast<const float4*>(from)[1];
+    const float factors[kEach] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    if constexpr (C::kHBytes == 1) scale_by_h(work, tile, acc);
 #pragma unroll
     for (int t = 0; t < kFragments; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        acc[t][i] = __fmul_rn(__fmul_rn(acc[t][i], of_h[i % 2]), factors.of[2 * t + i / 2]);
+      for (int i = 0; i < 4; ++i) acc[t][i] = __fmul_rn(acc[t][i], factors[2 * t + i / 2]);
+    }
+  }
+  __device__ void scale_by_h(const WorkTile& work, const ColumnTile& tile, Acc& acc) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (token_of(i) >= work.num_tokens) continue;
+      const float factor = c.h_factors()[tile.slice * C::kTokens + token_of(i)];
+#pragma unroll
+      for (int t = 0; t < kFragments; ++t) {
+        acc[t][i] = __fmul_rn(acc[t][i], factor);
+        acc[t][2 + i] = __fmul_rn(acc[t][2 + i], factor);
       }
     }
   }
@@ -409,6 +494,14 @@ class NarrowExpand {
         store_vector(y_at(s, i, column) + 4 * j, valid - j * kEach / kWords,
                      results(base, scaling, i, acc + j / 2));
       }
+    }
+  }
+  /// The same of one token, whose columns lie at `y`.
+  __device__ void store_token(std::byte* y, int i, int valid, float scaling, const Acc& acc) const {
+#pragma unroll
+    for (int j = 0; j < kWords; j += 4) {
+      const uint4 base = *reinterpret_cast<const uint4*>(base_word(i, j));
+      store_vector(y + 4 * j, valid - j * kEach / kWords, results(base, scaling, i, acc + j / 2));
     }
   }
   /// 16 bytes of y, from fragments 0 to 3, or from two of them for fp32 y.

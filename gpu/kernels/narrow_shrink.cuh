@@ -22,12 +22,12 @@ class NarrowShrink {
     for (int i = 0; i < C::kStages; ++i) load_k_tile<true, false>(work);
     if constexpr (C::kIsQuantized) {
       find_formats(work, work.first_block);
-      prefetch_a_factors(c, work);
+      copy_a_factors(c, work);
     }
   }
   /// Of 8-bit A: widens the first K tile, or half of it. It waits for A, which pays while the
   /// previous kernel runs.
-  __device__ void prepare() {
+  __device__ void prepare(const WorkTile& work) {
     if constexpr (C::kColumnsAhead > 0) {
       commit_copies();
       wait_for_copies<0>();
@@ -35,6 +35,10 @@ class NarrowShrink {
       widen_ahead();
       __syncwarp();
       ahead_.is_there = true;
+      if constexpr (kLoadsNextAhead) {
+        load_k_tile<true, false>(work);
+        commit_copies();
+      }
     }
   }
 
@@ -45,9 +49,11 @@ class NarrowShrink {
 #pragma unroll 1
     for (int i = 0; i < C::kStages; ++i) {
       load_k_tile<false, true>(work);
+      if constexpr (C::kIsQuantized) {
+        if (i == 0) copy_x_factors(c, work);
+      }
       commit_copies();
     }
-    if constexpr (C::kIsQuantized) prefetch_x_factors(c, work);
   }
 
   __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
@@ -98,6 +104,9 @@ class NarrowShrink {
   };
   struct Nothing {};
   std::conditional_t<C::kIsQuantized, Ahead, Nothing> ahead_;
+
+  /// Where the only stage is widened as a whole, A of the next K tile takes its place.
+  static constexpr bool kLoadsNextAhead = C::kColumnsAhead == 64 && C::kStages == 1;
 
   __device__ int first_split() const { return c.cta * C::kSplitsPerCta; }
 
@@ -223,11 +232,14 @@ class NarrowShrink {
         else
           multiply(a, 4 * i, acc);
       }
-      if constexpr (C::kIsQuantized) ahead_.is_there = false;
       read_stage_ = read_stage_ + 1 == C::kStages ? 0 : read_stage_ + 1;
       __syncwarp();
-      load_k_tile<true, true>(work);
+      if (kLoadsNextAhead && was_widened())
+        load_k_tile<false, true>(work);
+      else
+        load_k_tile<true, true>(work);
       commit_copies();
+      if constexpr (C::kIsQuantized) ahead_.is_there = false;
     }
   }
 
@@ -290,6 +302,11 @@ class NarrowShrink {
     multiply_bytes(a, vec, acc);
   }
 
+  __device__ bool was_widened() const {
+    if constexpr (C::kIsQuantized) return ahead_.is_there;
+    return false;
+  }
+
   // --- what is widened ahead ------------------------------------------------------------------
 
   static constexpr int kVecsAhead = C::kColumnsAhead / 16;  // of a row
@@ -308,7 +325,7 @@ class NarrowShrink {
       StepPair w[4];
       widen<typename C::Weight>(reference::Dtype(formats_ >> first / 16 * 8 & 0xFF), words, w);
       *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec)) = {w[0].low, w[1].low,
-                                                                              w[2].low, w[3].low};
+                                                                            w[2].low, w[3].low};
       *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec + 1)) = {
           w[0].high, w[1].high, w[2].high, w[3].high};
     }

@@ -108,6 +108,12 @@ __device__ inline void copy_async(void* to, const void* from, uint32_t exists) {
       "l"(from), "r"(exists)
       : "memory");
 }
+/// 4 bytes, zeros if `exists` is 0.
+__device__ inline void copy_four_async(void* to, const void* from, uint32_t exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(exists == 0 ? 0 : 4)
+               : "memory");
+}
 /// 16 bytes: the first `valid_bytes` are read, the others become 0.
 __device__ inline void copy_async_some(void* to, const void* from, int valid_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),

@@ -67,11 +67,13 @@ class QuantizedH {
       if (first == c.warp) meanwhile();
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        largest[i] = largest_of(row_at(work, first + i * C::kNumWarps, num_rows), numbers[i]);
+        const Row row = row_at(work, first + i * C::kNumWarps, num_rows);
+        largest[i] = row.rank > 0 ? largest_of(row, numbers[i]) : 0;
       }
 #pragma unroll 1
       for (int i = 0; i < kAtOnce; ++i) {
-        store(row_at(work, first + i * C::kNumWarps, num_rows), largest[0], numbers[0]);
+        const Row row = row_at(work, first + i * C::kNumWarps, num_rows);
+        if (row.rank > 0) store(row, largest[0], numbers[0]);
 #pragma unroll
         for (int j = 1; j < kAtOnce; ++j) {
           largest[j - 1] = largest[j];
@@ -121,7 +123,7 @@ class QuantizedH {
   __device__ void store(const Row& row, float largest, float2 v) const {
     const reference::Dtype dtype = quantized(p).h_dtype;
     const float scale = scale_of(largest, dtype);
-    if (c.lane == 0 && row.rank > 0) c.h_factors()[row.slice * C::kTokens + row.token] = scale;
+    if (c.lane == 0) c.h_factors()[row.slice * C::kTokens + row.token] = scale;
 #pragma unroll 1
     for (int j = 2 * c.lane; j < padded_rank(row.rank);) {
       const uint32_t low = quantized_number(dtype, v.x, scale, largest == 0);

@@ -28,6 +28,7 @@ class FactorWalk {
     from_ = scale.data + slot * scale.slot_stride + int64_t(at) * stride_;
   }
   __device__ float here() const { return __ldg(from_); }
+  __device__ const float* at() const { return from_; }
   __device__ void advance() {
     if (--left_ > 0) return;
     left_ = rows_each_;
@@ -74,13 +75,26 @@ __device__ inline void prefetch_a_factors(const Context<C>& c, const WorkTile& w
   }
 }
 
-/// Fetches the factors of the work tile's tokens, so that they are near once its sums are there.
+/// Copies the factors of A of the work tile's first rank blocks to shared memory.
 template <typename C>
-__device__ inline void prefetch_x_factors(const Context<C>& c, const WorkTile& work) {
+__device__ inline void copy_a_factors(const Context<C>& c, const WorkTile& work) {
+  static_assert(C::kFactorBlocks * C::kBlockRanks <= C::kNumThreads);
+  const int i = int(threadIdx.x), tile = work.first_block * C::kRankTiles + i / 16;
+  const int end = min(work.end_block * C::kRankTiles, work.num_rank_tiles);
+  if (i >= C::kFactorBlocks * C::kBlockRanks || tile >= end) return;
+  const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
+  const int rank = 16 * (tile - s.first_rank_tile) + i % 16;
+  if (rank < s.rank) copy_four_async(c.a_factors() + i, a_factor(c.p, work, s, rank), true);
+}
+
+/// Copies the factors of the work tile's tokens.
+template <typename C>
+__device__ inline void copy_x_factors(const Context<C>& c, const WorkTile& work) {
   if constexpr (C::kXBytes > 1) return;
   const ActivationScale& scale = quantized(c.p).x_scale;
   if (const int token = int(threadIdx.x); token < work.num_tokens) {
-    prefetch_line(scale.data + scale.index(0, row_of(c.p, work, token), 0));
+    copy_four_async(c.x_factors() + token, scale.data + scale.index(0, row_of(c.p, work, token), 0),
+                    true);
   }
 }
 
@@ -98,6 +112,11 @@ __device__ inline float4 a_factors(const KernelParams& p, const WorkTile& work, 
 __device__ inline float4 scaled_h(const float4& v, float of_x, const float4& of_a) {
   return {__fmul_rn(__fmul_rn(v.x, of_x), of_a.x), __fmul_rn(__fmul_rn(v.y, of_x), of_a.y),
           __fmul_rn(__fmul_rn(v.z, of_x), of_a.z), __fmul_rn(__fmul_rn(v.w, of_x), of_a.w)};
+}
+/// The same without a factor of x.
+__device__ inline float4 scaled_h(const float4& v, const float4& of_a) {
+  return {__fmul_rn(v.x, of_a.x), __fmul_rn(v.y, of_a.y), __fmul_rn(v.z, of_a.z),
+          __fmul_rn(v.w, of_a.w)};
 }
 
 /// Factors of eight neighbouring columns of B, 0 beyond the slice.

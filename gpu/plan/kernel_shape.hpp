@@ -105,8 +105,11 @@ struct KernelShape {
     return kTokenTiles > 1 || kRankTiles == 1 ? kNumBStages : 1;
   }
   static constexpr int kNumBaseBuffers = num_base_buffers();
+  /// Of 8-bit B: the factors of the columns of this tile and of the next one.
+  static constexpr int kBFactorBytes =
+      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 2 * 4 * kTileColumns : 0;
   static constexpr int kBPipelineBytes =
-      kNumBStages * kBStageBytes + (kExpands ? kNumBaseBuffers * kBaseBytes : 0);
+      kNumBStages * kBStageBytes + (kExpands ? kNumBaseBuffers * kBaseBytes : 0) + kBFactorBytes;
 
   // What 8-bit weights are widened to before the previous kernel has ended, behind all else in
   // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
@@ -145,8 +148,14 @@ struct KernelShape {
   static constexpr int kTableWeights = std::max(32, kTokens);  // router weights
   /// Of an expand of 8-bit B: the factors of 8-bit h.
   static constexpr int kHFactorBytes = !kShrinks && kWeightBytes == 1 ? 4 * 8 * kTokens : 0;
+  /// Of a narrow shrink of 8-bit A: the factors of the first rank blocks of a work tile, then those
+  /// of 8-bit x.
+  static constexpr int kFactorBlocks = 4;
+  static constexpr int kAFactorBytes =
+      kShrinks && !kWide && kWeightBytes == 1 ? 4 * (kFactorBlocks * kBlockRanks + kTokens) : 0;
   static constexpr int kTableBytes =  // and barriers, or router weights
-      kNumTables * kWorkBytes + (kShrinks ? 128 : 4 * kTableWeights) + kHFactorBytes;
+      kNumTables * kWorkBytes + (kShrinks ? 128 : 4 * kTableWeights) + kHFactorBytes +
+      kAFactorBytes;
   /// wgmma reads blocks of eight rows that begin at multiples of 1024.
   static constexpr int kPipelineAlignment = kWgmma ? 1024 : 16;
   static constexpr int kPipelineOffset = (kTableBytes + 4 * kSumFloats + kPipelineAlignment - 1) /

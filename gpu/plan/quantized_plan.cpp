@@ -25,15 +25,25 @@ bool fills_segments(const LaunchShape& shape) {
   return shape.num_tokens > 1024 || shape.num_tokens >= 16 * shape.num_slots;
 }
 
+/// With as many adapters as there can be: a graph does not know how many there are.
+int64_t most_segments(const LaunchShape& shape) {
+  return std::min(shape.num_tokens, shape.num_slots);
+}
+
 LoraVariant narrow_quantized(const LaunchShape& shape) {
   const bool is_small = shape.num_tokens <= 32 || shape.num_tokens * shape.num_rank_blocks <= 64;
   const bool few = shape.num_tokens <= kNarrowTokens && shape.num_tokens >= 4 * shape.num_slots;
   const int cluster = is_small || few ? 8 : 2;
-  if (shape.max_rank <= 16) return {.cluster = cluster, .stages = 2};
+  if (shape.max_rank <= 16) {
+    // Half as many CTAs where they would be more than 1.5 an SM: what each does besides counts.
+    const bool has_many = shape.num_tokens <= 32 && most_segments(shape) * shape.num_slices > 24;
+    return {.cluster = has_many ? 4 : cluster, .stages = 2};
+  }
   // Few segments and blocks: smaller tiles, so that more SMs have one.
-  const bool has_few_segments = shape.num_tokens <= 32 && shape.num_slots <= 16;
-  const bool is_short = has_few_segments && shape.num_rank_blocks <= 2;
-  return {.rank_tiles = is_short ? 2 : 4, .cluster = cluster};
+  const bool has_few_segments = shape.num_tokens <= 32 && most_segments(shape) <= 16;
+  if (!has_few_segments || shape.num_rank_blocks > 2) return {.rank_tiles = 4, .cluster = cluster};
+  if (shape.num_in > 8192) return {.rank_tiles = 2, .cluster = cluster, .stages = 2};
+  return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .cluster = cluster};
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ struct Meeting {
 struct Copy {
   void* to;
   const void* from;
-  int num_bytes;
+  int num_bytes, size;
 };
 
 struct Fiber {
@@ -279,12 +279,15 @@ void send(void* destination, uint64_t* barrier, int to, const void* bytes16) {
   if (b.bytes == 0) end_phase_if_complete(b);
 }
 
-void copy_later(void* to, const void* from, int num_bytes) {
-  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) throw std::runtime_error("cp.async: to");
-  if (num_bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+void copy_later(void* to, const void* from, int num_bytes, int size) {
+  const auto is_aligned = [&](const void* p) {
+    return reinterpret_cast<uintptr_t>(p) % uintptr_t(size) == 0;
+  };
+  if (!is_aligned(to)) throw std::runtime_error("cp.async: to");
+  if (num_bytes > 0 && !is_aligned(from)) {
     throw std::runtime_error("cp.async: from is not aligned");
   }
-  machine->now->open.push_back({to, from, num_bytes});
+  machine->now->open.push_back({to, from, num_bytes, size});
 }
 void commit_copies() {
   machine->now->groups.push_back(std::move(machine->now->open));
@@ -294,7 +297,7 @@ void wait_for_copies(int most_open) {
   auto& groups = machine->now->groups;
   while (int(groups.size()) > most_open) {
     for (const Copy& copy : groups.front()) {
-      std::memset(copy.to, 0, 16);
+      std::memset(copy.to, 0, size_t(copy.size));
       std::memcpy(copy.to, copy.from, size_t(copy.num_bytes));
     }
     groups.pop_front();

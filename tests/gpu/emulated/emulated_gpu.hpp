@@ -47,8 +47,8 @@ void arrive(uint64_t* barrier, int bytes);
 void wait_barrier(uint64_t* barrier, int parity);
 void send(void* destination, uint64_t* barrier, int cta, const void* bytes16);
 
-/// `num_bytes` are read at the wait, the rest of 16 bytes becomes 0.
-void copy_later(void* to, const void* from, int num_bytes);
+/// `num_bytes` are read at the wait, the rest of `size` bytes, 4 or 16, becomes 0.
+void copy_later(void* to, const void* from, int num_bytes, int size = 16);
 void commit_copies();
 void wait_for_copies(int most_open);
 

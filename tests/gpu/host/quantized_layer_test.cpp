@@ -170,6 +170,24 @@ TEST(QuantizedLayer, PathFollowsFromTheLayer) {
   EXPECT_EQ(call.path(), LoraPath::generic) << "two groups of ranks";
 }
 
+// A graph of few tokens has few segments, however many slots there are. Timed on an H200.
+TEST(QuantizedVariants, FewTokensHaveFewSegments) {
+  LaunchShape shape{
+      .op = LoraOp::shrink, .num_tokens = 1, .num_in = 4096, .max_rank = 64, .num_slots = 32};
+  const auto chosen = [&shape] { return choose_quantized_variant(shape); };
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .cluster = 8}));
+  shape.num_in = 12288;
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
+  shape.num_in = 4096, shape.max_rank = 128, shape.num_rank_blocks = 2;
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  shape.max_rank = 16, shape.num_rank_blocks = 1;
+  EXPECT_EQ(chosen(), (LoraVariant{.cluster = 8, .stages = 2}));
+  shape.num_tokens = 32;
+  EXPECT_EQ(chosen(), (LoraVariant{.cluster = 4, .stages = 2}));
+  shape.max_rank = 64;
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .cluster = 8})) << "up to 32 segments";
+}
+
 // Whatever the rules choose has a kernel, of a shrink that takes the segments of the expand; and
 // every kernel is chosen for some shape.
 TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
@@ -180,7 +198,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
         for (const int64_t slots : {1, 4, 16, 128, 4096}) {
           const LaunchShape shape{.op = op,
                                   .num_tokens = tokens,
-                                  .num_in = 4096,
+                                  .num_in = slots == 16 ? 12288 : 4096,
                                   .max_rank = rank,
                                   .num_slices = 2,
                                   .num_slots = slots,

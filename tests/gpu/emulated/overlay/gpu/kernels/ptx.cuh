@@ -99,6 +99,9 @@ inline void wait_for_bytes(uint64_t* barrier, int parity) {
 inline void copy_async(void* to, const void* from, uint32_t exists) {
   emulated::copy_later(to, from, exists != 0 ? 16 : 0);
 }
+inline void copy_four_async(void* to, const void* from, uint32_t exists) {
+  emulated::copy_later(to, from, exists != 0 ? 4 : 0, 4);
+}
 inline void copy_async_some(void* to, const void* from, int valid_bytes) {
   emulated::copy_later(to, from, valid_bytes);
 }
