@@ -4,21 +4,24 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <vector>
 
-#include "reference/adapter/dequantize.hpp"
 #include "reference/numerics/dtype.hpp"
+#include "reference/numerics/rows.hpp"
 
 namespace loratory::gpu {
 
 using reference::ConstTensorView;
 using reference::Dtype;
-using reference::Matrix;
 using reference::WeightScale;
 
 namespace {
 
 constexpr int kLeastExponent = -126;  // of a factor
-constexpr float kLeastNormal = 0x1p-6F, kSubnormalsOfOne = 0x1p9F;
+constexpr float kSubnormalsOfOne = 0x1p9F;
+constexpr float kLeastNormal = 0x1p-6F * kSubnormalsOfOne;
+constexpr float kUnitsInLastPlace = 0x1p23F;  // a sum with it is rounded to an integer
 
 // The least power of two that times 448 = 0.875 · 2^9 reaches absmax; 1 for 0.
 float least_factor(float absmax) {
@@ -29,16 +32,16 @@ float least_factor(float absmax) {
   return std::ldexp(1.0F, std::max(exponent, kLeastExponent));
 }
 
-// |value| <= 448.
+// |value| <= 448. Without a branch, so that many are rounded at once.
 uint8_t bits_of(float value) {
   const auto raw = std::bit_cast<uint32_t>(value);
-  const auto sign = uint8_t(raw >> 24 & 0x80);
   const uint32_t magnitude = raw & 0x7FFFFFFF;
-  if (std::bit_cast<float>(magnitude) < kLeastNormal) {
-    return sign | uint8_t(std::lrint(std::bit_cast<float>(magnitude) * kSubnormalsOfOne));
-  }
+  const float scaled = std::bit_cast<float>(magnitude) * kSubnormalsOfOne;
+  const uint32_t subnormal = std::bit_cast<uint32_t>(scaled + kUnitsInLastPlace) -
+                             std::bit_cast<uint32_t>(kUnitsInLastPlace);
   const uint32_t rounded = magnitude + 0x7FFFF + (magnitude >> 20 & 1);  // 3 of 23 bits stay
-  return sign | uint8_t((rounded >> 20) - ((127 - 7) << 3));
+  const uint32_t normal = (rounded >> 20) - ((127 - 7) << 3);
+  return uint8_t((raw >> 24 & 0x80) | (scaled < kLeastNormal ? subnormal : normal));
 }
 
 bool has_one_factor(const WeightScale& scale) {
@@ -58,6 +61,20 @@ void copy_bits(const ConstTensorView& stored, int64_t row_size, std::byte* out) 
   }
 }
 
+// Of row `row`, as reference::dequantized() has them.
+void read_numbers(const ConstTensorView& stored, const WeightScale& scale, int64_t row,
+                  std::span<float> out) {
+  reference::read_row(stored, row, 0, out);
+  if (scale.factors.empty()) return;
+  for (size_t j = 0; j < out.size(); ++j) out[j] *= scale.at(row, int64_t(j));
+}
+
+float largest(std::span<const float> numbers) {
+  float out = 0;
+  for (const float v : numbers) out = std::max(out, std::fabs(v));
+  return out;
+}
+
 }  // namespace
 
 float write_fp8(const ConstTensorView& stored, const WeightScale& scale, int64_t row_size,
@@ -66,11 +83,18 @@ float write_fp8(const ConstTensorView& stored, const WeightScale& scale, int64_t
     copy_bits(stored, row_size, out);
     return scale.factors.front();
   }
-  const Matrix<float> numbers = reference::dequantized(stored, scale);
-  const float factor = least_factor(numbers.size() == 0 ? 0 : numbers.cwiseAbs().maxCoeff());
-  for (Eigen::Index i = 0; i < numbers.rows(); ++i) {
-    for (Eigen::Index j = 0; j < numbers.cols(); ++j) {
-      out[i * row_size + j] = std::byte(bits_of(numbers(i, j) / factor));
+  std::vector<float> row(size_t(stored.size(1)));
+  float absmax = 0;
+  for (int64_t i = 0; i < stored.size(0); ++i) {
+    read_numbers(stored, scale, i, row);
+    absmax = std::max(absmax, largest(row));
+  }
+  const float factor = least_factor(absmax);
+  const float inverse = 1 / factor;  // a power of two
+  for (int64_t i = 0; i < stored.size(0); ++i) {
+    read_numbers(stored, scale, i, row);
+    for (size_t j = 0; j < row.size(); ++j) {
+      out[size_t(i * row_size) + j] = std::byte(bits_of(row[j] * inverse));
     }
   }
   return factor;

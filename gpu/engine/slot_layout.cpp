@@ -32,6 +32,7 @@ constexpr Projection kExpertProjections[] = {Projection::gate, Projection::up, P
 constexpr int64_t kNumExpertProjections = std::size(kExpertProjections);
 constexpr int kPoisonByte = 0xFF;  // 8, 16 or 32 bits of ones: NaN
 constexpr int64_t kFp8Ranks = 16;  // of a vector
+constexpr int kLoadThreads = 4;    // of one load: more than one is needed to fill the memory's bus
 
 std::vector<ModuleId> enabled_modules(const BaseModelShapes& shapes,
                                       const EnabledModules& enabled) {
@@ -130,6 +131,10 @@ uint16_t to_bits(Dtype dtype, float value) {
 bool copy_rows(const ConstTensorView& from, Dtype dtype, int64_t row_size, std::byte* out) {
   if (from.dtype != dtype || (from.size(1) > 1 && from.strides[1] != 1)) return false;
   const size_t size = size_bytes(dtype);
+  if (from.size(1) == row_size && from.strides[0] == row_size) {
+    std::memcpy(out, from.data, size_t(from.size(0) * row_size) * size);
+    return true;
+  }
   for (int64_t i = 0; i < from.size(0); ++i) {
     std::memcpy(out + size_t(i * row_size) * size, from[i].data, size_t(from.size(1)) * size);
   }
@@ -176,26 +181,57 @@ void write_factors(const SlotLayout& layout, const LoraModule& from, int64_t ind
   std::memcpy(factors + (int64_t(layout.modules().size()) + index) * 4, &b, sizeof b);
 }
 
+// Where the next module begins.
+int64_t end_of(const SlotLayout& layout, int64_t index) {
+  const auto modules = layout.modules();
+  const auto next = size_t(index) + 1;
+  return next < modules.size() ? modules[next].a_offset : layout.ranks_offset();
+}
+
+void poison(std::span<std::byte> image, int64_t begin, int64_t end) {
+  std::memset(image.data() + begin, kPoisonByte, size_t(end - begin));
+}
+
+// What lies beyond the ranks of a module, or all of an absent one. Rows of B beyond its numbers are
+// between them: these are written afterwards.
+void poison_module(const SlotLayout& layout, const LoraModule* from, int64_t index,
+                   std::span<std::byte> image) {
+  const SlotModule& to = layout.modules()[size_t(index)];
+  const int64_t end = end_of(layout, index);
+  if (from == nullptr) return poison(image, to.a_offset, end);
+  const auto size = int64_t(size_bytes(layout.dtype()));
+  const bool is_full = from->rank == layout.max_rank();
+  poison(image, to.a_offset + from->rank * to.num_in * size, to.b_offset);
+  poison(image, to.b_offset + (is_full ? to.num_out * layout.max_rank() * size : 0), end);
+}
+
+void write_module(const SlotLayout& layout, const LoraModule& from, int64_t index,
+                  std::span<std::byte> image) {
+  if (layout.has_factors())
+    write_factors(layout, from, index, image);
+  else
+    write_numbers(layout, from, layout.modules()[size_t(index)], image);
+  const auto rank = int32_t(from.rank);
+  std::memcpy(image.data() + layout.ranks_offset() + index * 4, &rank, sizeof rank);
+  std::memcpy(image.data() + layout.scalings_offset() + index * 4, &from.scaling,
+              sizeof from.scaling);
+}
+
 }  // namespace
 
 void write_slot_image(const SlotLayout& layout, const Adapter& adapter,
                       std::span<std::byte> image) {
   LORATORY_ASSERT(int64_t(image.size()) == layout.bytes(), "the image of a slot");
   LORATORY_ASSERT(layout.problem(adapter).empty(), "an adapter that was looked at before");
-  const auto num_modules = layout.modules().size();
-  std::memset(image.data(), kPoisonByte, image.size());
-  std::memset(image.data() + layout.ranks_offset(), 0, num_modules * 4);
-  std::memset(image.data() + layout.scalings_offset(), 0, num_modules * 4);
-  for (const LoraModule& from : adapter.modules) {
-    const auto index = layout.find(from.id);
-    if (layout.has_factors())
-      write_factors(layout, from, index, image);
-    else
-      write_numbers(layout, from, layout.modules()[size_t(index)], image);
-    const auto rank = int32_t(from.rank);
-    std::memcpy(image.data() + layout.ranks_offset() + index * 4, &rank, sizeof rank);
-    std::memcpy(image.data() + layout.scalings_offset() + index * 4, &from.scaling,
-                sizeof from.scaling);
+  const auto num_modules = int64_t(layout.modules().size());
+  poison(image, layout.ranks_offset(), layout.bytes());
+  std::memset(image.data() + layout.ranks_offset(), 0, size_t(num_modules) * 4);
+  std::memset(image.data() + layout.scalings_offset(), 0, size_t(num_modules) * 4);
+#pragma omp parallel for schedule(dynamic) num_threads(kLoadThreads)
+  for (int64_t i = 0; i < num_modules; ++i) {
+    const LoraModule* const from = adapter.find(layout.modules()[size_t(i)].id);
+    poison_module(layout, from, i, image);
+    if (from != nullptr) write_module(layout, *from, i, image);
   }
 }
 

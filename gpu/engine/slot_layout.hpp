@@ -74,7 +74,7 @@ class SlotLayout {
 /// Writes all of an image [5.9]: the adapter's weights rounded once to the layout's dtype, or in
 /// fp8 as [1.50a] says; rank 0 for what it does not change, NaN beyond a rank and in absent
 /// modules. Errors   asserted: an adapter with a problem(), an image of another size. Cost O(bytes
-/// of the image); rows that are stored in the layout's dtype are copied.
+/// of the image), by four threads; rows that are stored in the layout's dtype are copied.
 void write_slot_image(const SlotLayout& layout, const reference::Adapter& adapter,
                       std::span<std::byte> image);
 

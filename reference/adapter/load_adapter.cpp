@@ -17,6 +17,8 @@ namespace {
 
 using Code = AdapterErrorCode;
 
+constexpr int kLoadThreads = 4;  // more than one is needed to fill the memory's bus
+
 // The largest magnitude of the numbers in `bytes`, as bits: without their sign, bits of every
 // format here are ordered as the magnitudes are, infinity and NaN above all.
 template <typename Bits>
@@ -43,9 +45,8 @@ double largest_magnitude(const StoredTensor& tensor, Dtype dtype) {
 }
 
 // NaN, infinity, and what becomes infinity in the engine's type. fp8 stays fp8 [1.22].
-void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
+void require_finite(const StoredTensor& tensor, double largest, Dtype engine_dtype) {
   const Dtype dtype = *weight_dtype(tensor.dtype);
-  const double largest = largest_magnitude(tensor, dtype);
   if (!std::isfinite(largest)) {
     throw AdapterError(Code::non_finite, tensor.name, "has a weight that is NaN or infinite");
   }
@@ -57,14 +58,14 @@ void require_finite(const StoredTensor& tensor, Dtype engine_dtype) {
 }
 
 // The largest bits times the largest factor, wherever they stand.
-void require_finite_product(const StoredTensor& tensor, const StoredTensor* scale) {
+void require_finite_product(double largest, const StoredTensor* scale) {
   if (scale == nullptr) return;
-  require_finite(*scale, Dtype::f32);
-  const double largest = largest_magnitude(tensor, *weight_dtype(tensor.dtype)) *
-                         largest_magnitude(*scale, Dtype::f32);
-  if (std::isfinite(round_to(Dtype::f32, largest))) return;
+  const double largest_factor = largest_magnitude(*scale, Dtype::f32);
+  require_finite(*scale, largest_factor, Dtype::f32);
+  const double product = largest * largest_factor;
+  if (std::isfinite(round_to(Dtype::f32, product))) return;
   throw AdapterError(Code::non_finite, scale->name,
-                     fmt::format("scales weights up to {}, which overflows in f32", largest));
+                     fmt::format("scales weights up to {}, which overflows in f32", product));
 }
 
 // The same numbers, whatever type each is stored in.
@@ -285,17 +286,30 @@ class Loader {
     }
   }
 
+  // Reading all weights takes long: by several threads. What is found is said in order.
   void check_weights() const {
+    std::vector<const StoredTensor*> tensors;
     for (const auto& [place, module] : checkpoint_modules_) {
-      for (const StoredTensor* tensor : {module.a, module.b}) {
-        require_finite(*tensor, options_.engine_dtype);
-      }
-      require_finite_product(*module.a, module.a_scale);
-      require_finite_product(*module.b, module.b_scale);
+      tensors.push_back(module.a);
+      tensors.push_back(module.b);
+    }
+    std::vector<double> largest(tensors.size());
+#pragma omp parallel for schedule(dynamic) num_threads(kLoadThreads)
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      largest[i] = largest_magnitude(*tensors[i], *weight_dtype(tensors[i]->dtype));
+    }
+    size_t next = 0;
+    for (const auto& [place, module] : checkpoint_modules_) {
+      const double of_a = largest[next++], of_b = largest[next++];
+      require_finite(*module.a, of_a, options_.engine_dtype);
+      require_finite(*module.b, of_b, options_.engine_dtype);
+      require_finite_product(of_a, module.a_scale);
+      require_finite_product(of_b, module.b_scale);
     }
   }
 
   Adapter finish() {
+    file_.read_ahead();
     if (options_.check_finite) check_weights();
     Adapter adapter{std::move(config_), {}, 0, std::move(warnings_), std::move(file_)};
     for (auto& [id, module] : modules_) {

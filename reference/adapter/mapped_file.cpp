@@ -58,4 +58,8 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::read_ahead() const {
+  if (!bytes_.empty()) madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
+}
+
 }  // namespace loratory::reference

@@ -17,6 +17,8 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  /// Asks the disk for all of it: whoever touches the pages in any order does not wait for each.
+  void read_ahead() const;
   std::span<const std::byte> bytes() const { return bytes_; }
   std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};

@@ -53,6 +53,10 @@ class SafetensorsFile {
   /// Parses bytes that outlive the object; `place` names them in errors.
   static SafetensorsFile view(std::span<const std::byte> bytes, std::string_view place);
 
+  /// Asks the disk for all tensors of a mapped file, before they are read in any order.
+  void read_ahead() const {
+    if (mapping_ != nullptr) mapping_->read_ahead();
+  }
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr if there is none of that name. Cost: logarithmic.
   const StoredTensor* find(std::string_view name) const;

@@ -111,6 +111,42 @@ TEST(SlotImage, EqualsTheSlotOfTheReference) {
   }
 }
 
+// The same matrix with three numbers of rubbish behind each row.
+reference::ConstTensorView spread_out(const reference::ConstTensorView& rows,
+                                      std::vector<std::byte>& memory) {
+  const auto size = int64_t(size_bytes(rows.dtype));
+  const int64_t stride = rows.size(1) + 3;
+  memory.assign(size_t(rows.size(0) * stride * size), std::byte{0x55});
+  for (int64_t i = 0; i < rows.size(0); ++i) {
+    for (int64_t j = 0; j < rows.size(1); ++j) {
+      const std::byte* const from = rows[i].data + j * rows.strides[1] * size;
+      std::memcpy(memory.data() + (i * stride + j) * size, from, size_t(size));
+    }
+  }
+  return {rows.dtype, memory.data(), rows.shape, {stride, 1}};
+}
+
+TEST(SlotImage, RowsMayLieApart) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    const Case c = dense_case(seed);
+    reference::Adapter apart = c.adapter.adapter;
+    std::vector<std::vector<std::byte>> memory(2 * apart.modules.size());
+    for (size_t i = 0; i < apart.modules.size(); ++i) {
+      reference::LoraModule& module = apart.modules[i];
+      module.a = spread_out(module.a, memory[2 * i]);
+      module.b = spread_out(module.b, memory[2 * i + 1]);
+    }
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
+      const SlotLayout layout(base_model_shapes(c.config), {}, apart.rank, dtype);
+      std::vector<std::byte> image(size_t(layout.bytes())), expected(image.size(), std::byte{7});
+      write_slot_image(layout, c.adapter.adapter, expected);
+      write_slot_image(layout, apart, image);
+      EXPECT_EQ(image, expected);
+    }
+  }
+}
+
 // --- fp8 ---------------------------------------------------------------------------------------
 
 constexpr int64_t kFp8Rank = 16;
