@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "gpu/engine/device/gpu_executor.hpp"
@@ -26,7 +27,7 @@ constexpr int kRepeats = 5;
 constexpr uint32_t kPrompt = 512;    // tokens of a request alone
 constexpr int kBatch = 32;           // requests that decode
 constexpr uint32_t kContext = 1024;  // of each, at first
-constexpr int kSteps = 150;          // without a load, and at least with one
+constexpr int kSteps = 150;          // of a round; a load takes some of them
 constexpr double kMs = 1e-6;
 
 struct WallClock final : sim::Clock {
@@ -201,19 +202,11 @@ std::string measure_ttft(const std::string& name, Server& server, int64_t rank,
 
 // --- the steps of others ------------------------------------------------------------------------
 
-// Steps until the adapter is on the GPU, and on to kSteps.
-std::vector<double> steps_beside(Server& server, Uid adapter) {
-  server.step_ms.clear();
-  server.pin(adapter);
-  while ((!server.is_on_gpu(adapter) || server.step_ms.size() < size_t(kSteps)) &&
-         server.advance()) {
-  }
-  server.unpin(adapter);
-  return server.step_ms;
-}
-
-std::string measure_others(const std::string& name, Server& server, int64_t rank,
-                           const std::vector<std::string>& folders) {
+// Steps of requests that decode. With `loads`, an adapter comes from the disk onto the GPU at the
+// begin of each round. Steps take longer as contexts grow, so one is compared with those of the
+// same number in a run without loads.
+std::vector<double> measure_steps(Server& server, int64_t rank,
+                                  const std::vector<std::string>& folders, bool loads) {
   const Uid a = server.add_adapter(folders[0], rank);
   server.ttft_ms(a);
   for (int i = 0; i < kBatch; ++i) {
@@ -222,27 +215,60 @@ std::string measure_others(const std::string& name, Server& server, int64_t rank
   while (server.step_ms.size() < 100 && server.advance()) {  // prompts, and some steps more
   }
   server.step_ms.clear();
-  while (server.step_ms.size() < size_t(kSteps) && server.advance()) {
+  for (size_t round = 1; round < folders.size(); ++round) {
+    std::optional<Uid> other;
+    if (loads) {
+      other = server.add_adapter(folders[round], rank);
+      server.pin(*other);
+    }
+    const size_t end = round * size_t(kSteps);
+    while ((server.step_ms.size() < end || (other && !server.is_on_gpu(*other))) &&
+           server.advance()) {
+    }
+    LORATORY_ASSERT(server.step_ms.size() <= end, "a load takes less than a round");
+    if (other) server.unpin(*other);
   }
-  const std::vector<double> without = server.step_ms;
-  std::vector<double> with;
-  for (size_t i = 1; i < 5; ++i) {
-    drop_from_page_cache(folders[i]);
-    const std::vector<double> steps = steps_beside(server, server.add_adapter(folders[i], rank));
-    with.insert(with.end(), steps.begin(), steps.end());
+  return server.step_ms;
+}
+
+// Each step over the median of those without loads around it: sorted.
+std::vector<double> over_usual(const std::vector<double>& steps,
+                               const std::vector<double>& without) {
+  constexpr size_t kAround = 10;
+  std::vector<double> out;
+  for (size_t i = 0; i < std::min(steps.size(), without.size()); ++i) {
+    const size_t begin = i < kAround ? 0 : i - kAround;
+    const size_t end = std::min(i + kAround + 1, without.size());
+    out.push_back(steps[i] /
+                  median({without.begin() + int64_t(begin), without.begin() + int64_t(end)}));
   }
-  const double longest = *std::ranges::max_element(with);
-  const double usual = *std::ranges::max_element(without);
+  std::ranges::sort(out);
+  return out;
+}
+
+std::string report_steps(const std::string& name, int64_t rank, const std::vector<double>& without,
+                         const std::vector<double>& with) {
   fmt::print(
-      "\n| {} r{}: steps of {} that decode, ms | median | longest |\n| --- | ---: | ---: |\n"
-      "| without a load | {:.3f} | {:.3f} |\n| beside 4 loads from the disk | {:.3f} | {:.3f} |\n"
-      "longest with / longest without: {:.4f}\n",
-      name, rank, kBatch, median(without), usual, median(with), longest, longest / usual);
+      "\n| {} r{}: steps of {} that decode | median, ms | over usual: median | 99 % | most "
+      "|\n| --- | ---: | ---: | ---: | ---: |\n",
+      name, rank, kBatch);
+  std::string json;
+  const auto row = [&](const char* what, const char* key, const std::vector<double>& steps) {
+    const std::vector<double> over = over_usual(steps, without);
+    const double usual = over[over.size() / 2], p99 = over[over.size() * 99 / 100];
+    fmt::print("| {} | {:.3f} | {:+.2f} % | {:+.2f} % | {:+.2f} % |\n", what, median(steps),
+               100 * (usual - 1), 100 * (p99 - 1), 100 * (over.back() - 1));
+    json += fmt::format(
+        ", \"{0}_ms\": {1:.4f}, \"{0}_over\": {2:.5f}, \"{0}_over_p99\": {3:.5f}, "
+        "\"{0}_over_most\": {4:.5f}",
+        key, median(steps), usual, p99, over.back());
+  };
+  row("without a load", "without", without);
+  row("beside loads from the disk", "beside", with);
   return fmt::format(
-      "  {{\"model\": \"{}\", \"rank\": {}, \"tier\": \"others\", \"batch\": {}, "
-      "\"step_ms\": {:.4f}, \"longest_ms\": {:.4f}, \"step_beside_load_ms\": {:.4f}, "
-      "\"longest_beside_load_ms\": {:.4f}}}",
-      name, rank, kBatch, median(without), usual, median(with), longest);
+      "  {{\"model\": \"{}\", \"rank\": {}, \"tier\": \"others\", \"batch\": {}, \"loads\": {}, "
+      "\"steps\": {}{}}}",
+      name, rank, kBatch, with.size() / size_t(kSteps), with.size(), json);
 }
 
 }  // namespace
@@ -260,8 +286,13 @@ std::string measure_cold_loads(const std::string& name, const DeviceModel& model
     Server server(model, products, config, engine_options(model, rank));
     json = measure_ttft(name, server, rank, folders);
   }
-  Server server(model, products, config, engine_options(model, rank));
-  json += ",\n" + measure_others(name, server, rank, folders);
+  std::vector<double> steps[2];
+  for (const std::string& written : folders) drop_from_page_cache(written);  // takes milliseconds
+  for (const bool loads : {false, true}) {
+    Server server(model, products, config, engine_options(model, rank));
+    steps[loads] = measure_steps(server, rank, folders, loads);
+  }
+  json += ",\n" + report_steps(name, rank, steps[0], steps[1]);
   for (const std::string& written : folders) std::filesystem::remove_all(written);
   return json;
 }

@@ -10,8 +10,8 @@ namespace loratory::gpu {
 /// What an adapter that is not on the GPU costs, with adapters of `rank` on all linear layers:
 ///   the time to first token of a request alone, by where its adapter is: on the GPU, in pinned
 ///   host memory, in a file that the page cache has, in a file that it has not;
-///   the steps of a batch of 32 others that decode, while an adapter comes from a file, beside
-///   those before it. Nobody asks for that adapter, so that its own tokens are not in the way.
+///   the steps of a batch of 32 others that decode, while adapters come from files, beside those
+///   of a run without loads. Nobody asks for these adapters: no tokens of theirs are in the way.
 /// Prints tables; returns JSON objects with commas between them. Adapters are written to `folder`.
 std::string measure_cold_loads(const std::string& name, const DeviceModel& model,
                                Products& products, int64_t rank, const std::string& folder);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMostCtas = 2048;
+constexpr int64_t kMostCopyCtas = 64;  // the host's link is full long before
 
 template <typename T>
 __device__ T rounded(float v) {
@@ -73,6 +74,13 @@ __global__ void poison_kernel(uint8_t* tensor, int64_t block_bytes, const int32_
   for (int64_t i = threadIdx.x; i < block_bytes; i += blockDim.x) block[i] = 0xFF;
 }
 
+__global__ void copy_kernel(uint4* to, const uint4* from, int64_t count) {
+  const int64_t step = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    to[i] = __ldcv(from + i);
+  }
+}
+
 }  // namespace
 
 void fill_random(Dtype dtype, void* numbers, int64_t count, float size, uint64_t seed,
@@ -95,6 +103,15 @@ void poison_blocks(void* tensor, int64_t block_bytes, const int32_t* blocks, int
   if (num_blocks == 0) return;
   poison_kernel<<<uint32_t(num_blocks), kThreads, 0, stream>>>(static_cast<uint8_t*>(tensor),
                                                                block_bytes, blocks);
+  LORATORY_CUDA_CHECK(cudaGetLastError());
+}
+
+void copy_few(void* to, const void* from, int64_t bytes, CUstream_st* stream) {
+  const int64_t count = (bytes + 15) / 16;
+  if (count == 0) return;
+  const int64_t ctas = std::min<int64_t>(kMostCopyCtas, (count + kThreads - 1) / kThreads);
+  copy_kernel<<<uint32_t(ctas), kThreads, 0, stream>>>(static_cast<uint4*>(to),
+                                                       static_cast<const uint4*>(from), count);
   LORATORY_CUDA_CHECK(cudaGetLastError());
 }
 

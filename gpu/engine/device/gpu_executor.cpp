@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "gpu/engine/device/engine_kernels.hpp"
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -108,8 +109,7 @@ void GpuExecutor::capture_graphs() {
 }
 
 void GpuExecutor::upload(const std::byte* arrays, int64_t bytes) {
-  LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), arrays, size_t(bytes),
-                                      cudaMemcpyHostToDevice, stream_.get()));
+  copy_few(pass_->step_arrays(), arrays, bytes, stream_.get());
 }
 
 // Says when the GPU had its first kernel: a graph comes to it as a whole.
@@ -140,8 +140,7 @@ void GpuExecutor::read_back(const StepBatch& batch, Shared& shared) {
       std::ranges::any_of(batch.sampled, [](const SampledRow& row) { return row.how.num_top > 0; });
   const PassLayout& at = pass_->layout();
   const int64_t end = wants_top ? at.results_bytes() : at.top_tokens - at.tokens;
-  LORATORY_CUDA_CHECK(cudaMemcpyAsync(shared.results.get(), pass_->tokens(), size_t(end),
-                                      cudaMemcpyDeviceToHost, stream_.get()));
+  copy_few(shared.results.get(), pass_->tokens(), end, stream_.get());
   if (!keeps_logits_) return;
   const size_t bytes = batch.sampled.size() * size_t(model_.config().vocab) * sizeof(float);
   LORATORY_CUDA_CHECK(cudaMemcpyAsync(shared.logits.get(), pass_->logits(), bytes,
