@@ -55,8 +55,10 @@ void add_real_options(CLI::App& command, RealOptions& options) {
 
 void settle_real_options(const CLI::App& command, const RealOptions& real, SystemOptions& system) {
   if (!real.is_real()) {
-    return refuse_ignored(command,
-                          {"--weights", "--adapter-dir", "--async-scheduling", "--with-simulation"},
+    if (real.async_scheduling == "on") {
+      refuse_ignored(command, {"--replicas", "--router"}, "--async-scheduling on is of one engine");
+    }
+    return refuse_ignored(command, {"--weights", "--adapter-dir", "--with-simulation"},
                           "the simulator computes nothing", "add --executor, or leave it out");
   }
   const std::string why = fmt::format("--executor {} is one engine", real.executor);

@@ -17,6 +17,7 @@
 #include "cli/progress.hpp"
 #include "cli/provenance.hpp"
 #include "cli/real_replay.hpp"
+#include "cli/serving_model.hpp"
 #include "cli/settings.hpp"
 #include "cli/size_list.hpp"
 #include "cli/system_options.hpp"
@@ -94,6 +95,7 @@ void run(const CLI::App& command, ReplayOptions options) {
   refuse_ignored_options(command, trace);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;
+  engine.steps_ahead = steps_ahead(options.real.async_scheduling, options.real.executor);
   engine.forced_kv_blocks = options.kv_blocks;
   apply_fleet(engine, options.fleet, options.workload.seed);
   const int32_t cpu = options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * options.max_loras;

@@ -11,10 +11,14 @@ void CostExecutor::begin_copy(const CopyStart& copy, int64_t now_ns) {
 }
 
 void CostExecutor::begin_step(const StepPlan& plan, const Scheduler& scheduler, int64_t now_ns) {
-  step_end_ns_ = now_ns + model_.step_ns(shapes_.next(plan, scheduler.residency()));
+  int64_t step_ns = model_.step_ns(shapes_.next(plan, scheduler.residency()));
   for (const AdapterRef adapter : plan.copied_again) {
-    step_end_ns_ += copies_.duration_ns(scheduler.residency().bytes(adapter));
+    step_ns += copies_.duration_ns(scheduler.residency().bytes(adapter));
   }
+  if (step_end_ns_ == kNever)
+    step_end_ns_ = now_ns + step_ns;
+  else
+    next_step_ns_ = step_ns;
 }
 
 Completion CostExecutor::next(int64_t until_ns) {
@@ -29,7 +33,8 @@ Completion CostExecutor::next(int64_t until_ns) {
 }
 
 StepResult CostExecutor::end_step(const StepPlan&, const Scheduler&) {
-  step_end_ns_ = kNever;
+  step_end_ns_ = next_step_ns_ ? step_end_ns_ + *next_step_ns_ : kNever;
+  next_step_ns_.reset();
   return {};
 }
 

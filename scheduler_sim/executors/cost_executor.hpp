@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "scheduler_sim/cost/step_time.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
@@ -10,8 +11,8 @@
 namespace loratory::sim {
 
 /// The executor of the simulator: virtual time and no tensors. A step takes what a StepTimeModel
-/// says of its batch; loads and copies go through a DiskChannel and a CopyChannel. No load fails,
-/// no token is sampled.
+/// says of its batch, from the end of the one before; loads and copies go through a DiskChannel and
+/// a CopyChannel. No load fails, no token is sampled.
 class CostExecutor final : public Executor {
  public:
   /// `model` outlives this object.
@@ -43,7 +44,8 @@ class CostExecutor final : public Executor {
   const StepTimeModel& model_;
   DiskChannel disk_;
   CopyChannel copies_;
-  int64_t step_end_ns_ = kNever;
+  int64_t step_end_ns_ = kNever;           // of the step under way
+  std::optional<int64_t> next_step_ns_{};  // how long the one behind it takes
   BatchShapes shapes_;
 };
 

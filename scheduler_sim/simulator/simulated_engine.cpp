@@ -13,6 +13,7 @@ namespace {
 
 SimulationConfig with_what_is_asked(SimulationConfig config, const StepTimeModel& step_time) {
   config.scheduler.count_waiting_seen |= step_time.asks_waiting_seen();
+  config.fast &= config.steps_ahead == StepsAhead::none;
   return config;
 }
 
@@ -26,7 +27,7 @@ SimulatedEngine::SimulatedEngine(const Trace& trace, const SimulationConfig& con
       log_(config.keep_log),
       metrics_(std::move(metrics)),
       executor_(step_time, config.loads),
-      loop_(config_.scheduler, executor_, sinks(listener), &metrics_) {
+      loop_(config_.scheduler, executor_, sinks(listener), &metrics_, config.steps_ahead) {
   LORATORY_ASSERT(config.adapter_bytes.size() == trace.adapters.size() &&
                       config.adapter_ranks.size() == trace.adapters.size(),
                   "one size and one rank for every adapter of the trace");

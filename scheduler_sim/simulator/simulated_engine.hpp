@@ -18,9 +18,10 @@ struct SimulationConfig {
   LoadCosts loads;
   std::vector<int64_t> adapter_bytes;   ///< by AdapterIndex: what a load moves
   std::vector<uint32_t> adapter_ranks;  ///< by AdapterIndex: true ranks
-  bool fast = true;       ///< jump over regular steps; the event log is the same either way
-  bool keep_log = false;  ///< keep the decisions in memory, not only their hash
-  bool hash_log = true;   ///< false, where nobody asks for log(): it stays empty
+  bool fast = true;  ///< jump over regular steps; the event log is the same either way
+  StepsAhead steps_ahead = StepsAhead::none;  ///< one: there are no regular steps to jump over
+  bool keep_log = false;                      ///< keep the decisions in memory, not only their hash
+  bool hash_log = true;  ///< false, where nobody asks for log(): it stays empty
   /// Ends a Simulator's run once these limits are certainly missed; then nothing is known but that.
   std::optional<Slo> stop_when_missed;
 };

@@ -111,6 +111,7 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
   config.scheduler.num_blocks = 1 + uint32_t(std::min<int64_t>(kv_blocks, UINT32_MAX - 1));
   config.loads = engine.loads;
   config.fast = engine.fast;
+  config.steps_ahead = engine.steps_ahead;
   for (const TraceAdapter& adapter : trace.adapters) {
     const uint32_t rank = adapter.rank > 0 ? adapter.rank : engine.default_rank;
     config.adapter_ranks.push_back(rank);

@@ -39,6 +39,7 @@ struct EngineSpec {
   std::vector<AdapterIndex> pins;
   uint32_t forced_kv_blocks = 0;  ///< > 0: this many KV blocks, whatever memory allows
   bool fast = true;
+  StepsAhead steps_ahead = StepsAhead::none;
   std::optional<FleetOptions> fleet;  ///< several engines behind a router; none: one engine alone
   double gpu_hour_usd = 0;            ///< of one GPU; 0 = not known
 };

@@ -59,6 +59,20 @@ TEST(Simulator, EventsOfOneTimeRunInTheirOrder) {
                           "55 admission", "105 finish", "105 first_token", "105 finish"));
 }
 
+// The second request comes while the first step runs and another is planned behind it: it joins the
+// third, and steps take the time from the end of the one before.
+TEST(Simulator, AnArrivalWaitsForTheStepThatIsPlannedAhead) {
+  const Trace trace = two_adapters({at(5, kBaseModel, 3, 4), at(30, kBaseModel, 3, 1)});
+  const FixedTime times(50);
+  SimulationConfig c = tiny_config(LoadMode::overlap);
+  c.steps_ahead = StepsAhead::one;
+  Simulator s(trace, c, times);
+  s.run();
+  EXPECT_THAT(events(s),
+              ElementsAre("5 arrival", "5 admission", "30 arrival", "55 first_token",
+                          "55 admission", "155 first_token", "155 finish", "205 finish"));
+}
+
 TEST(Simulator, PinnedAdapterStaysAndAnUnloadedOneIsRefused) {
   const Trace trace = two_adapters({at(1000, 0, 3, 1), at(2000, 1, 3, 1), at(3000, 0, 3, 1)});
   SimulationConfig c = tiny_config(LoadMode::overlap);
