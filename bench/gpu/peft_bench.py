@@ -122,10 +122,13 @@ def run_peft(args):
     import transformers
     model = transformers.AutoModelForCausalLM.from_pretrained(
         args.folder / "model", dtype="auto", device_map=args.device)
-    model = peft.PeftModel.from_pretrained(model, args.folder / "a0", adapter_name="a0")
+    begin = time.monotonic()
+    model = peft.PeftModel.from_pretrained(  # without low_cpu_mem_usage weights are drawn first
+        model, args.folder / "a0", adapter_name="a0", low_cpu_mem_usage=True)
     for i in range(1, args.adapters):
-        model.load_adapter(args.folder / f"a{i}", adapter_name=f"a{i}")
+        model.load_adapter(args.folder / f"a{i}", adapter_name=f"a{i}", low_cpu_mem_usage=True)
     model.eval()
+    print(f"peft: adapters loaded in {time.monotonic() - begin:.1f} s", file=sys.stderr)
     wanted = requests(args)
     longest = max(len(prompt) for _, prompt in wanted)
     ids = torch.tensor([[0] * (longest - len(p)) + p for _, p in wanted], device=args.device)
@@ -145,6 +148,7 @@ def run_peft(args):
     begin = time.monotonic()
     tokens = generate(args.output)
     seconds = time.monotonic() - begin
+    print(f"peft: {args.output} tokens each in {seconds:.1f} s", file=sys.stderr)
     assert all(len(t) == args.output for t in tokens)
     print(json.dumps({
         "seconds": seconds, "tokens": tokens, "transformers": transformers.__version__,
