@@ -103,7 +103,8 @@ TEST_F(RealReplay, BadInputIsOneLine) {
   expect(real + "--weights " + kModel + " --model Llama-3.1-8B", "--model");
   expect(real + "--weights " + kModel + " --stepwise", "--stepwise");
   expect("--with-simulation", "the simulator computes nothing");
-  expect("--async-scheduling on --replicas 2", "--replicas: changes nothing: --async-scheduling on is of one engine");
+  expect("--async-scheduling on --replicas 2",
+         "--replicas: changes nothing: --async-scheduling on is of one engine");
   write("long.jsonl", R"({"arrival_ms":0,"prompt_tokens":99999,"output_tokens":4})"
                       "\n");
   const Outcome run = loratory("replay --trace long.jsonl " + real + "--weights " + kModel);
