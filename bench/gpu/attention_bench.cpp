@@ -61,6 +61,8 @@ std::vector<Case> cases() {
           {"decode 32 x 1024", 32, 8, 128, equal_rows(32, {1024, 1})},
           {"decode 32 x 4096", 32, 8, 128, equal_rows(32, {4096, 1})},
           {"decode 32 x 4096, blocks in order", 32, 8, 128, equal_rows(32, {4096, 1}), true},
+          {"decode 128 x 1024", 32, 8, 128, equal_rows(128, {1024, 1})},
+          {"decode 128 x 1040", 32, 8, 128, equal_rows(128, {1040, 1})},
           {"decode 128 x 2048", 32, 8, 128, equal_rows(128, {2048, 1})},
           {"decode 31 x 1 to 3001, 1 x 32768", 32, 8, 128, mixed_rows()},
           {"decode 32 x 4096, head_dim 64", 32, 8, 64, equal_rows(32, {4096, 1})},

@@ -35,6 +35,7 @@ struct PrefillTile {
 struct AttentionWork {
   int32_t* num_tiles;     ///< [1]
   int32_t* piece_starts;  ///< [max_rows + 1] pieces of decode rows before this one
+  int32_t* tile_starts;   ///< [max_rows + 1] their tiles before this one
   int32_t* arrived;       ///< [max_rows, kv_heads] pieces whose sums are there; 0 between launches
   PrefillTile* tiles;     ///< longest first
   float* sums;            ///< [pieces · kv_heads, group, head_dim], of rows with several pieces
@@ -43,7 +44,8 @@ struct AttentionWork {
 
 /// Where it lies in the workspace, in bytes.
 struct WorkspaceLayout {
-  int64_t piece_starts = 0, arrived = 0, tiles = 0, sums = 0, stats = 0, num_bytes = 0;
+  int64_t piece_starts = 0, tile_starts = 0, arrived = 0, tiles = 0, sums = 0, stats = 0;
+  int64_t num_bytes = 0;
 };
 
 struct AttentionParams {

@@ -1,6 +1,8 @@
-// What the attention kernels of a step go through, found on the device by one CTA: pieces of decode
-// rows, counted before each row, and tiles of chunks, those with the longest context first.
+// What the attention kernels of a step go through, found on the device by one CTA: pieces and tiles
+// of decode rows, counted before each row, and tiles of chunks, those with the longest context
+// first.
 #include "gpu/attention/attention_params.hpp"
+#include "gpu/attention/decode_items.hpp"
 #include "gpu/kernels/ptx.cuh"
 #include "gpu/runtime/cuda_check.hpp"
 
@@ -47,20 +49,29 @@ __device__ Row row_of(const AttentionParams& p, int32_t row) {
   return {p.row_starts[row + 1] - p.row_starts[row], p.contexts[row]};
 }
 
+// Pieces and tiles of decode rows, before each row.
 __device__ void count_pieces(const AttentionParams& p, Shared& s) {
-  int32_t before = 0;
+  int32_t pieces_before = 0, tiles_before = 0;
   for (int32_t first = 0; first < p.num_rows; first += kThreads) {
     const int32_t row = first + int32_t(threadIdx.x);
-    int32_t pieces = 0;
+    int32_t context = 0;
     if (row < p.num_rows) {
       const Row r = row_of(p, row);
-      if (r.num_tokens == 1) pieces = num_attention_pieces(r.context);
+      if (r.num_tokens == 1) context = r.context;
     }
-    const Sums sums = sum_over_threads(pieces, s.warp_sums);
-    if (row < p.num_rows) p.work.piece_starts[row] = before + sums.before;
-    before += sums.all;
+    const Sums pieces = sum_over_threads(num_attention_pieces(context), s.warp_sums);
+    const Sums tiles = sum_over_threads(num_attention_tiles(context), s.warp_sums);
+    if (row < p.num_rows) {
+      p.work.piece_starts[row] = pieces_before + pieces.before;
+      p.work.tile_starts[row] = tiles_before + tiles.before;
+    }
+    pieces_before += pieces.all;
+    tiles_before += tiles.all;
   }
-  if (threadIdx.x == 0) p.work.piece_starts[p.num_rows] = before;
+  if (threadIdx.x == 0) {
+    p.work.piece_starts[p.num_rows] = pieces_before;
+    p.work.tile_starts[p.num_rows] = tiles_before;
+  }
 }
 
 // Calls visit(tile, length) for every tile; a warp for each row.

@@ -63,8 +63,9 @@ WorkspaceLayout layout_of(const AttentionShape& s, const AttentionLimits& limits
   const int64_t pieces = int64_t{limits.max_rows} * num_attention_pieces(limits.max_context);
   // Only rows of several pieces leave sums.
   const int64_t items = limits.max_context > kPieceKeys ? pieces * s.kv_heads : 0;
-  require(pieces <= INT32_MAX, "max_rows",
-          fmt::format("{} rows of {} tokens are more than 2^31 pieces", limits.max_rows,
+  // Their tiles are counted in 32 bits.
+  require(pieces < int64_t{1} << 29, "max_rows",
+          fmt::format("{} rows of {} tokens are more than 2^29 pieces", limits.max_rows,
                       limits.max_context));
   WorkspaceLayout out{};
   int64_t end = 256;  // num_tiles
@@ -74,6 +75,7 @@ WorkspaceLayout layout_of(const AttentionShape& s, const AttentionLimits& limits
     return begin;
   };
   out.piece_starts = take(4 * (int64_t{limits.max_rows} + 1));
+  out.tile_starts = take(4 * (int64_t{limits.max_rows} + 1));
   out.arrived = take(4 * int64_t{limits.max_rows} * s.kv_heads);
   out.tiles = take(int64_t(sizeof(PrefillTile)) *
                    max_prefill_tiles(limits.max_tokens, limits.max_rows, int32_t(group)));
@@ -168,6 +170,7 @@ AttentionParams AttentionPlan::params(const BatchView& batch, void* workspace) c
   auto* const base = static_cast<std::byte*>(workspace);
   out.work = {.num_tiles = reinterpret_cast<int32_t*>(base),
               .piece_starts = reinterpret_cast<int32_t*>(base + layout_.piece_starts),
+              .tile_starts = reinterpret_cast<int32_t*>(base + layout_.tile_starts),
               .arrived = reinterpret_cast<int32_t*>(base + layout_.arrived),
               .tiles = reinterpret_cast<PrefillTile*>(base + layout_.tiles),
               .sums = reinterpret_cast<float*>(base + layout_.sums),

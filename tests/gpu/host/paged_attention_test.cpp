@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <random>
+
+#include "gpu/attention/decode_items.hpp"
 #include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
@@ -80,11 +83,12 @@ TEST(AttentionPlan, TensorCoresTakeWhatTheyCan) {
 }
 
 TEST(AttentionPlan, WorkspaceFollowsFromTheLimits) {
-  // num_tiles; 11 starts; 80 counts; 3 tiles and one for each row; 40 pieces x 8 heads x 4 rows.
-  const int64_t expected = 256 + 256 + 512 + 256 + 4 * 40 * 32 * 128 + 4 * 40 * 32 * 2;
+  // num_tiles; twice 11 starts; 80 counts; 3 tiles and one for each row; 40 pieces x 8 heads x 4
+  // rows.
+  const int64_t expected = 256 + 2 * 256 + 512 + 256 + 4 * 40 * 32 * 128 + 4 * 40 * 32 * 2;
   EXPECT_EQ(AttentionPlan(shape(), kLimits).workspace_bytes(), expected);
   // Contexts of one piece leave no sums.
-  EXPECT_EQ(AttentionPlan(shape(), {100, 10, 256}).workspace_bytes(), 256 + 256 + 512 + 256);
+  EXPECT_EQ(AttentionPlan(shape(), {100, 10, 256}).workspace_bytes(), 256 + 2 * 256 + 512 + 256);
   AttentionShape s = shape();
   s.dtype = Dtype::f32;
   EXPECT_EQ(AttentionPlan(s, kLimits).workspace_bytes(), 256);
@@ -104,6 +108,103 @@ TEST(AttentionPlan, TilesHaveRoomForAnySplitOfTheTokens) {
         EXPECT_GE(max_prefill_tiles(tokens, rows, group), most) << group << " " << tokens;
       }
     }
+  }
+}
+
+/// Rows of a step; those of length 0 are padding or chunks.
+struct Contexts {
+  std::vector<int32_t> contexts, piece_starts{0}, tile_starts{0};
+  int32_t kv_heads;
+
+  Contexts(std::vector<int32_t> of, int32_t heads) : contexts(std::move(of)), kv_heads(heads) {
+    for (const int32_t context : contexts) {
+      piece_starts.push_back(piece_starts.back() + num_attention_pieces(context));
+      tile_starts.push_back(tile_starts.back() + num_attention_tiles(context));
+    }
+  }
+  DecodeRows rows() const {
+    return {.piece_starts = piece_starts.data(),
+            .tile_starts = tile_starts.data(),
+            .contexts = contexts.data(),
+            .num_rows = int32_t(contexts.size()),
+            .kv_heads = kv_heads};
+  }
+  /// All items, as the order says.
+  std::vector<DecodeItem> items() const {
+    std::vector<DecodeItem> out;
+    for (int32_t row = 0; row < int32_t(contexts.size()); ++row) {
+      const int32_t context = contexts[size_t(row)], pieces = num_attention_pieces(context);
+      for (int32_t i = 0; i < kv_heads * pieces; ++i) {
+        out.push_back({.row = row,
+                       .head = i / pieces,
+                       .piece = i % pieces,
+                       .num_pieces = pieces,
+                       .context = context,
+                       .index = int64_t(out.size())});
+      }
+    }
+    return out;
+  }
+};
+
+int32_t count_lanes(const auto& holds) {
+  int32_t out = 0;
+  for (int32_t lane = 0; lane < 32; ++lane) out += holds(lane) ? 1 : 0;
+  return out;
+}
+
+auto fields(const DecodeItem& i) {
+  return std::tuple(i.row, i.head, i.piece, i.num_pieces, i.context, i.index);
+}
+
+/// Goes through all shares; the tiles of each.
+std::vector<int64_t> walk(const Contexts& c, int32_t num_shares) {
+  const auto count = [](const auto& holds) { return count_lanes(holds); };
+  const std::vector<DecodeItem> expected = c.items();
+  std::vector<int64_t> out;
+  size_t next = 0;
+  for (int32_t i = 0; i < num_shares; ++i) {
+    const DecodeShare share = decode_share(c.rows(), i, num_shares, count);
+    int64_t tiles = 0;
+    for (DecodeItem item = share.begin; item.index < share.end; item.advance(c.rows())) {
+      EXPECT_LT(next, expected.size());
+      if (next >= expected.size()) return out;
+      EXPECT_EQ(fields(item), fields(expected[next++])) << "share " << i;
+      EXPECT_GT(item.num_keys(), 0);
+      tiles += num_attention_tiles(item.num_keys());
+      if (item.index + 1 == share.end) break;
+    }
+    out.push_back(tiles);
+  }
+  EXPECT_EQ(next, expected.size());
+  return out;
+}
+
+TEST(DecodeItems, SharesHaveAllItemsInOrderAndEqualTiles) {
+  std::mt19937 random(7);
+  const auto pick = [&random](int32_t n) { return int32_t(random() % uint32_t(n)); };
+  for (int trial = 0; trial < 400; ++trial) {
+    constexpr int32_t kRows[] = {1, 2, 5, 31, 32, 33, 64, 100, 1030}, kMost[] = {1, 300, 3000};
+    constexpr int32_t kShares[] = {1, 2, 7, 132, 264};
+    std::vector<int32_t> contexts;
+    const int32_t most = kMost[pick(3)];
+    for (int32_t left = kRows[pick(9)]; left > 0; --left) {
+      contexts.push_back(pick(3) == 0 ? 0 : 1 + pick(most));
+    }
+    const Contexts c(contexts, 1 + pick(8));
+    const int32_t num_shares = kShares[pick(5)];
+    const std::vector<int64_t> tiles = walk(c, num_shares);
+    for (const int64_t of_share : tiles) {
+      // A share begins with the first item that begins in it.
+      EXPECT_LT(std::abs(of_share - c.rows().num_tiles() / num_shares), 5) << "trial " << trial;
+    }
+    if (HasFailure()) break;
+  }
+}
+
+TEST(DecodeItems, NoRowsLeaveNothing) {
+  for (const auto& contexts : {std::vector<int32_t>{}, std::vector<int32_t>{0, 0, 0}}) {
+    for (const int64_t tiles : walk(Contexts(contexts, 8), 132)) EXPECT_EQ(tiles, 0);
   }
 }
 
@@ -132,7 +233,7 @@ TEST(AttentionPlan, NamesWhatDoesNotFit) {
   EXPECT_THAT(plan_error(shape(), {0, 10, 1000}), StartsWith("attention: max_tokens: is 0, must"));
   EXPECT_EQ(plan_error(shape(), {100, 0, 1000}), "attention: max_rows: must be at least 1");
   EXPECT_THAT(plan_error(shape(), {100, 10, 0}), StartsWith("attention: max_context: is 0, must"));
-  EXPECT_THAT(plan_error(shape(), {100, INT32_MAX, 1 << 24}), HasSubstr("more than 2^31 pieces"));
+  EXPECT_THAT(plan_error(shape(), {100, INT32_MAX, 1 << 24}), HasSubstr("more than 2^29 pieces"));
 }
 
 TEST(AttentionLaunch, NamesTheTensorThatDoesNotFit) {
