@@ -81,7 +81,8 @@ def parse():
     add("--lib", type=pathlib.Path, help="libloratory_c.so")
     add("--peers-dir", type=pathlib.Path, help="made by bench/peers/get_gpu_peers.sh")
     add("--out", type=pathlib.Path, default=pathlib.Path("out/lora_bench"))
-    add("--rows", default="", help="a regular expression over the names; searches the sweep too")
+    add("--rows", default="", help="a regular expression over the names; searches the sweep too. "
+        "Or a set: " + ", ".join(rows.SETS))
     add("--sweep", action="store_true", help="the rows beside the anchors too")
     add("--implementations", default="", help="a regular expression over their names")
     add("--list", action="store_true", help="print the names of the rows and stop")
@@ -97,6 +98,8 @@ def parse():
 
 
 def chosen_rows(options):
+    if options.rows in rows.SETS:
+        return rows.SETS[options.rows]
     if options.rows:
         return [row for name, row in rows.ROWS.items() if re.search(options.rows, name)]
     return rows.ANCHORS + (rows.SWEEP if options.sweep else [])

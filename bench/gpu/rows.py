@@ -131,7 +131,14 @@ FP8 = [dataclasses.replace(_pair(*row), weights="fp8")
           ("D", 4096, [4096], 128, 32, 8), ("P", 4096, [4096], 64, 512, 8),
           ("P", 4096, QKV, 64, 2048, 8)]]
 
-ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8}
+# Decode with more to read than the other rows: --rows behind.
+BEHIND = ([_pair("D", 4096, QKV, 256, n, u)
+           for n in (1, 4, 8, 16, 32) for u in sorted({1, min(4, n), n})]
+          + [_pair("D", 4096, (width, width), r, n, n)
+             for width in (12288, 14336) for r in (16, 64) for n in (16, 32, 64, 128)])
+
+SETS = {"behind": BEHIND}
+ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8 + BEHIND}
 ANCHOR_NAMES = [row.name for row in ANCHORS]
 
 
