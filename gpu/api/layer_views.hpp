@@ -15,7 +15,8 @@ inline constexpr int64_t kVectorBytes =
     16;  ///< one access of x, A, B, h and y by an aligned variant
 inline constexpr int64_t kColumnsPerVec =
     8;  ///< of 16-bit numbers; an fp32 y takes two vectors for 8
-inline constexpr int64_t kMostRanks = 512;  ///< h of so many fits in shared memory
+inline constexpr int64_t kMostRanks = 512;         ///< h of so many fits in shared memory
+inline constexpr int64_t kMostRanksOfEight = 768;  ///< the same, of eight tokens, beside 16-bit B
 
 /// Ranks of a row of h in the workspace: rows begin at multiples of kVectorBytes.
 inline int64_t h_row_size(int64_t max_rank) { return (max_rank + 3) / 4 * 4; }

@@ -185,6 +185,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .has_experts = desc_.experts.num_experts > 1,
           .has_router_weights = params_.router_weights != nullptr,
           .num_rank_blocks = (num_rank_tiles_ + 3) / 4,
+          .num_columns = params_.num_columns,
           .has_workspace = has_workspace(num_tokens(tensors)),
           .aligned = are_aligned(tensors),
           .has_clusters = has_clusters(),
@@ -336,6 +337,19 @@ void LoraLayer::set_items(LoraOp op, const LoraVariant& variant, KernelParams& o
   out.max_items = std::max(1, out.max_columns / at_once);
 }
 
+/// One slice at a time, CTAs that compute columns of a narrow slice have less work than others.
+/// Eight tokens leave room for h of more ranks. Where segments have few tokens, h is read quickly.
+void LoraLayer::fuse_slices(const LoraVariant& variant, int64_t num_tokens,
+                            KernelParams& out) const {
+  const bool has_few_tokens_each = out.max_segments >= 8 && num_tokens < 2 * out.max_segments;
+  if (out.all_slices_fit || variant.is_wide() || !has_few_tokens_each) return;
+  int32_t width = 0;
+  for (const LoraSliceDesc& slice : desc_.slices) width += padded_rank(int(slice.b.shape[2]));
+  if (width > kMostRanksOfEight) return;
+  out.all_slices_fit = true;
+  out.h_width = width;
+}
+
 void LoraLayer::launch_variant(const LoraVariant& variant, const LoraTensors& tensors,
                                const SegmentView& segments, CUstream_st* stream,
                                LaunchOrder order) const {
@@ -349,6 +363,7 @@ void LoraLayer::launch_variant(const LoraVariant& variant, const LoraTensors& te
   const LoraPath path = path_for(tensors);
   if (path == LoraPath::tensor_core) check_variant(variant, tensors);
   filled.parts_per_segment = parts_per_segment(variant, segments);
+  if (desc_.op == LoraOp::expand) fuse_slices(variant, num_tokens(tensors), filled);
   if (num_tokens(tensors) == 0) return;
   const LoraLaunch launch{.op = desc_.op,
                           .path = path,
@@ -382,6 +397,7 @@ void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) 
   half.variant = choose_expand_variant(shape, launch.variant.token_tiles);
   half.params.parts_per_segment = launch.variant.token_tiles / half.variant.token_tiles;
   set_items(half.op, half.variant, half.params);
+  fuse_slices(half.variant, shape.num_tokens, half.params);
   // A wide shrink waits for the previous kernel before it lets the expand start.
   half.params.may_read_y_early = launch.variant.is_wide();
   half.order = LaunchOrder::overlaps_previous;

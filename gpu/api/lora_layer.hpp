@@ -105,6 +105,7 @@ class LoraLayer {
   KernelParams params(const LoraTensors& tensors, const SegmentView& segments) const;
   void set_h(const LoraVariant& variant, KernelParams& out) const;
   void set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const;
+  void fuse_slices(const LoraVariant& variant, int64_t num_tokens, KernelParams& out) const;
   int32_t parts_per_segment(const LoraVariant& variant, const SegmentView& segments) const;
   void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
 

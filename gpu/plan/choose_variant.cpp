@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "gpu/layout/segments.hpp"
 #include "gpu/plan/lora_variant.hpp"
 
 namespace loratory::gpu {
@@ -18,6 +19,14 @@ constexpr int64_t kLongPrefillTokens = 4096;  ///< above: one more stage of B in
 
 /// Rows of experts: up to so many for each slot and expert go by eights. Not measured yet.
 constexpr int64_t kFewRowsEach = 12;
+
+// Up to 32 tokens with much to read. The GPU holds so many clusters at once, of items of 32 ranks.
+constexpr int64_t kClustersOf8 = 45;
+constexpr int64_t kClustersOf4 = 92;
+constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
+constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
+/// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
+constexpr int64_t kManyColumns = 2 * 264 * 512;
 
 constexpr int64_t kAny = INT64_MAX;
 
@@ -100,11 +109,41 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
   return {.rank_tiles = 2, .cluster = few || is_small ? 4 : 2};
 }
 
+/// The most segments of 8 tokens that a step has.
+int64_t segments_of_8(const LaunchShape& shape) {
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  return max_segments(shape.num_tokens, int32_t(num_slots), 8);
+}
+
+/// Fewer than two.
+bool may_have_few_tokens_each(const LaunchShape& shape) {
+  return shape.num_tokens < 2 * segments_of_8(shape);
+}
+
+/// Several rank blocks. Where clusters of 8 do not fit in one wave, some have twice the work of
+/// others; smaller clusters with items of 32 ranks share it better. Few adapters lose by them,
+/// unless there are very many ranks.
+LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
+  const int64_t segments = segments_of_8(shape), of_32 = 2 * segments * shape.num_rank_blocks;
+  if (shape.num_rank_blocks >= h200::kManyRankBlocks && of_32 > h200::kClustersOf4) {
+    return {.rank_tiles = 2, .cluster = 2};
+  }
+  if (shape.num_rank_blocks == 2 && may_have_few_tokens_each(shape) && of_32 > h200::kClustersOf8) {
+    return {.rank_tiles = 2, .cluster = 4};
+  }
+  return {.rank_tiles = 4, .cluster = 8};
+}
+
 /// Up to 32 tokens: there are few segments, and a cluster of 8 shares each.
 LoraVariant small_shrink(const LaunchShape& shape) {
-  if (shape.max_rank <= 16) return {.cluster = shape.num_slices > 1 ? 4 : 8, .stages = 2};
+  if (shape.max_rank <= 16) {
+    const bool is_small_pair =
+        shape.num_slices == 2 && 2 * segments_of_8(shape) <= h200::kFewItemsOf16;
+    return {.cluster = shape.num_slices == 1 || is_small_pair ? 8 : 4, .stages = 2};
+  }
   if (shape.num_in > 8192) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
-  return {.rank_tiles = shape.num_rank_blocks > 1 ? 4 : 2, .cluster = 8};
+  if (shape.num_rank_blocks == 1) return {.rank_tiles = 2, .cluster = 8};
+  return small_shrink_of_blocks(shape);
 }
 
 LoraVariant shrink_variant(const LaunchShape& shape) {
@@ -164,11 +203,14 @@ LoraVariant wgmma_expand(const LaunchShape& shape) {
 }
 
 /// One stage that holds all ranks reads neighbouring columns as one run of B. Two stages pay only
-/// where few CTAs must keep all of B in flight.
+/// where few CTAs must keep all of B in flight: up to 32 tokens and not too many columns.
 LoraVariant narrow_expand(const LaunchShape& shape) {
   if (shape.max_rank <= 32) return {.rank_tiles = shape.max_rank > 16 ? 2 : 1};
   if (shape.num_tokens > 32) return {.rank_tiles = 4};
-  return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .stages = 2};
+  if (shape.max_rank > 64) return {.rank_tiles = 4, .stages = 2};
+  const bool has_many_columns = segments_of_8(shape) * shape.num_columns > h200::kManyColumns;
+  if (has_many_columns && may_have_few_tokens_each(shape)) return {.rank_tiles = 4};
+  return {.rank_tiles = 2, .stages = 2};
 }
 
 }  // namespace

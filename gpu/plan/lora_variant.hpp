@@ -39,6 +39,7 @@ struct LaunchShape {
   bool has_experts = false;  ///< each token goes to some experts, wherever they are
   bool has_router_weights = false;
   int64_t num_rank_blocks = 1;  ///< of 64 ranks, of all slices together
+  int64_t num_columns = 0;      ///< of y, of all slices together; ignored by shrink
   bool has_workspace = true;    ///< linear: there is room for h
   bool aligned = true;          ///< an aligned variant may be launched
   bool has_clusters = true;     ///< of the GPU: has_clusters()

@@ -122,11 +122,35 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlots) {
   EXPECT_EQ(shrink_of(64, 16, 64, 3), (LoraVariant{.cluster = 2, .stages = 2}));
 }
 
+// Of two slices, up to 32 work items; of three, always smaller clusters.
 TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
-  LaunchShape s = shape(LoraOp::shrink, 1, 16);
-  EXPECT_EQ(choose_variant(s).cluster, 8);
-  s.num_slices = 2;
-  EXPECT_EQ(choose_variant(s), (LoraVariant{.cluster = 4, .stages = 2}));
+  EXPECT_EQ(shrink_of(1, 16, 1), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(16, 16, 16, 2), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(17, 16, 17, 2), (LoraVariant{.cluster = 4, .stages = 2}));
+  EXPECT_EQ(shrink_of(32, 16, 12, 2), (LoraVariant{.cluster = 8, .stages = 2}));
+  EXPECT_EQ(shrink_of(32, 16, 13, 2), (LoraVariant{.cluster = 4, .stages = 2}));
+  EXPECT_EQ(shrink_of(1, 16, 1, 3), (LoraVariant{.cluster = 4, .stages = 2}));
+}
+
+// Up to 32 tokens of two rank blocks. From 46 work items of 32 ranks on, clusters of 8 do not fit
+// in one wave; smaller ones lose where a segment has more than two tokens.
+TEST(ChooseVariant, ShrinkOfTwoBlocksByAdapters) {
+  EXPECT_EQ(shrink_of(11, 64, 11, 2), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(12, 64, 12, 2), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(12, 128, 12), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(32, 64, 2000, 2), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(32, 64, 13, 2), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+  EXPECT_EQ(shrink_of(32, 64, 12, 2), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(32, 64, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+}
+
+// Up to 32 tokens of twelve rank blocks or more, however many adapters they are.
+TEST(ChooseVariant, ShrinkOfManyBlocksBySegments) {
+  EXPECT_EQ(shrink_of(3, 256, 3, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(4, 256, 4, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(8, 256, 1, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(32, 256, 1, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(32, 224, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
@@ -410,6 +434,21 @@ TEST(ChooseExpandVariant, StagesByRankAndTokens) {
   EXPECT_EQ(variant(33, 512), (LoraVariant{.rank_tiles = 4}));
 }
 
+// Up to 32 tokens of 33 to 64 ranks: one stage where segments of a token or two have many columns.
+TEST(ChooseExpandVariant, StagesByColumns) {
+  const auto variant = [](int64_t num_tokens, int64_t num_slots, int64_t max_rank) {
+    LaunchShape s = shape(LoraOp::expand, num_tokens, max_rank);
+    s.num_slots = num_slots, s.num_slices = 2, s.num_columns = 24576;
+    return choose_expand_variant(s, 1);
+  };
+  EXPECT_EQ(variant(11, 11, 64), (LoraVariant{.rank_tiles = 2, .stages = 2}));
+  EXPECT_EQ(variant(12, 12, 64), (LoraVariant{.rank_tiles = 4}));
+  EXPECT_EQ(variant(32, 12, 64), (LoraVariant{.rank_tiles = 2, .stages = 2}));
+  EXPECT_EQ(variant(32, 13, 33), (LoraVariant{.rank_tiles = 4}));
+  EXPECT_EQ(variant(32, 32, 65), (LoraVariant{.rank_tiles = 4, .stages = 2}));
+  EXPECT_EQ(variant(32, 32, 32), (LoraVariant{.rank_tiles = 2}));
+}
+
 // --- the table --------------------------------------------------------------------------------
 
 // The rules take every GPU, alignment, workspace and experts; `seen` gets what they choose, as it
@@ -508,8 +547,8 @@ TEST(Describe, NamesEveryField) {
             "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1");
   EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
             "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
-            "has_experts=false has_router_weights=false num_rank_blocks=1 has_workspace=true "
-            "aligned=true has_clusters=true has_wgmma=true");
+            "has_experts=false has_router_weights=false num_rank_blocks=1 num_columns=0 "
+            "has_workspace=true aligned=true has_clusters=true has_wgmma=true");
 }
 
 }  // namespace

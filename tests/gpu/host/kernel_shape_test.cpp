@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "gpu/api/layer_views.hpp"
 #include "gpu/plan/lora_variant.hpp"
+#include "gpu/plan/variant_table.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -32,6 +36,20 @@ TEST(KernelShape, HFitsBesideThePipelinesThatTheRulesChoose) {
       }
     }
   }
+}
+
+template <size_t kIndex>
+void expect_h_fits_beside_narrow_expand() {
+  constexpr LoraVariant kVariant = kExpandVariants[kIndex];
+  if constexpr (!kVariant.is_wide()) {
+    using S = KernelShape<kVariant, LoraOp::expand, 4>;
+    EXPECT_LE(S::shared_bytes(int(kMostRanksOfEight)) + kOfEach, kSm) << kVariant;
+  }
+}
+// Of eight tokens, h of three slices of rank 256, beside y of any dtype.
+TEST(KernelShape, HOfManySlicesFitsBesideNarrowExpands) {
+  [&]<size_t... i>(std::index_sequence<i...>) { (expect_h_fits_beside_narrow_expand<i>(), ...); }
+  (std::make_index_sequence<std::size(kExpandVariants)>{});
 }
 
 // Two CTAs per SM: three stages with two panels of h, two stages with three.
