@@ -315,7 +315,7 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
 
 /// How much h a work tile keeps in shared memory: of all slices, or of one at a time.
 void LoraLayer::set_h(const LoraVariant& variant, KernelParams& out) const {
-  const int padding = variant.needs_wgmma() && !has_8_bits() ? kPanelRanks : 16;
+  const int padding = variant.needs_wgmma() ? kPanelRanks : 16;
   out.h_width = 0;
   for (const LoraSliceDesc& slice : desc_.slices) {
     out.h_width += padded_rank(int(slice.b.shape[2]), padding);

@@ -131,8 +131,12 @@ class LoraLayer {
                     CUstream_st* stream, LaunchOrder order) const;
   void launch_linear(const LoraVariant& variant, const LoraTensors& tensors,
                      QuantizedParams& params, CUstream_st* stream, LaunchOrder order) const;
-  void quantize_h(int64_t num_tokens, bool by_tensor, QuantizedParams& params,
-                  CUstream_st* stream) const;
+  struct HRows {
+    int64_t num_tokens;
+    int32_t segment_size;
+    bool by_tensor;
+  };
+  void quantize_h(const HRows& of, QuantizedParams& params, CUstream_st* stream) const;
 
   LoraLayerDesc desc_;
   KernelParams params_;  // all but the tensors, segments and work items

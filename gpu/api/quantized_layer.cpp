@@ -229,6 +229,8 @@ void LoraLayer::launch_8_bits(const LoraVariant& variant, const LoraTensors& ten
                               LaunchOrder order) const {
   require(has_quantized_kernel(desc_.op, variant), "variant",
           fmt::format("has no kernel for 8-bit weights: {}", describe(variant)));
+  require(!variant.needs_wgmma() || has_wgmma(), "variant",
+          "needs wgmma, which this GPU lacks: it is not sm_90");
   QuantizedParams params = quantized_params(tensors, segments);
   params.parts_per_segment = parts_per_segment(variant, segments);
   if (num_tokens(tensors) == 0) return;
@@ -266,22 +268,24 @@ void LoraLayer::launch_linear(const LoraVariant& variant, const LoraTensors& ten
   params.h_dtype = h;
   const LoraPath path_of_expand = expand_path(tensors, h);
   const bool by_tensor = desc_.b_block.k == 0 && tensors.x_scale.num_axes == 0;
-  params.quantizes_h = quantizes && !by_tensor && path_of_expand == LoraPath::tensor_core;
+  const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
+  // In prefill many CTAs share a row of h: one makes it.
+  params.quantizes_h =
+      quantizes && !by_tensor && path_of_expand == LoraPath::tensor_core && variant.token_tiles < 8;
   if (params.quantizes_h) {
     params.h_row_stride *= sizeof(float), params.h_slice_stride *= sizeof(float);
   } else if (quantizes) {
-    quantize_h(rows, by_tensor, params, stream);
+    quantize_h({.num_tokens = rows, .segment_size = variant.segment_size(), .by_tensor = by_tensor},
+               params, stream);
   }
-  const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
   params.parts_per_segment = variant.token_tiles / expand.token_tiles;
   launch_stage(LoraOp::expand, path_of_expand, expand, params, stream,
                LaunchOrder::overlaps_previous);
 }
 
 /// From h of the workspace to h in 8 bits behind it, which `params` has afterwards.
-void LoraLayer::quantize_h(int64_t num_tokens, bool by_tensor, QuantizedParams& params,
-                           CUstream_st* stream) const {
-  const int64_t rows = num_tokens * params.num_slices;
+void LoraLayer::quantize_h(const HRows& of, QuantizedParams& params, CUstream_st* stream) const {
+  const int64_t num_tokens = of.num_tokens, rows = num_tokens * params.num_slices;
   auto* const bits = static_cast<std::byte*>(desc_.workspace) +
                      workspace_bytes(num_tokens, params.num_slices, max_rank_);
   QuantizeHParams out;
@@ -293,7 +297,7 @@ void LoraLayer::quantize_h(int64_t num_tokens, bool by_tensor, QuantizedParams& 
   out.bits_slice_stride = num_tokens * out.bits_row_stride;
   out.scale = reinterpret_cast<float*>(bits + rows * out.bits_row_stride);
   const int64_t factors = factors_of_row(max_rank_, desc_.b_block.k);
-  out.by_tensor = by_tensor;
+  out.by_tensor = of.by_tensor;
   out.of = out.by_tensor ? ActivationScale{.data = out.scale, .slice_stride = 1}
                          : ActivationScale{.data = out.scale,
                                            .slice_stride = num_tokens * factors,
@@ -304,6 +308,7 @@ void LoraLayer::quantize_h(int64_t num_tokens, bool by_tensor, QuantizedParams& 
   out.num_segments = params.num_segments;
   out.segments = params.segments;
   out.token_indices = params.token_indices;
+  out.segment_size = of.segment_size;
   out.num_slices = params.num_slices;
   out.num_tokens = int32_t(num_tokens);
   for (int i = 0; i < params.num_slices; ++i) out.ranks[i] = params.slices[i].ranks;

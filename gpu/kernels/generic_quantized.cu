@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kNumThreads = 128;
 constexpr int kNumCtas = 512;
+constexpr int kMostRowCtas = 2048;  // of h to 8 bits
 
 template <LoraOp kOp>
 __global__ void __launch_bounds__(kNumThreads)
@@ -49,9 +50,9 @@ void launch_quantize_h(const QuantizeHParams& params, CUstream_st* stream, Launc
                   params);
     order = LaunchOrder::overlaps_previous;
   }
-  const int64_t most_segments = int64_t{params.num_tokens} * params.num_slices;
+  const int64_t num_rows = int64_t{params.num_tokens} * params.num_slices;
   launch_kernel(&quantize_h_kernel<false>,
-                shape_of(unsigned(std::min<int64_t>(kNumCtas, most_segments))), stream, order,
+                shape_of(unsigned(std::min<int64_t>(kMostRowCtas, num_rows))), stream, order,
                 params);
 }
 

@@ -89,6 +89,10 @@ struct Context {
   __device__ std::byte* base_buffers() const {
     return b_pipeline() + C::kNumBStages * C::kBStageBytes;
   }
+  /// Of a warpgroup: the stage of 8-bit B that wgmma reads.
+  __device__ std::byte* widened_b() const {
+    return base_buffers() + C::kNumBaseBuffers * C::kBaseBytes;
+  }
   /// Of KernelShape::kAheadBytes, what is this warp's.
   __device__ std::byte* widened() const {
     return shared + C::shared_bytes(p.h_width) + warp * C::kAheadOfWarp;

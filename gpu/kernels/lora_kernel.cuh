@@ -283,7 +283,7 @@ class LoraCta {
   /// The first product waits for h, so y is requested after h.
   __device__ void load_h(const WorkTile& work) {
     if constexpr (C::kHBytes == 1) {
-      if (quantized(p).quantizes_h) {
+      if (!C::kWgmma && quantized(p).quantizes_h) {
         return QuantizedH<C>(c).quantize(work, [&] {
           if (!p.may_read_y_early) expand_.begin_base(work);
         });
@@ -338,8 +338,13 @@ class LoraCta {
   /// 8-bit h, as numbers that f16 holds.
   __device__ void read_bits(const WorkTile& work, const TileSlice& s, int token, int j,
                             EightRanks& v) const {
-    const auto* const h =
-        reinterpret_cast<const uint8_t*>(c.tokens()[token].x) + s.index * p.h_slice_stride + j;
+    const auto* const row = [&] {
+      if constexpr (C::kPipelineWarps > 1)
+        return reinterpret_cast<const uint8_t*>(p.h) + c.rows()[token] * p.h_row_stride;
+      else
+        return reinterpret_cast<const uint8_t*>(c.tokens()[token].x);
+    }();
+    const auto* const h = row + s.index * p.h_slice_stride + j;
     uint64_t bits = 0;
     if (p.h_aligned && j + 8 <= s.rank) {
       bits = *reinterpret_cast<const uint64_t*>(h);
@@ -350,8 +355,8 @@ class LoraCta {
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = decoded(quantized(p).h_dtype, uint8_t(bits >> 8 * i));
   }
-  /// Beside 8-bit B: hi of the eight numbers at places 0 to 7 of a step, lo of them, then the same
-  /// of places 8 to 15.
+  /// Beside 8-bit B without wgmma: hi of the eight numbers at places 0 to 7 of a step, lo of them,
+  /// then the same of places 8 to 15.
   __device__ std::byte* permuted_place(int token, int column) const {
     return c.h_address(token, column / 16 * 16) + column / 8 % 2 * 8;
   }
@@ -366,7 +371,7 @@ class LoraCta {
     }
   }
   __device__ void store_h(const WorkTile& work, int e, const EightRanks& v) const {
-    if constexpr (C::kIsQuantized) {
+    if constexpr (C::kIsQuantized && !C::kWgmma) {
       store_permuted(permuted_place(e / num_h_vectors(work), h_column(work, e)), v);
       return;
     }

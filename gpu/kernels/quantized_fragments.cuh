@@ -73,6 +73,26 @@ __device__ inline StepPair widen(reference::Dtype format, uint32_t word) {
   return out[0];
 }
 
+/// Sixteen neighbouring numbers each, which become two vectors of eight: numbers 8 j to 8 j + 7 of
+/// vector i go to to(i, j).
+template <typename T, int kVectors, typename To>
+__device__ inline void widen_vectors(reference::Dtype format, const uint4 (&bytes)[kVectors],
+                                     const To& to) {
+  uint32_t words[4 * kVectors];
+  StepPair of[4 * kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    words[4 * i] = bytes[i].x, words[4 * i + 1] = bytes[i].y;
+    words[4 * i + 2] = bytes[i].z, words[4 * i + 3] = bytes[i].w;
+  }
+  widen<T>(format, words, of);
+#pragma unroll
+  for (int i = 0; i < 2 * kVectors; ++i) {
+    const StepPair &first = of[2 * i], &second = of[2 * i + 1];
+    *reinterpret_cast<uint4*>(to(i / 2, i % 2)) = {first.low, first.high, second.low, second.high};
+  }
+}
+
 /// One number in fp32.
 __device__ inline float decoded(reference::Dtype format, uint8_t bits) {
   if (format == reference::Dtype::i8) return float(int8_t(bits));

@@ -189,23 +189,24 @@ __device__ inline void quantize_group(const QuantizeHParams& p, const float* h, 
   }
 }
 
-/// A warp takes a token of a slice.
+/// A warp takes a token of a slice, a CTA as many tokens of a segment as it has warps.
 __device__ inline void quantize_rows(const QuantizeHParams& p) {
   const int warp = int(threadIdx.x) / 32, num_warps = int(blockDim.x) / 32;
+  const int parts = (p.segment_size + num_warps - 1) / num_warps;
   const int64_t num_pairs = int64_t(*p.num_segments) * p.num_slices;
-  for (int64_t u = blockIdx.x; u < num_pairs; u += gridDim.x) {
-    const Segment segment = p.segments[u / p.num_slices];
-    const int slice = int(u % p.num_slices);
+  for (int64_t u = blockIdx.x; u < num_pairs * parts; u += gridDim.x) {
+    const Segment segment = p.segments[u / parts / p.num_slices];
+    const int slice = int(u / parts % p.num_slices);
     const int rank = p.ranks[slice][segment.slot];
-    for (int t = warp; t < segment.num_tokens; t += num_warps) {
-      const int64_t token = p.token_indices[segment.first + t];
-      const float* const h = p.h + slice * p.h_slice_stride + token * p.h_row_stride;
-      uint8_t* const bits = p.bits + slice * p.bits_slice_stride + token * p.bits_row_stride;
-      const int width = p.of.columns_each > 0 ? p.of.columns_each : rank;
-      for (int first = 0, group = 0; first < rank; first += width, ++group) {
-        quantize_group(p, h, bits, p.scale + p.of.index(slice, token, group), first,
-                       min(rank, first + width));
-      }
+    const int t = int(u % parts) * num_warps + warp;
+    if (t >= segment.num_tokens) continue;
+    const int64_t token = p.token_indices[segment.first + t];
+    const float* const h = p.h + slice * p.h_slice_stride + token * p.h_row_stride;
+    uint8_t* const bits = p.bits + slice * p.bits_slice_stride + token * p.bits_row_stride;
+    const int width = p.of.columns_each > 0 ? p.of.columns_each : rank;
+    for (int first = 0, group = 0; first < rank; first += width, ++group) {
+      quantize_group(p, h, bits, p.scale + p.of.index(slice, token, group), first,
+                     min(rank, first + width));
     }
   }
 }

@@ -9,7 +9,8 @@
 #include "gpu/plan/quantized_variants.hpp"
 
 // The kernels of 8-bit weights: those of lora_kernel.cuh, with A and B as bytes in shared memory
-// and widened where a fragment is loaded. What differs is in `if constexpr (C::kIsQuantized)`.
+// and widened where a fragment is loaded, or before wgmma reads a stage. What differs is in
+// `if constexpr (C::kIsQuantized)`.
 //
 // Numbers  Beside wide x, A is widened to x's dtype; beside 8-bit x, both to f16. h in fp32 is
 //          split in bf16 hi + lo, 8-bit h and its B are widened to f16. All of that is exact but
@@ -20,7 +21,8 @@ namespace loratory::gpu {
 
 /// X: of x, bf16, f16 or uint8_t (8-bit of any format). H: of h, float or uint8_t.
 template <typename X, typename H, typename Out_, LoraOp kOp_, LoraVariant kVariant>
-struct QuantizedConfig : KernelShape<kVariant, kOp_, int(sizeof(Out_)), 1, int(sizeof(X))> {
+struct QuantizedConfig
+    : KernelShape<kVariant, kOp_, int(sizeof(Out_)), 1, int(sizeof(X)), int(sizeof(H))> {
   using Weight = std::conditional_t<sizeof(X) == 1, __half, X>;
   using Split = std::conditional_t<sizeof(H) == 1, __half, __nv_bfloat16>;
   using Out = Out_;

@@ -2,6 +2,8 @@
 
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
+#include "gpu/kernels/quantized_fragments.cuh"
+#include "gpu/kernels/quantized_scales.cuh"
 #include "gpu/kernels/wgmma.cuh"
 
 namespace loratory::gpu {
@@ -11,7 +13,8 @@ namespace loratory::gpu {
 /// columns of B are stored such that a thread owns eight neighbouring ones of a token, twice.
 ///
 /// A warpgroup's pipeline has stages of 64 ranks of B, which its threads copy for each other. Two
-/// base buffers follow, where a thread copies what it alone reads.
+/// base buffers follow, where a thread copies what it alone reads. 8-bit B arrives as bytes, which
+/// the thread that copied them widens into one more buffer; wgmma reads that one.
 template <typename C>
 class WgmmaExpand {
  public:
@@ -50,7 +53,10 @@ class WgmmaExpand {
     for (; enter_tile(work, walk); walk.tile += C::kNumBPipelines) {
       const TileSlice& s = walk.slice;
       Sums acc;
-      multiply(work, s, acc);
+      if constexpr (C::kWidens)
+        multiply_bytes(work, walk, acc);
+      else
+        multiply(work, s, acc);
       // y of this tile was requested with the stage after the tile kNumBaseBuffers before it.
       if constexpr (kAhead >= C::kNumBaseBuffers) wait_for_copies<C::kNumBaseBuffers - 1>();
       if (p.two_round) round_deltas(s.scaling, acc);
@@ -61,12 +67,12 @@ class WgmmaExpand {
   }
 
  private:
-  using Weight = typename C::Weight;
+  using Weight = typename C::Split;
   using Out = typename C::Out;
   using Sums = WgmmaSums<C::kTileColumns>;
   static_assert(C::kAligned && C::kPipelineWarps == 4 && C::kNumBPipelines == 2 &&
                 C::kTileColumns == 64 && C::kStageRanks == kPanelRanks && C::kNumBaseBuffers == 2);
-  static constexpr int kAhead = C::kNumBStages - 1;  // stages in flight
+  static constexpr int kAhead = C::kNumBStages - (C::kWidens ? 0 : 1);  // stages in flight
   static constexpr int kNumThreads = 32 * C::kPipelineWarps;
   static constexpr int kEach = 8;                        // neighbouring columns of a thread
   static constexpr int kOutVecs = kIsFp32<Out> ? 2 : 1;  // of 16 bytes, of eight columns
@@ -116,6 +122,10 @@ class WgmmaExpand {
   __device__ void load_b(const WorkTile& work, int stage) {
     if (load_rank_ == 0 && !enter_tile(work, load_)) return;
     const TileSlice& s = load_.slice;
+    if constexpr (C::kWidens) {
+      load_bytes(s, stage);
+      return end_load(s);
+    }
     constexpr int kVecs = kPanelRanks / 8, kAtOnce = kNumThreads / kVecs;
     const int vec = thread() % kVecs, row = thread() / kVecs;
     const int rank = load_rank_ + 8 * vec;
@@ -128,6 +138,9 @@ class WgmmaExpand {
       copy_async_some(stage_address(stage) + offset,
                       row_address(s.b, uint32_t(column), s.b_row_bytes) + 2 * rank, 2 * valid);
     }
+    end_load(s);
+  }
+  __device__ void end_load(const TileSlice& s) {
     load_rank_ += kPanelRanks;
     if (load_rank_ < s.rank) return;
     load_rank_ = 0;
@@ -218,6 +231,81 @@ class WgmmaExpand {
         commit_wgmma();
         wait_for_wgmma(acc);
       }
+    }
+  }
+
+  // --- products of 8-bit B ------------------------------------------------------------------
+
+  static constexpr int kVecsEach = C::kTileColumns * kPanelRanks / 16 / kNumThreads;
+
+  /// This thread's vectors of a stage, kNumThreads vectors apart: 16 ranks of a column each.
+  __device__ std::byte* own_bytes(int stage) const { return stage_address(stage) + 16 * thread(); }
+  __device__ int own_column() const { return thread() / 4; }
+  __device__ int own_ranks() const { return thread() % 4; }  // in sixteens
+
+  __device__ void load_bytes(const TileSlice& s, int stage) const {
+    const int rank = load_rank_ + 16 * own_ranks();
+    const int valid = max(0, min(16, s.rank - rank));
+    const int first = (load_.tile - s.first_column_tile) * C::kTileColumns + own_column();
+#pragma unroll
+    for (int i = 0; i < kVecsEach; ++i) {
+      const int column = min(first + i * kNumThreads / 4, s.num_out - 1);
+      copy_async_some(own_bytes(stage) + 16 * kNumThreads * i,
+                      row_address(s.b, uint32_t(column), s.b_row_bytes) + rank, valid);
+    }
+  }
+  /// Where load_b() would have put the numbers.
+  __device__ void widen_own(reference::Dtype format, int stage) const {
+    uint4 bytes[kVecsEach];
+#pragma unroll
+    for (int i = 0; i < kVecsEach; ++i) {
+      bytes[i] = *reinterpret_cast<const uint4*>(own_bytes(stage) + 16 * kNumThreads * i);
+    }
+    widen_vectors<Weight>(format, bytes, [&](int i, int j) {
+      const int column = own_column() + i * kNumThreads / 4;
+      const int row = column / 32 * 32 + row_of_column(column % 32);
+      return c.widened_b() + swizzle_128b(row, 2 * own_ranks() + j);
+    });
+  }
+
+  /// As multiply(), and with the factors of h and B.
+  __device__ void multiply_bytes(const WorkTile& work, const Walk& walk, Sums& acc) {
+    const TileSlice& s = walk.slice;
+    const reference::Dtype format = quantized(p).of[s.index].b;
+    const int column = (walk.tile - s.first_column_tile) * C::kTileColumns + kEach * c.quad;
+    const EightFactors of_b[2] = {factors(work, s, column), factors(work, s, column + 32)};
+#pragma unroll
+    for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
+#pragma unroll 1
+    for (int rank = 0; rank < s.rank; rank += kPanelRanks) {
+      wait_for_copies<kAhead - 1>();
+      sync_warpgroup(warpgroup());  // all have read the numbers before these
+      widen_own(format, read_stage_);
+      fence_async_proxy();
+      sync_warpgroup(warpgroup());
+      start(s, rank, c.widened_b(), acc);
+      load_b(work, read_stage_);
+      commit_copies();
+      read_stage_ = read_stage_ == C::kNumBStages - 1 ? 0 : read_stage_ + 1;
+      wait_for_wgmma(acc);
+    }
+    scale(s, of_b, acc);
+  }
+  /// Of eight columns. One load where a tensor has one factor.
+  __device__ EightFactors factors(const WorkTile& work, const TileSlice& s, int column) const {
+    const WeightScale& scale = quantized(p).of[s.index].b_scale;
+    if (scale.row_stride != 0) return b_factors(p, work, s, column);
+    const float one = __ldg(scale.data + work.slot * scale.slot_stride);
+    return {{one, one, one, one, one, one, one, one}};
+  }
+  /// Sum 4 j + 2 i + e is that of token i and column 2 j + e of this thread's.
+  __device__ void scale(const TileSlice& s, const EightFactors (&of_b)[2], Sums& acc) const {
+    const int token = 16 * (c.warp % 4) + c.row;
+    const float of_h[2] = {h_factor(c, s, token), h_factor(c, s, token + 8)};
+#pragma unroll
+    for (int n = 0; n < C::kTileColumns / 2; ++n) {
+      const int j = n / 4 % 4;
+      acc[n] = __fmul_rn(__fmul_rn(acc[n], of_h[n / 2 % 2]), of_b[n / 16].of[2 * j + n % 2]);
     }
   }
 

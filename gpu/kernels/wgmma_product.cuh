@@ -23,7 +23,8 @@ class WgmmaProduct {
   __device__ void start(const std::byte* x, const std::byte* w, int column, bool adds,
                         Sums& acc) const {
     const uint64_t a = matrix_descriptor(x) + column / 8;
-    const uint64_t b = matrix_descriptor(w + first_rank_tile() * 16 * C::kRowBytes) + column / 8;
+    const uint64_t b =
+        matrix_descriptor(w + first_rank_tile() * 16 * C::kWgmmaRowBytes) + column / 8;
     fence_wgmma();
 #pragma unroll
     for (int i = 0; i < kColumns / 8; i += 2) {

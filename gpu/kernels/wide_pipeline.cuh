@@ -54,6 +54,7 @@ class WidePipeline {
     read_offset_ = read_offset_ == kAhead * C::kStageBytes ? 0 : read_offset_ + C::kStageBytes;
   }
 
+  __device__ static const std::byte* a_of(const std::byte* stage) { return stage; }
   __device__ static const std::byte* x_of(const std::byte* stage) { return stage + C::kABytes; }
 
  private:

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "gpu/kernels/mma_product.cuh"
+#include "gpu/kernels/quantized_wgmma.cuh"
 #include "gpu/kernels/quantized_wide.cuh"
 #include "gpu/kernels/wgmma_product.cuh"
 #include "gpu/kernels/wide_pipeline.cuh"
@@ -26,7 +27,10 @@ class WideShrink {
   /// Sums, and delivers the sums. The pipeline is free once all threads have returned.
   __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
     const bool works = product_.has_work(work);
-    if constexpr (C::kIsQuantized) product_.begin(work);
+    if constexpr (C::kWidens)
+      pipeline_.widen_first();
+    else if constexpr (C::kIsQuantized)
+      product_.begin(work);
 #pragma unroll
     for (int pass = 0; pass < C::kNumPasses; ++pass) {
       Sums total;
@@ -38,13 +42,15 @@ class WideShrink {
 
  private:
   using WideProduct = std::conditional_t<C::kWgmma, WgmmaProduct<C>, MmaProduct<C>>;
-  using Product = std::conditional_t<C::kIsQuantized, QuantizedProduct<C>, WideProduct>;
+  static constexpr bool kTakesBytes = C::kIsQuantized && !C::kWgmma;
+  using Product = std::conditional_t<kTakesBytes, QuantizedProduct<C>, WideProduct>;
+  using PipelineOfBytes = std::conditional_t<C::kWgmma, WideningPipeline<C>, QuantizedPipeline<C>>;
   using Sums = typename Product::Sums;
   static constexpr int kSums = sizeof(Sums) / sizeof(float);
 
   const Context<C> c;
   const KernelParams& p;
-  std::conditional_t<C::kIsQuantized, QuantizedPipeline<C>, WidePipeline<C>> pipeline_;
+  std::conditional_t<C::kIsQuantized, PipelineOfBytes, WidePipeline<C>> pipeline_;
   Product product_;
 
   /// Adds one, two or four splits as the balanced tree does. A split is added to the one before.
@@ -107,7 +113,8 @@ class WideShrink {
 
   template <int kColumns>
   __device__ void start(const std::byte* stage, int column, int strip, int& left, Sums& acc) const {
-    product_.template start<kColumns>(pipeline_.x_of(stage), stage, column, left < strip, acc);
+    product_.template start<kColumns>(pipeline_.x_of(stage), pipeline_.a_of(stage), column,
+                                      left < strip, acc);
     left -= kColumns;
   }
 

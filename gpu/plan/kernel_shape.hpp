@@ -37,8 +37,10 @@ LORATORY_HOST_DEVICE constexpr int tile_columns(int token_tiles) {
 /// h as wgmma reads it: panels of 64 ranks of all tokens, hi and then lo.
 inline constexpr int kPanelRanks = 64;
 
-/// kWeightBytes, kXBytes: of a number of A and B, and of x, in shared memory.
-template <LoraVariant kVariant, LoraOp kOp, int kOutBytes, int kWeightBytes = 2, int kXBytes = 2>
+/// kWeightBytes, kXBytes: of a number of A and B, and of x, in shared memory. kHBytes: of h that an
+/// expand reads.
+template <LoraVariant kVariant, LoraOp kOp, int kOutBytes, int kWeightBytes = 2, int kXBytes = 2,
+          int kHBytes = 4>
 struct KernelShape {
   static constexpr int kRankTiles = kVariant.rank_tiles;
   static constexpr int kTokenTiles = kVariant.token_tiles;
@@ -60,6 +62,8 @@ struct KernelShape {
   static constexpr bool kWide = kShrinks && kTokenTiles > 1;
   static constexpr bool kWgmma = kTokenTiles == 8 && kRankTiles >= 4;
   static_assert(!kWide || (!kExpands && (kWgmma || (kTokenTiles == 4 && kRankTiles == 4))));
+  /// wgmma reads 8-bit operands from buffers in shared memory that they are widened into.
+  static constexpr bool kWidens = kWgmma && kWeightBytes == 1;
 
   /// Splits that a narrow shrink sums before its warps meet: several where the registers allow it.
   static constexpr int splits_at_once() {
@@ -72,7 +76,7 @@ struct KernelShape {
   /// The occupancy that bounds the registers: what fits in shared memory of an SM of sm_90, or what
   /// several overlapping launches need.
   static constexpr int ctas_per_sm() {
-    if (kWide) return kWgmma && kRankTiles == 4 ? 6 - kStages : 2;
+    if (kWide) return kWgmma && kRankTiles == 4 ? std::max(2, 6 - kStages) : 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits ? 4 : 3;
     if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
@@ -85,8 +89,12 @@ struct KernelShape {
   static constexpr int kXRowBytes = 64 * kXBytes;      // of a token
   static constexpr int kABytes = kBlockRanks * kRowBytes;
   static constexpr int kStageBytes = kABytes + kTokens * kXRowBytes;
+  static constexpr int kWgmmaRowBytes = 128;  // of a rank, token or column that wgmma reads
+  /// A K tile of A, and of 8-bit x; there are two, behind the stages.
+  static constexpr int kWidenedBytes =
+      kWidens && kShrinks ? (kBlockRanks + (kXBytes == 1 ? kTokens : 0)) * kWgmmaRowBytes : 0;
   static constexpr int kPipelineBytes =  // per warp
-      kShrinks ? kStages * kStageBytes / (kWide ? kNumWarps : 1) : 0;
+      kShrinks ? (kStages * kStageBytes + 2 * kWidenedBytes) / (kWide ? kNumWarps : 1) : 0;
   static_assert(kPipelineBytes % 16 == 0);
 
   // The pipeline of B, one per warp or per warpgroup, followed by buffers for base: what y holds
@@ -108,8 +116,10 @@ struct KernelShape {
   /// Of 8-bit B: the factors of the columns of this tile and of the next one.
   static constexpr int kBFactorBytes =
       kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 2 * 4 * kTileColumns : 0;
-  static constexpr int kBPipelineBytes =
-      kNumBStages * kBStageBytes + (kExpands ? kNumBaseBuffers * kBaseBytes : 0) + kBFactorBytes;
+  static constexpr int kWidenedBBytes = kWidens && kExpands ? kTileColumns * kWgmmaRowBytes : 0;
+  static constexpr int kBPipelineBytes = kNumBStages * kBStageBytes +
+                                         (kExpands ? kNumBaseBuffers * kBaseBytes : 0) +
+                                         kBFactorBytes + kWidenedBBytes;
 
   // What 8-bit weights are widened to before the previous kernel has ended, behind all else in
   // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
@@ -146,8 +156,9 @@ struct KernelShape {
   static constexpr int kNumTables = kWide ? 2 : 1;
   static constexpr int kWorkBytes = 512 + (kPipelineWarps > 1 ? 4 : 16) * kTokens;
   static constexpr int kTableWeights = std::max(32, kTokens);  // router weights
-  /// Of an expand of 8-bit B: the factors of 8-bit h.
-  static constexpr int kHFactorBytes = !kShrinks && kWeightBytes == 1 ? 4 * 8 * kTokens : 0;
+  /// Of an expand of 8-bit B: the factors of 8-bit h. An SM has no room to spare for two of wgmma.
+  static constexpr bool kHasHFactors = !kShrinks && kWeightBytes == 1 && (kHBytes == 1 || !kWidens);
+  static constexpr int kHFactorBytes = kHasHFactors ? 4 * 8 * kTokens : 0;
   /// Of a narrow shrink of 8-bit A: the factors of the first rank blocks of a work tile, then those
   /// of 8-bit x.
   static constexpr int kFactorBlocks = 4;

@@ -39,6 +39,7 @@ struct QuantizeHParams {
   const int32_t* num_segments = nullptr;
   const Segment* segments = nullptr;
   const int32_t* token_indices = nullptr;
+  int32_t segment_size = 0;  ///< no segment has more tokens
   int32_t num_slices = 0, num_tokens = 0;
   const int32_t* ranks[kMaxSlices] = {};
 };

@@ -19,6 +19,8 @@ LoraPath choose_quantized_path(LoraOp op, const QuantizedStage& stage) {
 namespace {
 
 constexpr int64_t kNarrowTokens = 256;  // above: segments of 32 tokens, if few adapters share them
+// Above: segments of 64 tokens by wgmma. From kNarrowTokens on they pay for several rank blocks.
+constexpr int64_t kShortPrefillTokens = 512;
 
 // As many tokens for each slot, or so many that the number of slots does not matter.
 bool fills_segments(const LaunchShape& shape) {
@@ -46,18 +48,50 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .cluster = cluster};
 }
 
+// A work tile is a segment and 64 of its ranks. The largest cluster for which all tiles fit in one
+// wave of an H100 or H200, which the shallower pipeline makes longer. The last segment of each
+// adapter is assumed to be half full.
+LoraVariant shrink_by_wgmma(const LaunchShape& shape) {
+  const int64_t full = (shape.num_tokens + 63) / 64;
+  const int64_t segments = full + std::min(full, shape.num_slots) / 2;
+  const int64_t tiles = segments * shape.num_rank_blocks;
+  if (tiles <= 30) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 5};
+  if (tiles <= 45) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3};
+  if (tiles <= 92) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3};
+  return {.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 5};
+}
+
+bool is_prefill(const LaunchShape& shape) {
+  if (!shape.has_wgmma || !fills_segments(shape)) return false;
+  return shape.num_tokens > kShortPrefillTokens ||
+         (shape.num_tokens > kNarrowTokens && shape.num_rank_blocks > 1);
+}
+
+// As of 16-bit B: in short prefill an h of many panels takes too long to fetch.
+bool expands_by_wgmma(const LaunchShape& shape) {
+  if (shape.max_rank <= 32) return false;
+  return shape.num_tokens > kShortPrefillTokens ||
+         shape.num_slices * ((shape.max_rank + 63) / 64) <= 2;
+}
+
 }  // namespace
 
 LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles) {
+  if (token_tiles == 8 && expands_by_wgmma(shape)) {
+    return {.rank_tiles = 4, .token_tiles = 8, .stages = 2};
+  }
   if (token_tiles > 1) return {.rank_tiles = 2, .token_tiles = 4, .stages = 2};
   return {.rank_tiles = shape.max_rank > 16 ? 4 : 1};
 }
 
 LoraVariant choose_quantized_variant(const LaunchShape& shape) {
   const bool is_wide = shape.num_tokens > 64 && fills_segments(shape);
-  if (shape.op == LoraOp::expand) return choose_quantized_expand(shape, is_wide ? 4 : 1);
+  if (shape.op == LoraOp::expand) {
+    return choose_quantized_expand(shape, is_prefill(shape) ? 8 : is_wide ? 4 : 1);
+  }
   LoraVariant out = narrow_quantized(shape);
   if (is_wide) out = {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
+  if (is_prefill(shape)) out = shrink_by_wgmma(shape);
   if (shape.op == LoraOp::linear) out.launches = 2;
   return out;
 }

@@ -12,11 +12,22 @@ namespace loratory::gpu {
 
 inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned
-    {1, 1, 8, 2, true}, {1, 1, 4, 2, true}, {1, 1, 2, 2, true}, {2, 1, 8, 1, true},
-    {2, 1, 8, 2, true}, {4, 1, 8, 1, true}, {4, 1, 2, 1, true}, {4, 4, 8, 4, true},
+    {1, 1, 8, 2, true},
+    {1, 1, 4, 2, true},
+    {1, 1, 2, 2, true},
+    {2, 1, 8, 1, true},
+    {2, 1, 8, 2, true},
+    {4, 1, 8, 1, true},
+    {4, 1, 2, 1, true},
+    {4, 4, 8, 4, true},
+    // by wgmma
+    {4, 8, 8, 5, true},
+    {4, 8, 8, 3, true},
+    {4, 8, 4, 3, true},
+    {4, 8, 2, 5, true},
 };
 inline constexpr LoraVariant kQuantizedExpandVariants[] = {
-    {1, 1, 1, 1, true}, {4, 1, 1, 1, true}, {2, 4, 1, 2, true}};
+    {1, 1, 1, 1, true}, {4, 1, 1, 1, true}, {2, 4, 1, 2, true}, {4, 8, 1, 2, true}};
 
 /// `op` is shrink or expand.
 constexpr std::span<const LoraVariant> quantized_variants(LoraOp op) {

@@ -103,6 +103,7 @@ struct Cta {
   std::byte* shared = nullptr;
   Meeting meeting;
   std::vector<Meeting> warps;
+  Meeting named[16];
   std::vector<std::vector<std::byte>> exchanged[2];  // of each warp; in turns
 };
 
@@ -235,6 +236,7 @@ void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
 
 void sync_cta() { meet(cta().meeting, machine->launch.num_threads); }
 void sync_warp() { meet(cta().warps[warp()], 32); }
+void sync_some(int id, int num_threads) { meet(cta().named[id], num_threads); }
 
 void exchange(const void* value, size_t bytes, void* all) {
   std::vector<std::byte>& room = cta().exchanged[machine->now->num_exchanges++ % 2][warp()];

@@ -7,8 +7,9 @@
 // A GPU for functional tests of kernels without one: the threads of one cluster at a time, each on
 // a stack of its own, in an order that a seed shuffles. Barriers, warp exchanges, ldmatrix, mma,
 // st.async with its barriers, and cp.async whose bytes arrive when they are waited for, not before.
-// No timing, no memory model beyond that, no wgmma. A product's sum is rounded once per step of
-// k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not depend on.
+// wgmma is in overlay/. No timing, no memory model beyond that. A product's sum is rounded once per
+// step of k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not
+// depend on.
 
 namespace loratory::gpu::emulated {
 
@@ -37,6 +38,8 @@ void run(const Launch& launch, const std::function<void(std::byte* shared)>& ker
 
 void sync_cta();
 void sync_warp();
+/// Barrier `id` of the CTA, 1 to 15, of so many threads.
+void sync_some(int id, int num_threads);
 /// Every lane gives `bytes` of `value`; `all` becomes those of the 32 lanes.
 void exchange(const void* value, size_t bytes, void* all);
 

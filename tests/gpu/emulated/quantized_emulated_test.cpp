@@ -186,6 +186,20 @@ void check_i8(bool beside_i8) {
 TEST(QuantizedEmulated, I8BesideWideActivationsLiesWithinItsBound) { check_i8(false); }
 TEST(QuantizedEmulated, I8BesideI8LiesWithinItsBound) { check_i8(true); }
 
+// Most random layers have few tokens. Here several warps and fragments share a segment.
+TEST(QuantizedEmulated, ManyTokensOfOneAdapterLieWithinTheirBounds) {
+  for (const Dtype x : {Dtype::bf16, Dtype::f8_e4m3fn}) {
+    check_case({.seed = 3,
+                .num_tokens = 75,
+                .num_in = 320,
+                .max_rank = 80,
+                .max_loras = 1,
+                .widths = {72, 40},
+                .x = x,
+                .factors = Factors::channel});
+  }
+}
+
 TEST(QuantizedEmulated, AnyLayerHasTheBitsOfTheReference) {
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(seed);

@@ -223,10 +223,34 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
   expect_chosen(LoraOp::expand, expands);
 }
 
-template <LoraOp kOp, const auto& kVariants>
+// As timed on an H200, with 8 adapters.
+TEST(QuantizedVariants, PrefillTakesWgmmaWhereItPays) {
+  LaunchShape shape{
+      .op = LoraOp::shrink, .num_tokens = 512, .num_in = 4096, .max_rank = 64, .num_slots = 8};
+  const auto chosen = [&shape] { return choose_quantized_variant(shape); };
+  const auto by_wgmma = [](int cluster, int stages) {
+    return LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = cluster, .stages = stages};
+  };
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  shape.num_tokens = 1024;
+  EXPECT_EQ(chosen(), by_wgmma(8, 5));
+  shape.num_tokens = 2048;
+  EXPECT_EQ(chosen(), by_wgmma(8, 3));
+  shape.num_tokens = 4096;
+  EXPECT_EQ(chosen(), by_wgmma(4, 3));
+  shape.num_slices = shape.num_rank_blocks = 3;
+  EXPECT_EQ(chosen(), by_wgmma(2, 5));
+  shape.num_tokens = 512;
+  EXPECT_EQ(chosen(), by_wgmma(8, 3));
+  EXPECT_EQ(choose_quantized_expand(shape, 8).token_tiles, 4) << "three panels of h";
+  shape.has_wgmma = false;
+  EXPECT_FALSE(chosen().needs_wgmma());
+}
+
+template <LoraOp kOp, const auto& kVariants, int kHBytes>
 std::vector<int> most_shared_bytes() {
   return []<size_t... i>(std::index_sequence<i...>) {
-    return std::vector<int>{KernelShape<kVariants[i], kOp, 4, 1, 2>::shared_bytes(512)...};
+    return std::vector<int>{KernelShape<kVariants[i], kOp, 4, 1, 2, kHBytes>::shared_bytes(512)...};
   }
   (std::make_index_sequence<std::size(kVariants)>{});
 }
@@ -234,12 +258,22 @@ std::vector<int> most_shared_bytes() {
 // h of 512 ranks beside the pipelines, in what a CTA of sm_90 can have.
 TEST(QuantizedVariants, FitInSharedMemory) {
   constexpr int kMost = 227 << 10;
-  for (const int bytes : most_shared_bytes<LoraOp::shrink, kQuantizedShrinkVariants>()) {
+  for (const int bytes : most_shared_bytes<LoraOp::shrink, kQuantizedShrinkVariants, 4>()) {
     EXPECT_LE(bytes, kMost);
   }
-  for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants>()) {
+  for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants, 4>()) {
     EXPECT_LE(bytes, kMost);
   }
+  for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants, 1>()) {
+    EXPECT_LE(bytes, kMost);
+  }
+}
+
+// Two CTAs of three slices of 64 ranks: a KiB of each is the driver's.
+TEST(QuantizedVariants, AnSmHasRoomForTwoExpandsByWgmma) {
+  constexpr LoraVariant kVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 2};
+  constexpr int kSm = 228 << 10;
+  EXPECT_LE(2 * ((1 << 10) + KernelShape<kVariant, LoraOp::expand, 2, 1>::shared_bytes(192)), kSm);
 }
 
 // Sixteen lanes, four of each of four neighbouring rows, read 8 bytes each: all of 128 bytes.
