@@ -557,7 +557,8 @@ TEST(LoadAdapter, TheFirstOfManyThatAreNotFiniteIsNamed) {
   const std::vector<float> bad(24, std::numeric_limits<float>::infinity());
   TestTensors tensors;
   for (const int layer : {7, 3, 1, 5}) {
-    const std::string path = fmt::format("base_model.model.model.layers.{}.self_attn.q_proj", layer);
+    const std::string path =
+        fmt::format("base_model.model.model.layers.{}.self_attn.q_proj", layer);
     tensors.add(path + ".lora_A.weight", {2, 8}).add_numbers(path + ".lora_B.weight", {12, 2}, bad);
   }
   for (int i = 0; i < 20; ++i) {
