@@ -62,8 +62,7 @@ DeviceSegmentBuilder::DeviceSegmentBuilder(int64_t max_tokens, int32_t max_loras
     num_segments += max_segments(max_tokens, max_loras, size);
   const auto num_bytes =
       size_t(kHeaderBytes + num_segments * int64_t(sizeof(Segment)) + max_tokens * 4);
-  device_ = make_device_buffer(num_bytes);
-  LORATORY_CUDA_CHECK(cudaMemset(device_.get(), 0, num_bytes));
+  device_ = make_cleared_device_buffer(num_bytes);
   params_.max_loras = max_loras;
   params_.num_bad_entries = reinterpret_cast<int64_t*>(device_.get());
   auto* const counts = reinterpret_cast<int32_t*>(device_.get() + 8);

@@ -30,8 +30,7 @@ DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t se
   const size_t most =
       std::max(segment_row_bytes(size_t(max_segments_)), token_row_bytes(max_tokens));
   row_bytes_ = (most + 255) / 256 * 256;
-  device_ = make_device_buffer(2 * row_bytes_);
-  LORATORY_CUDA_CHECK(cudaMemset(device_.get(), 0, 2 * row_bytes_));
+  device_ = make_cleared_device_buffer(2 * row_bytes_);
   for (HostBuffer& host : host_) {
     host.bytes = make_pinned_buffer(2 * row_bytes_);
     cudaEvent_t event = nullptr;

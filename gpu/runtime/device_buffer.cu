@@ -13,6 +13,13 @@ DeviceBuffer make_device_buffer(size_t bytes) {
   return DeviceBuffer(static_cast<std::byte*>(p));
 }
 
+DeviceBuffer make_cleared_device_buffer(size_t bytes) {
+  DeviceBuffer out = make_device_buffer(bytes);
+  LORATORY_CUDA_CHECK(cudaMemset(out.get(), 0, bytes));
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  return out;
+}
+
 PinnedBuffer make_pinned_buffer(size_t bytes) {
   void* p = nullptr;
   LORATORY_CUDA_CHECK(cudaMallocHost(&p, bytes == 0 ? 1 : bytes));

@@ -19,6 +19,9 @@ using PinnedBuffer = std::unique_ptr<std::byte, PinnedFree>;
 
 /// Errors   std::runtime_error: out of memory, no device.
 DeviceBuffer make_device_buffer(size_t bytes);
+/// The same, of zeros. The clearing has ended: a stream that does not wait for the default one may
+/// write it at once.
+DeviceBuffer make_cleared_device_buffer(size_t bytes);
 PinnedBuffer make_pinned_buffer(size_t bytes);
 
 }  // namespace loratory::gpu

@@ -223,6 +223,27 @@ TEST_F(SegmentBuilderOnGpu, FollowsTheMappingInACapturedGraph) {
 }
 
 // The same bytes, each time.
+// The default stream has tens of milliseconds of work, and what clears a new builder is behind it.
+TEST_F(SegmentBuilderOnGpu, IsClearedBeforeAnotherStreamBuilds) {
+  constexpr size_t kBytes = size_t(1) << 30;
+  constexpr int64_t kTokens = 100;
+  constexpr int32_t kMaxLoras = 8;
+  const std::vector<int32_t> slots = mapping("uniform", kTokens, kMaxLoras, 1);
+  DeviceMapping at(kTokens);
+  const int32_t* const on_device = at.write(slots);
+  const DeviceBuffer other = make_device_buffer(kBytes);
+  const Stream stream;
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < 64; ++i) LORATORY_CUDA_CHECK(cudaMemset(other.get(), i, kBytes));
+  const DeviceSegmentBuilder builder(kTokens, kMaxLoras, kSizes);
+  builder.build(on_device, kTokens, stream.stream);
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  for (const int32_t size : kSizes) {
+    expect_shows(builder.view(size), make_batch_layout(slots, kMaxLoras));
+  }
+  record_.num_cases = 1;
+}
+
 TEST_F(SegmentBuilderOnGpu, RepeatsToTheByte) {
   constexpr int64_t kTokens = 8192;
   const DeviceSegmentBuilder builder(kTokens, 1000, kSizes);
