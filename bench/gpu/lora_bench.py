@@ -46,12 +46,13 @@ LOST = 3  # exit code: after an error that stays, a new process goes on
 
 
 def _command(argv):
-    """Without where it writes: that is nobody else's path."""
+    """Without where it writes, and without folders: these are nobody else's paths."""
     kept = list(argv)
     while "--out" in kept:
         at = kept.index("--out")
         del kept[at:at + 2]
-    return " ".join(kept)
+    return " ".join([kept[0]] + [pathlib.Path(word).name if word.startswith("/") else word
+                                 for word in kept[1:]])
 
 
 def last_line(text):
