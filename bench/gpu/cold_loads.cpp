@@ -25,9 +25,10 @@ using sim::Uid;
 
 constexpr int kRepeats = 5;
 constexpr uint32_t kPrompt = 512;    // tokens of a request alone
+constexpr int kNumLoads = 4;         // beside a batch
 constexpr int kBatch = 32;           // requests that decode
 constexpr uint32_t kContext = 1024;  // of each, at first
-constexpr int kSteps = 150;          // of a round; a load takes some of them
+constexpr int kSteps = 150;          // of a round, or more if a load takes longer
 constexpr double kMs = 1e-6;
 
 struct WallClock final : sim::Clock {
@@ -215,7 +216,7 @@ std::vector<double> measure_steps(Server& server, int64_t rank,
   while (server.step_ms.size() < 100 && server.advance()) {  // prompts, and some steps more
   }
   server.step_ms.clear();
-  for (size_t round = 1; round < folders.size(); ++round) {
+  for (size_t round = 1; round <= kNumLoads; ++round) {
     std::optional<Uid> other;
     if (loads) {
       other = server.add_adapter(folders[round], rank);
@@ -225,7 +226,6 @@ std::vector<double> measure_steps(Server& server, int64_t rank,
     while ((server.step_ms.size() < end || (other && !server.is_on_gpu(*other))) &&
            server.advance()) {
     }
-    LORATORY_ASSERT(server.step_ms.size() <= end, "a load takes less than a round");
     if (other) server.unpin(*other);
   }
   return server.step_ms;
@@ -268,7 +268,7 @@ std::string report_steps(const std::string& name, int64_t rank, const std::vecto
   return fmt::format(
       "  {{\"model\": \"{}\", \"rank\": {}, \"tier\": \"others\", \"batch\": {}, \"loads\": {}, "
       "\"steps\": {}{}}}",
-      name, rank, kBatch, with.size() / size_t(kSteps), with.size(), json);
+      name, rank, kBatch, kNumLoads, with.size(), json);
 }
 
 }  // namespace
@@ -276,7 +276,7 @@ std::string report_steps(const std::string& name, int64_t rank, const std::vecto
 std::string measure_cold_loads(const std::string& name, const DeviceModel& model,
                                Products& products, int64_t rank, const std::string& folder) {
   std::vector<std::string> folders;
-  for (uint64_t i = 0; i < 5; ++i) {
+  for (uint64_t i = 0; i <= kNumLoads; ++i) {
     folders.push_back(fmt::format("{}/r{}-{}", folder, rank, i));
     sim::write_synthetic_adapter(folders.back(), model.config(), rank, i);
   }
