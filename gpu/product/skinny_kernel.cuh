@@ -9,7 +9,8 @@
 
 // A CTA of the skinny kernel: warp 4 loads, warps 0 to 3 multiply. The tokens are the 64 rows of
 // wgmma and the columns of y its columns, because those come in steps of 8: a tile can be as narrow
-// as one SM's share of N. Rows beyond M are zeros that the copy engine writes.
+// as one SM's share of N. Shared memory has rows of x for the tokens alone. Eight stand for all 64;
+// behind more of them the products read whatever lies there, which no row of a token meets.
 
 namespace loratory::gpu {
 
@@ -56,11 +57,13 @@ class SkinnyCta {
     cluster_ = int(cluster_size());
   }
 
+  /// One warp.
   __device__ void init_barriers() {
-    for (int i = 0; i < p.num_stages; ++i) {
-      init_barrier(full_ + i, 1);
-      init_barrier(empty_ + i, 4 * cluster_);
-    }
+    static_assert(kMaxSkinnyStages <= 32);
+    const int stage = int(threadIdx.x) % 32;
+    if (stage >= p.num_stages) return;
+    init_barrier(full_ + stage, 1);
+    init_barrier(empty_ + stage, 4 * cluster_);
   }
 
   // --- loads ----------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class SkinnyCta {
                            float (&sums)[C::kNumWgmma][C::kWgmmaColumns / 2]) const {
     // Rows of x eight apart are 0 bytes apart where eight rows stand for all: M is at most 8, and
     // what the other tokens get is not stored.
-    const uint64_t no_stride = p.x_rows == kSkinnyTokens ? 0 : uint64_t{1024 / 16} << 32;
+    const uint64_t no_stride = p.x_rows > 8 ? 0 : uint64_t{1024 / 16} << 32;
     const uint64_t x = matrix_descriptor(stage + C::kWeightBytes) - no_stride;
     const uint64_t w = matrix_descriptor(stage);
     const uint32_t x_panel = uint32_t(p.x_rows * C::kRowBytes / 16);
@@ -270,17 +273,17 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   __shared__ uint64_t full[kMaxSkinnyStages], empty[kMaxSkinnyStages];
   std::byte* const stages = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
   SkinnyCta<C> cta(params, stages, full, empty);
-  if (threadIdx.x == 0) cta.init_barriers();
+  if (threadIdx.x < 32) cta.init_barriers();
+  if (threadIdx.x == 128) {
+    prefetch_map(weights);
+    prefetch_map(x);
+  }
   launch_dependents();
   __syncwarp();
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= 128) {
-    if (is_elected()) {
-      prefetch_map(weights);
-      prefetch_map(x);
-      cta.load_all(weights, x);
-    }
+    if (is_elected()) cta.load_all(weights, x);
     __syncwarp();
   } else {
     cta.multiply_all();

@@ -33,10 +33,13 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
   SkinnyLayout out;
   // A narrow tile takes 256 bytes of each row at a time, so that DRAM meets longer runs.
   out.panels = choice.columns <= 64 ? 2 : 1;
-  out.x_rows = num_tokens <= kFewTokens && choice.cluster == 1 ? kFewTokens : kSkinnyTokens;
+  const int32_t rows_at_once = kFewTokens * choice.cluster;
+  out.x_rows = int32_t(std::min<int64_t>(
+      kSkinnyTokens, ceil_div(num_tokens, rows_at_once) * int64_t{rows_at_once}));
   out.stage_bytes = out.panels * (choice.columns + out.x_rows) * kRowBytes;
   out.num_steps = ceil_div(shape.num_in, int64_t(out.panels) * kPanelDepth);
-  out.num_stages = std::min(kMaxSkinnyStages, (kSkinnySharedBytes - 1024) / out.stage_bytes);
+  out.num_stages = kMaxSkinnyStages;
+  while (out.shared_bytes() > kSkinnySharedBytes) --out.num_stages;
   out.num_token_blocks = ceil_div(num_tokens, kSkinnyTokens);
   out.num_column_groups = ceil_div(shape.num_out, int64_t(choice.columns) * choice.cluster);
   return out;

@@ -23,14 +23,17 @@ inline constexpr int kSkinnySharedBytes = 226 * 1024;  // of a CTA; Hopper has 2
 /// What follows from the shape, M and the choice.
 struct SkinnyLayout {
   int32_t panels = 0;  ///< of 64 numbers of K in a stage
-  int32_t x_rows = 0;  ///< of x in a stage: 64, or 8 that stand for all 64
+  int32_t x_rows = 0;  ///< of x in a stage: as many as there are tokens, in steps of 8 a CTA
   int32_t stage_bytes = 0;
   int32_t num_stages = 0;
   int32_t num_steps = 0;  ///< stages that K fills
   int32_t num_token_blocks = 0;
   int32_t num_column_groups = 0;  ///< tiles of a cluster, side by side
 
-  int32_t shared_bytes() const { return num_stages * stage_bytes + 1024; }  // to align
+  /// The products of the last stage read 64 rows of x, however few there are. 1024 to align.
+  int32_t shared_bytes() const {
+    return num_stages * stage_bytes + (kSkinnyTokens - x_rows) * 2 * kPanelDepth + 1024;
+  }
   int32_t num_items() const { return num_token_blocks * num_column_groups; }
 };
 

@@ -121,7 +121,7 @@ TEST(SkinnyPlan, LayoutsFit) {
   for (const ProductShape& shape : {kDown, with(128256, 4096), with(16, 8), with(2560, 9728)}) {
     for (const int columns : kSkinnyColumns) {
       for (const int cluster : kSkinnyClusters) {
-        for (const int64_t tokens : {1, 8, 9, 64, 65, 512}) {
+        for (const int64_t tokens : {1, 8, 9, 31, 64, 65, 512}) {
           const SkinnyLayout layout = skinny_layout(
               shape, tokens,
               {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster});
@@ -133,7 +133,9 @@ TEST(SkinnyPlan, LayoutsFit) {
           EXPECT_GE(layout.num_steps * layout.panels * kPanelDepth, shape.num_in);
           EXPECT_GE(int64_t(layout.num_column_groups) * columns * cluster, shape.num_out);
           EXPECT_GE(layout.num_token_blocks * kSkinnyTokens, tokens);
-          EXPECT_TRUE(layout.x_rows == kSkinnyTokens || (tokens <= 8 && cluster == 1));
+          EXPECT_GE(layout.x_rows, std::min<int64_t>(tokens, kSkinnyTokens));
+          EXPECT_LT(layout.x_rows, tokens + 8 * cluster);
+          EXPECT_LE(layout.x_rows, kSkinnyTokens);
         }
       }
     }
