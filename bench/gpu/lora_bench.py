@@ -10,7 +10,7 @@ Checked  each implementation against float64 before it is timed, alone and four 
 Floor    read node: one kernel that reads the same bytes and does nothing else.
 Peers    bench/peers/get_gpu_peers.sh DIR, then --peers-dir DIR. Needs torch and triton.
 fp8      --rows fp8: weights of e4m3fn, ours beside ours on the same numbers in bf16 and beside
-         vLLM's fp8 kernels. Not yet run on a GPU.
+         vLLM's fp8 kernels.
 
 Results go to --out after every figure: lora_bench.json, at the end lora_bench.md. What is there
 already is kept and not measured again. A part that crashes, hangs or throws costs its own figure.

@@ -27,8 +27,8 @@
 //          h as lora_linear_quantized() does it; the expand. Each of them is a launch. The path is
 //          chosen for each stage by what never changes in a layer: dtypes, strides and alignment of
 //          weights, x and y, and whether a row of a weight is under one factor
-//          (quantized_plan.hpp). Neither path has run on a GPU yet. Bound  tensor_core path:
-//          reference/quantized/oracle.hpp for a stage, with unit 2^-22; an
+//          (quantized_plan.hpp).
+//          Bound  tensor_core path: reference/quantized/oracle.hpp for a stage, with unit 2^-22; an
 //                 expand of fp32 h splits it in bf16 hi + lo (docs/error_bounds.md).
 //                 generic path: the bits of the reference.
 //          h in 8 bits by tensor has one factor for the batch: there, and only there, a row depends

@@ -25,7 +25,6 @@
 //          deltas unweighted and weighs z. On the tensor_core path h meets it, in fp32; the bound
 //          is that of expert_lora_oracle(). A mode whose h has 16 bits takes the generic path then.
 // Repeats  Bitwise. A row depends on its x, its slot's weights at its expert and the layer alone.
-// Not yet run on a GPU: the row's division by k, expert strides, router weights.
 
 namespace loratory::gpu {
 

@@ -21,7 +21,7 @@ namespace loratory::gpu {
 /// Bound    product_error_bound() of gpu/product/product_bound.hpp.
 /// Cost     A CTA streams 32 to 128 rows of W over all of K for 8, 32 or 64 rows of x. The sizes
 ///          are chosen from T·k and E alone, so a replayed graph would choose the same.
-/// Not yet run or timed on a GPU.
+/// Not timed on its own.
 struct ExpertProductArgs {
   DeviceView x{};          ///< [T, K], or [T·k, K] with rows_per_x = 1
   DeviceView weights{};    ///< [E, N, K], innermost stride 1

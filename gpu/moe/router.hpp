@@ -8,8 +8,7 @@
 struct CUstream_st;
 
 // Which experts a token goes to, and the sum of what they return: reference/moe/router.hpp and
-// combine_experts() of reference/moe/moe_layer.hpp, on the GPU. Letters as there. Not yet run on a
-// GPU.
+// combine_experts() of reference/moe/moe_layer.hpp, on the GPU. Letters as there.
 
 namespace loratory::gpu {
 
