@@ -136,6 +136,9 @@ TEST(SkinnyPlan, LayoutsFit) {
           EXPECT_GE(layout.x_rows, std::min<int64_t>(tokens, kSkinnyTokens));
           EXPECT_LT(layout.x_rows, tokens + 8 * cluster);
           EXPECT_LE(layout.x_rows, kSkinnyTokens);
+          // Whatever lies behind the rows of x: the products of the last stage read it.
+          const int last_x = layout.num_stages * layout.stage_bytes - layout.x_rows * 128;
+          EXPECT_LE(last_x + kSkinnyTokens * 128 + 1024, layout.shared_bytes());
         }
       }
     }
