@@ -33,9 +33,9 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
   SkinnyLayout out;
   // A narrow tile takes 256 bytes of each row at a time, so that DRAM meets longer runs.
   out.panels = choice.columns <= 64 ? 2 : 1;
-  const int32_t rows_at_once = kFewTokens * choice.cluster;
-  out.x_rows = int32_t(std::min<int64_t>(
-      kSkinnyTokens, ceil_div(num_tokens, rows_at_once) * int64_t{rows_at_once}));
+  const int64_t at_once = int64_t{kFewTokens} * choice.cluster;
+  const int64_t rows = ceil_div(num_tokens, at_once) * at_once;
+  out.x_rows = int32_t(std::min<int64_t>(rows, kSkinnyTokens));
   out.stage_bytes = out.panels * (choice.columns + out.x_rows) * kRowBytes;
   out.num_steps = ceil_div(shape.num_in, int64_t(out.panels) * kPanelDepth);
   out.num_stages = kMaxSkinnyStages;
