@@ -112,14 +112,23 @@ function(loratory_precompile_test_headers label out)
     $<$<STREQUAL:${label},property>:<rapidcheck/gtest.h$<ANGLE-R>>)
 endfunction()
 
+# The main of every test program, created on the first call.
+function(loratory_test_main)
+  if(NOT TARGET loratory_test_main)
+    add_library(loratory_test_main STATIC "${PROJECT_SOURCE_DIR}/tests/main.cpp")
+    target_link_libraries(loratory_test_main PRIVATE loratory_private_flags PUBLIC GTest::gmock)
+  endif()
+endfunction()
+
 # loratory_add_test(name LABEL unit SOURCES ... LINK ...): one GoogleTest binary; each of its tests
 # is a CTest test with the label (unit, property, golden, gpu, fuzz-smoke, long).
 function(loratory_add_test name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
   include(GoogleTest)
+  loratory_test_main()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE loratory_private_flags ${ARG_LINK}
-                                        fmt::fmt GTest::gmock GTest::gtest_main)
+                                        fmt::fmt GTest::gmock loratory_test_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   loratory_test_flags(${name} ${ARG_LABEL})
   if(ARG_LABEL MATCHES "unit|property")

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -146,8 +144,7 @@ class Tensors {
 // A folder that is gone with the object.
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("loratory_model_{}", counter_++)) {
-    path_ += fmt::format("_{}", ::getpid());
+  Folder() : path_(testing::TempDir() + fmt::format("model_{}", counter_++)) {
     fs::create_directories(path_);
   }
   ~Folder() { fs::remove_all(path_); }

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -24,9 +23,7 @@ class ProgramTest : public testing::Test {
  protected:
   void SetUp() override {
     if (program().empty()) GTEST_SKIP() << "the program is not built";
-    folder_ = fs::path(testing::TempDir()) /
-              (std::to_string(::getpid()) +
-               testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::path(testing::TempDir()) / "program";
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

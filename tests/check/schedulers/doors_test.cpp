@@ -79,8 +79,8 @@ TEST(ChildScheduler, ALineTooManyIsNotTakenForTheNextReply) {
 
 // What a shell started does not outlive it.
 TEST(ChildScheduler, IsKilledWithWhatItStarted) {
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("loratory-{}", getpid());
-  child_error(fmt::format("trap '' TERM; sleep 600 & echo $! > {}; wait", file.string()), 100);
+  const std::string file = testing::TempDir() + "pid";
+  child_error(fmt::format("trap '' TERM; sleep 600 & echo $! > {}; wait", file), 100);
   pid_t pid = 0;
   std::ifstream(file) >> pid;
   std::filesystem::remove(file);
@@ -200,11 +200,10 @@ TEST(NaiveScheduler, PlantedBugsAreFound) {
     const size_t at = changed.find(planted.line);
     ASSERT_NE(at, std::string::npos) << planted.line;
     changed.replace(at, planted.line.size(), planted.instead);
-    const auto file =
-        std::filesystem::temp_directory_path() / fmt::format("loratory-{}.py", getpid());
+    const std::string file = testing::TempDir() + "changed.py";
     std::ofstream(file) << changed;
     const Report report =
-        run_scheduler_checks(scheduler_named(fmt::format("python3 {} 2>/dev/null", file.string())),
+        run_scheduler_checks(scheduler_named(fmt::format("python3 {} 2>/dev/null", file)),
                              {.num_sessions = 200, .shrinks = false, .stops_at_first = true});
     std::filesystem::remove(file);
     ASSERT_EQ(report.findings.size(), 1u) << planted.instead;

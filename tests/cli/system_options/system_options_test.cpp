@@ -31,12 +31,7 @@ class SystemFlags : public ::testing::Test {
     add_config_file(program_);
   }
 
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = (std::filesystem::temp_directory_path() /
-             (std::string("loratory_") + info->name() + ".toml"))
-                .string();
-  }
+  void SetUp() override { path_ = testing::TempDir() + "options.toml"; }
   void TearDown() override { std::filesystem::remove(path_); }
 
   void write(const std::string& text) const { std::ofstream(path_) << text; }

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -93,9 +91,7 @@ TEST(AdapterStore, AFailedLoadFailsAlone) {
 
 class Folder {
  public:
-  explicit Folder(const ModelConfig& config)
-      : path_(std::filesystem::temp_directory_path() /
-              ("loratory_store_" + std::to_string(getpid()))) {
+  explicit Folder(const ModelConfig& config) : path_(testing::TempDir() + "adapter") {
     write_random_adapter(path_.string(), config, 5);
   }
   ~Folder() { std::filesystem::remove_all(path_); }

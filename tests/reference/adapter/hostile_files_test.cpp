@@ -156,7 +156,7 @@ TEST(HostileFiles, NanIsFoundWithoutACopyOfTheWeights) {
 
 // [4.19] 64 GiB on a disk that holds none of them: mapped, not read, refused for its shape.
 TEST(HostileFiles, AFileLargerThanMemoryIsMapped) {
-  const std::string path = testing::TempDir() + "loratory_64_gib.safetensors";
+  const std::string path = testing::TempDir() + "64_gib.safetensors";
   const uint64_t num_bytes = uint64_t(64) << 30;
   const std::string key = "base_model.model.model.layers.0.self_attn.q_proj.";
   const std::string header =

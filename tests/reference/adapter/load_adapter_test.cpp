@@ -636,11 +636,7 @@ TEST(LoadAdapter, Fp8WithItsScales) {
 
 class Folder : public testing::Test {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "loratory_adapter_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(path_);
-  }
+  void SetUp() override { path_ = testing::TempDir() + "adapter"; }
   void TearDown() override { std::filesystem::remove_all(path_); }
 
   std::string line() const {

@@ -40,9 +40,7 @@ namespace fs = std::filesystem;
 class AtomicFileTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
+    folder_ = fs::path(testing::TempDir()) / "atomic_file";
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

@@ -20,9 +20,16 @@ class ReadFile : public testing::Test {
   void SetUp() override { std::ofstream(path_, std::ios::binary) << bytes_; }
   void TearDown() override { fs::remove(path_); }
 
-  const std::string path_ = testing::TempDir() + "/read_file";
+  const std::string path_ = testing::TempDir() + "read_file";
   const std::string bytes_{"a\r\n\0b", 5};
 };
+
+// tests/main.cpp: else tests that run side by side write each other's files.
+TEST(TestProgram, HasATempFolderOfItsOwn) {
+  const fs::path folder = fs::temp_directory_path();
+  EXPECT_THAT(folder.filename().string(), testing::StartsWith("loratory-test-"));
+  EXPECT_TRUE(fs::equivalent(folder, testing::TempDir()));
+}
 
 TEST_F(ReadFile, GivesEveryByte) {
   EXPECT_EQ(read_file(path_), bytes_);

@@ -375,7 +375,7 @@ TEST(BaseModelShapes, AreThoseOfTheWeights) {
 class QuantizationBeside : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / "loratory_quantization_beside";
+    folder_ = fs::path(testing::TempDir()) / "quantization_beside";
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

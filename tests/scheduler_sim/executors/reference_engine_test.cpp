@@ -325,7 +325,7 @@ TEST_F(ReferenceEngineTest, AFailedLoadFailsItsOwnRequests) {
 }
 
 TEST_F(ReferenceEngineTest, LoadsPeftDirectories) {  // [4.1] P63
-  const std::string folder = testing::TempDir() + "loratory_reference_engine_test";
+  const std::string folder = testing::TempDir() + "adapter";
   const reference::RandomAdapterOptions options{.rank = 4, .lm_head = true};
   write_random_adapter(folder, model_.config, 6, options);
   start(config(1));

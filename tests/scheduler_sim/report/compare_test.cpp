@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -30,8 +29,7 @@ class Compare : public testing::Test {
   }
 
   std::string path_of(const std::string& text) {
-    paths_.push_back(testing::TempDir() + std::to_string(::getpid()) + "_" +
-                     std::to_string(paths_.size()) + ".json");
+    paths_.push_back(testing::TempDir() + std::to_string(paths_.size()) + ".json");
     std::ofstream(paths_.back(), std::ios::binary) << text;
     return paths_.back();
   }

@@ -13,7 +13,6 @@
 #include <thread>
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "fixture.hpp"
 #include "scheduler_sim/report/advice.hpp"
@@ -565,7 +564,7 @@ TEST(Prometheus, TheRealOneReadsIt) {
   }
   SizeResult result = test::small_result();
   result.workload.model = "a\"b\\c\nd";
-  const std::string path = testing::TempDir() + std::to_string(::getpid()) + "metrics.prom";
+  const std::string path = testing::TempDir() + "metrics.prom";
   std::ofstream(path) << written([&](auto& out) {
     write_prometheus(out, kept_with_gaps(), result.workload, result.provenance);
   });

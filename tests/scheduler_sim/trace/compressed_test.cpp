@@ -29,7 +29,7 @@ std::string rows(int count) {
 
 // `bytes` as AtomicFile writes them to a file of that name.
 std::string packed(const std::string& bytes, const std::string& name) {
-  const std::string path = testing::TempDir() + "/" + std::to_string(::getpid()) + name;
+  const std::string path = testing::TempDir() + name;
   AtomicFile file(path);
   file.stream() << bytes;
   file.commit();

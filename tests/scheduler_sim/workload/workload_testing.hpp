@@ -29,8 +29,7 @@ std::string error_of(Action&& action) {
 class TempFile {
  public:
   explicit TempFile(const std::string& text) {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = testing::TempDir() + test->test_suite_name() + "." + test->name() + ".txt";
+    path_ = testing::TempDir() + "temp_file.txt";
     std::ofstream(path_, std::ios::binary) << text;
   }
   ~TempFile() { std::filesystem::remove(path_); }
