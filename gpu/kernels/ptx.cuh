@@ -34,6 +34,13 @@ __device__ inline int cluster_rank() {
 #endif
   return int(rank);
 }
+__device__ inline int cluster_size() {
+  uint32_t size = 1;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+#endif
+  return int(size);
+}
 /// Other CTAs may use this CTA's barriers once every CTA has arrived.
 __device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900

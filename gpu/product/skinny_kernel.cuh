@@ -14,16 +14,6 @@
 
 namespace loratory::gpu {
 
-struct SkinnyParams {
-  void* y;
-  const void* bias;  // null: none
-  int64_t y_stride;  // in numbers
-  int32_t num_tokens, num_out;
-  int32_t num_steps, num_items, num_token_blocks;
-  int32_t num_stages, stage_bytes, x_rows, x_rows_of_cta;
-  bool out_is_f32, in_pairs;  // two columns of y are one aligned word
-};
-
 template <typename T, int kTileColumns>
 struct SkinnyConfig {
   using Weight = T;
@@ -50,12 +40,41 @@ struct SkinnyPlace {
 template <typename C>
 class SkinnyCta {
  public:
-  __device__ SkinnyCta(const SkinnyParams& params, std::byte* stages, uint64_t* full,
+  __device__ SkinnyCta(const SkinnyParams& params, std::byte* dynamic, uint64_t* full,
                        uint64_t* empty)
-      : p(params), stages_(stages), full_(full), empty_(empty) {
-    rank_ = cluster_rank();
-    cluster_ = int(cluster_size());
+      : p(params),
+        stages_(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024),
+        full_(full),
+        empty_(empty),
+        rank_(cluster_rank()),
+        cluster_(cluster_size()) {}
+
+  __device__ void run(const CUtensorMap& weights, const CUtensorMap& x) {
+    if (threadIdx.x < 32) init_barriers();
+    if (threadIdx.x == 128) {
+      prefetch_map(weights);
+      prefetch_map(x);
+    }
+    launch_dependents();
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+    if (threadIdx.x >= 128) {
+      if (is_elected()) load_all(weights, x);
+      __syncwarp();
+    } else {
+      multiply_all();
+    }
+    __syncwarp();
+    cluster_arrive();  // a neighbour may still send x here, or arrive at a barrier
+    cluster_wait();
   }
+
+ private:
+  const SkinnyParams& p;
+  std::byte* const stages_;
+  uint64_t *const full_, *const empty_;
+  const int rank_, cluster_;
 
   /// One warp.
   __device__ void init_barriers() {
@@ -117,19 +136,7 @@ class SkinnyCta {
     }
   }
 
- private:
-  const SkinnyParams& p;
-  std::byte* const stages_;
-  uint64_t *const full_, *const empty_;
-  int rank_, cluster_;
-
-  __device__ static uint32_t cluster_size() {
-    uint32_t size = 1;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-#endif
-    return size;
-  }
+  // --- items ----------------------------------------------------------------------------------
 
   /// The items of this cluster are first, first + number of clusters, ...: token blocks of one
   /// group of tiles side by side, which then share its weights in L2.
@@ -200,9 +207,9 @@ class SkinnyCta {
   }
   __device__ void multiply(const std::byte* stage, bool adds,
                            float (&sums)[C::kNumWgmma][C::kWgmmaColumns / 2]) const {
-    // Rows of x eight apart are 0 bytes apart where eight rows stand for all: M is at most 8, and
-    // what the other tokens get is not stored.
-    const uint64_t no_stride = p.x_rows > 8 ? 0 : uint64_t{1024 / 16} << 32;
+    // Rows of x eight apart are 0 bytes apart where eight rows stand for all: what tokens beyond
+    // them get is not stored.
+    const uint64_t no_stride = p.x_rows > kFewTokens ? 0 : uint64_t{1024 / 16} << 32;
     const uint64_t x = matrix_descriptor(stage + C::kWeightBytes) - no_stride;
     const uint64_t w = matrix_descriptor(stage);
     const uint32_t x_panel = uint32_t(p.x_rows * C::kRowBytes / 16);
@@ -271,26 +278,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
                           const __grid_constant__ SkinnyParams params) {
   extern __shared__ std::byte dynamic[];
   __shared__ uint64_t full[kMaxSkinnyStages], empty[kMaxSkinnyStages];
-  std::byte* const stages = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-  SkinnyCta<C> cta(params, stages, full, empty);
-  if (threadIdx.x < 32) cta.init_barriers();
-  if (threadIdx.x == 128) {
-    prefetch_map(weights);
-    prefetch_map(x);
-  }
-  launch_dependents();
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();
-  if (threadIdx.x >= 128) {
-    if (is_elected()) cta.load_all(weights, x);
-    __syncwarp();
-  } else {
-    cta.multiply_all();
-  }
-  __syncwarp();
-  cluster_arrive();  // a neighbour may still send x here, or arrive at a barrier
-  cluster_wait();
+  SkinnyCta<C>(params, dynamic, full, empty).run(weights, x);
 }
 
 using SkinnyKernel = void (*)(CUtensorMap, CUtensorMap, SkinnyParams);

@@ -9,7 +9,6 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int32_t kRowBytes = 128;
-constexpr int32_t kFewTokens = 8;
 constexpr size_t kMostTiles = 4;  // tile widths worth timing
 
 int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
@@ -43,6 +42,26 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
   out.num_token_blocks = ceil_div(num_tokens, kSkinnyTokens);
   out.num_column_groups = ceil_div(shape.num_out, int64_t(choice.columns) * choice.cluster);
   return out;
+}
+
+SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
+                           const SkinnyLayout& layout, const ProductTensors& tensors) {
+  const int64_t stride = tensors.y.shape[0] > 1 ? tensors.y.strides[0] : 0;
+  const bool even = stride % 2 == 0 && reinterpret_cast<uintptr_t>(tensors.y.data) % 4 == 0;
+  return {.y = tensors.y.data,
+          .bias = tensors.bias,
+          .y_stride = stride,
+          .num_tokens = int32_t(tensors.x.shape[0]),
+          .num_out = int32_t(shape.num_out),
+          .num_steps = layout.num_steps,
+          .num_items = layout.num_items(),
+          .num_token_blocks = layout.num_token_blocks,
+          .num_stages = layout.num_stages,
+          .stage_bytes = layout.stage_bytes,
+          .x_rows = layout.x_rows,
+          .x_rows_of_cta = layout.x_rows / choice.cluster,
+          .out_is_f32 = shape.out == reference::Dtype::f32,
+          .in_pairs = even};
 }
 
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,

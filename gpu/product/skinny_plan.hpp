@@ -16,6 +16,7 @@ namespace loratory::gpu {
 inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
 inline constexpr int kSkinnyTokens = 64;  // of a CTA
+inline constexpr int kFewTokens = 8;      // whose rows of x stand for all 64
 inline constexpr int kPanelDepth = 64;    // numbers of K in a row of 128 bytes
 inline constexpr int kMaxSkinnyStages = 32;
 inline constexpr int kSkinnySharedBytes = 226 * 1024;  // of a CTA; Hopper has 227 KB
@@ -30,9 +31,11 @@ struct SkinnyLayout {
   int32_t num_token_blocks = 0;
   int32_t num_column_groups = 0;  ///< tiles of a cluster, side by side
 
-  /// The products of the last stage read 64 rows of x, however few there are. 1024 to align.
+  /// The products of the last stage read 64 rows of x, however few there are, unless eight stand
+  /// for all. 1024 to align.
   int32_t shared_bytes() const {
-    return num_stages * stage_bytes + (kSkinnyTokens - x_rows) * 2 * kPanelDepth + 1024;
+    const int32_t rows_read = x_rows == kFewTokens ? x_rows : kSkinnyTokens;
+    return num_stages * stage_bytes + (rows_read - x_rows) * 2 * kPanelDepth + 1024;
   }
   int32_t num_items() const { return num_token_blocks * num_column_groups; }
 };
@@ -40,6 +43,19 @@ struct SkinnyLayout {
 /// Shared memory of a stage and the number of stages that fit in `shared_bytes`.
 SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
                            const ProductChoice& choice);
+
+/// What the kernel is told.
+struct SkinnyParams {
+  void* y;
+  const void* bias;  ///< null: none
+  int64_t y_stride;  ///< in numbers
+  int32_t num_tokens, num_out;
+  int32_t num_steps, num_items, num_token_blocks;
+  int32_t num_stages, stage_bytes, x_rows, x_rows_of_cta;
+  bool out_is_f32, in_pairs;  ///< two columns of y are one aligned word
+};
+SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
+                           const SkinnyLayout& layout, const ProductTensors& tensors);
 
 /// The skinny choices worth timing for M tokens on a GPU of `num_sms`, what should be fastest
 /// first.

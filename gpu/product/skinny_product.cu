@@ -106,26 +106,6 @@ int max_clusters(Kernel kernel, const ProductChoice& choice, int shared_bytes) {
   return found->second;
 }
 
-SkinnyParams params_of(const ProductShape& shape, const ProductChoice& choice,
-                       const SkinnyLayout& layout, const ProductTensors& tensors) {
-  const int64_t stride = tensors.y.shape[0] > 1 ? tensors.y.strides[0] : 0;
-  const bool even = stride % 2 == 0 && reinterpret_cast<uintptr_t>(tensors.y.data) % 4 == 0;
-  return {.y = tensors.y.data,
-          .bias = tensors.bias,
-          .y_stride = stride,
-          .num_tokens = int32_t(tensors.x.shape[0]),
-          .num_out = int32_t(shape.num_out),
-          .num_steps = layout.num_steps,
-          .num_items = layout.num_items(),
-          .num_token_blocks = layout.num_token_blocks,
-          .num_stages = layout.num_stages,
-          .stage_bytes = layout.stage_bytes,
-          .x_rows = layout.x_rows,
-          .x_rows_of_cta = layout.x_rows / choice.cluster,
-          .out_is_f32 = shape.out == Dtype::f32,
-          .in_pairs = even};
-}
-
 }  // namespace
 
 void launch_skinny_product(const ProductShape& shape, const ProductChoice& choice,
@@ -136,7 +116,7 @@ void launch_skinny_product(const ProductShape& shape, const ProductChoice& choic
   CUtensorMap weights = map_of(tensors.weight, choice.columns, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
   CUtensorMap x =
       map_of(tensors.x, layout.x_rows / choice.cluster, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  SkinnyParams params = params_of(shape, choice, layout, tensors);
+  SkinnyParams params = skinny_params(shape, choice, layout, tensors);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = config_of(choice, layout.shared_bytes(), attributes);
   const int most = max_clusters(kernel, choice, layout.shared_bytes());

@@ -98,6 +98,14 @@ struct Barrier {
   int64_t phases = 0;
 };
 
+/// A box on its way to one CTA.
+struct BoxInFlight {
+  Box box;
+  int cta;
+  size_t to;
+  uint64_t* barrier;
+};
+
 struct Cta {
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;
@@ -114,6 +122,7 @@ struct Machine {
   std::vector<Cta> ctas;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::map<uint64_t*, Barrier> barriers;
+  std::vector<BoxInFlight> boxes;
   Meeting cluster;
   Fiber* now = nullptr;
   bool has_moved = false;
@@ -167,6 +176,7 @@ void make_ctas(unsigned first_block) {
   machine->ctas = std::vector<Cta>(size_t(l.cluster));
   machine->fibers.clear();
   machine->barriers.clear();
+  machine->boxes.clear();
   machine->cluster = {};
   for (int i = 0; i < l.cluster; ++i) {
     Cta& c = machine->ctas[size_t(i)];
@@ -186,6 +196,41 @@ void make_ctas(unsigned first_block) {
       begin(fiber.context, fiber.stack.get(), fiber_main);
     }
   }
+}
+
+void end_bytes(Barrier& b, int64_t bytes) {
+  b.bytes -= bytes;
+  if (b.bytes == 0) end_phase_if_complete(b);
+}
+
+/// Where byte `at` of shared memory lies in the swizzle of 128 bytes.
+size_t swizzled(size_t at) { return at ^ (at / 128 % 8 * 16); }
+
+void deliver(const BoxInFlight& flight) {
+  const Box& b = flight.box;
+  std::byte* const shared = machine->ctas[size_t(flight.cta)].shared;
+  for (int i = 0; i < 64 * b.box_rows; ++i) {
+    const int64_t row = b.row + i / 64, column = b.column + i % 64;
+    std::byte* const to = shared + swizzled(flight.to + 2 * size_t(i));
+    std::memset(to, 0, 2);
+    if (row >= b.num_rows || column >= b.num_columns) continue;
+    std::memcpy(to, b.matrix + row * b.row_bytes + 2 * column, 2);
+  }
+  end_bytes(machine->barriers.at(flight.barrier), 128 * b.box_rows);
+}
+
+/// About half of the boxes arrive; one at least, if nothing else moves. Whether any did.
+bool deliver_some(std::mt19937_64& random, bool has_moved) {
+  std::vector<BoxInFlight>& all = machine->boxes;
+  std::ranges::shuffle(all, random);
+  size_t num = 0;
+  for (size_t i = 0; i < all.size(); ++i) num += random() % 2;
+  if (num == 0 && !has_moved && !all.empty()) num = 1;
+  for (size_t i = 0; i < num; ++i) {
+    deliver(all.back());
+    all.pop_back();
+  }
+  return num > 0;
 }
 
 /// Runs the lanes of a warp, from a random one on, until all of them wait. Whether any moved.
@@ -213,6 +258,7 @@ void run_cluster(std::mt19937_64& random) {
     std::ranges::shuffle(warps, random);
     bool has_moved = false;
     for (const size_t first : warps) has_moved = run_warp(first, random() % 32) || has_moved;
+    has_moved = deliver_some(random, has_moved) || has_moved;
     if (!has_moved) throw std::runtime_error("all threads wait");
   }
 }
@@ -220,6 +266,7 @@ void run_cluster(std::mt19937_64& random) {
 }  // namespace
 
 Thread& current() { return machine->now->thread; }
+const Launch& launched() { return machine->launch; }
 
 void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
   Machine all;
@@ -276,9 +323,28 @@ void send(void* destination, uint64_t* barrier, int to, const void* bytes16) {
     return static_cast<const std::byte*>(p) - current().shared;
   };
   std::memcpy(there + offset(destination), bytes16, 16);
-  Barrier& b = machine->barriers.at(reinterpret_cast<uint64_t*>(there + offset(barrier)));
-  b.bytes -= 16;
-  if (b.bytes == 0) end_phase_if_complete(b);
+  end_bytes(machine->barriers.at(reinterpret_cast<uint64_t*>(there + offset(barrier))), 16);
+}
+
+void arrive_at(uint64_t* barrier, int to) {
+  const auto offset = reinterpret_cast<std::byte*>(barrier) - current().shared;
+  arrive(reinterpret_cast<uint64_t*>(machine->ctas[size_t(to)].shared + offset), 0);
+}
+
+void copy_box(const Box& box, void* to, uint64_t* barrier, unsigned ctas) {
+  const auto offset = [](void* p) { return size_t(static_cast<std::byte*>(p) - current().shared); };
+  const size_t at = offset(to), bytes = 128 * size_t(box.box_rows);
+  if (at % 128 != 0) throw std::runtime_error("bulk copy: to is not aligned");
+  if (at + bytes > launched().shared_bytes) throw std::runtime_error("bulk copy: no shared memory");
+  if (reinterpret_cast<uintptr_t>(box.matrix) % 16 != 0 || box.row_bytes % 16 != 0) {
+    throw std::runtime_error("bulk copy: rows are not aligned");
+  }
+  for (int cta = 0; cta < launched().cluster; ++cta) {
+    if ((ctas >> cta & 1) == 0) continue;
+    std::byte* const there = machine->ctas[size_t(cta)].shared;
+    std::memset(there + at, 0xFF, bytes);
+    machine->boxes.push_back({box, cta, at, reinterpret_cast<uint64_t*>(there + offset(barrier))});
+  }
 }
 
 void copy_later(void* to, const void* from, int num_bytes, int size) {

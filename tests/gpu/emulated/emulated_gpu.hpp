@@ -6,10 +6,10 @@
 
 // A GPU for functional tests of kernels without one: the threads of one cluster at a time, each on
 // a stack of its own, in an order that a seed shuffles. Barriers, warp exchanges, ldmatrix, mma,
-// st.async with its barriers, and cp.async whose bytes arrive when they are waited for, not before.
-// wgmma is in overlay/. No timing, no memory model beyond that. A product's sum is rounded once per
-// step of k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not
-// depend on.
+// st.async with its barriers, cp.async whose bytes arrive when they are waited for, not before, and
+// bulk copies of tiles whose bytes arrive at any time: until then there is NaN. wgmma is in
+// overlay/. No timing, no memory model beyond that. A product's sum is rounded once per step of
+// k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not depend on.
 
 namespace loratory::gpu::emulated {
 
@@ -31,7 +31,10 @@ struct Launch {
   int num_clusters = 1;  ///< run one after the other
   size_t shared_bytes = 0;
   uint64_t seed = 1;
+  int wgmma_rows = 64;  ///< of a product's results that are numbers: nobody uses the others
 };
+/// The one that runs.
+const Launch& launched();
 /// Runs `kernel` once for each thread. Shared memory holds NaN at first.
 /// Errors   std::runtime_error: all threads wait.
 void run(const Launch& launch, const std::function<void(std::byte* shared)>& kernel);
@@ -49,6 +52,20 @@ void init_barrier(uint64_t* barrier, int arrivals);
 void arrive(uint64_t* barrier, int bytes);
 void wait_barrier(uint64_t* barrier, int parity);
 void send(void* destination, uint64_t* barrier, int cta, const void* bytes16);
+/// At the same barrier of another CTA.
+void arrive_at(uint64_t* barrier, int cta);
+
+/// Rows of 64 numbers of 16 bits, from a place in a matrix on.
+struct Box {
+  const std::byte* matrix = nullptr;
+  int64_t num_rows = 0, num_columns = 0, row_bytes = 0;  ///< of the matrix
+  int64_t row = 0, column = 0;                           ///< the first of the box
+  int box_rows = 0;
+};
+/// To the same place in every CTA of the mask, in the swizzle of 128 bytes; zeros outside of the
+/// matrix. Each CTA's barrier counts the bytes.
+/// Errors   std::runtime_error: `to` or a row is not aligned, or shared memory ends before the box.
+void copy_box(const Box& box, void* to, uint64_t* barrier, unsigned ctas);
 
 /// `num_bytes` are read at the wait, the rest of `size` bytes, 4 or 16, becomes 0.
 void copy_later(void* to, const void* from, int num_bytes, int size = 16);

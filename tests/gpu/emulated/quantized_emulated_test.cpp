@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <optional>
 
 #include "gpu/plan/quantized_variants.hpp"
 #include "reference/layout/batch_layout.hpp"
+#include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/quantized_layer.hpp"
 
 namespace loratory::gpu {
@@ -16,51 +16,6 @@ namespace {
 
 using reference::Dtype;
 using reference::Tensor;
-
-// Memory of the emulated GPU: as aligned as cudaMalloc's, with canaries around each tensor.
-class Memory {
- public:
-  DeviceView put(const Tensor& t) {
-    const size_t size = t.bytes().size();
-    DeviceView out{.dtype = t.dtype(), .data = room(size), .num_axes = int(t.shape().size())};
-    std::memcpy(out.data, t.bytes().data(), size);
-    for (size_t i = 0; i < t.shape().size(); ++i) {
-      out.shape[i] = t.shape()[i], out.strides[i] = t.strides()[i];
-    }
-    return out;
-  }
-  std::byte* room(size_t size) {
-    auto& block = blocks_.emplace_back(size);
-    return block.begin();
-  }
-  static void get(const DeviceView& view, Tensor& out) {
-    std::memcpy(out.bytes().data(), view.data, out.bytes().size());
-  }
-  bool is_intact() const {
-    return std::ranges::all_of(blocks_, [](const Block& b) { return b.is_intact(); });
-  }
-
- private:
-  static constexpr size_t kGuard = 256;
-  struct Block {
-    size_t size;
-    std::vector<std::byte> bytes;
-    explicit Block(size_t num) : size(num), bytes(num + 3 * kGuard, std::byte{0xC1}) {
-      std::memset(begin(), 0xFF, size);
-    }
-    std::byte* begin() {
-      const auto at = reinterpret_cast<uintptr_t>(bytes.data()) + kGuard;
-      return bytes.data() + ((at + kGuard - 1) / kGuard * kGuard - at + kGuard);
-    }
-    bool is_intact() const {
-      const std::byte* const from = const_cast<Block*>(this)->begin();
-      const auto is_canary = [](std::byte b) { return b == std::byte{0xC1}; };
-      return std::all_of(bytes.data(), from, is_canary) &&
-             std::all_of(from + size, bytes.data() + bytes.size(), is_canary);
-    }
-  };
-  std::deque<Block> blocks_;
-};
 
 struct Segments {
   SegmentList list;
@@ -88,7 +43,7 @@ class Emulated {
 
   /// What is in h or y after a launch.
   Tensor launch(LoraOp op, const LoraVariant& v) {
-    Memory memory;
+    emulated::Memory memory;
     Tensor out = op == LoraOp::shrink ? empty_h(data_) : data_.y;
     const LoraTensors on = tensors(op, memory);
     Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
@@ -96,11 +51,11 @@ class Emulated {
         ++num_launches_ % 2 == 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
     layer(op, memory).launch_variant(v, on, segments.view(), nullptr, order);
     EXPECT_TRUE(memory.is_intact()) << describe(data_.shape) << describe(v);
-    Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
+    emulated::Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
     return out;
   }
   bool is_generic(LoraOp op) {
-    Memory memory;
+    emulated::Memory memory;
     return layer(op, memory).path_for(tensors(op, memory)) == LoraPath::generic;
   }
 
@@ -108,7 +63,7 @@ class Emulated {
   QuantizedLayerData& data_;
   size_t num_launches_ = data_.slots.size();  // every other one may widen weights ahead
 
-  LoraTensors tensors(LoraOp op, Memory& memory) const {
+  LoraTensors tensors(LoraOp op, emulated::Memory& memory) const {
     LoraTensors out{.x = memory.put(data_.x),
                     .h = memory.put(op == LoraOp::shrink ? empty_h(data_) : data_.h),
                     .y = memory.put(data_.y)};
@@ -116,7 +71,7 @@ class Emulated {
     if (data_.h_scale) out.h_scale = memory.put(*data_.h_scale);
     return out;
   }
-  LoraLayer layer(LoraOp op, Memory& memory) const {
+  LoraLayer layer(LoraOp op, emulated::Memory& memory) const {
     LoraLayerDesc desc =
         desc_of(data_, op,
                 {.view = [&](const Tensor& t) { return memory.put(t); },

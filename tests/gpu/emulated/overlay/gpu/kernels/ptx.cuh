@@ -83,6 +83,7 @@ inline uint32_t shared_address(const void* p) {
 }
 
 inline int cluster_rank() { return emulated::current().cta; }
+inline int cluster_size() { return emulated::launched().cluster; }
 inline void cluster_arrive() { emulated::arrive_cluster(); }
 inline void cluster_wait() { emulated::wait_cluster(); }
 inline void send(void* destination, uint64_t* barrier, int cta, uint4 v) {

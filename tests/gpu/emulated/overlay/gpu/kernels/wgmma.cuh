@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+#include <limits>
 #include <map>
 #include <stdexcept>
 
@@ -7,16 +9,18 @@
 
 // gpu/kernels/wgmma.cuh for an emulated GPU. A product reads shared memory when it is started, and
 // once more when it is waited for: what it read must be the same.
+// wgmma_narrow.cuh beside this file has the rest.
 
 namespace loratory::gpu {
 
 inline void sync_warpgroup(int warpgroup) { emulated::sync_some(1 + warpgroup, 128); }
 inline void fence_async_proxy() {}
 
-/// Byte offsets in units of 16, as the real one has in its lower bits.
+/// In units of 16 bytes: in the lower half where the rows begin, above how far eight rows are from
+/// the next eight. As the real one, which has the swizzle as well.
 inline uint64_t matrix_descriptor(const std::byte* rows) {
   if (shared_address(rows) % 1024 != 0) throw std::runtime_error("wgmma: rows are not aligned");
-  return shared_address(rows) / 16;
+  return shared_address(rows) / 16 | uint64_t{1024 / 16} << 32;
 }
 
 template <int kColumns>
@@ -27,27 +31,48 @@ inline void fence_wgmma() {}
 struct WgmmaInFlight {
   void (*run)(const WgmmaInFlight& of, float* sums);
   float* sums;
+  int num_sums;
   uint64_t a, b;
   bool adds;
   float before[32], after[32];
 };
+/// A thread's, of each commit; the last are not committed.
+using WgmmaGroups = std::deque<std::vector<WgmmaInFlight>>;
 /// Of the thread that runs now.
-inline std::vector<WgmmaInFlight>& wgmma_in_flight() {
-  static std::map<const void*, std::vector<WgmmaInFlight>> all;
-  return all[&emulated::current()];
+inline WgmmaGroups& wgmma_in_flight() {
+  static std::map<const void*, WgmmaGroups> all;
+  WgmmaGroups& mine = all[&emulated::current()];
+  if (mine.empty()) mine.emplace_back();
+  return mine;
 }
 
-/// Number k of a row, 0 to 15.
+/// Where number k of a row is, 0 to 15, before the swizzle.
+inline uint64_t wgmma_place(uint64_t matrix, int row, int k) {
+  const uint64_t eight_rows = matrix >> 32;
+  return (matrix & 0xFFFFFFFF) * 16 + uint64_t(row / 8) * eight_rows * 16 +
+         uint64_t(row % 8) * 128 + uint64_t(k) * 2;
+}
+/// Also the rows whose results nobody uses are read.
+inline void check_rows(uint64_t matrix, int num_rows) {
+  const uint64_t end = wgmma_place(matrix, num_rows - 1, 0) / 128 * 128 + 128;
+  if (end > emulated::launched().shared_bytes) {
+    throw std::runtime_error("wgmma: reads beyond shared memory");
+  }
+}
 template <typename Weight>
 double wgmma_number(uint64_t matrix, int row, int k) {
-  const uint64_t at = matrix * 16 + uint64_t(row) * 128 + uint64_t(k) * 2;
+  const uint64_t at = wgmma_place(matrix, row, k);
   uint16_t bits = 0;
   std::memcpy(&bits, emulated::current().shared + (at ^ (at / 128 % 8 * 16)), sizeof bits);
   return number_of<Weight>(bits, 0);
 }
+/// Of a thread's first number; the other row is eight below.
+inline int wgmma_row() { return int(threadIdx.x) / 32 % 4 * 16 + lane_id() / 4; }
 template <typename Weight, int kCount>
 void wgmma_now(const WgmmaInFlight& of, float* sums) {
-  const int row = int(threadIdx.x) / 32 % 4 * 16 + lane_id() / 4;
+  const int row = wgmma_row(), rows = emulated::launched().wgmma_rows;
+  std::fill(sums, sums + kCount, std::numeric_limits<float>::quiet_NaN());
+  if (row >= rows) return;
   double left[2][16], right[16];
   for (int k = 0; k < 16; ++k) {
     for (int i = 0; i < 2; ++i) left[i][k] = wgmma_number<Weight>(of.a, row + 8 * i, k);
@@ -55,7 +80,7 @@ void wgmma_now(const WgmmaInFlight& of, float* sums) {
   for (int n = 0; n < kCount / 2; ++n) {
     const int column = n / 2 * 8 + lane_id() % 4 * 2 + n % 2;
     for (int k = 0; k < 16; ++k) right[k] = wgmma_number<Weight>(of.b, column, k);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2 && row + 8 * i < rows; ++i) {
       const int at = n / 2 * 4 + 2 * i + n % 2;
       double sum = of.adds ? of.before[at] : 0;
       for (int k = 0; k < 16; ++k) sum += left[i][k] * right[k];
@@ -66,26 +91,38 @@ void wgmma_now(const WgmmaInFlight& of, float* sums) {
 
 template <typename Weight, int kCount>
 void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool adds) {
-  WgmmaInFlight& of = wgmma_in_flight().emplace_back(
-      WgmmaInFlight{&wgmma_now<Weight, kCount>, c, a, b, adds, {}, {}});
+  check_rows(a, 64);
+  check_rows(b, 2 * kCount);
+  WgmmaInFlight& of = wgmma_in_flight().back().emplace_back(
+      WgmmaInFlight{&wgmma_now<Weight, kCount>, c, kCount, a, b, adds, {}, {}});
   std::copy(c, c + kCount, of.before);
   of.run(of, c);
   std::copy(c, c + kCount, of.after);
 }
-inline void commit_wgmma() {}
+inline void commit_wgmma() { wgmma_in_flight().emplace_back(); }
+inline void check_operands(const WgmmaInFlight& of) {
+  if (lane_id() % 9 != 0) return;  // four lanes read all columns and half of the rows
+  float again[32];
+  of.run(of, again);
+  if (std::memcmp(again, of.after, sizeof(float) * size_t(of.num_sums)) != 0) {
+    throw std::runtime_error("wgmma: an operand has changed");
+  }
+}
+template <int kOpen>
+void wait_for_older_wgmma() {
+  WgmmaGroups& groups = wgmma_in_flight();
+  for (; groups.size() > kOpen + 1; groups.pop_front()) {
+    for (const WgmmaInFlight& of : groups.front()) check_operands(of);
+  }
+}
 template <int kCount>
 void wait_for_wgmma(float (&c)[kCount]) {
-  std::vector<WgmmaInFlight>& all = wgmma_in_flight();
-  for (const WgmmaInFlight& of : all) {
-    if (of.sums != c) throw std::runtime_error("wgmma: other sums");
-    if (lane_id() % 9 != 0) continue;  // four lanes read all columns and half of the rows
-    float again[32];
-    of.run(of, again);
-    if (std::memcmp(again, of.after, sizeof c) != 0) {
-      throw std::runtime_error("wgmma: an operand has changed");
+  for (const auto& group : wgmma_in_flight()) {
+    for (const WgmmaInFlight& of : group) {
+      if (of.sums != c) throw std::runtime_error("wgmma: other sums");
     }
   }
-  all.clear();
+  wait_for_older_wgmma<0>();
 }
 
 }  // namespace loratory::gpu

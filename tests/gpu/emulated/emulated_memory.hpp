@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "gpu/runtime/device_view.hpp"
+#include "reference/numerics/tensor.hpp"
+
+namespace loratory::gpu::emulated {
+
+/// Memory of the emulated GPU: as aligned as cudaMalloc's, with canaries around each tensor.
+class Memory {
+ public:
+  DeviceView put(const reference::Tensor& t) {
+    const size_t size = t.bytes().size();
+    DeviceView out{.dtype = t.dtype(), .data = room(size), .num_axes = int(t.shape().size())};
+    std::memcpy(out.data, t.bytes().data(), size);
+    for (size_t i = 0; i < t.shape().size(); ++i) {
+      out.shape[i] = t.shape()[i], out.strides[i] = t.strides()[i];
+    }
+    return out;
+  }
+  std::byte* room(size_t size) {
+    auto& block = blocks_.emplace_back(size);
+    return block.begin();
+  }
+  static void get(const DeviceView& view, reference::Tensor& out) {
+    std::memcpy(out.bytes().data(), view.data, out.bytes().size());
+  }
+  bool is_intact() const {
+    return std::ranges::all_of(blocks_, [](const Block& b) { return b.is_intact(); });
+  }
+
+ private:
+  static constexpr size_t kGuard = 256;
+  struct Block {
+    size_t size;
+    std::vector<std::byte> bytes;
+    explicit Block(size_t num) : size(num), bytes(num + 3 * kGuard, std::byte{0xC1}) {
+      std::memset(begin(), 0xFF, size);
+    }
+    std::byte* begin() {
+      const auto at = reinterpret_cast<uintptr_t>(bytes.data()) + kGuard;
+      return bytes.data() + ((at + kGuard - 1) / kGuard * kGuard - at + kGuard);
+    }
+    bool is_intact() const {
+      const std::byte* const from = const_cast<Block*>(this)->begin();
+      const auto is_canary = [](std::byte b) { return b == std::byte{0xC1}; };
+      return std::all_of(bytes.data(), from, is_canary) &&
+             std::all_of(from + size, bytes.data() + bytes.size(), is_canary);
+    }
+  };
+  std::deque<Block> blocks_;
+};
+
+}  // namespace loratory::gpu::emulated

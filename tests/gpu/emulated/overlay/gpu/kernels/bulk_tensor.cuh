@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstring>
+
+#include "gpu/kernels/ptx.cuh"
+
+// gpu/kernels/bulk_tensor.cuh for an emulated GPU. A map holds a Box whose place is not known yet.
+
+namespace loratory::gpu {
+
+inline bool is_elected() {
+  __syncwarp();  // a whole warp asks
+  return lane_id() == 0;
+}
+inline void arrive_at(uint64_t* barrier, int cta) { emulated::arrive_at(barrier, cta); }
+
+constexpr uint64_t kEvictFirst = 0, kEvictLast = 0;
+
+inline CUtensorMap map_of(const emulated::Box& box) {
+  CUtensorMap map{};
+  static_assert(sizeof box <= sizeof map);
+  std::memcpy(&map, &box, sizeof box);
+  return map;
+}
+inline void multicast_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
+                          uint16_t ctas, uint64_t) {
+  emulated::Box box;
+  std::memcpy(&box, &map, sizeof box);
+  box.column = column;
+  box.row = row;
+  emulated::copy_box(box, to, barrier, ctas);
+}
+inline void load_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
+                     uint64_t policy) {
+  multicast_box(to, map, column, row, barrier, uint16_t(1 << cluster_rank()), policy);
+}
+inline void prefetch_map(const CUtensorMap&) {}
+inline void fence_global_for_bulk_copies() {}
+
+}  // namespace loratory::gpu
