@@ -13,7 +13,7 @@
 #include "gpu/model/lora_bias.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "guarded_tensor.hpp"
-#include "judge.hpp"
+#include "tests/gpu/support/judge.hpp"
 #include "layer_on_gpu.hpp"
 #include "model_case.hpp"
 #include "reference/lora/oracle.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "judge.hpp"
+#include "tests/gpu/support/judge.hpp"
 #include "layer_on_gpu.hpp"
 #include "reference/lora/scaling.hpp"
 #include "suite.hpp"

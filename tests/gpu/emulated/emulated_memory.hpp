@@ -7,7 +7,9 @@
 #include <deque>
 #include <vector>
 
+#include "gpu/layout/segments.hpp"
 #include "gpu/runtime/device_view.hpp"
+#include "reference/layout/batch_layout.hpp"
 #include "reference/numerics/tensor.hpp"
 
 namespace loratory::gpu::emulated {
@@ -55,6 +57,26 @@ class Memory {
     }
   };
   std::deque<Block> blocks_;
+};
+
+/// The segments of a batch.
+struct Segments {
+  SegmentList list;
+  reference::BatchLayout layout;
+  int32_t count = 0;
+
+  Segments(const std::vector<int32_t>& slots, int64_t max_loras, int32_t size)
+      : layout(reference::make_batch_layout(slots, int32_t(max_loras))) {
+    build(layout, size, list);
+    count = int32_t(list.segments.size());
+  }
+  SegmentView view() {
+    list.segments.reserve(1), layout.token_indices_sorted.reserve(1);  // not null
+    return {.num_segments = &count,
+            .segments = list.segments.data(),
+            .token_indices = layout.token_indices_sorted.data(),
+            .segment_size = list.segment_size};
+  }
 };
 
 }  // namespace loratory::gpu::emulated

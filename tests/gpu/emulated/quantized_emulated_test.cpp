@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "gpu/plan/quantized_variants.hpp"
-#include "reference/layout/batch_layout.hpp"
 #include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/quantized_layer.hpp"
 
@@ -16,25 +15,6 @@ namespace {
 
 using reference::Dtype;
 using reference::Tensor;
-
-struct Segments {
-  SegmentList list;
-  reference::BatchLayout layout;
-  int32_t count = 0;
-
-  Segments(const std::vector<int32_t>& slots, int64_t max_loras, int32_t size)
-      : layout(reference::make_batch_layout(slots, int32_t(max_loras))) {
-    build(layout, size, list);
-    count = int32_t(list.segments.size());
-  }
-  SegmentView view() {
-    list.segments.reserve(1), layout.token_indices_sorted.reserve(1);  // not null
-    return {.num_segments = &count,
-            .segments = list.segments.data(),
-            .token_indices = layout.token_indices_sorted.data(),
-            .segment_size = list.segment_size};
-  }
-};
 
 // The weights of a case on the emulated GPU.
 class Emulated {
@@ -46,7 +26,7 @@ class Emulated {
     emulated::Memory memory;
     Tensor out = op == LoraOp::shrink ? empty_h(data_) : data_.y;
     const LoraTensors on = tensors(op, memory);
-    Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
+    emulated::Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
     const auto order =
         ++num_launches_ % 2 == 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
     layer(op, memory).launch_variant(v, on, segments.view(), nullptr, order);

@@ -1,9 +1,8 @@
-// Launches on an emulated GPU: these take the place of the library's.
+// Launches of 8-bit weights on an emulated GPU: these take the place of the library's.
 #include <algorithm>
 
 #include "gpu/kernels/quantized_generic.cuh"
 #include "gpu/kernels/quantized_kernel.cuh"
-#include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/quantized_launch.hpp"
 #include "tests/gpu/emulated/emulated_gpu.hpp"
 
@@ -68,8 +67,6 @@ void run_plain(int num_ctas, const std::function<void(std::byte*)>& kernel) {
 }
 
 }  // namespace
-
-void launch_lora(const LoraLaunch&) {}
 
 void launch_generic_quantized(const QuantizedLaunch& launch) {
   run_plain(3, [&](std::byte*) {

@@ -1,4 +1,4 @@
-#include "judge.hpp"
+#include "tests/gpu/support/judge.hpp"
 
 #include <algorithm>
 

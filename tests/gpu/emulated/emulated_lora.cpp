@@ -1,0 +1,72 @@
+// launch_lora() on an emulated GPU: the kernels of variant_table.hpp, in bf16 with y in bf16 and in
+// f16 with y in fp32.
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "gpu/kernels/lora_kernel.cuh"
+#include "gpu/plan/lora_launch.hpp"
+#include "gpu/plan/variant_table.hpp"
+#include "gpu/plan/work_list.hpp"
+#include "reference/base/input_error.hpp"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+
+constexpr int kSms = 6;
+constexpr int kSharedBytes = 227 * 1024;  // of a CTA on Hopper
+uint64_t seed = 1;
+
+template <typename C>
+void run_kernel(const LoraLaunch& launch) {
+  KernelParams params = launch.params;
+  params.num_sms = kSms;
+  const int shared_bytes = C::shared_bytes(params.h_width);
+  if (shared_bytes > kSharedBytes) {
+    throw InputError("variant", "needs more shared memory than a GPU has");
+  }
+  const auto clusters =
+      int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  emulated::run({.num_threads = C::kNumThreads,
+                 .cluster = C::kCluster,
+                 .num_clusters = clusters,
+                 .shared_bytes = size_t(shared_bytes),
+                 .seed = seed++},
+                [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });
+}
+
+template <typename Weight, typename Out, LoraOp kOp, size_t... i>
+void run_variant(const LoraLaunch& launch, std::index_sequence<i...>) {
+  ((launch.variant == variants_of(kOp)[i]
+        ? run_kernel<Config<Weight, Out, kOp, variants_of(kOp)[i]>>(launch)
+        : void()),
+   ...);
+}
+template <typename Weight, typename Out, LoraOp kOp>
+void run_op(const LoraLaunch& launch) {
+  run_variant<Weight, Out, kOp>(launch, std::make_index_sequence<variants_of(kOp).size()>{});
+}
+template <typename Weight, typename Out>
+void run_launch(const LoraLaunch& launch) {
+  if (launch.op == LoraOp::shrink)
+    run_op<Weight, Weight, LoraOp::shrink>(launch);
+  else if (launch.op == LoraOp::expand)
+    run_op<Weight, Out, LoraOp::expand>(launch);
+  else
+    run_op<Weight, Out, LoraOp::linear>(launch);
+}
+
+}  // namespace
+
+void launch_lora(const LoraLaunch& launch) {
+  if (launch.path == LoraPath::generic) throw std::logic_error("not emulated: the generic path");
+  if (launch.dtypes.weight == Dtype::bf16)
+    run_launch<__nv_bfloat16, __nv_bfloat16>(launch);
+  else
+    run_launch<__half, float>(launch);
+}
+
+}  // namespace loratory::gpu

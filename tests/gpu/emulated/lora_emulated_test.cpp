@@ -1,0 +1,217 @@
+// The kernels of 16-bit weights, thread by thread on the CPU: of random layers every kernel and
+// every pair of kernels gives the same bits, within the bound, also of a row alone, and writes
+// nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/plan/variant_table.hpp"
+#include "reference/base/input_error.hpp"
+#include "tests/gpu/emulated/emulated_memory.hpp"
+#include "tests/gpu/support/judge.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using reference::LayerCase;
+using reference::LayerData;
+using reference::Tensor;
+
+constexpr double kUnit = 0x1p-22;
+
+// Of a few K tiles and segments.
+LayerCase small_case(uint64_t seed, bool aligned) {
+  auto draw = [&, i = uint64_t{0}](std::initializer_list<int> all) mutable {
+    return std::data(all)[reference::random_bits(seed, 1, i++) % all.size()];
+  };
+  LayerCase c;
+  c.seed = seed;
+  c.aligned = aligned;
+  c.num_in = aligned ? draw({8, 64, 200, 520, 776}) : draw({1, 17, 130, 515});
+  c.max_rank = aligned ? draw({8, 16, 24, 40, 64, 72, 136}) : draw({1, 5, 16, 33, 64, 100});
+  for (int i = draw({1, 2, 3}); i > 0; --i) {
+    c.num_out.push_back(aligned ? draw({8, 32, 72, 136, 280}) : draw({1, 31, 65, 130}));
+  }
+  c.num_tokens = draw({1, 2, 9, 17, 33, 65, 90});
+  c.max_loras = draw({1, 2, 3});
+  c.weight = draw({0, 1}) == 0 ? Dtype::bf16 : Dtype::f16;
+  c.out = c.weight == Dtype::bf16 ? Dtype::bf16 : Dtype::f32;
+  c.add_inputs = draw({0, 1, 2}) != 0;
+  c.padded = draw({0, 1}) == 1;
+  return c;
+}
+
+class EmulatedLayer {
+ public:
+  explicit EmulatedLayer(const LayerData& data) : data_(data) {
+    desc_.offset_start = data.shape.offset_start;
+    desc_.add_inputs = data.shape.add_inputs;
+    desc_.mode = data.shape.mode;
+    desc_.workspace_bytes =
+        workspace_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
+    desc_.workspace = memory_.room(desc_.workspace_bytes);
+    for (const reference::LayerSlice& slice : data.slices) {
+      desc_.slices.push_back({.a = memory_.put(slice.a),
+                              .b = memory_.put(slice.b),
+                              .ranks = slice.ranks.data(),
+                              .scalings = slice.scalings.data()});
+    }
+    x_ = memory_.put(data.batch.x);
+    y_ = memory_.put(data.batch.y);
+    Tensor h(Dtype::f32, {int64_t(data.slices.size()), data.shape.num_tokens, data.shape.max_rank});
+    std::ranges::fill(h.bytes(), std::byte{0xFF});
+    h_ = memory_.put(h);
+  }
+
+  Tensor linear(const LoraVariant& v) {
+    reset();
+    launch(LoraOp::linear, v, v.segment_size());
+    return result();
+  }
+  Tensor halves(const LoraVariant& down, const LoraVariant& up) {
+    reset();
+    launch(LoraOp::shrink, down, down.segment_size());
+    launch(LoraOp::expand, up, down.segment_size());
+    return result();
+  }
+  /// Those that there are for these tensors.
+  std::vector<LoraVariant> variants(LoraOp op) const {
+    std::vector<LoraVariant> all = lora_variants(op, /*has_clusters=*/true, /*has_wgmma=*/true);
+    const bool aligned = layer(op).variant_for(tensors(op)).aligned;
+    std::erase_if(all, [&](const LoraVariant& v) { return v.aligned && !aligned; });
+    return all;
+  }
+
+ private:
+  const LayerData& data_;
+  emulated::Memory memory_;
+  LoraLayerDesc desc_{.slices = {}};
+  DeviceView x_, y_, h_;
+
+  LoraLayer layer(LoraOp op) const {
+    LoraLayerDesc desc = desc_;
+    desc.op = op;
+    return LoraLayer(desc);
+  }
+  LoraTensors tensors(LoraOp op) const {
+    if (op == LoraOp::shrink) return {.x = x_, .h = h_};
+    if (op == LoraOp::expand) return {.h = h_, .y = y_};
+    return {.x = x_, .y = y_};
+  }
+  void reset() { std::ranges::copy(data_.batch.y.bytes(), static_cast<std::byte*>(y_.data)); }
+  void launch(LoraOp op, const LoraVariant& v, int32_t segment_size) {
+    emulated::Segments segments(data_.batch.slots, data_.shape.max_loras, segment_size);
+    layer(op).launch_variant(v, tensors(op), segments.view(), nullptr);
+  }
+  Tensor result() const {
+    Tensor y = data_.batch.y;
+    emulated::Memory::get(y_, y);
+    EXPECT_TRUE(memory_.is_intact()) << "written around a tensor";
+    const Tensor covered = covered_part(data_, data_.batch, y);
+    EXPECT_TRUE(covered.bytes() == y.bytes()) << "written where not covered";
+    return y;
+  }
+};
+
+std::string kernel_name(LoraOp op, const LoraVariant& v) {
+  return std::string(name(op)) + " " + describe(v);
+}
+
+// The first of a pair's sizes meets every expand, others one: they see the same h.
+template <typename Check>
+void with_every_kernel(EmulatedLayer& layer, const Check& check) {
+  for (const LoraVariant& v : layer.variants(LoraOp::linear)) {
+    check(kernel_name(LoraOp::linear, v), [&] { return layer.linear(v); });
+  }
+  std::set<int> sizes;
+  for (const LoraVariant& down : layer.variants(LoraOp::shrink)) {
+    const bool meets_all = sizes.insert(down.segment_size()).second;
+    for (const LoraVariant& up : layer.variants(LoraOp::expand)) {
+      if (down.segment_size() % up.segment_size() != 0) continue;
+      check(kernel_name(LoraOp::shrink, down) + ", " + kernel_name(LoraOp::expand, up),
+            [&] { return layer.halves(down, up); });
+      if (!meets_all) break;
+    }
+  }
+}
+
+// A row by itself, by every fifth kernel.
+void check_row_alone(const LayerData& data, const Tensor& expected) {
+  const auto row = int64_t(data.shape.seed % uint64_t(data.shape.num_tokens));
+  LayerData alone = data;
+  alone.batch = rows_of(data.batch, {row});
+  alone.shape.num_tokens = 1;
+  EmulatedLayer layer(alone);
+  uint64_t index = data.shape.seed;
+  with_every_kernel(layer, [&](const std::string& name, const auto& run) {
+    if (index++ % 5 != 0 || testing::Test::HasFailure()) return;
+    try {
+      EXPECT_TRUE(same_row(run(), 0, expected, row)) << "row " << row << " alone, " << name;
+    } catch (const InputError&) {
+    }
+  });
+}
+
+void check_case(const LayerCase& c, std::set<std::string>& seen) {
+  SCOPED_TRACE("REPRO: LORATORY_SEED=" + std::to_string(c.seed) + " " + describe(c));
+  const LayerData data(c);
+  const Bounds bounds(data, data.batch, kUnit);
+  EmulatedLayer layer(data);
+  std::optional<Tensor> first;
+  with_every_kernel(layer, [&](const std::string& name, const auto& run) {
+    if (testing::Test::HasFailure()) return;
+    SCOPED_TRACE(name);
+    try {
+      const Tensor y = run();
+      seen.insert(name);
+      if (!first) {
+        const Bounds::Verdict verdict = bounds.judge(y);
+        EXPECT_LE(verdict.worst, 1) << "row " << verdict.row << " column " << verdict.column;
+        first = y;
+      }
+      EXPECT_TRUE(y.bytes() == first->bytes()) << "other bits";
+    } catch (const InputError&) {  // of a variant that has no room for this layer
+    }
+  });
+  if (!testing::Test::HasFailure()) check_row_alone(data, *first);
+}
+
+/// The kernels that no case met.
+std::vector<std::string> missing(const std::set<std::string>& seen, bool aligned) {
+  std::vector<std::string> out;
+  for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
+    for (const LoraVariant& v : variants_of(op)) {
+      const std::string kernel = kernel_name(op, v);
+      const bool is_seen = std::ranges::any_of(
+          seen, [&](const std::string& way) { return way.find(kernel) != std::string::npos; });
+      if (!is_seen && v.aligned <= aligned) out.push_back(kernel);
+    }
+  }
+  return out;
+}
+
+void check_cases(bool aligned, uint64_t num_cases) {
+  const char* const one = std::getenv("LORATORY_SEED");
+  const uint64_t first = one != nullptr ? std::stoull(one) : 1;
+  std::set<std::string> seen;
+  for (uint64_t seed = first; seed < first + (one != nullptr ? 1 : num_cases); ++seed) {
+    check_case(small_case(seed, aligned), seen);
+    if (testing::Test::HasFailure()) return;
+  }
+  if (one != nullptr) return;
+  EXPECT_THAT(missing(seen, aligned), testing::IsEmpty());
+}
+
+TEST(LoraEmulated, EveryKernelGivesTheSameBitsWithinTheBound) { check_cases(true, 4); }
+TEST(LoraEmulated, OfAnyAlignmentToo) { check_cases(false, 6); }
+
+}  // namespace
+}  // namespace loratory::gpu
