@@ -1,9 +1,9 @@
 // launch_lora() on an emulated GPU: the kernels of variant_table.hpp, in bf16 with y in bf16 and in
-// f16 with y in fp32.
+// f16 with y in fp32, and the generic path.
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
+#include "gpu/kernels/generic_lora.cuh"
 #include "gpu/kernels/lora_kernel.cuh"
 #include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/variant_table.hpp"
@@ -59,10 +59,27 @@ void run_launch(const LoraLaunch& launch) {
     run_op<Weight, Out, LoraOp::linear>(launch);
 }
 
+template <LoraOp kOp>
+void run_generic(const LoraLaunch& launch) {
+  const generic::Params params{launch.params, launch.dtypes, launch.mode};
+  emulated::run({.num_threads = generic::kNumThreads,
+                 .num_clusters = kSms,
+                 .shared_bytes = sizeof(generic::Shared),
+                 .seed = seed++},
+                [&](std::byte* shared) {
+                  generic::Cta<kOp>(params, *reinterpret_cast<generic::Shared*>(shared)).run();
+                });
+}
+void run_generic(const LoraLaunch& launch) {
+  if (launch.op == LoraOp::shrink) return run_generic<LoraOp::shrink>(launch);
+  if (launch.op == LoraOp::expand) return run_generic<LoraOp::expand>(launch);
+  run_generic<LoraOp::linear>(launch);
+}
+
 }  // namespace
 
 void launch_lora(const LoraLaunch& launch) {
-  if (launch.path == LoraPath::generic) throw std::logic_error("not emulated: the generic path");
+  if (launch.path == LoraPath::generic) return run_generic(launch);
   if (launch.dtypes.weight == Dtype::bf16)
     run_launch<__nv_bfloat16, __nv_bfloat16>(launch);
   else

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <optional>
 #include <set>
@@ -81,6 +82,9 @@ class EmulatedLayer {
     launch(LoraOp::shrink, down, down.segment_size());
     launch(LoraOp::expand, up, down.segment_size());
     return result();
+  }
+  bool is_generic() const {
+    return layer(LoraOp::linear).path_for(tensors(LoraOp::linear)) == LoraPath::generic;
   }
   /// Those that there are for these tensors.
   std::vector<LoraVariant> variants(LoraOp op) const {
@@ -208,6 +212,51 @@ void check_cases(bool aligned, uint64_t num_cases) {
   }
   if (one != nullptr) return;
   EXPECT_THAT(missing(seen, aligned), testing::IsEmpty());
+}
+
+// In any mode and mix of dtypes that tensor cores do not take.
+LayerCase generic_case(uint64_t seed) {
+  using namespace reference;
+  LayerCase c = small_case(seed, seed % 2 == 0);
+  const auto draw = [&](uint64_t stream, auto... all) {
+    const std::array values{all...};
+    return values[random_bits(seed, stream, 0) % values.size()];
+  };
+  c.weight = draw(2, Dtype::f32, Dtype::bf16, Dtype::f16);
+  c.out = draw(3, Dtype::f32, c.weight);
+  c.mode.h = draw(4, IntermediateMode::fp32, IntermediateMode::store_as_x,
+                  IntermediateMode::cast_to_weight, IntermediateMode::split2);
+  c.mode.sum = draw(5, SumMode::one_round, SumMode::two_round);
+  c.mode.scale = draw(6, ScaleMode::accumulator, ScaleMode::folded_b);
+  return c;
+}
+
+// Products of a case's numbers are exact in fp32, and so a fused multiply-add would not be noticed.
+// Of these they are not.
+void use_all_bits(Tensor& t) {
+  for (int64_t i = 0; i < t.shape()[0]; ++i) {
+    for (int64_t j = 0; j < t.shape()[1]; ++j) t.set(t.get(i, j) * 1.1, i, j);
+  }
+}
+
+TEST(LoraEmulated, TheGenericPathHasTheBitsOfTheReference) {
+  int num_generic = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    const LayerCase c = generic_case(seed);
+    SCOPED_TRACE(describe(c));
+    LayerData data(c);
+    if (c.weight == Dtype::f32) use_all_bits(data.batch.x);
+    EmulatedLayer layer(data);
+    if (!layer.is_generic()) continue;
+    ++num_generic;
+    const Exact exact(data, data.batch);
+    const LoraVariant any = layer.variants(LoraOp::linear).front();
+    ASSERT_EQ(exact.first_wrong_row(layer.linear(any)), -1);
+    // h lies in fp32 between the halves; tensor cores take those of 16 bits.
+    if (c.weight != Dtype::f32 || c.mode.h == reference::IntermediateMode::store_as_x) continue;
+    ASSERT_EQ(exact.first_wrong_row(layer.halves(any, any)), -1);
+  }
+  EXPECT_GE(num_generic, 80);
 }
 
 TEST(LoraEmulated, EveryKernelGivesTheSameBitsWithinTheBound) { check_cases(true, 4); }

@@ -70,6 +70,8 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
 }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __double2float_rn(double v) { return float(v); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __ll2float_rn(long long v) { return float(v); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
