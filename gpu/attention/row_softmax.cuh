@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "gpu/attention/attention_params.hpp"
+#include "gpu/kernels/ptx.cuh"
 
 // The arithmetic of one row, a pair of a token and a head. Decode and prefill take these steps in
 // the same order, so their bits agree; rounding is spelled out, because a compiler fuses products
@@ -20,13 +21,6 @@
 namespace loratory::gpu {
 
 inline constexpr float kNothing = -INFINITY;  // the shift of a row without keys
-
-/// 2^x to 2^-22, exact for 0 and minus infinity. Results below the normal range become 0.
-__device__ inline float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 struct RowState {
   float shift = kNothing;

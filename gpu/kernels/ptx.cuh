@@ -86,6 +86,14 @@ __device__ inline void arrive(uint64_t* barrier) {
                : "memory");
 #endif
 }
+/// As that many threads.
+__device__ inline void arrive(uint64_t* barrier, int count) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(count)
+               : "memory");
+#endif
+}
 __device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -174,6 +182,17 @@ __device__ inline uint4 load_matrices(const std::byte* row) {
   return v;
 }
 
+/// With .trans: columns become the rows of a fragment. Lane i gets row i % 4 · 2 and the next of
+/// each matrix, number i / 4.
+__device__ inline uint4 load_transposed(const std::byte* row) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared_address(row))
+               : "memory");
+  return v;
+}
+
 /// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the last eight. b: the first
 /// eight k, then the last eight.
 template <typename Weight>
@@ -189,6 +208,15 @@ __device__ inline void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
   }
+}
+
+// --- numbers ------------------------------------------------------------------------------------
+
+/// 2^x to 2^-22, exact for 0 and minus infinity. Results below the normal range become 0.
+__device__ inline float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // --- stores to global memory ---------------------------------------------------------------------

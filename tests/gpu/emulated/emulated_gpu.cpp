@@ -106,6 +106,12 @@ struct BoxInFlight {
   uint64_t* barrier;
 };
 
+/// A thread that arrives once its copies have ended.
+struct LateArrival {
+  std::vector<Copy> copies;
+  uint64_t* barrier;
+};
+
 struct Cta {
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;
@@ -123,9 +129,11 @@ struct Machine {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::map<uint64_t*, Barrier> barriers;
   std::vector<BoxInFlight> boxes;
+  std::vector<LateArrival> late;
   Meeting cluster;
   Fiber* now = nullptr;
   bool has_moved = false;
+  int64_t num_rounds = 0;  // in which every warp has run
 };
 Machine* machine = nullptr;
 
@@ -177,6 +185,7 @@ void make_ctas(unsigned first_block) {
   machine->fibers.clear();
   machine->barriers.clear();
   machine->boxes.clear();
+  machine->late.clear();
   machine->cluster = {};
   for (int i = 0; i < l.cluster; ++i) {
     Cta& c = machine->ctas[size_t(i)];
@@ -219,9 +228,19 @@ void deliver(const BoxInFlight& flight) {
   end_bytes(machine->barriers.at(flight.barrier), 128 * b.box_rows);
 }
 
-/// About half of the boxes arrive; one at least, if nothing else moves. Whether any did.
-bool deliver_some(std::mt19937_64& random, bool has_moved) {
-  std::vector<BoxInFlight>& all = machine->boxes;
+void end(const Copy& copy) {
+  std::memset(copy.to, 0, size_t(copy.size));
+  std::memcpy(copy.to, copy.from, size_t(copy.num_bytes));
+}
+
+void deliver(const LateArrival& late) {
+  for (const Copy& copy : late.copies) end(copy);
+  arrive(late.barrier, 0);
+}
+
+/// About half of what is under way arrives; one at least, if nothing else moves. Whether any did.
+template <typename Flight>
+bool deliver_some(std::vector<Flight>& all, std::mt19937_64& random, bool has_moved) {
   std::ranges::shuffle(all, random);
   size_t num = 0;
   for (size_t i = 0; i < all.size(); ++i) num += random() % 2;
@@ -256,9 +275,11 @@ void run_cluster(std::mt19937_64& random) {
   const auto is_alive = [](const auto& fiber) { return !fiber->has_ended; };
   while (std::ranges::any_of(machine->fibers, is_alive)) {
     std::ranges::shuffle(warps, random);
+    ++machine->num_rounds;
     bool has_moved = false;
     for (const size_t first : warps) has_moved = run_warp(first, random() % 32) || has_moved;
-    has_moved = deliver_some(random, has_moved) || has_moved;
+    has_moved = deliver_some(machine->boxes, random, has_moved) || has_moved;
+    has_moved = deliver_some(machine->late, random, has_moved) || has_moved;
     if (!has_moved) throw std::runtime_error("all threads wait");
   }
 }
@@ -281,6 +302,10 @@ void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
   machine = nullptr;
 }
 
+void pause() {
+  machine->has_moved = true;
+  wait_until([now = machine->num_rounds] { return machine->num_rounds > now; });
+}
 void sync_cta() { meet(cta().meeting, machine->launch.num_threads); }
 void sync_warp() { meet(cta().warps[warp()], 32); }
 void sync_some(int id, int num_threads) { meet(cta().named[id], num_threads); }
@@ -307,9 +332,9 @@ void wait_cluster() {
 void init_barrier(uint64_t* barrier, int arrivals) {
   machine->barriers[barrier] = {.arrivals = arrivals, .pending = arrivals};
 }
-void arrive(uint64_t* barrier, int bytes) {
+void arrive(uint64_t* barrier, int bytes, int num_threads) {
   Barrier& b = machine->barriers.at(barrier);
-  --b.pending;
+  b.pending -= num_threads;
   b.bytes += bytes;
   end_phase_if_complete(b);
 }
@@ -355,6 +380,7 @@ void copy_later(void* to, const void* from, int num_bytes, int size) {
   if (num_bytes > 0 && !is_aligned(from)) {
     throw std::runtime_error("cp.async: from is not aligned");
   }
+  std::memset(to, 0xFF, size_t(size));
   machine->now->open.push_back({to, from, num_bytes, size});
 }
 void commit_copies() {
@@ -364,12 +390,13 @@ void commit_copies() {
 void wait_for_copies(int most_open) {
   auto& groups = machine->now->groups;
   while (int(groups.size()) > most_open) {
-    for (const Copy& copy : groups.front()) {
-      std::memset(copy.to, 0, size_t(copy.size));
-      std::memcpy(copy.to, copy.from, size_t(copy.num_bytes));
-    }
+    for (const Copy& copy : groups.front()) end(copy);
     groups.pop_front();
   }
+}
+void arrive_after_copies(uint64_t* barrier) {
+  machine->late.push_back({std::move(machine->now->open), barrier});
+  machine->now->open.clear();
 }
 
 }  // namespace loratory::gpu::emulated

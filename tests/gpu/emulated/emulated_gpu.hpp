@@ -7,9 +7,10 @@
 // A GPU for functional tests of kernels without one: the threads of one cluster at a time, each on
 // a stack of its own, in an order that a seed shuffles. Barriers, warp exchanges, ldmatrix, mma,
 // st.async with its barriers, cp.async whose bytes arrive when they are waited for, not before, and
-// bulk copies of tiles whose bytes arrive at any time: until then there is NaN. wgmma is in
-// overlay/. No timing, no memory model beyond that. A product's sum is rounded once per step of
-// k16, so bits are not those of a GPU, but they do not depend on what the GPU's do not depend on.
+// bulk copies of tiles and copies that a barrier waits for, whose bytes arrive at any time: until
+// then there is NaN. wgmma is in overlay/. No timing, no memory model beyond that. A product's sum
+// is rounded once per step of k16, so bits are not those of a GPU, but they do not depend on what
+// the GPU's do not depend on.
 
 namespace loratory::gpu::emulated {
 
@@ -40,6 +41,8 @@ const Launch& launched();
 void run(const Launch& launch, const std::function<void(std::byte* shared)>& kernel);
 
 void sync_cta();
+/// Lets the other warps run.
+void pause();
 void sync_warp();
 /// Barrier `id` of the CTA, 1 to 15, of so many threads.
 void sync_some(int id, int num_threads);
@@ -49,7 +52,7 @@ void exchange(const void* value, size_t bytes, void* all);
 void arrive_cluster();
 void wait_cluster();
 void init_barrier(uint64_t* barrier, int arrivals);
-void arrive(uint64_t* barrier, int bytes);
+void arrive(uint64_t* barrier, int bytes, int num_threads = 1);
 void wait_barrier(uint64_t* barrier, int parity);
 void send(void* destination, uint64_t* barrier, int cta, const void* bytes16);
 /// At the same barrier of another CTA.
@@ -71,5 +74,7 @@ void copy_box(const Box& box, void* to, uint64_t* barrier, unsigned ctas);
 void copy_later(void* to, const void* from, int num_bytes, int size = 16);
 void commit_copies();
 void wait_for_copies(int most_open);
+/// At any time once this thread's copies that are not committed have ended, which they do then.
+void arrive_after_copies(uint64_t* barrier);
 
 }  // namespace loratory::gpu::emulated

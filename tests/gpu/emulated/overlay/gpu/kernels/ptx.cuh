@@ -68,6 +68,27 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   }
   return out;
 }
+inline int __popc(unsigned v) { return std::popcount(v); }
+inline unsigned __ballot_sync(unsigned, bool v) {
+  bool all[32];
+  emulated::exchange(&v, sizeof v, all);
+  unsigned out = 0;
+  for (unsigned i = 0; i < 32; ++i) out |= unsigned{all[i]} << i;
+  return out;
+}
+inline bool __all_sync(unsigned all, bool v) { return __ballot_sync(all, v) == 0xFFFFFFFF; }
+inline void __threadfence() {}
+template <typename T>
+T __ldcg(const T* p) {
+  return *p;
+}
+inline int32_t atomicAdd(int32_t* to, int32_t v) {
+  const int32_t before = *to;
+  *to += v;
+  return before;
+}
+inline float __frcp_rn(float v) { return 1 / v; }
+inline float exp2_of(float v) { return std::exp2(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -94,6 +115,7 @@ inline void send(void* destination, uint64_t* barrier, int cta, uint4 v) {
 inline void init_barrier(uint64_t* barrier, int arrivals = 1) {
   emulated::init_barrier(barrier, arrivals);
 }
+inline void arrive(uint64_t* barrier, int count = 1) { emulated::arrive(barrier, 0, count); }
 inline void expect_bytes(uint64_t* barrier, int bytes) { emulated::arrive(barrier, bytes); }
 inline void wait_for_bytes(uint64_t* barrier, int parity) {
   emulated::wait_barrier(barrier, parity);
@@ -116,6 +138,11 @@ template <int kOpen>
 void wait_for_copies() {
   emulated::wait_for_copies(kOpen);
 }
+inline void arrive_after_copies(uint64_t* barrier) { emulated::arrive_after_copies(barrier); }
+template <int kCount>
+void sync_threads() {
+  emulated::sync_some(1, kCount);
+}
 /// Reads, so that an address that does not exist is found.
 inline void prefetch_line(const void* p) {
   uint32_t word = 0;
@@ -130,6 +157,20 @@ inline uint4 load_matrices(const std::byte* row) {
   uint32_t out[4];
   for (int i = 0; i < 4; ++i) {
     std::memcpy(&out[i], rows[8 * i + lane_id() / 4] + lane_id() % 4 * 4, 4);
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
+/// Lane i gets number i / 4 of rows i % 4 · 2 and the next of each.
+inline uint4 load_transposed(const std::byte* row) {
+  const std::byte* rows[32];
+  emulated::exchange(&row, sizeof row, rows);
+  uint32_t out[4];
+  for (int i = 0; i < 4; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      const std::byte* const from = rows[8 * i + lane_id() % 4 * 2 + half] + lane_id() / 4 * 2;
+      std::memcpy(reinterpret_cast<std::byte*>(&out[i]) + 2 * half, from, 2);
+    }
   }
   return {out[0], out[1], out[2], out[3]};
 }

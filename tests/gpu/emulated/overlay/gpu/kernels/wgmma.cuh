@@ -8,7 +8,8 @@
 #include "gpu/kernels/ptx.cuh"
 
 // gpu/kernels/wgmma.cuh for an emulated GPU. A product reads shared memory when it is started, and
-// once more when it is waited for: what it read must be the same.
+// once more when it is waited for: what it read must be the same. Until then its sums are NaN, and
+// nobody may write them.
 // wgmma_narrow.cuh beside this file has the rest.
 
 namespace loratory::gpu {
@@ -34,7 +35,11 @@ struct WgmmaInFlight {
   int num_sums;
   uint64_t a, b;
   bool adds;
-  float before[32], after[32];
+  float before[64] = {}, after[64] = {};
+  // Of multiply_weights(): the operand in registers, and its numbers.
+  const uint4* weights = nullptr;
+  uint4 weights_before{};
+  double left[2][16] = {};
 };
 /// A thread's, of each commit; the last are not committed.
 using WgmmaGroups = std::deque<std::vector<WgmmaInFlight>>;
@@ -89,30 +94,55 @@ void wgmma_now(const WgmmaInFlight& of, float* sums) {
   }
 }
 
+/// The last product that adds to these sums and is not waited for.
+inline const WgmmaInFlight* last_of(const float* sums) {
+  const WgmmaInFlight* last = nullptr;
+  for (const auto& group : wgmma_in_flight()) {
+    for (const WgmmaInFlight& of : group) last = of.sums == sums ? &of : last;
+  }
+  return last;
+}
+inline void start_wgmma(WgmmaInFlight of) {
+  const WgmmaInFlight* const last = last_of(of.sums);
+  std::copy_n(last == nullptr ? of.sums : last->after, of.num_sums, of.before);
+  of.run(of, of.after);
+  std::memset(of.sums, 0xFF, sizeof(float) * size_t(of.num_sums));
+  wgmma_in_flight().back().push_back(of);
+}
 template <typename Weight, int kCount>
 void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool adds) {
   check_rows(a, 64);
   check_rows(b, 2 * kCount);
-  WgmmaInFlight& of = wgmma_in_flight().back().emplace_back(
-      WgmmaInFlight{&wgmma_now<Weight, kCount>, c, kCount, a, b, adds, {}, {}});
-  std::copy(c, c + kCount, of.before);
-  of.run(of, c);
-  std::copy(c, c + kCount, of.after);
+  static_assert(kCount <= 64);
+  start_wgmma({&wgmma_now<Weight, kCount>, c, kCount, a, b, adds});
 }
 inline void commit_wgmma() { wgmma_in_flight().emplace_back(); }
 inline void check_operands(const WgmmaInFlight& of) {
+  if (of.weights != nullptr && std::memcmp(of.weights, &of.weights_before, sizeof(uint4)) != 0) {
+    throw std::runtime_error("wgmma: weights have changed");
+  }
   if (lane_id() % 9 != 0) return;  // four lanes read all columns and half of the rows
-  float again[32];
+  float again[64];
   of.run(of, again);
   if (std::memcmp(again, of.after, sizeof(float) * size_t(of.num_sums)) != 0) {
     throw std::runtime_error("wgmma: an operand has changed");
   }
 }
+inline void end_wgmma(const WgmmaInFlight& of) {
+  check_operands(of);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(of.sums);
+  const size_t size = sizeof(float) * size_t(of.num_sums);
+  if (std::any_of(bytes, bytes + size, [](std::byte b) { return b != std::byte{0xFF}; })) {
+    throw std::runtime_error("wgmma: sums were written before they were waited for");
+  }
+  if (last_of(of.sums) == &of) std::copy_n(of.after, of.num_sums, of.sums);
+}
 template <int kOpen>
 void wait_for_older_wgmma() {
   WgmmaGroups& groups = wgmma_in_flight();
+  if (groups.size() > kOpen + 1) emulated::pause();
   for (; groups.size() > kOpen + 1; groups.pop_front()) {
-    for (const WgmmaInFlight& of : groups.front()) check_operands(of);
+    for (const WgmmaInFlight& of : groups.front()) end_wgmma(of);
   }
 }
 template <int kCount>

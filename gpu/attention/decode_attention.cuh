@@ -1,0 +1,564 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/attention/attention_params.hpp"
+#include "gpu/attention/decode_items.hpp"
+#include "gpu/attention/row_softmax.cuh"
+#include "gpu/kernels/fragments.cuh"
+#include "gpu/kernels/ptx.cuh"
+
+// Attention of rows with one token. A work item is a piece of a row's context and one kv head. Each
+// CTA takes a contiguous share of all items. Some of its warps do nothing but copy: tiles of keys
+// and values go through a ring in shared memory without a pause between items. Copies that wait for
+// room in the memory system hold up the warp that issues them, and only these. The CTA that
+// delivers the last piece of a row and head merges all of them.
+
+namespace loratory::gpu::decode {
+
+constexpr int kWarps = 8;  // that compute
+constexpr int kConsumers = 32 * kWarps;
+// Threads that copy, behind those that compute.
+template <int kHeadDim>
+constexpr int kProducers = kHeadDim == 64 ? 128 : 256;
+// As many CTAs as there is shared memory for.
+template <int kHeadDim>
+constexpr int kCtasPerSm = kHeadDim == 64 ? 2 : 1;
+template <int kHeadDim>
+constexpr int kThreads = kConsumers + kProducers<kHeadDim>;
+constexpr int kTiles = kPieceKeys / kAttentionTileKeys;
+constexpr int kWarpKeys = kPieceKeys / kWarps;  // half a tile: a warp's part of the scores
+static_assert(kWarpKeys == 32 && kAttentionTileKeys == 64);
+constexpr int kStages = 12;  // tiles in the ring
+constexpr int kQueries = 2;
+static_assert(kStages >= 2 * kTiles);
+
+template <int kHeadDim>
+struct DecodeShared {
+  // Of each item first the keys, then the values.
+  alignas(1024) std::byte tiles[kStages][kAttentionTileKeys * kHeadDim * 2];
+  alignas(1024) std::byte query[kQueries][kMostGroup * kHeadDim * 2];
+  uint4 weights[kPieceKeys / 16][32];  // fragments
+  float most[kWarps][kMostGroup];      // the largest score of a warp's keys
+  float sums[kWarps][kMostGroup][4];   // of its weights, for each thread of a quad
+  uint64_t full[kStages], free[kStages];
+  uint64_t full_q[kQueries], free_q[kQueries];
+  int is_last;
+};
+
+// A place in a ring of kSize, and how often the ring was passed, modulo 2.
+template <int kSize>
+struct Place {
+  int at = 0;  // of the places of two rounds
+
+  __device__ int index() const { return at < kSize ? at : at - kSize; }
+  __device__ int phase() const { return at < kSize ? 0 : 1; }
+  // At most kSize places ahead.
+  __device__ Place ahead(int count) const {
+    const int to = at + count;
+    return {to < 2 * kSize ? to : to - 2 * kSize};
+  }
+};
+using Stage = Place<kStages>;
+
+__device__ inline DecodeRows rows_of(const AttentionParams& p) {
+  return {.piece_starts = p.work.piece_starts,
+          .tile_starts = p.work.tile_starts,
+          .contexts = p.contexts,
+          .num_rows = p.num_rows,
+          .kv_heads = p.kv_heads};
+}
+
+// Every warp finds it for itself.
+__device__ inline DecodeShare share_of(const AttentionParams& p) {
+  return decode_share(rows_of(p), int32_t(blockIdx.x), int32_t(gridDim.x), [](const auto& holds) {
+    return __popc(__ballot_sync(0xFFFFFFFF, holds(int32_t(threadIdx.x) % 32)));
+  });
+}
+
+__device__ inline int num_tiles_of(const DecodeItem& item) {
+  return num_attention_tiles(item.num_keys());
+}
+
+template <typename T, int kHeadDim>
+class DecodeProducer {
+ public:
+  __device__ DecodeProducer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
+      : p(params), s(shared), thread(int(threadIdx.x) - kConsumers) {}
+
+  __device__ void run(const DecodeShare& share) {
+    if (share.is_empty()) return;
+    DecodeItem item = share.begin;
+    for (bool is_first = true;; is_first = false) {
+      const bool is_last = item.index + 1 == share.end;
+      DecodeItem next = item;
+      if (!is_last) next.advance(rows_of(p));
+      prefetch_table(next);
+      if (is_first && p.overlaps_previous)
+        copy_early(item, /*is_alone=*/is_last);
+      else
+        copy(item);
+      if (is_last) return;
+      stage = stage.ahead(2 * num_tiles_of(item));
+      query = query.ahead(1);
+      item = next;
+    }
+  }
+
+ private:
+  static constexpr int kVecs = kHeadDim / 8;
+  static constexpr int kRowsAtOnce = kProducers<kHeadDim> / kVecs;
+
+  const AttentionParams& p;
+  DecodeShared<kHeadDim>& s;
+  const int thread;
+  Stage stage;
+  Place<kQueries> query;
+
+  // The first item, while the previous kernel may still run. What earlier steps wrote does not wait
+  // for it: the keys, all but the tile of this step's token, and the values if no other item
+  // follows. More would hold up the query.
+  __device__ void copy_early(const DecodeItem& item, bool is_alone) const {
+    const int count = num_tiles_of(item);
+    const int newest = item.is_last_of_head() ? count - 1 : count;
+    const auto copy_old = [&](const void* tensor, int first_stage) {
+      for (int tile = 0; tile < newest; ++tile) copy_into(first_stage + tile, tensor, item, tile);
+    };
+    copy_old(p.k, 0);
+    if (is_alone) copy_old(p.v, count);
+    wait_for_prior_grid();
+    copy_query_of(item);
+    if (newest < count) copy_into(newest, p.k, item, newest);
+    if (!is_alone) copy_old(p.v, count);
+    if (newest < count) copy_into(count + newest, p.v, item, newest);
+  }
+
+  __device__ void copy(const DecodeItem& item) const {
+    const int count = num_tiles_of(item);
+    copy_query_of(item);
+    for (int tile = 0; tile < count; ++tile) copy_into(tile, p.k, item, tile);
+    for (int tile = 0; tile < count; ++tile) copy_into(count + tile, p.v, item, tile);
+  }
+
+  // Fresh places are free.
+  __device__ void copy_into(int stages_ahead, const void* tensor, const DecodeItem& item,
+                            int tile) const {
+    const Stage to = stage.ahead(stages_ahead);
+    wait_for_bytes(&s.free[to.index()], to.phase() ^ 1);
+    copy_tile(tensor, s.tiles[to.index()], item, tile);
+    arrive_after_copies(&s.full[to.index()]);
+  }
+  __device__ void copy_query_of(const DecodeItem& item) const {
+    wait_for_bytes(&s.free_q[query.index()], query.phase() ^ 1);
+    copy_query(s.query[query.index()], item);
+    arrive_after_copies(&s.full_q[query.index()]);
+  }
+
+  __device__ const int32_t* table_of(const DecodeItem& item) const {
+    return p.block_tables + int64_t(item.row) * p.max_blocks;
+  }
+
+  // The blocks of an item are then in L1 when its copies need them.
+  __device__ void prefetch_table(const DecodeItem& item) const {
+    constexpr int kLine = 32;  // entries
+    const int32_t first = item.piece * kPieceKeys;
+    const int32_t last = (first + item.num_keys() - 1) >> p.block_shift;
+    const int32_t at = (first >> p.block_shift) + thread * kLine;
+    if (at < last + kLine) prefetch_line(table_of(item) + min(at, last));
+  }
+
+  // Rows behind the last head are 0.
+  __device__ void copy_query(std::byte* to, const DecodeItem& item) const {
+    const int vec = thread % kVecs;
+    const int64_t token = __ldg(p.row_starts + item.row);
+    const T* const from = static_cast<const T*>(p.q) + token * p.q_stride +
+                          int64_t(item.head) * p.group * kHeadDim + vec * 8;
+#pragma unroll
+    for (int i = 0; i < kMostGroup / kRowsAtOnce; ++i) {
+      const int row = thread / kVecs + i * kRowsAtOnce;
+      const bool exists = row < p.group;
+      copy_async(to + panel_offset<kMostGroup>(row, vec), from + (exists ? row * kHeadDim : 0),
+                 exists);
+    }
+  }
+
+  // Keys behind the last one become 0.
+  __device__ void copy_tile(const void* tensor, std::byte* to, const DecodeItem& item,
+                            int tile) const {
+    const int row = thread / kVecs, vec = thread % kVecs;
+    const int num_keys = item.num_keys() - tile * kAttentionTileKeys;
+    const int32_t first = item.piece * kPieceKeys + tile * kAttentionTileKeys;
+    const int32_t* const table = table_of(item);
+    // Of a block; the plan has seen that it fits.
+    const int32_t numbers = p.kv_heads * p.block_size * kHeadDim;
+    const T* const base =
+        static_cast<const T*>(tensor) + item.head * p.block_size * kHeadDim + vec * 8;
+#pragma unroll
+    for (int i = 0; i < kAttentionTileKeys / kRowsAtOnce; ++i) {
+      const int key = row + i * kRowsAtOnce;
+      const bool exists = key < num_keys;
+      const int position = first + (exists ? key : 0);
+      const int64_t block = int64_t{__ldg(table + (position >> p.block_shift))} * numbers;
+      const int place = (position & (p.block_size - 1)) * kHeadDim;
+      copy_async(to + panel_offset<kAttentionTileKeys>(key, vec), base + (block + place), exists);
+    }
+  }
+};
+
+template <typename T, int kHeadDim>
+__device__ T* out_of(const AttentionParams& p, const DecodeItem& item, int row) {
+  const int64_t token = __ldg(p.row_starts + item.row);
+  return static_cast<T*>(p.out) + token * p.out_stride +
+         (int64_t(item.head) * p.group + row) * kHeadDim;
+}
+template <int kHeadDim>
+__device__ float* sums_of(const AttentionParams& p, int64_t index, int row) {
+  return p.work.sums + (index * p.group + row) * kHeadDim;
+}
+__device__ inline float* stats_of(const AttentionParams& p, int64_t index, int row) {
+  return p.work.stats + (index * p.group + row) * 2;
+}
+
+// Counts pieces, which this thread knows to be written. All CTAs' pieces may be read if it is true.
+__device__ inline bool are_all_there(const AttentionParams& p, const DecodeItem& item,
+                                     int32_t num_delivered) {
+  int32_t* const arrived = p.work.arrived + int64_t(item.row) * p.kv_heads + item.head;
+  __threadfence();
+  const bool out = atomicAdd(arrived, num_delivered) + num_delivered == item.num_pieces;
+  if (out) *arrived = 0;  // for the next launch
+  __threadfence();
+  return out;
+}
+
+// A warp merges a row; a lane has kHeadDim / 32 columns.
+template <typename T, int kHeadDim>
+__device__ void merge_pieces(const AttentionParams& p, const DecodeItem& item, int row) {
+  constexpr int kColumns = kHeadDim / 32;
+  using Columns = std::conditional_t<kColumns == 4, float4, float2>;
+  const int lane = int(threadIdx.x) % 32;
+  const int64_t first = item.index - item.piece;
+  RowState total;
+  float acc[kColumns] = {};
+#pragma unroll 4
+  for (int i = 0; i < item.num_pieces; ++i) {
+    const float2 stats = __ldcg(reinterpret_cast<const float2*>(stats_of(p, first + i, row)));
+    const Columns loaded =
+        __ldcg(reinterpret_cast<const Columns*>(sums_of<kHeadDim>(p, first + i, row)) + lane);
+    const Merge m = merge(total, {stats.x, stats.y});
+    acc[0] = merged(acc[0], loaded.x, m);
+    acc[1] = merged(acc[1], loaded.y, m);
+    if constexpr (kColumns == 4) {
+      acc[2] = merged(acc[2], loaded.z, m);
+      acc[3] = merged(acc[3], loaded.w, m);
+    }
+  }
+  const float inverse = __frcp_rn(total.sum);
+  auto* const to = reinterpret_cast<uint32_t*>(out_of<T, kHeadDim>(p, item, row) + lane * kColumns);
+#pragma unroll
+  for (int j = 0; j < kColumns; j += 2) {
+    to[j / 2] = pack<T>(normalized(acc[j], inverse), normalized(acc[j + 1], inverse));
+  }
+}
+
+template <typename T, int kHeadDim>
+class DecodeConsumer {
+ public:
+  __device__ DecodeConsumer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
+      : p(params),
+        s(shared),
+        warp(int(threadIdx.x) / 32),
+        lane(int(threadIdx.x) % 32),
+        g(lane / 4),
+        q(lane % 4) {}
+
+  __device__ void run(const DecodeShare& share) {
+    wait_for_prior_grid();  // also without items: the launch never ends before the previous one
+    zero_padding();
+    if (share.is_empty()) return;
+    DecodeItem item = share.begin;
+    int32_t num_delivered = 0;  // of the same row and head, and not counted yet
+    for (;;) {
+      compute(item);
+      const bool is_last = item.index + 1 == share.end;
+      if (item.num_pieces > 1) ++num_delivered;
+      if (num_delivered > 0 && (is_last || item.is_last_of_head())) {
+        count_pieces(item, num_delivered);
+        num_delivered = 0;
+      }
+      if (is_last) return;
+      stage = stage.ahead(2 * num_tiles_of(item));
+      query = query.ahead(1);
+      item.advance(rows_of(p));
+    }
+  }
+
+ private:
+  static constexpr int kColumnTiles = kHeadDim / 64;  // of eight columns, which a warp computes
+
+  const AttentionParams& p;
+  DecodeShared<kHeadDim>& s;
+  const int warp, lane, g, q;  // g, q: the row and the pair of columns in a fragment
+  Stage stage;
+  Place<kQueries> query;
+
+  // Of a row, g or g + 8: the shift after each tile, and after that of this warp's keys.
+  struct Shifts {
+    float at[kTiles];
+    float of_warp = 0;
+  };
+
+  __device__ void zero_padding() const {
+    const int vecs = p.group * p.kv_heads * kHeadDim / 8;
+    for (int token = int(blockIdx.x); token < p.num_tokens; token += int(gridDim.x)) {
+      const int32_t row = p.token_rows[token];
+      if (row >= 0 && p.contexts[row] > 0) continue;
+      auto* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.out) + token * p.out_stride);
+      for (int i = int(threadIdx.x); i < vecs; i += kConsumers) out[i] = uint4{};
+    }
+  }
+
+  __device__ void sync() const { sync_threads<kConsumers>(); }
+
+  __device__ void release(uint64_t* barrier, int count = 1) const {
+    __syncwarp();
+    if (lane == 0) arrive(barrier, count);
+  }
+
+  __device__ void compute(const DecodeItem& item) {
+    const int num_tiles = num_tiles_of(item);
+    float scores[kWarpKeys / 8][4] = {};
+    if (warp / 2 < num_tiles) {
+      const Stage keys = stage.ahead(warp / 2);
+      wait_for_bytes(&s.full_q[query.index()], query.phase());
+      wait_for_bytes(&s.full[keys.index()], keys.phase());
+      multiply_keys(s.query[query.index()], s.tiles[keys.index()], scores);
+      release(&s.free[keys.index()], kWarps / 2);  // a tile of keys is two warps'
+    }
+    release(&s.free_q[query.index()]);
+    mask(item, scores);
+    publish_most(scores);
+    sync();
+    Shifts shifts[2];
+    find_shifts(num_tiles, shifts);
+    publish_weights(scores, shifts);
+    sync();
+    const RowState state[2] = {finish(num_tiles, shifts[0], 0), finish(num_tiles, shifts[1], 1)};
+    float acc[kColumnTiles][4] = {};
+    multiply_values(num_tiles, shifts, acc);
+    if (item.num_pieces == 1)
+      write_out(item, state, acc);
+    else
+      deliver(item, state, acc);
+  }
+
+  // Columns ascend for each score; scores of eight keys at a time take turns.
+  __device__ void multiply_keys(const std::byte* queries, const std::byte* keys_of_tile,
+                                float (&scores)[kWarpKeys / 8][4]) const {
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; i += 2) {
+      uint4 fragments[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        fragments[j] =
+            load_matrices(queries + panel_offset<kMostGroup>(lane % 16, 2 * (i + j) + lane / 16));
+      }
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+        const int row = kWarpKeys * (warp % 2) + 8 * j + lane % 8;
+        const uint4 keys =
+            load_matrices(keys_of_tile + panel_offset<kAttentionTileKeys>(row, 2 * i + lane / 8));
+        mma<T>(scores[j], fragments[0], keys.x, keys.y);
+        mma<T>(scores[j], fragments[1], keys.z, keys.w);
+      }
+    }
+  }
+
+  __device__ void mask(const DecodeItem& item, float (&scores)[kWarpKeys / 8][4]) const {
+#pragma unroll
+    for (int j = 0; j < kWarpKeys / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (kWarpKeys * warp + 8 * j + 2 * q + i % 2 >= item.num_keys()) scores[j][i] = kNothing;
+      }
+    }
+  }
+
+  __device__ void publish_most(const float (&scores)[kWarpKeys / 8][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float most = kNothing;
+#pragma unroll
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
+        most = fmaxf(most, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+      }
+      most = largest_of_quad(most);
+      if (q == 0) s.most[warp][g + 8 * half] = most;
+    }
+  }
+
+  __device__ void find_shifts(int num_tiles, Shifts (&shifts)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float shift = kNothing;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (tile < num_tiles) {
+          const int row = g + 8 * half;
+          const float most = fmaxf(s.most[2 * tile][row], s.most[2 * tile + 1][row]);
+          shift = next_shift(shift, most, p.scale_log2);
+        }
+        shifts[half].at[tile] = shift;
+        if (tile == warp / 2) shifts[half].of_warp = shift;
+      }
+    }
+  }
+
+  __device__ void publish_weights(float (&scores)[kWarpKeys / 8][4],
+                                  const Shifts (&shifts)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float shift = shifts[half].of_warp;
+      float w[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& score = scores[i / 2][2 * half + i % 2];
+        w[i] = score = weight_of(score, p.scale_log2, shift);
+      }
+      s.sums[warp][g + 8 * half][q] = sum_of_eight(w);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float(&low)[4] = scores[2 * i];
+      const float(&high)[4] = scores[2 * i + 1];
+      s.weights[2 * warp + i][lane] = {pack<T>(low[0], low[1]), pack<T>(low[2], low[3]),
+                                       pack<T>(high[0], high[1]), pack<T>(high[2], high[3])};
+    }
+  }
+
+  // A warp computes kColumnTiles times eight columns of all rows. What it waits for comes tile by
+  // tile; so do the places for later tiles.
+  __device__ void multiply_values(int num_tiles, const Shifts (&shifts)[2],
+                                  float (&acc)[kColumnTiles][4]) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= num_tiles) break;
+      const Stage values = stage.ahead(num_tiles + tile);
+      wait_for_bytes(&s.full[values.index()], values.phase());
+      add_tile(tile, s.tiles[values.index()], shifts, acc);
+      release(&s.free[values.index()]);
+    }
+  }
+
+  __device__ void add_tile(int tile, const std::byte* values, const Shifts (&shifts)[2],
+                           float (&acc)[kColumnTiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (tile == 0) break;
+      const float f = rescaling(shifts[half].at[tile - 1], shifts[half].at[tile]);
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) {
+        acc[j][2 * half] = __fmul_rn(acc[j][2 * half], f);
+        acc[j][2 * half + 1] = __fmul_rn(acc[j][2 * half + 1], f);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const uint4 first = s.weights[4 * tile + i][lane];
+      const uint4 second = s.weights[4 * tile + i + 1][lane];
+      const int key = 16 * i + lane;
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) {
+        const uint4 v = load_transposed(
+            values + panel_offset<kAttentionTileKeys>(key, warp * kColumnTiles + j));
+        mma<T>(acc[j], first, v.x, v.y);
+        mma<T>(acc[j], second, v.z, v.w);
+      }
+    }
+  }
+
+  __device__ RowState finish(int num_tiles, const Shifts& shifts, int half) const {
+    const int row = g + 8 * half;
+    RowState state;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= num_tiles) continue;
+      const float f = rescaling(state.shift, shifts.at[tile]);
+      state.sum = next_sum(state.sum, f, s.sums[2 * tile][row][q], s.sums[2 * tile + 1][row][q]);
+      state.shift = shifts.at[tile];
+    }
+    state.sum = sum_of_quad(state.sum);
+    return state;
+  }
+
+  __device__ int column(int j) const { return 8 * (warp * kColumnTiles + j) + 2 * q; }
+
+  __device__ void write_out(const DecodeItem& item, const RowState (&state)[2],
+                            const float (&acc)[kColumnTiles][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = g + 8 * half;
+      if (row >= p.group) continue;
+      const float inverse = __frcp_rn(state[half].sum);
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) {
+        *reinterpret_cast<uint32_t*>(out_of<T, kHeadDim>(p, item, row) + column(j)) = pack<T>(
+            normalized(acc[j][2 * half], inverse), normalized(acc[j][2 * half + 1], inverse));
+      }
+    }
+  }
+
+  __device__ void deliver(const DecodeItem& item, const RowState (&state)[2],
+                          const float (&acc)[kColumnTiles][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = g + 8 * half;
+      if (row >= p.group) continue;
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) {
+        *reinterpret_cast<float2*>(sums_of<kHeadDim>(p, item.index, row) + column(j)) = {
+            acc[j][2 * half], acc[j][2 * half + 1]};
+      }
+      if (warp == 0 && q == 0) {
+        *reinterpret_cast<float2*>(stats_of(p, item.index, row)) = {state[half].shift,
+                                                                    state[half].sum};
+      }
+    }
+  }
+
+  // The last CTA to count merges.
+  __device__ void count_pieces(const DecodeItem& item, int32_t num_delivered) {
+    sync();
+    if (threadIdx.x == 0) s.is_last = are_all_there(p, item, num_delivered);
+    sync();
+    if (!s.is_last) return;
+    for (int row = warp; row < p.group; row += kWarps) merge_pieces<T, kHeadDim>(p, item, row);
+  }
+};
+
+template <int kHeadDim>
+__device__ void init_barriers(DecodeShared<kHeadDim>& s) {
+  for (int i = 0; i < kStages; ++i) {
+    init_barrier(&s.full[i], kProducers<kHeadDim>);
+    init_barrier(&s.free[i], kWarps);
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    init_barrier(&s.full_q[i], kProducers<kHeadDim>);
+    init_barrier(&s.free_q[i], kWarps);
+  }
+}
+
+/// What a CTA does, with shared memory of its own.
+template <typename T, int kHeadDim>
+__device__ void run_cta(const AttentionParams& params, DecodeShared<kHeadDim>& shared) {
+  launch_dependents();
+  if (threadIdx.x == 0) init_barriers(shared);
+  const DecodeShare share = share_of(params);
+  __syncthreads();
+  if (threadIdx.x < kConsumers)
+    DecodeConsumer<T, kHeadDim>(params, shared).run(share);
+  else
+    DecodeProducer<T, kHeadDim>(params, shared).run(share);
+}
+
+}  // namespace loratory::gpu::decode

@@ -1,0 +1,173 @@
+// Attention, thread by thread on the CPU: the kernels that find a step's work, decode rows,
+// prefill chunks and take any shape. Numbers against float64, and bits that do not depend on how a
+// token came in.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "tests/gpu/emulated/emulated_attention.hpp"
+#include "tests/gpu/emulated/emulated_memory.hpp"
+#include "tests/gpu/support/attention_batch.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Tensor;
+
+/// LORATORY_SEED=S: the case S alone.
+void for_all_seeds(uint64_t num_cases, const std::function<void(const Trial&)>& property) {
+  const char* const one = std::getenv("LORATORY_SEED");
+  const uint64_t first = one == nullptr ? 1 : std::stoull(one);
+  Record record;
+  for (uint64_t seed = first; seed < first + (one == nullptr ? num_cases : 1); ++seed) {
+    const Trial trial(seed, record);
+    emulated::set_attention(int(1 + trial.pick(7000, 6)), seed);
+    try {
+      property(trial);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    if (testing::Test::HasFailure()) {
+      fmt::print("REPRO: LORATORY_SEED={}\n", seed);
+      return;
+    }
+  }
+  for (const auto& [kind, count] : record.classes) fmt::print("{}: {}\n", kind, count);
+  fmt::print("worst error / bound: {:.3f}\n", record.worst_error_over_bound);
+}
+
+/// The results of a batch, in memory between canaries.
+Tensor results_of(const AttentionBatch& batch) {
+  emulated::Memory memory;
+  const int32_t* arrays[AttentionBatch::kNumArrays];
+  for (int i = 0; i < AttentionBatch::kNumArrays; ++i) {
+    const std::vector<int32_t>& from = batch.array(AttentionBatch::Array(i));
+    std::byte* const to = memory.room(from.size() * sizeof(int32_t));
+    std::memcpy(to, from.data(), from.size() * sizeof(int32_t));
+    arrays[i] = reinterpret_cast<const int32_t*>(to);
+  }
+  DeviceView views[AttentionBatch::kNumTensors];
+  for (int i = 0; i < AttentionBatch::kNumTensors; ++i) {
+    views[i] = memory.put(batch.tensor(AttentionBatch::Role(i)));
+  }
+  std::byte* const workspace = memory.room(size_t(batch.plan().workspace_bytes()));
+  const BatchView view = batch.batch(arrays);
+  batch.plan().build_work(view, workspace, nullptr);
+  const auto launch = [&](LaunchOrder order) {
+    batch.plan().launch(batch.tensors(views), view, batch.most_tokens(), workspace, nullptr, order);
+    Tensor out = batch.tensor(AttentionBatch::kOut);
+    emulated::Memory::get(views[AttentionBatch::kOut], out);
+    return out;
+  };
+  // Counters are 0 again after a launch. The second one copies keys before it may read the query.
+  Tensor out = launch(LaunchOrder::after_previous);
+  const auto poison = batch.tensor(AttentionBatch::kOut).bytes();
+  std::memcpy(views[AttentionBatch::kOut].data, poison.data(), poison.size());
+  const Tensor again = launch(LaunchOrder::overlaps_previous);
+  EXPECT_TRUE(std::ranges::equal(out.bytes(), again.bytes())) << "of a second launch";
+  EXPECT_TRUE(memory.is_intact()) << "written around a tensor";
+  EXPECT_EQ(padding_with_numbers(batch, out), -1) << "a padding token has numbers";
+  return out;
+}
+
+/// Every token of `batch` has the bits of the same token in `all`, a batch of whole sequences.
+void have_bits_of(const AttentionBatch& batch, const Tensor& got, const AttentionBatch& all,
+                  const Tensor& expected) {
+  for (size_t row = 0; row < batch.chunks().size(); ++row) {
+    const Chunk& c = batch.chunks()[row];
+    for (int32_t i = 0; c.sequence >= 0 && i < c.count; ++i) {
+      const int64_t in_whole = all.first_token(size_t(c.sequence)) + c.first + i;
+      ASSERT_EQ(bits_of(got, batch.first_token(row) + i), bits_of(expected, in_whole))
+          << "sequence " << c.sequence << ", position " << c.first + i << ", in a chunk of "
+          << c.count;
+    }
+  }
+}
+
+void check_case(const Trial& trial, const AttentionShape& shape, AttentionPath path,
+                const SequenceLimits& limits) {
+  const Sequences s = sequences_of(trial, shape, real_fill(trial), limits);
+  const AttentionBatch parts(s, cut(trial, 1, s), layout_of(trial, 50, path));
+  ASSERT_EQ(parts.path(), path);
+  const Tensor got = results_of(parts);
+  judge(trial, s, parts, got, 30);
+  const AttentionBatch all(s, whole(s), {.seed = 1});
+  have_bits_of(parts, got, all, results_of(all));
+}
+
+TEST(AttentionEmulated, OnTensorCores) {
+  for_all_seeds(24, [](const Trial& trial) {
+    check_case(trial, tensor_core_shape(trial), AttentionPath::tensor_core,
+               {.num_queries = 150'000, .longest = 600});
+  });
+}
+
+// Long contexts, cut among CTAs at any tile: the bits are those of other numbers of CTAs.
+TEST(AttentionEmulated, DecodeRowsOnAnyNumberOfCtas) {
+  for_all_seeds(40, [](const Trial& trial) {
+    const Sequences s = sequences_of(trial, tensor_core_shape(trial), real_fill(trial),
+                                     {.num_queries = 1'500'000, .longest = 1500});
+    const std::vector<Chunk> rows = decode_rows(trial, 100, s);
+    const AttentionBatch batch(s, rows, layout_of(trial, 50, AttentionPath::tensor_core));
+    const Tensor got = results_of(batch);
+    judge(trial, s, batch, got, 12);
+    emulated::set_attention(int(7 + trial.pick(7001, 30)), trial.seed());
+    const Tensor again = results_of(batch);
+    for (size_t row = 0; row < rows.size(); ++row) {
+      ASSERT_EQ(bits_of(got, int64_t(row)), bits_of(again, int64_t(row))) << "row " << row;
+    }
+  });
+}
+
+// All weights are 1 and values integers; then one weight is 1 and the others 0.
+TEST(AttentionEmulated, ExactWhereWeightsAre) {
+  for_all_seeds(20, [](const Trial& trial) {
+    const Sequences s = sequences_of(trial, tensor_core_shape(trial), exact_fill(trial),
+                                     {.num_queries = 150'000, .longest = 600});
+    const AttentionBatch batch(s, cut(trial, 1, s), {.seed = trial.seed()});
+    expect_exact(trial, s, batch, results_of(batch));
+  });
+}
+
+/// Rows of one token and chunks of a few, of the same sequences over and over.
+std::vector<Chunk> many_rows(const Trial& trial, const Sequences& s) {
+  std::vector<Chunk> out(size_t(40 + trial.pick(3000, 700)));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto pick = [&](uint64_t which, int64_t below) {
+      return int32_t(trial.pick(3001 + 4 * i + which, below));
+    };
+    const int32_t sequence = pick(0, int64_t(s.lengths.size())), length = s.lengths[sequence];
+    const int32_t first = pick(1, length);
+    const int32_t count = pick(2, 4) == 0 ? 1 + pick(3, std::min(4, length - first)) : 1;
+    out[i] = {sequence, first, count};
+  }
+  return out;
+}
+
+// More rows than a warp of the kernel that finds their work, and than its CTA.
+TEST(AttentionEmulated, ManyRows) {
+  for_all_seeds(4, [](const Trial& trial) {
+    AttentionShape shape = tensor_core_shape(trial);
+    shape.num_heads = shape.kv_heads = 1, shape.head_dim = 64;
+    const Sequences s =
+        sequences_of(trial, shape, AttentionFill::reals, {.num_queries = 10'000, .longest = 100});
+    const AttentionBatch batch(s, many_rows(trial, s), {.seed = trial.seed()});
+    const AttentionBatch all(s, whole(s), {.seed = 1});
+    have_bits_of(batch, results_of(batch), all, results_of(all));
+  });
+}
+
+TEST(AttentionEmulated, OnCudaCores) {
+  for_all_seeds(12, [](const Trial& trial) {
+    check_case(trial, plain_shape(trial), AttentionPath::plain,
+               {.num_queries = 20'000, .longest = 300});
+  });
+}
+
+}  // namespace
+}  // namespace loratory::gpu

@@ -1,0 +1,91 @@
+// The launches of attention_params.hpp on an emulated GPU.
+#include "tests/gpu/emulated/emulated_attention.hpp"
+
+#include "gpu/attention/attention_work.cuh"
+#include "gpu/attention/decode_attention.cuh"
+#include "gpu/attention/plain_attention.cuh"
+#include "gpu/attention/prefill_attention.cuh"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+int decode_ctas = 1;
+uint64_t seed = 1;
+
+template <typename Shared>
+Shared& shared_of(std::byte* memory) {
+  return *reinterpret_cast<Shared*>(memory);
+}
+
+template <typename T, int kHeadDim>
+void run_decode(const AttentionParams& params) {
+  using Shared = decode::DecodeShared<kHeadDim>;
+  emulated::run(
+      {.num_threads = decode::kThreads<kHeadDim>,
+       .num_clusters = decode_ctas,
+       .shared_bytes = sizeof(Shared),
+       .seed = seed++},
+      [&](std::byte* memory) { decode::run_cta<T, kHeadDim>(params, shared_of<Shared>(memory)); });
+}
+
+template <typename T, int kHeadDim>
+void run_prefill(const AttentionParams& p) {
+  using Shared = prefill::PrefillShared<kHeadDim>;
+  const int64_t num_tiles = max_prefill_tiles(p.num_tokens, p.num_rows, p.group);
+  emulated::run(
+      {.num_threads = prefill::kThreads,
+       .num_clusters = int(num_tiles * p.kv_heads),
+       .shared_bytes = sizeof(Shared),
+       .seed = seed++},
+      [&](std::byte* memory) { prefill::run_cta<T, kHeadDim>(p, shared_of<Shared>(memory)); });
+}
+
+template <typename T>
+void run_plain(const AttentionParams& p) {
+  emulated::run(
+      {.num_threads = plain::kThreads,
+       .num_clusters = p.num_tokens * p.group * p.kv_heads,
+       .shared_bytes = plain::shared_bytes(p.head_dim),
+       .seed = seed++},
+      [&](std::byte* memory) { plain::PlainCta<T>(p, reinterpret_cast<float*>(memory)).run(); });
+}
+
+}  // namespace
+
+void emulated::set_attention(int num_decode_ctas, uint64_t first_seed) {
+  decode_ctas = num_decode_ctas, seed = first_seed;
+}
+
+void launch_attention_work(const AttentionLaunch& of) {
+  emulated::run(
+      {.num_threads = work::kThreads,
+       .num_clusters = 1,
+       .shared_bytes = sizeof(work::Shared),
+       .seed = seed++},
+      [&](std::byte* memory) { work::run_cta(of.params, shared_of<work::Shared>(memory)); });
+}
+
+void launch_decode_attention(const AttentionLaunch& of) {
+  const bool is_bf16 = of.dtype == reference::Dtype::bf16;
+  const auto run = of.params.head_dim == 64
+                       ? (is_bf16 ? run_decode<__nv_bfloat16, 64> : run_decode<__half, 64>)
+                       : (is_bf16 ? run_decode<__nv_bfloat16, 128> : run_decode<__half, 128>);
+  run(of.params);
+}
+
+void launch_prefill_attention(const AttentionLaunch& of) {
+  const bool is_bf16 = of.dtype == reference::Dtype::bf16;
+  const auto run = of.params.head_dim == 64
+                       ? (is_bf16 ? run_prefill<__nv_bfloat16, 64> : run_prefill<__half, 64>)
+                       : (is_bf16 ? run_prefill<__nv_bfloat16, 128> : run_prefill<__half, 128>);
+  run(of.params);
+}
+
+void launch_plain_attention(const AttentionLaunch& of) {
+  if (of.dtype == reference::Dtype::f32) return run_plain<float>(of.params);
+  if (of.dtype == reference::Dtype::bf16) return run_plain<__nv_bfloat16>(of.params);
+  run_plain<__half>(of.params);
+}
+
+}  // namespace loratory::gpu
