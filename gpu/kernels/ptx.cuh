@@ -219,6 +219,13 @@ __device__ inline float exp2_of(float x) {
   return y;
 }
 
+/// 1 / x to one unit in the last place. Results below the normal range become 0.
+__device__ inline float reciprocal_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // --- stores to global memory ---------------------------------------------------------------------
 
 /// 16 bytes, or nothing. A predicate, because a branch would also enclose the computation of v.

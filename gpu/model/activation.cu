@@ -21,10 +21,7 @@ constexpr float kGptOssSlope = float(-double(reference::kGptOssAlpha) * kLog2E);
 /// g / (1 + e^(-alpha g)) by the approximate exponential and reciprocal, whose errors the bound
 /// counts. `slope` is -alpha · log2(e).
 __device__ float swish(float g, float slope) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(__fmul_rn(g, slope)));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fadd_rn(1.0f, power)));
-  return __fmul_rn(g, inverse);
+  return __fmul_rn(g, reciprocal_of(__fadd_rn(1.0f, exp2_of(__fmul_rn(g, slope)))));
 }
 
 /// As reference::activate(): a NaN is not clamped.

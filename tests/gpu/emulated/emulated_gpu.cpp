@@ -78,10 +78,12 @@ struct Copy {
   int num_bytes, size;
 };
 
+using Stack = std::unique_ptr<std::byte[]>;
+
 struct Fiber {
   Thread thread;
   Context context{};
-  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+  Stack stack;
   bool has_ended = false;
   // What it waits for, asked without a switch to its stack; null: it can go on.
   bool (*is_met)(const void* condition) = nullptr;
@@ -120,6 +122,16 @@ struct Cta {
   Meeting named[16];
   std::vector<std::vector<std::byte>> exchanged[2];  // of each warp; in turns
 };
+
+/// Stacks of threads that have ended: fresh memory takes longer than most CTAs run.
+std::vector<Stack> free_stacks;
+
+Stack take_stack() {
+  if (free_stacks.empty()) return std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+  Stack out = std::move(free_stacks.back());
+  free_stacks.pop_back();
+  return out;
+}
 
 struct Machine {
   Launch launch;
@@ -179,10 +191,15 @@ void end_phase_if_complete(Barrier& b) {
   machine->has_moved = true;
 }
 
-void make_ctas(unsigned first_block) {
+void end_fibers() {
+  for (auto& fiber : machine->fibers) free_stacks.push_back(std::move(fiber->stack));
+  machine->fibers.clear();
+}
+
+void make_ctas(Index first_block) {
   const Launch& l = machine->launch;
   machine->ctas = std::vector<Cta>(size_t(l.cluster));
-  machine->fibers.clear();
+  end_fibers();
   machine->barriers.clear();
   machine->boxes.clear();
   machine->late.clear();
@@ -196,12 +213,14 @@ void make_ctas(unsigned first_block) {
     for (auto& rooms : c.exchanged) rooms.assign(c.warps.size(), std::vector<std::byte>(32 * 64));
     for (int t = 0; t < l.num_threads; ++t) {
       auto& fiber = *machine->fibers.emplace_back(std::make_unique<Fiber>());
-      fiber.thread = {{unsigned(t)},
-                      {first_block + unsigned(i)},
-                      {unsigned(l.cluster * l.num_clusters)},
-                      {unsigned(l.num_threads)},
-                      i,
-                      c.shared};
+      fiber.stack = take_stack();
+      fiber.thread = {
+          {unsigned(t)},
+          {first_block.x + unsigned(i), first_block.y, first_block.z},
+          {unsigned(l.cluster * l.num_clusters), unsigned(l.grid_y), unsigned(l.grid_z)},
+          {unsigned(l.num_threads), 1, 1},
+          i,
+          c.shared};
       begin(fiber.context, fiber.stack.get(), fiber_main);
     }
   }
@@ -295,10 +314,13 @@ void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
   all.kernel = &kernel;
   machine = &all;
   std::mt19937_64 random(launch.seed);
-  for (int i = 0; i < launch.num_clusters; ++i) {
-    make_ctas(unsigned(i * launch.cluster));
+  for (int i = 0; i < launch.num_clusters * launch.grid_y * launch.grid_z; ++i) {
+    const int row = i / launch.num_clusters;
+    make_ctas({unsigned(i % launch.num_clusters * launch.cluster), unsigned(row % launch.grid_y),
+               unsigned(row / launch.grid_y)});
     run_cluster(random);
   }
+  end_fibers();
   machine = nullptr;
 }
 

@@ -15,7 +15,7 @@
 namespace loratory::gpu::emulated {
 
 struct Index {
-  unsigned x = 0;
+  unsigned x = 0, y = 0, z = 0;
 };
 
 /// The thread that runs now.
@@ -29,7 +29,8 @@ Thread& current();
 struct Launch {
   int num_threads = 256;
   int cluster = 1;
-  int num_clusters = 1;  ///< run one after the other
+  int num_clusters = 1;  ///< run one after the other; along x
+  int grid_y = 1, grid_z = 1;
   size_t shared_bytes = 0;
   uint64_t seed = 1;
   int wgmma_rows = 64;  ///< of a product's results that are numbers: nobody uses the others

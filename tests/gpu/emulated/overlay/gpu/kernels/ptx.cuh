@@ -88,7 +88,9 @@ inline int32_t atomicAdd(int32_t* to, int32_t v) {
   return before;
 }
 inline float __frcp_rn(float v) { return 1 / v; }
+inline float __frsqrt_rn(float v) { return float(1 / std::sqrt(double{v})); }
 inline float exp2_of(float v) { return std::exp2(v); }
+inline float reciprocal_of(float v) { return 1 / v; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
