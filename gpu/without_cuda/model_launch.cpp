@@ -22,6 +22,5 @@ void launch_embedding_shrink(const EmbeddingShrinkLaunch&, CUstream_st*, LaunchO
 }
 void launch_lora_bias(const LoraBiasLaunch&, CUstream_st*, LaunchOrder) { refuse("add_lora_bias"); }
 void launch_rotary(const RotaryLaunch&, CUstream_st*, LaunchOrder) { refuse("rotary"); }
-void launch_sample(const SampleLaunch&, CUstream_st*, LaunchOrder) { refuse("sample"); }
 
 }  // namespace loratory::gpu

@@ -30,7 +30,7 @@ void lies_within_the_bound(const Trial& trial, const AttentionShape& shape, Atte
   const Sequences s = sequences_of(trial, shape, real_fill(trial));
   const AttentionOnGpu batch(s, cut(trial, 1, s), layout_of(trial, 50, path));
   ASSERT_EQ(batch.path(), path);
-  judge(trial, s, batch, batch.run(), Trial::size(60, 10));
+  judge(trial, batch, batch.run(), Trial::size(60, 10));
 }
 
 TEST_F(PagedAttention, LiesWithinTheBound) {
@@ -52,17 +52,7 @@ void bits_are_the_tokens_own(const Trial& trial, const AttentionShape& shape, At
   const Tensor expected = all.run();
   for (uint64_t batch = 1; batch <= 2; ++batch) {
     const AttentionOnGpu parts(s, cut(trial, batch, s), layout_of(trial, 50 * batch, path));
-    const Tensor got = parts.run();
-    for (size_t row = 0; row < parts.chunks().size(); ++row) {
-      const Chunk& c = parts.chunks()[row];
-      for (int32_t i = 0; c.sequence >= 0 && i < c.count; ++i) {
-        const int64_t in_whole = all.first_token(size_t(c.sequence)) + c.first + i;
-        ASSERT_EQ(bits_of(got, parts.first_token(row) + i), bits_of(expected, in_whole))
-            << "sequence " << c.sequence << ", position " << c.first + i << ", in a chunk of "
-            << c.count;
-        trial.count(got.shape()[1]);
-      }
-    }
+    expect_bits_of(trial, parts, parts.run(), all, expected);
   }
 }
 
@@ -84,7 +74,7 @@ TEST_F(PagedAttention, ExactWhereWeightsAre) {
   for_all_seeds(20, [](Trial& trial) {
     const Sequences s = sequences_of(trial, tensor_core_shape(trial), exact_fill(trial));
     const AttentionOnGpu batch(s, cut(trial, 1, s), {.seed = trial.seed()});
-    expect_exact(trial, s, batch, batch.run());
+    expect_exact(trial, batch, batch.run());
   });
 }
 

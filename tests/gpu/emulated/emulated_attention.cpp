@@ -51,6 +51,21 @@ void run_plain(const AttentionParams& p) {
       [&](std::byte* memory) { plain::PlainCta<T>(p, reinterpret_cast<float*>(memory)).run(); });
 }
 
+/// Calls run<T, kHeadDim>() of the launch's dtype and head_dim.
+template <typename Run>
+void with_types(const AttentionLaunch& of, const Run& run) {
+  const auto with = [&]<typename T>() {
+    if (of.params.head_dim == 64)
+      run.template operator()<T, 64>();
+    else
+      run.template operator()<T, 128>();
+  };
+  if (of.dtype == reference::Dtype::bf16)
+    with.template operator()<__nv_bfloat16>();
+  else
+    with.template operator()<__half>();
+}
+
 }  // namespace
 
 void emulated::set_attention(int num_decode_ctas, uint64_t first_seed) {
@@ -67,19 +82,11 @@ void launch_attention_work(const AttentionLaunch& of) {
 }
 
 void launch_decode_attention(const AttentionLaunch& of) {
-  const bool is_bf16 = of.dtype == reference::Dtype::bf16;
-  const auto run = of.params.head_dim == 64
-                       ? (is_bf16 ? run_decode<__nv_bfloat16, 64> : run_decode<__half, 64>)
-                       : (is_bf16 ? run_decode<__nv_bfloat16, 128> : run_decode<__half, 128>);
-  run(of.params);
+  with_types(of, [&]<typename T, int kHeadDim>() { run_decode<T, kHeadDim>(of.params); });
 }
 
 void launch_prefill_attention(const AttentionLaunch& of) {
-  const bool is_bf16 = of.dtype == reference::Dtype::bf16;
-  const auto run = of.params.head_dim == 64
-                       ? (is_bf16 ? run_prefill<__nv_bfloat16, 64> : run_prefill<__half, 64>)
-                       : (is_bf16 ? run_prefill<__nv_bfloat16, 128> : run_prefill<__half, 128>);
-  run(of.params);
+  with_types(of, [&]<typename T, int kHeadDim>() { run_prefill<T, kHeadDim>(of.params); });
 }
 
 void launch_plain_attention(const AttentionLaunch& of) {

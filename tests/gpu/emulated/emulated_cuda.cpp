@@ -6,11 +6,8 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 #include <vector>
-
-#include "gpu/model/model_launch.hpp"
 
 namespace {
 
@@ -55,10 +52,6 @@ void loratory::gpu::emulated::launch(const Launch& launch,
     stream->captured->nodes.push_back({launch, std::move(kernel)});
   else
     run_next(launch, kernel);
-}
-
-void loratory::gpu::launch_sample(const SampleLaunch&, CUstream_st*, LaunchOrder) {
-  throw std::runtime_error("sample: not on the emulated GPU");
 }
 
 extern "C" {

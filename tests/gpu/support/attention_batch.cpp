@@ -238,8 +238,9 @@ reference::AttentionArithmetic arithmetic_of(AttentionPath path, Dtype dtype) {
           .piece_keys = kPieceKeys};
 }
 
-double judge(const Trial& trial, const Sequences& s, const AttentionBatch& batch, const Tensor& out,
+double judge(const Trial& trial, const AttentionBatch& batch, const Tensor& out,
              int64_t num_judged) {
+  const AttentionShape& shape = batch.sequences().shape;
   std::vector<std::array<int32_t, 3>> picked;
   for (int64_t i = 0; i < num_judged; ++i) {
     const auto index = uint64_t(1000 + 3 * i);
@@ -248,7 +249,7 @@ double judge(const Trial& trial, const Sequences& s, const AttentionBatch& batch
     if (c.sequence < 0) continue;
     // The last token of a chunk as often as all others.
     const auto token = int32_t(i % 2 == 0 ? c.count - 1 : trial.pick(index + 1, c.count));
-    picked.push_back({chunk, token, int32_t(trial.pick(index + 2, s.shape.num_heads))});
+    picked.push_back({chunk, token, int32_t(trial.pick(index + 2, shape.num_heads))});
   }
   std::vector<double> ratios(picked.size());
 #pragma omp parallel for schedule(dynamic)
@@ -261,7 +262,7 @@ double judge(const Trial& trial, const Sequences& s, const AttentionBatch& batch
     const auto [chunk, token, head] = picked[i];
     EXPECT_LE(ratios[i], 1) << "row " << chunk << ", token " << token << ", head " << head;
     worst = std::max(worst, ratios[i]);
-    trial.count(s.shape.head_dim, ratios[i]);
+    trial.count(shape.head_dim, ratios[i]);
   }
   return worst;
 }
@@ -281,8 +282,8 @@ double mean(const Sequences& s, const Chunk& c, int32_t token, int64_t kv_head, 
 
 }  // namespace
 
-void expect_exact(const Trial& trial, const Sequences& s, const AttentionBatch& batch,
-                  const Tensor& out) {
+void expect_exact(const Trial& trial, const AttentionBatch& batch, const Tensor& out) {
+  const Sequences& s = batch.sequences();
   for (size_t row = 0; row < batch.chunks().size(); ++row) {
     const Chunk& c = batch.chunks()[row];
     for (int64_t n = 0; c.sequence >= 0 && n < out.shape()[1]; ++n) {
@@ -295,6 +296,20 @@ void expect_exact(const Trial& trial, const Sequences& s, const AttentionBatch& 
       ASSERT_EQ(out.get(batch.first_token(row) + token, n), expected)
           << "row " << row << ", token " << token << ", column " << n;
       trial.count(1);
+    }
+  }
+}
+
+void expect_bits_of(const Trial& trial, const AttentionBatch& batch, const Tensor& out,
+                    const AttentionBatch& all, const Tensor& expected) {
+  for (size_t row = 0; row < batch.chunks().size(); ++row) {
+    const Chunk& c = batch.chunks()[row];
+    for (int32_t i = 0; c.sequence >= 0 && i < c.count; ++i) {
+      const int64_t in_whole = all.first_token(size_t(c.sequence)) + c.first + i;
+      ASSERT_EQ(bits_of(out, batch.first_token(row) + i), bits_of(expected, in_whole))
+          << "sequence " << c.sequence << ", position " << c.first + i << ", in a chunk of "
+          << c.count;
+      trial.count(out.shape()[1]);
     }
   }
 }

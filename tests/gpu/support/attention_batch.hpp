@@ -53,6 +53,7 @@ class AttentionBatch {
  public:
   AttentionBatch(const Sequences& sequences, std::vector<Chunk> chunks, const BatchLayout& layout);
 
+  const Sequences& sequences() const { return sequences_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   const AttentionPlan& plan() const { return plan_; }
   AttentionPath path() const { return plan_.path(); }
@@ -71,10 +72,8 @@ class AttentionBatch {
   /// Error / bound of one head of a token of a chunk.
   double ratio_of(const reference::Tensor& out, size_t chunk, int32_t token, int32_t head) const;
 
- protected:
-  const Sequences& sequences_;
-
  private:
+  const Sequences& sequences_;
   std::vector<Chunk> chunks_;
   std::vector<int32_t> row_starts_, contexts_, token_rows_, tables_;
   int32_t max_blocks_ = 1, most_tokens_ = 1;
@@ -96,12 +95,16 @@ int64_t padding_with_numbers(const AttentionBatch& batch, const reference::Tenso
 
 /// Error / bound of the token and head that the seed picks of each of some chunks; the worst.
 /// Fails above 1.
-double judge(const Trial& trial, const Sequences& sequences, const AttentionBatch& batch,
-             const reference::Tensor& out, int64_t num_judged);
+double judge(const Trial& trial, const AttentionBatch& batch, const reference::Tensor& out,
+             int64_t num_judged);
 
-/// Of a token of each row, that results are what exact weights give; `s` has exact_fill().
-void expect_exact(const Trial& trial, const Sequences& s, const AttentionBatch& batch,
-                  const reference::Tensor& out);
+/// Of a token of each row, that results are what exact weights give; the sequences have
+/// exact_fill().
+void expect_exact(const Trial& trial, const AttentionBatch& batch, const reference::Tensor& out);
+
+/// That every token has the bits of the same token in `all`, a batch of whole sequences.
+void expect_bits_of(const Trial& trial, const AttentionBatch& batch, const reference::Tensor& out,
+                    const AttentionBatch& all, const reference::Tensor& expected);
 
 /// Which arithmetic a path has.
 reference::AttentionArithmetic arithmetic_of(AttentionPath path, reference::Dtype dtype);

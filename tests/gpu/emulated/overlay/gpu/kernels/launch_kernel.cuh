@@ -7,17 +7,16 @@
 #include "gpu/runtime/device_ability.hpp"
 #include "tests/gpu/emulated/emulated_cuda.hpp"
 
-// gpu/kernels/launch_kernel.cuh for an emulated GPU.
+// gpu/kernels/launch_kernel.cuh for an emulated GPU: of kernels without clusters and dynamic shared
+// memory.
 
 #undef __shared__
-#define __shared__ static  // one cluster of one CTA runs at a time
+#define __shared__ static  // one CTA runs at a time
 
 namespace loratory::gpu {
 
 struct GridShape {
   dim3 grid, block;
-  size_t shared_bytes = 0;
-  unsigned cluster = 1;
 };
 
 template <typename... Params, typename... Args>
@@ -25,11 +24,9 @@ void launch_kernel(void (*kernel)(Params...), const GridShape& shape, CUstream_s
                    LaunchOrder, const Args&... args) {
   emulated::launch(
       {.num_threads = int(shape.block.x),
-       .cluster = int(shape.cluster),
-       .num_clusters = int(shape.grid.x / shape.cluster),
+       .num_clusters = int(shape.grid.x),
        .grid_y = int(shape.grid.y),
-       .grid_z = int(shape.grid.z),
-       .shared_bytes = shape.shared_bytes},
+       .grid_z = int(shape.grid.z)},
       [=](std::byte*) { kernel(args...); }, stream);
 }
 
