@@ -37,6 +37,7 @@ struct AttentionWork {
   int32_t* piece_starts;  ///< [max_rows + 1] pieces of decode rows before this one
   int32_t* tile_starts;   ///< [max_rows + 1] their tiles before this one
   int32_t* arrived;       ///< [max_rows, kv_heads] pieces whose sums are there; 0 between launches
+  int32_t* late_taken;    ///< [1] late items that are taken; 0 between launches
   PrefillTile* tiles;     ///< longest first
   float* sums;            ///< [pieces · kv_heads, group, head_dim], of rows with several pieces
   float* stats;           ///< [pieces · kv_heads, group, 2] shift and sum of weights
@@ -44,7 +45,8 @@ struct AttentionWork {
 
 /// Where it lies in the workspace, in bytes.
 struct WorkspaceLayout {
-  int64_t piece_starts = 0, tile_starts = 0, arrived = 0, tiles = 0, sums = 0, stats = 0;
+  int64_t piece_starts = 0, tile_starts = 0, arrived = 0, late_taken = 0, tiles = 0, sums = 0,
+          stats = 0;
   int64_t num_bytes = 0;
 };
 

@@ -119,6 +119,7 @@ __device__ inline void run_cta(const AttentionParams& p, Shared& s) {
   for (int i = int(threadIdx.x); i < p.num_rows * p.kv_heads; i += kThreads) {
     p.work.arrived[i] = 0;
   }
+  if (threadIdx.x == 0) *p.work.late_taken = 0;
   count_pieces(p, s);
   sort_tiles(p, s);
 }

@@ -10,10 +10,11 @@
 #include "gpu/kernels/ptx.cuh"
 
 // Attention of rows with one token. A work item is a piece of a row's context and one kv head. Each
-// CTA takes a contiguous share of all items. Some of its warps do nothing but copy: tiles of keys
-// and values go through a ring in shared memory without a pause between items. Copies that wait for
-// room in the memory system hold up the warp that issues them, and only these. The CTA that
-// delivers the last piece of a row and head merges all of them.
+// CTA takes a contiguous share of all items, and then, one at a time, late items that are in no
+// share. Some of its warps do nothing but copy: tiles of keys and values go through a ring in
+// shared memory without a pause between items. Copies that wait for room in the memory system hold
+// up the warp that issues them, and only these. The CTA that delivers the last piece of a row and
+// head merges all of them, so it does not matter who computes which.
 
 namespace loratory::gpu::decode {
 
@@ -32,6 +33,7 @@ constexpr int kWarpKeys = kPieceKeys / kWarps;  // half a tile: a warp's part of
 static_assert(kWarpKeys == 32 && kAttentionTileKeys == 64);
 constexpr int kStages = 12;  // tiles in the ring
 constexpr int kQueries = 2;
+constexpr int kLates = kQueries + 1;  // late items in the ring; publish_late() says why so many
 static_assert(kStages >= 2 * kTiles);
 
 template <int kHeadDim>
@@ -44,6 +46,8 @@ struct DecodeShared {
   float sums[kWarps][kMostGroup][4];   // of its weights, for each thread of a quad
   uint64_t full[kStages], free[kStages];
   uint64_t full_q[kQueries], free_q[kQueries];
+  DecodeItem late[kLates];
+  uint64_t full_late[kLates];
   int is_last;
 };
 
@@ -70,11 +74,26 @@ __device__ inline DecodeRows rows_of(const AttentionParams& p) {
           .kv_heads = p.kv_heads};
 }
 
+// How a warp finds items.
+struct CountLanes {
+  template <typename Holds>
+  __device__ int32_t operator()(const Holds& holds) const {
+    return __popc(__ballot_sync(0xFFFFFFFF, holds(int32_t(threadIdx.x) % 32)));
+  }
+};
+
 // Every warp finds it for itself.
 __device__ inline DecodeShare share_of(const AttentionParams& p) {
-  return decode_share(rows_of(p), int32_t(blockIdx.x), int32_t(gridDim.x), [](const auto& holds) {
-    return __popc(__ballot_sync(0xFFFFFFFF, holds(int32_t(threadIdx.x) % 32)));
-  });
+  return decode_share(rows_of(p), int32_t(blockIdx.x), int32_t(gridDim.x), CountLanes{});
+}
+
+// The late item that is published next; false: no more follow.
+template <int kHeadDim>
+__device__ bool read_late(DecodeShared<kHeadDim>& s, Place<kLates>& place, DecodeItem& item) {
+  wait_for_bytes(&s.full_late[place.index()], place.phase());
+  item = s.late[place.index()];
+  place = place.ahead(1);
+  return item.num_pieces > 0;
 }
 
 __device__ inline int num_tiles_of(const DecodeItem& item) {
@@ -91,17 +110,19 @@ class DecodeProducer {
     if (share.is_empty()) return;
     DecodeItem item = share.begin;
     for (bool is_first = true;; is_first = false) {
-      const bool is_last = item.index + 1 == share.end;
+      const bool ends_share = share.ends_with(item);
+      const bool is_last = ends_share && !share.late_follow;
       DecodeItem next = item;
-      if (!is_last) next.advance(rows_of(p));
+      if (!ends_share) next.advance(rows_of(p));
       prefetch_table(next);
       if (is_first && p.overlaps_previous)
-        copy_early(item, /*is_alone=*/is_last);
+        copy_early(item, /*is_alone=*/is_last);  // a share that late items follow has two or more
       else
-        copy(item);
+        copy(item, /*takes_late=*/ends_share && !is_last);
       if (is_last) return;
       stage = stage.ahead(2 * num_tiles_of(item));
       query = query.ahead(1);
+      if (ends_share && !read_late(s, late, next)) return;
       item = next;
     }
   }
@@ -115,6 +136,7 @@ class DecodeProducer {
   const int thread;
   Stage stage;
   Place<kQueries> query;
+  Place<kLates> late;
 
   // The first item, while the previous kernel may still run. What earlier steps wrote does not wait
   // for it: the keys, all but the tile of this step's token, and the values if no other item
@@ -134,11 +156,31 @@ class DecodeProducer {
     if (newest < count) copy_into(count + newest, p.v, item, newest);
   }
 
-  __device__ void copy(const DecodeItem& item) const {
+  // If a late item follows, the first warp takes it. The answer of the counter comes while keys are
+  // copied, and nobody needs it before the values are.
+  __device__ void copy(const DecodeItem& item, bool takes_late) const {
     const int count = num_tiles_of(item);
+    takes_late = takes_late && thread < 32;
+    int32_t number = 0;
+    if (takes_late && thread == 0) number = atomicAdd(p.work.late_taken, 1);
     copy_query_of(item);
     for (int tile = 0; tile < count; ++tile) copy_into(tile, p.k, item, tile);
+    if (takes_late) publish_late(__shfl_sync(0xFFFFFFFF, number, 0));
     for (int tile = 0; tile < count; ++tile) copy_into(count + tile, p.v, item, tile);
+  }
+
+  // Of item n + 1, while n is copied. The query of n has waited for the scores of n - 2, so every
+  // thread has read item n - 2, and n + 1 may lie where it lay.
+  __device__ void publish_late(int32_t number) const {
+    const auto num_ctas = int32_t(gridDim.x);
+    const DecodeItem item = late_item(rows_of(p), number, num_ctas, CountLanes{});
+    if (thread == 0) {
+      s.late[late.index()] = item;
+      arrive(&s.full_late[late.index()]);
+      // Each CTA asks once in vain. Behind the last of them nobody asks: 0 for the next launch.
+      if (item.index + 1 == rows_of(p).num_items() + num_ctas) *p.work.late_taken = 0;
+    }
+    if (item.num_pieces > 0) prefetch_table(item);
   }
 
   // Fresh places are free.
@@ -159,9 +201,10 @@ class DecodeProducer {
     return p.block_tables + int64_t(item.row) * p.max_blocks;
   }
 
-  // The blocks of an item are then in L1 when its copies need them.
+  // The blocks of an item are then in L1 when its copies need them. The first warp is enough.
   __device__ void prefetch_table(const DecodeItem& item) const {
     constexpr int kLine = 32;  // entries
+    static_assert(kPieceKeys <= 32 * kLine);
     const int32_t first = item.piece * kPieceKeys;
     const int32_t last = (first + item.num_keys() - 1) >> p.block_shift;
     const int32_t at = (first >> p.block_shift) + thread * kLine;
@@ -280,16 +323,19 @@ class DecodeConsumer {
     int32_t num_delivered = 0;  // of the same row and head, and not counted yet
     for (;;) {
       compute(item);
-      const bool is_last = item.index + 1 == share.end;
+      const bool ends_share = share.ends_with(item);
       if (item.num_pieces > 1) ++num_delivered;
-      if (num_delivered > 0 && (is_last || item.is_last_of_head())) {
+      if (num_delivered > 0 && (ends_share || item.is_last_of_head())) {
         count_pieces(item, num_delivered);
         num_delivered = 0;
       }
-      if (is_last) return;
+      if (ends_share && !share.late_follow) return;
       stage = stage.ahead(2 * num_tiles_of(item));
       query = query.ahead(1);
-      item.advance(rows_of(p));
+      if (!ends_share)
+        item.advance(rows_of(p));
+      else if (!read_late(s, late, item))
+        return;
     }
   }
 
@@ -301,6 +347,7 @@ class DecodeConsumer {
   const int warp, lane, g, q;  // g, q: the row and the pair of columns in a fragment
   Stage stage;
   Place<kQueries> query;
+  Place<kLates> late;
 
   // Of a row, g or g + 8: the shift after each tile, and after that of this warp's keys.
   struct Shifts {
@@ -546,6 +593,7 @@ __device__ void init_barriers(DecodeShared<kHeadDim>& s) {
     init_barrier(&s.full_q[i], kProducers<kHeadDim>);
     init_barrier(&s.free_q[i], kWarps);
   }
+  for (uint64_t& full : s.full_late) init_barrier(&full);
 }
 
 /// What a CTA does, with shared memory of its own.

@@ -6,7 +6,8 @@
 #include "gpu/plan/kernel_shape.hpp"
 
 // The work items of decode rows in order: rows ascend, in a row its kv heads, for each the pieces
-// of its context. A CTA takes a contiguous share and walks through it.
+// of its context. A CTA takes a contiguous share and walks through it. Of much work, the last items
+// are in no share: they are late, and each goes to the CTA that asks for it first.
 
 namespace loratory::gpu {
 
@@ -23,6 +24,9 @@ struct DecodeRows {
 
   LORATORY_HOST_DEVICE int64_t num_tiles() const {
     return int64_t{tile_starts[num_rows]} * kv_heads;
+  }
+  LORATORY_HOST_DEVICE int64_t num_items() const {
+    return int64_t{piece_starts[num_rows]} * kv_heads;
   }
 };
 
@@ -52,16 +56,18 @@ struct DecodeItem {
   }
 };
 
-/// The last row whose tiles, those of all heads, begin at `tile` or before. `count` says for how
-/// many of 32 lanes a condition of the lane holds.
+/// The last row whose tiles or items, those of all heads, begin at `at` or before. `starts` are
+/// tile_starts or piece_starts. `count` says for how many of 32 lanes a condition of the lane
+/// holds.
 template <typename Count>
-LORATORY_HOST_DEVICE int32_t row_of_tile(const DecodeRows& rows, int64_t tile, const Count& count) {
+LORATORY_HOST_DEVICE int32_t row_of(const DecodeRows& rows, const int32_t* starts, int64_t at,
+                                    const Count& count) {
   int32_t first = 0, num = rows.num_rows;
   while (num > 1) {
     const int32_t step = (num + 31) / 32;
     const int32_t before = count([&](int32_t lane) {
       const int32_t row = lane * step;
-      return row < num && int64_t{rows.tile_starts[first + row]} * rows.kv_heads <= tile;
+      return row < num && int64_t{starts[first + row]} * rows.kv_heads <= at;
     });
     const int32_t skipped = (before - 1) * step;
     first += skipped;
@@ -76,10 +82,8 @@ template <typename Count>
 LORATORY_HOST_DEVICE DecodeItem item_from_tile(const DecodeRows& rows, int64_t tile,
                                                const Count& count) {
   constexpr int32_t kTiles = kPieceKeys / kAttentionTileKeys;
-  if (tile >= rows.num_tiles()) {
-    return {0, 0, 0, 0, 0, int64_t{rows.piece_starts[rows.num_rows]} * rows.kv_heads};
-  }
-  DecodeItem out{.row = row_of_tile(rows, tile, count),
+  if (tile >= rows.num_tiles()) return {0, 0, 0, 0, 0, rows.num_items()};
+  DecodeItem out{.row = row_of(rows, rows.tile_starts, tile, count),
                  .head = 0,
                  .piece = 0,
                  .num_pieces = 0,
@@ -95,27 +99,67 @@ LORATORY_HOST_DEVICE DecodeItem item_from_tile(const DecodeRows& rows, int64_t t
   out.index = int64_t{first} * rows.kv_heads + int64_t{out.head} * out.num_pieces + out.piece;
   if (out.piece < out.num_pieces) return out;
   // It begins with the next head or row, if there is one.
-  if (out.index == int64_t{rows.piece_starts[rows.num_rows]} * rows.kv_heads) return out;
+  if (out.index == rows.num_items()) return out;
   --out.index, --out.piece;
   out.advance(rows);
   return out;
 }
 
-/// The items of a CTA: from `begin` up to the one with index `end`.
+/// The item with an index; one without pieces if there are not so many.
+template <typename Count>
+LORATORY_HOST_DEVICE DecodeItem item_at(const DecodeRows& rows, int64_t index, const Count& count) {
+  if (index >= rows.num_items()) return {0, 0, 0, 0, 0, index};
+  const int32_t row = row_of(rows, rows.piece_starts, index, count);
+  const int32_t first = rows.piece_starts[row], num_pieces = rows.piece_starts[row + 1] - first;
+  const auto within = int32_t(index - int64_t{first} * rows.kv_heads);
+  return {.row = row,
+          .head = within / num_pieces,
+          .piece = within % num_pieces,
+          .num_pieces = num_pieces,
+          .context = rows.contexts[row],
+          .index = index};
+}
+
+/// CTAs with equal shares end at different times, because memory does not serve them alike. The
+/// more tiles a share has, the more of that evens out: late are a 16th of all tiles and an item for
+/// each CTA. Shares keep two items or more. With fewer tiles, an item is too large a part of a
+/// CTA's work to even out anything, and shares have all of them.
+LORATORY_HOST_DEVICE constexpr int64_t num_tiles_in_shares(int64_t num_tiles, int32_t num_shares) {
+  constexpr int64_t kItemTiles = kPieceKeys / kAttentionTileKeys;
+  if (num_tiles < 4 * kItemTiles * num_shares) return num_tiles;
+  return num_tiles - num_tiles / 16 - kItemTiles * num_shares;
+}
+
+/// The items of a CTA: from `begin` up to the one with index `end`, then late ones if there are
+/// any.
 struct DecodeShare {
   DecodeItem begin;
   int64_t end;
+  bool late_follow;
 
   LORATORY_HOST_DEVICE bool is_empty() const { return begin.index == end; }
+  /// Also if it is a late one: no other follows it in order.
+  LORATORY_HOST_DEVICE bool ends_with(const DecodeItem& item) const {
+    return item.index + 1 >= end;
+  }
 };
 
-/// Shares of equal tiles, but for one item.
+/// Shares of equal tiles, but for one item. Late items follow all of them or none.
 template <typename Count>
 LORATORY_HOST_DEVICE DecodeShare decode_share(const DecodeRows& rows, int32_t index,
                                               int32_t num_shares, const Count& count) {
-  const int64_t tiles = rows.num_tiles();
-  return {item_from_tile(rows, tiles * index / num_shares, count),
-          item_from_tile(rows, tiles * (index + 1) / num_shares, count).index};
+  const int64_t tiles = num_tiles_in_shares(rows.num_tiles(), num_shares);
+  return {.begin = item_from_tile(rows, tiles * index / num_shares, count),
+          .end = item_from_tile(rows, tiles * (index + 1) / num_shares, count).index,
+          .late_follow = tiles < rows.num_tiles()};
+}
+
+/// Late item `number`, from 0; one without pieces if there are not so many.
+template <typename Count>
+LORATORY_HOST_DEVICE DecodeItem late_item(const DecodeRows& rows, int32_t number,
+                                          int32_t num_shares, const Count& count) {
+  const int64_t tiles = num_tiles_in_shares(rows.num_tiles(), num_shares);
+  return item_at(rows, item_from_tile(rows, tiles, count).index + number, count);
 }
 
 }  // namespace loratory::gpu

@@ -77,6 +77,7 @@ WorkspaceLayout layout_of(const AttentionShape& s, const AttentionLimits& limits
   out.piece_starts = take(4 * (int64_t{limits.max_rows} + 1));
   out.tile_starts = take(4 * (int64_t{limits.max_rows} + 1));
   out.arrived = take(4 * int64_t{limits.max_rows} * s.kv_heads);
+  out.late_taken = take(4);
   out.tiles = take(int64_t(sizeof(PrefillTile)) *
                    max_prefill_tiles(limits.max_tokens, limits.max_rows, int32_t(group)));
   out.sums = take(4 * items * group * s.head_dim);
@@ -172,6 +173,7 @@ AttentionParams AttentionPlan::params(const BatchView& batch, void* workspace) c
               .piece_starts = reinterpret_cast<int32_t*>(base + layout_.piece_starts),
               .tile_starts = reinterpret_cast<int32_t*>(base + layout_.tile_starts),
               .arrived = reinterpret_cast<int32_t*>(base + layout_.arrived),
+              .late_taken = reinterpret_cast<int32_t*>(base + layout_.late_taken),
               .tiles = reinterpret_cast<PrefillTile*>(base + layout_.tiles),
               .sums = reinterpret_cast<float*>(base + layout_.sums),
               .stats = reinterpret_cast<float*>(base + layout_.stats)};

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <vector>
 
+#include "gpu/attention/decode_items.hpp"
 #include "tests/gpu/emulated/emulated_attention.hpp"
 #include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/attention_batch.hpp"
@@ -44,8 +45,8 @@ void for_all_seeds(uint64_t num_cases, const std::function<void(const Trial&)>& 
   fmt::print("worst error / bound: {:.3f}\n", record.worst_error_over_bound);
 }
 
-/// The results of a batch, in memory between canaries.
-Tensor results_of(const AttentionBatch& batch) {
+/// The results of a batch, in memory between canaries, and in `num_more` launches the same.
+Tensor results_of(const AttentionBatch& batch, int num_more = 1) {
   emulated::Memory memory;
   const int32_t* arrays[AttentionBatch::kNumArrays];
   for (int i = 0; i < AttentionBatch::kNumArrays; ++i) {
@@ -67,12 +68,14 @@ Tensor results_of(const AttentionBatch& batch) {
     emulated::Memory::get(views[AttentionBatch::kOut], out);
     return out;
   };
-  // Counters are 0 again after a launch. The second one copies keys before it may read the query.
+  // Counters are 0 again after a launch. The later ones copy keys before they may read the query.
   Tensor out = launch(LaunchOrder::after_previous);
   const auto poison = batch.tensor(AttentionBatch::kOut).bytes();
-  std::memcpy(views[AttentionBatch::kOut].data, poison.data(), poison.size());
-  const Tensor again = launch(LaunchOrder::overlaps_previous);
-  EXPECT_TRUE(std::ranges::equal(out.bytes(), again.bytes())) << "of a second launch";
+  for (int i = 0; i < num_more; ++i) {
+    std::memcpy(views[AttentionBatch::kOut].data, poison.data(), poison.size());
+    const Tensor again = launch(LaunchOrder::overlaps_previous);
+    EXPECT_TRUE(std::ranges::equal(out.bytes(), again.bytes())) << "of another launch";
+  }
   EXPECT_TRUE(memory.is_intact()) << "written around a tensor";
   EXPECT_EQ(padding_with_numbers(batch, out), -1) << "a padding token has numbers";
   return out;
@@ -110,6 +113,41 @@ TEST(AttentionEmulated, DecodeRowsOnAnyNumberOfCtas) {
     for (size_t row = 0; row < rows.size(); ++row) {
       ASSERT_EQ(bits_of(got, int64_t(row)), bits_of(again, int64_t(row))) << "row " << row;
     }
+  });
+}
+
+/// Decode rows of a sequence, with so many tiles of all heads or a few more.
+std::vector<Chunk> rows_of(const Sequences& s, int64_t num_tiles) {
+  std::vector<Chunk> out;
+  for (int32_t i = 0; num_tiles > 0; ++i) {
+    const int32_t last = s.lengths[0] - 1 - i * 137 % s.lengths[0];
+    out.push_back({0, last, 1});
+    num_tiles -= num_attention_tiles(last + 1) * s.shape.kv_heads;
+  }
+  return out;
+}
+
+// So much work that its last items go to the CTA that asks first. Whoever computes them, the bits
+// are those of so many CTAs that no item is late, in every launch.
+TEST(AttentionEmulated, LateItems) {
+  for_all_seeds(12, [](const Trial& trial) {
+    Sequences s{.shape = tensor_core_shape(trial),
+                .fill = real_fill(trial),
+                .seed = trial.seed(),
+                .lengths = {int32_t(300 + trial.pick(10, 900))}};
+    s.draw();
+    const auto num_ctas = int32_t(1 + trial.pick(7002, 5));
+    const AttentionBatch batch(s, rows_of(s, (16 + trial.pick(7003, 20)) * num_ctas),
+                               layout_of(trial, 50, AttentionPath::tensor_core));
+    emulated::set_attention(num_ctas, trial.seed());
+    const Tensor got = results_of(batch, 3);
+    emulated::set_attention(60, trial.seed());
+    const Tensor expected = results_of(batch, 0);
+    for (size_t row = 0; row < batch.chunks().size(); ++row) {
+      ASSERT_EQ(bits_of(got, int64_t(row)), bits_of(expected, int64_t(row))) << "row " << row;
+      trial.count(got.shape()[1]);
+    }
+    trial.classify(num_ctas > 1, "several CTAs");
   });
 }
 

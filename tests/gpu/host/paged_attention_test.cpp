@@ -83,12 +83,13 @@ TEST(AttentionPlan, TensorCoresTakeWhatTheyCan) {
 }
 
 TEST(AttentionPlan, WorkspaceFollowsFromTheLimits) {
-  // num_tiles; twice 11 starts; 80 counts; 3 tiles and one for each row; 40 pieces x 8 heads x 4
-  // rows.
-  const int64_t expected = 256 + 2 * 256 + 512 + 256 + 4 * 40 * 32 * 128 + 4 * 40 * 32 * 2;
+  // num_tiles; twice 11 starts; 80 counts; late_taken; 3 tiles and one for each row; 40 pieces x 8
+  // heads x 4 rows.
+  const int64_t without_sums = 256 + 2 * 256 + 512 + 256 + 256;
+  const int64_t expected = without_sums + 4 * 40 * 32 * 128 + 4 * 40 * 32 * 2;
   EXPECT_EQ(AttentionPlan(shape(), kLimits).workspace_bytes(), expected);
   // Contexts of one piece leave no sums.
-  EXPECT_EQ(AttentionPlan(shape(), {100, 10, 256}).workspace_bytes(), 256 + 2 * 256 + 512 + 256);
+  EXPECT_EQ(AttentionPlan(shape(), {100, 10, 256}).workspace_bytes(), without_sums);
   AttentionShape s = shape();
   s.dtype = Dtype::f32;
   EXPECT_EQ(AttentionPlan(s, kLimits).workspace_bytes(), 256);
@@ -129,6 +130,8 @@ struct Contexts {
             .num_rows = int32_t(contexts.size()),
             .kv_heads = kv_heads};
   }
+  /// Four items of four tiles for each share.
+  bool has_late(int32_t num_shares) const { return rows().num_tiles() >= 16 * num_shares; }
   /// All items, as the order says.
   std::vector<DecodeItem> items() const {
     std::vector<DecodeItem> out;
@@ -157,7 +160,22 @@ auto fields(const DecodeItem& i) {
   return std::tuple(i.row, i.head, i.piece, i.num_pieces, i.context, i.index);
 }
 
-/// Goes through all shares; the tiles of each.
+/// Goes through late items from the one with index `next` on, and two behind the last one.
+void expect_late(const Contexts& c, int32_t num_shares, size_t next) {
+  const auto count = [](const auto& holds) { return count_lanes(holds); };
+  const std::vector<DecodeItem> expected = c.items();
+  int32_t number = 0;
+  for (; next < expected.size(); ++next) {
+    EXPECT_EQ(fields(late_item(c.rows(), number++, num_shares, count)), fields(expected[next]));
+  }
+  for (int64_t i = 0; i < 2; ++i) {
+    const DecodeItem none = late_item(c.rows(), number++, num_shares, count);
+    EXPECT_EQ(none.num_pieces, 0);
+    EXPECT_EQ(none.index, int64_t(next) + i);
+  }
+}
+
+/// Goes through all shares and late items; the tiles of each share.
 std::vector<int64_t> walk(const Contexts& c, int32_t num_shares) {
   const auto count = [](const auto& holds) { return count_lanes(holds); };
   const std::vector<DecodeItem> expected = c.items();
@@ -166,23 +184,28 @@ std::vector<int64_t> walk(const Contexts& c, int32_t num_shares) {
   for (int32_t i = 0; i < num_shares; ++i) {
     const DecodeShare share = decode_share(c.rows(), i, num_shares, count);
     int64_t tiles = 0;
+    EXPECT_EQ(share.late_follow, c.has_late(num_shares));
+    EXPECT_TRUE(!share.late_follow || share.end - share.begin.index >= 2) << "share " << i;
     for (DecodeItem item = share.begin; item.index < share.end; item.advance(c.rows())) {
       EXPECT_LT(next, expected.size());
       if (next >= expected.size()) return out;
       EXPECT_EQ(fields(item), fields(expected[next++])) << "share " << i;
       EXPECT_GT(item.num_keys(), 0);
       tiles += num_attention_tiles(item.num_keys());
-      if (item.index + 1 == share.end) break;
+      EXPECT_EQ(share.ends_with(item), item.index + 1 == share.end);
+      if (share.ends_with(item)) break;
     }
     out.push_back(tiles);
   }
-  EXPECT_EQ(next, expected.size());
+  EXPECT_EQ(next < expected.size(), c.has_late(num_shares));
+  expect_late(c, num_shares, next);
   return out;
 }
 
-TEST(DecodeItems, SharesHaveAllItemsInOrderAndEqualTiles) {
+TEST(DecodeItems, SharesAndLateItemsHaveAllInOrderAndSharesEqualTiles) {
   std::mt19937 random(7);
   const auto pick = [&random](int32_t n) { return int32_t(random() % uint32_t(n)); };
+  int num_with_late = 0;
   for (int trial = 0; trial < 400; ++trial) {
     constexpr int32_t kRows[] = {1, 2, 5, 31, 32, 33, 64, 100, 1030}, kMost[] = {1, 300, 3000};
     constexpr int32_t kShares[] = {1, 2, 7, 132, 264};
@@ -194,12 +217,21 @@ TEST(DecodeItems, SharesHaveAllItemsInOrderAndEqualTiles) {
     const Contexts c(contexts, 1 + pick(8));
     const int32_t num_shares = kShares[pick(5)];
     const std::vector<int64_t> tiles = walk(c, num_shares);
+    num_with_late += c.has_late(num_shares) ? 1 : 0;
+    const int64_t in_shares = num_tiles_in_shares(c.rows().num_tiles(), num_shares);
     for (const int64_t of_share : tiles) {
       // A share begins with the first item that begins in it.
-      EXPECT_LT(std::abs(of_share - c.rows().num_tiles() / num_shares), 5) << "trial " << trial;
+      EXPECT_LT(std::abs(of_share - in_shares / num_shares), 5) << "trial " << trial;
     }
     if (HasFailure()) break;
   }
+  EXPECT_GT(num_with_late, 50);
+}
+
+TEST(DecodeItems, LateAreASixteenthAndAnItemForEachShare) {
+  EXPECT_EQ(num_tiles_in_shares(16 * 132 - 1, 132), 16 * 132 - 1);
+  EXPECT_EQ(num_tiles_in_shares(16 * 132, 132), (16 - 1 - 4) * 132);
+  EXPECT_EQ(num_tiles_in_shares(128 * 132, 132), (128 - 8 - 4) * 132);
 }
 
 TEST(DecodeItems, NoRowsLeaveNothing) {
