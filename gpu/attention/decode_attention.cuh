@@ -316,7 +316,9 @@ class DecodeConsumer {
         q(lane % 4) {}
 
   __device__ void run(const DecodeShare& share) {
-    wait_for_prior_grid();  // also without items: the launch never ends before the previous one
+    // CTA 0 waits even if it has nothing to do: the launch never ends before the previous one.
+    if (share.is_empty() && int(blockIdx.x) >= max(1, p.num_tokens)) return;
+    wait_for_prior_grid();
     zero_padding();
     if (share.is_empty()) return;
     DecodeItem item = share.begin;
