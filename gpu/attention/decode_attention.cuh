@@ -14,7 +14,8 @@
 // share. Some of its warps do nothing but copy: tiles of keys and values go through a ring in
 // shared memory without a pause between items. Copies that wait for room in the memory system hold
 // up the warp that issues them, and only these. The CTA that delivers the last piece of a row and
-// head merges all of them, so it does not matter who computes which.
+// head merges all of them, so it does not matter who computes which; a CTA that has all of them
+// merges them as they come.
 
 namespace loratory::gpu::decode {
 
@@ -323,10 +324,12 @@ class DecodeConsumer {
     if (share.is_empty()) return;
     DecodeItem item = share.begin;
     int32_t num_delivered = 0;  // of the same row and head, and not counted yet
+    bool is_whole = false;      // the share has all pieces of the row and head
     for (;;) {
-      compute(item);
+      is_whole = (item.piece == 0 || is_whole) && share.has_rest_of(item);
+      compute(item, is_whole);
       const bool ends_share = share.ends_with(item);
-      if (item.num_pieces > 1) ++num_delivered;
+      if (!is_whole && item.num_pieces > 1) ++num_delivered;
       if (num_delivered > 0 && (ends_share || item.is_last_of_head())) {
         count_pieces(item, num_delivered);
         num_delivered = 0;
@@ -350,6 +353,9 @@ class DecodeConsumer {
   Stage stage;
   Place<kQueries> query;
   Place<kLates> late;
+  // Of a row and head of which the share has all pieces: those so far.
+  RowState total[2];
+  float total_acc[kColumnTiles][4];
 
   // Of a row, g or g + 8: the shift after each tile, and after that of this warp's keys.
   struct Shifts {
@@ -374,7 +380,7 @@ class DecodeConsumer {
     if (lane == 0) arrive(barrier, count);
   }
 
-  __device__ void compute(const DecodeItem& item) {
+  __device__ void compute(const DecodeItem& item, bool is_whole) {
     const int num_tiles = num_tiles_of(item);
     float scores[kWarpKeys / 8][4] = {};
     if (warp / 2 < num_tiles) {
@@ -397,6 +403,8 @@ class DecodeConsumer {
     multiply_values(num_tiles, shifts, acc);
     if (item.num_pieces == 1)
       write_out(item, state, acc);
+    else if (is_whole)
+      join(item, state, acc);
     else
       deliver(item, state, acc);
   }
@@ -555,6 +563,25 @@ class DecodeConsumer {
             normalized(acc[j][2 * half], inverse), normalized(acc[j][2 * half + 1], inverse));
       }
     }
+  }
+
+  // The steps of merge_pieces(), as the pieces come.
+  __device__ void join(const DecodeItem& item, const RowState (&state)[2],
+                       const float (&acc)[kColumnTiles][4]) {
+    const bool is_first = item.piece == 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (is_first) total[half] = {};
+      const Merge m = merge(total[half], state[half]);
+#pragma unroll
+      for (int j = 0; j < kColumnTiles; ++j) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          total_acc[j][i] = merged(is_first ? 0 : total_acc[j][i], acc[j][i], m);
+        }
+      }
+    }
+    if (item.is_last_of_head()) write_out(item, total, total_acc);
   }
 
   __device__ void deliver(const DecodeItem& item, const RowState (&state)[2],

@@ -142,6 +142,10 @@ struct DecodeShare {
   LORATORY_HOST_DEVICE bool ends_with(const DecodeItem& item) const {
     return item.index + 1 >= end;
   }
+  /// Whether it has the last piece of the item's row and head, too; not of a late item's.
+  LORATORY_HOST_DEVICE bool has_rest_of(const DecodeItem& item) const {
+    return item.index - item.piece + item.num_pieces <= end;
+  }
 };
 
 /// Shares of equal tiles, but for one item. Late items follow all of them or none.
