@@ -52,7 +52,19 @@ __device__ inline void load_box(void* to, const CUtensorMap& map, int column, in
       : "memory");
 #endif
 }
-/// The same to this address, and bytes to this barrier, in every CTA of the mask.
+/// The same of a map of two halves, whose eights of rows take turns: eight rows of the first half,
+/// eight of the second. `eight` counts them.
+__device__ inline void load_halves(void* to, const CUtensorMap& map, int column, int eight,
+                                   uint64_t* barrier, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(0), "r"(eight), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#endif
+}
+/// The same as load_box() to this address, and bytes to this barrier, in every CTA of the mask.
 __device__ inline void multicast_box(void* to, const CUtensorMap& map, int column, int row,
                                      uint64_t* barrier, uint16_t ctas, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900

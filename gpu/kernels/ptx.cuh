@@ -193,6 +193,14 @@ __device__ inline uint4 load_transposed(const std::byte* row) {
   return v;
 }
 
+/// A warp: eight rows of eight 16-bit numbers, of which lane i has pair i % 4 of row i / 4, become
+/// columns.
+__device__ inline uint32_t transposed(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
 /// c += a b^T. a: rows 0-7 and 8-15 of the first eight k, then of the last eight. b: the first
 /// eight k, then the last eight.
 template <typename Weight>

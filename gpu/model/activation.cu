@@ -4,6 +4,7 @@
 #include "gpu/kernels/ptx.cuh"
 #include "gpu/model/eight.cuh"
 #include "gpu/model/model_launch.hpp"
+#include "gpu/model/swish.cuh"
 
 namespace loratory::gpu {
 namespace {
@@ -14,15 +15,7 @@ constexpr int kPerCta = 8 * kNumThreads;  // numbers of y
 using reference::Activation;
 
 // -alpha · log2(e), rounded once.
-constexpr double kLog2E = 1.4426950408889634;
-constexpr float kSiluSlope = float(-kLog2E);
 constexpr float kGptOssSlope = float(-double(reference::kGptOssAlpha) * kLog2E);
-
-/// g / (1 + e^(-alpha g)) by the approximate exponential and reciprocal, whose errors the bound
-/// counts. `slope` is -alpha · log2(e).
-__device__ float swish(float g, float slope) {
-  return __fmul_rn(g, reciprocal_of(__fadd_rn(1.0f, exp2_of(__fmul_rn(g, slope)))));
-}
 
 /// As reference::activate(): a NaN is not clamped.
 __device__ float gpt_oss(float gate, float up) {
@@ -64,7 +57,7 @@ __global__ void __launch_bounds__(kNumThreads)
   if constexpr (kActivation == Activation::silu) {
     load_halves<T, kVectors>(gate_row, at, p.size, gate, up);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) up.v[i] = __fmul_rn(swish(gate.v[i], kSiluSlope), up.v[i]);
+    for (int i = 0; i < 8; ++i) up.v[i] = silu_mul(gate.v[i], up.v[i]);
   } else {
     load_turns<T, kVectors>(gate_row, at, p.size, gate, up);
 #pragma unroll

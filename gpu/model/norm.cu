@@ -43,22 +43,29 @@ class NormRow {
         delta_(static_cast<const T*>(p.delta) + source * p.delta_stride),
         y_(static_cast<T*>(p.y) + row * p.y_stride) {}
 
-  __device__ void run() const {
-    Eight held[kHeld];
+  /// `weights` are those of the first eights. All loads come before the first store: a store to x
+  /// would hold up those behind it.
+  __device__ void run(const Eight (&weights)[kHeld]) const {
+    Eight held[kHeld], delta[kHeld];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (place(i) < p.hidden) load(place(i), held[i], delta[i]);
+    }
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      const int at = place(i);
-      if (at < p.hidden) add_squares(sum, held[i] = take(at));
+      if (place(i) < p.hidden) add_squares(sum, add(place(i), held[i], delta[i]));
     }
     for (int i = kHeld; place(i) < p.hidden; ++i) add_squares(sum, take(place(i)));
     const float mean = __fdiv_rn(sum_of_cta(sum), float(p.hidden));
     const float scale = __frsqrt_rn(__fadd_rn(mean, p.eps));
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      if (place(i) < p.hidden) put(place(i), held[i], scale);
+      if (place(i) < p.hidden) put(place(i), held[i], weights[i], scale);
     }
-    for (int i = kHeld; place(i) < p.hidden; ++i) put(place(i), retake(place(i)), scale);
+    for (int i = kHeld; place(i) < p.hidden; ++i) {
+      put(place(i), retake(place(i)), weight_at(p, place(i)), scale);
+    }
   }
 
   __device__ void write_zeros() const {
@@ -67,12 +74,11 @@ class NormRow {
     }
   }
 
-  /// Brings the weights that this thread needs to its SM.
-  static __device__ void prefetch_weights(const NormLaunch& p) {
-    if constexpr (kVectors) {  // a prefetch reads an aligned word
-      for (int i = 0; place(i) < p.hidden; ++i) {
-        prefetch_line(static_cast<const T*>(p.weight) + place(i));
-      }
+  /// Those of the first eights of this thread. Nothing writes weights: they need not wait.
+  static __device__ void load_weights(const NormLaunch& p, Eight (&weights)[kHeld]) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (place(i) < p.hidden) weights[i] = weight_at(p, place(i));
     }
   }
 
@@ -84,31 +90,38 @@ class NormRow {
 
   static __device__ int place(int i) { return 8 * int(threadIdx.x + i * blockDim.x); }
 
-  /// x, or round(x + delta), which replaces x.
+  __device__ void load(int at, Eight& x, Eight& delta) const {
+    x = load_eight<T, kVectors>(x_, at, p.hidden);
+    if (p.delta != nullptr) delta = load_eight<T, kVectors>(delta_, at, p.hidden);
+  }
+  /// x becomes round(x + delta), also in memory, if there is a delta.
+  __device__ const Eight& add(int at, Eight& x, const Eight& delta) const {
+    if (p.delta != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x.v[i] = rounded_to<T>(__fadd_rn(x.v[i], delta.v[i]));
+    }
+    if (p.writes_x) store_eight<T, kVectors>(x_, at, p.hidden, x);
+    return x;
+  }
   __device__ Eight take(int at) const {
-    const Eight out = sum_at(at);
-    if (p.writes_x) store_eight<T, kVectors>(x_, at, p.hidden, out);
-    return out;
+    Eight x, delta;
+    load(at, x, delta);
+    return add(at, x, delta);
   }
   /// The same number once more.
   __device__ Eight retake(int at) const {
-    return p.writes_x ? load_eight<T, kVectors>(x_, at, p.hidden) : sum_at(at);
+    if (p.writes_x) return load_eight<T, kVectors>(x_, at, p.hidden);
+    return take(at);
   }
-  __device__ Eight sum_at(int at) const {
-    Eight out = load_eight<T, kVectors>(x_, at, p.hidden);
-    if (p.delta == nullptr) return out;
-    const Eight delta = load_eight<T, kVectors>(delta_, at, p.hidden);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out.v[i] = rounded_to<T>(__fadd_rn(out.v[i], delta.v[i]));
-    return out;
+  static __device__ Eight weight_at(const NormLaunch& p, int at) {
+    return load_eight<T, kVectors>(static_cast<const T*>(p.weight), at, p.hidden);
   }
 
   static __device__ void add_squares(float& sum, const Eight& of) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = __fmaf_rn(of.v[i], of.v[i], sum);
   }
-  __device__ void put(int at, const Eight& of, float scale) const {
-    const Eight weight = load_eight<T, kVectors>(static_cast<const T*>(p.weight), at, p.hidden);
+  __device__ void put(int at, const Eight& of, const Eight& weight, float scale) const {
     Eight out;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -123,14 +136,15 @@ __global__ void __launch_bounds__(kMostThreads)
     rms_norm_kernel(const __grid_constant__ NormLaunch p) {
   using Row = NormRow<T, kVectors>;
   launch_dependents();
-  Row::prefetch_weights(p);
+  Eight weights[kHeld];
+  Row::load_weights(p, weights);
   wait_for_prior_grid();
   const int row = int(blockIdx.x);
   const int source = p.rows == nullptr ? row : p.rows[row];
   if (source < 0) {
     Row(p, row, 0).write_zeros();
   } else {
-    Row(p, row, source).run();
+    Row(p, row, source).run(weights);
   }
 }
 

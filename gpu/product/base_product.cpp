@@ -1,5 +1,7 @@
 #include "gpu/product/base_product.hpp"
 
+#include "gpu/product/skinny_plan.hpp"
+
 namespace loratory::gpu {
 
 std::string_view name(ProductOrder order) {
@@ -28,6 +30,17 @@ void BaseProduct::launch(const DeviceView& x, const DeviceView& y, CUstream_st* 
   const int64_t num_tokens = check_activations(shape_, tensors);
   if (num_tokens == 0) return;
   products_->launch(shape_, bucket_of(*plan_, num_tokens).choice, tensors, stream, order);
+}
+
+bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
+                                  LaunchOrder order) const {
+  const ProductTensors tensors{.weight = weight_, .bias = bias_, .x = x, .y = y, .is_gated = true};
+  const int64_t num_tokens = check_activations(shape_, tensors);
+  if (num_tokens == 0) return true;
+  const ProductChoice& choice = bucket_of(*plan_, num_tokens).choice;
+  if (!fuses_silu(shape_, choice, tensors)) return false;
+  products_->launch(shape_, choice, tensors, stream, order);
+  return true;
 }
 
 }  // namespace loratory::gpu

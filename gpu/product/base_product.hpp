@@ -96,6 +96,12 @@ class BaseProduct {
   void launch(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
               LaunchOrder order = LaunchOrder::after_previous) const;
 
+  /// y = silu_mul() of x W^T, for y [M, N / 2]: the rows of W are gate's and, behind them, up's.
+  /// The bits are those of launch() and silu_mul(). False if the kernel for M cannot do both; then
+  /// nothing was launched. All else as launch().
+  bool launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
+                       LaunchOrder order = LaunchOrder::after_previous) const;
+
   const ProductShape& shape() const { return shape_; }
 
  private:

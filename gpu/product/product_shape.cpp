@@ -109,7 +109,7 @@ void check_weights(const ProductShape& shape, const ProductTensors& tensors) {
 
 int64_t check_activations(const ProductShape& shape, const ProductTensors& tensors) {
   check_matrix("x", tensors.x, shape.weight, shape.num_in);
-  check_matrix("y", tensors.y, shape.out, shape.num_out);
+  check_matrix("y", tensors.y, shape.out, tensors.is_gated ? shape.num_out / 2 : shape.num_out);
   const int64_t num_tokens = tensors.x.shape[0];
   if (tensors.y.shape[0] != num_tokens) {
     throw InputError("y", fmt::format("has {} rows, x has {}", tensors.y.shape[0], num_tokens));

@@ -45,6 +45,7 @@ struct ProductTensors {
   const void* bias = nullptr;  ///< [N], of the weights' dtype; null if the shape has none
   DeviceView x{};              ///< [M, K]
   DeviceView y{};              ///< [M, N]
+  bool is_gated = false;       ///< y is [M, N / 2]: SwiGLU of the product's halves
 };
 
 /// W and the bias. Errors   InputError naming the tensor: axes, sizes or dtypes that are not the

@@ -3,8 +3,8 @@
 namespace loratory::gpu {
 
 template <>
-SkinnyKernel skinny_kernel_of<__half>(int columns) {
-  return skinny_kernel_in<__half, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256>(columns);
+SkinnyKernel skinny_kernel_of<__half>(int columns, int tokens) {
+  return skinny_kernel_in<__half, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256>(columns, tokens);
 }
 
 }  // namespace loratory::gpu

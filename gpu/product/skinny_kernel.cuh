@@ -2,31 +2,34 @@
 
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "gpu/kernels/bulk_tensor.cuh"
 #include "gpu/kernels/fragments.cuh"
-#include "gpu/kernels/wgmma_narrow.cuh"
+#include "gpu/kernels/wgmma_any.cuh"
+#include "gpu/model/swish.cuh"
 #include "gpu/product/skinny_plan.hpp"
 
-// A CTA of the skinny kernel: warp 4 loads, warps 0 to 3 multiply. The tokens are the 64 rows of
-// wgmma and the columns of y its columns, because those come in steps of 8: a tile can be as narrow
-// as one SM's share of N. Shared memory has rows of x for the tokens alone. Eight stand for all 64;
-// behind more of them the products read whatever lies there, which no row of a token meets.
+// A CTA of the skinny kernel: one or two warpgroups multiply, behind them one warp loads W and one
+// x. Columns of y are the rows of wgmma, 64 at a time, and tokens its columns, which come in steps
+// of 8: few tokens take few cycles. A tile's last 64 rows and its tokens may be fewer than a
+// product reads: what lies behind them meets no number of the tile.
 
 namespace loratory::gpu {
 
-template <typename T, int kTileColumns>
+template <typename T, int kTileColumns, int kMostTokens>
 struct SkinnyConfig {
   using Weight = T;
   static constexpr int kColumns = kTileColumns;
-  static constexpr int kPanels = kColumns <= 64 ? 2 : 1;
-  static constexpr int kWgmmaColumns = kColumns % 64 == 0   ? 64
-                                       : kColumns % 32 == 0 ? 32
-                                       : kColumns % 24 == 0 ? 24
-                                                            : 16;
-  static constexpr int kNumWgmma = kColumns / kWgmmaColumns;  // side by side
+  static constexpr int kTokens = kMostTokens;  // of wgmma
+  static constexpr int kPanels = skinny_panels(kColumns);
+  static constexpr int kGroups = skinny_groups(kColumns, kTokens);
+  static constexpr int kNumWgmma = skinny_blocks(kColumns) / kGroups;  // of a group, side by side
+  static_assert(skinny_blocks(kColumns) % kGroups == 0);
   static constexpr int kRowBytes = 2 * kPanelDepth;
   static constexpr int kWeightBytes = kPanels * kColumns * kRowBytes;  // of a stage
-  static constexpr int kNumThreads = 5 * 32;
+  static constexpr int kConsumers = 128 * kGroups;                     // threads
+  static constexpr int kNumThreads = kConsumers + 2 * 32;
 };
 
 /// A place in the pipeline: the stage, and how often its barriers have turned.
@@ -37,31 +40,36 @@ struct SkinnyPlace {
   }
 };
 
+/// Of each stage: its weights have come, its x has come, all have read it.
+struct SkinnyBarriers {
+  uint64_t weights[kMaxSkinnyStages], x[kMaxSkinnyStages], empty[kMaxSkinnyStages];
+};
+
 template <typename C>
 class SkinnyCta {
  public:
-  __device__ SkinnyCta(const SkinnyParams& params, std::byte* dynamic, uint64_t* full,
-                       uint64_t* empty)
+  __device__ SkinnyCta(const SkinnyParams& params, std::byte* dynamic, SkinnyBarriers& barriers)
       : p(params),
         stages_(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024),
-        full_(full),
-        empty_(empty),
+        barriers_(barriers),
         rank_(cluster_rank()),
-        cluster_(cluster_size()) {}
+        cluster_(cluster_size()),
+        first_row_(C::kGroups == 1
+                       ? 0
+                       : __shfl_sync(~0U, int(threadIdx.x) / 128, 0) * C::kNumWgmma * kWgmmaRows) {}
 
   __device__ void run(const CUtensorMap& weights, const CUtensorMap& x) {
     if (threadIdx.x < 32) init_barriers();
-    if (threadIdx.x == 128) {
-      prefetch_map(weights);
-      prefetch_map(x);
-    }
+    if (threadIdx.x == C::kConsumers) prefetch_map(weights);
+    if (threadIdx.x == C::kConsumers + 32) prefetch_map(x);
     launch_dependents();
     __syncwarp();
     cluster_arrive();
     cluster_wait();
-    if (threadIdx.x >= 128) {
-      if (is_elected()) load_all(weights, x);
-      __syncwarp();
+    if (threadIdx.x >= C::kConsumers + 32) {
+      if (is_elected()) load_all_x(x);
+    } else if (threadIdx.x >= C::kConsumers) {
+      if (is_elected()) load_all_weights(weights);
     } else {
       multiply_all();
     }
@@ -71,46 +79,60 @@ class SkinnyCta {
   }
 
  private:
+  using Sums = float[C::kNumWgmma][C::kTokens / 2];
+  enum class Out : uint8_t { f32, pairs, singles };
+
   const SkinnyParams& p;
   std::byte* const stages_;
-  uint64_t *const full_, *const empty_;
+  SkinnyBarriers& barriers_;
   const int rank_, cluster_;
+  const int first_row_;  // of this warpgroup, in the tile; the compiler knows that a warp has one
 
   /// One warp.
   __device__ void init_barriers() {
     static_assert(kMaxSkinnyStages <= 32);
     const int stage = int(threadIdx.x) % 32;
     if (stage >= p.num_stages) return;
-    init_barrier(full_ + stage, 1);
-    init_barrier(empty_ + stage, 4 * cluster_);
+    init_barrier(barriers_.weights + stage, 1);
+    init_barrier(barriers_.x + stage, 1);
+    init_barrier(barriers_.empty + stage, C::kConsumers / 32 * cluster_);
   }
 
   // --- loads ----------------------------------------------------------------------------------
 
-  /// One thread. The first stages take their weights while the previous kernel still runs. A stage
-  /// of a narrow tile is short, 400 cycles at the rate of DRAM: places are added up, not computed.
-  __device__ void load_all(const CUtensorMap& weights, const CUtensorMap& x) const {
+  /// One thread. The first stages take their weights while the previous kernel still runs. They
+  /// do not all ask at once: a memory system with deep queues holds up the small kernels that this
+  /// one waits for. A stage of a narrow tile is short, 400 cycles at the rate of DRAM: places are
+  /// added up, not computed.
+  __device__ void load_all_weights(const CUtensorMap& map) const {
     const int total = num_items() * p.num_steps;
-    const int ahead = min(total, p.num_stages);
     Source from = source(0);
-    for (int i = 0; i < ahead; ++i) {
-      load_weights(weights, from);
+    SkinnyPlace freed;
+    for (int i = 0; i < total; ++i) {
+      if (i >= p.num_stages) {
+        wait_for_bytes(barriers_.empty + freed.stage, freed.parity);
+        freed.advance(p.num_stages);
+      } else if (i >= p.num_asked_ahead) {
+        wait_for_bytes(barriers_.weights + i - p.num_asked_ahead, 0);
+      }
+      load_weights(map, from);
       advance(from);
     }
+  }
+  /// One thread.
+  __device__ void load_all_x(const CUtensorMap& map) const {
+    const int total = num_items() * p.num_steps;
+    Source from = source(0);
+    SkinnyPlace freed;
     wait_for_prior_grid();
     fence_global_for_bulk_copies();
-    from = source(0);
-    for (int i = 0; i < ahead; ++i) {
-      load_x(x, from);
+    for (int i = 0; i < total; ++i) {
+      if (i >= p.num_stages) {
+        wait_for_bytes(barriers_.empty + freed.stage, freed.parity);
+        freed.advance(p.num_stages);
+      }
+      load_x(map, from);
       advance(from);
-    }
-    SkinnyPlace freed;
-    for (int i = ahead; i < total; ++i) {
-      wait_for_bytes(empty_ + freed.stage, freed.parity);
-      load_weights(weights, from);
-      load_x(x, from);
-      advance(from);
-      freed.advance(p.num_stages);
     }
   }
 
@@ -119,10 +141,11 @@ class SkinnyCta {
   __device__ void multiply_all() {
     SkinnyPlace place;
     for (int i = 0; i < num_items(); ++i) {
-      float sums[C::kNumWgmma][C::kWgmmaColumns / 2];
+      Sums sums;
       int previous = -1;
       for (int step = 0; step < p.num_steps; ++step) {
-        wait_for_bytes(full_ + place.stage, place.parity);
+        wait_for_bytes(barriers_.x + place.stage, place.parity);
+        wait_for_bytes(barriers_.weights + place.stage, place.parity);
         multiply(stages_ + place.stage * p.stage_bytes, step > 0, sums);
         wait_for_older_wgmma<1>();
         if (previous >= 0) release(previous);
@@ -149,7 +172,7 @@ class SkinnyCta {
   };
   __device__ Item item(int i) const {
     const int at = int(blockIdx.x) / cluster_ + i * (int(gridDim.x) / cluster_);
-    return {at % p.num_token_blocks * kSkinnyTokens,
+    return {at % p.num_token_blocks * p.block_tokens,
             (at / p.num_token_blocks * cluster_ + rank_) * C::kColumns};
   }
 
@@ -168,50 +191,51 @@ class SkinnyCta {
   }
 
   __device__ void load_weights(const CUtensorMap& map, const Source& from) const {
-    uint64_t* const full = full_ + from.stage;
+    uint64_t* const arrived = barriers_.weights + from.stage;
     std::byte* const to = stages_ + from.stage * p.stage_bytes;
-    expect_bytes(full, p.stage_bytes);
+    expect_bytes(arrived, C::kWeightBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      load_box(to + panel * C::kColumns * C::kRowBytes, map, from.k + panel * kPanelDepth,
-               from.item.first_column, full, kEvictFirst);
+      std::byte* const rows = to + panel * C::kColumns * C::kRowBytes;
+      const int k = from.k + panel * kPanelDepth;
+      if (p.is_gated)
+        load_halves(rows, map, k, from.item.first_column / 16, arrived, kEvictFirst);
+      else
+        load_box(rows, map, k, from.item.first_column, arrived, kEvictFirst);
     }
   }
   /// Of a cluster, each CTA loads some of the rows for all.
   __device__ void load_x(const CUtensorMap& map, const Source& from) const {
     const int first = rank_ * p.x_rows_of_cta;
-    uint64_t* const full = full_ + from.stage;
+    uint64_t* const arrived = barriers_.x + from.stage;
     std::byte* const to =
         stages_ + from.stage * p.stage_bytes + C::kWeightBytes + first * C::kRowBytes;
     const int token = from.item.first_token + first;
+    expect_bytes(arrived, C::kPanels * p.x_rows * C::kRowBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
       std::byte* const rows = to + panel * p.x_rows * C::kRowBytes;
       const int k = from.k + panel * kPanelDepth;
       if (cluster_ == 1)
-        load_box(rows, map, k, token, full, kEvictLast);
+        load_box(rows, map, k, token, arrived, kEvictLast);
       else
-        multicast_box(rows, map, k, token, full, uint16_t((1 << cluster_) - 1), kEvictLast);
+        multicast_box(rows, map, k, token, arrived, uint16_t((1 << cluster_) - 1), kEvictLast);
     }
   }
 
   /// Each warp says to every CTA that it has read the stage.
   __device__ void release(int stage) const {
     const int lane = int(threadIdx.x) % 32;
-    if (lane < cluster_) arrive_at(empty_ + stage, lane);
+    if (lane < cluster_) arrive_at(barriers_.empty + stage, lane);
   }
 
   /// A descriptor's address lies in its lower half and does not overflow it.
   __device__ static uint64_t moved(uint64_t descriptor, uint32_t by) {
     return (descriptor >> 32 << 32) | (uint32_t(descriptor) + by);
   }
-  __device__ void multiply(const std::byte* stage, bool adds,
-                           float (&sums)[C::kNumWgmma][C::kWgmmaColumns / 2]) const {
-    // Rows of x eight apart are 0 bytes apart where eight rows stand for all: what tokens beyond
-    // them get is not stored.
-    const uint64_t no_stride = p.x_rows > kFewTokens ? 0 : uint64_t{1024 / 16} << 32;
-    const uint64_t x = matrix_descriptor(stage + C::kWeightBytes) - no_stride;
-    const uint64_t w = matrix_descriptor(stage);
+  __device__ void multiply(const std::byte* stage, bool adds, Sums& sums) const {
+    const uint64_t x = matrix_descriptor(stage + C::kWeightBytes);
+    const uint64_t w = matrix_descriptor(stage + first_row_ * C::kRowBytes);
     const uint32_t x_panel = uint32_t(p.x_rows * C::kRowBytes / 16);
     fence_wgmma();
 #pragma unroll
@@ -219,9 +243,9 @@ class SkinnyCta {
       const int panel = k16 / 4, within = k16 % 4 * 2;
 #pragma unroll
       for (int j = 0; j < C::kNumWgmma; ++j) {
-        const int row = panel * C::kColumns + j * C::kWgmmaColumns;
-        wgmma_any<typename C::Weight>(sums[j], moved(x, panel * x_panel + within),
-                                      moved(w, row * C::kRowBytes / 16 + within), adds || k16 > 0);
+        const int row = panel * C::kColumns + j * kWgmmaRows;
+        wgmma_any<typename C::Weight>(sums[j], moved(w, row * C::kRowBytes / 16 + within),
+                                      moved(x, panel * x_panel + within), adds || k16 > 0);
       }
     }
     commit_wgmma();
@@ -229,45 +253,87 @@ class SkinnyCta {
 
   // --- results ----------------------------------------------------------------------------------
 
-  __device__ void store(const Item& of,
-                        const float (&sums)[C::kNumWgmma][C::kWgmmaColumns / 2]) const {
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  __device__ void store(const Item& of, const Sums& sums) const {
+    if (p.is_gated)
+      store_gated(of, sums);
+    else if (p.out_is_f32)
+      store_all<Out::f32>(of, sums);
+    else if (p.in_pairs)
+      store_all<Out::pairs>(of, sums);
+    else
+      store_all<Out::singles>(of, sums);
+  }
+  /// SwiGLU: a thread has gate and up of the same column and tokens, eight rows apart.
+  __device__ void store_gated(const Item& of, const Sums& sums) const {
+    const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int token = of.first_token + 16 * warp + lane / 4 + 8 * half;
-      if (token >= p.num_tokens) continue;
+    for (int j = 0; j < C::kNumWgmma; ++j) {
+      const int row = first + j * kWgmmaRows;
+      if (row >= C::kColumns) continue;
 #pragma unroll
-      for (int j = 0; j < C::kNumWgmma; ++j) {
-#pragma unroll
-        for (int n = 0; n < C::kWgmmaColumns / 8; ++n) {
-          const int column = of.first_column + j * C::kWgmmaColumns + 8 * n + 2 * (lane % 4);
-          store_two(token, column, sums[j][4 * n + 2 * half], sums[j][4 * n + 2 * half + 1]);
+      for (int i = 0; i < C::kTokens / 8; ++i) {
+        const int token = of.first_token + 8 * i;
+        const float* const four = sums[j] + 4 * i;
+        if (token < p.num_tokens) {
+          store_eights<Out::pairs>(token, (of.first_column + row) / 2, gated(four[0], four[2]),
+                                   gated(four[1], four[3]));
         }
       }
     }
   }
-  __device__ void store_two(int token, int column, float a, float b) const {
+  /// As silu_mul() of what the product would have stored.
+  __device__ static float gated(float gate, float up) {
     using Weight = typename C::Weight;
-    const bool has_b = column + 1 < p.num_out;
-    if (column >= p.num_out) return;
-    if (p.bias != nullptr) {
-      const auto* const bias = static_cast<const uint16_t*>(p.bias) + column;
-      a += to_float<Weight>(bias[0]);
-      if (has_b) b += to_float<Weight>(bias[1]);
-    }
-    const int64_t at = token * p.y_stride + column;
-    if (p.out_is_f32) {
-      store_two(static_cast<float*>(p.y) + at, a, b, has_b);
-    } else if (p.in_pairs && has_b) {
-      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + at) = pack<Weight>(a, b);
-    } else {
-      store_two(static_cast<uint16_t*>(p.y) + at, to_bits<Weight>(a), to_bits<Weight>(b), has_b);
+    return silu_mul(to_float<Weight>(to_bits<Weight>(gate)), to_float<Weight>(to_bits<Weight>(up)));
+  }
+
+  /// Eight columns of y and eight tokens at a time.
+  template <Out kOut>
+  __device__ void store_all(const Item& of, const Sums& sums) const {
+    const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
+#pragma unroll
+    for (int j = 0; j < 2 * C::kNumWgmma; ++j) {
+      const int row = first + j / 2 * kWgmmaRows + j % 2 * 8;
+      if (row >= C::kColumns) continue;
+      const float bias = bias_of(of.first_column + row + int(threadIdx.x) % 32 / 4);
+#pragma unroll
+      for (int i = 0; i < C::kTokens / 8; ++i) {
+        const int token = of.first_token + 8 * i;
+        const float* const two = sums[j / 2] + 4 * i + 2 * (j % 2);
+        if (token < p.num_tokens) {
+          store_eights<kOut>(token, of.first_column + row, two[0] + bias, two[1] + bias);
+        }
+      }
     }
   }
-  template <typename Out>
-  __device__ void store_two(Out* y, Out a, Out b, bool has_b) const {
-    y[0] = a;
-    if (has_b) y[1] = b;
+  /// Without a bias a sum of -0 stays what it is.
+  __device__ float bias_of(int column) const {
+    if (p.bias == nullptr || column >= p.y_columns) return -0.0F;
+    return to_float<typename C::Weight>(static_cast<const uint16_t*>(p.bias)[column]);
+  }
+  /// A warp. A lane has two neighbouring tokens of one column; of 16 bits it stores two columns of
+  /// one token.
+  template <Out kOut>
+  __device__ void store_eights(int token, int column, float first, float second) const {
+    const int row = int(threadIdx.x) % 32 / 4, pair = int(threadIdx.x) % 4 * 2;
+    if constexpr (kOut == Out::f32) {
+      float* const y = static_cast<float*>(p.y) + (token + pair) * p.y_stride + column + row;
+      const bool has_column = column + row < p.y_columns;
+      if (has_column && token + pair < p.num_tokens) y[0] = first;
+      if (has_column && token + pair + 1 < p.num_tokens) y[p.y_stride] = second;
+    } else {
+      const uint32_t two = transposed(pack<typename C::Weight>(first, second));
+      const int to = column + pair;
+      uint16_t* const y = static_cast<uint16_t*>(p.y) + (token + row) * p.y_stride + to;
+      const bool has_first = token + row < p.num_tokens && to < p.y_columns;
+      const bool has_second = has_first && to + 1 < p.y_columns;
+      if (kOut == Out::pairs && has_second) {
+        *reinterpret_cast<uint32_t*>(y) = two;
+      } else {
+        if (has_first) y[0] = uint16_t(two);
+        if (has_second) y[1] = uint16_t(two >> 16);
+      }
+    }
   }
 };
 
@@ -277,21 +343,30 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
                           const __grid_constant__ CUtensorMap x,
                           const __grid_constant__ SkinnyParams params) {
   extern __shared__ std::byte dynamic[];
-  __shared__ uint64_t full[kMaxSkinnyStages], empty[kMaxSkinnyStages];
-  SkinnyCta<C>(params, dynamic, full, empty).run(weights, x);
+  __shared__ SkinnyBarriers barriers;
+  SkinnyCta<C>(params, dynamic, barriers).run(weights, x);
 }
 
 using SkinnyKernel = void (*)(CUtensorMap, CUtensorMap, SkinnyParams);
 
-/// The kernel of a tile width, or null. skinny_bf16.cu and skinny_f16.cu have them.
+/// The kernel of a tile width and as many tokens of wgmma, or null. skinny_bf16.cu and
+/// skinny_f16.cu have them.
 template <typename Weight>
-SkinnyKernel skinny_kernel_of(int columns);
+SkinnyKernel skinny_kernel_of(int columns, int tokens);
 
 template <typename Weight, int... kColumns>
-SkinnyKernel skinny_kernel_in(int columns) {
+SkinnyKernel skinny_kernel_in(int columns, int tokens) {
   SkinnyKernel found = nullptr;
-  ((found = columns == kColumns ? skinny_product_kernel<SkinnyConfig<Weight, kColumns>> : found),
-   ...);
+  const auto look = [&]<int kTokens>(std::integral_constant<int, kTokens>) {
+    ((found = columns == kColumns && tokens == kTokens
+                  ? skinny_product_kernel<SkinnyConfig<Weight, kColumns, kTokens>>
+                  : found),
+     ...);
+  };
+  look(std::integral_constant<int, 8>{});
+  look(std::integral_constant<int, 32>{});
+  look(std::integral_constant<int, 64>{});
+  look(std::integral_constant<int, 128>{});
   return found;
 }
 

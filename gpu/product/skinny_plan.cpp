@@ -10,58 +10,92 @@ namespace {
 
 constexpr int32_t kRowBytes = 128;
 constexpr size_t kMostTiles = 4;  // tile widths worth timing
+// Of W, by a CTA, before its x is there. 132 of them keep 6.5 MB on the way: what an H100 reads in
+// 2 us, which is a little more than its DRAM's latency.
+constexpr int32_t kBytesAskedAhead = 48 * 1024;
 
 int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
+
+int64_t stride_of(const DeviceView& y) { return y.shape[0] > 1 ? y.strides[0] : 0; }
+
+// Whether two columns from an even one on are one aligned word.
+bool is_even(const DeviceView& y) {
+  return stride_of(y) % 2 == 0 && reinterpret_cast<uintptr_t>(y.data) % 4 == 0;
+}
+
+// Of the kernel for M tokens.
+int32_t kernel_tokens(int64_t num_tokens) {
+  const auto* const found = std::ranges::lower_bound(kWgmmaTokens, num_tokens);
+  return found == std::end(kWgmmaTokens) ? found[-1] : *found;
+}
 
 // How well tiles of `columns` use the GPU: the share of the SMs' time that they fill if all take
 // equally long, less what each loads of x. Only the order of the figures matters.
 double fitness(const ProductShape& shape, int64_t num_tokens, int32_t columns, int num_sms) {
   constexpr double kCostOfX = 0.25;  // of a byte of x that L2 has, in bytes of W
-  const int64_t blocks = ceil_div(num_tokens, kSkinnyTokens);
+  const int64_t blocks = ceil_div(num_tokens, kernel_tokens(num_tokens));
   const int64_t waves = ceil_div(ceil_div(shape.num_out, columns) * blocks, num_sms);
   const double filled = double(shape.num_out * blocks) / double(waves * num_sms * columns);
-  const auto x_rows = double(std::min<int64_t>(num_tokens, kSkinnyTokens));
+  const auto x_rows = double(std::min<int64_t>(num_tokens, kernel_tokens(num_tokens)));
   return filled / (1 + kCostOfX * x_rows / columns);
 }
 
 }  // namespace
 
+int32_t SkinnyLayout::shared_bytes() const {
+  const int32_t last = panels - 1;
+  const int32_t rows_of_w = last * columns + skinny_blocks(columns) * kWgmmaRows;
+  const int32_t rows_of_x = panels * columns + last * x_rows + tokens;
+  const int32_t read = std::max(rows_of_w, rows_of_x) * kRowBytes;
+  return num_stages * stage_bytes + std::max(0, read - stage_bytes) + 1024;
+}
+
 SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
                            const ProductChoice& choice) {
   LORATORY_ASSERT(choice.kernel == ProductKernel::skinny, "a tile of the skinny kernel");
   SkinnyLayout out;
-  // A narrow tile takes 256 bytes of each row at a time, so that DRAM meets longer runs.
-  out.panels = choice.columns <= 64 ? 2 : 1;
-  const int64_t at_once = int64_t{kFewTokens} * choice.cluster;
-  const int64_t rows = ceil_div(num_tokens, at_once) * at_once;
-  out.x_rows = int32_t(std::min<int64_t>(rows, kSkinnyTokens));
+  out.panels = skinny_panels(choice.columns);
+  out.columns = choice.columns;
+  out.tokens = kernel_tokens(num_tokens);
+  const int64_t at_once = int64_t{kWgmmaTokens[0]} * choice.cluster;
+  out.x_rows = int32_t(std::min<int64_t>(ceil_div(num_tokens, at_once) * at_once, out.tokens));
   out.stage_bytes = out.panels * (choice.columns + out.x_rows) * kRowBytes;
   out.num_steps = ceil_div(shape.num_in, int64_t(out.panels) * kPanelDepth);
   out.num_stages = kMaxSkinnyStages;
   while (out.shared_bytes() > kSkinnySharedBytes) --out.num_stages;
-  out.num_token_blocks = ceil_div(num_tokens, kSkinnyTokens);
+  out.num_token_blocks = ceil_div(num_tokens, out.tokens);
   out.num_column_groups = ceil_div(shape.num_out, int64_t(choice.columns) * choice.cluster);
   return out;
 }
 
+bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
+                const ProductTensors& tensors) {
+  return choice.kernel == ProductKernel::skinny && choice.columns % 16 == 0 &&
+         shape.num_out % 16 == 0 && shape.out == shape.weight && !shape.has_bias &&
+         is_even(tensors.y);
+}
+
 SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
                            const SkinnyLayout& layout, const ProductTensors& tensors) {
-  const int64_t stride = tensors.y.shape[0] > 1 ? tensors.y.strides[0] : 0;
-  const bool even = stride % 2 == 0 && reinterpret_cast<uintptr_t>(tensors.y.data) % 4 == 0;
-  return {.y = tensors.y.data,
-          .bias = tensors.bias,
-          .y_stride = stride,
-          .num_tokens = int32_t(tensors.x.shape[0]),
-          .num_out = int32_t(shape.num_out),
-          .num_steps = layout.num_steps,
-          .num_items = layout.num_items(),
-          .num_token_blocks = layout.num_token_blocks,
-          .num_stages = layout.num_stages,
-          .stage_bytes = layout.stage_bytes,
-          .x_rows = layout.x_rows,
-          .x_rows_of_cta = layout.x_rows / choice.cluster,
-          .out_is_f32 = shape.out == reference::Dtype::f32,
-          .in_pairs = even};
+  const int32_t weight_bytes = layout.panels * layout.columns * kRowBytes;
+  return {
+      .y = tensors.y.data,
+      .bias = tensors.bias,
+      .y_stride = stride_of(tensors.y),
+      .num_tokens = int32_t(tensors.x.shape[0]),
+      .y_columns = int32_t(tensors.y.shape[1]),
+      .num_steps = layout.num_steps,
+      .num_items = layout.num_items(),
+      .num_token_blocks = layout.num_token_blocks,
+      .block_tokens = layout.tokens,
+      .num_stages = layout.num_stages,
+      .num_asked_ahead = std::clamp(ceil_div(kBytesAskedAhead, weight_bytes), 1, layout.num_stages),
+      .stage_bytes = layout.stage_bytes,
+      .x_rows = layout.x_rows,
+      .x_rows_of_cta = layout.x_rows / choice.cluster,
+      .is_gated = tensors.is_gated,
+      .out_is_f32 = shape.out == reference::Dtype::f32,
+      .in_pairs = is_even(tensors.y)};
 }
 
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,
@@ -74,7 +108,7 @@ std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num
   std::vector<ProductChoice> out;
   for (const int32_t c : columns) {
     for (const int32_t cluster : kSkinnyClusters) {
-      if (num_tokens <= kFewTokens && cluster > 1) continue;
+      if (num_tokens <= kWgmmaTokens[0] && cluster > 1) continue;
       if (cluster > ceil_div(shape.num_out, c)) continue;
       out.push_back({.kernel = ProductKernel::skinny, .columns = c, .cluster = cluster});
     }

@@ -15,15 +15,27 @@ namespace loratory::gpu {
 
 inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
-inline constexpr int kSkinnyTokens = 64;  // of a CTA
-inline constexpr int kFewTokens = 8;      // whose rows of x stand for all 64
-inline constexpr int kPanelDepth = 64;    // numbers of K in a row of 128 bytes
+inline constexpr int kWgmmaRows = 64;                    // columns of y in one product
+inline constexpr int kWgmmaTokens[] = {8, 32, 64, 128};  // the last: most of a CTA
+inline constexpr int kPanelDepth = 64;                   // numbers of K in a row of 128 bytes
 inline constexpr int kMaxSkinnyStages = 32;
 inline constexpr int kSkinnySharedBytes = 226 * 1024;  // of a CTA; Hopper has 227 KB
 
+/// Panels of 64 numbers of K in a stage. A narrow tile takes 256 bytes of each row at a time, so
+/// that DRAM meets longer runs.
+constexpr int skinny_panels(int columns) { return columns <= 64 ? 2 : 1; }
+
+/// Products of 64 columns that a tile takes, and the warpgroups that share them: four products of
+/// 128 tokens would fill all registers of one.
+constexpr int skinny_blocks(int columns) { return (columns + kWgmmaRows - 1) / kWgmmaRows; }
+constexpr int skinny_groups(int columns, int tokens) {
+  return skinny_blocks(columns) * tokens > 3 * 128 ? 2 : 1;
+}
+
 /// What follows from the shape, M and the choice.
 struct SkinnyLayout {
-  int32_t panels = 0;  ///< of 64 numbers of K in a stage
+  int32_t panels = 0;               ///< of 64 numbers of K in a stage
+  int32_t columns = 0, tokens = 0;  ///< of the kernel, and so of a CTA
   int32_t x_rows = 0;  ///< of x in a stage: as many as there are tokens, in steps of 8 a CTA
   int32_t stage_bytes = 0;
   int32_t num_stages = 0;
@@ -31,12 +43,9 @@ struct SkinnyLayout {
   int32_t num_token_blocks = 0;
   int32_t num_column_groups = 0;  ///< tiles of a cluster, side by side
 
-  /// The products of the last stage read 64 rows of x, however few there are, unless eight stand
-  /// for all. 1024 to align.
-  int32_t shared_bytes() const {
-    const int32_t rows_read = x_rows == kFewTokens ? x_rows : kSkinnyTokens;
-    return num_stages * stage_bytes + (rows_read - x_rows) * 2 * kPanelDepth + 1024;
-  }
+  /// With what the products read behind the last stage. 1024 to align.
+  int32_t shared_bytes() const;
+  int32_t num_threads() const { return 128 * skinny_groups(columns, tokens) + 2 * 32; }
   int32_t num_items() const { return num_token_blocks * num_column_groups; }
 };
 
@@ -49,13 +58,19 @@ struct SkinnyParams {
   void* y;
   const void* bias;  ///< null: none
   int64_t y_stride;  ///< in numbers
-  int32_t num_tokens, num_out;
-  int32_t num_steps, num_items, num_token_blocks;
-  int32_t num_stages, stage_bytes, x_rows, x_rows_of_cta;
+  int32_t num_tokens, y_columns;
+  int32_t num_steps, num_items, num_token_blocks, block_tokens;
+  int32_t num_stages, num_asked_ahead, stage_bytes, x_rows, x_rows_of_cta;
+  bool is_gated;              ///< SwiGLU of the halves of W's rows
   bool out_is_f32, in_pairs;  ///< two columns of y are one aligned word
 };
 SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
                            const SkinnyLayout& layout, const ProductTensors& tensors);
+
+/// Whether the kernel of a choice can end with SwiGLU: tiles and halves of W in eights of rows, y
+/// in pairs of 16 bits, no bias.
+bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
+                const ProductTensors& tensors);
 
 /// The skinny choices worth timing for M tokens on a GPU of `num_sms`, what should be fastest
 /// first.
