@@ -163,7 +163,7 @@ class Batch {
       batch_.sampled.push_back(last);
     }
     batch_.max_row_tokens = c.num_tokens;
-    batch_.has_lora = c.num_adapters > 0;
+    batch_.num_adapters = c.num_adapters;
   }
   StepBatch copy() const { return batch_; }
 

@@ -5,6 +5,9 @@
 namespace loratory::gpu {
 namespace {
 
+// With few adapters each has so many tokens on average: a segment of the kernels for them.
+constexpr int32_t kTokensEach = 32;
+
 std::vector<int32_t> buckets(int32_t most) {
   std::vector<int32_t> out;
   for (int32_t rows = 1; rows < most;) {
@@ -26,8 +29,9 @@ DecodeGraphs::DecodeGraphs(int64_t max_num_seqs, int32_t max_graph_rows, bool lo
   const auto most = int32_t(std::min<int64_t>(max_num_seqs, max_graph_rows));
   const std::vector<int32_t> rows = buckets(most);
   for (auto it = rows.rbegin(); it != rows.rend(); ++it) {
-    graphs_.push_back({*it, false});
-    if (lora) graphs_.push_back({*it, true});
+    if (lora) graphs_.push_back({*it, kAnyNumber});
+    if (lora && *it >= kTokensEach) graphs_.push_back({*it, *it / kTokensEach});
+    graphs_.push_back({*it, 0});
   }
 }
 
@@ -35,8 +39,9 @@ int64_t DecodeGraphs::find(const StepBatch& batch) const {
   if (batch.empty() || !batch.is_one_token_a_row()) return -1;
   int64_t best = -1;  // they descend
   for (size_t i = 0; i < graphs_.size(); ++i) {
-    const bool fits = graphs_[i].num_rows >= batch.shape().num_rows;
-    if (fits && graphs_[i].lora == batch.has_lora) best = int64_t(i);
+    const Graph& g = graphs_[i];
+    const bool fits = g.num_rows >= batch.shape().num_rows && g.max_adapters >= batch.num_adapters;
+    if (fits && (g.max_adapters > 0) == batch.has_lora()) best = int64_t(i);
   }
   return best;
 }

@@ -8,17 +8,21 @@
 namespace loratory::gpu {
 
 /// The CUDA graphs of an engine: decode steps of some numbers of rows, each with and without LoRA.
+/// From 32 rows on there is one more, for few adapters, whose LoRA kernels are those for many tokens
+/// of each: a graph keeps its kernels, whatever batch it replays. Results are the same bits.
 /// A step is replayed by the smallest graph with room for it, padded with base tokens [2.16]. One
 /// without adapters takes the graph without LoRA, whether or not slots are filled.
 class DecodeGraphs {
  public:
+  static constexpr int32_t kAnyNumber = INT32_MAX;
+
   /// 1, 2, 4, then steps of 8 up to 64, of 16 up to 128, of 32 up to 256, of 64 beyond; the last is
   /// the smaller of the two maxima. None if max_graph_rows is 0.
   DecodeGraphs(int64_t max_num_seqs, int32_t max_graph_rows, bool lora);
 
   struct Graph {
     int32_t num_rows = 0;
-    bool lora = false;
+    int32_t max_adapters = 0;  ///< 0: without LoRA; kAnyNumber
     friend bool operator==(const Graph&, const Graph&) = default;
   };
   /// Largest first, so that what a capture allocates fits what came before it.

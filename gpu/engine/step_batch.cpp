@@ -37,7 +37,12 @@ void add_row(const StepRow& row, const Request& r, const sim::SampledBefore& bef
   batch.contexts.push_back(int32_t(row.num_computed + row.num_tokens));
   batch.row_starts.push_back(int32_t(batch.token_ids.size()));
   batch.blocks.push_back(r.blocks);
-  batch.has_lora = batch.has_lora || row.slot != sim::kNoSlot;
+}
+
+int32_t num_adapters(std::vector<int32_t> slots) {
+  std::ranges::sort(slots);
+  slots.erase(std::ranges::unique(slots).begin(), slots.end());
+  return int32_t(std::ranges::count_if(slots, [](int32_t slot) { return slot != sim::kNoSlot; }));
 }
 
 }  // namespace
@@ -58,6 +63,7 @@ StepBatch make_step_batch(const StepPlan& plan, const Scheduler& scheduler,
                              .column = column,
                              .request = row.request});
   }
+  batch.num_adapters = num_adapters(batch.token_slots);
   return batch;
 }
 

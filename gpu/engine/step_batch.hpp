@@ -42,13 +42,14 @@ struct StepBatch {
   std::vector<std::span<const sim::BlockId>> blocks;  ///< [rows] the scheduler's
   std::vector<SampledRow> sampled;
   int64_t num_columns = 0;  ///< of StepResult::sampled: rows that were left out count too
-  bool has_lora = false;    ///< a token has a slot
+  int32_t num_adapters = 0;  ///< slots that tokens have, each counted once
   int32_t max_row_tokens = 0;
 
   StepShape shape() const {
     return {int32_t(token_ids.size()), int32_t(contexts.size()), int32_t(sampled.size())};
   }
   bool empty() const { return token_ids.empty(); }
+  bool has_lora() const { return num_adapters > 0; }
   /// Every row computes one token: what a decode graph computes.
   bool is_one_token_a_row() const { return token_ids.size() == contexts.size(); }
 };

@@ -94,10 +94,10 @@ void GpuExecutor::capture_graphs() {
     LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), shared.arrays.get(),
                                         size_t(arrays.bytes), cudaMemcpyHostToDevice,
                                         stream_.get()));
-    pass_->launch(arrays, /*max_row_tokens=*/1, graph.lora, stream_.get());
+    pass_->launch(arrays, /*max_row_tokens=*/1, graph.max_adapters, stream_.get());
     LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
     LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    pass_->launch(arrays, /*max_row_tokens=*/1, graph.lora, stream_.get());
+    pass_->launch(arrays, /*max_row_tokens=*/1, graph.max_adapters, stream_.get());
     cudaGraph_t captured = nullptr;
     LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &captured));
     cudaGraphExec_t executable = nullptr;
@@ -126,7 +126,7 @@ int64_t GpuExecutor::enqueue(StepBatch& batch, Shared& shared) {
     ++times_.num_replayed;
     first_work_ns = clock_.now_ns();
   } else {
-    pass_->launch(arrays, max_row_tokens, batch.has_lora, stream_.get());
+    pass_->launch(arrays, max_row_tokens, batch.num_adapters, stream_.get());
   }
   read_back(batch, shared);
   return first_work_ns;

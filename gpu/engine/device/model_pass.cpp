@@ -86,6 +86,7 @@ struct ModelPass::Step {
   BatchView batch;
   int32_t max_row_tokens;
   const Lora* lora;  // null: base tokens only
+  int32_t max_adapters;
   CUstream_st* stream;
 
   int64_t num_tokens() const { return arrays.shape.num_tokens; }
@@ -248,12 +249,13 @@ RmsNormArgs ModelPass::norm(int64_t weight, const DeviceView& x, const DeviceVie
           .eps = model_.config().rms_norm_eps};
 }
 
-void ModelPass::launch(const StepArrays& arrays, int32_t max_row_tokens, bool lora,
+void ModelPass::launch(const StepArrays& arrays, int32_t max_row_tokens, int32_t max_adapters,
                        CUstream_st* stream) const {
   const Step step{.arrays = arrays,
                   .batch = batch(arrays),
                   .max_row_tokens = max_row_tokens,
-                  .lora = lora ? lora_.get() : nullptr,
+                  .lora = max_adapters > 0 ? lora_.get() : nullptr,
+                  .max_adapters = max_adapters,
                   .stream = stream};
   begin(step);
   for (int64_t i = 0; i < int64_t(layers_.size()); ++i) {
@@ -268,7 +270,7 @@ void ModelPass::linear(const Step& step, const BaseProduct& product,
                        const DeviceView& y) const {
   product.launch(x, y, step.stream, kOverlaps);
   if (step.lora == nullptr || !lora) return;
-  const LoraTensors tensors{.x = x, .h = {}, .y = y};
+  const LoraTensors tensors{.x = x, .h = {}, .y = y, .max_adapters = step.max_adapters};
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
   const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
@@ -311,7 +313,10 @@ void ModelPass::embedding_lora(const Step& step) const {
                     .h = h},
                    step.stream);
   const LoraTensors tensors{
-      .x = {}, .h = h, .y = view(layout_.x, step.num_tokens(), model_.config().hidden)};
+      .x = {},
+      .h = h,
+      .y = view(layout_.x, step.num_tokens(), model_.config().hidden),
+      .max_adapters = step.max_adapters};
   const LoraLayer& layer = *step.lora->embedding;
   layer.launch(tensors, step.lora->tokens.view(layer.variant_for(tensors).segment_size()),
                step.stream, LaunchOrder::after_previous);
@@ -413,8 +418,11 @@ void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   const DeviceView gate_up = view(layout_.gate_up, tokens, 2 * c.intermediate);
   const DeviceView activation = view(layout_.activation, tokens, c.intermediate);
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
-  linear(step, *layer.gate_up, layer.gate_up_lora, normed, gate_up);
-  silu_mul(gate_up, activation, step.stream, kOverlaps);
+  const bool has_lora = step.lora != nullptr && layer.gate_up_lora;
+  if (has_lora || !layer.gate_up->launch_silu_mul(normed, activation, step.stream, kOverlaps)) {
+    linear(step, *layer.gate_up, layer.gate_up_lora, normed, gate_up);
+    silu_mul(gate_up, activation, step.stream, kOverlaps);
+  }
   linear(step, *layer.down, layer.down_lora, activation, delta);
 }
 

@@ -54,9 +54,9 @@ class ModelPass {
   ModelPass& operator=(const ModelPass&) = delete;
 
   /// Enqueues the pass. Never allocates, never waits, may be captured.
-  /// `max_row_tokens` as in AttentionPlan::launch. `lora`: with what the slots of the tokens say;
-  /// without, all tokens are base tokens.
-  void launch(const StepArrays& arrays, int32_t max_row_tokens, bool lora,
+  /// `max_row_tokens` as in AttentionPlan::launch. Tokens have at most `max_adapters` different
+  /// slots; 0: all are base tokens, whatever their slots.
+  void launch(const StepArrays& arrays, int32_t max_row_tokens, int32_t max_adapters,
               CUstream_st* stream) const;
 
   std::byte* step_arrays() const { return workspace_.get() + layout_.step; }

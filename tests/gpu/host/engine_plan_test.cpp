@@ -227,16 +227,17 @@ TEST(EngineOptions, BoundsRequestsByTheModel) {
 std::vector<int32_t> rows_of(const DecodeGraphs& graphs, bool lora) {
   std::vector<int32_t> out;
   for (const DecodeGraphs::Graph& g : graphs.all()) {
-    if (g.lora == lora) out.push_back(g.num_rows);
+    const int32_t most = lora ? DecodeGraphs::kAnyNumber : 0;
+    if (g.max_adapters == most) out.push_back(g.num_rows);
   }
   return out;
 }
 
-StepBatch decode_batch(int32_t num_rows, bool lora) {
+StepBatch decode_batch(int32_t num_rows, int32_t num_adapters) {
   StepBatch batch;
   batch.token_ids.resize(size_t(num_rows));
   batch.contexts.resize(size_t(num_rows));
-  batch.has_lora = lora;
+  batch.num_adapters = num_adapters;
   return batch;
 }
 
@@ -246,16 +247,17 @@ TEST(DecodeGraphs, CoverEveryNumberOfRows) {
     const DecodeGraphs graphs(most, 1000, true);
     EXPECT_EQ(graphs.all().front().num_rows, most);
     for (int32_t rows = 1; rows <= most; ++rows) {
-      for (const bool lora : {false, true}) {
-        const int64_t at = graphs.find(decode_batch(rows, lora));
+      for (const int32_t num_adapters : {0, 1, rows}) {
+        const int64_t at = graphs.find(decode_batch(rows, num_adapters));
         ASSERT_GE(at, 0);
         const DecodeGraphs::Graph& g = graphs.all()[size_t(at)];
-        EXPECT_EQ(g.lora, lora);
+        EXPECT_EQ(g.max_adapters > 0, num_adapters > 0);
+        EXPECT_GE(g.max_adapters, num_adapters);
         EXPECT_GE(g.num_rows, rows);
         EXPECT_LE(g.num_rows, rows + std::max(7, rows / 2));
       }
     }
-    EXPECT_EQ(graphs.find(decode_batch(most + 1, false)), -1);
+    EXPECT_EQ(graphs.find(decode_batch(most + 1, 0)), -1);
   }
 }
 
@@ -267,13 +269,27 @@ TEST(DecodeGraphs, AreFewAndKnown) {
   EXPECT_EQ(rows_of(DecodeGraphs(128, 6, true), false), (std::vector<int32_t>{6, 4, 2, 1}));
 }
 
+TEST(DecodeGraphs, KnowFewAdapters) {
+  const DecodeGraphs graphs(128, 256, true);
+  const auto most = [&](int32_t rows, int32_t num_adapters) {
+    return graphs.all()[size_t(graphs.find(decode_batch(rows, num_adapters)))].max_adapters;
+  };
+  EXPECT_EQ(most(24, 1), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(25, 1), 1);  // padded to 32
+  EXPECT_EQ(most(32, 1), 1);
+  EXPECT_EQ(most(32, 2), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(128, 1), 4);
+  EXPECT_EQ(most(128, 4), 4);
+  EXPECT_EQ(most(128, 5), DecodeGraphs::kAnyNumber);
+}
+
 TEST(DecodeGraphs, LeaveChunksToTheEagerPass) {
   const DecodeGraphs graphs(16, 256, true);
-  StepBatch chunk = decode_batch(2, false);
+  StepBatch chunk = decode_batch(2, 0);
   chunk.token_ids.push_back(1);
   EXPECT_EQ(graphs.find(chunk), -1);
   EXPECT_EQ(graphs.find(StepBatch{}), -1);
-  EXPECT_EQ(graphs.find(decode_batch(2, true)), graphs.find(decode_batch(2, false)) + 1);
+  EXPECT_EQ(graphs.find(decode_batch(2, true)), graphs.find(decode_batch(2, 0)) + 1);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ class Workload {
     for (size_t i = 0; i < batch.sampled.size(); ++i) {
       before_.add(batch.sampled[i].request, int32_t(i));
     }
-    num_lora += batch.has_lora;
+    num_lora += batch.has_lora();
     num_chunks += !batch.is_one_token_a_row();
     if (draw_.one_in(2)) {
       StepShape shape = batch.shape();
