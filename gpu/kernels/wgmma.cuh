@@ -35,7 +35,7 @@ __device__ inline uint64_t matrix_descriptor(const std::byte* rows) {
   return (shared_address(rows) & kInCta) / 16 | kEightRows | kSwizzle128;
 }
 
-/// The product of 64 rows of a and kColumns rows of b, 32 or 64. This thread's number 4 j + i is
+/// The product of 64 rows of a and kColumns rows of b. This thread's number 4 j + i is
 /// that of row 16 · (warp of the warpgroup) + lane / 4 and column 8 j + 2 (lane % 4) + i. Number 4
 /// j + 2 + i is that of the same column, eight rows below.
 template <int kColumns>

@@ -56,7 +56,7 @@ struct ProductKey {
 };
 
 /// Goes up when an own kernel or its order of sums changes.
-inline constexpr int64_t kProductKernels = 3;
+inline constexpr int64_t kProductKernels = 4;
 
 /// All plans of one device.
 struct ProductCache {

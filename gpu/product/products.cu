@@ -165,6 +165,8 @@ void Products::save() const {
 void Products::launch(const ProductShape& shape, const ProductChoice& choice,
                       const ProductTensors& tensors, CUstream_st* stream, LaunchOrder order) const {
   const State& s = *state_;
+  LORATORY_ASSERT(!tensors.is_gated || fuses_silu(shape, choice, tensors),
+                  "launch_silu_mul() asks");
   switch (choice.kernel) {
     case ProductKernel::skinny:
       return launch_skinny_product(shape, choice, tensors, stream, order);

@@ -108,7 +108,7 @@ std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num
   std::vector<ProductChoice> out;
   for (const int32_t c : columns) {
     for (const int32_t cluster : kSkinnyClusters) {
-      if (num_tokens <= kWgmmaTokens[0] && cluster > 1) continue;
+      if (kWgmmaTokens[0] * cluster > kernel_tokens(num_tokens)) continue;
       if (cluster > ceil_div(shape.num_out, c)) continue;
       out.push_back({.kernel = ProductKernel::skinny, .columns = c, .cluster = cluster});
     }

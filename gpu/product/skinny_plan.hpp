@@ -6,10 +6,10 @@
 #include "gpu/product/product_plan.hpp"
 #include "gpu/product/product_shape.hpp"
 
-// The own kernel for few tokens. A CTA computes 64 tokens of a tile of columns, over all of K: one
-// warp streams W and x through a pipeline in shared memory by bulk copies, one warpgroup
-// multiplies. Tiles are narrow, so that each SM has one and all of them read at once. A cluster
-// shares the loads of x: each CTA fetches a part of the rows and sends them to all.
+// The own kernel for few tokens. A CTA computes up to 128 tokens of a tile of columns, over all of
+// K: two warps stream W and x through a pipeline in shared memory by bulk copies, one or two
+// warpgroups multiply. Tiles are narrow, so that each SM has one and all of them read at once. A
+// cluster shares the loads of x: each CTA fetches a part of the rows and sends them to all.
 
 namespace loratory::gpu {
 
@@ -36,7 +36,8 @@ constexpr int skinny_groups(int columns, int tokens) {
 struct SkinnyLayout {
   int32_t panels = 0;               ///< of 64 numbers of K in a stage
   int32_t columns = 0, tokens = 0;  ///< of the kernel, and so of a CTA
-  int32_t x_rows = 0;  ///< of x in a stage: as many as there are tokens, in steps of 8 a CTA
+  /// Of x in a stage: as many as there are tokens, in steps of 8 a CTA, but no more than `tokens`.
+  int32_t x_rows = 0;
   int32_t stage_bytes = 0;
   int32_t num_stages = 0;
   int32_t num_steps = 0;  ///< stages that K fills

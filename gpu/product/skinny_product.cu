@@ -28,8 +28,7 @@ Kernel kernel_of(Dtype weight, int columns, int tokens) {
   return kernel;
 }
 
-// --- maps of tensors
-// ------------------------------------------------------------------------------
+// --- maps of tensors ---------------------------------------------------------------------------
 
 /// The driver's function, found at run time: programs do not link with the driver.
 decltype(&cuTensorMapEncodeTiled) encoder() {
@@ -87,8 +86,7 @@ CUtensorMap map_of_halves(const DeviceView& matrix, int box_rows,
                    promotion);
 }
 
-// --- launches
-// -------------------------------------------------------------------------------------
+// --- launches ----------------------------------------------------------------------------------
 
 cudaLaunchConfig_t config_of(const ProductChoice& choice, const SkinnyLayout& layout,
                              cudaLaunchAttribute* attributes) {

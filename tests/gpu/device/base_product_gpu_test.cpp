@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "fuzz/support/lora_case.hpp"
+#include "gpu/model/activation.hpp"
 #include "gpu/product/base_product.hpp"
 #include "gpu/product/product_bound.hpp"
 #include "gpu/product/skinny_plan.hpp"
@@ -86,6 +87,18 @@ bool same_row_bits(const Tensor& a, int64_t row, const Tensor& b, int64_t other)
                      size) == 0;
 }
 
+/// Whether there is poison wherever no row is.
+bool gaps_are_intact(const Tensor& y) {
+  const size_t row = size_t(y.shape()[1]) * size_bytes(y.dtype());
+  const size_t apart = size_t(y.strides()[0]) * size_bytes(y.dtype());
+  for (size_t i = 0; i + 1 < size_t(y.shape()[0]); ++i) {
+    for (size_t at = i * apart + row; at < (i + 1) * apart; ++at) {
+      if (y.bytes()[at] != std::byte(0xFF)) return false;
+    }
+  }
+  return true;
+}
+
 /// Weights of one product on the device.
 struct Case {
   ProductShape shape;
@@ -117,22 +130,11 @@ struct Case {
     EXPECT_TRUE(gaps_are_intact(out)) << to_text(choice) << " wrote between the rows of y";
     return out;
   }
-  bool gaps_are_intact(const Tensor& y) const {
-    const size_t row = size_t(shape.num_out) * size_bytes(shape.out);
-    const size_t apart = size_t(y_stride) * size_bytes(shape.out);
-    for (size_t i = 0; i + 1 < size_t(y.shape()[0]); ++i) {
-      for (size_t at = i * apart + row; at < (i + 1) * apart; ++at) {
-        if (y.bytes()[at] != std::byte(0xFF)) return false;
-      }
-    }
-    return true;
-  }
 };
 
-Case make_case(const Trial& trial, Numbers numbers, bool on_tensor_cores) {
+ProductShape draw_shape(const Trial& trial, bool on_tensor_cores) {
   constexpr int64_t kIns[] = {8, 16, 24, 64, 72, 128, 136, 192, 520, 1024, 2056, 4096};
   constexpr int64_t kOuts[] = {1, 7, 8, 16, 23, 24, 25, 64, 100, 255, 256, 257, 520, 1000};
-  constexpr int64_t kTokens[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 129, 200};
   ProductShape shape{.max_tokens = kMaxTokens};
   shape.num_in = std::min(kIns[trial.pick(1, std::size(kIns))], Trial::size(4096, 136));
   shape.num_out = std::min(kOuts[trial.pick(2, std::size(kOuts))], Trial::size(1000, 100));
@@ -141,6 +143,11 @@ Case make_case(const Trial& trial, Numbers numbers, bool on_tensor_cores) {
   shape.has_bias = trial.pick(5, 3) == 0;
   if (!on_tensor_cores && trial.pick(6, 2) == 0) shape.weight = shape.out = Dtype::f32;
   if (!on_tensor_cores) shape.num_in = std::max<int64_t>(1, shape.num_in - trial.pick(7, 8));
+  return shape;
+}
+
+Case make_case(const Trial& trial, Numbers numbers, const ProductShape& shape) {
+  constexpr int64_t kTokens[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 129, 200};
   const int64_t tokens = kTokens[trial.pick(8, std::size(kTokens))];
   const int64_t gap = trial.pick(9, 2) * 8;
   trial.classify(tokens <= 8, "up to 8 tokens");
@@ -164,6 +171,10 @@ Case make_case(const Trial& trial, Numbers numbers, bool on_tensor_cores) {
           .y_stride = shape.num_out + gap * trial.pick(10, 2) + trial.pick(11, 2),
           .device_w = GuardedTensor(w),
           .device_bias = GuardedTensor(bias)};
+}
+
+Case make_case(const Trial& trial, Numbers numbers, bool on_tensor_cores) {
+  return make_case(trial, numbers, draw_shape(trial, on_tensor_cores));
 }
 
 /// Tiles and clusters of this case's choosing, and what the library offers.
@@ -311,6 +322,94 @@ TEST_F(BaseProductOnGpu, ARowHasTheBitsOfTheRowAlone) {
           << to_text(choice) << " of " << describe(c.shape);
       trial.count((c.num_tokens() + 1) * c.shape.num_out);
     }
+  });
+}
+
+// --- SwiGLU of a product -------------------------------------------------------------------------
+
+/// Gate and up of one size: most can be fused. Few shapes, since each is planned.
+ProductShape gated_shape(const Trial& trial) {
+  constexpr int64_t kIns[] = {8, 72, 136, 1024};
+  constexpr int64_t kOuts[] = {2, 16, 24, 48, 64, 100, 112, 256, 400, 528};
+  ProductShape shape{.max_tokens = kMaxTokens};
+  shape.num_in = std::min(kIns[trial.pick(1, std::size(kIns))], Trial::size(1024, 136));
+  shape.num_out = std::min(kOuts[trial.pick(2, std::size(kOuts))], Trial::size(528, 64));
+  shape.weight = trial.pick(3, 2) == 0 ? Dtype::bf16 : Dtype::f16;
+  shape.out = trial.pick(4, 6) == 0 ? Dtype::f32 : shape.weight;
+  shape.has_bias = trial.pick(5, 6) == 0;
+  if (trial.pick(6, 12) == 0) shape.weight = shape.out = Dtype::f32;
+  return shape;
+}
+
+Tensor poisoned_gated(const Case& c) {
+  const int64_t columns = c.shape.num_out / 2;
+  return poisoned(c.shape.out, c.num_tokens(), columns, c.y_stride - columns);
+}
+
+/// What one launch leaves of a poisoned y, which begins `shift` numbers behind an aligned place.
+template <typename Launch>
+Tensor gated(const Case& c, int64_t shift, const Launch& launch) {
+  const GuardedTensor y(poisoned_gated(c), shift);
+  launch(y.view());
+  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  EXPECT_TRUE(y.guards_are_intact()) << "wrote around y";
+  Tensor out = y.read();
+  EXPECT_TRUE(gaps_are_intact(out)) << "wrote between the rows of y";
+  return out;
+}
+
+/// One launch after the other.
+Tensor silu_mul_of_product(const Case& c, const BaseProduct& product, const GuardedTensor& x) {
+  return gated(c, 0, [&](const DeviceView& y) {
+    const int64_t columns = c.shape.num_out;
+    const GuardedTensor gate_up(poisoned(c.shape.out, c.num_tokens(), columns, columns));
+    product.launch(x.view(), gate_up.view(), nullptr);
+    silu_mul(gate_up.view(), y, nullptr);
+    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // before gate_up ends
+  });
+}
+
+/// Every tile and cluster of this case's choosing that can do both.
+void expect_same_fused(const Trial& trial, const Case& c, const GuardedTensor& x,
+                       const Tensor& expected) {
+  for (const ProductChoice& choice : some_choices(trial, c)) {
+    bool is_fused = false;
+    const Tensor y = gated(c, 0, [&](const DeviceView& to) {
+      const ProductTensors tensors{.weight = c.device_w.view(),
+                                   .bias = c.shape.has_bias ? c.device_bias.view().data : nullptr,
+                                   .x = x.view(),
+                                   .y = to,
+                                   .is_gated = true};
+      is_fused = has_tensor_core_product(c.shape) && fuses_silu(c.shape, choice, tensors);
+      if (!is_fused) return;
+      products().launch(c.shape, choice, tensors, nullptr, LaunchOrder::after_previous);
+    });
+    ASSERT_TRUE(!is_fused || have_same_bits(y, expected))
+        << to_text(choice) << " of " << describe(c.shape) << ", " << c.num_tokens() << " tokens";
+    trial.count(is_fused ? c.num_tokens() * c.shape.num_out / 2 : 0);
+  }
+}
+
+// At once or one after the other; where it cannot be at once nothing is launched.
+TEST_F(BaseProductOnGpu, SwigluHasTheBitsOfTheProductAndSiluMul) {
+  for_all_seeds(60, [](Trial& trial) {
+    const Numbers numbers = trial.pick(0, 4) == 0 ? Numbers::wide : Numbers::normal;
+    const Case c = make_case(trial, numbers, gated_shape(trial));
+    const GuardedTensor x(c.x);
+    const void* const bias = c.shape.has_bias ? c.device_bias.view().data : nullptr;
+    const BaseProduct product(products(), c.device_w.view(), bias, c.shape.out, kMaxTokens);
+    const Tensor expected = silu_mul_of_product(c, product, x);
+    const int64_t shift = trial.pick(60, 4) == 0 ? 1 : 0;
+    bool is_fused = false;
+    const Tensor y = gated(c, shift, [&](const DeviceView& to) {
+      is_fused = product.launch_silu_mul(x.view(), to, nullptr);
+    });
+    trial.classify(is_fused, "at once");
+    ASSERT_TRUE(have_same_bits(y, is_fused ? expected : poisoned_gated(c)))
+        << describe(c.shape) << ", " << c.num_tokens() << " tokens"
+        << (is_fused ? "" : ", where it launched nothing");
+    trial.count(c.num_tokens() * c.shape.num_out / 2);
+    expect_same_fused(trial, c, x, expected);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -117,6 +118,7 @@ struct LateArrival {
 struct Cta {
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;
+  int num_running = 0;  // threads
   Meeting meeting;
   std::vector<Meeting> warps;
   Meeting named[16];
@@ -143,7 +145,9 @@ struct Machine {
   std::vector<BoxInFlight> boxes;
   std::vector<LateArrival> late;
   Meeting cluster;
+  bool has_prior_ended = false;
   Fiber* now = nullptr;
+  std::exception_ptr error;  // of a thread, whose stack it cannot leave
   bool has_moved = false;
   int64_t num_rounds = 0;  // in which every warp has run
 };
@@ -178,9 +182,14 @@ void meet(Meeting& meeting, int size) {
 }
 
 void fiber_main() {
-  (*machine->kernel)(machine->now->thread.shared);
+  try {
+    (*machine->kernel)(machine->now->thread.shared);
+  } catch (...) {
+    machine->error = std::current_exception();
+  }
   machine->now->has_ended = true;
   machine->has_moved = true;
+  --cta().num_running;
   yield();
 }
 
@@ -209,6 +218,7 @@ void make_ctas(Index first_block) {
     c.memory.assign(l.shared_bytes + 2048, std::byte{0xFF});
     auto at = reinterpret_cast<uintptr_t>(c.memory.data());
     c.shared = reinterpret_cast<std::byte*>((at + 1023) / 1024 * 1024);
+    c.num_running = l.num_threads;
     c.warps.resize(size_t(l.num_threads / 32));
     for (auto& rooms : c.exchanged) rooms.assign(c.warps.size(), std::vector<std::byte>(32 * 64));
     for (int t = 0; t < l.num_threads; ++t) {
@@ -231,14 +241,27 @@ void end_bytes(Barrier& b, int64_t bytes) {
   if (b.bytes == 0) end_phase_if_complete(b);
 }
 
+/// That of a CTA in the cluster, which has none once it has ended.
+std::byte* shared_of(int cta) {
+  const Cta& c = machine->ctas[size_t(cta)];
+  if (c.num_running == 0) throw std::runtime_error("shared memory of a CTA that has ended");
+  return c.shared;
+}
+
 /// Where byte `at` of shared memory lies in the swizzle of 128 bytes.
 size_t swizzled(size_t at) { return at ^ (at / 128 % 8 * 16); }
 
+/// Of the matrix. Rows beyond its end stay there.
+int64_t matrix_row(const Box& b, int64_t row) {
+  if (b.half_rows == 0 || row >= b.num_rows) return row;
+  return row / 8 % 2 * b.half_rows + row / 16 * 8 + row % 8;
+}
+
 void deliver(const BoxInFlight& flight) {
   const Box& b = flight.box;
-  std::byte* const shared = machine->ctas[size_t(flight.cta)].shared;
+  std::byte* const shared = shared_of(flight.cta);
   for (int i = 0; i < 64 * b.box_rows; ++i) {
-    const int64_t row = b.row + i / 64, column = b.column + i % 64;
+    const int64_t row = matrix_row(b, b.row + i / 64), column = b.column + i % 64;
     std::byte* const to = shared + swizzled(flight.to + 2 * size_t(i));
     std::memset(to, 0, 2);
     if (row >= b.num_rows || column >= b.num_columns) continue;
@@ -282,6 +305,7 @@ bool run_warp(size_t first, size_t lane) {
       if (fiber->is_met != nullptr && !fiber->is_met(fiber->condition)) continue;
       machine->now = fiber;
       go_on(machine->scheduler, fiber->context);
+      if (machine->error) std::rethrow_exception(machine->error);
     }
     has_moved = has_moved || machine->has_moved;
   } while (machine->has_moved);
@@ -339,6 +363,14 @@ void exchange(const void* value, size_t bytes, void* all) {
   std::memcpy(all, room.data(), 32 * bytes);
 }
 
+void wait_for_prior_grid() {
+  if (!launched().prior_grid || machine->has_prior_ended) return;
+  for (int i = 0; i < 3; ++i) pause();
+  if (machine->has_prior_ended) return;
+  launched().prior_grid();
+  machine->has_prior_ended = true;
+}
+
 void arrive_cluster() {
   machine->now->cluster_times = machine->cluster.times;
   machine->has_moved = true;
@@ -365,7 +397,7 @@ void wait_barrier(uint64_t* barrier, int parity) {
   wait_until([&] { return b.phases % 2 != parity; });
 }
 void send(void* destination, uint64_t* barrier, int to, const void* bytes16) {
-  std::byte* const there = machine->ctas[size_t(to)].shared;
+  std::byte* const there = shared_of(to);
   const auto offset = [](const void* p) {
     return static_cast<const std::byte*>(p) - current().shared;
   };
@@ -375,7 +407,7 @@ void send(void* destination, uint64_t* barrier, int to, const void* bytes16) {
 
 void arrive_at(uint64_t* barrier, int to) {
   const auto offset = reinterpret_cast<std::byte*>(barrier) - current().shared;
-  arrive(reinterpret_cast<uint64_t*>(machine->ctas[size_t(to)].shared + offset), 0);
+  arrive(reinterpret_cast<uint64_t*>(shared_of(to) + offset), 0);
 }
 
 void copy_box(const Box& box, void* to, uint64_t* barrier, unsigned ctas) {
@@ -388,7 +420,7 @@ void copy_box(const Box& box, void* to, uint64_t* barrier, unsigned ctas) {
   }
   for (int cta = 0; cta < launched().cluster; ++cta) {
     if ((ctas >> cta & 1) == 0) continue;
-    std::byte* const there = machine->ctas[size_t(cta)].shared;
+    std::byte* const there = shared_of(cta);
     std::memset(there + at, 0xFF, bytes);
     machine->boxes.push_back({box, cta, at, reinterpret_cast<uint64_t*>(there + offset(barrier))});
   }

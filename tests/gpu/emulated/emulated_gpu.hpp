@@ -33,12 +33,18 @@ struct Launch {
   int grid_y = 1, grid_z = 1;
   size_t shared_bytes = 0;
   uint64_t seed = 1;
-  int wgmma_rows = 64;  ///< of a product's results that are numbers: nobody uses the others
+  // Of a product's results, which are numbers: nobody uses the others.
+  /// Rows, of the operand that begins at this byte of shared memory; null: all.
+  std::function<int(size_t)> wgmma_rows{};
+  int wgmma_columns = 256;
+  /// What the grid before this one still has to write. It ends at any time before the first wait
+  /// for it does; null: it has ended.
+  std::function<void()> prior_grid{};
 };
 /// The one that runs.
 const Launch& launched();
 /// Runs `kernel` once for each thread. Shared memory holds NaN at first.
-/// Errors   std::runtime_error: all threads wait.
+/// Errors   std::runtime_error: all threads wait; what a thread threw.
 void run(const Launch& launch, const std::function<void(std::byte* shared)>& kernel);
 
 void sync_cta();
@@ -50,6 +56,7 @@ void sync_some(int id, int num_threads);
 /// Every lane gives `bytes` of `value`; `all` becomes those of the 32 lanes.
 void exchange(const void* value, size_t bytes, void* all);
 
+void wait_for_prior_grid();
 void arrive_cluster();
 void wait_cluster();
 void init_barrier(uint64_t* barrier, int arrivals);
@@ -65,6 +72,9 @@ struct Box {
   int64_t num_rows = 0, num_columns = 0, row_bytes = 0;  ///< of the matrix
   int64_t row = 0, column = 0;                           ///< the first of the box
   int box_rows = 0;
+  /// If not 0, rows are counted as if the matrix's eights of the first so many rows and of the
+  /// others took turns.
+  int64_t half_rows = 0;
 };
 /// To the same place in every CTA of the mask, in the swizzle of 128 bytes; zeros outside of the
 /// matrix. Each CTA's barrier counts the bytes.

@@ -289,7 +289,7 @@ TEST(DecodeGraphs, LeaveChunksToTheEagerPass) {
   chunk.token_ids.push_back(1);
   EXPECT_EQ(graphs.find(chunk), -1);
   EXPECT_EQ(graphs.find(StepBatch{}), -1);
-  EXPECT_EQ(graphs.find(decode_batch(2, true)), graphs.find(decode_batch(2, 0)) + 1);
+  EXPECT_EQ(graphs.find(decode_batch(2, 1)), graphs.find(decode_batch(2, 0)) - 1);
 }
 
 }  // namespace

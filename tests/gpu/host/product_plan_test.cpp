@@ -116,34 +116,175 @@ TEST(ProductTensors, AnyAlignmentWithoutTensorCores) {
   EXPECT_FALSE(has_tensor_core_product(shape));
 }
 
-// Every layout fits a Hopper CTA, covers K and all columns, and keeps boxes to eight rows or more.
+ProductChoice tile(int32_t columns, int32_t cluster = 1) {
+  return {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster};
+}
+
+// Whatever lies behind the last stage's rows: its products of 64 columns of y and the kernel's
+// tokens read it. Stages begin at multiples of 1024.
+void expect_reads_within(const SkinnyLayout& layout) {
+  const int last_stage = (layout.num_stages - 1) * layout.stage_bytes;
+  const int last_w = last_stage + (layout.panels - 1) * layout.columns * 128;
+  const int first_x = last_stage + layout.panels * layout.columns * 128;
+  const int last_x = first_x + (layout.panels - 1) * layout.x_rows * 128;
+  const int room = layout.shared_bytes() - 1024;
+  for (int row = 0; row < layout.columns; row += kWgmmaRows) {
+    EXPECT_LE(last_w + (row + kWgmmaRows) * 128, room);
+  }
+  EXPECT_LE(last_x + layout.tokens * 128, room);
+  EXPECT_LE(last_x + layout.x_rows * 128, last_stage + layout.stage_bytes);
+}
+
+// Every layout fits a Hopper CTA, covers K and all columns, and keeps boxes of x to whole eights of
+// rows where the kernel has as many.
 TEST(SkinnyPlan, LayoutsFit) {
   for (const ProductShape& shape : {kDown, with(128256, 4096), with(16, 8), with(2560, 9728)}) {
     for (const int columns : kSkinnyColumns) {
       for (const int cluster : kSkinnyClusters) {
-        for (const int64_t tokens : {1, 8, 9, 31, 64, 65, 512}) {
-          const SkinnyLayout layout = skinny_layout(
-              shape, tokens,
-              {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster});
+        for (const int64_t tokens : {1, 8, 9, 31, 32, 33, 64, 65, 128, 129, 512}) {
+          const SkinnyLayout layout = skinny_layout(shape, tokens, tile(columns, cluster));
           EXPECT_GE(layout.num_stages, 3);
           EXPECT_LE(layout.num_stages, kMaxSkinnyStages);
           EXPECT_LE(layout.shared_bytes(), kSkinnySharedBytes);
+          EXPECT_EQ(layout.columns, columns);
+          EXPECT_EQ(layout.columns * 128 % 1024, 0);
           EXPECT_EQ(layout.stage_bytes % 1024, 0);
-          EXPECT_EQ(layout.x_rows / cluster % 8, 0);
+          EXPECT_EQ(layout.x_rows % cluster, 0);
+          EXPECT_TRUE(layout.x_rows % (8 * cluster) == 0 || layout.x_rows == layout.tokens);
           EXPECT_GE(layout.num_steps * layout.panels * kPanelDepth, shape.num_in);
+          EXPECT_LT((layout.num_steps - 1) * layout.panels * kPanelDepth, shape.num_in);
           EXPECT_GE(int64_t(layout.num_column_groups) * columns * cluster, shape.num_out);
-          EXPECT_GE(layout.num_token_blocks * kSkinnyTokens, tokens);
-          EXPECT_GE(layout.x_rows, std::min<int64_t>(tokens, kSkinnyTokens));
+          EXPECT_GE(layout.num_token_blocks * layout.tokens, tokens);
+          EXPECT_GE(layout.x_rows, std::min<int64_t>(tokens, layout.tokens));
           EXPECT_LT(layout.x_rows, tokens + 8 * cluster);
-          EXPECT_LE(layout.x_rows, kSkinnyTokens);
-          // Whatever lies behind the rows of x: the products of the last stage read it.
-          const int rows_read = layout.x_rows == kFewTokens ? kFewTokens : kSkinnyTokens;
-          const int last_x = layout.num_stages * layout.stage_bytes - layout.x_rows * 128;
-          EXPECT_LE(last_x + rows_read * 128 + 1024, layout.shared_bytes());
+          EXPECT_LE(layout.x_rows, layout.tokens);
+          expect_reads_within(layout);
         }
       }
     }
   }
+}
+
+// The narrowest products that take all tokens at once, and no more threads than they need.
+TEST(SkinnyPlan, TokensAndTileNameTheKernel) {
+  const auto layout = [](int32_t columns, int64_t tokens) {
+    return skinny_layout(kDown, tokens, tile(columns));
+  };
+  for (const auto& [tokens, of_kernel] : {std::pair{1, 8},
+                                          {8, 8},
+                                          {9, 32},
+                                          {32, 32},
+                                          {33, 64},
+                                          {64, 64},
+                                          {65, 128},
+                                          {128, 128},
+                                          {129, 128},
+                                          {512, 128}}) {
+    EXPECT_EQ(layout(64, tokens).tokens, of_kernel) << tokens;
+  }
+  EXPECT_EQ(layout(64, 512).num_token_blocks, 4);
+  EXPECT_EQ(layout(64, 9).x_rows, 16);
+  EXPECT_EQ(layout(64, 129).x_rows, 128);
+  EXPECT_EQ(skinny_layout(kDown, 9, tile(64, 4)).x_rows, 32);
+  EXPECT_EQ(layout(16, 512).num_threads(), 192);
+  EXPECT_EQ(layout(256, 64).num_threads(), 192);
+  EXPECT_EQ(layout(192, 128).num_threads(), 192);
+  EXPECT_EQ(layout(224, 65).num_threads(), 320);
+  EXPECT_EQ(layout(256, 512).num_threads(), 320);
+}
+
+SkinnyParams params_of(int32_t columns, int64_t tokens, const ProductTensors& tensors) {
+  const SkinnyLayout layout = skinny_layout(kDown, tokens, tile(columns));
+  return skinny_params(kDown, tile(columns), layout, tensors);
+}
+
+TEST(SkinnyPlan, AsksAheadForAFewStagesOfW) {
+  for (const int32_t columns : kSkinnyColumns) {
+    for (const int64_t tokens : {1, 128}) {
+      const SkinnyLayout layout = skinny_layout(kDown, tokens, tile(columns));
+      const SkinnyParams params = params_of(columns, tokens, tensors_of(kDown, tokens));
+      EXPECT_GE(params.num_asked_ahead, 1);
+      EXPECT_LE(params.num_asked_ahead, layout.num_stages);
+      const int32_t stage_of_w = layout.panels * columns * 128;
+      EXPECT_LT((params.num_asked_ahead - 1) * stage_of_w, 48 * 1024);
+    }
+  }
+  EXPECT_EQ(params_of(16, 1, tensors_of(kDown, 1)).num_asked_ahead, 12);
+  EXPECT_EQ(params_of(256, 1, tensors_of(kDown, 1)).num_asked_ahead, 2);
+}
+
+// A pair of columns is one word only where every row and y begin at one.
+TEST(SkinnyPlan, PairsOfColumnsAreWords) {
+  const auto in_pairs = [](int64_t tokens, int64_t stride, uintptr_t at) {
+    ProductTensors tensors = tensors_of(kDown, tokens);
+    tensors.y.strides[0] = stride;
+    tensors.y.data = place(at);
+    return params_of(64, tokens, tensors).in_pairs;
+  };
+  EXPECT_TRUE(in_pairs(2, 4096, 16384));
+  EXPECT_TRUE(in_pairs(2, 4098, 16388));
+  EXPECT_FALSE(in_pairs(2, 4097, 16384));
+  EXPECT_FALSE(in_pairs(2, 4096, 16386));
+  EXPECT_TRUE(in_pairs(1, 4097, 16384));  // no second row
+}
+
+// --- SwiGLU --------------------------------------------------------------------------------------
+
+ProductTensors gated_tensors(const ProductShape& shape, int64_t num_tokens) {
+  ProductTensors out = tensors_of(shape, num_tokens);
+  out.y = device_view(shape.out, place(16384), {num_tokens, shape.num_out / 2});
+  out.is_gated = true;
+  return out;
+}
+
+TEST(SkinnyPlan, FusesSiluWhereHalvesMeetInEights) {
+  const ProductShape shape = with(96, 64);
+  const auto fuses = [](const ProductShape& of, const ProductChoice& choice) {
+    return fuses_silu(of, choice, gated_tensors(of, 5));
+  };
+  EXPECT_TRUE(fuses(shape, tile(64)));
+  EXPECT_TRUE(fuses(shape, tile(16, 8)));
+  EXPECT_TRUE(fuses(with(28672, 4096), tile(224)));
+  EXPECT_FALSE(fuses(shape, tile(24)));
+  EXPECT_FALSE(fuses(shape, choice_from_text("plain", "")));
+  EXPECT_FALSE(fuses(shape, choice_from_text("cublaslt:66/20/36/1/0/0/0/5/0", "")));
+  EXPECT_FALSE(fuses(with(104, 64), tile(64)));  // halves of 52
+  EXPECT_FALSE(fuses(with(95, 64), tile(64)));
+  ProductShape other = shape;
+  other.out = Dtype::f32;
+  EXPECT_FALSE(fuses(other, tile(64)));
+  other = shape, other.has_bias = true;
+  EXPECT_FALSE(fuses(other, tile(64)));
+  other = shape, other.weight = other.out = Dtype::f16;
+  EXPECT_TRUE(fuses(other, tile(64)));
+}
+
+TEST(SkinnyPlan, FusesSiluWhereYIsInPairs) {
+  const ProductShape shape = with(96, 64);
+  ProductTensors tensors = gated_tensors(shape, 5);
+  tensors.y.strides[0] = 49;
+  EXPECT_FALSE(fuses_silu(shape, tile(64), tensors));
+  tensors.y.strides[0] = 50;
+  EXPECT_TRUE(fuses_silu(shape, tile(64), tensors));
+  tensors.y.data = place(16386);
+  EXPECT_FALSE(fuses_silu(shape, tile(64), tensors));
+}
+
+TEST(SkinnyPlan, GatedYHasHalfOfTheColumns) {
+  const ProductShape shape = with(96, 64);
+  const ProductTensors good = gated_tensors(shape, 5);
+  EXPECT_EQ(activation_error(shape, good), "");
+  ProductTensors bad = good;
+  bad.is_gated = false;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("y: has rows of 48 numbers"));
+  EXPECT_THAT(activation_error(shape, tensors_of(shape, 5)), testing::Eq(""));
+  bad = tensors_of(shape, 5), bad.is_gated = true;
+  EXPECT_THAT(activation_error(shape, bad), HasSubstr("y: has rows of 96 numbers"));
+  const SkinnyLayout layout = skinny_layout(shape, 5, tile(64));
+  const SkinnyParams params = skinny_params(shape, tile(64), layout, good);
+  EXPECT_TRUE(params.is_gated);
+  EXPECT_EQ(params.y_columns, 48);
+  EXPECT_EQ(layout.num_column_groups, 2);  // of W's rows
 }
 
 // One even wave where there is one: the tile is the SM's share of the columns.
@@ -155,7 +296,8 @@ TEST(SkinnyPlan, EvenTilesComeFirst) {
   EXPECT_EQ(first(4096, 1), 32);
   EXPECT_EQ(first(2560, 32), 24);
   EXPECT_EQ(first(28672, 64), 224);
-  EXPECT_EQ(first(4096, 128), 64);
+  EXPECT_EQ(first(4096, 128), 32);
+  EXPECT_EQ(first(4096, 256), 64);
 }
 
 TEST(SkinnyPlan, ChoicesDifferAndHaveKernels) {

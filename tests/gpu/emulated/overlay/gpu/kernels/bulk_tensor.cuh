@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstring>
+#include <stdexcept>
 
 #include "gpu/kernels/ptx.cuh"
 
@@ -24,13 +25,21 @@ inline CUtensorMap map_of(const emulated::Box& box) {
   std::memcpy(&map, &box, sizeof box);
   return map;
 }
-inline void multicast_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
-                          uint16_t ctas, uint64_t) {
+inline emulated::Box box_at(const CUtensorMap& map, int column, int row, bool has_halves) {
   emulated::Box box;
   std::memcpy(&box, &map, sizeof box);
+  if ((box.half_rows != 0) != has_halves) throw std::runtime_error("bulk copy: another map's");
   box.column = column;
   box.row = row;
-  emulated::copy_box(box, to, barrier, ctas);
+  return box;
+}
+inline void multicast_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
+                          uint16_t ctas, uint64_t) {
+  emulated::copy_box(box_at(map, column, row, false), to, barrier, ctas);
+}
+inline void load_halves(void* to, const CUtensorMap& map, int column, int eight, uint64_t* barrier,
+                        uint64_t) {
+  emulated::copy_box(box_at(map, column, 16 * eight, true), to, barrier, 1U << cluster_rank());
 }
 inline void load_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
                      uint64_t policy) {

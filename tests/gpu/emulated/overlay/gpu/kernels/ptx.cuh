@@ -177,6 +177,19 @@ inline uint4 load_transposed(const std::byte* row) {
   return {out[0], out[1], out[2], out[3]};
 }
 
+/// Lane i gives pair i % 4 of row i / 4 and gets pair i % 4 of column i / 4.
+inline uint32_t transposed(uint32_t pair) {
+  uint32_t pairs[32];
+  emulated::exchange(&pair, sizeof pair, pairs);
+  const int column = lane_id() / 4;
+  uint32_t out = 0;
+  for (int half = 0; half < 2; ++half) {
+    const int row = lane_id() % 4 * 2 + half;
+    out |= (pairs[row * 4 + column / 2] >> column % 2 * 16 & 0xFFFF) << 16 * half;
+  }
+  return out;
+}
+
 /// All numbers of fp16, since a conversion on the CPU takes longer than a product.
 inline const std::vector<float>& halves() {
   static const std::vector<float> kHalves = [] {
@@ -225,7 +238,7 @@ inline void store_if(bool exists, void* to, uint4 v) {
   if (exists) std::memcpy(to, &v, sizeof v);
 }
 
-inline void wait_for_prior_grid() {}
+inline void wait_for_prior_grid() { emulated::wait_for_prior_grid(); }
 inline void launch_dependents() {}
 
 }  // namespace loratory::gpu

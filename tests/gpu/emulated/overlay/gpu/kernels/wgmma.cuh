@@ -10,7 +10,7 @@
 // gpu/kernels/wgmma.cuh for an emulated GPU. A product reads shared memory when it is started, and
 // once more when it is waited for: what it read must be the same. Until then its sums are NaN, and
 // nobody may write them.
-// wgmma_narrow.cuh beside this file has the rest.
+// wgmma_any.cuh beside this file has the rest.
 
 namespace loratory::gpu {
 
@@ -71,11 +71,17 @@ double wgmma_number(uint64_t matrix, int row, int k) {
   std::memcpy(&bits, emulated::current().shared + (at ^ (at / 128 % 8 * 16)), sizeof bits);
   return number_of<Weight>(bits, 0);
 }
+/// The rows of an operand with meaning.
+inline int meant_rows(uint64_t matrix) {
+  const auto& rows_at = emulated::launched().wgmma_rows;
+  return rows_at ? std::min(64, rows_at((matrix & 0xFFFFFFFF) * 16)) : 64;
+}
 /// Of a thread's first number; the other row is eight below.
 inline int wgmma_row() { return int(threadIdx.x) / 32 % 4 * 16 + lane_id() / 4; }
 template <typename Weight, int kCount>
 void wgmma_now(const WgmmaInFlight& of, float* sums) {
-  const int row = wgmma_row(), rows = emulated::launched().wgmma_rows;
+  const int row = wgmma_row(), rows = meant_rows(of.a);
+  const int columns = emulated::launched().wgmma_columns;
   std::fill(sums, sums + kCount, std::numeric_limits<float>::quiet_NaN());
   if (row >= rows) return;
   double left[2][16], right[16];
@@ -84,6 +90,7 @@ void wgmma_now(const WgmmaInFlight& of, float* sums) {
   }
   for (int n = 0; n < kCount / 2; ++n) {
     const int column = n / 2 * 8 + lane_id() % 4 * 2 + n % 2;
+    if (column >= columns) continue;
     for (int k = 0; k < 16; ++k) right[k] = wgmma_number<Weight>(of.b, column, k);
     for (int i = 0; i < 2 && row + 8 * i < rows; ++i) {
       const int at = n / 2 * 4 + 2 * i + n % 2;
