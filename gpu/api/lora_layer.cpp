@@ -306,8 +306,8 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
   if (segments.max_segments > 0) {
-    const int64_t most =
-        max_segments(num_tokens(tensors), int32_t(num_slots()), segments.segment_size);
+    const int64_t most = max_segments(num_tokens(tensors), int32_t(shape_of(tensors).num_slots),
+                                      segments.segment_size);
     out.max_segments = int32_t(std::min<int64_t>(segments.max_segments, most));
   }
   return out;

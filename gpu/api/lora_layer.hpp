@@ -50,8 +50,8 @@ struct LoraTensors {
   DeviceView y{};        ///< linear, expand: [T, >= columns]
   DeviceView x_scale{};  ///< of 8-bit x, beside 8-bit weights: [], [T, 1] or [T, ceil(K / k)]
   DeviceView h_scale{};  ///< expand, of 8-bit h: [S], [S, T, 1] or [S, T, ceil(R / k)]
-  /// Tokens have at most so many different adapters, as far as the caller knows. Kernels are chosen
-  /// by it; results are the same bits.
+  /// Tokens have at most so many different adapters, as far as the caller knows. Kernels and grids
+  /// follow from it; results are the same bits.
   int64_t max_adapters = INT64_MAX;
 };
 

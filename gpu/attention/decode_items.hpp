@@ -126,7 +126,7 @@ LORATORY_HOST_DEVICE DecodeItem item_at(const DecodeRows& rows, int64_t index, c
 /// CTA's work to even out anything, and shares have all of them.
 LORATORY_HOST_DEVICE constexpr int64_t num_tiles_in_shares(int64_t num_tiles, int32_t num_shares) {
   constexpr int64_t kItemTiles = kPieceKeys / kAttentionTileKeys;
-  if (num_tiles < 4 * kItemTiles * num_shares) return num_tiles;
+  if (num_tiles < 12 * kItemTiles * num_shares) return num_tiles;
   return num_tiles - num_tiles / 16 - kItemTiles * num_shares;
 }
 

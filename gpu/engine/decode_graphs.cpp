@@ -5,8 +5,8 @@
 namespace loratory::gpu {
 namespace {
 
-// With few adapters each has so many tokens on average: a segment of the kernels for them.
-constexpr int32_t kTokensEach = 32;
+// Few adapters are one, or so many that each has 32 tokens: a segment of the kernels for them.
+constexpr int32_t kTokensEach = 32, kFewFromRows = 8;
 
 std::vector<int32_t> buckets(int32_t most) {
   std::vector<int32_t> out;
@@ -30,7 +30,7 @@ DecodeGraphs::DecodeGraphs(int64_t max_num_seqs, int32_t max_graph_rows, bool lo
   const std::vector<int32_t> rows = buckets(most);
   for (auto it = rows.rbegin(); it != rows.rend(); ++it) {
     if (lora) graphs_.push_back({*it, kAnyNumber});
-    if (lora && *it >= kTokensEach) graphs_.push_back({*it, *it / kTokensEach});
+    if (lora && *it >= kFewFromRows) graphs_.push_back({*it, std::max(1, *it / kTokensEach)});
     graphs_.push_back({*it, 0});
   }
 }

@@ -8,8 +8,9 @@
 namespace loratory::gpu {
 
 /// The CUDA graphs of an engine: decode steps of some numbers of rows, each with and without LoRA.
-/// From 32 rows on there is one more, for few adapters, whose LoRA kernels are those for many tokens
-/// of each: a graph keeps its kernels, whatever batch it replays. Results are the same bits.
+/// From 8 rows on there is one more, for few adapters: a graph keeps its LoRA kernels and their
+/// grids, whatever batch it replays, and those for as many adapters as there are slots are slower.
+/// Results are the same bits.
 /// A step is replayed by the smallest graph with room for it, padded with base tokens [2.16]. One
 /// without adapters takes the graph without LoRA, whether or not slots are filled.
 class DecodeGraphs {

@@ -18,6 +18,11 @@ using reference::Dtype;
 
 constexpr size_t kPoolBytes = size_t(256) << 20;  // several times an L2
 constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
+// In a layer small kernels lie between products. One of the library starts when they have ended,
+// which the chain of products that is timed here does not show; an own one has its first weights by
+// then. With 1 us a step of Llama-3.1-8B with 128 rows takes 0.8 % less on an H100, others the
+// same.
+constexpr double kWaitUs = 1;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -220,9 +225,15 @@ class Tuner {
     for (Candidate& candidate : candidates) {
       if (candidate.is_equal) candidate.us = time_us(candidate.choice, bucket.tokens);
     }
-    const Candidate& best = *std::ranges::min_element(candidates, {}, &Candidate::us);
+    const Candidate& best = *std::ranges::min_element(candidates, {}, [this](const Candidate& c) {
+      return c.us + (waits_in_a_layer(c.choice) ? kWaitUs : 0);
+    });
     bucket.choice = best.choice;
     bucket.us = best.us;
+  }
+
+  bool waits_in_a_layer(const ProductChoice& choice) const {
+    return launches_ == LaunchOrder::overlaps_previous && choice.kernel == ProductKernel::cublaslt;
   }
 
   /// The median of a few replays of a graph, per launch.

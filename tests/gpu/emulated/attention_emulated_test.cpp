@@ -137,7 +137,7 @@ TEST(AttentionEmulated, LateItems) {
                 .lengths = {int32_t(300 + trial.pick(10, 900))}};
     s.draw();
     const auto num_ctas = int32_t(1 + trial.pick(7002, 5));
-    const AttentionBatch batch(s, rows_of(s, (16 + trial.pick(7003, 20)) * num_ctas),
+    const AttentionBatch batch(s, rows_of(s, (48 + trial.pick(7003, 20)) * num_ctas),
                                layout_of(trial, 50, AttentionPath::tensor_core));
     emulated::set_attention(num_ctas, trial.seed());
     const Tensor got = results_of(batch, 3);

@@ -274,8 +274,9 @@ TEST(DecodeGraphs, KnowFewAdapters) {
   const auto most = [&](int32_t rows, int32_t num_adapters) {
     return graphs.all()[size_t(graphs.find(decode_batch(rows, num_adapters)))].max_adapters;
   };
-  EXPECT_EQ(most(24, 1), DecodeGraphs::kAnyNumber);
-  EXPECT_EQ(most(25, 1), 1);  // padded to 32
+  EXPECT_EQ(most(4, 1), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(5, 1), 1);  // padded to 8
+  EXPECT_EQ(most(8, 2), DecodeGraphs::kAnyNumber);
   EXPECT_EQ(most(32, 1), 1);
   EXPECT_EQ(most(32, 2), DecodeGraphs::kAnyNumber);
   EXPECT_EQ(most(128, 1), 4);

@@ -131,7 +131,7 @@ struct Contexts {
             .kv_heads = kv_heads};
   }
   /// Four items of four tiles for each share.
-  bool has_late(int32_t num_shares) const { return rows().num_tiles() >= 16 * num_shares; }
+  bool has_late(int32_t num_shares) const { return rows().num_tiles() >= 48 * num_shares; }
   /// All items, as the order says.
   std::vector<DecodeItem> items() const {
     std::vector<DecodeItem> out;
@@ -229,8 +229,8 @@ TEST(DecodeItems, SharesAndLateItemsHaveAllInOrderAndSharesEqualTiles) {
 }
 
 TEST(DecodeItems, LateAreASixteenthAndAnItemForEachShare) {
-  EXPECT_EQ(num_tiles_in_shares(16 * 132 - 1, 132), 16 * 132 - 1);
-  EXPECT_EQ(num_tiles_in_shares(16 * 132, 132), (16 - 1 - 4) * 132);
+  EXPECT_EQ(num_tiles_in_shares(48 * 132 - 1, 132), 48 * 132 - 1);
+  EXPECT_EQ(num_tiles_in_shares(48 * 132, 132), (48 - 3 - 4) * 132);
   EXPECT_EQ(num_tiles_in_shares(128 * 132, 132), (128 - 8 - 4) * 132);
 }
 
