@@ -226,6 +226,8 @@ void AttentionPlan::launch_with_rotary(const RotaryArgs& args, const DeviceView&
   require(args.num_heads == shape_.num_heads, "num_heads",
           fmt::format("is {}, planned for {}", args.num_heads, shape_.num_heads));
   check_rotary(args, batch.num_tokens);
+  require(args.cos.shape[0] >= limits_.max_context, "cos and sin",
+          fmt::format("have {} positions, planned for {}", args.cos.shape[0], limits_.max_context));
   AttentionTensors tensors{.q = args.qkv, .out = out, .kv = args.kv};
   tensors.q.shape[1] = int64_t{shape_.num_heads} * shape_.head_dim;
   check_launch(tensors, batch, workspace);

@@ -98,9 +98,10 @@ class AttentionPlan {
     return path_ == AttentionPath::tensor_core && max_row_tokens == 1;
   }
   /// rotary() and launch() of a step that rotates(), in one kernel, with the bits of both in `out`,
-  /// keys and values. qkv stays as it is. A token's position is its row's context less one, which
-  /// has a row in the tables; positions are not read. The rest as launch() and rotary() say; keys
-  /// of earlier steps may be read before the previous kernel has ended.
+  /// keys and values. qkv stays as it is. A token's position is its row's context less one;
+  /// positions are not read. The tables and the norms are older than the kernels that may be
+  /// overlapped. The rest as launch() and rotary() say.
+  /// Errors   InputError: a tensor or a count, the plain path, tables shorter than max_context.
   void launch_with_rotary(const RotaryArgs& args, const DeviceView& out, const BatchView& batch,
                           void* workspace, CUstream_st* stream,
                           LaunchOrder order = LaunchOrder::after_previous) const;

@@ -118,7 +118,8 @@ class Chain {
     sin_ = upload(tables.sin);
   }
 
-  std::vector<Tensor> run(LaunchOrder order) const {
+  /// Results, keys and values of the layers. `rotates`: attention does rotary()'s work.
+  std::vector<Tensor> run(LaunchOrder order, bool rotates) const {
     const Tensor qkv =
         poisoned(random_matrix(heads_.dtype, step_.num_tokens(), heads_.qkv_size(), 0));
     const Tensor out =
@@ -132,19 +133,22 @@ class Chain {
     replay([&](cudaStream_t stream) {
       plan_.build_work(on_gpu_.view(), workspace_.get(), stream);
       for (int i = 0; i < kLayers; ++i) {
-        enqueue(*layers[size_t(i)], i == 0 ? LaunchOrder::after_previous : order, order, stream);
+        const LaunchOrder first = i == 0 ? LaunchOrder::after_previous : order;
+        enqueue(*layers[size_t(i)], rotates, first, order, stream);
       }
     });
     std::vector<Tensor> results;
     for (const auto& layer : layers) {
       EXPECT_TRUE(layer->out.guards_are_intact());
-      results.push_back(layer->out.read());
+      for (const GuardedTensor* t : {&layer->out, &layer->k, &layer->v}) {
+        results.push_back(t->read());
+      }
     }
     return results;
   }
 
  private:
-  void enqueue(const LayerTensors& layer, LaunchOrder first, LaunchOrder order,
+  void enqueue(const LayerTensors& layer, bool rotates, LaunchOrder first, LaunchOrder order,
                cudaStream_t stream) const {
     const int32_t half = heads_.head_dim / 2;
     const KvView kv{.dtype = heads_.dtype,
@@ -155,14 +159,18 @@ class Chain {
                     .block_size = kBlockSize,
                     .head_dim = heads_.head_dim};
     silu_mul(gates_on_gpu_.view(), layer.qkv.view(), stream, first);
-    rotary(on_gpu_.view(),
-           {.qkv = layer.qkv.view(),
-            .num_heads = heads_.num_heads,
-            .cos = device_view(Dtype::f32, cos_.get(), {kMostContext, half}),
-            .sin = device_view(Dtype::f32, sin_.get(), {kMostContext, half}),
-            .eps = 1e-6,
-            .kv = kv},
-           stream, order);
+    const RotaryArgs args{.qkv = layer.qkv.view(),
+                          .num_heads = heads_.num_heads,
+                          .cos = device_view(Dtype::f32, cos_.get(), {kMostContext, half}),
+                          .sin = device_view(Dtype::f32, sin_.get(), {kMostContext, half}),
+                          .eps = 1e-6,
+                          .kv = kv};
+    if (rotates) {
+      plan_.launch_with_rotary(args, layer.out.view(), on_gpu_.view(), workspace_.get(), stream,
+                               order);
+      return;
+    }
+    rotary(on_gpu_.view(), args, stream, order);
     DeviceView q = layer.qkv.view();
     q.shape[1] = heads_.q_size();
     plan_.launch({.q = q, .out = layer.out.view(), .kv = kv}, on_gpu_.view(), /*max_row_tokens=*/1,
@@ -197,26 +205,29 @@ class Chain {
 };
 
 // Attention may copy keys and values of earlier steps while the kernel before it still runs, and
-// neither the query nor the key of this step: both are NaN until that kernel has written them.
+// neither the query nor the key of this step: both are NaN until that kernel has written them. If
+// attention does rotary()'s work, that kernel is the one that writes q|k|v.
 TEST_F(LayerOverlap, DecodeAttentionWaitsForItsQueryAndItsKey) {
   for_all_seeds(Trial::size(12, 2), [](const Trial& trial) {
     const Heads heads = heads_of(trial);
     const StepCase step = decode_step(trial);
     const Chain chain(trial, heads, step);
-    const std::vector<Tensor> expected = chain.run(LaunchOrder::after_previous);
-    for (const Tensor& out : expected) {
+    const std::vector<Tensor> expected = chain.run(LaunchOrder::after_previous, /*rotates=*/false);
+    for (size_t i = 0; i < expected.size(); i += 3) {
       for (int64_t t = 0; t < step.num_tokens(); ++t) {
-        ASSERT_TRUE(std::isfinite(out.get(t, 0))) << "token " << t;
+        ASSERT_TRUE(std::isfinite(expected[i].get(t, 0))) << "token " << t;
       }
     }
-    for (int repeat = 0; repeat < 3; ++repeat) {
-      const std::vector<Tensor> got = chain.run(LaunchOrder::overlaps_previous);
+    for (int repeat = 0; repeat < 6; ++repeat) {
+      const bool rotates = repeat % 2 == 1;
+      const std::vector<Tensor> got = chain.run(LaunchOrder::overlaps_previous, rotates);
       for (size_t i = 0; i < got.size(); ++i) {
-        ASSERT_TRUE(have_same_bits(got[i], expected[i])) << "layer " << i;
+        ASSERT_TRUE(have_same_bits(got[i], expected[i]))
+            << "layer " << i / 3 << ", tensor " << i % 3 << (rotates ? ", in one kernel" : "");
       }
     }
     trial.classify(heads.head_dim == 64, "head_dim 64");
-    trial.count(3 * kLayers * step.num_tokens() * heads.q_size());
+    trial.count(6 * kLayers * step.num_tokens() * heads.q_size());
   });
 }
 
