@@ -20,24 +20,29 @@ __device__ inline float rounded_to(float v) {
   return float(T(v));  // to nearest even
 }
 
+/// Of T of 16 bits.
+template <typename T>
+__device__ inline Eight unpacked(const uint4& words) {
+  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+  Eight out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = unpack<T>(word[i]);
+    out.v[2 * i] = two.x;
+    out.v[2 * i + 1] = two.y;
+  }
+  return out;
+}
+
 template <typename T>
 __device__ inline Eight load_vectors(const T* from) {
-  Eight out;
   if constexpr (std::is_same_v<T, float>) {
     const float4 a = reinterpret_cast<const float4*>(from)[0];
     const float4 b = reinterpret_cast<const float4*>(from)[1];
-    out = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
   } else {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 two = unpack<T>(word[i]);
-      out.v[2 * i] = two.x;
-      out.v[2 * i + 1] = two.y;
-    }
+    return unpacked<T>(*reinterpret_cast<const uint4*>(from));
   }
-  return out;
 }
 
 template <typename T>

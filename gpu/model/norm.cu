@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
@@ -37,6 +38,9 @@ __device__ float sum_of_cta(float sum) {
 template <typename T, bool kVectors>
 class NormRow {
  public:
+  /// Eight numbers as memory has them: of 16 bits they take half the registers.
+  using Raw = std::conditional_t<kVectors && sizeof(T) == 2, uint4, Eight>;
+
   __device__ NormRow(const NormLaunch& launch, int row, int source)
       : p(launch),
         x_(static_cast<T*>(p.x) + source * p.x_stride),
@@ -45,8 +49,9 @@ class NormRow {
 
   /// `weights` are those of the first eights. All loads come before the first store: a store to x
   /// would hold up those behind it.
-  __device__ void run(const Eight (&weights)[kHeld]) const {
-    Eight held[kHeld], delta[kHeld];
+  __device__ void run(const Raw (&weights)[kHeld]) const {
+    Eight held[kHeld];
+    Raw delta[kHeld];
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (place(i) < p.hidden) load(place(i), held[i], delta[i]);
@@ -61,10 +66,10 @@ class NormRow {
     const float scale = __frsqrt_rn(__fadd_rn(mean, p.eps));
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      if (place(i) < p.hidden) put(place(i), held[i], weights[i], scale);
+      if (place(i) < p.hidden) put(place(i), held[i], eight_of(weights[i]), scale);
     }
     for (int i = kHeld; place(i) < p.hidden; ++i) {
-      put(place(i), retake(place(i)), weight_at(p, place(i)), scale);
+      put(place(i), retake(place(i)), eight_of(weight_at(p, place(i))), scale);
     }
   }
 
@@ -75,7 +80,7 @@ class NormRow {
   }
 
   /// Those of the first eights of this thread. Nothing writes weights: they need not wait.
-  static __device__ void load_weights(const NormLaunch& p, Eight (&weights)[kHeld]) {
+  static __device__ void load_weights(const NormLaunch& p, Raw (&weights)[kHeld]) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (place(i) < p.hidden) weights[i] = weight_at(p, place(i));
@@ -90,13 +95,27 @@ class NormRow {
 
   static __device__ int place(int i) { return 8 * int(threadIdx.x + i * blockDim.x); }
 
-  __device__ void load(int at, Eight& x, Eight& delta) const {
+  static __device__ Raw load_raw(const T* row, int at, int size) {
+    if constexpr (std::is_same_v<Raw, uint4>)
+      return *reinterpret_cast<const uint4*>(row + at);
+    else
+      return load_eight<T, kVectors>(row, at, size);
+  }
+  static __device__ Eight eight_of(const Raw& raw) {
+    if constexpr (std::is_same_v<Raw, uint4>)
+      return unpacked<T>(raw);
+    else
+      return raw;
+  }
+
+  __device__ void load(int at, Eight& x, Raw& delta) const {
     x = load_eight<T, kVectors>(x_, at, p.hidden);
-    if (p.delta != nullptr) delta = load_eight<T, kVectors>(delta_, at, p.hidden);
+    if (p.delta != nullptr) delta = load_raw(delta_, at, p.hidden);
   }
   /// x becomes round(x + delta), also in memory, if there is a delta.
-  __device__ const Eight& add(int at, Eight& x, const Eight& delta) const {
+  __device__ const Eight& add(int at, Eight& x, const Raw& raw_delta) const {
     if (p.delta != nullptr) {
+      const Eight delta = eight_of(raw_delta);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x.v[i] = rounded_to<T>(__fadd_rn(x.v[i], delta.v[i]));
     }
@@ -104,7 +123,8 @@ class NormRow {
     return x;
   }
   __device__ Eight take(int at) const {
-    Eight x, delta;
+    Eight x;
+    Raw delta;
     load(at, x, delta);
     return add(at, x, delta);
   }
@@ -113,8 +133,8 @@ class NormRow {
     if (p.writes_x) return load_eight<T, kVectors>(x_, at, p.hidden);
     return take(at);
   }
-  static __device__ Eight weight_at(const NormLaunch& p, int at) {
-    return load_eight<T, kVectors>(static_cast<const T*>(p.weight), at, p.hidden);
+  static __device__ Raw weight_at(const NormLaunch& p, int at) {
+    return load_raw(static_cast<const T*>(p.weight), at, p.hidden);
   }
 
   static __device__ void add_squares(float& sum, const Eight& of) {
@@ -136,7 +156,7 @@ __global__ void __launch_bounds__(kMostThreads)
     rms_norm_kernel(const __grid_constant__ NormLaunch p) {
   using Row = NormRow<T, kVectors>;
   launch_dependents();
-  Eight weights[kHeld];
+  typename Row::Raw weights[kHeld];
   Row::load_weights(p, weights);
   wait_for_prior_grid();
   const int row = int(blockIdx.x);
