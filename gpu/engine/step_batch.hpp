@@ -41,7 +41,7 @@ struct StepBatch {
   std::vector<int32_t> contexts;                      ///< [rows] 0: padding
   std::vector<std::span<const sim::BlockId>> blocks;  ///< [rows] the scheduler's
   std::vector<SampledRow> sampled;
-  int64_t num_columns = 0;  ///< of StepResult::sampled: rows that were left out count too
+  int64_t num_columns = 0;   ///< of StepResult::sampled: rows that were left out count too
   int32_t num_adapters = 0;  ///< slots that tokens have, each counted once
   int32_t max_row_tokens = 0;
 
