@@ -392,7 +392,7 @@ void expect_same_fused(const Trial& trial, const Case& c, const GuardedTensor& x
 
 // At once or one after the other; where it cannot be at once nothing is launched.
 TEST_F(BaseProductOnGpu, SwigluHasTheBitsOfTheProductAndSiluMul) {
-  for_all_seeds(60, [](Trial& trial) {
+  for_all_seeds(30, [](Trial& trial) {
     const Numbers numbers = trial.pick(0, 4) == 0 ? Numbers::wide : Numbers::normal;
     const Case c = make_case(trial, numbers, gated_shape(trial));
     const GuardedTensor x(c.x);

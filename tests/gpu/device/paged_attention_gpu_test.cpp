@@ -141,7 +141,7 @@ class RotaryOnGpu {
 // One kernel does the work of two: results, keys and values have the same bits, and q|k|v stays as
 // it was.
 TEST_F(PagedAttention, RotatesWithTheBitsOfRotary) {
-  for_all_seeds(40, [](Trial& trial) {
+  for_all_seeds(16, [](Trial& trial) {
     const Sequences s = sequences_of(trial, tensor_core_shape(trial), real_fill(trial));
     std::vector<Chunk> rows;
     for (uint64_t i = 0; i < uint64_t(1 + trial.pick(7200, 60)); ++i) {
