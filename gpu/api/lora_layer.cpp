@@ -181,7 +181,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .num_in = params_.num_in,
           .max_rank = max_rank_,
           .num_slices = params_.num_slices,
-          .num_slots = std::min(num_slots(), tensors.max_adapters),
+          .num_slots = std::min(num_slots_, tensors.max_adapters) * desc_.experts.num_experts,
           .has_experts = desc_.experts.num_experts > 1,
           .has_router_weights = params_.router_weights != nullptr,
           .num_rank_blocks = (num_rank_tiles_ + 3) / 4,

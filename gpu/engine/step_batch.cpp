@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "gpu/engine/arena.hpp"
 #include "reference/base/check.hpp"
@@ -39,10 +40,11 @@ void add_row(const StepRow& row, const Request& r, const sim::SampledBefore& bef
   batch.blocks.push_back(r.blocks);
 }
 
-int32_t num_adapters(std::vector<int32_t> slots) {
-  std::ranges::sort(slots);
-  slots.erase(std::ranges::unique(slots).begin(), slots.end());
-  return int32_t(std::ranges::count_if(slots, [](int32_t slot) { return slot != sim::kNoSlot; }));
+int32_t num_adapters(std::vector<int32_t> slots_of_rows) {
+  std::ranges::sort(slots_of_rows);
+  const auto rest = std::ranges::unique(slots_of_rows);
+  return int32_t(std::count_if(slots_of_rows.begin(), rest.begin(),
+                               [](int32_t slot) { return slot != sim::kNoSlot; }));
 }
 
 }  // namespace
@@ -50,6 +52,7 @@ int32_t num_adapters(std::vector<int32_t> slots) {
 StepBatch make_step_batch(const StepPlan& plan, const Scheduler& scheduler,
                           const SamplingOf& sampling_of, const sim::SampledBefore& before) {
   StepBatch batch;
+  std::vector<int32_t> slots;  // of rows
   batch.row_starts.push_back(0);
   for (const StepRow& row : plan.rows) {
     const int64_t column = batch.num_columns;
@@ -57,13 +60,14 @@ StepBatch make_step_batch(const StepPlan& plan, const Scheduler& scheduler,
     if (has_no_weights(row, scheduler)) continue;
     const Request& r = scheduler.request(row.request);
     add_row(row, r, before, batch);
+    slots.push_back(row.slot);
     if (!row.samples) continue;
     batch.sampled.push_back({.token = int32_t(batch.token_ids.size()) - 1,
                              .how = sampling_of(r.id, int64_t{row.num_computed} + row.num_tokens),
                              .column = column,
                              .request = row.request});
   }
-  batch.num_adapters = num_adapters(batch.token_slots);
+  batch.num_adapters = num_adapters(std::move(slots));
   return batch;
 }
 

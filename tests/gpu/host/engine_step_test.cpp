@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "fuzz/support/engine_case.hpp"
 #include "fuzz/support/scheduler_cases.hpp"
@@ -143,7 +144,7 @@ class Workload {
     return true;
   }
 
-  int num_padded = 0, num_lora = 0, num_chunks = 0, num_unknown = 0;
+  int num_padded = 0, num_lora = 0, num_several = 0, num_chunks = 0, num_unknown = 0;
 
  private:
   static sim::SchedulerConfig scheduler_config(Draw& draw) {
@@ -172,7 +173,11 @@ class Workload {
     for (size_t i = 0; i < batch.sampled.size(); ++i) {
       before_.add(batch.sampled[i].request, int32_t(i));
     }
+    std::set<int32_t> slots(batch.token_slots.begin(), batch.token_slots.end());
+    slots.erase(sim::kNoSlot);
+    EXPECT_EQ(batch.num_adapters, std::ssize(slots));
     num_lora += batch.has_lora();
+    num_several += batch.num_adapters > 1;
     num_chunks += !batch.is_one_token_a_row();
     if (draw_.one_in(2)) {
       StepShape shape = batch.shape();
@@ -218,7 +223,7 @@ class Workload {
 
 // [2.10] [2.13] [2.16]
 TEST(StepBatch, ArraysGiveTheLogitsOfTheRunner) {
-  int num_padded = 0, num_lora = 0, num_chunks = 0, num_unknown = 0;
+  int num_padded = 0, num_lora = 0, num_several = 0, num_chunks = 0, num_unknown = 0;
   for (uint64_t seed = 1; seed <= 30 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     Workload w(seed);
@@ -230,10 +235,11 @@ TEST(StepBatch, ArraysGiveTheLogitsOfTheRunner) {
     for (int i = 0; i < 30 && w.step(); ++i) {
     }
     num_padded += w.num_padded, num_lora += w.num_lora, num_chunks += w.num_chunks;
-    num_unknown += w.num_unknown;
+    num_unknown += w.num_unknown, num_several += w.num_several;
   }
   EXPECT_GT(num_padded, 50);
   EXPECT_GT(num_lora, 50);
+  EXPECT_GT(num_several, 20);
   EXPECT_GT(num_chunks, 50);
   EXPECT_GT(num_unknown, 50);
 }

@@ -196,6 +196,18 @@ TEST(ExpertLora, SmallGroupsGoByEights) {
   EXPECT_EQ(LoraLayer(many).variant_for(tensors(8192, 4)).segment_size(), 8);
 }
 
+// 1,200 rows in three slots of 50 experts may be eight a group; those of one adapter are 24.
+TEST(ExpertLora, KernelsFollowFromTheNumberOfAdapters) {
+  LoraLayerDesc d = desc();
+  d.experts.num_experts = 50;
+  LoraTensors t = tensors(300, 4);
+  EXPECT_EQ(LoraLayer(d).variant_for(t).segment_size(), 8);
+  t.max_adapters = 1;
+  EXPECT_EQ(LoraLayer(d).variant_for(t).segment_size(), 64);
+  t.max_adapters = 100;
+  EXPECT_EQ(LoraLayer(d).variant_for(t).segment_size(), 8);
+}
+
 // Router weights meet h between two launches, with 16 more bits than h has.
 TEST(ExpertLora, RouterWeightsNeedTwoLaunches) {
   LoraLayerDesc d = desc();
