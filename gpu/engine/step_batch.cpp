@@ -42,8 +42,8 @@ void add_row(const StepRow& row, const Request& r, const sim::SampledBefore& bef
 
 int32_t num_adapters(std::vector<int32_t> slots_of_rows) {
   std::ranges::sort(slots_of_rows);
-  const auto rest = std::ranges::unique(slots_of_rows);
-  return int32_t(std::count_if(slots_of_rows.begin(), rest.begin(),
+  const auto rest = std::unique(slots_of_rows.begin(), slots_of_rows.end());
+  return int32_t(std::count_if(slots_of_rows.begin(), rest,
                                [](int32_t slot) { return slot != sim::kNoSlot; }));
 }
 
