@@ -10,8 +10,8 @@ namespace {
 
 constexpr int32_t kRowBytes = 128;
 constexpr size_t kMostTiles = 4;  // tile widths worth timing
-// Of W, by a CTA, before its x is there. 132 of them keep 6.5 MB on the way: what an H100 reads in
-// 2 us, which is a little more than its DRAM's latency.
+// Of W, by a CTA, before its x is there. 132 of them keep 6.5 MB on the way, what an H100 reads in
+// 2 us. More holds up the kernels that x waits for, less leaves DRAM idle (docs/kernel_trials.md).
 constexpr int32_t kBytesAskedAhead = 48 * 1024;
 
 int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
