@@ -203,7 +203,7 @@ AttentionParams AttentionPlan::params(const AttentionTensors& tensors, const Bat
   out.out_stride = tensors.out.strides[0];
   out.k = tensors.kv.k;
   out.v = tensors.kv.v;
-  out.overlaps_previous = order == LaunchOrder::overlaps_previous;
+  out.overlaps_previous = overlaps(order);
   return out;
 }
 

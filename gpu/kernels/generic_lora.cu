@@ -42,7 +42,7 @@ void launch_generic_lora(const LoraLaunch& launch) {
   config.blockDim = dim3(generic::kNumThreads);
   config.stream = launch.stream;
   config.attrs = &overlap;
-  config.numAttrs = launch.order == LaunchOrder::overlaps_previous && has_clusters() ? 1 : 0;
+  config.numAttrs = overlaps(launch.order) && has_clusters() ? 1 : 0;
   generic::Params params{launch.params, launch.dtypes, launch.mode};
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel_of(launch.op), arguments));

@@ -121,7 +121,7 @@ struct InStream {
 /// Whether weights are widened while the previous kernel runs. Its CTAs and the next kernel's have
 /// to fit beside these, so that more shared memory pays where an SM has one or two of them.
 bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
-  if (kernel.ahead_bytes == 0 || order != LaunchOrder::overlaps_previous || !has_clusters())
+  if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters())
     return false;
   return 2 * most_clusters(kernel.op, params) * kernel.variant.cluster <= 3 * params.num_sms;
 }
@@ -149,7 +149,7 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
   }
-  if (in.order == LaunchOrder::overlaps_previous && has_clusters()) {
+  if (overlaps(in.order) && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }

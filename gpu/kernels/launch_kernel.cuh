@@ -15,7 +15,7 @@ struct GridShape {
   unsigned cluster = 1;  ///< CTAs side by side on the x axis of the grid
 };
 
-/// Before sm_90, LaunchOrder::overlaps_previous behaves as after_previous.
+/// Before sm_90 every LaunchOrder behaves as after_previous.
 /// Errors   std::runtime_error: CUDA's name and text.
 template <typename... Params, typename... Args>
 void launch_kernel(void (*kernel)(Params...), const GridShape& shape, CUstream_st* stream,
@@ -31,7 +31,7 @@ void launch_kernel(void (*kernel)(Params...), const GridShape& shape, CUstream_s
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
   }
-  if (order == LaunchOrder::overlaps_previous && has_clusters()) {
+  if (overlaps(order) && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }

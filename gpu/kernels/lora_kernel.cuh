@@ -39,7 +39,8 @@ class LoraCta {
       : p(params), c(params, shared), reduction_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    if constexpr (!C::kWide) launch_dependents();  // a wide one does once y is settled
+    // A wide one does once y is settled, so that the next kernel may read y early.
+    if (!C::kWide || p.x_is_ready) launch_dependents();
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
@@ -92,7 +93,7 @@ class LoraCta {
     while (item < list.end && !has_work(work)) work = begin_work(list, item, table);
     if (!has_work(work)) return work;
     shrink_.begin(work);
-    prior_.wait();
+    if (!p.x_is_ready) prior_.wait();
     shrink_.begin_x(work);
     return work;
   }
@@ -193,7 +194,7 @@ class LoraCta {
     if (!C::kShrinks && p.may_read_y_early) expand_.begin_base(work);
     if constexpr (C::kIsQuantized) prepare(work);
     if constexpr (kIsNarrowExpandOfBytes) return run_narrow_expand(work);
-    prior_.wait();
+    if (!p.x_is_ready) prior_.wait();
     if constexpr (C::kShrinks) {
       shrink_.begin_x(work);
       if constexpr (C::kExpands) expand_.begin_base(work);

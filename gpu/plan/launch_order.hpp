@@ -12,6 +12,11 @@ enum class LaunchOrder : uint8_t {
   /// it may overlap in turn may write A, B, ranks, scalings or segments, because these kernels let
   /// the next one start as soon as they run. After such a write the first launch is after_previous.
   overlaps_previous,
+  /// The same, and x is ready: the previous kernel lets this one start only after what wrote x has
+  /// ended, as a product of x does (BaseProduct::order_behind). Only y waits for that kernel.
+  x_is_ready,
 };
+
+constexpr bool overlaps(LaunchOrder order) { return order != LaunchOrder::after_previous; }
 
 }  // namespace loratory::gpu

@@ -24,7 +24,7 @@ struct LoraLaunch {
   LaunchOrder order;
 };
 
-/// Before sm_90, LaunchOrder::overlaps_previous behaves as after_previous.
+/// Before sm_90 every LaunchOrder behaves as after_previous.
 /// Errors   InputError: the variant needs more shared memory than the GPU has. std::runtime_error:
 ///          CUDA's name and text.
 void launch_lora(const LoraLaunch& launch);

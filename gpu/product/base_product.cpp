@@ -43,4 +43,9 @@ bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUst
   return true;
 }
 
+LaunchOrder BaseProduct::order_behind(int64_t num_tokens) const {
+  const bool is_own = bucket_of(*plan_, num_tokens).choice.kernel == ProductKernel::skinny;
+  return is_own ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous;
+}
+
 }  // namespace loratory::gpu

@@ -102,6 +102,10 @@ class BaseProduct {
   bool launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
                        LaunchOrder order = LaunchOrder::after_previous) const;
 
+  /// How a kernel that reads the same x is launched behind launch() of M tokens: x_is_ready behind
+  /// an own kernel, which it may then run beside; else overlaps_previous.
+  LaunchOrder order_behind(int64_t num_tokens) const;
+
   const ProductShape& shape() const { return shape_; }
 
  private:

@@ -233,7 +233,7 @@ class Tuner {
   }
 
   bool waits_in_a_layer(const ProductChoice& choice) const {
-    return launches_ == LaunchOrder::overlaps_previous && choice.kernel == ProductKernel::cublaslt;
+    return overlaps(launches_) && choice.kernel == ProductKernel::cublaslt;
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -39,8 +39,7 @@ std::string driver_version() {
 }
 
 std::string order_of(const ProductOptions& options) {
-  const bool overlaps = options.launches == LaunchOrder::overlaps_previous;
-  return std::string(name(options.order)) + (overlaps ? ", overlapped" : "");
+  return std::string(name(options.order)) + (overlaps(options.launches) ? ", overlapped" : "");
 }
 
 cudaDeviceProp properties() {

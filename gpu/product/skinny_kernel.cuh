@@ -62,7 +62,6 @@ class SkinnyCta {
     if (threadIdx.x < 32) init_barriers();
     if (threadIdx.x == C::kConsumers) prefetch_map(weights);
     if (threadIdx.x == C::kConsumers + 32) prefetch_map(x);
-    launch_dependents();
     __syncwarp();
     cluster_arrive();
     cluster_wait();
@@ -125,6 +124,7 @@ class SkinnyCta {
     Source from = source(0);
     SkinnyPlace freed;
     wait_for_prior_grid();
+    launch_dependents();  // behind the wait: who comes next finds x ready
     fence_global_for_bulk_copies();
     for (int i = 0; i < total; ++i) {
       if (i >= p.num_stages) {

@@ -144,7 +144,7 @@ void launch_skinny_product(const ProductShape& shape, const ProductChoice& choic
   const int most = max_clusters(kernel, choice, layout);
   config.gridDim = dim3(unsigned(std::min(most, layout.num_items()) * choice.cluster));
   config.stream = stream;
-  if (order == LaunchOrder::overlaps_previous) {
+  if (overlaps(order)) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -274,7 +274,7 @@ void ModelPass::linear(const Step& step, const BaseProduct& product,
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
   const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
-  lora->launch(tensors, segments.view(size), step.stream, kOverlaps);
+  lora->launch(tensors, segments.view(size), step.stream, product.order_behind(x.shape[0]));
 }
 
 void ModelPass::begin(const Step& step) const {

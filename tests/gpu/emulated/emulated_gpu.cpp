@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 // glibc's swapcontext() asks the kernel for the signal mask at every switch: half of the time of
@@ -152,6 +153,7 @@ struct Machine {
   int64_t num_rounds = 0;  // in which every warp has run
 };
 Machine* machine = nullptr;
+std::function<void()> next_prior_grid;
 
 Cta& cta() { return machine->ctas[size_t(machine->now->thread.cta)]; }
 size_t warp() { return machine->now->thread.thread.x / 32; }
@@ -332,9 +334,12 @@ void run_cluster(std::mt19937_64& random) {
 Thread& current() { return machine->now->thread; }
 const Launch& launched() { return machine->launch; }
 
+void set_prior_grid(std::function<void()> prior_grid) { next_prior_grid = std::move(prior_grid); }
+
 void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
   Machine all;
   all.launch = launch;
+  if (next_prior_grid) all.launch.prior_grid = std::exchange(next_prior_grid, nullptr);
   all.kernel = &kernel;
   machine = &all;
   std::mt19937_64 random(launch.seed);
@@ -346,6 +351,9 @@ void run(const Launch& launch, const std::function<void(std::byte*)>& kernel) {
   }
   end_fibers();
   machine = nullptr;
+  if (all.launch.prior_grid && !all.has_prior_ended) {
+    throw std::runtime_error("ends before the grid before it");
+  }
 }
 
 void pause() {
@@ -369,6 +377,11 @@ void wait_for_prior_grid() {
   if (machine->has_prior_ended) return;
   launched().prior_grid();
   machine->has_prior_ended = true;
+}
+
+void launch_dependents() {
+  if (!launched().dependents_find_x || !launched().prior_grid || machine->has_prior_ended) return;
+  throw std::runtime_error("lets the next grid start before x is ready");
 }
 
 void arrive_cluster() {

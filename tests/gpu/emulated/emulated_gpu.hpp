@@ -40,11 +40,17 @@ struct Launch {
   /// What the grid before this one still has to write. It ends at any time before the first wait
   /// for it does; null: it has ended.
   std::function<void()> prior_grid{};
+  /// A kernel behind this one may read what the grid before wrote: to let it start before that
+  /// grid has ended is an error.
+  bool dependents_find_x = false;
 };
+/// The next run() has this `prior_grid`.
+void set_prior_grid(std::function<void()> prior_grid);
 /// The one that runs.
 const Launch& launched();
 /// Runs `kernel` once for each thread. Shared memory holds NaN at first.
-/// Errors   std::runtime_error: all threads wait; what a thread threw.
+/// Errors   std::runtime_error: all threads wait; none waits for the grid before; what a thread
+///          threw.
 void run(const Launch& launch, const std::function<void(std::byte* shared)>& kernel);
 
 void sync_cta();
@@ -57,6 +63,7 @@ void sync_some(int id, int num_threads);
 void exchange(const void* value, size_t bytes, void* all);
 
 void wait_for_prior_grid();
+void launch_dependents();
 void arrive_cluster();
 void wait_cluster();
 void init_barrier(uint64_t* barrier, int arrivals);

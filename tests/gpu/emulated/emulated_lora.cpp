@@ -67,6 +67,7 @@ void run_generic(const LoraLaunch& launch) {
                  .shared_bytes = sizeof(generic::Shared),
                  .seed = seed++},
                 [&](std::byte* shared) {
+                  wait_for_prior_grid();
                   generic::Cta<kOp>(params, *reinterpret_cast<generic::Shared*>(shared)).run();
                 });
 }

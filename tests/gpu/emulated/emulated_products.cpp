@@ -93,7 +93,8 @@ void run_skinny_product(const ProductShape& shape, const ProductChoice& choice,
                       .seed = run.seed,
                       .wgmma_rows = [&](size_t place) { return rows_of_panel(layout, place); },
                       .wgmma_columns = std::min(layout.x_rows, int32_t(tensors.x.shape[0])),
-                      .prior_grid = run.prior_grid};
+                      .prior_grid = run.prior_grid,
+                      .dependents_find_x = true};
   kernel_of(shape.weight, layout)(params, maps, launch);
 }
 

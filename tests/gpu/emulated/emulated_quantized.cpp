@@ -16,7 +16,7 @@ template <typename C>
 void run_kernel(const QuantizedLaunch& launch) {
   QuantizedParams params = launch.params;
   params.num_sms = kSms;
-  params.widens_ahead = launch.order == LaunchOrder::overlaps_previous;
+  params.widens_ahead = overlaps(launch.order);
   const auto clusters =
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
   emulated::run({.num_threads = C::kNumThreads,

@@ -7,14 +7,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "reference/base/input_error.hpp"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
 #include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/judge.hpp"
 
@@ -72,9 +76,13 @@ class EmulatedLayer {
     h_ = memory_.put(h);
   }
 
+  /// The kernel before it still has to write y, and in every other call x.
   Tensor linear(const LoraVariant& v) {
-    reset();
-    launch(LoraOp::linear, v, v.segment_size());
+    const bool x_is_ready = ++num_linears_ % 2 == 0;
+    std::ranges::fill(bytes_of(y_, data_.batch.y), std::byte{0xFF});
+    if (!x_is_ready) std::ranges::fill(bytes_of(x_, data_.batch.x), std::byte{0xFF});
+    launch(LoraOp::linear, v, v.segment_size(), [this] { reset(); },
+           x_is_ready ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous);
     return result();
   }
   Tensor halves(const LoraVariant& down, const LoraVariant& up) {
@@ -99,6 +107,7 @@ class EmulatedLayer {
   emulated::Memory memory_;
   LoraLayerDesc desc_{.slices = {}};
   DeviceView x_, y_, h_;
+  uint64_t num_linears_ = 0;
 
   LoraLayer layer(LoraOp op) const {
     LoraLayerDesc desc = desc_;
@@ -110,10 +119,19 @@ class EmulatedLayer {
     if (op == LoraOp::expand) return {.h = h_, .y = y_};
     return {.x = x_, .y = y_};
   }
-  void reset() { std::ranges::copy(data_.batch.y.bytes(), static_cast<std::byte*>(y_.data)); }
-  void launch(LoraOp op, const LoraVariant& v, int32_t segment_size) {
+  static std::span<std::byte> bytes_of(const DeviceView& view, const Tensor& t) {
+    return {static_cast<std::byte*>(view.data), t.bytes().size()};
+  }
+  void reset() {
+    std::ranges::copy(data_.batch.x.bytes(), static_cast<std::byte*>(x_.data));
+    std::ranges::copy(data_.batch.y.bytes(), static_cast<std::byte*>(y_.data));
+  }
+  void launch(LoraOp op, const LoraVariant& v, int32_t segment_size,
+              std::function<void()> prior_grid = {},
+              LaunchOrder order = LaunchOrder::after_previous) {
+    emulated::set_prior_grid(std::move(prior_grid));
     emulated::Segments segments(data_.batch.slots, data_.shape.max_loras, segment_size);
-    layer(op).launch_variant(v, tensors(op), segments.view(), nullptr);
+    layer(op).launch_variant(v, tensors(op), segments.view(), nullptr, order);
   }
   Tensor result() const {
     Tensor y = data_.batch.y;

@@ -239,6 +239,6 @@ inline void store_if(bool exists, void* to, uint4 v) {
 }
 
 inline void wait_for_prior_grid() { emulated::wait_for_prior_grid(); }
-inline void launch_dependents() {}
+inline void launch_dependents() { emulated::launch_dependents(); }
 
 }  // namespace loratory::gpu
