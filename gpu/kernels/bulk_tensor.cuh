@@ -76,6 +76,19 @@ __device__ inline void multicast_box(void* to, const CUtensorMap& map, int colum
       : "memory");
 #endif
 }
+/// The same as load_halves().
+__device__ inline void multicast_halves(void* to, const CUtensorMap& map, int column, int eight,
+                                        uint64_t* barrier, uint16_t ctas, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %3, %4}], [%5], %6, %7;" ::"r"(
+          shared_address(to)),
+      "l"(&map), "r"(column), "r"(0), "r"(eight), "r"(shared_address(barrier)), "h"(ctas),
+      "l"(policy)
+      : "memory");
+#endif
+}
 __device__ inline void prefetch_map(const CUtensorMap& map) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -17,11 +17,6 @@ namespace {
 constexpr std::string_view kSkinny = "skinny", kPlain = "plain", kCublasLt = "cublaslt";
 constexpr size_t kLongestAlgorithm = 120;
 
-template <typename Range>
-bool contains(const Range& values, int32_t value) {
-  return std::ranges::find(values, value) != std::end(values);
-}
-
 bool is_algorithm(std::string_view text) {
   return !text.empty() && text.size() <= kLongestAlgorithm &&
          text.find_first_not_of("0123456789/") == std::string_view::npos;
@@ -32,7 +27,8 @@ bool is_algorithm(std::string_view text) {
 std::string to_text(const ProductChoice& choice) {
   switch (choice.kernel) {
     case ProductKernel::skinny:
-      return fmt::format("{}:{}:{}", kSkinny, choice.columns, choice.cluster);
+      return fmt::format("{}:{}:{}{}", kSkinny, choice.columns, choice.cluster,
+                         choice.token_ctas > 1 ? fmt::format(":{}", choice.token_ctas) : "");
     case ProductKernel::cublaslt:
       return fmt::format("{}:{}", kCublasLt, choice.algorithm);
     case ProductKernel::plain:
@@ -47,12 +43,14 @@ ProductChoice choice_from_text(std::string_view text, const std::string& place) 
   if (parts.size() == 2 && parts[0] == kCublasLt && is_algorithm(parts[1])) {
     return {.kernel = ProductKernel::cublaslt, .algorithm = std::string(parts[1])};
   }
-  if (parts.size() == 3 && parts[0] == kSkinny) {
-    const int32_t columns = to_number<int32_t>(parts[1]).value_or(0);
-    const int32_t cluster = to_number<int32_t>(parts[2]).value_or(0);
-    if (contains(kSkinnyColumns, columns) && contains(kSkinnyClusters, cluster)) {
-      return {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster};
-    }
+  if (parts[0] == kSkinny && (parts.size() == 3 || parts.size() == 4)) {
+    const auto number = [&](size_t i) { return to_number<int32_t>(parts[i]).value_or(0); };
+    const ProductChoice choice{.kernel = ProductKernel::skinny,
+                               .columns = number(1),
+                               .cluster = number(2),
+                               .token_ctas = parts.size() == 4 ? number(3) : 1};
+    const bool is_shortest = parts.size() == 3 || choice.token_ctas > 1;
+    if (is_shortest && has_skinny_kernel(choice)) return choice;
   }
   throw InputError(place, "names no kernel of this build", "delete the file, it is made anew");
 }

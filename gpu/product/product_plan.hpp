@@ -19,13 +19,15 @@ enum class ProductKernel : uint8_t { skinny, plain, cublaslt };
 struct ProductChoice {
   ProductKernel kernel = ProductKernel::plain;
   int32_t columns = 0;      ///< skinny: of y in a tile
-  int32_t cluster = 0;      ///< skinny: CTAs that share the loads of x
+  int32_t cluster = 0;      ///< skinny: CTAs side by side, which share the loads of x
+  int32_t token_ctas = 1;   ///< skinny: so many times, with other tokens: they share those of W
   std::string algorithm{};  ///< cublaslt: algorithm_name()
 
+  int32_t num_ctas() const { return cluster * token_ctas; }  ///< skinny: of a cluster
   auto operator<=>(const ProductChoice&) const = default;
 };
 
-/// "skinny:32:4", "plain", "cublaslt:66/20/36/1/0/0/0/5/0"
+/// "skinny:32:4", "skinny:64:1:2" with token_ctas, "plain", "cublaslt:66/20/36/1/0/0/0/5/0"
 std::string to_text(const ProductChoice& choice);
 /// Errors   InputError at `place`: no such kernel, a tile without a kernel.
 ProductChoice choice_from_text(std::string_view text, const std::string& place);
@@ -56,7 +58,7 @@ struct ProductKey {
 };
 
 /// Goes up when an own kernel or its order of sums changes.
-inline constexpr int64_t kProductKernels = 4;
+inline constexpr int64_t kProductKernels = 5;
 
 /// All plans of one device.
 struct ProductCache {

@@ -52,8 +52,9 @@ class SkinnyCta {
       : p(params),
         stages_(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024),
         barriers_(barriers),
-        rank_(cluster_rank()),
         cluster_(cluster_size()),
+        column_cta_(cluster_rank() % params.column_ctas),
+        token_cta_(cluster_rank() / params.column_ctas),
         first_row_(C::kGroups == 1
                        ? 0
                        : __shfl_sync(~0U, int(threadIdx.x) / 128, 0) * C::kNumWgmma * kWgmmaRows) {}
@@ -84,7 +85,8 @@ class SkinnyCta {
   const SkinnyParams& p;
   std::byte* const stages_;
   SkinnyBarriers& barriers_;
-  const int rank_, cluster_;
+  const int cluster_;                 // CTAs
+  const int column_cta_, token_cta_;  // this one's place among them
   const int first_row_;  // of this warpgroup, in the tile; the compiler knows that a warp has one
 
   /// One warp.
@@ -161,7 +163,7 @@ class SkinnyCta {
 
   // --- items ----------------------------------------------------------------------------------
 
-  /// The items of this cluster are first, first + number of clusters, ...: token blocks of one
+  /// The items of this cluster are first, first + number of clusters, ...: token groups of one
   /// group of tiles side by side, which then share its weights in L2.
   __device__ int num_items() const {
     const int first = int(blockIdx.x) / cluster_, stride = int(gridDim.x) / cluster_;
@@ -172,8 +174,8 @@ class SkinnyCta {
   };
   __device__ Item item(int i) const {
     const int at = int(blockIdx.x) / cluster_ + i * (int(gridDim.x) / cluster_);
-    return {at % p.num_token_blocks * p.block_tokens,
-            (at / p.num_token_blocks * cluster_ + rank_) * C::kColumns};
+    return {(at % p.num_token_groups * p.token_ctas + token_cta_) * p.block_tokens,
+            (at / p.num_token_groups * p.column_ctas + column_cta_) * C::kColumns};
   }
 
   /// What a stage holds, and which one it is.
@@ -190,23 +192,36 @@ class SkinnyCta {
     from.item = item(++from.index);
   }
 
+  /// CTAs with other tokens and the same columns each load some of the rows for all.
   __device__ void load_weights(const CUtensorMap& map, const Source& from) const {
+    const int first = token_cta_ * (C::kColumns / p.token_ctas);
+    const int column = from.item.first_column + first;
     uint64_t* const arrived = barriers_.weights + from.stage;
-    std::byte* const to = stages_ + from.stage * p.stage_bytes;
+    std::byte* const to = stages_ + from.stage * p.stage_bytes + first * C::kRowBytes;
     expect_bytes(arrived, C::kWeightBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
       std::byte* const rows = to + panel * C::kColumns * C::kRowBytes;
       const int k = from.k + panel * kPanelDepth;
-      if (p.is_gated)
-        load_halves(rows, map, k, from.item.first_column / 16, arrived, kEvictFirst);
+      if (p.token_ctas > 1)
+        multicast_weights(rows, map, k, column, arrived);
+      else if (p.is_gated)
+        load_halves(rows, map, k, column / 16, arrived, kEvictFirst);
       else
-        load_box(rows, map, k, from.item.first_column, arrived, kEvictFirst);
+        load_box(rows, map, k, column, arrived, kEvictFirst);
     }
   }
-  /// Of a cluster, each CTA loads some of the rows for all.
+  __device__ void multicast_weights(std::byte* rows, const CUtensorMap& map, int k, int column,
+                                    uint64_t* arrived) const {
+    const auto ctas = uint16_t((1 | 1 << p.column_ctas) << column_cta_);
+    if (p.is_gated)
+      multicast_halves(rows, map, k, column / 16, arrived, ctas, kEvictFirst);
+    else
+      multicast_box(rows, map, k, column, arrived, ctas, kEvictFirst);
+  }
+  /// CTAs side by side each load some of the rows for all.
   __device__ void load_x(const CUtensorMap& map, const Source& from) const {
-    const int first = rank_ * p.x_rows_of_cta;
+    const int first = column_cta_ * (p.x_rows / p.column_ctas);
     uint64_t* const arrived = barriers_.x + from.stage;
     std::byte* const to =
         stages_ + from.stage * p.stage_bytes + C::kWeightBytes + first * C::kRowBytes;
@@ -216,10 +231,13 @@ class SkinnyCta {
     for (int panel = 0; panel < C::kPanels; ++panel) {
       std::byte* const rows = to + panel * p.x_rows * C::kRowBytes;
       const int k = from.k + panel * kPanelDepth;
-      if (cluster_ == 1)
+      if (p.column_ctas == 1) {
         load_box(rows, map, k, token, arrived, kEvictLast);
-      else
-        multicast_box(rows, map, k, token, arrived, uint16_t((1 << cluster_) - 1), kEvictLast);
+      } else {
+        const int first_cta = token_cta_ * p.column_ctas;
+        const auto ctas = uint16_t(((1 << p.column_ctas) - 1) << first_cta);
+        multicast_box(rows, map, k, token, arrived, ctas, kEvictLast);
+      }
     }
   }
 

@@ -29,6 +29,11 @@ int32_t kernel_tokens(int64_t num_tokens) {
   return found == std::end(kWgmmaTokens) ? found[-1] : *found;
 }
 
+template <typename Range>
+bool contains(const Range& values, int32_t value) {
+  return std::ranges::find(values, value) != std::end(values);
+}
+
 // How well tiles of `columns` use the GPU: the share of the SMs' time that they fill if all take
 // equally long, less what each loads of x. Only the order of the figures matters.
 double fitness(const ProductShape& shape, int64_t num_tokens, int32_t columns, int num_sms) {
@@ -40,7 +45,36 @@ double fitness(const ProductShape& shape, int64_t num_tokens, int32_t columns, i
   return filled / (1 + kCostOfX * x_rows / columns);
 }
 
+// The widest tiles that are the best so far, each with as many CTAs side by side as there are
+// columns and tokens for.
+void add_choices(const ProductShape& shape, int64_t cta_tokens, int32_t token_ctas, int num_sms,
+                 std::vector<ProductChoice>& out) {
+  // Of equals the widest, which has the fewest steps.
+  std::vector<int32_t> columns(std::rbegin(kSkinnyColumns), std::rend(kSkinnyColumns));
+  std::ranges::stable_sort(columns, std::greater{}, [&](int32_t c) {
+    return fitness(shape, cta_tokens, c, num_sms / token_ctas);
+  });
+  columns.resize(kMostTiles);
+  for (const int32_t c : columns) {
+    for (const int32_t cluster : kSkinnyClusters) {
+      const ProductChoice choice{.kernel = ProductKernel::skinny,
+                                 .columns = c,
+                                 .cluster = cluster,
+                                 .token_ctas = token_ctas};
+      if (kWgmmaTokens[0] * cluster > kernel_tokens(cta_tokens)) continue;
+      if (cluster > ceil_div(shape.num_out, c) || !has_skinny_kernel(choice)) continue;
+      out.push_back(choice);
+    }
+  }
+}
+
 }  // namespace
+
+bool has_skinny_kernel(const ProductChoice& choice) {
+  return contains(kSkinnyColumns, choice.columns) && contains(kSkinnyClusters, choice.cluster) &&
+         contains(kSkinnyTokenCtas, choice.token_ctas) && choice.num_ctas() <= kMostSkinnyCtas &&
+         choice.columns % (8 * choice.token_ctas) == 0;
+}
 
 int32_t SkinnyLayout::shared_bytes() const {
   const int32_t last = panels - 1;
@@ -56,28 +90,29 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
   SkinnyLayout out;
   out.panels = skinny_panels(choice.columns);
   out.columns = choice.columns;
-  out.tokens = kernel_tokens(num_tokens);
+  out.tokens = kernel_tokens(ceil_div(num_tokens, choice.token_ctas));
   const int64_t at_once = int64_t{kWgmmaTokens[0]} * choice.cluster;
   out.x_rows = int32_t(std::min<int64_t>(ceil_div(num_tokens, at_once) * at_once, out.tokens));
   out.stage_bytes = out.panels * (choice.columns + out.x_rows) * kRowBytes;
   out.num_steps = ceil_div(shape.num_in, int64_t(out.panels) * kPanelDepth);
   out.num_stages = kMaxSkinnyStages;
   while (out.shared_bytes() > kSkinnySharedBytes) --out.num_stages;
-  out.num_token_blocks = ceil_div(num_tokens, out.tokens);
+  out.num_token_groups = ceil_div(num_tokens, int64_t(out.tokens) * choice.token_ctas);
   out.num_column_groups = ceil_div(shape.num_out, int64_t(choice.columns) * choice.cluster);
   return out;
 }
 
 bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
                 const ProductTensors& tensors) {
-  return choice.kernel == ProductKernel::skinny && choice.columns % 16 == 0 &&
+  return choice.kernel == ProductKernel::skinny && choice.columns % (16 * choice.token_ctas) == 0 &&
          shape.num_out % 16 == 0 && shape.out == shape.weight && !shape.has_bias &&
          is_even(tensors.y);
 }
 
 SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
                            const SkinnyLayout& layout, const ProductTensors& tensors) {
-  const int32_t weight_bytes = layout.panels * layout.columns * kRowBytes;
+  // Of a stage, what this CTA asks for.
+  const int32_t weight_bytes = layout.panels * layout.columns * kRowBytes / choice.token_ctas;
   return {
       .y = tensors.y.data,
       .bias = tensors.bias,
@@ -86,13 +121,14 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
       .y_columns = int32_t(tensors.y.shape[1]),
       .num_steps = layout.num_steps,
       .num_items = layout.num_items(),
-      .num_token_blocks = layout.num_token_blocks,
+      .num_token_groups = layout.num_token_groups,
       .block_tokens = layout.tokens,
       .num_stages = layout.num_stages,
       .num_asked_ahead = std::clamp(ceil_div(kBytesAskedAhead, weight_bytes), 1, layout.num_stages),
       .stage_bytes = layout.stage_bytes,
       .x_rows = layout.x_rows,
-      .x_rows_of_cta = layout.x_rows / choice.cluster,
+      .column_ctas = choice.cluster,
+      .token_ctas = choice.token_ctas,
       .is_gated = tensors.is_gated,
       .out_is_f32 = shape.out == reference::Dtype::f32,
       .in_pairs = is_even(tensors.y)};
@@ -100,19 +136,11 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
 
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,
                                           int num_sms) {
-  // Of equals the widest, which has the fewest steps.
-  std::vector<int32_t> columns(std::rbegin(kSkinnyColumns), std::rend(kSkinnyColumns));
-  std::ranges::stable_sort(columns, std::greater{},
-                           [&](int32_t c) { return fitness(shape, num_tokens, c, num_sms); });
-  columns.resize(kMostTiles);
   std::vector<ProductChoice> out;
-  for (const int32_t c : columns) {
-    for (const int32_t cluster : kSkinnyClusters) {
-      if (kWgmmaTokens[0] * cluster > kernel_tokens(num_tokens)) continue;
-      if (cluster > ceil_div(shape.num_out, c)) continue;
-      out.push_back({.kernel = ProductKernel::skinny, .columns = c, .cluster = cluster});
-    }
-  }
+  add_choices(shape, num_tokens, 1, num_sms, out);
+  // All of x, of so many tokens, takes an SM longer to load than its part of W.
+  const bool has_large_x = num_tokens > 64 && num_tokens <= kWgmmaTokens[3];
+  if (has_large_x) add_choices(shape, ceil_div(num_tokens, 2), 2, num_sms, out);
   return out;
 }
 

@@ -8,13 +8,17 @@
 
 // The own kernel for few tokens. A CTA computes up to 128 tokens of a tile of columns, over all of
 // K: two warps stream W and x through a pipeline in shared memory by bulk copies, one or two
-// warpgroups multiply. Tiles are narrow, so that each SM has one and all of them read at once. A
-// cluster shares the loads of x: each CTA fetches a part of the rows and sends them to all.
+// warpgroups multiply. Tiles are narrow, so that each SM has one and all of them read at once. The
+// CTAs of a cluster share loads: each fetches a part of the rows and sends them to all. CTAs side
+// by side, with other columns, share x; CTAs with other tokens share W, so that an SM has half of
+// x.
 
 namespace loratory::gpu {
 
 inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
+inline constexpr int kSkinnyTokenCtas[] = {1, 2};
+inline constexpr int kMostSkinnyCtas = 8;                // of a cluster
 inline constexpr int kWgmmaRows = 64;                    // columns of y in one product
 inline constexpr int kWgmmaTokens[] = {8, 32, 64, 128};  // the last: most of a CTA
 inline constexpr int kPanelDepth = 64;                   // numbers of K in a row of 128 bytes
@@ -32,6 +36,9 @@ constexpr int skinny_groups(int columns, int tokens) {
   return skinny_blocks(columns) * tokens > 3 * 128 ? 2 : 1;
 }
 
+/// Whether there is such a tile and cluster. Each CTA loads whole eights of W's rows.
+bool has_skinny_kernel(const ProductChoice& choice);
+
 /// What follows from the shape, M and the choice.
 struct SkinnyLayout {
   int32_t panels = 0;               ///< of 64 numbers of K in a stage
@@ -40,14 +47,14 @@ struct SkinnyLayout {
   int32_t x_rows = 0;
   int32_t stage_bytes = 0;
   int32_t num_stages = 0;
-  int32_t num_steps = 0;  ///< stages that K fills
-  int32_t num_token_blocks = 0;
+  int32_t num_steps = 0;          ///< stages that K fills
+  int32_t num_token_groups = 0;   ///< blocks of `tokens` of a cluster
   int32_t num_column_groups = 0;  ///< tiles of a cluster, side by side
 
   /// With what the products read behind the last stage. 1024 to align.
   int32_t shared_bytes() const;
   int32_t num_threads() const { return 128 * skinny_groups(columns, tokens) + 2 * 32; }
-  int32_t num_items() const { return num_token_blocks * num_column_groups; }
+  int32_t num_items() const { return num_token_groups * num_column_groups; }
 };
 
 /// Shared memory of a stage and the number of stages that fit in `shared_bytes`.
@@ -60,10 +67,11 @@ struct SkinnyParams {
   const void* bias;  ///< null: none
   int64_t y_stride;  ///< in numbers
   int32_t num_tokens, y_columns;
-  int32_t num_steps, num_items, num_token_blocks, block_tokens;
-  int32_t num_stages, num_asked_ahead, stage_bytes, x_rows, x_rows_of_cta;
-  bool is_gated;              ///< SwiGLU of the halves of W's rows
-  bool out_is_f32, in_pairs;  ///< two columns of y are one aligned word
+  int32_t num_steps, num_items, num_token_groups, block_tokens;
+  int32_t num_stages, num_asked_ahead, stage_bytes, x_rows;
+  int32_t column_ctas, token_ctas;  ///< of a cluster
+  bool is_gated;                    ///< SwiGLU of the halves of W's rows
+  bool out_is_f32, in_pairs;        ///< two columns of y are one aligned word
 };
 SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,
                            const SkinnyLayout& layout, const ProductTensors& tensors);

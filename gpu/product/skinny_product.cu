@@ -95,7 +95,7 @@ cudaLaunchConfig_t config_of(const ProductChoice& choice, const SkinnyLayout& la
   config.dynamicSmemBytes = size_t(layout.shared_bytes());
   config.attrs = attributes;
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {unsigned(choice.cluster), 1, 1};
+  attributes[0].val.clusterDim = {unsigned(choice.num_ctas()), 1, 1};
   config.numAttrs = 1;
   return config;
 }
@@ -107,7 +107,7 @@ int query_clusters(Kernel kernel, const ProductChoice& choice, const SkinnyLayou
                                            kSkinnySharedBytes));
   cudaLaunchAttribute attribute{};
   cudaLaunchConfig_t config = config_of(choice, layout, &attribute);
-  config.gridDim = dim3(unsigned(choice.cluster));
+  config.gridDim = dim3(unsigned(choice.num_ctas()));
   int clusters = 0;
   LORATORY_CUDA_CHECK(
       cudaOccupancyMaxActiveClusters(&clusters, reinterpret_cast<const void*>(kernel), &config));
@@ -122,7 +122,7 @@ int max_clusters(Kernel kernel, const ProductChoice& choice, const SkinnyLayout&
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
   const auto [found, is_new] =
-      known.try_emplace({kernel, choice.cluster, layout.shared_bytes(), device}, 0);
+      known.try_emplace({kernel, choice.num_ctas(), layout.shared_bytes(), device}, 0);
   if (is_new) found->second = query_clusters(kernel, choice, layout);
   return found->second;
 }
@@ -135,14 +135,14 @@ void launch_skinny_product(const ProductShape& shape, const ProductChoice& choic
   const SkinnyLayout layout = skinny_layout(shape, tensors.x.shape[0], choice);
   const Kernel kernel = kernel_of(shape.weight, choice.columns, layout.tokens);
   CUtensorMap weights = (tensors.is_gated ? map_of_halves : map_of)(
-      tensors.weight, choice.columns, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+      tensors.weight, choice.columns / choice.token_ctas, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
   CUtensorMap x =
       map_of(tensors.x, layout.x_rows / choice.cluster, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   SkinnyParams params = skinny_params(shape, choice, layout, tensors);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = config_of(choice, layout, attributes);
   const int most = max_clusters(kernel, choice, layout);
-  config.gridDim = dim3(unsigned(std::min(most, layout.num_items()) * choice.cluster));
+  config.gridDim = dim3(unsigned(std::min(most, layout.num_items()) * choice.num_ctas()));
   config.stream = stream;
   if (overlaps(order)) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -84,10 +84,10 @@ void run_skinny_product(const ProductShape& shape, const ProductChoice& choice,
   if (run.num_asked_ahead > 0) {
     params.num_asked_ahead = std::min(run.num_asked_ahead, layout.num_stages);
   }
-  const Maps maps{map_of(tensors.weight, choice.columns, tensors.is_gated),
+  const Maps maps{map_of(tensors.weight, choice.columns / choice.token_ctas, tensors.is_gated),
                   map_of(tensors.x, layout.x_rows / choice.cluster, false)};
   const Launch launch{.num_threads = layout.num_threads(),
-                      .cluster = choice.cluster,
+                      .cluster = choice.num_ctas(),
                       .num_clusters = std::min(run.max_clusters, layout.num_items()),
                       .shared_bytes = kDynamic + size_t(layout.shared_bytes()),
                       .seed = run.seed,

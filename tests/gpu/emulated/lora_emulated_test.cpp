@@ -81,8 +81,9 @@ class EmulatedLayer {
     const bool x_is_ready = ++num_linears_ % 2 == 0;
     std::ranges::fill(bytes_of(y_, data_.batch.y), std::byte{0xFF});
     if (!x_is_ready) std::ranges::fill(bytes_of(x_, data_.batch.x), std::byte{0xFF});
-    launch(LoraOp::linear, v, v.segment_size(), [this] { reset(); },
-           x_is_ready ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous);
+    launch(
+        LoraOp::linear, v, v.segment_size(), [this] { reset(); },
+        x_is_ready ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous);
     return result();
   }
   Tensor halves(const LoraVariant& down, const LoraVariant& up) {

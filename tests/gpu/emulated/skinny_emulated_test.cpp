@@ -68,6 +68,15 @@ int64_t draw_tokens(Draws& draw, size_t kernel) {
   return draw(4) == 0 ? kWgmmaTokens[kernel] : fewer + 1 + draw(most - fewer);
 }
 
+// Two CTAs share W where both load whole eights of its rows, of SwiGLU of both halves.
+void share_weights(Draws& draw, SkinnyCase& c) {
+  ProductChoice choice = c.choice;
+  choice.token_ctas = 2;
+  if (!has_skinny_kernel(choice) || (c.is_gated() && choice.columns % 32 != 0)) return;
+  c.choice = choice;
+  c.tokens = 2 * c.tokens - draw(2);
+}
+
 SkinnyCase random_case(uint64_t seed, Ends ends) {
   constexpr int64_t kMostWork = 20'000'000;
   Draws draw(seed);
@@ -78,6 +87,7 @@ SkinnyCase random_case(uint64_t seed, Ends ends) {
               .columns = kSkinnyColumns[tile],
               .cluster = kSkinnyClusters[(tile + kernel) % std::size(kSkinnyClusters)]};
   c.tokens = draw_tokens(draw, kernel);
+  if (draw(2) == 0) share_weights(draw, c);
   c.shape.num_in = 8 * (1 + draw(c.tokens > 64 ? 40 : 80));
   c.shape.num_out = 1 + draw(std::min(int64_t{2} * c.choice.columns * c.choice.cluster,
                                       kMostWork / (c.tokens * c.shape.num_in)));
@@ -223,14 +233,15 @@ TEST(SkinnyEmulated, SwigluHasTheBitsOfTheRoundedProducts) {
 
 // What the random cases above consist of.
 TEST(SkinnyEmulated, CasesHaveEveryKernelAndCluster) {
-  std::set<std::pair<int32_t, int32_t>> kernels, clusters, threads;
+  std::set<std::pair<int32_t, int32_t>> kernels, clusters, threads, shared;
   std::set<int32_t> asked_ahead;
   int num_words = 0, num_odd = 0, num_f32 = 0;
-  for (uint64_t seed = 1; seed <= kNumKernels; ++seed) {
+  for (uint64_t seed = 1; seed <= 2 * kNumKernels; ++seed) {
     const SkinnyCase c = random_case(seed, Ends::as_product);
     const SkinnyLayout layout = skinny_layout(c.shape, c.tokens, c.choice);
     kernels.emplace(layout.columns, layout.tokens);
     clusters.emplace(c.choice.columns, c.choice.cluster);
+    if (c.choice.token_ctas > 1) shared.emplace(layout.tokens, c.choice.cluster);
     threads.emplace(layout.num_threads(), c.choice.cluster);
     asked_ahead.insert(c.run.num_asked_ahead);
     const bool is_even = (c.shape.num_out + c.y_gap) % 2 == 0 && c.y_shift == 0;
@@ -239,6 +250,7 @@ TEST(SkinnyEmulated, CasesHaveEveryKernelAndCluster) {
   EXPECT_EQ(kernels.size(), kNumKernels);
   EXPECT_EQ(clusters.size(), std::size(kSkinnyColumns) * std::size(kSkinnyClusters));
   EXPECT_GE(threads.size(), std::size(kSkinnyClusters) + 2);
+  EXPECT_GE(shared.size(), 8U);
   EXPECT_EQ(asked_ahead.size(), 6U);
   EXPECT_GE(std::min({num_words, num_odd, num_f32}), 5);
 }

@@ -116,8 +116,11 @@ TEST(ProductTensors, AnyAlignmentWithoutTensorCores) {
   EXPECT_FALSE(has_tensor_core_product(shape));
 }
 
-ProductChoice tile(int32_t columns, int32_t cluster = 1) {
-  return {.kernel = ProductKernel::skinny, .columns = columns, .cluster = cluster};
+ProductChoice tile(int32_t columns, int32_t cluster = 1, int32_t token_ctas = 1) {
+  return {.kernel = ProductKernel::skinny,
+          .columns = columns,
+          .cluster = cluster,
+          .token_ctas = token_ctas};
 }
 
 // Whatever lies behind the last stage's rows: its products of 64 columns of y and the kernel's
@@ -154,7 +157,7 @@ TEST(SkinnyPlan, LayoutsFit) {
           EXPECT_GE(layout.num_steps * layout.panels * kPanelDepth, shape.num_in);
           EXPECT_LT((layout.num_steps - 1) * layout.panels * kPanelDepth, shape.num_in);
           EXPECT_GE(int64_t(layout.num_column_groups) * columns * cluster, shape.num_out);
-          EXPECT_GE(layout.num_token_blocks * layout.tokens, tokens);
+          EXPECT_GE(layout.num_token_groups * layout.tokens, tokens);
           EXPECT_GE(layout.x_rows, std::min<int64_t>(tokens, layout.tokens));
           EXPECT_LT(layout.x_rows, tokens + 8 * cluster);
           EXPECT_LE(layout.x_rows, layout.tokens);
@@ -182,7 +185,7 @@ TEST(SkinnyPlan, TokensAndTileNameTheKernel) {
                                           {512, 128}}) {
     EXPECT_EQ(layout(64, tokens).tokens, of_kernel) << tokens;
   }
-  EXPECT_EQ(layout(64, 512).num_token_blocks, 4);
+  EXPECT_EQ(layout(64, 512).num_token_groups, 4);
   EXPECT_EQ(layout(64, 9).x_rows, 16);
   EXPECT_EQ(layout(64, 129).x_rows, 128);
   EXPECT_EQ(skinny_layout(kDown, 9, tile(64, 4)).x_rows, 32);
@@ -191,6 +194,30 @@ TEST(SkinnyPlan, TokensAndTileNameTheKernel) {
   EXPECT_EQ(layout(192, 128).num_threads(), 192);
   EXPECT_EQ(layout(224, 65).num_threads(), 320);
   EXPECT_EQ(layout(256, 512).num_threads(), 320);
+}
+
+// Two CTAs share W: each has the kernel of half the tokens.
+TEST(SkinnyPlan, CtasThatShareWeightsDivideTheTokens) {
+  const auto layout = [](int64_t tokens) { return skinny_layout(kDown, tokens, tile(64, 2, 2)); };
+  EXPECT_EQ(layout(128).tokens, 64);
+  EXPECT_EQ(layout(128).num_token_groups, 1);
+  EXPECT_EQ(layout(65).tokens, 64);
+  EXPECT_EQ(layout(65).x_rows, 64);
+  EXPECT_EQ(layout(129).tokens, 128);
+  EXPECT_EQ(layout(512).num_token_groups, 2);
+  EXPECT_EQ(layout(128).num_column_groups,
+            skinny_layout(kDown, 128, tile(64, 2)).num_column_groups);
+  EXPECT_TRUE(has_skinny_kernel(tile(64, 4, 2)));
+  EXPECT_FALSE(has_skinny_kernel(tile(64, 8, 2)));  // 16 CTAs
+  EXPECT_FALSE(has_skinny_kernel(tile(24, 1, 2)));  // 12 rows of W each
+  EXPECT_FALSE(has_skinny_kernel(tile(64, 1, 3)));
+  const auto choices = skinny_choices(with(4096, 4096), 128, 132);
+  EXPECT_TRUE(std::ranges::count(choices, tile(64, 1, 2)));
+  for (const int64_t tokens : {64, 129}) {
+    for (const ProductChoice& c : skinny_choices(with(4096, 4096), tokens, 132)) {
+      EXPECT_EQ(c.token_ctas, 1);
+    }
+  }
 }
 
 SkinnyParams params_of(int32_t columns, int64_t tokens, const ProductTensors& tensors) {
@@ -341,11 +368,11 @@ TEST(ProductShape, WhatIsNotTimedAndWhatTheLibraryIsNotAskedFor) {
 }
 
 TEST(ProductChoice, TextNamesAKernelOfThisBuildOrFails) {
-  for (const char* text : {"plain", "skinny:32:4", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
+  for (const char* text : {"plain", "skinny:32:4", "skinny:64:1:2", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
     EXPECT_EQ(to_text(choice_from_text(text, "file")), text);
   }
   for (const char* text :
-       {"", "skinny", "skinny:33:4", "skinny:32:3", "skinny:32:4:1", "skinny:-16:1",
+       {"", "skinny", "skinny:33:4", "skinny:32:3", "skinny:32:4:1", "skinny:32:8:2", "skinny:64:1:2:1", "skinny:-16:1",
         "cublaslt:", "cublaslt:../x", "Plain", "skinny:32:99999999999"}) {
     EXPECT_THAT(error_of([&] { choice_from_text(text, "file"); }),
                 HasSubstr("file: names no kernel"))

@@ -37,9 +37,13 @@ inline void multicast_box(void* to, const CUtensorMap& map, int column, int row,
                           uint16_t ctas, uint64_t) {
   emulated::copy_box(box_at(map, column, row, false), to, barrier, ctas);
 }
+inline void multicast_halves(void* to, const CUtensorMap& map, int column, int eight,
+                             uint64_t* barrier, uint16_t ctas, uint64_t) {
+  emulated::copy_box(box_at(map, column, 16 * eight, true), to, barrier, ctas);
+}
 inline void load_halves(void* to, const CUtensorMap& map, int column, int eight, uint64_t* barrier,
-                        uint64_t) {
-  emulated::copy_box(box_at(map, column, 16 * eight, true), to, barrier, 1U << cluster_rank());
+                        uint64_t policy) {
+  multicast_halves(to, map, column, eight, barrier, uint16_t(1 << cluster_rank()), policy);
 }
 inline void load_box(void* to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
                      uint64_t policy) {
