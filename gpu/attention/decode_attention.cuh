@@ -449,7 +449,7 @@ class DecodeConsumer {
       multiply_keys(s.query[query.index()], s.tiles[keys.index()], scores);
       release(&s.free[keys.index()], kWarps / 2);  // a tile of keys is two warps'
     }
-    release(&s.free_q[query.index()]);
+    arrive(&s.free_q[query.index()]);  // each lane for itself: it has rotated and read the query
     mask(item, scores);
     publish_most(scores);
     sync();
@@ -745,7 +745,7 @@ __device__ void init_barriers(DecodeShared<kHeadDim>& s) {
   }
   for (int i = 0; i < kQueries; ++i) {
     init_barrier(&s.full_q[i], kProducers<kHeadDim>);
-    init_barrier(&s.free_q[i], kWarps);
+    init_barrier(&s.free_q[i], kConsumers);
   }
   for (uint64_t& full : s.full_late) init_barrier(&full);
 }

@@ -10,6 +10,8 @@
 #include <deque>
 
 #include "gpu/layout/device_segment_builder.hpp"
+#include "gpu/product/skinny_plan.hpp"
+#include "gpu/product/skinny_product.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
@@ -284,12 +286,37 @@ LayerCase chain_case(const Trial& trial) {
   return c;
 }
 
-/// Layers of which each reads what the one before wrote.
+/// The product of a layer, which writes the y that its LoRA adds to.
+struct ProductOnGpu {
+  GuardedTensor weight;
+  ProductShape shape;
+  ProductChoice choice;
+};
+ProductOnGpu product_of(const LayerCase& c) {
+  Tensor weight(c.weight, {c.num_in, c.num_in});
+  const double scale = 2 / std::sqrt(double(c.num_in));
+  for (int64_t i = 0; i < c.num_in * c.num_in; ++i) {
+    const double unit = double(reference::random_bits(c.seed, 9, uint64_t(i)) >> 40) * 0x1p-23 - 1;
+    weight.set(scale * unit, i / c.num_in, i % c.num_in);
+  }
+  const ProductShape shape{.num_out = c.num_in,
+                           .num_in = c.num_in,
+                           .max_tokens = c.num_tokens,
+                           .weight = c.weight,
+                           .out = c.weight};
+  const std::vector<ProductChoice> choices = skinny_choices(shape, c.num_tokens, 132);
+  return {GuardedTensor(weight), shape, choices[c.seed % choices.size()]};
+}
+
+/// Layers of which each reads what the one before wrote. `with_products`: behind products of the
+/// same x, with shrinks beside them.
 class Chain {
  public:
-  Chain(const Trial& trial, const Stream& stream) : stream_(stream) {
-    const LayerCase c = chain_case(trial);
-    for (uint64_t i = 0; i < kNumLayers; ++i) add_layer(trial, c, i);
+  Chain(const Trial& trial, const Stream& stream, bool with_products) : stream_(stream) {
+    LayerCase c = chain_case(trial);
+    if (with_products) c.num_in = std::min<int64_t>((c.num_in + 7) / 8 * 8, 1024);
+    c.num_out = {c.num_in};
+    for (uint64_t i = 0; i < kNumLayers; ++i) add_layer(trial, c, i, with_products);
     write_bases();
   }
 
@@ -323,11 +350,13 @@ class Chain {
   std::deque<LayerData> data_;  // layers_ point to it
   std::deque<LayerOnGpu> layers_;
   std::vector<KernelUnderTest> kernels_;
+  std::deque<ProductOnGpu> products_;
   std::deque<DeviceSegments> segments_;
   std::vector<GuardedTensor> tensors_;  // x, y of layer 0, y of layer 1, ...
 
-  void add_layer(const Trial& trial, LayerCase c, uint64_t i) {
+  void add_layer(const Trial& trial, LayerCase c, uint64_t i, bool with_product) {
     c.seed += i;
+    if (with_product) products_.push_back(product_of(c));
     LayerData& data = data_.emplace_back(c);
     if (i > 0) data.batch = data.make_batch(data_[0].batch.slots, c.seed);
     for (LayerSlice& slice : data.slices) {
@@ -343,6 +372,14 @@ class Chain {
     tensors_.emplace_back(data.batch.y);
   }
   void launch(size_t i, LaunchOrder order) const {
+    if (!products_.empty()) {
+      const ProductOnGpu& product = products_[i];
+      launch_skinny_product(
+          product.shape, product.choice,
+          {.weight = product.weight.view(), .x = tensors_[i].view(), .y = tensors_[i + 1].view()},
+          stream_.get(), order);
+      if (overlaps(order)) order = LaunchOrder::x_is_ready;
+    }
     kernels_[i].launch(tensors_[i].view(), tensors_[i + 1].view(), segments_[i].view(),
                        stream_.get(), order);
   }
@@ -354,11 +391,10 @@ void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& expe
   }
 }
 
-// P67 for launches that overlap: every layer reads what the one before wrote, eager and captured.
-TEST_F(LoraGraph, OverlappingLaunchesGiveTheBitsOfOrderedOnes) {
-  for_all_seeds(10, [](Trial& trial) {
+void check_chains(bool with_products) {
+  for_all_seeds(10, [&](Trial& trial) {
     const Stream stream;
-    Chain chain(trial, stream);
+    Chain chain(trial, stream, with_products);
     chain.run_slowly();
     const std::vector<Tensor> expected = chain.results();
     const Graph graph(stream, [&] { chain.launch_all(LaunchOrder::overlaps_previous); });
@@ -375,6 +411,10 @@ TEST_F(LoraGraph, OverlappingLaunchesGiveTheBitsOfOrderedOnes) {
     for (const Tensor& y : expected) trial.count(20 * num_numbers(y));
   });
 }
+
+// P67 for launches that overlap: every layer reads what the one before wrote, eager and captured.
+TEST_F(LoraGraph, OverlappingLaunchesGiveTheBitsOfOrderedOnes) { check_chains(false); }
+TEST_F(LoraGraph, OverlappingShrinksBesideProductsGiveTheBitsOfOrderedOnes) { check_chains(true); }
 
 }  // namespace
 }  // namespace loratory::gpu

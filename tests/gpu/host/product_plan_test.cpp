@@ -273,6 +273,8 @@ TEST(SkinnyPlan, FusesSiluWhereHalvesMeetInEights) {
   EXPECT_TRUE(fuses(shape, tile(16, 8)));
   EXPECT_TRUE(fuses(with(28672, 4096), tile(224)));
   EXPECT_FALSE(fuses(shape, tile(24)));
+  EXPECT_TRUE(fuses(shape, tile(64, 1, 2)));
+  EXPECT_FALSE(fuses(shape, tile(48, 1, 2)));  // 24 rows each
   EXPECT_FALSE(fuses(shape, choice_from_text("plain", "")));
   EXPECT_FALSE(fuses(shape, choice_from_text("cublaslt:66/20/36/1/0/0/0/5/0", "")));
   EXPECT_FALSE(fuses(with(104, 64), tile(64)));  // halves of 52
@@ -368,12 +370,13 @@ TEST(ProductShape, WhatIsNotTimedAndWhatTheLibraryIsNotAskedFor) {
 }
 
 TEST(ProductChoice, TextNamesAKernelOfThisBuildOrFails) {
-  for (const char* text : {"plain", "skinny:32:4", "skinny:64:1:2", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
+  for (const char* text :
+       {"plain", "skinny:32:4", "skinny:64:1:2", "cublaslt:66/20/36/1/0/0/0/5/0"}) {
     EXPECT_EQ(to_text(choice_from_text(text, "file")), text);
   }
-  for (const char* text :
-       {"", "skinny", "skinny:33:4", "skinny:32:3", "skinny:32:4:1", "skinny:32:8:2", "skinny:64:1:2:1", "skinny:-16:1",
-        "cublaslt:", "cublaslt:../x", "Plain", "skinny:32:99999999999"}) {
+  for (const char* text : {"", "skinny", "skinny:33:4", "skinny:32:3", "skinny:32:4:1",
+                           "skinny:32:8:2", "skinny:64:1:2:1", "skinny:-16:1",
+                           "cublaslt:", "cublaslt:../x", "Plain", "skinny:32:99999999999"}) {
     EXPECT_THAT(error_of([&] { choice_from_text(text, "file"); }),
                 HasSubstr("file: names no kernel"))
         << text;
