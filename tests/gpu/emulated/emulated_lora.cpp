@@ -1,6 +1,7 @@
 // launch_lora() on an emulated GPU: the kernels of variant_table.hpp, in bf16 with y in bf16 and in
 // f16 with y in fp32, and the generic path.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "gpu/kernels/generic_lora.cuh"
@@ -55,8 +56,10 @@ void run_launch(const LoraLaunch& launch) {
     run_op<Weight, Weight, LoraOp::shrink>(launch);
   else if (launch.op == LoraOp::expand)
     run_op<Weight, Out, LoraOp::expand>(launch);
-  else
+  else if (launch.op == LoraOp::linear)
     run_op<Weight, Out, LoraOp::linear>(launch);
+  else if constexpr (std::is_same_v<Weight, Out>)
+    run_op<Weight, Out, LoraOp::gated_expand>(launch);
 }
 
 template <LoraOp kOp>
