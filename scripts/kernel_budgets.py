@@ -112,8 +112,8 @@ def measure(nvcc, arch, jobs):
 def page(version, usage):
     lines = ["# Registers per thread, matrix instructions, kernel; sm_90a. Not edited by hand:",
              "# scripts/kernel_budgets.py writes it, --check (a test) holds the kernels to it.",
-             "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand), LoraVariant{rank_tiles,",
-             "# token_tiles, cluster, stages, aligned, launches}.",
+             "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand, 3 gated_expand),",
+             "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches}.",
              f"nvcc {version}"]
     lines += [f"{registers:3} {matrix:4} {name}"
               for name, (registers, matrix) in sorted(usage.items())]

@@ -49,6 +49,7 @@ OPERATIONS = [
     Operation("slices as SGLang stacks them", "bf16, f16", "tensor cores", ("PeerLayouts*",)),
     Operation("LoRA on experts", "bf16, f16, f32", "by slot and expert", ("ExpertLoraOnGpu.*",),
               "experts"),
+    Operation("LoRA on gate and up, SwiGLU", "bf16, f16", "tensor cores", ("SiluMulLora.*",)),
     Operation("LoRA on embed_tokens", "f32, bf16, f16, e4m3fn", "gather, expand",
               ("EmbeddingLora.*", "LoraOffsets.P25Columns*")),
     Operation("LoRA on lm_head", "bf16, f16; y f32", "rows of the sampler", ("LogitsLora.*",)),

@@ -34,7 +34,7 @@ ENGINE_CASES = {"LORATORY_GPU_CASES": "1"}
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                   "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:"
                   "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*:"
-                  "QuantizedOnGpu.*"
+                  "QuantizedOnGpu.*:SiluMulLora.*"
                   + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
 # of few clusters, which each go through five segments.
@@ -42,7 +42,7 @@ RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
                 "PagedAttention.Rotates*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
-                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*")
+                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora.*")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,6 +51,7 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
   const auto num_slices = desc_.slices.size();
   require(num_slices >= 1 && num_slices <= size_t(kMaxSlices), "slices",
           fmt::format("has {} slices, needs 1 to {}", num_slices, kMaxSlices));
+  require(desc_.op != LoraOp::gated_expand, "op", "is that of a launch, not of a layer");
   require(desc_.offset_start >= 0, "offset_start", "is negative");
   const DeviceView& first = shrinks() ? desc_.slices[0].a : desc_.slices[0].b;
   weight_ = first.dtype;
@@ -302,6 +303,7 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.h_slice_stride = tensors.h.strides[0];
   out.h_row_stride = tensors.h.strides[1];
   out.h_aligned = desc_.op != LoraOp::linear && has_aligned_rows(tensors.h, kVectorBytes);
+  out.num_rows = int32_t(num_tokens(tensors));
   out.num_segments = segments.num_segments;
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
@@ -373,19 +375,23 @@ void LoraLayer::launch_variant(const LoraVariant& variant, const LoraTensors& te
                           .params = filled,
                           .stream = stream,
                           .order = order};
-  if (desc_.op == LoraOp::linear && path == LoraPath::tensor_core && variant.launches == 2)
-    launch_both(launch, shape_of(tensors));
-  else
+  if (desc_.op == LoraOp::linear && path == LoraPath::tensor_core && variant.launches == 2) {
+    launch_both(launch, LoraOp::expand,
+                choose_expand_variant(shape_of(tensors), variant.token_tiles));
+  } else {
     launch_lora(launch);
+  }
 }
 
 /// A shrink into the workspace and an expand from it. The second launch may overlap the first,
 /// which writes neither weights nor segments.
-void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) const {
+void LoraLayer::launch_both(const LoraLaunch& launch, LoraOp expand_op,
+                            const LoraVariant& expand) const {
+  const int64_t num_tokens = launch.params.num_rows;
   LoraLaunch half = launch;
   half.params.h = static_cast<float*>(desc_.workspace);
   half.params.h_row_stride = h_row_size(max_rank_);
-  half.params.h_slice_stride = shape.num_tokens * half.params.h_row_stride;
+  half.params.h_slice_stride = num_tokens * half.params.h_row_stride;
   half.params.h_aligned = reinterpret_cast<uintptr_t>(desc_.workspace) % kVectorBytes == 0;
 
   half.op = LoraOp::shrink;
@@ -394,11 +400,11 @@ void LoraLayer::launch_both(const LoraLaunch& launch, const LaunchShape& shape) 
   set_items(half.op, half.variant, half.params);
   launch_lora(half);
 
-  half.op = LoraOp::expand;
-  half.variant = choose_expand_variant(shape, launch.variant.token_tiles);
+  half.op = expand_op;
+  half.variant = expand;
   half.params.parts_per_segment = launch.variant.token_tiles / half.variant.token_tiles;
   set_items(half.op, half.variant, half.params);
-  fuse_slices(half.variant, shape.num_tokens, half.params);
+  fuse_slices(half.variant, num_tokens, half.params);
   // A wide shrink that waits for x lets the expand start behind the writer of y.
   half.params.may_read_y_early = launch.variant.is_wide() && !half.params.x_is_ready;
   half.params.x_is_ready = false;

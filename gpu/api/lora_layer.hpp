@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "gpu/api/lora_desc.hpp"
@@ -34,6 +35,10 @@
 //          h in 8 bits by tensor has one factor for the batch: there, and only there, a row depends
 //          on its neighbours.
 //
+// SwiGLU   Where a linear's two slices are gate and up, its second launch can end with SwiGLU:
+//          launch_silu_mul() writes silu_mul() of gpu/model/activation.hpp of what y would be, and
+//          leaves y as it is. That has the bits of the linear and silu_mul(), one after the other.
+//
 // Covered  Rows of tokens with an adapter, and in them columns of slices with a rank (y) or columns
 //          below the rank (h). Nothing else of y and h is read or written. Of h, an expand reads
 //          neither rows of base tokens nor the tail beyond the rank.
@@ -53,6 +58,11 @@ struct LoraTensors {
   /// Tokens have at most so many different adapters, as far as the caller knows. Kernels and grids
   /// follow from it; results are the same bits.
   int64_t max_adapters = INT64_MAX;
+};
+
+/// The two launches of a linear that ends with SwiGLU.
+struct SiluMulVariants {
+  LoraVariant shrink, expand;
 };
 
 /// One operation on one packed layer: checked once, launched every step.
@@ -79,6 +89,19 @@ class LoraLayer {
                       const SegmentView& segments, CUstream_st* stream,
                       LaunchOrder order = LaunchOrder::after_previous) const;
 
+  /// What launch_silu_mul() should launch. Nothing if it cannot: it needs a linear of 16-bit
+  /// weights whose two equal slices fill y, aligned tensors of one dtype, y among them, a workspace
+  /// and ranks of up to 512 together. Not for experts.
+  std::optional<SiluMulVariants> silu_mul_variants_for(const LoraTensors& tensors,
+                                                       const DeviceView& activation) const;
+
+  /// activation [T, N_0] = silu_mul() of y as a linear would leave it, also in rows that no segment
+  /// covers. It must not overlap y. Segments are those of build() or DeviceSegmentBuilder, made
+  /// from the slots of all T rows, and their size is that of variants.shrink. All else as launch().
+  void launch_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
+                       const DeviceView& activation, const SegmentView& segments,
+                       CUstream_st* stream, LaunchOrder order = LaunchOrder::after_previous) const;
+
   LoraVariant variant_for(const LoraTensors& tensors) const;
   LoraPath path_for(const LoraTensors& tensors) const;
   int64_t num_columns() const { return num_columns_; }
@@ -86,8 +109,8 @@ class LoraLayer {
   int64_t max_rank() const { return max_rank_; }
 
  private:
-  bool shrinks() const { return desc_.op != LoraOp::expand; }
-  bool expands() const { return desc_.op != LoraOp::shrink; }
+  bool shrinks() const { return gpu::shrinks(desc_.op); }
+  bool expands() const { return gpu::expands(desc_.op); }
   void require(bool ok, const std::string& place, const std::string& rule) const;
   void check_view(const std::string& place, const DeviceView& view, int num_axes,
                   bool may_be_8_bit = false) const;
@@ -110,7 +133,13 @@ class LoraLayer {
   void set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const;
   void fuse_slices(const LoraVariant& variant, int64_t num_tokens, KernelParams& out) const;
   int32_t parts_per_segment(const LoraVariant& variant, const SegmentView& segments) const;
-  void launch_both(const LoraLaunch& launch, const LaunchShape& shape) const;
+  void launch_both(const LoraLaunch& launch, LoraOp expand_op, const LoraVariant& expand) const;
+
+  // Of gate and up: lora_silu_mul.cpp.
+  bool is_gate_and_up() const;
+  bool both_h_fit() const;
+  void check_activation(const LoraTensors& tensors, const DeviceView& activation) const;
+  void check_variants(const SiluMulVariants& variants, const SegmentView& segments) const;
 
   // Of 8-bit weights: quantized_layer.cpp.
   bool has_8_bits() const { return is_quantized(weight_); }

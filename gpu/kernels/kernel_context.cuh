@@ -16,7 +16,7 @@ struct Config : KernelShape<kVariant, kOp_, int(sizeof(Out_))> {
   static constexpr LoraOp kOp = kOp_;
   static constexpr int kWeightBytes = 2, kXBytes = 2, kHBytes = 4;
   static constexpr bool kIsQuantized = false;
-  static constexpr bool kCrossesCtas = Config::kCluster > 1 && kOp != LoraOp::expand;
+  static constexpr bool kCrossesCtas = Config::kCluster > 1 && Config::kShrinks;
 };
 
 /// What the parts of a kernel share: parameters, shared memory and the identity of the thread. The
@@ -41,7 +41,7 @@ struct Context {
 
   static_assert(C::kHFactorBytes == 0 || C::kHFactorBytes >= 4 * kMaxSlices * C::kTokens);
   static_assert((kMaxSlices + 1) * sizeof(TileSlice) +
-                    C::kTokens * (C::kPipelineWarps > 1 ? sizeof(int) : sizeof(TileToken)) <=
+                    C::kTokens * (C::kKeepsRows ? sizeof(int) : sizeof(TileToken)) <=
                 C::kWorkBytes);
   /// The slices of a work tile, then their totals.
   __device__ TileSlice* slices(int table = 0) const {
@@ -50,7 +50,7 @@ struct Context {
   __device__ TileToken* tokens(int table = 0) const {
     return reinterpret_cast<TileToken*>(slices(table) + kMaxSlices + 1);
   }
-  /// Instead of tokens(), where shared memory is scarce: the row of each token in h and y.
+  /// Instead of tokens(), if kKeepsRows: the row of each token in h and y.
   __device__ int* rows() const { return reinterpret_cast<int*>(slices() + kMaxSlices + 1); }
   /// One for each buffer of receive().
   __device__ uint64_t* barriers() const {
@@ -113,9 +113,36 @@ struct Context {
 
   /// The slice of a column tile. Tiles must be asked for in ascending order.
   __device__ const TileSlice& next_slice_of(int tile, int& slice) const {
+    if constexpr (C::kGated) {
+      return slices()[half()];
+    } else {
 #pragma unroll 1
-    while (slices()[slice + 1].first_column_tile <= tile) ++slice;
-    return slices()[slice];
+      while (slices()[slice + 1].first_column_tile <= tile) ++slice;
+      return slices()[slice];
+    }
+  }
+  /// The end of a slice's column tiles in the work tile.
+  __device__ int end_of_slice(const WorkTile& work, int slice) const {
+    if constexpr (C::kGated) return work.end_column_tile;
+    return min(work.end_column_tile, slices()[slice + 1].first_column_tile);
+  }
+
+  /// The first column tile of this warp or warpgroup. It takes every kTileStep-th after it, too.
+  __device__ int first_tile(const WorkTile& work) const {
+    const int pipeline = warp / C::kPipelineWarps;
+    return work.first_column_tile + (C::kGated ? pipeline % C::kTileStep : pipeline);
+  }
+  /// Of a gated expand. 0: this warp or warpgroup computes columns of gate; 1: of up.
+  __device__ int half() const { return warp / C::kPipelineWarps / C::kTileStep; }
+  /// Of a gated expand: the ranks that stages are loaded for. Gate and up take as many as the
+  /// longer of them, and at least one, so that a pair is always at the same stage.
+  __device__ int pair_ranks() const { return max(1, max(slices()[0].rank, slices()[1].rank)); }
+
+  /// Where the row of a token begins in y.
+  __device__ std::byte* y_row(int token) const {
+    if constexpr (!C::kKeepsRows) return tokens()[token].y;
+    return static_cast<std::byte*>(p.y) +
+           rows()[token] * p.y_row_stride * int64_t(sizeof(typename C::Out));
   }
 
   /// Eight ranks of h of a token: 16 bytes of hi; lo lies kLowBytes further.

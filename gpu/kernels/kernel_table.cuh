@@ -8,8 +8,8 @@
 #include "gpu/kernels/lora_kernel_entry.cuh"
 #include "gpu/plan/variant_table.hpp"
 
-// One kernel for each row of variant_table.hpp. Each pair of dtypes has a file of its own, so that
-// the files compile side by side.
+// One kernel for each row of variant_table.hpp. Each pair of dtypes has a file of its own, and so
+// have gated expands of each dtype, so that the files compile side by side.
 
 namespace loratory::gpu {
 
@@ -42,6 +42,16 @@ std::vector<LoraKernel> lora_kernels() {
   return out;
 }
 
+/// Those that end with SwiGLU: y is of the dtype of the weights.
+template <typename Weight>
+std::vector<LoraKernel> gated_kernels() {
+  std::vector<LoraKernel> out;
+  append_kernels<Weight, Weight, LoraOp::gated_expand>(out);
+  return out;
+}
+
+extern template std::vector<LoraKernel> gated_kernels<__nv_bfloat16>();
+extern template std::vector<LoraKernel> gated_kernels<__half>();
 extern template std::vector<LoraKernel> lora_kernels<__nv_bfloat16, __nv_bfloat16>();
 extern template std::vector<LoraKernel> lora_kernels<__nv_bfloat16, float>();
 extern template std::vector<LoraKernel> lora_kernels<__half, __half>();

@@ -30,10 +30,17 @@ const std::vector<LoraKernel>& kernels_of(Dtype weight, Dtype out) {
   return out == Dtype::f32 ? f16_f32 : f16;
 }
 
+const std::vector<LoraKernel>& gated_kernels_of(Dtype weight) {
+  static const auto bf16 = gated_kernels<__nv_bfloat16>();
+  static const auto f16 = gated_kernels<__half>();
+  return weight == Dtype::bf16 ? bf16 : f16;
+}
+
 const LoraKernel& find(const LoraLaunch& launch) {
   const Dtype weight = launch.dtypes.weight;
   const Dtype out = launch.op == LoraOp::shrink ? weight : launch.dtypes.y;  // a shrink has no y
-  const std::vector<LoraKernel>& kernels = kernels_of(weight, out);
+  const std::vector<LoraKernel>& kernels =
+      launch.op == LoraOp::gated_expand ? gated_kernels_of(weight) : kernels_of(weight, out);
   const auto found = std::ranges::find_if(kernels, [&](const LoraKernel& kernel) {
     return kernel.op == launch.op && kernel.variant == launch.variant;
   });

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "gpu/kernels/gated_pair.cuh"
 #include "gpu/kernels/narrow_expand.cuh"
 #include "gpu/kernels/narrow_shrink.cuh"
 #include "gpu/kernels/quantized_h.cuh"
@@ -28,6 +29,8 @@
 // Launches A kernel lets the next one start as soon as it runs, so that several wait on the GPU
 //          with their weights in shared memory. A CTA without work ends at once. Only the first
 //          cluster waits, so that a launch never ends before the previous one.
+// SwiGLU   A gated expand writes the activation of y instead of y. A work tile's column tiles are
+//          then of gate and up at once, and rows without an adapter are work as well.
 // Memory   No atomics and no memset. Global memory holds x, A, B, y, and h between two launches.
 
 namespace loratory::gpu {
@@ -44,7 +47,8 @@ class LoraCta {
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList list(p, *p.num_segments, cluster, num_clusters, C::kOp);
+    const WorkList list(p, num_segments(), cluster, num_clusters,
+                        C::kGated ? LoraOp::expand : C::kOp);
     if (cluster > 0 && list.first == list.end) return;  // makes room for the next kernel
     reduction_.init();
     if constexpr (C::kWide) {
@@ -68,8 +72,23 @@ class LoraCta {
   using ManyTokens = std::conditional_t<(C::kPipelineWarps > 1), WgmmaExpand<C>, WideExpand<C>>;
   std::conditional_t<C::kExpands && (C::kTokenTiles > 1), ManyTokens, NarrowExpand<C>> expand_;
 
-  /// All CTAs of a cluster answer alike.
+  struct Nothing {
+    __device__ explicit Nothing(const KernelParams&) {}
+  };
+  std::conditional_t<C::kGated, GatedSegments<C>, Nothing> gated_{p};
+
+  __device__ uint32_t num_segments() const {
+    if constexpr (C::kGated) return gated_.count(p);
+    return *p.num_segments;
+  }
+  __device__ int4 segment_at(uint32_t i) const {
+    if constexpr (C::kGated) return gated_.at(p, i);
+    return __ldg(reinterpret_cast<const int4*>(p.segments + i));
+  }
+
+  /// All CTAs of a cluster answer alike. Rows without a rank have an activation too.
   __device__ static bool has_work(const WorkTile& work) {
+    if constexpr (C::kGated) return work.num_tokens > 0;
     return work.first_block < work.end_block;
   }
 
@@ -103,14 +122,15 @@ class LoraCta {
   __device__ WorkTile begin_work(const WorkList& list, uint32_t& item, int table) {
     const ItemRange items = list.item_range_at(item, C::kWide);
     item += items.end - items.first;
-    const uint32_t num_rest = quotient(p.num_slices, list.slices_per_problem);
+    const uint32_t num_slices = C::kGated ? 2 : list.slices_per_problem;
+    const uint32_t num_rest = C::kGated ? 1 : quotient(p.num_slices, num_slices);
     const uint32_t tokens = quotient(items.problem, num_rest);  // a segment, or a part of one
     const uint32_t segment = quotient(tokens, p.parts_per_segment);
-    const int4 raw = __ldg(reinterpret_cast<const int4*>(p.segments + segment));
+    const int4 raw = segment_at(segment);
     const int skipped = int(tokens - segment * p.parts_per_segment) * C::kTokens;
     WorkTile w{.first_token = raw.y + skipped,
                .num_tokens = min(raw.z - skipped, C::kTokens),
-               .num_slices = int(list.slices_per_problem),
+               .num_slices = int(num_slices),
                .table = table,
                .slot = raw.x};
     if (w.num_tokens <= 0) return w;      // all CTAs of the cluster alike
@@ -118,17 +138,16 @@ class LoraCta {
     if (int(threadIdx.x) < C::kTokens) {  // beyond the last token: that one again
       const int i = min(int(threadIdx.x), w.num_tokens - 1);
       const int row = __ldg(p.token_indices + w.first_token + i);
-      if constexpr (C::kPipelineWarps > 1)
+      if constexpr (C::kKeepsRows)
         c.rows()[threadIdx.x] = row;
       else
         c.tokens(table)[threadIdx.x] = token_at(row);
-      if constexpr (C::kOp == LoraOp::expand)
+      if constexpr (!C::kShrinks)
         c.weights()[threadIdx.x] = p.router_weights == nullptr ? 1 : __ldg(p.router_weights + row);
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice = (items.problem - tokens * num_rest) * list.slices_per_problem;
-      describe_slices<C::kTileColumns, C::kHPadding, C::kWeightBytes>(
-          p, raw.x, int(first_slice), w.num_slices, c.slices(table));
+      const uint32_t first_slice = (items.problem - tokens * num_rest) * num_slices;
+      describe_slices<C>(p, raw.x, int(first_slice), w.num_slices, c.slices(table));
     }
     __syncthreads();
     const TileSlice& totals = c.slices(table)[w.num_slices];
@@ -139,7 +158,7 @@ class LoraCta {
       set_columns(w, first,
                   share(totals.first_column_tile, items.end, list.items_per_problem) - first);
       w.end_h = totals.h_column;
-      if (!C::kShrinks && C::kTokenTiles > 1 && w.num_slices > 1) set_h(w);
+      if (!C::kShrinks && !C::kGated && C::kTokenTiles > 1 && w.num_slices > 1) set_h(w);
     } else {
       w.first_block = int(items.first);
       w.end_block = min(w.end_block, int(items.end));
@@ -169,7 +188,7 @@ class LoraCta {
     auto* const y =
         static_cast<std::byte*>(p.y) + row * p.y_row_stride * int64_t(sizeof(typename C::Out));
     auto* const h = reinterpret_cast<std::byte*>(p.h) + row * p.h_row_stride * int64_t{C::kHBytes};
-    return {C::kOp == LoraOp::expand ? h : x, C::kOp == LoraOp::shrink ? h : y};
+    return {C::kShrinks ? x : h, C::kExpands ? y : h};
   }
 
   /// Divides the column tiles among the CTAs of the cluster.
@@ -333,14 +352,14 @@ class LoraCta {
     for (float& h : v) h = __fmul_rn(h, weight);
   }
   __device__ const float* h_row(int token) const {
-    if constexpr (C::kPipelineWarps > 1) return p.h + c.rows()[token] * p.h_row_stride;
+    if constexpr (C::kKeepsRows) return p.h + c.rows()[token] * p.h_row_stride;
     return reinterpret_cast<const float*>(c.tokens()[token].x);
   }
   /// 8-bit h, as numbers that f16 holds.
   __device__ void read_bits(const WorkTile& work, const TileSlice& s, int token, int j,
                             EightRanks& v) const {
     const auto* const row = [&] {
-      if constexpr (C::kPipelineWarps > 1)
+      if constexpr (C::kKeepsRows)
         return reinterpret_cast<const uint8_t*>(p.h) + c.rows()[token] * p.h_row_stride;
       else
         return reinterpret_cast<const uint8_t*>(c.tokens()[token].x);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/gated_pair.cuh"
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
 #include "gpu/kernels/quantized_fragments.cuh"
@@ -20,7 +21,7 @@ class NarrowExpand {
   /// Starts on B, which may be read before the previous kernel has ended. This warp's pipeline is
   /// free.
   __device__ void begin(const WorkTile& work) {
-    load_tile_ = work.first_column_tile + c.warp;
+    load_tile_ = c.first_tile(work);
     load_rank_ = load_stage_ = load_slice_ = read_stage_ = slice_ = 0;
     if constexpr (C::kIsQuantized) of_bytes_ = {};
 #pragma unroll 1
@@ -48,7 +49,7 @@ class NarrowExpand {
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
-    base_tile_ = work.first_column_tile + c.warp;
+    base_tile_ = c.first_tile(work);
     base_buffer_ = base_slice_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumBaseBuffers; ++i) {
@@ -63,8 +64,7 @@ class NarrowExpand {
     if constexpr (C::kIsQuantized) return run_bytes(work);
     wait_for_copies<0>();
 #pragma unroll 1
-    for (int tile = work.first_column_tile + c.warp; tile < work.end_column_tile;
-         tile += C::kNumWarps) {
+    for (int tile = c.first_tile(work); tile < work.end_column_tile; tile += C::kTileStep) {
       make_tile(work, tile);
     }
   }
@@ -116,9 +116,9 @@ class NarrowExpand {
     if constexpr (C::kIsQuantized) copy_factors(work, s);
     advance<C::kNumBStages>(load_stage_);
     load_rank_ += C::kStageRanks;
-    if (load_rank_ < s.rank) return;
+    if (load_rank_ < (C::kGated ? c.pair_ranks() : s.rank)) return;
     load_rank_ = 0;
-    load_tile_ += C::kNumWarps;
+    load_tile_ += C::kTileStep;
   }
 
   /// Loads kStageRanks ranks of a column tile of B.
@@ -171,7 +171,7 @@ class NarrowExpand {
     if (!p.add_inputs || base_tile_ >= work.end_column_tile) return;
     const TileSlice& s = c.next_slice_of(base_tile_, base_slice_);
     const int column = column_of(s, base_tile_);
-    base_tile_ += C::kNumWarps;
+    base_tile_ += C::kTileStep;
     const int valid = s.num_out - column;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -211,8 +211,7 @@ class NarrowExpand {
     return (tile - s.first_column_tile) * C::kTileColumns + kEach * c.row;
   }
   __device__ std::byte* y_at(const TileSlice& s, int i, int column) const {
-    return c.tokens()[token_of(i)].y +
-           int64_t(s.offset + column) * int64_t(sizeof(typename C::Out));
+    return c.y_row(token_of(i)) + int64_t(s.offset + column) * int64_t(sizeof(typename C::Out));
   }
 
   // --- products -----------------------------------------------------------------------------
@@ -223,12 +222,13 @@ class NarrowExpand {
               h_column = s.h_column;  // read before the loop: shared memory is slow
     Acc acc = {};
 #pragma unroll 1
-    for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
+    for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : num_ranks); rank += C::kStageRanks) {
       wait_for_copies<C::kNumBStages - 1>();
       __syncwarp();
-      multiply(h_column + rank, num_ranks - rank, acc);
+      if (!C::kGated || rank < num_ranks) multiply(h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
-      if (rank + C::kStageRanks >= num_ranks) finish_tile(work, s, tile, acc);
+      if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : num_ranks))
+        finish_tile(work, s, tile, acc);
       __syncwarp();
       load_k_tile(work);
       commit_copies();
@@ -463,10 +463,11 @@ class NarrowExpand {
 
   // --- results ------------------------------------------------------------------------------
 
-  /// Writes y and requests the next base.
+  /// Writes y, or the activation, and requests the next base.
   __device__ void finish_tile(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) {
     // With more stages than ranks, y may still be in flight.
-    if (C::kNumBaseBuffers < C::kNumBStages && s.rank <= (C::kNumBStages - 1) * C::kStageRanks)
+    if (C::kNumBaseBuffers < C::kNumBStages &&
+        (C::kGated ? c.pair_ranks() : s.rank) <= (C::kNumBStages - 1) * C::kStageRanks)
       wait_for_copies<0>();
     if (p.two_round) round_deltas(acc, s.scaling);
     store_tile(work, s, tile, p.two_round ? 1 : s.scaling, acc);
@@ -482,6 +483,7 @@ class NarrowExpand {
 
   __device__ void store_tile(const WorkTile& work, const TileSlice& s, int tile, float scaling,
                              const Acc& acc) const {
+    if constexpr (C::kGated) return store_activation(work, s, tile, scaling, acc);
     const int column = column_of(s, tile);
     const int valid = s.num_out - column;
     if (valid <= 0) return;
@@ -495,6 +497,22 @@ class NarrowExpand {
                      results(base, scaling, i, acc + j / 2));
       }
     }
+  }
+  /// Of the two tokens, each of the pair writes one.
+  __device__ void store_activation(const WorkTile& work, const TileSlice& s, int tile,
+                                   float scaling, const Acc& acc) const {
+    static_assert(C::kAligned && !kIsFp32<Out>);
+    const GatedPair<C> pair(c);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto* const y = reinterpret_cast<uint4*>(base_word(i, 0));
+      *y = results(*y, scaling, i, acc);
+    }
+    pair.sync();
+    const int column = column_of(s, tile), token = token_of(c.half());
+    pair.store(column < s.num_out && token < work.num_tokens,
+               reinterpret_cast<const uint4*>(base_word(c.half(), 0)), token, column);
+    pair.sync();
   }
   /// The same of one token, whose columns lie at `y`.
   __device__ void store_token(std::byte* y, int i, int valid, float scaling, const Acc& acc) const {

@@ -245,6 +245,11 @@ __device__ inline void store_if(bool exists, void* to, uint4 v) {
       : "memory");
 }
 
+/// __syncthreads() for some whole warps of the CTA. Barrier 0 is that of all.
+__device__ inline void sync_some(int barrier, int num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
+}
+
 // --- order of launches ------------------------------------------------------------------------
 
 /// Waits for the previous kernel in the stream, if this one was launched early.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/gated_pair.cuh"
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
 #include "gpu/kernels/quantized_fragments.cuh"
@@ -22,7 +23,7 @@ class WgmmaExpand {
 
   /// Starts on B, which may be read before the previous kernel has ended. The pipeline is free.
   __device__ void begin(const WorkTile& work) {
-    load_ = {.tile = work.first_column_tile + warpgroup()};
+    load_ = {.tile = c.first_tile(work)};
     load_rank_ = read_stage_ = 0;
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) load_b(work, i);
@@ -36,7 +37,7 @@ class WgmmaExpand {
       y_[i] = static_cast<Out*>(p.y) + c.rows()[token] * p.y_row_stride;
       exists_[i] = token < work.num_tokens;
     }
-    base_ = {.tile = work.first_column_tile + warpgroup()};
+    base_ = {.tile = c.first_tile(work)};
     base_buffer_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumBaseBuffers; ++i) {
@@ -48,9 +49,9 @@ class WgmmaExpand {
 
   __device__ void run(const WorkTile& work) {
     wait_for_copies<0>();
-    Walk walk{.tile = work.first_column_tile + warpgroup()};
+    Walk walk{.tile = c.first_tile(work)};
 #pragma unroll 1
-    for (; enter_tile(work, walk); walk.tile += C::kNumBPipelines) {
+    for (; enter_tile(work, walk); walk.tile += C::kTileStep) {
       const TileSlice& s = walk.slice;
       Sums acc;
       if constexpr (C::kWidens)
@@ -60,7 +61,11 @@ class WgmmaExpand {
       // y of this tile was requested with the stage after the tile kNumBaseBuffers before it.
       if constexpr (kAhead >= C::kNumBaseBuffers) wait_for_copies<C::kNumBaseBuffers - 1>();
       if (p.two_round) round_deltas(s.scaling, acc);
-      store(p.two_round ? 1 : s.scaling, walk, acc);
+      const float scaling = p.two_round ? 1 : s.scaling;
+      if constexpr (C::kGated)
+        store_activation(scaling, walk, acc);
+      else
+        store(scaling, walk, acc);
       load_base(work, base_buffer_);
       base_buffer_ = 1 - base_buffer_;
     }
@@ -110,7 +115,7 @@ class WgmmaExpand {
     if (walk.tile < walk.end) return true;
     if (walk.tile >= work.end_column_tile) return false;
     walk.slice = c.next_slice_of(walk.tile, walk.index);
-    walk.end = min(work.end_column_tile, c.slices()[walk.index + 1].first_column_tile);
+    walk.end = c.end_of_slice(work, walk.index);
     return true;
   }
 
@@ -142,9 +147,9 @@ class WgmmaExpand {
   }
   __device__ void end_load(const TileSlice& s) {
     load_rank_ += kPanelRanks;
-    if (load_rank_ < s.rank) return;
+    if (load_rank_ < (C::kGated ? c.pair_ranks() : s.rank)) return;
     load_rank_ = 0;
-    load_.tile += C::kNumBPipelines;
+    load_.tile += C::kTileStep;
   }
 
   /// Loads what a thread will add to in the next column tile.
@@ -153,7 +158,7 @@ class WgmmaExpand {
     for_vectors(base_, [&](int, bool exists, Out* at, int vec) {
       copy_async_if(exists && p.add_inputs, base(buffer) + kNumThreads * vec, at);
     });
-    base_.tile += C::kNumBPipelines;
+    base_.tile += C::kTileStep;
   }
   /// -0 where there is nothing to add: it leaves every sum as it is.
   __device__ void fill_base(int buffer) const {
@@ -192,11 +197,11 @@ class WgmmaExpand {
 #pragma unroll
     for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
 #pragma unroll 1
-    for (int rank = 0; rank < s.rank; rank += kPanelRanks) {
+    for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : s.rank); rank += kPanelRanks) {
       wait_for_copies<kAhead - 1>();
       fence_async_proxy();
       sync_warpgroup(warpgroup());
-      start(s, rank, stage_address(read_stage_), acc);
+      if (!C::kGated || rank < s.rank) start(s, rank, stage_address(read_stage_), acc);
       load_b(work, write_stage_);
       commit_copies();
       write_stage_ = read_stage_;
@@ -321,6 +326,22 @@ class WgmmaExpand {
       const uint4 before = base(base_buffer_)[kNumThreads * vec];
       store_if(exists, at, results_of_tiles<Out>(before, scaling, acc + sum));
     });
+  }
+  /// Of the two halves of the columns, each of the pair takes one.
+  __device__ void store_activation(float scaling, const Walk& walk, const Sums& acc) const {
+    const GatedPair<C> pair(c);
+    uint4* const y = base(base_buffer_);
+    for_vectors(walk, [&](int sum, bool, Out*, int vec) {
+      y[kNumThreads * vec] = results_of_tiles<Out>(y[kNumThreads * vec], scaling, acc + sum);
+    });
+    pair.sync();
+    const int column = walk.tile * C::kTileColumns + 32 * c.half() + kEach * c.quad;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      pair.store(exists_[i] && column < walk.slice.num_out, y + kNumThreads * (2 * c.half() + i),
+                 16 * (c.warp % 4) + 8 * i + c.row, column);
+    }
+    pair.sync();
   }
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/gated_pair.cuh"
 #include "gpu/kernels/kernel_context.cuh"
 #include "gpu/kernels/output.cuh"
 #include "gpu/kernels/quantized_fragments.cuh"
@@ -36,7 +37,7 @@ class WideExpand {
     begin_loads(work);
 #pragma unroll
     for (int i = 0; i < C::kTokenTiles; ++i) {
-      y_[i] = reinterpret_cast<Out*>(c.tokens()[8 * i + c.row].y);
+      y_[i] = reinterpret_cast<Out*>(c.y_row(8 * i + c.row));
     }
     num_rows_ = (work.num_tokens - c.row + 7) / 8;
     if (!p.add_inputs) fill_base();
@@ -50,16 +51,17 @@ class WideExpand {
 
   __device__ void run(const WorkTile& work) {
     const bool is_usual = p.split_h && !p.two_round;
-    int tile = work.first_column_tile + c.warp;
+    int tile = c.first_tile(work);
 #pragma unroll 1
-    for (int i = 0; tile < work.end_column_tile; ++i) {
-      if (tile >= c.slices()[i + 1].first_column_tile) continue;
+    for (int i = C::kGated ? c.half() : 0; tile < work.end_column_tile; ++i) {
+      if (!C::kGated && tile >= c.slices()[i + 1].first_column_tile) continue;
       const TileSlice s = c.slices()[i];
       int column = (tile - s.first_column_tile) * C::kTileColumns;
       const int end = end_of_slice(work, i);
       if constexpr (C::kIsQuantized)
         make_quantized_tiles(work, s, column, end);
-      else if (C::kRankTiles == 1 && s.rank <= C::kStageRanks && is_usual)
+      else if (C::kRankTiles == 1 && (C::kGated ? c.pair_ranks() : s.rank) <= C::kStageRanks &&
+               is_usual)
         make_tiles_of_one_stage(work, s, column, end);
       else
         make_tiles(work, s, column, end);
@@ -71,7 +73,7 @@ class WideExpand {
   using Weight = typename C::Split;
   using Out = typename C::Out;
   static_assert(C::kTokenTiles % 2 == 0 && C::kAligned && !C::kShrinks);
-  static constexpr int kStep = C::kNumWarps * C::kTileColumns;  // to a warp's next tile
+  static constexpr int kStep = C::kTileStep * C::kTileColumns;  // to a warp's next tile
   static constexpr int kEach = 8;                               // columns of a thread
   static constexpr int kInVec = 16 / C::kWeightBytes;           // ranks
   static constexpr int kVecs = C::kStageRanks / kInVec;         // of a column in a stage
@@ -105,15 +107,13 @@ class WideExpand {
   }
   /// The end of a slice's columns in the work tile, in whole column tiles.
   __device__ int end_of_slice(const WorkTile& work, int slice) const {
-    const TileSlice* const s = c.slices() + slice;
-    return (min(work.end_column_tile, s[1].first_column_tile) - s->first_column_tile) *
-           C::kTileColumns;
+    return (c.end_of_slice(work, slice) - c.slices()[slice].first_column_tile) * C::kTileColumns;
   }
 
   // --- loads --------------------------------------------------------------------------------
 
   __device__ void begin_loads(const WorkTile& work) {
-    from_ = {.first_column_tile = work.first_column_tile + c.warp};  // no slice
+    from_ = {.first_column_tile = c.first_tile(work)};  // no slice
     load_column_ = load_rank_ = load_slice_ = 0;
     stage_ = c.b_pipeline();
   }
@@ -125,7 +125,7 @@ class WideExpand {
     if (load_column_ >= from_.end && !enter_slice(work)) return;
     if constexpr (kB) load_b();
     load_rank_ += C::kStageRanks;
-    if (load_rank_ < from_.rank) return;
+    if (load_rank_ < (C::kGated ? c.pair_ranks() : from_.rank)) return;
     if constexpr (kBase) load_base();
     load_rank_ = 0;
     load_column_ += kStep;
@@ -218,7 +218,7 @@ class WideExpand {
   }
 
   /// The fast path for a slice whose ranks fit in one stage: h stays in registers. Each fragment
-  /// reads B again, which saves registers.
+  /// reads B again, which saves registers. Without ranks h is 0.
   __device__ void make_tiles_of_one_stage(const WorkTile& work, const TileSlice& s, int& column,
                                           int end) {
     uint4 high[kFragments], low[kFragments];
@@ -226,6 +226,7 @@ class WideExpand {
     for (int m = 0; m < kFragments; ++m) {
       const std::byte* const h = h_address(s, m);
       high[m] = load_matrices(h), low[m] = load_matrices(h + 16);
+      if (C::kGated && s.rank == 0) high[m] = low[m] = {};
     }
 #pragma unroll 1
     for (; column < end; column += kStep) {
@@ -239,6 +240,7 @@ class WideExpand {
         multiply_h(low[m], w, acc);
         store(s.scaling, s, column, m, acc);
       }
+      if constexpr (C::kGated) store_activation(s, column);
       refill(work);
     }
   }
@@ -249,9 +251,11 @@ class WideExpand {
     for (; column < end; column += kStep) {
       Acc acc[kFragments] = {};
 #pragma unroll 1
-      for (int rank = 0; rank < s.rank; rank += C::kStageRanks) {
-        multiply(work, s, rank, wait_for_stage(), acc);
-        if (rank + C::kStageRanks >= s.rank) store_all(work, s, column, acc);
+      for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : s.rank); rank += C::kStageRanks) {
+        const std::byte* const b = wait_for_stage();
+        if (!C::kGated || rank < s.rank) multiply(work, s, rank, b, acc);
+        if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : s.rank))
+          store_all(work, s, column, acc);
         refill(work);
       }
     }
@@ -372,24 +376,42 @@ class WideExpand {
       if (p.two_round) round_deltas(acc[m], s.scaling);
       store(p.two_round ? 1 : s.scaling, s, column, m, acc[m]);
     }
+    if constexpr (C::kGated) store_activation(s, column);
   }
 
-  /// Fragment m, 16 tokens of a column tile: y = round(base + scaling · sum), one rounding.
+  /// Fragment m, 16 tokens of a column tile: y = round(base + scaling · sum), one rounding. A gated
+  /// expand puts it where base was.
   __device__ void store(float scaling, const TileSlice& s, int first_column, int m,
                         const Acc& acc) const {
     const int column = first_column + kEach * c.quad;
     const int num = column < s.num_out ? num_rows_ : 0;
-    const uint4* const base = base_vectors();
+    uint4* const base = base_vectors();
 #pragma unroll
     for (int i = 2 * m; i < 2 * m + 2; ++i) {
       Out* const to = y_[i] + (s.offset + column);
 #pragma unroll
       for (int j = 0; j < kOutVecs; ++j) {
         const auto before = base[32 * (kOutVecs * i + j)];
-        store_if(i < num, reinterpret_cast<uint4*>(to) + j,
-                 results_of_tiles<Out>(before, scaling, &acc[2 * j][2 * (i % 2)]));
+        const uint4 y = results_of_tiles<Out>(before, scaling, &acc[2 * j][2 * (i % 2)]);
+        if constexpr (C::kGated)
+          base[32 * i] = y;
+        else
+          store_if(i < num, reinterpret_cast<uint4*>(to) + j, y);
       }
     }
+  }
+  /// Of the tokens, each of the pair takes every second one.
+  __device__ void store_activation(const TileSlice& s, int first_column) const {
+    const GatedPair<C> pair(c);
+    const int column = first_column + kEach * c.quad;
+    const int num = column < s.num_out ? num_rows_ : 0;
+    pair.sync();
+#pragma unroll
+    for (int i = 0; i < C::kTokenTiles; i += 2) {
+      const int mine = i + c.half();
+      pair.store(mine < num, base_vectors() + 32 * mine, 8 * mine + c.row, column);
+    }
+    pair.sync();
   }
   __device__ static void round_deltas(Acc& acc, float scaling) {
 #pragma unroll

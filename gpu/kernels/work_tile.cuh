@@ -40,23 +40,30 @@ struct WorkTile {
   int slot;
 };
 
-template <int kTileColumns>
-__device__ inline int column_tiles(int num_out, int rank) {
-  return rank == 0 ? 0 : (num_out + kTileColumns - 1) / kTileColumns;
+/// The column tiles of slice i. Those of a gated expand are of gate and up at once, whatever their
+/// ranks, and both slices begin at tile 0.
+template <typename C>
+__device__ inline int column_tiles(int i, int num_out, int rank) {
+  const bool has_none = C::kGated ? i != 1 : rank == 0;
+  return has_none ? 0 : (num_out + C::kTileColumns - 1) / C::kTileColumns;
 }
 
-/// Describes the slices of a work tile, by one warp: lane i takes slice i.
-template <int kTileColumns, int kHPadding, int kWeightBytes>
+/// Describes the slices of a work tile, by one warp: lane i takes slice i. Rows of a gated expand
+/// may have no slot (-1). Where it has no rank, y stays as it is: that is y - 1 · 0, also of -0.
+template <typename C>
 __device__ inline void describe_slices(const KernelParams& p, int slot, int first_slice,
                                        int num_slices, TileSlice* table) {
+  constexpr int kWeightBytes = C::kWeightBytes;
   const int lane = int(threadIdx.x) % 32;
-  const bool exists = lane < num_slices;
-  const int index = first_slice + (exists ? lane : 0);
+  const bool exists = lane < num_slices && (!C::kGated || slot >= 0);
+  if constexpr (C::kGated) slot = max(slot, 0);
+  const int index = first_slice + (lane < num_slices ? lane : 0);
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
-  const float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // of a shrink
-  const int counts[3] = {(rank + 15) / 16, column_tiles<kTileColumns>(s.num_out, rank),
-                         padded_rank(rank, kHPadding)};
+  float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // null: of a shrink
+  if (C::kGated && rank == 0) scaling = -1;
+  const int counts[3] = {(rank + 15) / 16, column_tiles<C>(lane, s.num_out, rank),
+                         padded_rank(rank, C::kHPadding)};
   int before[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {

@@ -58,6 +58,11 @@ struct KernelParams {
   bool split_h = true;     ///< false: h is rounded to the dtype of the weights
   bool two_round = false;  ///< delta is rounded to y's dtype before it is added
   SliceParams slices[kMaxSlices];
+
+  // Of a gated expand: what silu_mul() makes of y.
+  void* activation = nullptr;  ///< [T][activation_row_stride], of y's dtype
+  int64_t activation_row_stride = 0;
+  int32_t num_rows = 0;  ///< T
 };
 
 /// b is 1 in most calls, and a division takes 40 instructions.

@@ -48,8 +48,9 @@ struct KernelShape {
   static constexpr int kStages = kVariant.stages;
   static constexpr bool kAligned = kVariant.aligned;
 
-  static constexpr bool kShrinks = kOp != LoraOp::expand;
-  static constexpr bool kExpands = kOp != LoraOp::shrink;
+  static constexpr bool kShrinks = shrinks(kOp);
+  static constexpr bool kExpands = expands(kOp);
+  static constexpr bool kGated = kOp == LoraOp::gated_expand;
   static constexpr int kNumWarps = kStripsPerSplit;
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kSplitsPerCta = kNumSplits / kCluster;
@@ -101,6 +102,9 @@ struct KernelShape {
   // before.
   static constexpr int kPipelineWarps = !kShrinks && kWgmma ? 4 : 1;
   static constexpr int kNumBPipelines = kNumWarps / kPipelineWarps;
+  /// Column tiles that are computed at once. Of a gated expand half of the warps have gate, the
+  /// others the same columns of up.
+  static constexpr int kTileStep = kGated ? kNumBPipelines / 2 : kNumBPipelines;
   static constexpr int kTileColumns = kPipelineWarps > 1 ? 64 : tile_columns(kTokenTiles);
   static constexpr int kStageRanks = 16 * kRankTiles;
   static constexpr int kBStageBytes = kTileColumns * kStageRanks * kWeightBytes;
@@ -154,7 +158,10 @@ struct KernelShape {
   /// The table of a work tile has its slices and tokens. A wide kernel has two tables, because it
   /// loads the next work tile while it finishes the last one.
   static constexpr int kNumTables = kWide ? 2 : 1;
-  static constexpr int kWorkBytes = 512 + (kPipelineWarps > 1 ? 4 : 16) * kTokens;
+  /// Instead of where its rows begin, the table has the row of each token: where shared memory is
+  /// scarce, or where rows of three tensors are needed.
+  static constexpr bool kKeepsRows = kPipelineWarps > 1 || kGated;
+  static constexpr int kWorkBytes = 512 + (kKeepsRows ? 4 : 16) * kTokens;
   static constexpr int kTableWeights = std::max(32, kTokens);  // router weights
   /// Of an expand of 8-bit B: the factors of 8-bit h. An SM has no room to spare for two of wgmma.
   static constexpr bool kHasHFactors = !kShrinks && kWeightBytes == 1 && (kHBytes == 1 || !kWidens);

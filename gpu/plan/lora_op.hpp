@@ -10,13 +10,27 @@ enum class LoraOp : uint8_t {
   linear,  ///< all of it
   shrink,  ///< h = x A^T
   expand,  ///< y += scaling · h B^T
+  /// An expand of gate and up that ends with SwiGLU: it leaves y as it is and writes the
+  /// activation. Only the second launch of a linear, never the operation of a layer.
+  gated_expand,
 };
 
-/// As in messages: "lora_linear", "lora_shrink", "lora_expand".
+constexpr bool shrinks(LoraOp op) { return op == LoraOp::linear || op == LoraOp::shrink; }
+constexpr bool expands(LoraOp op) { return op != LoraOp::shrink; }
+
+/// As in messages: "lora_linear", "lora_shrink", "lora_expand", "lora_gated_expand".
 constexpr std::string_view name(LoraOp op) {
-  return op == LoraOp::shrink   ? "lora_shrink"
-         : op == LoraOp::expand ? "lora_expand"
-                                : "lora_linear";
+  switch (op) {
+    case LoraOp::linear:
+      break;
+    case LoraOp::shrink:
+      return "lora_shrink";
+    case LoraOp::expand:
+      return "lora_expand";
+    case LoraOp::gated_expand:
+      return "lora_gated_expand";
+  }
+  return "lora_linear";
 }
 
 }  // namespace loratory::gpu

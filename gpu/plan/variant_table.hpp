@@ -53,9 +53,15 @@ inline constexpr LoraVariant kExpandVariants[] = {
     {4, 8, 1, 2, true}, {4, 8, 1, 3, true}, {1, 1, 1, 3, false},
 };
 
+/// Those of aligned tensors also end with SwiGLU.
+inline constexpr std::span<const LoraVariant> kGatedVariants(kExpandVariants,
+                                                             std::size(kExpandVariants) - 1);
+static_assert(std::ranges::all_of(kGatedVariants, &LoraVariant::aligned));
+
 /// All variants of an operation in one launch.
 constexpr std::span<const LoraVariant> variants_of(LoraOp op) {
   if (op == LoraOp::shrink) return kShrinkVariants;
+  if (op == LoraOp::gated_expand) return kGatedVariants;
   return op == LoraOp::expand ? std::span<const LoraVariant>(kExpandVariants)
                               : std::span<const LoraVariant>(kLinearVariants);
 }

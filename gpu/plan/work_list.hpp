@@ -67,10 +67,12 @@ struct WorkList {
 /// and keep the next kernel waiting. Needs p.num_sms and the item counts.
 inline int64_t most_clusters(LoraOp op, const KernelParams& p) {
   if (p.max_segments == 0) return INT32_MAX;  // unknown
-  const bool fuses = op == LoraOp::shrink || (op == LoraOp::expand && p.all_slices_fit);
-  const int64_t items = int64_t{p.max_segments} * p.parts_per_segment *
+  const bool fuses = op == LoraOp::shrink || (!shrinks(op) && p.all_slices_fit);
+  // Rows that no segment covers are cut like those of one more adapter.
+  const int64_t num_segments = int64_t{p.max_segments} + (op == LoraOp::gated_expand ? 1 : 0);
+  const int64_t items = num_segments * p.parts_per_segment *
                         (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
-  if (op != LoraOp::expand) return items;
+  if (shrinks(op)) return items;
   return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // half items
 }
 

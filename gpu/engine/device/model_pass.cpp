@@ -412,6 +412,19 @@ void ModelPass::experts(const Step& step, int64_t index) const {
                   step.stream, kOverlaps);
 }
 
+// False, and nothing launched: the LoRA of this layer cannot end with SwiGLU.
+bool ModelPass::lora_silu_mul(const Step& step, const Layer& layer, const DeviceView& x,
+                              const DeviceView& gate_up, const DeviceView& activation) const {
+  const LoraTensors tensors{.x = x, .h = {}, .y = gate_up, .max_adapters = step.max_adapters};
+  const auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation);
+  if (!variants) return false;
+  layer.gate_up->launch(x, gate_up, step.stream, kOverlaps);
+  layer.gate_up_lora->launch_silu_mul(*variants, tensors, activation,
+                                      step.lora->tokens.view(variants->shrink.segment_size()),
+                                      step.stream, layer.gate_up->order_behind(x.shape[0]));
+  return true;
+}
+
 void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   const ModelConfig& c = model_.config();
   const Layer& layer = layers_[size_t(index)];
@@ -421,7 +434,10 @@ void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   const DeviceView activation = view(layout_.activation, tokens, c.intermediate);
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
   const bool has_lora = step.lora != nullptr && layer.gate_up_lora;
-  if (has_lora || !layer.gate_up->launch_silu_mul(normed, activation, step.stream, kOverlaps)) {
+  const bool is_done =
+      has_lora ? lora_silu_mul(step, layer, normed, gate_up, activation)
+               : layer.gate_up->launch_silu_mul(normed, activation, step.stream, kOverlaps);
+  if (!is_done) {
     linear(step, *layer.gate_up, layer.gate_up_lora, normed, gate_up);
     silu_mul(gate_up, activation, step.stream, kOverlaps);
   }

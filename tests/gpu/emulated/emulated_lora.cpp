@@ -2,6 +2,7 @@
 // f16 with y in fp32, and the generic path.
 #include <algorithm>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "gpu/kernels/generic_lora.cuh"
@@ -26,7 +27,7 @@ uint64_t seed = 1;
 void check_order(const LoraLaunch& launch) {
   static bool found_x_ready = false;
   if (launch.op == LoraOp::shrink) found_x_ready = launch.params.x_is_ready;
-  if (launch.op == LoraOp::expand && launch.params.may_read_y_early && found_x_ready) {
+  if (!shrinks(launch.op) && launch.params.may_read_y_early && found_x_ready) {
     throw std::runtime_error("reads y beside its writer");
   }
 }
@@ -67,8 +68,10 @@ void run_launch(const LoraLaunch& launch) {
     run_op<Weight, Weight, LoraOp::shrink>(launch);
   else if (launch.op == LoraOp::expand)
     run_op<Weight, Out, LoraOp::expand>(launch);
-  else
+  else if (launch.op == LoraOp::linear)
     run_op<Weight, Out, LoraOp::linear>(launch);
+  else if constexpr (std::is_same_v<Weight, Out>)
+    run_op<Weight, Out, LoraOp::gated_expand>(launch);
 }
 
 template <LoraOp kOp>

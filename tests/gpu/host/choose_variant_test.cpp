@@ -488,6 +488,25 @@ TEST(ChooseVariant, TheTableIsWhatTheRulesChoose) {
   }
 }
 
+// Gate and up, whose ranks are up to 512 together, choose every gated expand and no other.
+TEST(ChooseExpandVariant, TheTableHasWhatGateAndUpChoose) {
+  std::vector<LoraVariant> chosen;
+  for_all_shapes(LoraOp::linear, [&](LaunchShape s) {
+    if (s.num_slices != 1 || s.max_rank > 65) return;
+    s.num_slices = 2;
+    for (const int64_t max_rank : {s.max_rank, int64_t{256}}) {
+      s.max_rank = max_rank;
+      s.num_rank_blocks = (2 * ((max_rank + 15) / 16) + 3) / 4;
+      s.op = LoraOp::shrink;
+      chosen.push_back(choose_expand_variant(s, choose_variant(s).token_tiles));
+    }
+  });
+  for (const LoraVariant& v : chosen) ASSERT_TRUE(has_kernel(LoraOp::gated_expand, v)) << v;
+  for (const LoraVariant& v : variants_of(LoraOp::gated_expand)) {
+    EXPECT_NE(std::ranges::find(chosen, v), chosen.end()) << v;
+  }
+}
+
 // --- tensors and GPUs that allow less ---------------------------------------------------------
 
 TEST(ChooseVariant, UnalignedTakesSingleNumbers) {

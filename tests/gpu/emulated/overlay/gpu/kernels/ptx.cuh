@@ -44,6 +44,7 @@ T shuffled(T v, int from) {
   emulated::exchange(&v, sizeof v, all);
   return all[from];
 }
+inline void sync_some(int barrier, int num_threads) { emulated::sync_some(barrier, num_threads); }
 inline int lane_id() { return int(threadIdx.x) % 32; }
 template <typename T>
 T __shfl_sync(unsigned, T v, int from) {

@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include "gpu/api/layer_views.hpp"
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/plan/kernel_shape.hpp"
+#include "gpu/plan/variant_table.hpp"
+#include "gpu/runtime/device_ability.hpp"
+#include "reference/base/input_error.hpp"
+
+// LoRA on gate and up that ends with SwiGLU.
+
+namespace loratory::gpu {
+
+namespace {
+
+/// Behind the last number of a matrix.
+const std::byte* end_of(const DeviceView& m) {
+  const int64_t numbers = (m.shape[0] - 1) * m.strides[0] + m.shape[1];
+  return static_cast<const std::byte*>(m.data) + numbers * int64_t(size_bytes(m.dtype));
+}
+bool overlap(const DeviceView& a, const DeviceView& b) {
+  return a.data < end_of(b) && b.data < end_of(a);
+}
+
+}  // namespace
+
+bool LoraLayer::is_gate_and_up() const {
+  return desc_.slices.size() == 2 && params_.slices[0].num_out == params_.slices[1].num_out &&
+         desc_.offset_start == 0;
+}
+
+/// h of both slices, as the kernels pad it, has room beside the pipelines.
+bool LoraLayer::both_h_fit() const {
+  int width = 0;
+  for (const LoraSliceDesc& slice : desc_.slices) {
+    width += padded_rank(int(slice.b.shape[2]), kPanelRanks);
+  }
+  return width <= kMostRanks;
+}
+
+std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(
+    const LoraTensors& tensors, const DeviceView& activation) const {
+  const bool is_plain = desc_.op == LoraOp::linear && desc_.add_inputs && !has_8_bits() &&
+                        desc_.experts.num_experts == 1 && desc_.experts.rows_per_x == 1 &&
+                        desc_.experts.router_weights == nullptr;
+  if (!is_plain || !is_gate_and_up() || !both_h_fit()) return std::nullopt;
+  const bool fills_y = tensors.y.shape[1] == num_columns_;
+  const bool is_fast = path_for(tensors) == LoraPath::tensor_core && tensors.y.dtype == weight_;
+  LaunchShape shape = shape_of(tensors);
+  if (!fills_y || !is_fast || !shape.has_workspace || !shape.aligned || !is_aligned(activation))
+    return std::nullopt;
+  shape.op = LoraOp::shrink;
+  const LoraVariant shrink = choose_variant(shape);
+  return SiluMulVariants{shrink, choose_expand_variant(shape, shrink.token_tiles)};
+}
+
+void LoraLayer::check_activation(const LoraTensors& tensors, const DeviceView& activation) const {
+  check_view("activation", activation, 2);
+  const DeviceView& y = tensors.y;
+  require(activation.dtype == y.dtype, "activation",
+          fmt::format("is {}, y is {}", name(activation.dtype), name(y.dtype)));
+  const int64_t size = y.shape[1] / 2;
+  require(activation.shape[0] == y.shape[0] && activation.shape[1] == size, "activation",
+          fmt::format("has shape {}, needs [{}, {}]", shape_of_view(activation), y.shape[0], size));
+  require(activation.shape[0] <= 1 || activation.strides[0] >= size, "activation",
+          "has rows that overlap");
+  require(y.shape[0] == 0 || !overlap(activation, y), "activation", "overlaps y");
+}
+
+void LoraLayer::check_variants(const SiluMulVariants& variants, const SegmentView& segments) const {
+  const auto check = [&](LoraOp op, const LoraVariant& variant) {
+    require(has_kernel(op, variant), "variant",
+            fmt::format("{} has no kernel: {}", name(op), describe(variant)));
+    require(can_launch(variant, has_clusters(), has_wgmma()), "variant",
+            fmt::format("needs what this GPU lacks: {}", describe(variant)));
+  };
+  check(LoraOp::shrink, variants.shrink);
+  check(LoraOp::gated_expand, variants.expand);
+  const int32_t size = variants.shrink.segment_size();
+  require(
+      segments.segment_size == size, "segments",
+      fmt::format("has segments of {} tokens, the kernel needs {}", segments.segment_size, size));
+  require(size % variants.expand.segment_size() == 0, "variant",
+          "has an expand that does not divide the segments of its shrink");
+}
+
+void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
+                                const DeviceView& activation, const SegmentView& segments,
+                                CUstream_st* stream, LaunchOrder order) const {
+  check_tensors(tensors, segments);
+  check_activation(tensors, activation);
+  require(silu_mul_variants_for(tensors, activation).has_value(), "activation",
+          "this layer and these tensors cannot end with SwiGLU");
+  check_variants(variants, segments);
+  if (num_tokens(tensors) == 0) return;
+  LoraLaunch launch{.op = desc_.op,
+                    .path = LoraPath::tensor_core,
+                    .variant = variants.shrink,
+                    .dtypes = dtypes(tensors),
+                    .mode = desc_.mode,
+                    .params = params(tensors, segments),
+                    .stream = stream,
+                    .order = order};
+  launch.params.activation = activation.data;
+  launch.params.activation_row_stride = activation.strides[0];
+  launch_both(launch, LoraOp::gated_expand, variants.expand);
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,165 @@
+// What LoRA that ends with SwiGLU needs, and what is checked before its launches.
+#include <gmock/gmock.h>
+
+#include "gpu/api/lora_layer.hpp"
+#include "gpu/plan/variant_table.hpp"
+#include "tests/gpu/host/error_of.hpp"
+
+namespace loratory::gpu {
+namespace {
+
+using reference::Dtype;
+using testing::HasSubstr;
+
+/// Addresses that nobody reads.
+void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+LoraSliceDesc slice(int64_t num_out, int64_t rank = 16) {
+  return {.a = device_view(Dtype::bf16, at(0x1000), {4, rank, 64}),
+          .b = device_view(Dtype::bf16, at(0x2000), {4, num_out, rank}),
+          .ranks = static_cast<const int32_t*>(at(0x3000)),
+          .scalings = static_cast<const float*>(at(0x4000))};
+}
+
+struct Call {
+  int64_t num_tokens = 8;
+  LoraLayerDesc desc{
+      .slices = {slice(32), slice(32)}, .workspace = at(0x50000), .workspace_bytes = 1 << 20};
+  DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
+  DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 64});
+  DeviceView activation = device_view(Dtype::bf16, at(0x28000), {8, 32});
+  SegmentView segments{static_cast<const int32_t*>(at(0x30000)),
+                       static_cast<const Segment*>(at(0x30010)),
+                       static_cast<const int32_t*>(at(0x30100)), 8};
+  SiluMulVariants variants{kShrinkVariants[0], kGatedVariants[0]};
+
+  LoraTensors tensors() const { return {.x = x, .h = {}, .y = y}; }
+  bool can() const {
+    return LoraLayer(desc).silu_mul_variants_for(tensors(), activation).has_value();
+  }
+  std::string error() const {
+    return error_of([&] {
+      LoraLayer(desc).launch_silu_mul(variants, tensors(), activation, segments, nullptr);
+    });
+  }
+};
+
+TEST(LoraSiluMul, IsOfGateAndUpAlone) {
+  EXPECT_TRUE(Call{}.can());
+  Call call;
+  call.desc.slices[1] = slice(24);
+  EXPECT_FALSE(call.can()) << "slices of two widths";
+  call = {};
+  call.desc.slices.push_back(slice(32));
+  call.y = device_view(Dtype::bf16, at(0x20000), {8, 96});
+  EXPECT_FALSE(call.can()) << "three slices";
+  call = {};
+  call.desc.offset_start = 8;
+  call.y = device_view(Dtype::bf16, at(0x20000), {8, 72});
+  EXPECT_FALSE(call.can()) << "not from column 0 on";
+  call = {};
+  call.y = device_view(Dtype::bf16, at(0x20000), {8, 72});
+  EXPECT_FALSE(call.can()) << "more columns of y";
+}
+
+TEST(LoraSiluMul, NeedsWhatItsKernelsAreFor) {
+  Call call;
+  call.desc.op = LoraOp::expand;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.add_inputs = false;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.workspace_bytes = 0;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.experts.num_experts = 2;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.experts.router_weights = static_cast<const float*>(at(0x60000));
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.y.dtype = Dtype::f32;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.mode.scale = reference::ScaleMode::folded_b;
+  EXPECT_FALSE(call.can());
+}
+
+TEST(LoraSiluMul, NeedsAlignedTensors) {
+  Call call;
+  call.x.strides[0] = 65;
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.activation.data = at(0x28002);
+  EXPECT_FALSE(call.can());
+  call = {};
+  call.desc.slices = {slice(32, 12), slice(32, 12)};
+  EXPECT_FALSE(call.can());
+}
+
+// h of both slices lies in shared memory at once, in panels of 64 ranks.
+TEST(LoraSiluMul, TakesRanksOfUpTo512Together) {
+  Call call;
+  call.desc.slices = {slice(32, 256), slice(32, 256)};
+  EXPECT_TRUE(call.can());
+  call.desc.slices = {slice(32, 256), slice(32, 264)};
+  EXPECT_FALSE(call.can());
+  call.desc.slices = {slice(32, 448), slice(32, 64)};
+  EXPECT_TRUE(call.can());
+}
+
+// The shrink of any step, also where a linear takes one launch.
+TEST(LoraSiluMul, IsAShrinkAndAGatedExpand) {
+  const LoraLayer layer(Call{}.desc);
+  EXPECT_EQ(layer.variant_for(Call{}.tensors()).launches, 1);
+  const auto variants = layer.silu_mul_variants_for(Call{}.tensors(), Call{}.activation);
+  ASSERT_TRUE(variants.has_value());
+  EXPECT_EQ(variants->shrink.launches, 1);
+  EXPECT_TRUE(has_kernel(LoraOp::shrink, variants->shrink));
+  EXPECT_TRUE(has_kernel(LoraOp::gated_expand, variants->expand));
+}
+
+TEST(LoraSiluMul, NamesWhatDoesNotFit) {
+  Call call;
+  call.activation.shape[1] = 31;
+  EXPECT_EQ(call.error(), "lora_linear: activation: has shape [8, 31], needs [8, 32]");
+  call = {};
+  call.activation.dtype = Dtype::f16;
+  EXPECT_EQ(call.error(), "lora_linear: activation: is f16, y is bf16");
+  call = {};
+  call.activation.strides[0] = 24;
+  EXPECT_EQ(call.error(), "lora_linear: activation: has rows that overlap");
+  call = {};
+  call.activation.data = call.y.data;
+  EXPECT_EQ(call.error(), "lora_linear: activation: overlaps y");
+  call = {};
+  call.activation.data = nullptr;
+  EXPECT_EQ(call.error(), "lora_linear: activation: is null");
+  call = {};
+  call.segments.segment_size = 16;
+  EXPECT_EQ(call.error(), "lora_linear: segments: has segments of 16 tokens, the kernel needs 8");
+  call = {};
+  call.desc.add_inputs = false;
+  EXPECT_EQ(call.error(),
+            "lora_linear: activation: this layer and these tensors cannot end with SwiGLU");
+}
+
+TEST(LoraSiluMul, NamesVariantsThatCannotBe) {
+  Call call;
+  call.variants.expand = kExpandVariants[std::size(kExpandVariants) - 1];
+  EXPECT_THAT(call.error(), HasSubstr("variant: lora_gated_expand has no kernel: rank_tiles=1"));
+  call = {};
+  call.variants.shrink.stages = 7;
+  EXPECT_THAT(call.error(), HasSubstr("variant: lora_shrink has no kernel: rank_tiles=1"));
+  call = {};
+  call.variants.expand = {.token_tiles = 4, .stages = 2};
+  EXPECT_THAT(call.error(), HasSubstr("variant: has an expand that does not divide"));
+  LoraLayerDesc desc = call.desc;
+  desc.op = LoraOp::gated_expand;
+  EXPECT_EQ(error_of([&] { const LoraLayer layer(desc); }),
+            "lora_gated_expand: op: is that of a launch, not of a layer");
+}
+
+}  // namespace
+}  // namespace loratory::gpu

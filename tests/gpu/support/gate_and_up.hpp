@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "fuzz/support/layer_case.hpp"
+#include "gpu/api/lora_layer.hpp"
+
+// Layers of gate and up, for tests of LoRA that ends with SwiGLU.
+
+namespace loratory::gpu {
+
+/// What a case may cost.
+struct GateAndUpLimits {
+  int64_t num_tokens, num_in, size;  ///< size: columns of the activation
+};
+
+/// A layer and a step, aligned. Some slots lack gate, up or both; some rows have no adapter, and in
+/// some steps none has. y is finite and has -0 among its numbers.
+reference::LayerData gate_and_up(uint64_t seed, reference::Dtype dtype,
+                                 const GateAndUpLimits& limits);
+
+/// One shrink of each size of segments meets every gated expand that divides them.
+std::vector<SiluMulVariants> silu_mul_variants(bool has_clusters, bool has_wgmma);
+
+/// "rank_tiles=1 ..., then rank_tiles=1 ..."
+std::string describe(const SiluMulVariants& variants);
+
+}  // namespace loratory::gpu
