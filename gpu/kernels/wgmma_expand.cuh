@@ -10,7 +10,7 @@
 namespace loratory::gpu {
 
 /// y of a work tile of up to 64 tokens, from h in shared memory. A warpgroup computes 64 columns of
-/// all tokens at a time, every second of such column tiles. Tokens are the rows of the product. The
+/// all tokens at a time, every kTileStep-th of such tiles. Tokens are the rows of the product. The
 /// columns of B are stored such that a thread owns eight neighbouring ones of a token, twice.
 ///
 /// A warpgroup's pipeline has stages of 64 ranks of B, which its threads copy for each other. Two
@@ -201,7 +201,7 @@ class WgmmaExpand {
       wait_for_copies<kAhead - 1>();
       fence_async_proxy();
       sync_warpgroup(warpgroup());
-      if (!C::kGated || rank < s.rank) start(s, rank, stage_address(read_stage_), acc);
+      start(s, rank, stage_address(read_stage_), acc);
       load_b(work, write_stage_);
       commit_copies();
       write_stage_ = read_stage_;

@@ -9,7 +9,7 @@
 namespace loratory::gpu {
 
 /// y of a work tile of up to 32 or 64 tokens, from h in shared memory. A warp computes 32 columns
-/// of all tokens at a time, every eighth of such column tiles. Tokens are the 16 rows of a
+/// of all tokens at a time, every kTileStep-th of such tiles. Tokens are the 16 rows of a
 /// fragment. Column g of n8 tile j is column 8 (g / 2) + 2 j + g % 2, so that a thread owns eight
 /// neighbouring columns of a token: one access of y. What loads need of a slice is looked up once
 /// for all its tiles.
