@@ -262,11 +262,11 @@ void LoraLayer::launch_linear(const LoraVariant& variant, const LoraTensors& ten
   const Dtype h = params.h_dtype;
   params.h_dtype = Dtype::f32;
   const LoraPath path = shrink_path(tensors);
-  params.x_is_ready = order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core;
+  params.x_is_ready =
+      order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core && !variant.is_wide();
   launch_stage(LoraOp::shrink, path, shrink, params, stream, order);
-  // A wide shrink that waits for x lets the next kernel start behind the writer of y.
-  params.may_read_y_early =
-      variant.is_wide() && path == LoraPath::tensor_core && !params.x_is_ready;
+  // A wide shrink waits for the previous kernel before it lets the next one start.
+  params.may_read_y_early = variant.is_wide() && path == LoraPath::tensor_core;
   params.x_is_ready = false;
   params.h_dtype = h;
   const LoraPath path_of_expand = expand_path(tensors, h);

@@ -42,8 +42,7 @@ class LoraCta {
       : p(params), c(params, shared), reduction_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    // A wide one does once y is settled, so that the next kernel may read y early.
-    if (!C::kWide || p.x_is_ready) launch_dependents();
+    if constexpr (!C::kWide) launch_dependents();  // a wide one does once y is settled
     warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
@@ -112,7 +111,7 @@ class LoraCta {
     while (item < list.end && !has_work(work)) work = begin_work(list, item, table);
     if (!has_work(work)) return work;
     shrink_.begin(work);
-    if (!p.x_is_ready) prior_.wait();
+    prior_.wait();
     shrink_.begin_x(work);
     return work;
   }

@@ -13,7 +13,8 @@ enum class LaunchOrder : uint8_t {
   /// the next one start as soon as they run. After such a write the first launch is after_previous.
   overlaps_previous,
   /// The same, and x is ready: the previous kernel lets this one start only after what wrote x has
-  /// ended, as a product of x does (BaseProduct::order_behind). Only y waits for that kernel.
+  /// ended, as a product of x does (BaseProduct::order_behind). A LoRA linear in two launches then
+  /// waits with y alone, if its shrink is a narrow one. To all others it is overlaps_previous.
   x_is_ready,
 };
 
