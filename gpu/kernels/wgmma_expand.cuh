@@ -61,11 +61,7 @@ class WgmmaExpand {
       // y of this tile was requested with the stage after the tile kNumBaseBuffers before it.
       if constexpr (kAhead >= C::kNumBaseBuffers) wait_for_copies<C::kNumBaseBuffers - 1>();
       if (p.two_round) round_deltas(s.scaling, acc);
-      const float scaling = p.two_round ? 1 : s.scaling;
-      if constexpr (C::kGated)
-        store_activation(scaling, walk, acc);
-      else
-        store(scaling, walk, acc);
+      store(p.two_round ? 1 : s.scaling, walk, acc);
       load_base(work, base_buffer_);
       base_buffer_ = 1 - base_buffer_;
     }
@@ -322,6 +318,7 @@ class WgmmaExpand {
     for (float& sum : acc) sum = rounded_delta<Out>(scaling, sum);
   }
   __device__ void store(float scaling, const Walk& walk, const Sums& acc) const {
+    if constexpr (C::kGated) return store_activation(scaling, walk, acc);
     for_vectors(walk, [&](int sum, bool exists, Out* at, int vec) {
       const uint4 before = base(base_buffer_)[kNumThreads * vec];
       store_if(exists, at, results_of_tiles<Out>(before, scaling, acc + sum));
