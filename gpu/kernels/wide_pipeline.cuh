@@ -19,15 +19,13 @@ class WidePipeline {
   __device__ void begin(const WorkTile& work) {
     find_rows(work);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (has_k_tile(i)) load_a(i * C::kStageBytes, 64 * i);
-    }
+    for (int i = 0; i < kAhead; ++i) load_a(i * C::kStageBytes, 64 * i);
   }
   /// Starts on x, stage by stage behind A.
   __device__ void begin_x() {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (has_k_tile(i)) load_x(i * C::kStageBytes, 64 * i);
+      load_x(i * C::kStageBytes, 64 * i);
       commit_copies();
     }
     read_offset_ = 0;
@@ -35,7 +33,7 @@ class WidePipeline {
     column_ = 64 * kAhead;
   }
 
-  /// K tiles of a split: a multiple of four.
+  /// K tiles of a split: a multiple of four, which is more than are in flight at once.
   __device__ int num_k_tiles() const { return split_columns() / 64; }
 
   /// The next stage to multiply. This thread's part of it has arrived.
@@ -64,6 +62,7 @@ class WidePipeline {
   const KernelParams& p;
 
   static constexpr int kAhead = C::kStages - 1;  // stages in flight
+  static_assert(kAhead <= 4, "every split has so many K tiles");
   static constexpr int kRowsAtOnce = C::kNumThreads / 8;
   static constexpr int kRanks = C::kBlockRanks / kRowsAtOnce;  // per thread
   static constexpr int kTokens = C::kTokens / kRowsAtOnce;
@@ -76,11 +75,6 @@ class WidePipeline {
   __device__ static int row() { return int(threadIdx.x) / 8; }
   __device__ static int vec() { return int(threadIdx.x) % 8; }
   __device__ int split_columns() const { return kStripsPerSplit * strip_size(p.num_in); }
-  /// The first ones, with which a work tile begins.
-  __device__ bool has_k_tile(int i) const {
-    constexpr int kAlways = 4;
-    return i < kAlways || 64 * i < C::kSplitsPerCta * split_columns();
-  }
   __device__ int first_column() const {
     return c.cta * C::kSplitsPerCta * split_columns() + 8 * vec();
   }

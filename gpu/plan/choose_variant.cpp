@@ -146,14 +146,6 @@ LoraVariant small_shrink(const LaunchShape& shape) {
   return small_shrink_of_blocks(shape);
 }
 
-/// Few clusters, each with an SM for every CTA: what counts is how much a CTA has on the way. GPUs
-/// with wgmma have the room.
-LoraVariant shrink_by_32(const LaunchShape& shape) {
-  LoraVariant out = kWideShrinkWithoutWgmma;
-  if (shape.has_wgmma && shape.num_tokens <= h200::kDecodeTokens) out.stages = 8;
-  return out;
-}
-
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
     return wide_shrink(shape);
@@ -162,7 +154,7 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
   // From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
   const bool fills_32 = shape.num_tokens > 64 && has_tokens_each(shape, 32);
   const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
-  return fills_32 && !is_small ? shrink_by_32(shape) : narrow_shrink(shape);
+  return fills_32 && !is_small ? kWideShrinkWithoutWgmma : narrow_shrink(shape);
 }
 
 /// Without a workspace there is no other way. With one, a single launch is faster for few tokens of

@@ -29,7 +29,6 @@ inline constexpr LoraVariant kShrinkVariants[] = {
     {2, 1, 8, 2, true},
     {4, 1, 8, 1, true},
     {4, 4, 8, 4, true},
-    {4, 4, 8, 8, true},
     {2, 1, 8, 2, false},
     {1, 1, 1, 2, true},
     {1, 1, 1, 2, false},
