@@ -196,6 +196,24 @@ TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
 }
 
+// However many adapters there are, up to 128 tokens.
+TEST(ChooseVariant, ShrinkOfLongRowsHasTwoStages) {
+  const LoraVariant by_8{.rank_tiles = 2, .cluster = 8, .stages = 2};
+  for (const int64_t tokens : {1, 32, 33, 64, 65, 128}) {
+    for (const int64_t num_slots : {1, 4, 128}) {
+      LaunchShape s = shape(LoraOp::shrink, tokens, 17);
+      s.num_slots = num_slots;
+      s.num_in = 8193;
+      EXPECT_EQ(choose_variant(s), by_8) << tokens << " tokens, " << num_slots << " slots";
+      s.max_rank = 16;
+      EXPECT_NE(choose_variant(s), by_8);
+    }
+  }
+  LaunchShape s = shape(LoraOp::shrink, 129, 17);
+  s.num_in = 8193;
+  EXPECT_NE(choose_variant(s), by_8);
+}
+
 TEST(ChooseVariant, WideByTokens) {
   EXPECT_EQ(shrink(256, 64),
             (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
