@@ -24,11 +24,13 @@ import time
 
 # The reduced set: few small cases of each property; no allocation of many GiB, no hundred repeats.
 # Canaries are off so that each tensor ends where its allocation ends, and memcheck sees every step
-# beyond it. A tool keeps memory for each launch in a graph, as long as its process lives: plans are
-# left out, whose tuner has thousands, and the engine has a process of its own, for few cases.
+# beyond it. A tool keeps memory for each launch in a graph, as long as its process lives: tests that
+# tune plans are left out, a tuner has thousands, and the engine has a process of its own, for few
+# cases.
 REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 ENGINE = "EngineGpu."
-REDUCED_FILTER = f"-*Hundred*:LoraOffsets.*:BaseProductOnGpu.Plans*:{ENGINE}*"
+TUNING = "BaseProductOnGpu.Plans*:ExpertsOnGpu.OneExpert*"
+REDUCED_FILTER = f"-*Hundred*:LoraOffsets.*:{TUNING}:{ENGINE}*"
 ENGINE_CASES = {"LORATORY_GPU_CASES": "1"}
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
@@ -37,12 +39,13 @@ KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Over
                   "QuantizedOnGpu.*:SiluMulLora.*"
                   + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
-# of few clusters, which each go through five segments.
+# of few clusters, which each go through five segments. Not what counts thousands of draws.
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
                 "PagedAttention.Rotates*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
-                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora.*")
+                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora.*"
+                f"-{TUNING}:SamplerOnGpu.TokensCome*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +60,12 @@ class Tool:
 # racecheck has threads of the CPU that check what the GPU did: two for each process, where as many
 # as there are CPUs only wait for each other.
 TOOLS = {
-    "memcheck": Tool(6, 3, REDUCED_FILTER, ("--padding", "256")),
+    "memcheck": Tool(4, 3, REDUCED_FILTER, ("--padding", "256")),
     "racecheck": Tool(1, 6, RACES_FILTER,
                       ("--racecheck-report", "analysis", "--racecheck-num-workers", "2"),
                       checks_engine=False),
-    "initcheck": Tool(6, 3, KERNELS_FILTER),
-    "synccheck": Tool(6, 3, KERNELS_FILTER),
+    "initcheck": Tool(4, 3, KERNELS_FILTER),
+    "synccheck": Tool(4, 3, KERNELS_FILTER),
 }
 SANITIZER_FAILED = 9
 WORKLOADS = ENGINE + "EveryRequestHasTheBitsItHasAlone*"
@@ -76,7 +79,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
     parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
-    parser.add_argument("--shares", type=int, default=4,
+    parser.add_argument("--shares", type=int, default=6,
                         help="processes for the engine's tests, and as many for the others")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or ''")
     parser.add_argument("--tool-filter", default="",
