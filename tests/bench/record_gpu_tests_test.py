@@ -48,7 +48,7 @@ class RecordGpuTests(unittest.TestCase):
         return self.done.returncode, json.loads(found[0].read_text()) if found else None
 
     def test_keeps_what_the_tests_and_every_tool_said(self):
-        code, record = self.record("--soak", "1")
+        code, record = self.record("--soak", "1", "--shares", "4")
         self.assertEqual(code, 0, self.done.stderr)
         self.assertEqual(record["gpu"]["name"], "Some GPU")
         alone, shared = record["fixed_set"]["tests"]
@@ -92,7 +92,7 @@ class RecordGpuTests(unittest.TestCase):
 
     def test_a_failed_test_fails_it_and_keeps_its_repro(self):
         self.program("gpu_test", f'{GPU_TEST}; echo "REPRO: LORATORY_GPU_SEED=7"; exit 1')
-        code, record = self.record("--tools", "")
+        code, record = self.record("--tools", "", "--shares", "4")
         self.assertEqual(code, 1)
         self.assertEqual(record["fixed_set"]["exit_codes"], [1, 0, 0, 0, 0])
         self.assertEqual(record["fixed_set"]["repro"], ["REPRO: LORATORY_GPU_SEED=7"])
