@@ -138,6 +138,7 @@ class LoraLayer {
   // Of gate and up: lora_silu_mul.cpp.
   bool is_gate_and_up() const;
   bool both_h_fit() const;
+  bool can_end_with_silu_mul(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_activation(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_variants(const SiluMulVariants& variants, const SegmentView& segments) const;
 

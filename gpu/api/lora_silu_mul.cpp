@@ -38,17 +38,22 @@ bool LoraLayer::both_h_fit() const {
   return width <= kMostRanks;
 }
 
-std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(
-    const LoraTensors& tensors, const DeviceView& activation) const {
+bool LoraLayer::can_end_with_silu_mul(const LoraTensors& tensors,
+                                      const DeviceView& activation) const {
   const bool is_plain = desc_.op == LoraOp::linear && desc_.add_inputs && !has_8_bits() &&
                         desc_.experts.num_experts == 1 && desc_.experts.rows_per_x == 1 &&
                         desc_.experts.router_weights == nullptr;
-  if (!is_plain || !is_gate_and_up() || !both_h_fit()) return std::nullopt;
+  if (!is_plain || !is_gate_and_up() || !both_h_fit()) return false;
   const bool fills_y = tensors.y.shape[1] == num_columns_;
   const bool is_fast = path_for(tensors) == LoraPath::tensor_core && tensors.y.dtype == weight_;
+  return fills_y && is_fast && has_workspace(num_tokens(tensors)) && are_aligned(tensors) &&
+         is_aligned(activation);
+}
+
+std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(
+    const LoraTensors& tensors, const DeviceView& activation) const {
+  if (!can_end_with_silu_mul(tensors, activation)) return std::nullopt;
   LaunchShape shape = shape_of(tensors);
-  if (!fills_y || !is_fast || !shape.has_workspace || !shape.aligned || !is_aligned(activation))
-    return std::nullopt;
   shape.op = LoraOp::shrink;
   const LoraVariant shrink = choose_variant(shape);
   return SiluMulVariants{shrink, choose_expand_variant(shape, shrink.token_tiles)};
@@ -89,7 +94,7 @@ void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTenso
                                 CUstream_st* stream, LaunchOrder order) const {
   check_tensors(tensors, segments);
   check_activation(tensors, activation);
-  require(silu_mul_variants_for(tensors, activation).has_value(), "activation",
+  require(can_end_with_silu_mul(tensors, activation), "activation",
           "this layer and these tensors cannot end with SwiGLU");
   check_variants(variants, segments);
   if (num_tokens(tensors) == 0) return;
