@@ -14,6 +14,7 @@
 #include "gpu/model/swish.cuh"
 #include "gpu/plan/variant_table.hpp"
 #include "reference/base/input_error.hpp"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
 #include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/gate_and_up.hpp"
 
@@ -47,6 +48,9 @@ class EmulatedMlp {
     }
     layer_.emplace(desc);
   }
+  ~EmulatedMlp() { emulated::set_prior_grid({}); }  // of a launch that was refused
+  EmulatedMlp(const EmulatedMlp&) = delete;
+  EmulatedMlp& operator=(const EmulatedMlp&) = delete;
 
   /// The linear, then SwiGLU of its y.
   Tensor one_after_the_other() {
@@ -64,13 +68,17 @@ class EmulatedMlp {
     }
     return out;
   }
+  /// Beside a product that still has to write y.
   Tensor at_once(const SiluMulVariants& variants, bool knows_segments) {
     reset();
+    std::fill_n(static_cast<std::byte*>(y_.data), data_.batch.y.bytes().size(), std::byte{0xFF});
+    emulated::set_prior_grid([this] { write_y(); });
     emulated::Segments segments(data_.batch.slots, data_.shape.max_loras,
                                 variants.shrink.segment_size());
     SegmentView view = segments.view();
     if (knows_segments) view.max_segments = segments.count;
-    layer_->launch_silu_mul(variants, tensors(), activation_, view, nullptr);
+    layer_->launch_silu_mul(variants, tensors(), activation_, view, nullptr,
+                            LaunchOrder::x_is_ready);
     Tensor y = data_.batch.y, out(Dtype::bf16, {data_.shape.num_tokens, size_});
     emulated::Memory::get(y_, y);
     EXPECT_TRUE(y.bytes() == data_.batch.y.bytes()) << "y was written";
@@ -88,8 +96,11 @@ class EmulatedMlp {
   std::optional<LoraLayer> layer_;
 
   LoraTensors tensors() const { return {.x = x_, .h = {}, .y = y_}; }
-  void reset() {
+  void write_y() const {
     std::ranges::copy(data_.batch.y.bytes(), static_cast<std::byte*>(y_.data));
+  }
+  void reset() {
+    write_y();
     const size_t size = size_t(data_.shape.num_tokens * size_) * 2;
     std::fill_n(static_cast<std::byte*>(activation_.data), size, std::byte{0xFF});
   }
