@@ -69,6 +69,7 @@ class Products {
   /// `may_split`. The first has the order of sums that the others are compared with.
   std::vector<ProductChoice> choices(const ProductShape& shape, int64_t num_tokens, bool may_split);
 
+  int num_sms() const;
   /// What a plan is valid for.
   const ProductKey& key() const;
   /// What a user may want to know, a line each: why a cache was not used, kernels that were timed

@@ -58,7 +58,7 @@ struct ProductKey {
 };
 
 /// Goes up when an own kernel or its order of sums changes.
-inline constexpr int64_t kProductKernels = 5;
+inline constexpr int64_t kProductKernels = 6;
 
 /// All plans of one device.
 struct ProductCache {

@@ -18,11 +18,12 @@ using reference::Dtype;
 
 constexpr size_t kPoolBytes = size_t(256) << 20;  // several times an L2
 constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
-// In a layer small kernels lie between products. One of the library starts when they have ended,
-// which the chain of products that is timed here does not show; an own one has its first weights by
-// then. For 3 us a step of 128 rows takes an own kernel for down, which takes 1.4 to 2.5 us longer
-// in the chain, and is 1.2 % faster (Llama-3.1-8B) and 0.9 % (Qwen3-8B) on an H100.
-constexpr double kWaitUs = 3;
+// What the chain of products that is timed here does not show (docs/base_products.md, Speed). In a
+// layer small kernels lie between products. One of the library starts when they have ended; an own
+// one has its first weights by then. The next product of the chain begins on SMs that one has no
+// tile for, and while its last tiles are stored; a small kernel hardly gains by that. Idle SMs cost
+// a share of the product's time, the end of a tile so many us for 64 columns.
+constexpr double kWaitUs = 4, kIdleCost = 0.12, kEndUs = 0.5;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -225,15 +226,17 @@ class Tuner {
     for (Candidate& candidate : candidates) {
       if (candidate.is_equal) candidate.us = time_us(candidate.choice, bucket.tokens);
     }
-    const Candidate& best = *std::ranges::min_element(candidates, {}, [this](const Candidate& c) {
-      return c.us + (waits_in_a_layer(c.choice) ? kWaitUs : 0);
-    });
+    const Candidate& best = *std::ranges::min_element(
+        candidates, {}, [&](const Candidate& c) { return us_in_a_layer(c, bucket.tokens); });
     bucket.choice = best.choice;
     bucket.us = best.us;
   }
 
-  bool waits_in_a_layer(const ProductChoice& choice) const {
-    return overlaps(launches_) && choice.kernel == ProductKernel::cublaslt;
+  double us_in_a_layer(const Candidate& c, int64_t num_tokens) const {
+    if (!overlaps(launches_)) return c.us;
+    if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
+    const double idle = idle_share(shape_, num_tokens, c.choice, products_.num_sms());
+    return c.us * (1 + kIdleCost * idle) + kEndUs * c.choice.columns / 64;
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -198,6 +198,7 @@ std::vector<ProductChoice> Products::choices(const ProductShape& shape, int64_t 
   return out;
 }
 
+int Products::num_sms() const { return state_->num_sms; }
 const ProductKey& Products::key() const { return state_->key; }
 const std::vector<std::string>& Products::notes() const { return state_->notes; }
 size_t Products::workspace_bytes() const {

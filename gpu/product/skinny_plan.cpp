@@ -9,7 +9,7 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int32_t kRowBytes = 128;
-constexpr size_t kMostTiles = 4;  // tile widths worth timing
+constexpr size_t kMostTiles = 5;  // tile widths worth timing
 // Of W, by a CTA, before its x is there. 132 of them keep 6.5 MB on the way, what an H100 reads in
 // 2 us. More holds up the kernels that x waits for, less leaves DRAM idle (docs/kernel_trials.md).
 constexpr int32_t kBytesAskedAhead = 48 * 1024;
@@ -132,6 +132,14 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
       .is_gated = tensors.is_gated,
       .out_is_f32 = shape.out == reference::Dtype::f32,
       .in_pairs = is_even(tensors.y)};
+}
+
+double idle_share(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice,
+                  int num_sms) {
+  if (choice.kernel != ProductKernel::skinny) return 0;
+  const int64_t ctas =
+      int64_t{skinny_layout(shape, num_tokens, choice).num_items()} * choice.num_ctas();
+  return std::max(0.0, 1 - double(ctas) / num_sms);
 }
 
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,

@@ -81,6 +81,10 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
 bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
                 const ProductTensors& tensors);
 
+/// The SMs that a choice has no tile for, as a share of all. Of other kernels 0.
+double idle_share(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice,
+                  int num_sms);
+
 /// The skinny choices worth timing for M tokens on a GPU of `num_sms`, what should be fastest
 /// first.
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,

@@ -343,6 +343,17 @@ TEST(SkinnyPlan, ChoicesDifferAndHaveKernels) {
   }
 }
 
+TEST(SkinnyPlan, IdleAreTheSmsWithoutATile) {
+  const auto idle = [](int64_t num_out, int64_t tokens, const char* choice) {
+    return idle_share(with(num_out, 4096), tokens, choice_from_text(choice, "here"), 132);
+  };
+  EXPECT_NEAR(idle(28672, 32, "skinny:256:4"), 20.0 / 132, 1e-9);
+  EXPECT_NEAR(idle(28672, 32, "skinny:224:1"), 4.0 / 132, 1e-9);
+  EXPECT_NEAR(idle(4096, 128, "skinny:64:1:2"), 4.0 / 132, 1e-9);  // two CTAs a tile
+  EXPECT_EQ(idle(28672, 32, "skinny:64:2"), 0);                   // several tiles a CTA
+  EXPECT_EQ(idle(4096, 32, "plain"), 0);
+}
+
 TEST(ProductPlan, BucketsEndAtTheLargestStep) {
   EXPECT_EQ(token_buckets(1), (std::vector<int64_t>{1}));
   EXPECT_EQ(token_buckets(8), (std::vector<int64_t>{8}));
