@@ -9,7 +9,7 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int32_t kRowBytes = 128;
-constexpr size_t kMostTiles = 5;  // tile widths worth timing
+constexpr size_t kMostTiles = 6;  // tile widths worth timing
 // Of W, by a CTA, before its x is there. 132 of them keep 6.5 MB on the way, what an H100 reads in
 // 2 us. More holds up the kernels that x waits for, less leaves DRAM idle (docs/kernel_trials.md).
 constexpr int32_t kBytesAskedAhead = 48 * 1024;
