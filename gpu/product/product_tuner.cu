@@ -22,8 +22,8 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // layer small kernels lie between products. One of the library starts when they have ended; an own
 // one has its first weights by then. The next product of the chain begins on SMs that one has no
 // tile for, and while its last tiles are stored; a small kernel hardly gains by that. Idle SMs cost
-// a share of the product's time, the end of a tile so many us for 64 columns.
-constexpr double kWaitUs = 4, kIdleCost = 0.12, kEndUs = 0.5;
+// a share of the product's time, the end of a tile so many us for each result of a thread.
+constexpr double kWaitUs = 4, kIdleCost = 0.12, kEndUs = 0.03;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -236,7 +236,8 @@ class Tuner {
     if (!overlaps(launches_)) return c.us;
     if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
     const double idle = idle_share(shape_, num_tokens, c.choice, products_.num_sms());
-    return c.us * (1 + kIdleCost * idle) + kEndUs * c.choice.columns / 64;
+    const int32_t results = skinny_layout(shape_, num_tokens, c.choice).results_of_thread();
+    return c.us * (1 + kIdleCost * idle) + kEndUs * results;
   }
 
   /// The median of a few replays of a graph, per launch.

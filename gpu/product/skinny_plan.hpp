@@ -54,6 +54,10 @@ struct SkinnyLayout {
   /// With what the products read behind the last stage. 1024 to align.
   int32_t shared_bytes() const;
   int32_t num_threads() const { return 128 * skinny_groups(columns, tokens) + 2 * 32; }
+  /// Of a tile, by the threads that multiply.
+  int32_t results_of_thread() const {
+    return columns * tokens / (128 * skinny_groups(columns, tokens));
+  }
   int32_t num_items() const { return num_token_groups * num_column_groups; }
 };
 

@@ -354,6 +354,17 @@ TEST(SkinnyPlan, IdleAreTheSmsWithoutATile) {
   EXPECT_EQ(idle(4096, 32, "plain"), 0);
 }
 
+TEST(SkinnyPlan, ThreadsShareTheResultsOfATile) {
+  const auto results = [](int64_t tokens, const char* choice) {
+    return skinny_layout(with(28672, 4096), tokens, choice_from_text(choice, "here"))
+        .results_of_thread();
+  };
+  EXPECT_EQ(results(32, "skinny:64:2"), 16);
+  EXPECT_EQ(results(128, "skinny:192:1"), 192);
+  EXPECT_EQ(results(128, "skinny:224:1"), 112);   // two warpgroups
+  EXPECT_EQ(results(128, "skinny:128:1:2"), 64);  // 64 tokens a CTA
+}
+
 TEST(ProductPlan, BucketsEndAtTheLargestStep) {
   EXPECT_EQ(token_buckets(1), (std::vector<int64_t>{1}));
   EXPECT_EQ(token_buckets(8), (std::vector<int64_t>{8}));
