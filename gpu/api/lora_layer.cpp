@@ -176,13 +176,17 @@ bool LoraLayer::has_workspace(int64_t num_tokens) const {
          desc_.workspace_bytes >= workspace_bytes(num_tokens, params_.num_slices, max_rank_);
 }
 
+int64_t LoraLayer::most_slots(const LoraTensors& tensors) const {
+  return std::min(num_slots_, tensors.max_adapters) * desc_.experts.num_experts;
+}
+
 LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
   return {.op = desc_.op,
           .num_tokens = num_tokens(tensors),
           .num_in = params_.num_in,
           .max_rank = max_rank_,
           .num_slices = params_.num_slices,
-          .num_slots = std::min(num_slots_, tensors.max_adapters) * desc_.experts.num_experts,
+          .num_slots = most_slots(tensors),
           .has_experts = desc_.experts.num_experts > 1,
           .has_router_weights = params_.router_weights != nullptr,
           .num_rank_blocks = (num_rank_tiles_ + 3) / 4,
@@ -308,7 +312,7 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
   if (segments.max_segments > 0) {
-    const int64_t most = max_segments(num_tokens(tensors), int32_t(shape_of(tensors).num_slots),
+    const int64_t most = max_segments(num_tokens(tensors), int32_t(most_slots(tensors)),
                                       segments.segment_size);
     out.max_segments = int32_t(std::min<int64_t>(segments.max_segments, most));
   }

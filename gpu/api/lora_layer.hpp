@@ -126,6 +126,8 @@ class LoraLayer {
   void check_y(const LoraTensors& tensors) const;
   void check_tensors(const LoraTensors& tensors, const SegmentView& segments) const;
   bool has_workspace(int64_t num_tokens) const;
+  /// That a step may have, times the experts.
+  int64_t most_slots(const LoraTensors& tensors) const;
   LaunchShape shape_of(const LoraTensors& tensors) const;
   void check_variant(const LoraVariant& variant, const LoraTensors& tensors) const;
   KernelParams params(const LoraTensors& tensors, const SegmentView& segments) const;
