@@ -57,7 +57,7 @@ struct ProductKey {
   bool operator==(const ProductKey&) const = default;
 };
 
-/// Goes up when an own kernel or its order of sums changes.
+/// Goes up when an own kernel, its order of sums or what a plan is chosen by changes.
 inline constexpr int64_t kProductKernels = 6;
 
 /// All plans of one device.

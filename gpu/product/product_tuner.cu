@@ -235,9 +235,9 @@ class Tuner {
   double us_in_a_layer(const Candidate& c, int64_t num_tokens) const {
     if (!overlaps(launches_)) return c.us;
     if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
-    const double idle = idle_share(shape_, num_tokens, c.choice, products_.num_sms());
-    const int32_t results = skinny_layout(shape_, num_tokens, c.choice).results_of_thread();
-    return c.us * (1 + kIdleCost * idle) + kEndUs * results;
+    const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
+    const double idle = layout.idle_share(c.choice.num_ctas(), products_.num_sms());
+    return c.us * (1 + kIdleCost * idle) + kEndUs * layout.results_of_thread();
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -134,14 +134,6 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
       .in_pairs = is_even(tensors.y)};
 }
 
-double idle_share(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice,
-                  int num_sms) {
-  if (choice.kernel != ProductKernel::skinny) return 0;
-  const int64_t ctas =
-      int64_t{skinny_layout(shape, num_tokens, choice).num_items()} * choice.num_ctas();
-  return std::max(0.0, 1 - double(ctas) / num_sms);
-}
-
 std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num_tokens,
                                           int num_sms) {
   std::vector<ProductChoice> out;

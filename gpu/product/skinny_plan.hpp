@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -59,6 +60,10 @@ struct SkinnyLayout {
     return columns * tokens / (128 * skinny_groups(columns, tokens));
   }
   int32_t num_items() const { return num_token_groups * num_column_groups; }
+  /// The SMs without a tile, as a share of all, where a cluster has `num_ctas`.
+  double idle_share(int32_t num_ctas, int num_sms) const {
+    return double(std::max(0, num_sms - num_items() * num_ctas)) / num_sms;
+  }
 };
 
 /// Shared memory of a stage and the number of stages that fit in `shared_bytes`.
@@ -84,10 +89,6 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
 /// in pairs of 16 bits, no bias.
 bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
                 const ProductTensors& tensors);
-
-/// The SMs that a choice has no tile for, as a share of all. Of other kernels 0.
-double idle_share(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice,
-                  int num_sms);
 
 /// The skinny choices worth timing for M tokens on a GPU of `num_sms`, what should be fastest
 /// first.
