@@ -400,7 +400,8 @@ void LoraLayer::launch_both(const LoraLaunch& launch, LoraOp expand_op,
 
   half.op = LoraOp::shrink;
   half.variant.launches = 1;
-  half.params.x_is_ready = launch.order == LaunchOrder::x_is_ready && !launch.variant.is_wide();
+  half.params.x_is_ready =
+      launch.order == LaunchOrder::x_is_ready && launch.variant.sums_strips();
   set_items(half.op, half.variant, half.params);
   launch_lora(half);
 
@@ -409,8 +410,8 @@ void LoraLayer::launch_both(const LoraLaunch& launch, LoraOp expand_op,
   half.params.parts_per_segment = launch.variant.token_tiles / half.variant.token_tiles;
   set_items(half.op, half.variant, half.params);
   fuse_slices(half.variant, num_tokens, half.params);
-  // A wide shrink waits for the previous kernel before it lets the expand start.
-  half.params.may_read_y_early = launch.variant.is_wide();
+  // A shrink of many tokens lets the expand start once y is settled, unless it reads x early.
+  half.params.may_read_y_early = launch.variant.is_wide() && !half.params.x_is_ready;
   half.params.x_is_ready = false;
   half.order = LaunchOrder::overlaps_previous;
   launch_lora(half);

@@ -137,13 +137,11 @@ class DecodeProducer {
   __device__ void run(const DecodeShare& share) {
     if (share.is_empty()) return;
     DecodeItem item = share.begin;
-    prefetch_rotation(item);
     for (bool is_first = true;; is_first = false) {
       const bool ends_share = share.ends_with(item);
       const bool is_last = ends_share && !share.late_follow;
       DecodeItem next = item;
       if (!ends_share) next.advance(rows_of(p));
-      prefetch(next);
       if (is_first && p.overlaps_previous)
         copy_early(item, /*is_alone=*/is_last);  // a share that late items follow has two or more
       else
@@ -211,7 +209,6 @@ class DecodeProducer {
       // Each CTA asks once in vain. Behind the last of them nobody asks: 0 for the next launch.
       if (item.index + 1 == rows_of(p).num_items() + num_ctas) *p.work.late_taken = 0;
     }
-    if (item.num_pieces > 0) prefetch(item);
   }
 
   // Fresh places are free.
@@ -230,36 +227,6 @@ class DecodeProducer {
 
   __device__ const int32_t* table_of(const DecodeItem& item) const {
     return p.block_tables + int64_t(item.row) * p.max_blocks;
-  }
-
-  __device__ void prefetch(const DecodeItem& item) const {
-    prefetch_table(item);
-    prefetch_rotation(item);
-  }
-
-  // The angles are nearly always new to this SM. So is everything to the first item.
-  __device__ void prefetch_rotation(const DecodeItem& item) const {
-    if constexpr (kRotates) {
-      constexpr int kRowBytes = 2 * kHeadDim, kLines = kRowBytes / 128;  // of each of the four
-      if (thread >= 4 * kLines) return;
-      const int which = thread / kLines;
-      const HeadRotation& r = p.rotation;
-      const void* const rows =
-          which < 2 ? (which == 0 ? r.cos : r.sin) : (which == 2 ? r.q_norm : r.k_norm);
-      if (rows == nullptr) return;
-      const int64_t row = which < 2 ? item.context - 1 : 0;
-      prefetch_line(static_cast<const std::byte*>(rows) + row * kRowBytes + thread % kLines * 128);
-    }
-  }
-
-  // The blocks of an item are then in L1 when its copies need them. The first warp is enough.
-  __device__ void prefetch_table(const DecodeItem& item) const {
-    constexpr int kLine = 32;  // entries
-    static_assert(kPieceKeys <= 32 * kLine);
-    const int32_t first = item.piece * kPieceKeys;
-    const int32_t last = (first + item.num_keys() - 1) >> p.block_shift;
-    const int32_t at = (first >> p.block_shift) + thread * kLine;
-    if (at < last + kLine) prefetch_line(table_of(item) + min(at, last));
   }
 
   // Rows behind the last head are 0.

@@ -152,7 +152,7 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
   config.dynamicSmemBytes = size_t(occupancy.shared_bytes);
   config.stream = in.stream;
   config.attrs = attributes;
-  if (kernel.variant.cluster > 1) {
+  if (has_clusters()) {  // of one CTA too: launch_kernel.cuh says why
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
   }

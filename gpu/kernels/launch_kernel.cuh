@@ -27,7 +27,8 @@ void launch_kernel(void (*kernel)(Params...), const GridShape& shape, CUstream_s
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  if (shape.cluster > 1) {
+  // Also of one CTA: a kernel of clusters does not start beside one that was launched without.
+  if (has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
   }

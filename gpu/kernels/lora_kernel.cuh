@@ -42,14 +42,15 @@ class LoraCta {
       : p(params), c(params, shared), reduction_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    if constexpr (!C::kWide) launch_dependents();  // a wide one does once y is settled
-    warm_caches();
+    if (!C::kSettlesY || p.x_is_ready) launch_dependents();
+    const auto warmed = warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
     const WorkList list(p, num_segments(), cluster, num_clusters,
                         C::kGated ? LoraOp::expand : C::kOp);
     if (cluster > 0 && list.first == list.end) return;  // makes room for the next kernel
     reduction_.init();
+    warmed.look(p.segments);
     if constexpr (C::kWide) {
       run_wide(list);
     } else {
@@ -65,7 +66,7 @@ class LoraCta {
  private:
   const KernelParams& p;
   const Context<C> c;
-  PriorGrid prior_{.launches_dependents = C::kWide};
+  PriorGrid prior_{.launches_dependents = C::kSettlesY};
   ClusterReduction<C> reduction_;
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   using ManyTokens = std::conditional_t<(C::kPipelineWarps > 1), WgmmaExpand<C>, WideExpand<C>>;
@@ -121,12 +122,15 @@ class LoraCta {
   __device__ WorkTile begin_work(const WorkList& list, uint32_t& item, int table) {
     const ItemRange items = list.item_range_at(item, C::kWide);
     item += items.end - items.first;
+    constexpr bool kFuses = C::kGated || C::kOp == LoraOp::shrink;  // always all slices together
     const uint32_t num_slices = C::kGated ? 2 : list.slices_per_problem;
-    const uint32_t num_rest = C::kGated ? 1 : quotient(p.num_slices, num_slices);
+    const uint32_t num_rest = kFuses ? 1 : quotient(p.num_slices, num_slices);
     const uint32_t tokens = quotient(items.problem, num_rest);  // a segment, or a part of one
-    const uint32_t segment = quotient(tokens, p.parts_per_segment);
+    // 1 of a wide shrink too, but ptxas spills where it knows that.
+    const uint32_t parts = C::kShrinks && !C::kWide ? 1 : p.parts_per_segment;
+    const uint32_t segment = quotient(tokens, parts);
     const int4 raw = segment_at(segment);
-    const int skipped = int(tokens - segment * p.parts_per_segment) * C::kTokens;
+    const int skipped = int(tokens - segment * parts) * C::kTokens;
     WorkTile w{.first_token = raw.y + skipped,
                .num_tokens = min(raw.z - skipped, C::kTokens),
                .num_slices = int(num_slices),
@@ -167,17 +171,21 @@ class LoraCta {
     return w;
   }
 
-  /// Prefetches everything that begin_work() waits for in turn, one line per thread.
-  __device__ void warm_caches() const {
+  using WarmLines = gpu::WarmLines<C::kExpands ? 4 : 3>;
+
+  /// Asks at once for all that begin_work() waits for in turn, one line per thread.
+  __device__ WarmLines warm_caches() const {
+    WarmLines lines;
     constexpr int kEach = 128 / sizeof(Segment);
     const int segment = kEach * int(threadIdx.x);
-    if (segment < p.max_segments) prefetch_line(p.segments + segment);
+    if (segment < p.max_segments) lines.load(0, p.segments + segment);
     const int token = 32 * int(threadIdx.x);
-    if (token < p.max_segments) prefetch_line(p.token_indices + token);  // at least as many tokens
+    if (token < p.max_segments) lines.load(1, p.token_indices + token);  // at least as many tokens
     if (c.warp == C::kNumWarps - 1 && c.lane < p.num_slices) {
-      prefetch_line(p.slices[c.lane].ranks);
-      if constexpr (C::kExpands) prefetch_line(p.slices[c.lane].scalings);
+      lines.load(2, p.slices[c.lane].ranks);
+      if constexpr (C::kExpands) lines.load(3, p.slices[c.lane].scalings);
     }
+    return lines;
   }
 
   __device__ TileToken token_at(int row) const {

@@ -88,7 +88,7 @@ class NarrowShrink {
   }
 
  private:
-  using Acc = float[C::kRankTiles][4];
+  using Acc = float[C::kRankTiles][C::kTokenTiles][4];
   static constexpr int kAtOnce = C::kSplitsAtOnce;
 
   const Context<C> c;
@@ -246,14 +246,21 @@ class NarrowShrink {
   /// 32 columns from vector `vec` on. Weights are the rows of a fragment, tokens its columns.
   __device__ void multiply(const std::byte* a, int vec, Acc& acc) const {
     const std::byte* const x = a + C::kABytes;
-    const uint4 v = load_matrices(x + swizzle_128b(c.lane % 8, vec + c.lane / 8));
+    uint4 v[C::kTokenTiles];
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+      v[t] = load_matrices(x + swizzle_128b(8 * t + c.lane % 8, vec + c.lane / 8));
+    }
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const int row = 16 * i + c.lane % 16;
-      mma<typename C::Weight>(acc[i], load_matrices(a + swizzle_128b(row, vec + c.lane / 16)), v.x,
-                              v.y);
-      mma<typename C::Weight>(acc[i], load_matrices(a + swizzle_128b(row, vec + 2 + c.lane / 16)),
-                              v.z, v.w);
+      const uint4 first = load_matrices(a + swizzle_128b(row, vec + c.lane / 16));
+      const uint4 second = load_matrices(a + swizzle_128b(row, vec + 2 + c.lane / 16));
+#pragma unroll
+      for (int t = 0; t < C::kTokenTiles; ++t) {
+        mma<typename C::Weight>(acc[i][t], first, v[t].x, v[t].y);
+        mma<typename C::Weight>(acc[i][t], second, v[t].z, v[t].w);
+      }
     }
   }
 
@@ -291,8 +298,8 @@ class NarrowShrink {
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       StepPair w[4];  // top and bottom rows of either step
       widen<Weight>(format, words, w);
-      mma<Weight>(acc[i], {w[0].low, w[1].low, w[0].high, w[1].high}, x0.low, x0.high);
-      mma<Weight>(acc[i], {w[2].low, w[3].low, w[2].high, w[3].high}, x1.low, x1.high);
+      mma<Weight>(acc[i][0], {w[0].low, w[1].low, w[0].high, w[1].high}, x0.low, x0.high);
+      mma<Weight>(acc[i][0], {w[2].low, w[3].low, w[2].high, w[3].high}, x1.low, x1.high);
     }
   }
   __device__ void multiply_bytes_or_widened(const std::byte* a, int vec, Acc& acc) const {
@@ -337,9 +344,9 @@ class NarrowShrink {
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const int row = 16 * i + c.lane % 16, half = c.lane / 16;
-      mma<typename C::Weight>(acc[i], load_matrices(a + place_ahead(row, 2 * vec + half)), x0.low,
-                              x0.high);
-      mma<typename C::Weight>(acc[i], load_matrices(a + place_ahead(row, 2 * vec + 2 + half)),
+      mma<typename C::Weight>(acc[i][0], load_matrices(a + place_ahead(row, 2 * vec + half)),
+                              x0.low, x0.high);
+      mma<typename C::Weight>(acc[i][0], load_matrices(a + place_ahead(row, 2 * vec + 2 + half)),
                               x1.low, x1.high);
     }
   }
@@ -350,11 +357,15 @@ class NarrowShrink {
     float* const token = c.partial() + (g * kStripsPerSplit + c.warp) * C::kTileFloats +
                          2 * c.quad * C::kRowFloats + c.row;
 #pragma unroll
-    for (int i = 0; i < C::kRankTiles; ++i) {
-      token[16 * i] = acc[i][0];
-      token[16 * i + C::kRowFloats] = acc[i][1];
-      token[16 * i + 8] = acc[i][2];
-      token[16 * i + 8 + C::kRowFloats] = acc[i][3];
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < C::kRankTiles; ++i) {
+        float* const to = token + 8 * t * C::kRowFloats + 16 * i;
+        to[0] = acc[i][t][0];
+        to[C::kRowFloats] = acc[i][t][1];
+        to[8] = acc[i][t][2];
+        to[8 + C::kRowFloats] = acc[i][t][3];
+      }
     }
   }
 

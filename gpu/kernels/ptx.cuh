@@ -161,10 +161,28 @@ template <int kCount>
 __device__ inline void sync_threads() {
   asm volatile("bar.sync 1, %0;" ::"n"(kCount) : "memory");
 }
-/// Prefetches a line: a load whose result is not used.
-__device__ inline void prefetch_line(const void* p) {
-  asm volatile("{\n.reg .b32 unused;\nld.global.nc.b32 unused, [%0];\n}" ::"l"(p));
-}
+/// Loads that bring lines into L1, where a prefetch does not. ptxas drops a load whose result
+/// nobody looks at.
+template <int kNum>
+class WarmLines {
+ public:
+  __device__ void load(int i, const void* p) {
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(found_[i]) : "l"(p));
+  }
+  /// Looks at what has come by now. `p`: anything that may be prefetched.
+  __device__ void look(const void* p) const {
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) all ^= found_[i];
+    asm volatile(
+        "{\n.reg .pred odd;\nsetp.eq.u32 odd, %0, 0x7FEDCBA9;\n@odd prefetch.global.L2 [%1];\n}" ::"r"(
+            all),
+        "l"(p));
+  }
+
+ private:
+  uint32_t found_[kNum] = {};
+};
 
 // --- tensor-core fragments of m16n8k16 ---------------------------------------------------------
 

@@ -64,17 +64,6 @@ __device__ inline float x_factor(const Context<C>& c, const WorkTile& work, int 
   return scale.data[scale.index(0, row_of(c.p, work, token), 0)];
 }
 
-/// Fetches the factors of A that the work tile will need.
-template <typename C>
-__device__ inline void prefetch_a_factors(const Context<C>& c, const WorkTile& work) {
-  const int end = min(work.end_block * C::kRankTiles, work.num_rank_tiles) * 16;
-  for (int i = work.first_block * C::kBlockRanks + int(threadIdx.x); i < end; i += C::kNumThreads) {
-    const TileSlice& s = c.slice_of(work, i / 16, &TileSlice::first_rank_tile);
-    const int rank = i - 16 * s.first_rank_tile;
-    if (rank < s.rank) prefetch_line(a_factor(c.p, work, s, rank));
-  }
-}
-
 /// Copies the factors of A of the work tile's first rank blocks to shared memory.
 template <typename C>
 __device__ inline void copy_a_factors(const Context<C>& c, const WorkTile& work) {

@@ -18,10 +18,7 @@ class WideShrink {
   __device__ explicit WideShrink(const Context<C>& context)
       : c(context), p(context.p), pipeline_(context), product_(context) {}
 
-  __device__ void begin(const WorkTile& work) {
-    pipeline_.begin(work);
-    if constexpr (C::kIsQuantized) prefetch_a_factors(c, work);
-  }
+  __device__ void begin(const WorkTile& work) { pipeline_.begin(work); }
   __device__ void begin_x(const WorkTile&) { pipeline_.begin_x(); }
 
   /// Sums, and delivers the sums. The pipeline is free once all threads have returned.

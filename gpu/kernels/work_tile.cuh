@@ -48,50 +48,62 @@ __device__ inline int column_tiles(int i, int num_out, int rank) {
   return has_none ? 0 : (num_out + C::kTileColumns - 1) / C::kTileColumns;
 }
 
-/// Describes the slices of a work tile, by one warp: lane i takes slice i. Rows of a gated expand
-/// may have no slot (-1). Where it has no rank, y stays as it is: that is y - 1 · 0, also of -0.
+/// The counts of the lanes before this one, of which there are at most fifteen.
+__device__ inline int sum_before(int lane, int count) {
+  int sum = count;
+#pragma unroll
+  for (int step = 1; step < 16; step *= 2) {
+    const int other = __shfl_up_sync(~0U, sum, step);
+    if (lane >= step) sum += other;
+  }
+  return sum - count;
+}
+
+/// What a shrink or an expand needs of a slice. Kernels begin with code that is not in the caches
+/// yet, so that each instruction counts.
+template <typename C>
+__device__ inline void describe_a(const KernelParams& p, const SliceParams& s, int slot, int rank,
+                                  TileSlice& out) {
+  out.a = reinterpret_cast<const std::byte*>(s.a) +
+          C::kWeightBytes * (weights_offset(p, slot, s.a_slot_stride, s.a_expert_stride) +
+                             int64_t(s.a_rank_steps) * rank * s.a_row_stride);
+  out.a_row_bytes = uint32_t(C::kWeightBytes * s.a_row_stride);
+}
+template <typename C>
+__device__ inline void describe_b(const KernelParams& p, const SliceParams& s, int slot,
+                                  TileSlice& out) {
+  out.b = reinterpret_cast<const std::byte*>(s.b) +
+          C::kWeightBytes * weights_offset(p, slot, s.b_slot_stride, s.b_expert_stride);
+  out.b_row_bytes = uint32_t(C::kWeightBytes * s.b_row_stride);
+  out.num_out = s.num_out;
+  out.offset = s.offset;
+}
+
+/// Describes the slices of a work tile, by one warp: lane i takes slice i, and the lane behind them
+/// the totals. Rows of a gated expand may have no slot (-1). Where it has no rank, y stays as it
+/// is: that is y - 1 · 0, also of -0.
 template <typename C>
 __device__ inline void describe_slices(const KernelParams& p, int slot, int first_slice,
                                        int num_slices, TileSlice* table) {
-  constexpr int kWeightBytes = C::kWeightBytes;
   const int lane = int(threadIdx.x) % 32;
   const bool exists = lane < num_slices && (!C::kGated || slot >= 0);
   if constexpr (C::kGated) slot = max(slot, 0);
   const int index = first_slice + (lane < num_slices ? lane : 0);
   const SliceParams& s = p.slices[index];
   const int rank = exists ? __ldg(s.ranks + slot) : 0;
-  float scaling = s.scalings == nullptr ? 0 : __ldg(s.scalings + slot);  // null: of a shrink
-  if (C::kGated && rank == 0) scaling = -1;
-  const int counts[3] = {(rank + 15) / 16, column_tiles<C>(lane, s.num_out, rank),
-                         padded_rank(rank, C::kHPadding)};
-  int before[3];
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    int sum = counts[i];
-#pragma unroll
-    for (int step = 1; step < 16; step *= 2) {
-      const int other = __shfl_up_sync(~0U, sum, step);
-      if (lane >= step) sum += other;
-    }
-    before[i] = sum - counts[i];
+  TileSlice out;
+  if constexpr (C::kExpands) {
+    out.scaling = __ldg(s.scalings + slot);
+    if (C::kGated && rank == 0) out.scaling = -1;
+    out.first_column_tile = sum_before(lane, column_tiles<C>(lane, s.num_out, rank));
+    out.h_column = sum_before(lane, padded_rank(rank, C::kHPadding));
+    describe_b<C>(p, s, slot, out);
   }
-  if (lane > num_slices) return;  // lane num_slices writes the totals
-  TileSlice& out = table[lane];
-  out.a = reinterpret_cast<const std::byte*>(s.a) +
-          kWeightBytes * (weights_offset(p, slot, s.a_slot_stride, s.a_expert_stride) +
-                          int64_t(s.a_rank_steps) * rank * s.a_row_stride);
-  out.b = reinterpret_cast<const std::byte*>(s.b) +
-          kWeightBytes * weights_offset(p, slot, s.b_slot_stride, s.b_expert_stride);
-  out.a_row_bytes = uint32_t(kWeightBytes * s.a_row_stride);
-  out.b_row_bytes = uint32_t(kWeightBytes * s.b_row_stride);
+  if constexpr (C::kShrinks) describe_a<C>(p, s, slot, rank, out);
+  out.first_rank_tile = sum_before(lane, (rank + 15) / 16);
   out.rank = rank;
-  out.scaling = scaling;
-  out.num_out = s.num_out;
-  out.offset = s.offset;
   out.index = index;
-  out.first_rank_tile = before[0];
-  out.first_column_tile = before[1];
-  out.h_column = before[2];
+  if (lane <= num_slices) table[lane] = out;
 }
 
 }  // namespace loratory::gpu

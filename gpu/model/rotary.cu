@@ -67,15 +67,6 @@ class RotaryToken {
     }
   }
 
-  /// Brings this lane's weights to its SM.
-  __device__ void prefetch_norms() const {
-    if (p.q_norm == nullptr) return;
-    for (const void* norm : {p.q_norm, p.k_norm}) {
-      prefetch_line(static_cast<const T*>(norm) + at_);
-      prefetch_line(static_cast<const T*>(norm) + half_ + at_);
-    }
-  }
-
  private:
   const RotaryLaunch& p;
   const int half_, lanes_, at_;
@@ -88,7 +79,6 @@ __global__ void __launch_bounds__(kMostThreads)
     rotary_kernel(const __grid_constant__ RotaryLaunch p) {
   launch_dependents();
   const RotaryToken<T> token(p);
-  token.prefetch_norms();
   wait_for_prior_grid();
   token.run(int(blockIdx.x));
 }

@@ -26,6 +26,7 @@ constexpr int64_t kFewRowsEach = 12;
 // Up to 32 tokens with much to read. The GPU holds so many clusters at once, of items of 32 ranks.
 constexpr int64_t kClustersOf8 = 45;
 constexpr int64_t kClustersOf4 = 92;
+constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
 constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
 constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
 /// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
@@ -148,22 +149,40 @@ LoraVariant small_shrink(const LaunchShape& shape) {
   return small_shrink_of_blocks(shape);
 }
 
-/// A warp must not wait for each of several K tiles, so it has two stages. A step of Llama-3.1-8B
-/// with 128 tokens of one adapter of rank 64 takes 0.8 % less on an H100 than with segments of 32.
+/// A warp must not wait for each of several K tiles, so it has two stages.
 bool has_long_rows(const LaunchShape& shape) {
   return shape.num_in > h200::kLongRows && shape.max_rank > 16 && shape.num_tokens <= 128;
+}
+
+/// Whether warps sum strips of segments of 32: where these are at least three quarters full and one
+/// wave holds all items of 32 ranks. Up to 64 tokens, one slice of short rows gains nothing.
+bool sums_strips_of_32(const LaunchShape& shape) {
+  const int64_t items = (shape.num_tokens + 31) / 32 * 2 * shape.num_rank_blocks;
+  if (shape.max_rank <= 16 || shape.num_tokens > 128 || items > h200::kClustersOf32Tokens) {
+    return false;
+  }
+  if (shape.num_tokens > 64) return has_tokens_each(shape, 32);
+  return has_tokens_each(shape, 24) && (shape.num_slices > 1 || has_long_rows(shape));
+}
+
+/// From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
+bool fills_segments_of_32(const LaunchShape& shape) {
+  const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
+  return shape.num_tokens > 64 && has_tokens_each(shape, 32) && !is_small;
 }
 
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
     return wide_shrink(shape);
   }
-  if (has_long_rows(shape)) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
-  if (shape.num_tokens <= 32) return small_shrink(shape);
-  // From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
-  const bool fills_32 = shape.num_tokens > 64 && has_tokens_each(shape, 32);
-  const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
-  return fills_32 && !is_small ? kWideShrinkWithoutWgmma : narrow_shrink(shape);
+  const bool is_long = has_long_rows(shape);
+  if (sums_strips_of_32(shape)) {
+    return is_long ? LoraVariant{.token_tiles = 4, .cluster = 8, .stages = 2}
+                   : LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  }
+  if (is_long) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
+  if (fills_segments_of_32(shape)) return kWideShrinkWithoutWgmma;
+  return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
 }
 
 /// Without a workspace there is no other way. With one, a single launch is faster for few tokens of

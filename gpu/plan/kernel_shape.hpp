@@ -60,7 +60,9 @@ struct KernelShape {
   /// A narrow shrink gives each strip a warp, so that as much of A as possible is in flight, and
   /// the warps' sums meet in shared memory. A wide one gives a warp or a warpgroup some ranks and
   /// tokens; it goes through all strips and shares its sums with nobody.
-  static constexpr bool kWide = kShrinks && kTokenTiles > 1;
+  static constexpr bool kWide = kShrinks && !kVariant.sums_strips();
+  /// A shrink of many tokens lets the expand start once y is settled, so that it may read y early.
+  static constexpr bool kSettlesY = kShrinks && kTokenTiles > 1;
   static constexpr bool kWgmma = kTokenTiles == 8 && kRankTiles >= 4;
   static_assert(!kWide || (!kExpands && (kWgmma || (kTokenTiles == 4 && kRankTiles == 4))));
   /// wgmma reads 8-bit operands from buffers in shared memory that they are widened into.
@@ -78,6 +80,7 @@ struct KernelShape {
   /// several overlapping launches need.
   static constexpr int ctas_per_sm() {
     if (kWide) return kWgmma && kRankTiles == 4 ? std::max(2, 6 - kStages) : 2;
+    if (!kExpands && kTokenTiles > 1) return 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits ? 4 : 3;
     if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;

@@ -20,6 +20,8 @@ struct LoraVariant {
 
   constexpr int segment_size() const { return 8 * token_tiles; }
   constexpr bool is_wide() const { return token_tiles > 1; }
+  /// Of a shrink: each warp sums a strip of K, for all ranks and tokens of the tile.
+  constexpr bool sums_strips() const { return token_tiles == 1 || rank_tiles < 4; }
   constexpr bool needs_wgmma() const { return token_tiles == 8 && rank_tiles >= 4; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };

@@ -28,6 +28,8 @@ inline constexpr LoraVariant kShrinkVariants[] = {
     {2, 1, 8, 1, true},
     {2, 1, 8, 2, true},
     {4, 1, 8, 1, true},
+    {1, 4, 8, 2, true},
+    {2, 4, 8, 1, true},
     {4, 4, 8, 4, true},
     {2, 1, 8, 2, false},
     {1, 1, 1, 2, true},

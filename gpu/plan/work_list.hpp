@@ -32,7 +32,7 @@ struct WorkList {
 
   LORATORY_HOST_DEVICE WorkList(const KernelParams& p, uint32_t num_segments, uint32_t cluster,
                                 uint32_t num_clusters, LoraOp op) {
-    const uint32_t num_parts = num_segments * p.parts_per_segment;
+    const uint32_t num_parts = shrinks(op) ? num_segments : num_segments * p.parts_per_segment;
     const bool fuses = fuses_slices(p, num_parts, num_clusters, op);
     slices_per_problem = fuses ? p.num_slices : 1;
     items_per_problem = fuses ? p.num_items : p.max_items;

@@ -34,7 +34,7 @@ LoraVariant in_two_launches(LoraVariant variant) {
 
 /// Aligned shapes of an operation on both sides of every size that a rule looks at.
 void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
-  for (const int64_t num_tokens : {1, 8, 9, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
+  for (const int64_t num_tokens : {1, 8, 9, 23, 24, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
                                    1921, 2048, 2049, 4096, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
@@ -149,7 +149,7 @@ TEST(ChooseVariant, ShrinkOfManyBlocksBySegments) {
   EXPECT_EQ(shrink_of(3, 256, 3, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
   EXPECT_EQ(shrink_of(4, 256, 4, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
   EXPECT_EQ(shrink_of(8, 256, 1, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(32, 256, 1, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(32, 256, 2, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
   EXPECT_EQ(shrink_of(32, 224, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
 }
 
@@ -171,24 +171,49 @@ TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
   EXPECT_EQ(shrink_of(512, 64, 64), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
 }
 
+constexpr LoraVariant kStripsOf32{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+constexpr LoraVariant kLongStripsOf32{.token_tiles = 4, .cluster = 8, .stages = 2};
+constexpr LoraVariant kWideOf32{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
+
 // Where segments of 32 are full; of one slice of a small rank nothing is gained.
 TEST(ChooseVariant, ShrinkOfFewAdaptersTakes32Tokens) {
   EXPECT_FALSE(shrink_of(64, 64, 2).is_wide());
-  EXPECT_EQ(shrink_of(65, 64, 2),
-            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
-  EXPECT_EQ(shrink_of(256, 64, 8),
-            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of(65, 64, 2), kStripsOf32);
+  EXPECT_EQ(shrink_of(128, 17, 4), kStripsOf32);
+  EXPECT_FALSE(shrink_of(127, 17, 4).is_wide());
+  EXPECT_EQ(shrink_of(129, 64, 4), kWideOf32);
+  EXPECT_EQ(shrink_of(256, 64, 8), kWideOf32);
   EXPECT_FALSE(shrink_of(255, 64, 8).is_wide());
-  EXPECT_EQ(shrink_of(128, 17, 4),
-            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
   EXPECT_FALSE(shrink_of(128, 16, 4).is_wide());
-  EXPECT_EQ(shrink_of(128, 16, 4, 2),
-            (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  EXPECT_EQ(shrink_of(128, 16, 4, 2), kWideOf32);
+}
+
+// Of packed layers, three quarters of a segment suffice up to 64 tokens.
+TEST(ChooseVariant, ShrinkOfPackedLayersTakes32TokensBefore) {
+  EXPECT_EQ(shrink_of(24, 64, 1, 2), kStripsOf32);
+  EXPECT_FALSE(shrink_of(23, 64, 1, 2).is_wide());
+  EXPECT_FALSE(shrink_of(24, 64, 2, 2).is_wide());
+  EXPECT_EQ(shrink_of(64, 64, 2, 3), kStripsOf32);
+  EXPECT_FALSE(shrink_of(64, 64, 3, 3).is_wide());
+  EXPECT_FALSE(shrink_of(32, 16, 1, 3).is_wide());
+}
+
+// Items of 32 ranks, 30 clusters at once.
+TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
+  LaunchShape s = shape(LoraOp::shrink, 128, 64);
+  s.num_slots = 4, s.num_rank_blocks = 3;
+  EXPECT_EQ(choose_variant(s), kStripsOf32);
+  s.num_rank_blocks = 4;
+  EXPECT_EQ(choose_variant(s), kWideOf32);
+  s.num_tokens = 32, s.num_slots = 1, s.num_slices = 2, s.num_rank_blocks = 15;
+  EXPECT_EQ(choose_variant(s), kStripsOf32);
+  s.num_rank_blocks = 16;
+  EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   LaunchShape s = shape(LoraOp::shrink, 32, 64);
-  s.num_rank_blocks = 2;
+  s.num_slots = 2, s.num_rank_blocks = 2;
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
   s.num_in = 8192;
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
@@ -196,17 +221,20 @@ TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
 }
 
-// However many adapters there are, up to 128 tokens.
+// However many adapters there are, up to 128 tokens; few fill segments of 32.
 TEST(ChooseVariant, ShrinkOfLongRowsHasTwoStages) {
   const LoraVariant by_8{.rank_tiles = 2, .cluster = 8, .stages = 2};
-  for (const int64_t tokens : {1, 32, 33, 64, 65, 128}) {
+  for (const int64_t tokens : {1, 23, 24, 32, 33, 64, 65, 128}) {
     for (const int64_t num_slots : {1, 4, 128}) {
+      const bool are_few = tokens >= (tokens > 64 ? 32 : 24) * num_slots;
       LaunchShape s = shape(LoraOp::shrink, tokens, 17);
       s.num_slots = num_slots;
       s.num_in = 8193;
-      EXPECT_EQ(choose_variant(s), by_8) << tokens << " tokens, " << num_slots << " slots";
+      EXPECT_EQ(choose_variant(s), are_few ? kLongStripsOf32 : by_8)
+          << tokens << " tokens, " << num_slots << " slots";
       s.max_rank = 16;
       EXPECT_NE(choose_variant(s), by_8);
+      EXPECT_NE(choose_variant(s), kLongStripsOf32);
     }
   }
   LaunchShape s = shape(LoraOp::shrink, 129, 17);

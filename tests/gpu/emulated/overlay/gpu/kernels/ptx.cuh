@@ -147,11 +147,16 @@ void sync_threads() {
   emulated::sync_some(1, kCount);
 }
 /// Reads, so that an address that does not exist is found.
-inline void prefetch_line(const void* p) {
-  uint32_t word = 0;
-  std::memcpy(&word, p, sizeof word);
-  asm volatile("" ::"r"(word));
-}
+template <int kNum>
+class WarmLines {
+ public:
+  void load(int, const void* p) {
+    uint32_t word = 0;
+    std::memcpy(&word, p, sizeof word);
+    asm volatile("" ::"r"(word));
+  }
+  void look(const void*) const {}
+};
 
 /// Lane i names row i % 8 of matrix i / 8 and gets pair i % 4 of row i / 4 of each.
 inline uint4 load_matrices(const std::byte* row) {
