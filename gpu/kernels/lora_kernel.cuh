@@ -42,7 +42,7 @@ class LoraCta {
       : p(params), c(params, shared), reduction_(c), shrink_(c), expand_(c) {}
 
   __device__ void run() {
-    if (!C::kSettlesY || p.x_is_ready) launch_dependents();
+    if (!C::kSettlesY || p.x_is_ready) launch_dependents();  // else once y is settled
     const auto warmed = warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
