@@ -312,8 +312,8 @@ KernelParams LoraLayer::params(const LoraTensors& tensors, const SegmentView& se
   out.segments = segments.segments;
   out.token_indices = segments.token_indices;
   if (segments.max_segments > 0) {
-    const int64_t most = max_segments(num_tokens(tensors), int32_t(most_slots(tensors)),
-                                      segments.segment_size);
+    const int64_t most =
+        max_segments(num_tokens(tensors), int32_t(most_slots(tensors)), segments.segment_size);
     out.max_segments = int32_t(std::min<int64_t>(segments.max_segments, most));
   }
   return out;
@@ -400,8 +400,7 @@ void LoraLayer::launch_both(const LoraLaunch& launch, LoraOp expand_op,
 
   half.op = LoraOp::shrink;
   half.variant.launches = 1;
-  half.params.x_is_ready =
-      launch.order == LaunchOrder::x_is_ready && launch.variant.sums_strips();
+  half.params.x_is_ready = launch.order == LaunchOrder::x_is_ready && launch.variant.sums_strips();
   set_items(half.op, half.variant, half.params);
   launch_lora(half);
 

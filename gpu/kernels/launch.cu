@@ -128,8 +128,7 @@ struct InStream {
 /// Whether weights are widened while the previous kernel runs. Its CTAs and the next kernel's have
 /// to fit beside these, so that more shared memory pays where an SM has one or two of them.
 bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
-  if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters())
-    return false;
+  if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters()) return false;
   return 2 * most_clusters(kernel.op, params) * kernel.variant.cluster <= 3 * params.num_sms;
 }
 

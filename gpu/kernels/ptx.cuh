@@ -175,8 +175,8 @@ class WarmLines {
 #pragma unroll
     for (int i = 0; i < kNum; ++i) all ^= found_[i];
     asm volatile(
-        "{\n.reg .pred odd;\nsetp.eq.u32 odd, %0, 0x7FEDCBA9;\n@odd prefetch.global.L2 [%1];\n}" ::"r"(
-            all),
+        "{\n.reg .pred odd;\nsetp.eq.u32 odd, %0, 0x7FEDCBA9;\n@odd prefetch.global.L2 [%1];\n}" ::
+            "r"(all),
         "l"(p));
   }
 

@@ -34,8 +34,8 @@ LoraVariant in_two_launches(LoraVariant variant) {
 
 /// Aligned shapes of an operation on both sides of every size that a rule looks at.
 void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
-  for (const int64_t num_tokens : {1, 8, 9, 23, 24, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1920,
-                                   1921, 2048, 2049, 4096, 8192}) {
+  for (const int64_t num_tokens : {1,   8,   9,   23,  24,   32,   33,   64,   65,   128, 129,
+                                   256, 257, 512, 513, 1920, 1921, 2048, 2049, 4096, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
         for (const int64_t num_slices : {1, 3}) {
