@@ -9,6 +9,7 @@
 #include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "gpu/plan/work_list.hpp"
+#include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "tests/gpu/emulated/emulated_gpu.hpp"
 
@@ -80,9 +81,20 @@ void run_generic(const LoraLaunch& launch) {
   run_generic<LoraOp::linear>(launch);
 }
 
+/// Launches follow each other here, so that an expand that reads y early finds it. It may do so
+/// only behind a kernel that lets it start once y is settled.
+void check_early_reads(const LoraLaunch& launch) {
+  static bool is_y_settled = false;
+  LORATORY_ASSERT(!launch.params.may_read_y_early || is_y_settled,
+                  "y may not be written when the expand reads it");
+  is_y_settled =
+      launch.op == LoraOp::shrink && launch.variant.is_wide() && !launch.params.x_is_ready;
+}
+
 }  // namespace
 
 void launch_lora(const LoraLaunch& launch) {
+  check_early_reads(launch);
   if (launch.path == LoraPath::generic) return run_generic(launch);
   if (launch.dtypes.weight == Dtype::bf16)
     run_launch<__nv_bfloat16, __nv_bfloat16>(launch);
