@@ -191,6 +191,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .has_router_weights = params_.router_weights != nullptr,
           .num_rank_blocks = (num_rank_tiles_ + 3) / 4,
           .num_columns = params_.num_columns,
+          .idle_sms = tensors.idle_sms,
           .has_workspace = has_workspace(num_tokens(tensors)),
           .aligned = are_aligned(tensors),
           .has_clusters = has_clusters(),
@@ -400,7 +401,8 @@ void LoraLayer::launch_both(const LoraLaunch& launch, LoraOp expand_op,
 
   half.op = LoraOp::shrink;
   half.variant.launches = 1;
-  half.params.x_is_ready = launch.order == LaunchOrder::x_is_ready && launch.variant.sums_strips();
+  half.params.x_is_ready =
+      launch.order == LaunchOrder::x_is_ready && launch.variant.may_read_x_early();
   set_items(half.op, half.variant, half.params);
   launch_lora(half);
 

@@ -58,6 +58,9 @@ struct LoraTensors {
   /// Tokens have at most so many different adapters, as far as the caller knows. Kernels and grids
   /// follow from it; results are the same bits.
   int64_t max_adapters = INT64_MAX;
+  /// SMs without a part of the product of the same x that was launched just before
+  /// (BaseProduct::idle_sms). Kernels follow from it; results are the same bits.
+  int64_t idle_sms = 0;
 };
 
 /// The two launches of a linear that ends with SwiGLU.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/engine/paced_copy.hpp"
 #include "gpu/engine/slot_layout.hpp"
 #include "reference/adapter/adapter.hpp"
 #include "reference/model/model_config.hpp"
@@ -32,6 +33,8 @@ struct EngineOptions {
   /// Writes NaN over KV blocks that a step takes into use, as PagedKv does. For tests: one kernel
   /// more in a step.
   bool poison_blocks = false;
+  /// Of a copy into a slot beside steps, so many bytes at a time. For tests.
+  int64_t copy_part_bytes = PacedCopy::kPartBytes;
 };
 
 /// Does this layer have experts instead of one MLP?

@@ -112,7 +112,7 @@ class LoraCta {
     while (item < list.end && !has_work(work)) work = begin_work(list, item, table);
     if (!has_work(work)) return work;
     shrink_.begin(work);
-    prior_.wait();
+    if (!p.x_is_ready) prior_.wait();
     shrink_.begin_x(work);
     return work;
   }

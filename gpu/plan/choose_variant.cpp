@@ -29,6 +29,9 @@ constexpr int64_t kClustersOf4 = 92;
 constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
 constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
 constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
+/// Columns of y: the product of so many takes longer than one CTA takes for a work tile of 64 ranks
+/// and 64 tokens, whatever K is.
+constexpr int64_t kColumnsOfLongProduct = 16384;
 /// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
 constexpr int64_t kManyColumns = 2 * 264 * 512;
 
@@ -125,12 +128,12 @@ bool may_have_few_tokens_each(const LaunchShape& shape) {
 }
 
 /// Several rank blocks. Where clusters of 8 do not fit in one wave, some have twice the work of
-/// others; smaller clusters with items of 32 ranks share it better. Few adapters lose by them,
-/// unless there are very many ranks.
+/// others; smaller clusters with items of 16 or 32 ranks share it better. Few adapters lose by
+/// them, unless there are very many ranks.
 LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
   const int64_t segments = segments_of_8(shape), of_32 = 2 * segments * shape.num_rank_blocks;
   if (shape.num_rank_blocks >= h200::kManyRankBlocks && of_32 > h200::kClustersOf4) {
-    return {.rank_tiles = 2, .cluster = 2};
+    return {.cluster = 2, .stages = 2};
   }
   if (shape.num_rank_blocks == 2 && may_have_few_tokens_each(shape) && of_32 > h200::kClustersOf8) {
     return {.rank_tiles = 2, .cluster = 4};
@@ -154,15 +157,17 @@ bool has_long_rows(const LaunchShape& shape) {
   return shape.num_in > h200::kLongRows && shape.max_rank > 16 && shape.num_tokens <= 128;
 }
 
-/// Whether warps sum strips of segments of 32: where these are at least three quarters full and one
-/// wave holds all items of 32 ranks. Up to 64 tokens, one slice of short rows gains nothing.
+/// Whether warps sum strips of segments of 32: where these are at least three quarters full, or
+/// where very many ranks would be summed for two segments of 8, and one wave holds all items of 32
+/// ranks. Up to 64 tokens, one slice of short rows gains nothing.
 bool sums_strips_of_32(const LaunchShape& shape) {
   const int64_t items = (shape.num_tokens + 31) / 32 * 2 * shape.num_rank_blocks;
   if (shape.max_rank <= 16 || shape.num_tokens > 128 || items > h200::kClustersOf32Tokens) {
     return false;
   }
   if (shape.num_tokens > 64) return has_tokens_each(shape, 32);
-  return has_tokens_each(shape, 24) && (shape.num_slices > 1 || has_long_rows(shape));
+  const int64_t each = shape.num_rank_blocks >= h200::kManyRankBlocks ? 9 : 24;
+  return has_tokens_each(shape, each) && (shape.num_slices > 1 || has_long_rows(shape));
 }
 
 /// From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
@@ -171,10 +176,21 @@ bool fills_segments_of_32(const LaunchShape& shape) {
   return shape.num_tokens > 64 && has_tokens_each(shape, 32) && !is_small;
 }
 
+/// Whether SMs that a long product leaves idle do all of the shrink while it runs. Up to 64 tokens
+/// nothing was gained.
+bool fits_beside_product(const LaunchShape& shape) {
+  return shape.has_wgmma && shape.num_tokens > 64 &&
+         shape.num_columns >= h200::kColumnsOfLongProduct &&
+         wide_shrink_tiles(shape, 4) <= shape.idle_sms;
+}
+constexpr LoraVariant kShrinkBesideProduct{
+    .rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
+
 LoraVariant shrink_variant(const LaunchShape& shape) {
   if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
     return wide_shrink(shape);
   }
+  if (fits_beside_product(shape)) return kShrinkBesideProduct;
   const bool is_long = has_long_rows(shape);
   if (sums_strips_of_32(shape)) {
     return is_long ? LoraVariant{.token_tiles = 4, .cluster = 8, .stages = 2}

@@ -51,8 +51,7 @@ struct KernelParams {
   int32_t num_items = 0;          ///< work items of a segment, all slices together (WorkList)
   int32_t max_items = 0;          ///< work items of a segment and its widest slice
   uint32_t num_sms = 0;           ///< of the GPU
-  bool x_is_ready =
-      false;  ///< shrink by strips: x may be read before the previous kernel has ended
+  bool x_is_ready = false;        ///< shrink: x may be read before the previous kernel has ended
   bool may_read_y_early =
       false;  ///< the previous kernel leaves y alone, and began after y's writer
   bool add_inputs = true;

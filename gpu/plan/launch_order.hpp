@@ -14,7 +14,8 @@ enum class LaunchOrder : uint8_t {
   overlaps_previous,
   /// The same, and x is ready: the previous kernel lets this one start only after what wrote x has
   /// ended, as a product of x does (BaseProduct::order_behind). A LoRA linear in two launches then
-  /// waits with y alone, if its shrink sums strips. To all others it is overlaps_previous.
+  /// waits with y alone, if its shrink sums strips or has no clusters. To all others it is
+  /// overlaps_previous.
   x_is_ready,
 };
 

@@ -22,6 +22,9 @@ struct LoraVariant {
   constexpr bool is_wide() const { return token_tiles > 1; }
   /// Of a shrink: each warp sums a strip of K, for all ranks and tokens of the tile.
   constexpr bool sums_strips() const { return token_tiles == 1 || rank_tiles < 4; }
+  /// Of a shrink: it may begin beside the product of the same x (LaunchOrder::x_is_ready). Wide
+  /// clusters do not start there.
+  constexpr bool may_read_x_early() const { return sums_strips() || cluster == 1; }
   constexpr bool needs_wgmma() const { return token_tiles == 8 && rank_tiles >= 4; }
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
@@ -42,6 +45,7 @@ struct LaunchShape {
   bool has_router_weights = false;
   int64_t num_rank_blocks = 1;  ///< of 64 ranks, of all slices together
   int64_t num_columns = 0;      ///< of y, of all slices together; ignored by shrink
+  int64_t idle_sms = 0;         ///< beside the product of x that runs before
   bool has_workspace = true;    ///< linear: there is room for h
   bool aligned = true;          ///< an aligned variant may be launched
   bool has_clusters = true;     ///< of the GPU: has_clusters()

@@ -48,4 +48,11 @@ LaunchOrder BaseProduct::order_behind(int64_t num_tokens) const {
   return is_own ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous;
 }
 
+int32_t BaseProduct::idle_sms(int64_t num_tokens) const {
+  const ProductChoice& choice = bucket_of(*plan_, num_tokens).choice;
+  if (choice.kernel != ProductKernel::skinny) return 0;
+  const SkinnyLayout layout = skinny_layout(shape_, num_tokens, choice);
+  return layout.idle_sms(choice.num_ctas(), products_->num_sms());
+}
+
 }  // namespace loratory::gpu

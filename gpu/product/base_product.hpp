@@ -106,6 +106,8 @@ class BaseProduct {
   /// How a kernel that reads the same x is launched behind launch() of M tokens: x_is_ready behind
   /// an own kernel, which it may then run beside; else overlaps_previous.
   LaunchOrder order_behind(int64_t num_tokens) const;
+  /// The SMs that launch() of M tokens leaves to such a kernel from the begin on.
+  int32_t idle_sms(int64_t num_tokens) const;
 
   const ProductShape& shape() const { return shape_; }
 

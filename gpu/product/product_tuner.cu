@@ -236,7 +236,8 @@ class Tuner {
     if (!overlaps(launches_)) return c.us;
     if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
     const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
-    const double idle = layout.idle_share(c.choice.num_ctas(), products_.num_sms());
+    const int num_sms = products_.num_sms();
+    const double idle = double(layout.idle_sms(c.choice.num_ctas(), num_sms)) / num_sms;
     return c.us * (1 + kIdleCost * idle) + kEndUs * layout.results_of_thread();
   }
 

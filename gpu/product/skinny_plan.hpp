@@ -60,9 +60,9 @@ struct SkinnyLayout {
     return columns * tokens / (128 * skinny_groups(columns, tokens));
   }
   int32_t num_items() const { return num_token_groups * num_column_groups; }
-  /// The SMs without a tile, as a share of all, where a cluster has `num_ctas`.
-  double idle_share(int32_t num_ctas, int num_sms) const {
-    return double(std::max(0, num_sms - num_items() * num_ctas)) / num_sms;
+  /// The SMs of `num_sms` that have no tile where a cluster has `num_ctas`.
+  int32_t idle_sms(int32_t num_ctas, int num_sms) const {
+    return std::max(0, num_sms - num_items() * num_ctas);
   }
 };
 

@@ -19,6 +19,7 @@ void Products::save() const {}
 void Products::launch(const ProductShape&, const ProductChoice&, const ProductTensors&,
                       CUstream_st*, LaunchOrder) const {}
 std::vector<ProductChoice> Products::choices(const ProductShape&, int64_t, bool) { return {}; }
+int Products::num_sms() const { return 0; }
 const ProductKey& Products::key() const { std::abort(); }
 const std::vector<std::string>& Products::notes() const { std::abort(); }
 size_t Products::workspace_bytes() const { return 0; }

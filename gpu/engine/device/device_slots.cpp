@@ -59,10 +59,12 @@ void DeviceSlots::write_tables(int32_t slot, CUstream_st* stream) {
       stream);
 }
 
-void DeviceSlots::copy(const std::byte* from, int32_t slot, CUstream_st* stream) {
-  LORATORY_CUDA_CHECK(
-      cudaMemcpyAsync(image(slot), from, size_t(layout_.bytes()), cudaMemcpyHostToDevice, stream));
-  write_tables(slot, stream);
+void DeviceSlots::copy(const std::byte* from, PacedCopy::Part part, int32_t slot,
+                       CUstream_st* stream) {
+  LORATORY_CUDA_CHECK(cudaMemcpyAsync(image(slot) + part.begin, from + part.begin,
+                                      size_t(part.end - part.begin), cudaMemcpyHostToDevice,
+                                      stream));
+  if (part.end == layout_.bytes()) write_tables(slot, stream);
 }
 
 void DeviceSlots::fill_random_slot(int32_t slot, int64_t rank, uint64_t seed) {

@@ -8,6 +8,7 @@
 
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/engine/device/cuda_handles.hpp"
+#include "gpu/engine/paced_copy.hpp"
 #include "gpu/engine/slot_layout.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 #include "reference/model/packed_linear.hpp"
@@ -21,8 +22,9 @@ class DeviceSlots {
  public:
   DeviceSlots(SlotLayout layout, int32_t max_loras);
 
-  /// `image` into a slot, in stream order: one transfer, and one small kernel for the tables.
-  void copy(const std::byte* image, int32_t slot, CUstream_st* stream);
+  /// Bytes of `image` into a slot, in stream order: one transfer. The last ones bring a small
+  /// kernel for the tables behind them.
+  void copy(const std::byte* image, PacedCopy::Part part, int32_t slot, CUstream_st* stream);
   /// Random weights of a rank in every module, scaling 1/16: for benches.
   void fill_random_slot(int32_t slot, int64_t rank, uint64_t seed);
 

@@ -205,20 +205,32 @@ void GpuExecutor::begin_copy(const sim::CopyStart& copy, int64_t) {
   LORATORY_ASSERT(!copy_, "one copy at a time");
   Slot& slot = slot_states_[size_t(copy.slot)];
   slot.content = {};
-  copy_ = Copy{copy, store_->image(copy.uid)};
+  copy_ = Copy{copy, store_->image(copy.uid),
+               PacedCopy(slots_->layout().bytes(), options_.copy_part_bytes)};
   LORATORY_ASSERT(copy_->image != nullptr, "what is copied to a slot is on the CPU");
   if (slot.last_step >= num_ended_) {
     CUevent_st* const ended = shared_of(slot.last_step).ended.get();
     LORATORY_CUDA_CHECK(cudaStreamWaitEvent(copy_stream_.get(), ended));
   }
-  copy_image(copy_->image.get(), copy.slot, copy_stream_.get());
+  advance_copy(clock_.now_ns());
+}
+
+// The part under way may have ended, and the next one may begin.
+void GpuExecutor::advance_copy(int64_t now_ns) {
+  PacedCopy& pace = copy_->pace;
+  if (pace.is_under_way() && has_copied()) pace.end_part(now_ns);
+  const auto part = pace.take(now_ns, !steps_.empty());
+  if (!part) return;
+  Slot& slot = slot_states_[size_t(copy_->start.slot)];
+  copy_part(copy_->image.get(), *part, copy_->start.slot, copy_stream_.get());
   LORATORY_CUDA_CHECK(cudaEventRecord(slot.filled.get(), copy_stream_.get()));
   LORATORY_CUDA_CHECK(cudaEventRecord(copied_.get(), copy_stream_.get()));
   slot.is_fresh = true;
 }
 
-void GpuExecutor::copy_image(const std::byte* image, int32_t slot, CUstream_st* stream) {
-  slots_->copy(image, slot, stream);
+void GpuExecutor::copy_part(const std::byte* image, PacedCopy::Part part, int32_t slot,
+                            CUstream_st* stream) {
+  slots_->copy(image, part, slot, stream);
 }
 
 Uid GpuExecutor::end_copy(int64_t) {
@@ -386,7 +398,8 @@ void GpuExecutor::look() {
     if (!end && has_ended) end = now;
   };
   see(load_end_ns_, store_ != nullptr && store_->has_ended());
-  see(copy_end_ns_, copy_ && has_copied());
+  if (copy_) advance_copy(now);
+  see(copy_end_ns_, copy_ && copy_->pace.has_ended());
   see(step_end_ns_, !steps_.empty() && has_passed(steps_.front().shared->ended));
 }
 

@@ -28,8 +28,9 @@ namespace loratory::gpu {
 /// Steps    one stream. Decode steps are replayed from graphs, the others enqueued one by one; both
 ///          give the same bits. Two may be under way: the second is enqueued behind the first, and
 ///          reads tokens that the host does not know yet where the first one wrote them.
-/// Copies   a stream of their own, beside the steps. A copy waits on the GPU for a step in flight
-///          that reads its slot, and a step for the copies into slots that it reads.
+/// Copies   a stream of their own, beside the steps, at a pace that spares them (PacedCopy). A copy
+///          waits on the GPU for a step in flight that reads its slot, and a step for the copies
+///          into slots that it reads.
 /// Loads    threads of AdapterStore.
 /// Checks   as ModelRunner::problem: every row's adapter must be in the row's slot with the
 ///          generation that the plan carries [2.10] [2.12].
@@ -92,9 +93,10 @@ class GpuExecutor : public sim::ModelExecutor {
   virtual void upload(const std::byte* arrays, int64_t bytes);
   /// A step waits, on the GPU, for the copy into a slot that it reads.
   virtual void wait_for_copy(CUevent_st* filled);
-  /// An adapter's image into a slot.
-  virtual void copy_image(const std::byte* image, int32_t slot, CUstream_st* stream);
-  /// Has the copy under way ended?
+  /// A part of an adapter's image into a slot.
+  virtual void copy_part(const std::byte* image, PacedCopy::Part part, int32_t slot,
+                         CUstream_st* stream);
+  /// Has the part under way ended?
   virtual bool has_copied() const { return has_passed(copied_); }
 
  private:
@@ -117,6 +119,7 @@ class GpuExecutor : public sim::ModelExecutor {
   struct Copy {
     sim::CopyStart start;
     std::shared_ptr<const std::byte> image;  // held until the copy has ended
+    PacedCopy pace;
   };
   struct Slot {
     reference::SlotContent content;
@@ -138,6 +141,7 @@ class GpuExecutor : public sim::ModelExecutor {
   void add_times(const Step& step);
   SamplingRow sampling_of(uint64_t id, int64_t position) const;
   void look();
+  void advance_copy(int64_t now_ns);
   sim::Completion wait(int64_t until_ns);
   void read_logits(const Step& step);
 

@@ -62,9 +62,10 @@ class FaultyExecutor final : public GpuExecutor {
     GpuExecutor::wait_for_copy(filled);
     release();
   }
-  void copy_image(const std::byte* image, int32_t slot, CUstream_st* stream) override {
+  void copy_part(const std::byte* image, PacedCopy::Part part, int32_t slot,
+                 CUstream_st* stream) override {
     if (faults_.holds_copies) LORATORY_CUDA_CHECK(cudaLaunchHostFunc(stream, hold, this));
-    GpuExecutor::copy_image(image, slot, stream);
+    GpuExecutor::copy_part(image, part, slot, stream);
   }
   bool has_copied() const override { return faults_.reports_early || GpuExecutor::has_copied(); }
 

@@ -266,6 +266,7 @@ class Workload {
     o.max_lora_rank = draw.one_of<int64_t>({4, 5, kMaxRank});
     o.max_graph_rows = int32_t(draw.one_of({0, 1, int(Trial::size(8, 2))}));
     o.poison_blocks = true;
+    if (draw.one_in(2)) o.copy_part_bytes = 1 << 14;
     return o;
   }
   static std::string name(int64_t index) { return "a" + std::to_string(index); }

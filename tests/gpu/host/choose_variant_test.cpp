@@ -147,9 +147,13 @@ TEST(ChooseVariant, ShrinkOfTwoBlocksByAdapters) {
 // Up to 32 tokens of twelve rank blocks or more, however many adapters they are.
 TEST(ChooseVariant, ShrinkOfManyBlocksBySegments) {
   EXPECT_EQ(shrink_of(3, 256, 3, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(4, 256, 4, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(4, 256, 4, 3), (LoraVariant{.cluster = 2, .stages = 2}));
   EXPECT_EQ(shrink_of(8, 256, 1, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(32, 256, 2, 3), (LoraVariant{.rank_tiles = 2, .cluster = 2}));
+  EXPECT_EQ(shrink_of(32, 256, 4, 3), (LoraVariant{.cluster = 2, .stages = 2}));
+  EXPECT_EQ(shrink_of(9, 256, 1, 3),
+            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(shrink_of(17, 256, 2, 3), (LoraVariant{.cluster = 2, .stages = 2}));
+  EXPECT_FALSE(shrink_of(23, 208, 1, 3).is_wide());
   EXPECT_EQ(shrink_of(32, 224, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
 }
 
@@ -209,6 +213,27 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
   EXPECT_EQ(choose_variant(s), kStripsOf32);
   s.num_rank_blocks = 16;
   EXPECT_FALSE(choose_variant(s).is_wide());
+}
+
+// Gate and up of a long product that leaves four SMs idle: two segments of 64 tokens, two slices.
+TEST(ChooseVariant, ShrinkOfOneAdapterFitsBesideALongProduct) {
+  const LoraVariant beside{.rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
+  LaunchShape s = shape(LoraOp::shrink, 128, 64);
+  s.num_slices = 2, s.num_rank_blocks = 2, s.num_columns = 16384, s.idle_sms = 4;
+  EXPECT_EQ(choose_variant(s), beside);
+  const auto with = [&](auto LaunchShape::*field, auto value) {
+    LaunchShape other = s;
+    other.*field = value;
+    return choose_variant(other);
+  };
+  EXPECT_EQ(with(&LaunchShape::num_tokens, 65), beside);
+  EXPECT_NE(with(&LaunchShape::num_tokens, 64), beside);
+  EXPECT_NE(with(&LaunchShape::num_tokens, 129), beside);
+  EXPECT_NE(with(&LaunchShape::num_columns, 16383), beside);
+  EXPECT_NE(with(&LaunchShape::idle_sms, 3), beside);
+  EXPECT_NE(with(&LaunchShape::num_rank_blocks, 3), beside);
+  EXPECT_NE(with(&LaunchShape::num_slots, 2), beside);
+  EXPECT_NE(with(&LaunchShape::has_wgmma, false), beside);
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
@@ -613,7 +638,7 @@ TEST(Describe, NamesEveryField) {
   EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
             "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
             "has_experts=false has_router_weights=false num_rank_blocks=1 num_columns=0 "
-            "has_workspace=true aligned=true has_clusters=true has_wgmma=true");
+            "idle_sms=0 has_workspace=true aligned=true has_clusters=true has_wgmma=true");
 }
 
 }  // namespace

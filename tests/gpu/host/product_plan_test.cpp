@@ -346,12 +346,12 @@ TEST(SkinnyPlan, ChoicesDifferAndHaveKernels) {
 TEST(SkinnyPlan, IdleAreTheSmsWithoutATile) {
   const auto idle = [](int64_t num_out, int64_t tokens, const char* choice) {
     const ProductChoice parsed = choice_from_text(choice, "here");
-    return skinny_layout(with(num_out, 4096), tokens, parsed).idle_share(parsed.num_ctas(), 132);
+    return skinny_layout(with(num_out, 4096), tokens, parsed).idle_sms(parsed.num_ctas(), 132);
   };
-  EXPECT_EQ(idle(28672, 32, "skinny:256:4"), 20.0 / 132);
-  EXPECT_EQ(idle(28672, 32, "skinny:224:1"), 4.0 / 132);
-  EXPECT_EQ(idle(4096, 128, "skinny:64:1:2"), 4.0 / 132);  // two CTAs a tile
-  EXPECT_EQ(idle(28672, 32, "skinny:64:2"), 0);            // several tiles a CTA
+  EXPECT_EQ(idle(28672, 32, "skinny:256:4"), 20);
+  EXPECT_EQ(idle(28672, 32, "skinny:224:1"), 4);
+  EXPECT_EQ(idle(4096, 128, "skinny:64:1:2"), 4);  // two CTAs a tile
+  EXPECT_EQ(idle(28672, 32, "skinny:64:2"), 0);    // several tiles a CTA
 }
 
 TEST(SkinnyPlan, ThreadsShareTheResultsOfATile) {
