@@ -45,7 +45,10 @@ class WideningPipeline {
   __device__ int num_k_tiles() const { return split_columns() / 64; }
 
   /// The next stage to multiply. This thread's part of it has been widened.
-  __device__ const std::byte* wait_for_stage() const { return c.pipelines() + read_offset_; }
+  __device__ const std::byte* wait_for_stage() const {
+    fence_async_proxy();
+    return c.pipelines() + read_offset_;
+  }
   /// Loads the next K tile into the stage before that one, which all threads have read. Widens the
   /// K tile behind that one.
   __device__ void refill() {
@@ -145,7 +148,6 @@ class WideningPipeline {
     if constexpr (C::kXBytes == 1) {
       widen_own(quantized(p).x_dtype, read_offset_ + C::kABytes, C::kBlockRanks + x_row());
     }
-    fence_async_proxy();
   }
   __device__ void widen_own(reference::Dtype format, int from, int row) const {
     const uint4 bytes[1] = {*reinterpret_cast<const uint4*>(own_bytes(from))};
