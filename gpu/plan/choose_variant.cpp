@@ -32,6 +32,7 @@ constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters o
 /// Columns of y: the product of so many takes longer than one CTA takes for a work tile of 64 ranks
 /// and 64 tokens, whatever K is.
 constexpr int64_t kColumnsOfLongProduct = 16384;
+constexpr int64_t kTilesOfIdleSm = 2;  ///< CTAs of such a shrink that an idle SM takes
 /// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
 constexpr int64_t kManyColumns = 2 * 264 * 512;
 
@@ -176,12 +177,12 @@ bool fills_segments_of_32(const LaunchShape& shape) {
   return shape.num_tokens > 64 && has_tokens_each(shape, 32) && !is_small;
 }
 
-/// Whether SMs that a long product leaves idle do all of the shrink while it runs. Up to 64 tokens
-/// nothing was gained.
+/// Whether SMs that a long product leaves idle do all of the shrink while it runs, with few
+/// adapters. Up to 64 tokens nothing was gained.
 bool fits_beside_product(const LaunchShape& shape) {
-  return shape.has_wgmma && shape.num_tokens > 64 &&
+  return shape.has_wgmma && shape.num_tokens > 64 && has_tokens_each(shape, 32) &&
          shape.num_columns >= h200::kColumnsOfLongProduct &&
-         wide_shrink_tiles(shape, 4) <= shape.idle_sms;
+         wide_shrink_tiles(shape, 4) <= h200::kTilesOfIdleSm * shape.idle_sms;
 }
 constexpr LoraVariant kShrinkBesideProduct{
     .rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};

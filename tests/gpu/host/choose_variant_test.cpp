@@ -215,25 +215,30 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
-// Gate and up of a long product that leaves four SMs idle: two segments of 64 tokens, two slices.
-TEST(ChooseVariant, ShrinkOfOneAdapterFitsBesideALongProduct) {
+// Gate and up of a long product that leaves four SMs idle: three segments of 64 tokens where there
+// may be four adapters, two slices.
+TEST(ChooseVariant, ShrinkOfFewAdaptersFitsBesideALongProduct) {
   const LoraVariant beside{.rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
   LaunchShape s = shape(LoraOp::shrink, 128, 64);
-  s.num_slices = 2, s.num_rank_blocks = 2, s.num_columns = 16384, s.idle_sms = 4;
+  s.num_slices = 2, s.num_slots = 4, s.num_rank_blocks = 2, s.num_columns = 16384, s.idle_sms = 3;
   EXPECT_EQ(choose_variant(s), beside);
   const auto with = [&](auto LaunchShape::*field, auto value) {
     LaunchShape other = s;
     other.*field = value;
     return choose_variant(other);
   };
+  EXPECT_EQ(with(&LaunchShape::num_slots, 1), beside);
+  EXPECT_NE(with(&LaunchShape::num_slots, 5), beside);
+  EXPECT_NE(with(&LaunchShape::num_tokens, 127), beside);  // for four adapters
+  EXPECT_NE(with(&LaunchShape::num_columns, 16383), beside);
+  EXPECT_NE(with(&LaunchShape::idle_sms, 2), beside);
+  EXPECT_NE(with(&LaunchShape::num_rank_blocks, 3), beside);
+  EXPECT_NE(with(&LaunchShape::has_wgmma, false), beside);
+  s.num_slots = 1;
   EXPECT_EQ(with(&LaunchShape::num_tokens, 65), beside);
   EXPECT_NE(with(&LaunchShape::num_tokens, 64), beside);
-  EXPECT_NE(with(&LaunchShape::num_tokens, 129), beside);
-  EXPECT_NE(with(&LaunchShape::num_columns, 16383), beside);
-  EXPECT_NE(with(&LaunchShape::idle_sms, 3), beside);
-  EXPECT_NE(with(&LaunchShape::num_rank_blocks, 3), beside);
-  EXPECT_NE(with(&LaunchShape::num_slots, 2), beside);
-  EXPECT_NE(with(&LaunchShape::has_wgmma, false), beside);
+  s.num_slots = 32, s.num_rank_blocks = 1, s.max_rank = 16;  // each token may have its own
+  EXPECT_NE(choose_variant(s), beside);
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
