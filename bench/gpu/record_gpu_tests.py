@@ -100,6 +100,9 @@ def arguments():
     if args.tools and args.sanitizer is None:
         parser.error("--sanitizer: no compute-sanitizer there, or on PATH; --tools \"\" runs none")
     args.binary = args.binary.resolve()  # a bare name would be looked for on PATH
+    for option in ("filter", "tool_filter"):
+        if getattr(args, option) and not names(args.binary, getattr(args, option)):
+            parser.error(f"--{option.replace('_', '-')}: {getattr(args, option)}: no such test")
     return args
 
 
@@ -134,9 +137,9 @@ def records(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"test":')]
 
 
-def names(args):
+def names(binary, which):
     """Of the tests that the filter lets through."""
-    command = [str(args.binary), "--gtest_list_tests", f"--gtest_filter={args.filter}"]
+    command = [str(binary), "--gtest_list_tests", f"--gtest_filter={which}"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     suite, found = "", []
     for line in text.splitlines():
@@ -183,7 +186,7 @@ def workloads(args, stem):
 def fixed_set(args, stem):
     """All tests once, several processes side by side: the engine's tests share their cases, the
     others are dealt out."""
-    all_names = names(args)
+    all_names = names(args.binary, args.filter)
     shared = [name for name in all_names if name.startswith(ENGINE)]
     others = [name for name in all_names if name not in shared]
     work = [(others[i::args.shares], {}) for i in range(args.shares) if others[i:]]
@@ -230,8 +233,10 @@ def checked(args, name, stem):
     command = [args.sanitizer, "--tool", name, "--error-exitcode", str(SANITIZER_FAILED)]
     command += [*tool.options, str(args.binary)]
     chosen = args.tool_filter or tool.filter
-    work = [(chosen, {"GTEST_TOTAL_SHARDS": str(tool.num_shards), "GTEST_SHARD_INDEX": str(i)})
-            for i in range(tool.num_shards)]
+    # A tool fails where a process runs no test.
+    num_shards = min(tool.num_shards, len(names(args.binary, chosen)))
+    work = [(chosen, {"GTEST_TOTAL_SHARDS": str(num_shards), "GTEST_SHARD_INDEX": str(i)})
+            for i in range(num_shards)]
     work += [(ENGINE + "*", ENGINE_CASES)] if tool.checks_engine else []
 
     def one(index):
