@@ -39,7 +39,7 @@ Matrix<Real> sequence_logits(const Model& model, const Adapter* adapter,
 /// The same in float64 (its values are those of sequence_logits<double>), each with a bound on how
 /// far any float32 implementation may be, to first order; docs/error_bounds.md, "A whole model".
 /// Two implementations differ by at most twice the bound. Infinite behind a token whose experts
-/// rounding errors could change.
+/// rounding errors could change, and behind a norm that they could change much.
 /// `stored` bf16 or f16: the bound of an engine that keeps its numbers so between kernels ("A whole
 /// model in 16 bits"). The weights are taken as they are, so they must be numbers of that dtype.
 /// Cost     memory of a few dozen bytes for every product; 16 logits as much time as one pass.

@@ -1,6 +1,7 @@
 #include "reference/numerics/bounded.hpp"
 
 #include <Eigen/Core>
+#include <limits>
 
 #include "reference/base/check.hpp"
 
@@ -38,6 +39,16 @@ std::vector<double> Tape::errors(std::span<const int32_t> numbers) const {
   return out;
 }
 
+void Tape::open_roots(double share) {
+  std::vector<int32_t> numbers;
+  for (const Root& r : roots_) numbers.push_back(r.number);
+  const std::vector<double> found = errors(numbers);
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    const bool is_sure = found[i] <= share * roots_[i].value;
+    if (!is_sure) local_errors_[size_t(roots_[i].root)] = std::numeric_limits<double>::infinity();
+  }
+}
+
 void Tape::errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const {
   std::vector<Derivatives> by(ends_.size(), Derivatives::Zero());
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -46,7 +57,8 @@ void Tape::errors_of_some(std::span<const int32_t> numbers, std::span<double> ou
   Derivatives sum = Derivatives::Zero();
   for (size_t n = ends_.size(); n-- > 0;) {
     if ((by[n] == 0).all()) continue;
-    sum += by[n].abs() * local_errors_[n];
+    // An unknown error does not concern what does not depend on it.
+    sum += (by[n] == 0).select(0, by[n].abs() * local_errors_[n]);
     for (size_t e = n == 0 ? 0 : ends_[n - 1]; e < ends_[n]; ++e) {
       by[size_t(edges_[e].from)] += by[n] * edges_[e].derivative;
     }

@@ -52,6 +52,14 @@ class Tape {
   /// Errors of `numbers`, in order; 0 for -1. Cost O(operations) for each 16 of them.
   std::vector<double> errors(std::span<const int32_t> numbers) const;
 
+  /// `root` is made from the root of `number`, whose exact value is given.
+  void add_root(int32_t number, double value, int32_t root) {
+    if (number >= 0) roots_.push_back({number, value, root});
+  }
+  /// Gives a root an unknown error where the error of its number is more than `share` of it: the
+  /// first order says nothing there. Cost as errors() of all their numbers.
+  void open_roots(double share);
+
   /// The tape that Traced numbers of this thread write to.
   static Tape& current();
 
@@ -70,7 +78,14 @@ class Tape {
  private:
   void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
 
+  struct Root {
+    int32_t number;
+    double value;
+    int32_t root;
+  };
+
   double unit_;
+  std::vector<Root> roots_;
   std::vector<Edge> edges_;
   std::vector<size_t> ends_;  // of the edges of each number
   std::vector<double> local_errors_;
@@ -155,7 +170,9 @@ inline Traced pow(const Traced& base, const Traced& exponent) {
 /// 1 / sqrt(a), at once or in two steps.
 inline Traced inverse_sqrt(const Traced& a) {
   const double value = 1 / std::sqrt(a.value);
-  return traced(value, traced_libm() * value, a, -0.5 * value / a.value);
+  const Traced out = traced(value, traced_libm() * value, a, -0.5 * value / a.value);
+  Tape::current().add_root(a.node, a.value, out.node);
+  return out;
 }
 
 /// sum += a·b, one of `num_terms` such terms of a sum in any order.

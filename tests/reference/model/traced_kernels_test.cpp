@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
+#include <vector>
 
 namespace loratory::reference {
 namespace {
@@ -37,6 +39,24 @@ TEST(TracedKernels, AnOpenChoiceOfExpertsHasNoBound) {
     const Routing<Traced> routing = route(logits, 1, false);
     EXPECT_EQ(routing.experts[0], 1);
     EXPECT_EQ(std::isfinite(error_of(tape, routing.weights[0])), error < 1);
+  }
+}
+
+// The mean square of 1 and 1, the first of them off by `error`, is off by `error` too. What does
+// not depend on it keeps its bound.
+TEST(TracedKernels, ANormThatMayChangeMuchHasNoBound) {
+  for (const double error : {0.49, 0.51}) {
+    Tape tape;
+    const Tape::Scope scope(tape);
+    const Traced other(3, tape.add(0.25));
+    std::vector<Traced> x = {Traced(1, tape.add(error)), Traced(1)};
+    rms_norm(std::span(x), Vector<float>::Ones(2), 0);
+    tape.open_roots(0.5);
+    const int32_t nodes[] = {x[0].node, x[1].node, other.node};
+    const std::vector<double> errors = tape.errors(nodes);
+    EXPECT_EQ(std::isfinite(errors[0]), error < 0.5);
+    EXPECT_EQ(std::isfinite(errors[1]), error < 0.5);
+    EXPECT_EQ(errors[2], 0.25);
   }
 }
 
