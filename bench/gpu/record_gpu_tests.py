@@ -234,7 +234,7 @@ def checked(args, name, stem):
     command += [*tool.options, str(args.binary)]
     chosen = args.tool_filter or tool.filter
     # A tool fails where a process runs no test.
-    num_shards = min(tool.num_shards, len(names(args.binary, chosen)))
+    num_shards = max(1, min(tool.num_shards, len(names(args.binary, chosen))))
     work = [(chosen, {"GTEST_TOTAL_SHARDS": str(num_shards), "GTEST_SHARD_INDEX": str(i)})
             for i in range(num_shards)]
     work += [(ENGINE + "*", ENGINE_CASES)] if tool.checks_engine else []

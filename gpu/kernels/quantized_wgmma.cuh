@@ -44,7 +44,8 @@ class WideningPipeline {
   /// K tiles of a split: a multiple of four, which is more than are in flight at once.
   __device__ int num_k_tiles() const { return split_columns() / 64; }
 
-  /// The next stage to multiply. This thread's part of it has been widened.
+  /// The next stage to multiply. This thread's part of it has been widened. The fence stands here,
+  /// behind the products of the last stage: it takes ten times as long while they run.
   __device__ const std::byte* wait_for_stage() const {
     fence_async_proxy();
     return c.pipelines() + read_offset_;

@@ -29,10 +29,10 @@ constexpr int64_t kClustersOf4 = 92;
 constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
 constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
 constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
-/// Columns of y: the product of so many takes longer than one CTA takes for a work tile of 64 ranks
-/// and 64 tokens, whatever K is.
+/// Columns of y, where products of as many take long enough for a shrink beside them. 6,144 are too
+/// few, 28,672 enough; none between was measured.
 constexpr int64_t kColumnsOfLongProduct = 16384;
-constexpr int64_t kTilesOfIdleSm = 2;  ///< CTAs of such a shrink that an idle SM takes
+constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
 /// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
 constexpr int64_t kManyColumns = 2 * 264 * 512;
 

@@ -16,8 +16,9 @@ namespace {
 // Pays for products of two rounding errors, which the first order leaves out.
 constexpr double second_order(Dtype stored) { return stored == Dtype::f32 ? 1 + 0x1p-4 : 1.5; }
 
-// Of a mean square that is off by a share s, a norm is off by up to s / 2 of itself, and what it
-// divides by 1 / (1 - s / 2) times as much as to first order. So much second_order() pays for.
+// Numbers that are off by e of their norm, along themselves, have a mean square that is off by a
+// share s = 2 e to first order. What the norm divides may then be off by 1 / (1 - s / 2) times as
+// much as to first order. So much second_order() pays for.
 constexpr double most_of_mean_square(Dtype stored) { return 2 * (1 - 1 / second_order(stored)); }
 
 // Logits of the tokens `logits_of` of one sequence, from nothing.

@@ -27,6 +27,16 @@ constexpr int32_t kSegmentSizes[] = {8, 32, 64};
 int64_t q_size(const ModelConfig& c) { return c.num_heads * c.head_dim; }
 int64_t qkv_size(const ModelConfig& c) { return (c.num_heads + 2 * c.num_kv_heads) * c.head_dim; }
 
+// Of a LoRA linear behind the product of the same x.
+LoraTensors behind(const BaseProduct& product, int64_t max_adapters, const DeviceView& x,
+                   const DeviceView& y) {
+  return {.x = x,
+          .h = {},
+          .y = y,
+          .max_adapters = max_adapters,
+          .idle_sms = product.idle_sms(x.shape[0])};
+}
+
 }  // namespace
 
 // --- keys and values --------------------------------------------------------------------------
@@ -270,11 +280,7 @@ void ModelPass::linear(const Step& step, const BaseProduct& product,
                        const DeviceView& y) const {
   product.launch(x, y, step.stream, kOverlaps);
   if (step.lora == nullptr || !lora) return;
-  const LoraTensors tensors{.x = x,
-                            .h = {},
-                            .y = y,
-                            .max_adapters = step.max_adapters,
-                            .idle_sms = product.idle_sms(x.shape[0])};
+  const LoraTensors tensors = behind(product, step.max_adapters, x, y);
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
   const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
@@ -419,11 +425,7 @@ void ModelPass::experts(const Step& step, int64_t index) const {
 // False, and nothing launched: the LoRA of this layer cannot end with SwiGLU.
 bool ModelPass::lora_silu_mul(const Step& step, const Layer& layer, const DeviceView& x,
                               const DeviceView& gate_up, const DeviceView& activation) const {
-  const LoraTensors tensors{.x = x,
-                            .h = {},
-                            .y = gate_up,
-                            .max_adapters = step.max_adapters,
-                            .idle_sms = layer.gate_up->idle_sms(x.shape[0])};
+  const LoraTensors tensors = behind(*layer.gate_up, step.max_adapters, x, gate_up);
   const auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation);
   if (!variants) return false;
   layer.gate_up->launch(x, gate_up, step.stream, kOverlaps);
