@@ -155,26 +155,42 @@ LoraVariant small_shrink(const LaunchShape& shape) {
 
 /// A warp must not wait for each of several K tiles, so it has two stages.
 bool has_long_rows(const LaunchShape& shape) {
-  return shape.num_in > h200::kLongRows && shape.max_rank > 16 && shape.num_tokens <= 128;
+  return shape.num_in > h200::kLongRows && shape.num_tokens <= 128;
 }
 
-/// Whether warps sum strips of segments of 32: where these are at least three quarters full, or
-/// where very many ranks would be summed for two segments of 8, and one wave holds all items of 32
-/// ranks. Up to 64 tokens, one slice of short rows gains nothing.
+/// Tokens of each adapter from which on warps sum strips of segments of 32. Of short rows other
+/// kernels are faster from 65 tokens on, unless the segments are full.
+int64_t tokens_each_of_strips(const LaunchShape& shape) {
+  if (shape.num_tokens > 64) return has_long_rows(shape) ? 16 : 32;
+  return shape.num_rank_blocks >= h200::kManyRankBlocks ? 9 : 16;
+}
+
+/// One slice of short rows gains nothing by strips up to 64 tokens, and rank 16 nothing up to 24 or
+/// of short rows.
+bool may_sum_strips_of_32(const LaunchShape& shape) {
+  if (shape.num_tokens > 128) return false;
+  if (shape.max_rank <= 16) return has_long_rows(shape) && shape.num_tokens > 24;
+  return has_long_rows(shape) || shape.num_tokens > 64 || shape.num_slices > 1;
+}
+
+/// Whether warps sum strips of segments of 32: where these are half full, or where very many ranks
+/// would be summed for two segments of 8, and one wave holds all items of 32 ranks.
 bool sums_strips_of_32(const LaunchShape& shape) {
-  const int64_t items = (shape.num_tokens + 31) / 32 * 2 * shape.num_rank_blocks;
-  if (shape.max_rank <= 16 || shape.num_tokens > 128 || items > h200::kClustersOf32Tokens) {
-    return false;
-  }
-  if (shape.num_tokens > 64) return has_tokens_each(shape, 32);
-  const int64_t each = shape.num_rank_blocks >= h200::kManyRankBlocks ? 9 : 24;
-  return has_tokens_each(shape, each) && (shape.num_slices > 1 || has_long_rows(shape));
+  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
+  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
+         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
+}
+LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
+  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
 }
 
-/// From 65 tokens on, few adapters fill segments of 32. One slice of a small rank gains nothing.
+/// From 65 tokens on, few adapters fill segments of 32, or up to 128 tokens at least half of them. A
+/// small rank gains by full ones of several slices alone.
 bool fills_segments_of_32(const LaunchShape& shape) {
-  const bool is_small = shape.max_rank <= 16 && shape.num_slices == 1;
-  return shape.num_tokens > 64 && has_tokens_each(shape, 32) && !is_small;
+  if (shape.num_tokens <= 64) return false;
+  if (shape.max_rank <= 16) return has_tokens_each(shape, 32) && shape.num_slices > 1;
+  return has_tokens_each(shape, shape.num_tokens <= 128 ? 16 : 32);
 }
 
 /// Whether SMs that a long product leaves idle do all of the shrink while it runs, with few
@@ -192,12 +208,10 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
     return wide_shrink(shape);
   }
   if (fits_beside_product(shape)) return kShrinkBesideProduct;
-  const bool is_long = has_long_rows(shape);
-  if (sums_strips_of_32(shape)) {
-    return is_long ? LoraVariant{.token_tiles = 4, .cluster = 8, .stages = 2}
-                   : LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  if (sums_strips_of_32(shape)) return shrink_by_strips_of_32(shape);
+  if (has_long_rows(shape) && shape.max_rank > 16) {
+    return {.rank_tiles = 2, .cluster = 8, .stages = 2};
   }
-  if (is_long) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
   if (fills_segments_of_32(shape)) return kWideShrinkWithoutWgmma;
   return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
 }
@@ -258,6 +272,12 @@ LoraVariant narrow_expand(const LaunchShape& shape) {
   return {.rank_tiles = 2, .stages = 2};
 }
 
+/// Up to 128 tokens of several slices, one stage of all ranks is faster than two of half of them.
+bool fits_one_stage(const LaunchShape& shape) {
+  return shape.num_tokens <= 128 && shape.num_slices > 1 && shape.max_rank > 32 &&
+         shape.max_rank <= 64;
+}
+
 }  // namespace
 
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
@@ -267,6 +287,7 @@ LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
     return {.token_tiles = 8, .stages = 2};
   }
   if (token_tiles == 1) return narrow_expand(shape);
+  if (fits_one_stage(shape)) return {.rank_tiles = 4, .token_tiles = 4};
   return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .stages = 2};
 }
 

@@ -29,6 +29,7 @@ inline constexpr LoraVariant kShrinkVariants[] = {
     {2, 1, 8, 2, true},
     {4, 1, 8, 1, true},
     {1, 4, 8, 2, true},
+    {2, 4, 8, 2, true},
     {2, 4, 8, 1, true},
     {4, 4, 8, 4, true},
     {2, 1, 8, 2, false},
@@ -50,9 +51,9 @@ inline constexpr LoraVariant kShrinkVariants[] = {
 
 inline constexpr LoraVariant kExpandVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned
-    {1, 1, 1, 1, true}, {2, 1, 1, 1, true}, {2, 1, 1, 2, true},  {4, 1, 1, 1, true},
-    {4, 1, 1, 2, true}, {1, 4, 1, 2, true}, {2, 4, 1, 2, true},  {1, 8, 1, 2, true},
-    {4, 8, 1, 2, true}, {4, 8, 1, 3, true}, {1, 1, 1, 3, false},
+    {1, 1, 1, 1, true}, {2, 1, 1, 1, true}, {2, 1, 1, 2, true}, {4, 1, 1, 1, true},
+    {4, 1, 1, 2, true}, {1, 4, 1, 2, true}, {2, 4, 1, 2, true}, {4, 4, 1, 1, true},
+    {1, 8, 1, 2, true}, {4, 8, 1, 2, true}, {4, 8, 1, 3, true}, {1, 1, 1, 3, false},
 };
 
 /// Those of aligned tensors also end with SwiGLU.

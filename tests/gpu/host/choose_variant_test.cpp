@@ -153,7 +153,7 @@ TEST(ChooseVariant, ShrinkOfManyBlocksBySegments) {
   EXPECT_EQ(shrink_of(9, 256, 1, 3),
             (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
   EXPECT_EQ(shrink_of(17, 256, 2, 3), (LoraVariant{.cluster = 2, .stages = 2}));
-  EXPECT_FALSE(shrink_of(23, 208, 1, 3).is_wide());
+  EXPECT_FALSE(shrink_of(15, 208, 1, 3).is_wide());
   EXPECT_EQ(shrink_of(32, 224, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
 }
 
@@ -176,29 +176,35 @@ TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
 }
 
 constexpr LoraVariant kStripsOf32{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
-constexpr LoraVariant kLongStripsOf32{.token_tiles = 4, .cluster = 8, .stages = 2};
+constexpr LoraVariant kLongStripsOf32{
+    .rank_tiles = 2, .token_tiles = 4, .cluster = 8, .stages = 2};
+constexpr LoraVariant kLongStripsOf16Ranks{.token_tiles = 4, .cluster = 8, .stages = 2};
 constexpr LoraVariant kWideOf32{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
 
-// Where segments of 32 are full; of one slice of a small rank nothing is gained.
+// Strips where segments of 32 are full, wide where they are half full; of one slice of a small rank
+// nothing is gained.
 TEST(ChooseVariant, ShrinkOfFewAdaptersTakes32Tokens) {
   EXPECT_FALSE(shrink_of(64, 64, 2).is_wide());
   EXPECT_EQ(shrink_of(65, 64, 2), kStripsOf32);
   EXPECT_EQ(shrink_of(128, 17, 4), kStripsOf32);
-  EXPECT_FALSE(shrink_of(127, 17, 4).is_wide());
+  EXPECT_EQ(shrink_of(127, 17, 4), kWideOf32);
+  EXPECT_EQ(shrink_of(128, 17, 8), kWideOf32);
+  EXPECT_FALSE(shrink_of(127, 17, 8).is_wide());
   EXPECT_EQ(shrink_of(129, 64, 4), kWideOf32);
   EXPECT_EQ(shrink_of(256, 64, 8), kWideOf32);
   EXPECT_FALSE(shrink_of(255, 64, 8).is_wide());
   EXPECT_FALSE(shrink_of(128, 16, 4).is_wide());
   EXPECT_EQ(shrink_of(128, 16, 4, 2), kWideOf32);
+  EXPECT_FALSE(shrink_of(127, 16, 4, 2).is_wide());
 }
 
-// Of packed layers, three quarters of a segment suffice up to 64 tokens.
+// Of packed layers, half a segment suffices up to 64 tokens.
 TEST(ChooseVariant, ShrinkOfPackedLayersTakes32TokensBefore) {
-  EXPECT_EQ(shrink_of(24, 64, 1, 2), kStripsOf32);
-  EXPECT_FALSE(shrink_of(23, 64, 1, 2).is_wide());
-  EXPECT_FALSE(shrink_of(24, 64, 2, 2).is_wide());
-  EXPECT_EQ(shrink_of(64, 64, 2, 3), kStripsOf32);
-  EXPECT_FALSE(shrink_of(64, 64, 3, 3).is_wide());
+  EXPECT_EQ(shrink_of(16, 64, 1, 2), kStripsOf32);
+  EXPECT_FALSE(shrink_of(15, 64, 1, 2).is_wide());
+  EXPECT_FALSE(shrink_of(31, 64, 2, 2).is_wide());
+  EXPECT_EQ(shrink_of(64, 64, 4, 3), kStripsOf32);
+  EXPECT_FALSE(shrink_of(64, 64, 5, 3).is_wide());
   EXPECT_FALSE(shrink_of(32, 16, 1, 3).is_wide());
 }
 
@@ -212,6 +218,10 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
   s.num_tokens = 32, s.num_slots = 1, s.num_slices = 2, s.num_rank_blocks = 15;
   EXPECT_EQ(choose_variant(s), kStripsOf32);
   s.num_rank_blocks = 16;
+  EXPECT_FALSE(choose_variant(s).is_wide());
+  s.num_slots = 2, s.num_rank_blocks = 7;  // a segment each
+  EXPECT_EQ(choose_variant(s), kStripsOf32);
+  s.num_rank_blocks = 8;
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
@@ -243,7 +253,7 @@ TEST(ChooseVariant, ShrinkOfFewAdaptersFitsBesideALongProduct) {
 
 TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   LaunchShape s = shape(LoraOp::shrink, 32, 64);
-  s.num_slots = 2, s.num_rank_blocks = 2;
+  s.num_slots = 3, s.num_rank_blocks = 2;
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
   s.num_in = 8192;
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
@@ -251,20 +261,20 @@ TEST(ChooseVariant, ShrinkOfLargeRankByBlocksAndWidth) {
   EXPECT_EQ(choose_variant(s), (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
 }
 
-// However many adapters there are, up to 128 tokens; few fill segments of 32.
+// However many adapters there are, up to 128 tokens; few fill at least half of a segment of 32.
 TEST(ChooseVariant, ShrinkOfLongRowsHasTwoStages) {
   const LoraVariant by_8{.rank_tiles = 2, .cluster = 8, .stages = 2};
-  for (const int64_t tokens : {1, 23, 24, 32, 33, 64, 65, 128}) {
-    for (const int64_t num_slots : {1, 4, 128}) {
-      const bool are_few = tokens >= (tokens > 64 ? 32 : 24) * num_slots;
+  for (const int64_t tokens : {1, 15, 16, 24, 25, 32, 33, 63, 64, 65, 127, 128}) {
+    for (const int64_t num_slots : {1, 4, 8, 128}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, " << num_slots << " slots");
+      const bool are_few = tokens >= 16 * num_slots;
       LaunchShape s = shape(LoraOp::shrink, tokens, 17);
       s.num_slots = num_slots;
       s.num_in = 8193;
-      EXPECT_EQ(choose_variant(s), are_few ? kLongStripsOf32 : by_8)
-          << tokens << " tokens, " << num_slots << " slots";
+      EXPECT_EQ(choose_variant(s), are_few ? kLongStripsOf32 : by_8);
       s.max_rank = 16;
+      EXPECT_EQ(choose_variant(s) == kLongStripsOf16Ranks, are_few && tokens > 24);
       EXPECT_NE(choose_variant(s), by_8);
-      EXPECT_NE(choose_variant(s), kLongStripsOf32);
     }
   }
   LaunchShape s = shape(LoraOp::shrink, 129, 17);
@@ -508,6 +518,23 @@ TEST(ChooseExpandVariant, StagesByRankAndTokens) {
   EXPECT_EQ(variant(32, 65), (LoraVariant{.rank_tiles = 4, .stages = 2}));
   EXPECT_EQ(variant(33, 33), (LoraVariant{.rank_tiles = 4}));
   EXPECT_EQ(variant(33, 512), (LoraVariant{.rank_tiles = 4}));
+}
+
+// Of 32 tokens at a time: one stage for 33 to 64 ranks of several slices, up to 128 tokens.
+TEST(ChooseExpandVariant, OneStageOfAllRanks) {
+  const auto variant = [](int64_t num_tokens, int64_t max_rank, int64_t num_slices) {
+    LaunchShape s = shape(LoraOp::expand, num_tokens, max_rank);
+    s.num_slices = num_slices;
+    return choose_expand_variant(s, 4);
+  };
+  const LoraVariant one{.rank_tiles = 4, .token_tiles = 4};
+  const LoraVariant two{.rank_tiles = 2, .token_tiles = 4, .stages = 2};
+  EXPECT_EQ(variant(128, 64, 2), one);
+  EXPECT_EQ(variant(65, 33, 3), one);
+  EXPECT_EQ(variant(129, 64, 2), two);
+  EXPECT_EQ(variant(128, 64, 1), two);
+  EXPECT_EQ(variant(128, 32, 2), two);
+  EXPECT_EQ(variant(128, 65, 2), two);
 }
 
 // Up to 32 tokens of 33 to 64 ranks: one stage where segments of a token or two have many columns.

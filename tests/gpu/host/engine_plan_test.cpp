@@ -277,11 +277,15 @@ TEST(DecodeGraphs, KnowFewAdapters) {
   EXPECT_EQ(most(4, 1), DecodeGraphs::kAnyNumber);
   EXPECT_EQ(most(5, 1), 1);  // padded to 8
   EXPECT_EQ(most(8, 2), DecodeGraphs::kAnyNumber);
-  EXPECT_EQ(most(32, 1), 1);
-  EXPECT_EQ(most(32, 2), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(32, 1), 2);
+  EXPECT_EQ(most(32, 2), 2);
+  EXPECT_EQ(most(32, 3), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(64, 1), 4);
+  EXPECT_EQ(most(65, 1), 2);  // padded to 80
   EXPECT_EQ(most(128, 1), 4);
   EXPECT_EQ(most(128, 4), 4);
-  EXPECT_EQ(most(128, 5), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(128, 5), 8);
+  EXPECT_EQ(most(128, 9), DecodeGraphs::kAnyNumber);
 }
 
 TEST(DecodeGraphs, LeaveChunksToTheEagerPass) {
