@@ -23,7 +23,10 @@
 //
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. The read floor is one kernel that reads
-// weights, keys and values and adapters once, timed in the same way.
+// weights, keys and values and adapters once. Its runs take turns with those of the step and, where
+// both engines fit on the GPU, with those of the same step without LoRA ("base"): a GPU that has
+// grown warm is slower, by 1 % of a prefill. The limit of a step with adapters is 1.10 times the
+// base and the bytes of its adapters at the rate of the floor.
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -36,6 +39,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -108,12 +112,28 @@ double run_us(CUstream_st* stream, int count, const std::function<void()>& step)
   return 1e3 * double{ms} / count;
 }
 
-double median_us(CUstream_st* stream, const std::function<void()>& step) {
-  const int count = int(std::clamp(kRunUs / run_us(stream, 1, step), 1.0, double(kMostSteps)));
-  std::vector<double> times;
-  for (int i = 0; i < kRepeats; ++i) times.push_back(run_us(stream, count, step));
-  std::ranges::sort(times);
-  return times[times.size() / 2];
+struct Timed {
+  CUstream_st* stream;
+  std::function<void()> step;
+};
+// Of one step of each. Their runs take turns.
+std::vector<double> medians_us(const std::vector<Timed>& timed) {
+  std::vector<int> counts;
+  for (const auto& [stream, step] : timed) {
+    counts.push_back(int(std::clamp(kRunUs / run_us(stream, 1, step), 1.0, double(kMostSteps))));
+  }
+  std::vector<std::vector<double>> times(timed.size());
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    for (size_t i = 0; i < timed.size(); ++i) {
+      times[i].push_back(run_us(timed[i].stream, counts[i], timed[i].step));
+    }
+  }
+  std::vector<double> out;
+  for (std::vector<double>& of_one : times) {
+    std::ranges::sort(of_one);
+    out.push_back(of_one[of_one.size() / 2]);
+  }
+  return out;
 }
 
 // --- steps ------------------------------------------------------------------------------------
@@ -213,31 +233,54 @@ double product_tflops(const DeviceModel& model, Products& products) {
   const BaseProduct product(products,
                             model.matrix(model.layout().layers[0].gate_up, rows, m.hidden), nullptr,
                             Dtype::bf16, tokens);
-  const double us = median_us(nullptr, [&] {
+  const auto launch = [&] {
     product.launch(device_view(Dtype::bf16, x.get(), {tokens, m.hidden}),
                    device_view(Dtype::bf16, y.get(), {tokens, rows}), nullptr);
-  });
-  return 2e-6 * double(tokens * rows) * double(m.hidden) / us;
+  };
+  return 2e-6 * double(tokens * rows) * double(m.hidden) / medians_us({{nullptr, launch}}).front();
 }
 
 // --- results ----------------------------------------------------------------------------------
 
+struct StepTimes {
+  double us = 0, host_us = 0, floor_us = 0;
+  double base_us = 0;  // 0: not measured
+  int64_t read_bytes = 0, adapter_bytes = 0;
+  // 0: there is none.
+  double limit_us() const {
+    if (base_us == 0 || adapter_bytes == 0) return 0;
+    return 1.10 * (base_us + double(adapter_bytes) * floor_us / double(read_bytes));
+  }
+};
+
+constexpr std::string_view kTableHead =
+    "| model | step | size | order | LoRA | adapters | us | base us | of limit | floor us | of "
+    "floor "
+    "| host us | tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | "
+    "---: | ---: | ---: |\n";
+
 class Results {
  public:
   void add(const std::string& model, const std::string& lora, ProductOrder order, const Case& c,
-           double us, double host_us, const std::vector<bench::ReadSpan>& spans, double floor_us) {
-    int64_t bytes = 0;
-    for (const bench::ReadSpan& span : spans) bytes += span.num_bytes;
-    fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {:.2f} | {:.0f} | {:.1f} |\n",
-               model, c.kind, c.kind == "decode" ? c.num_rows : c.num_tokens, name(order), lora,
-               c.num_adapters, us, floor_us, us / floor_us, host_us, tokens_per_s(c, us));
+           const StepTimes& t) {
+    const double limit = t.limit_us();
+    fmt::print(
+        "| {} | {} | {} | {} | {} | {} | {:.0f} | {} | {} | {:.0f} | {:.2f} | {:.0f} | {:.1f} |\n",
+        model, c.kind, c.kind == "decode" ? c.num_rows : c.num_tokens, name(order), lora,
+        c.num_adapters, t.us, t.base_us > 0 ? fmt::format("{:.0f}", t.base_us) : "",
+        limit > 0 ? fmt::format("{:.3f}", t.us / limit) : "", t.floor_us, t.us / t.floor_us,
+        t.host_us, tokens_per_s(c, t.us));
     std::fflush(stdout);
     rows_ += fmt::format(
         "{}\n  {{\"model\": \"{}\", \"step\": \"{}\", \"rows\": {}, \"tokens\": {}, \"context\": "
         "{}, \"order\": \"{}\", \"lora\": \"{}\", \"adapters\": {}, \"step_us\": {:.1f}, "
-        "\"host_us\": {:.1f}, \"read_bytes\": {}, \"floor_us\": {:.1f}, \"tokens_per_s\": {:.1f}}}",
+        "\"host_us\": {:.1f}, \"read_bytes\": {}, \"floor_us\": {:.1f}, \"tokens_per_s\": {:.1f}",
         rows_.empty() ? "" : ",", model, c.kind, c.num_rows, c.num_rows * c.num_tokens, c.context,
-        name(order), lora, c.num_adapters, us, host_us, bytes, floor_us, tokens_per_s(c, us));
+        name(order), lora, c.num_adapters, t.us, t.host_us, t.read_bytes, t.floor_us,
+        tokens_per_s(c, t.us));
+    if (t.base_us > 0) rows_ += fmt::format(", \"base_us\": {:.1f}", t.base_us);
+    if (limit > 0) rows_ += fmt::format(", \"limit_us\": {:.1f}", limit);
+    rows_ += "}";
   }
   /// Of prefills without LoRA: tokens and TFLOP/s.
   void add_rates(const std::string& model, double product_tflops,
@@ -290,23 +333,44 @@ void profile(GpuExecutor& engine, StepBatch step) {
   LORATORY_CUDA_CHECK(cudaProfilerStop());
 }
 
-double measure(const std::string& name, const std::string& lora, ProductOrder order, const Case& c,
-               GpuExecutor& engine, const DeviceModel& model, Results& results) {
+int64_t bytes_in(const std::vector<bench::ReadSpan>& spans) {
+  int64_t out = 0;
+  for (const bench::ReadSpan& span : spans) out += span.num_bytes;
+  return out;
+}
+
+// `base`: the engine without LoRA, or null.
+StepTimes time_step(const Case& c, const DeviceModel& model, GpuExecutor& engine,
+                    GpuExecutor* base) {
   const Batch batch(c, model.config(), 16);
+  Case without = c;
+  without.num_adapters = 0;
+  const Batch base_batch(without, model.config(), 16);
   profile(engine, batch.copy());
   int64_t host_ns = 0, num_steps = 0;
-  const double us = median_us(engine.stream(), [&] {
-    StepBatch step = batch.copy();
+  const auto step = [&] {
+    StepBatch copy = batch.copy();
     const int64_t begin = now_ns();
-    engine.enqueue(step);
+    engine.enqueue(copy);
     host_ns += now_ns() - begin;
     ++num_steps;
-  });
+  };
+  const auto base_step = [&] {
+    StepBatch copy = base_batch.copy();
+    base->enqueue(copy);
+  };
   const auto spans = bytes_of(c, engine, model);
-  const double floor_us =
-      median_us(engine.stream(), [&] { bench::launch_read_node(spans, engine.stream()); });
-  results.add(name, lora, order, c, us, double(host_ns) / 1e3 / double(num_steps), spans, floor_us);
-  return us;
+  const auto floor = [&] { bench::launch_read_node(spans, engine.stream()); };
+  std::vector<Timed> timed{{engine.stream(), step}, {engine.stream(), floor}};
+  if (base != nullptr) timed.push_back({base->stream(), base_step});
+  const std::vector<double> us = medians_us(timed);
+  return {
+      .us = us[0],
+      .host_us = double(host_ns) / 1e3 / double(num_steps),
+      .floor_us = us[1],
+      .base_us = base != nullptr ? us[2] : 0,
+      .read_bytes = bytes_in(spans),
+      .adapter_bytes = c.num_adapters > 0 ? c.num_adapters * engine.slots()->layout().bytes() : 0};
 }
 
 // --- engines ----------------------------------------------------------------------------------
@@ -342,7 +406,19 @@ std::vector<float> logits_of(GpuExecutor& engine, const DeviceModel& model, cons
   return out;
 }
 
-// The engines of a model, one after the other.
+// What engines allocate beside the weights, which they share.
+int64_t own_bytes(const EngineMemory& memory) {
+  int64_t out = 0;
+  for (size_t i = 1; i < memory.lines.size(); ++i) out += memory.lines[i].planned_bytes;
+  return out;
+}
+bool fits_now(int64_t bytes) {
+  size_t free = 0, total = 0;
+  LORATORY_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return bytes <= int64_t(free);
+}
+
+// The engines of a model, one after the other, beside that without LoRA where both fit.
 class ModelBench {
  public:
   ModelBench(std::string name, const DeviceModel& model, Results& results)
@@ -350,9 +426,10 @@ class ModelBench {
 
   void run(const EngineKind& kind, Products& products) {
     const int64_t begin = now_ns();
-    GpuExecutor engine(model_, products, config_, options(kind), wall_clock);
     const EngineMemory memory =
         plan_engine_memory(model_.config(), config_, options(kind), {}, int64_t{80} << 30, 1);
+    if (!fits_now(own_bytes(memory))) base_.reset();
+    GpuExecutor engine(model_, products, config_, options(kind), wall_clock);
     fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
     fill_kv(engine, model_.dtype());
     for (int32_t i = 0; kind.rank > 0 && i < kMostSlots; ++i) {
@@ -360,6 +437,14 @@ class ModelBench {
     }
     measure_all(kind, engine);
     fmt::print("{} {}: {:.1f} s\n", name_, kind.lora, double(now_ns() - begin) / 1e9);
+  }
+  /// From now on engines are measured beside one without LoRA, if there is memory for two.
+  void keep_base(Products& products) {
+    const EngineMemory memory =
+        plan_engine_memory(model_.config(), config_, options({}), {}, int64_t{80} << 30, 1);
+    if (!fits_now(2 * own_bytes(memory))) return;
+    base_ = std::make_unique<GpuExecutor>(model_, products, config_, options({}), wall_clock);
+    fill_kv(*base_, model_.dtype());
   }
   /// Behind the engine without LoRA.
   void rate_prefills(Products& fast) {
@@ -385,7 +470,7 @@ class ModelBench {
   void measure_all(const EngineKind& kind, GpuExecutor& engine) {
     const auto all = [&](const std::string& lora, int32_t num_adapters) {
       for (const Case& c : cases(num_adapters)) {
-        const double us = measure(name_, lora, kind.order, c, engine, model_, results_);
+        const double us = measure(kind, lora, c, engine);
         if (c.kind == "prefill" && kind.rank == 0 && kind.order == ProductOrder::exact) {
           prefills_.emplace_back(c.num_tokens, 1e-6 * flops_of(c, model_.config()) / us);
         }
@@ -399,8 +484,14 @@ class ModelBench {
       compare_bits(kind, engine);
       for (const int32_t num_adapters : {1, 8, 32}) all(kind.lora, num_adapters);
     } else {  // a row of TokenSpeed's table
-      measure(name_, kind.lora, kind.order, cases(1).front(), engine, model_, results_);
+      measure(kind, kind.lora, cases(1).front(), engine);
     }
+  }
+  double measure(const EngineKind& kind, const std::string& lora, const Case& c,
+                 GpuExecutor& engine) {
+    const StepTimes times = time_step(c, model_, engine, base_.get());
+    results_.add(name_, lora, kind.order, c, times);
+    return times.us;
   }
 
   static std::vector<Case> bit_cases() {
@@ -428,6 +519,7 @@ class ModelBench {
   Results& results_;
   std::vector<std::pair<int32_t, double>> prefills_;  // tokens, TFLOP/s
   const sim::SchedulerConfig config_ = bounded_by_model(scheduler(kMostSlots), model_.config());
+  std::unique_ptr<GpuExecutor> base_;     // without LoRA; null: not measured beside others
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
 };
 
@@ -464,6 +556,7 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   for (const EngineKind& kind : kinds) {
     if (only.empty() || only == kind.lora) bench.run(kind, exact);
+    if (kind.rank == 0 && only != "off") bench.keep_base(exact);
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
@@ -506,10 +599,7 @@ Selection selection(const std::vector<std::string>& arguments) {
 bool run(const std::string& file, const Selection& selection) {
   cudaDeviceProp properties{};
   LORATORY_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-  fmt::print(
-      "{}\n\n| model | step | size | order | LoRA | adapters | us | floor us | ratio | host us | "
-      "tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
-      properties.name);
+  fmt::print("{}\n\n{}", properties.name, kTableHead);
   Results results;
   const auto save = [&] { std::ofstream(file) << results.json(properties.name); };
   for (const std::string& name : selection.models) {

@@ -6,8 +6,8 @@ namespace loratory::gpu {
 namespace {
 
 constexpr int32_t kFewFromRows = 8;
-// Few adapters are one, or so many that each has 16 tokens, which fill half a segment of the kernels
-// for them. Of many rows it also counts whether each fills one.
+// Few adapters are one, or so many that each has 16 tokens, which fill half a segment of the
+// kernels for them. Of many rows it also counts whether each fills one.
 constexpr int32_t kTokensEach = 16, kSegment = 32, kManyRows = 65;
 
 std::vector<int32_t> buckets(int32_t most) {

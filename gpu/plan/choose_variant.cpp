@@ -185,8 +185,8 @@ LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
   return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
 }
 
-/// From 65 tokens on, few adapters fill segments of 32, or up to 128 tokens at least half of them. A
-/// small rank gains by full ones of several slices alone.
+/// From 65 tokens on, few adapters fill segments of 32, or up to 128 tokens at least half of them.
+/// A small rank gains by full ones of several slices alone.
 bool fills_segments_of_32(const LaunchShape& shape) {
   if (shape.num_tokens <= 64) return false;
   if (shape.max_rank <= 16) return has_tokens_each(shape, 32) && shape.num_slices > 1;

@@ -176,8 +176,7 @@ TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
 }
 
 constexpr LoraVariant kStripsOf32{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
-constexpr LoraVariant kLongStripsOf32{
-    .rank_tiles = 2, .token_tiles = 4, .cluster = 8, .stages = 2};
+constexpr LoraVariant kLongStripsOf32{.rank_tiles = 2, .token_tiles = 4, .cluster = 8, .stages = 2};
 constexpr LoraVariant kLongStripsOf16Ranks{.token_tiles = 4, .cluster = 8, .stages = 2};
 constexpr LoraVariant kWideOf32{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
 
