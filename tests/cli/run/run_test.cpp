@@ -222,7 +222,9 @@ TEST_F(RunTest, BadInputIsOneLineBeforeAnythingRuns) {
   write("r.jsonl", "{\"prompt\": \"text\"}\n");
   expect_bad_input(run(""), "r.jsonl:1: prompt: is text, and the model has no ");
   write("r.jsonl", "{\"prompt\": [1]}\n");
+  ::setenv("CUDA_VISIBLE_DEVICES", "", /*overwrite=*/1);
   expect_bad_input(run("--executor gpu"), "--executor: this ");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
   expect_bad_input(run("--dtype float16"), "--dtype: the reference computes in float32");
   expect_bad_input(run("--executor cpu"), "--executor: 'cpu' is not one of reference, gpu");
   expect_bad_input(run("--adapter qv_r4"), "--adapter: 'qv_r4' is not NAME=DIR");
