@@ -261,10 +261,9 @@ struct StepTimes {
 };
 
 constexpr std::string_view kTableHead =
-    "| model | step | size | order | LoRA | adapters | us | base us | of limit | floor us | of "
-    "floor "
-    "| host us | tokens/s |\n| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | "
-    "---: | ---: | ---: |\n";
+    "| model | step | size | order | LoRA | adapters | us | base us | of limit | floor us | "
+    "of floor | host us | tokens/s |\n"
+    "| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
 
 class Results {
  public:

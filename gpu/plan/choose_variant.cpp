@@ -6,8 +6,9 @@
 namespace loratory::gpu {
 namespace {
 
-// Measured on one card, an H200 of 132 SMs (docs/kernel_measurements.md). On another card all
-// results are the same and the rules are merely not tuned.
+// Measured on an H200 of 132 SMs (docs/kernel_measurements.md), those of decode also in an engine
+// on H100s of as many (docs/gpu_engine.md). On another card all results are the same and the rules
+// are merely not tuned.
 namespace h200 {
 
 // Crossover points in tokens.
