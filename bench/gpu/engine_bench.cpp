@@ -526,7 +526,8 @@ class ModelBench {
   Results& results_;
   std::vector<std::pair<int32_t, double>> prefills_;  // tokens, TFLOP/s
   const sim::SchedulerConfig config_ = bounded_by_model(scheduler(kMostSlots), model_.config());
-  std::unique_ptr<GpuExecutor> base_;     // without LoRA; null: not measured beside others
+  // Without LoRA. Null: not measured beside others, from the first on that did not fit beside it.
+  std::unique_ptr<GpuExecutor> base_;
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
 };
 
