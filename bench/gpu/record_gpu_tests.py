@@ -30,13 +30,13 @@ import time
 REDUCED = {"LORATORY_GPU_WORK": "3000000", "LORATORY_GPU_CANARIES": "0"}
 ENGINE = "EngineGpu."
 TUNING = "BaseProductOnGpu.Plans*:ExpertsOnGpu.OneExpert*"
-REDUCED_FILTER = f"-*Hundred*:LoraOffsets.*:{TUNING}:{ENGINE}*"
+REDUCED_FILTER = f"-*Hundred*:LoraOffsets.*:{TUNING}:{ENGINE}*:EnginePrefill.*"
 ENGINE_CASES = {"LORATORY_GPU_CASES": "1"}
 # The slow tools leave out what has neither clusters nor copies that do not wait.
 KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                   "PagedAttention.*:ModelKernels.*:SamplerOnGpu.*:BaseProductOnGpu.*:"
                   "ExpertLoraOnGpu.*:ExpertsOnGpu.*:EmbeddingLora.*:LogitsLora.*:LoraBias.*:"
-                  "QuantizedOnGpu.*:SiluMulLora.*"
+                  "QuantizedOnGpu.*:SiluMulLora*"
                   + REDUCED_FILTER)
 # racecheck sees addresses and no values, and takes seconds for each launch: every kernel with a grid
 # of few clusters, which each go through five segments. Not what counts thousands of draws.
@@ -44,7 +44,7 @@ RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
                 "PagedAttention.Rotates*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
-                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora.*"
+                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora*"
                 f"-{TUNING}:SamplerOnGpu.TokensCome*")
 
 

@@ -51,7 +51,7 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
   const auto num_slices = desc_.slices.size();
   require(num_slices >= 1 && num_slices <= size_t(kMaxSlices), "slices",
           fmt::format("has {} slices, needs 1 to {}", num_slices, kMaxSlices));
-  require(desc_.op != LoraOp::gated_expand, "op", "is that of a launch, not of a layer");
+  require(!is_gated(desc_.op), "op", "is that of a launch, not of a layer");
   require(desc_.offset_start >= 0, "offset_start", "is negative");
   const DeviceView& first = shrinks() ? desc_.slices[0].a : desc_.slices[0].b;
   weight_ = first.dtype;
@@ -331,15 +331,33 @@ void LoraLayer::set_h(const LoraVariant& variant, KernelParams& out) const {
   if (!out.all_slices_fit) out.h_width = padded_rank(int(max_rank_), padding);
 }
 
-/// The work items of a segment: its rank blocks, or as many of its columns as a cluster computes at
-/// once. A smaller part of the columns is not worth a cluster.
+namespace {
+
+/// Columns of a work item: as many as a cluster computes at once, or a multiple in long prefill. A
+/// CTA then seldom meets two segments, and reads h of one. h in splits takes eight times as long.
+int32_t columns_at_once(LoraOp op, const LoraVariant& variant, const KernelParams& p) {
+  constexpr int32_t kManyTokens = 2048;
+  const int32_t least = variant.cluster * kStripsPerSplit * tile_columns(variant.token_tiles);
+  if (op != LoraOp::expand || !variant.needs_wgmma()) return least;
+  if (p.h_split_stride != 0) return 4 * least;
+  return p.num_rows >= kManyTokens ? 2 * least : least;
+}
+
+}  // namespace
+
+/// The work items of a segment: its rank blocks, its splits, or some of its columns. A smaller part
+/// of the columns is not worth a cluster.
 void LoraLayer::set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const {
   if (op == LoraOp::shrink) {
     out.num_items = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
     return;
   }
   set_h(variant, out);
-  const int32_t at_once = variant.cluster * kStripsPerSplit * tile_columns(variant.token_tiles);
+  if (op == LoraOp::gated_expand_shrink) {
+    out.num_items = out.max_items = kNumSplits;
+    return;
+  }
+  const int32_t at_once = columns_at_once(op, variant, out);
   out.num_items = std::max(1, out.num_columns / at_once);
   out.max_items = std::max(1, out.max_columns / at_once);
 }

@@ -38,6 +38,8 @@
 // SwiGLU   Where a linear's two slices are gate and up, its second launch can end with SwiGLU:
 //          launch_silu_mul() writes silu_mul() of gpu/model/activation.hpp of what y would be, and
 //          leaves y as it is. That has the bits of the linear and silu_mul(), one after the other.
+//          In long prefill that launch may also be the shrink of the layer behind (down): the sums
+//          of its splits go to y, and launch_behind_splits() adds what is left.
 //
 // Covered  Rows of tokens with an adapter, and in them columns of slices with a rank (y) or columns
 //          below the rank (h). Nothing else of y and h is read or written. Of h, an expand reads
@@ -66,6 +68,7 @@ struct LoraTensors {
 /// The two launches of a linear that ends with SwiGLU.
 struct SiluMulVariants {
   LoraVariant shrink, expand;
+  bool shrinks_next = false;  ///< the second one also has the shrink of the next layer
 };
 
 /// One operation on one packed layer: checked once, launched every step.
@@ -95,15 +98,25 @@ class LoraLayer {
   /// What launch_silu_mul() should launch. Nothing if it cannot: it needs a linear of 16-bit
   /// weights whose two equal slices fill y, aligned tensors of one dtype, y among them, a workspace
   /// and ranks of up to 512 together. Not for experts.
+  /// `next`: the linear whose x the activation is, if its shrink may be part of that.
   std::optional<SiluMulVariants> silu_mul_variants_for(const LoraTensors& tensors,
-                                                       const DeviceView& activation) const;
+                                                       const DeviceView& activation,
+                                                       const LoraLayer* next = nullptr) const;
 
   /// activation [T, N_0] = silu_mul() of y as a linear would leave it, also in rows that no segment
   /// covers. It must not overlap y. Segments are those of build() or DeviceSegmentBuilder, made
   /// from the slots of all T rows, and their size is that of variants.shrink. All else as launch().
+  /// With shrinks_next, y holds what next->launch_behind_splits() needs afterwards.
   void launch_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
                        const DeviceView& activation, const SegmentView& segments,
-                       CUstream_st* stream, LaunchOrder order = LaunchOrder::after_previous) const;
+                       CUstream_st* stream, LaunchOrder order = LaunchOrder::after_previous,
+                       const LoraLayer* next = nullptr) const;
+
+  /// A linear whose shrink launch_silu_mul() did, as part of the layer before. `splits`: the y of
+  /// that launch. Segments have its size, 64. All else as launch(), the bits too.
+  void launch_behind_splits(const LoraTensors& tensors, const DeviceView& splits,
+                            const SegmentView& segments, CUstream_st* stream,
+                            LaunchOrder order = LaunchOrder::after_previous) const;
 
   LoraVariant variant_for(const LoraTensors& tensors) const;
   LoraPath path_for(const LoraTensors& tensors) const;
@@ -143,6 +156,7 @@ class LoraLayer {
   // Of gate and up: lora_silu_mul.cpp.
   bool is_gate_and_up() const;
   bool both_h_fit() const;
+  bool can_shrink(const LoraLayer& next) const;
   bool can_end_with_silu_mul(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_activation(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_variants(const SiluMulVariants& variants, const SegmentView& segments) const;

@@ -38,6 +38,22 @@ bool LoraLayer::both_h_fit() const {
   return width <= kMostRanks;
 }
 
+/// A CTA keeps a panel of ranks of each slice, and leaves the sums of a split in the columns of
+/// gate that it has read. Every split has as many.
+bool LoraLayer::can_shrink(const LoraLayer& next) const {
+  const LoraExperts& experts = next.desc_.experts;
+  const bool is_plain = next.desc_.op == LoraOp::linear && !next.has_8_bits() &&
+                        next.params_.num_slices == 1 && experts.num_experts == 1 &&
+                        experts.rows_per_x == 1 && experts.router_weights == nullptr &&
+                        next.params_.slices[0].a_rank_steps == 0;
+  const int32_t num_in = params_.slices[0].num_out;
+  const int32_t of_last_split = num_in - (kNumSplits - 1) * split_size(num_in);
+  const int32_t of_sums = padded_rank(int(next.max_rank_)) * int(sizeof(float) / sizeof(uint16_t));
+  return is_plain && num_in % kPanelRanks == 0 && next.weight_ == weight_ &&
+         next.params_.num_in == num_in && next.num_slots_ == num_slots_ && next.weights_aligned_ &&
+         std::max(max_rank_, next.max_rank_) <= kPanelRanks && of_sums <= of_last_split;
+}
+
 bool LoraLayer::can_end_with_silu_mul(const LoraTensors& tensors,
                                       const DeviceView& activation) const {
   const bool is_plain = desc_.op == LoraOp::linear && desc_.add_inputs && !has_8_bits() &&
@@ -50,12 +66,17 @@ bool LoraLayer::can_end_with_silu_mul(const LoraTensors& tensors,
          is_aligned(activation);
 }
 
-std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(
-    const LoraTensors& tensors, const DeviceView& activation) const {
+std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(const LoraTensors& tensors,
+                                                                const DeviceView& activation,
+                                                                const LoraLayer* next) const {
   if (!can_end_with_silu_mul(tensors, activation)) return std::nullopt;
   LaunchShape shape = shape_of(tensors);
   shape.op = LoraOp::shrink;
   const LoraVariant shrink = choose_variant(shape);
+  if (next != nullptr && shrink.token_tiles == 8 && pays_to_shrink_next(shape) &&
+      can_shrink(*next)) {
+    return SiluMulVariants{shrink, kGatedShrinkVariants[0], /*shrinks_next=*/true};
+  }
   return SiluMulVariants{shrink, choose_expand_variant(shape, shrink.token_tiles)};
 }
 
@@ -80,7 +101,8 @@ void LoraLayer::check_variants(const SiluMulVariants& variants, const SegmentVie
             fmt::format("needs what this GPU lacks: {}", describe(variant)));
   };
   check(LoraOp::shrink, variants.shrink);
-  check(LoraOp::gated_expand, variants.expand);
+  check(variants.shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand,
+        variants.expand);
   const int32_t size = variants.shrink.segment_size();
   require(
       segments.segment_size == size, "segments",
@@ -91,12 +113,15 @@ void LoraLayer::check_variants(const SiluMulVariants& variants, const SegmentVie
 
 void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
                                 const DeviceView& activation, const SegmentView& segments,
-                                CUstream_st* stream, LaunchOrder order) const {
+                                CUstream_st* stream, LaunchOrder order,
+                                const LoraLayer* next) const {
   check_tensors(tensors, segments);
   check_activation(tensors, activation);
   require(can_end_with_silu_mul(tensors, activation), "activation",
           "this layer and these tensors cannot end with SwiGLU");
   check_variants(variants, segments);
+  require(!variants.shrinks_next || (next != nullptr && can_shrink(*next)), "next",
+          "cannot be shrunk with this layer");
   if (num_tokens(tensors) == 0) return;
   LoraLaunch launch{.op = desc_.op,
                     .path = LoraPath::tensor_core,
@@ -108,7 +133,36 @@ void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTenso
                     .order = order};
   launch.params.activation = activation.data;
   launch.params.activation_row_stride = activation.strides[0];
-  launch_both(launch, LoraOp::gated_expand, variants.expand);
+  if (variants.shrinks_next) launch.params.next = next->params_.slices[0];
+  launch_both(launch, variants.shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand,
+              variants.expand);
+}
+
+void LoraLayer::launch_behind_splits(const LoraTensors& tensors, const DeviceView& splits,
+                                     const SegmentView& segments, CUstream_st* stream,
+                                     LaunchOrder order) const {
+  check_tensors(tensors, segments);
+  check_view("splits", splits, 2);
+  require(splits.shape[0] == num_tokens(tensors) && splits.shape[1] >= params_.num_in &&
+              is_aligned(splits),
+          "splits", "is not the y that a launch_silu_mul() of the layer before has left");
+  if (num_tokens(tensors) == 0) return;
+  LoraLaunch launch{.op = LoraOp::expand,
+                    .path = LoraPath::tensor_core,
+                    .variant = choose_expand_behind_splits(shape_of(tensors)),
+                    .dtypes = dtypes(tensors),
+                    .mode = desc_.mode,
+                    .params = params(tensors, segments),
+                    .stream = stream,
+                    .order = order};
+  KernelParams& p = launch.params;
+  p.h = static_cast<float*>(splits.data);
+  p.h_row_stride = splits.strides[0] * int64_t(sizeof(uint16_t)) / int64_t(sizeof(float));
+  p.h_split_stride =
+      split_size(params_.num_in) * int64_t(sizeof(uint16_t)) / int64_t(sizeof(float));
+  p.h_slice_stride = 0;
+  set_items(launch.op, launch.variant, p);
+  launch_lora(launch);
 }
 
 }  // namespace loratory::gpu

@@ -53,17 +53,22 @@ class GatedPair {
     sync_some(kFirstBarrier + pair, 2 * 32 * C::kPipelineWarps);
   }
 
-  /// The activation of eight columns of a token. `mine`: where this warp keeps its y of them.
-  __device__ void store(bool exists, const uint4* mine, int token, int column) const {
+  /// Of eight columns of a token. `mine`: where this warp keeps its y of them.
+  __device__ uint4 activation(const uint4* mine) const {
     constexpr int kToOther = C::kTileStep * C::kBPipelineBytes / int(sizeof(uint4));
     const uint4* const of_gate = mine - c.half() * kToOther;
     const Eight gate = unpacked<Out>(of_gate[0]);
     Eight up = unpacked<Out>(of_gate[kToOther]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) up.v[i] = silu_mul(gate.v[i], up.v[i]);
+    uint4 out;
+    store_vectors(reinterpret_cast<Out*>(&out), up);
+    return out;
+  }
+  __device__ void store(bool exists, const uint4& eight, int token, int column) const {
     Out* const row =
         static_cast<Out*>(c.p.activation) + c.rows()[token] * c.p.activation_row_stride;
-    if (exists) store_vectors(row + column, up);
+    if (exists) *reinterpret_cast<uint4*>(row + column) = eight;
   }
 
  private:

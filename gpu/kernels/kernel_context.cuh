@@ -93,6 +93,9 @@ struct Context {
   __device__ std::byte* widened_b() const {
     return base_buffers() + C::kNumBaseBuffers * C::kBaseBytes;
   }
+  /// Of KernelShape::kNextBytes: tokens, then ranks.
+  __device__ std::byte* next_x() const { return h() - C::kNextBytes; }
+  __device__ std::byte* next_a() const { return next_x() + C::kTokens * C::kWgmmaRowBytes; }
   /// Of KernelShape::kAheadBytes, what is this warp's.
   __device__ std::byte* widened() const {
     return shared + C::shared_bytes(p.h_width) + warp * C::kAheadOfWarp;

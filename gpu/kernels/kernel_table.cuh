@@ -47,6 +47,7 @@ template <typename Weight>
 std::vector<LoraKernel> gated_kernels() {
   std::vector<LoraKernel> out;
   append_kernels<Weight, Weight, LoraOp::gated_expand>(out);
+  append_kernels<Weight, Weight, LoraOp::gated_expand_shrink>(out);
   return out;
 }
 

@@ -40,7 +40,7 @@ const LoraKernel& find(const LoraLaunch& launch) {
   const Dtype weight = launch.dtypes.weight;
   const Dtype out = launch.op == LoraOp::shrink ? weight : launch.dtypes.y;  // a shrink has no y
   const std::vector<LoraKernel>& kernels =
-      launch.op == LoraOp::gated_expand ? gated_kernels_of(weight) : kernels_of(weight, out);
+      is_gated(launch.op) ? gated_kernels_of(weight) : kernels_of(weight, out);
   const auto found = std::ranges::find_if(kernels, [&](const LoraKernel& kernel) {
     return kernel.op == launch.op && kernel.variant == launch.variant;
   });

@@ -46,8 +46,7 @@ class LoraCta {
     const auto warmed = warm_caches();
     const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList list(p, num_segments(), cluster, num_clusters,
-                        C::kGated ? LoraOp::expand : C::kOp);
+    const WorkList list(p, num_segments(), cluster, num_clusters, C::kOp);
     if (cluster > 0 && list.first == list.end) return;  // makes room for the next kernel
     reduction_.init();
     warmed.look(p.segments);
@@ -120,7 +119,7 @@ class LoraCta {
   /// Writes the tokens and slices of a work tile where all threads read them. Moves `item` to the
   /// next tile.
   __device__ WorkTile begin_work(const WorkList& list, uint32_t& item, int table) {
-    const ItemRange items = list.item_range_at(item, C::kWide);
+    const ItemRange items = list.item_range_at(item, C::kWide || C::kShrinksNext);
     item += items.end - items.first;
     constexpr bool kFuses = C::kGated || C::kOp == LoraOp::shrink;  // always all slices together
     const uint32_t num_slices = C::kGated ? 2 : list.slices_per_problem;
@@ -157,9 +156,8 @@ class LoraCta {
     w.num_rank_tiles = totals.first_rank_tile;
     w.end_block = (w.num_rank_tiles + C::kRankTiles - 1) / C::kRankTiles;
     if constexpr (C::kExpands) {
-      const uint32_t first = share(totals.first_column_tile, items.first, list.items_per_problem);
-      set_columns(w, first,
-                  share(totals.first_column_tile, items.end, list.items_per_problem) - first);
+      const uint32_t first = first_column_tile(totals, items.first, list);
+      set_columns(w, first, first_column_tile(totals, items.end, list) - first);
       w.end_h = totals.h_column;
       if (!C::kShrinks && !C::kGated && C::kTokenTiles > 1 && w.num_slices > 1) set_h(w);
     } else {
@@ -196,6 +194,15 @@ class LoraCta {
         static_cast<std::byte*>(p.y) + row * p.y_row_stride * int64_t(sizeof(typename C::Out));
     auto* const h = reinterpret_cast<std::byte*>(p.h) + row * p.h_row_stride * int64_t{C::kHBytes};
     return {C::kShrinks ? x : h, C::kExpands ? y : h};
+  }
+
+  /// Of a work item.
+  __device__ uint32_t first_column_tile(const TileSlice& totals, uint32_t item,
+                                        const WorkList& list) const {
+    const auto all = uint32_t(totals.first_column_tile);
+    if constexpr (!C::kShrinksNext) return share(all, item, list.items_per_problem);
+    const int each = split_size(p.slices[0].num_out) / C::kTileColumns;
+    return min(all, item * uint32_t(each));
   }
 
   /// Divides the column tiles among the CTAs of the cluster.
@@ -345,12 +352,28 @@ class LoraCta {
       return;
     }
     const float* const h = h_row(token) + s.index * p.h_slice_stride + j;
-    if (p.h_aligned && j + 8 <= s.rank) {
+    if (C::kWgmma && p.h_split_stride != 0) {
+      add_splits(h, s.rank - j, v);
+    } else if (p.h_aligned && j + 8 <= s.rank) {
       reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
       reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+    }
+  }
+  /// h of a kernel that left the sums of its splits, four ranks at a time.
+  __device__ void add_splits(const float* h, int left, EightRanks& v) const {
+    const auto pair = [&](int split, int i) {
+      const float* const at = h + split * p.h_split_stride + i;
+      return added(*reinterpret_cast<const float4*>(at),
+                   *reinterpret_cast<const float4*>(at + p.h_split_stride));
+    };
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      float4 sum{};
+      if (i < left) sum = added(added(pair(0, i), pair(2, i)), added(pair(4, i), pair(6, i)));
+      reinterpret_cast<float4&>(v[i]) = sum;
     }
   }
   /// The router weight of a delta meets h, which keeps more digits than y.

@@ -511,7 +511,8 @@ class NarrowExpand {
     pair.sync();
     const int column = column_of(s, tile), token = token_of(c.half());
     pair.store(column < s.num_out && token < work.num_tokens,
-               reinterpret_cast<const uint4*>(base_word(c.half(), 0)), token, column);
+               pair.activation(reinterpret_cast<const uint4*>(base_word(c.half(), 0))), token,
+               column);
     pair.sync();
   }
   /// The same of one token, whose columns lie at `y`.

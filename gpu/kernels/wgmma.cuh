@@ -106,5 +106,11 @@ __device__ inline void wait_for_wgmma(float (&c)[kCount]) {
 #endif
 }
 #undef LORATORY_SUMS_16
+/// For two products that are in flight at once.
+template <int kCount, int kCountToo>
+__device__ inline void wait_for_wgmma(float (&c)[kCount], float (&too)[kCountToo]) {
+  wait_for_wgmma(c);
+  wait_for_wgmma(too);
+}
 
 }  // namespace loratory::gpu

@@ -2,6 +2,7 @@
 
 #include "gpu/kernels/gated_pair.cuh"
 #include "gpu/kernels/kernel_context.cuh"
+#include "gpu/kernels/next_shrink.cuh"
 #include "gpu/kernels/output.cuh"
 #include "gpu/kernels/quantized_fragments.cuh"
 #include "gpu/kernels/quantized_scales.cuh"
@@ -19,15 +20,21 @@ namespace loratory::gpu {
 template <typename C>
 class WgmmaExpand {
  public:
-  __device__ explicit WgmmaExpand(const Context<C>& context) : c(context), p(context.p) {}
+  __device__ explicit WgmmaExpand(const Context<C>& context)
+      : c(context), p(context.p), next_(context) {}
 
   /// Starts on B, which may be read before the previous kernel has ended. The pipeline is free.
   __device__ void begin(const WorkTile& work) {
     load_ = {.tile = c.first_tile(work)};
+    if constexpr (C::kGated) {
+      load_.enter(c.slices()[c.half()], work.end_column_tile);
+      pair_ranks_ = c.pair_ranks();
+    }
     load_rank_ = read_stage_ = 0;
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) load_b(work, i);
     write_stage_ = kAhead;
+    if constexpr (C::kShrinksNext) next_.begin(work);
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
@@ -37,7 +44,7 @@ class WgmmaExpand {
       y_[i] = static_cast<Out*>(p.y) + c.rows()[token] * p.y_row_stride;
       exists_[i] = token < work.num_tokens;
     }
-    base_ = {.tile = c.first_tile(work)};
+    base_ = first_walk(work);
     base_buffer_ = 0;
 #pragma unroll 1
     for (int i = 0; i < C::kNumBaseBuffers; ++i) {
@@ -49,7 +56,7 @@ class WgmmaExpand {
 
   __device__ void run(const WorkTile& work) {
     wait_for_copies<0>();
-    Walk walk{.tile = c.first_tile(work)};
+    Walk walk = first_walk(work);
 #pragma unroll 1
     for (; enter_tile(work, walk); walk.tile += C::kTileStep) {
       const TileSlice& s = walk.slice;
@@ -57,14 +64,15 @@ class WgmmaExpand {
       if constexpr (C::kWidens)
         multiply_bytes(work, walk, acc);
       else
-        multiply(work, s, acc);
+        multiply(work, walk, acc);
       // y of this tile was requested with the stage after the tile kNumBaseBuffers before it.
       if constexpr (kAhead >= C::kNumBaseBuffers) wait_for_copies<C::kNumBaseBuffers - 1>();
       if (p.two_round) round_deltas(s.scaling, acc);
       store(p.two_round ? 1 : s.scaling, walk, acc);
-      load_base(work, base_buffer_);
+      if constexpr (!C::kGated) load_base(work, base_buffer_);
       base_buffer_ = 1 - base_buffer_;
     }
+    if constexpr (C::kShrinksNext) multiply_last(work);
   }
 
  private:
@@ -85,12 +93,20 @@ class WgmmaExpand {
     int end = 0;    // of the slice's column tiles in the work tile
     int index = 0;  // of the slice
     TileSlice slice;
+
+    __device__ void enter(const TileSlice& next, int its_end) { slice = next, end = its_end; }
+  };
+
+  struct Nothing {
+    __device__ explicit Nothing(const Context<C>&) {}
   };
 
   const Context<C> c;
   const KernelParams& p;
+  std::conditional_t<C::kShrinksNext, NextShrink<C>, Nothing> next_;
   Walk load_, base_;                      // to the next K tile of B, and to the next base
   int load_rank_ = 0;                     // of that K tile
+  int pair_ranks_ = 0;                    // of a gated expand
   int write_stage_ = 0, read_stage_ = 0;  // to load into, and to multiply
   int base_buffer_ = 0;                   // of that base
   Out* y_[2];                             // rows of this thread's tokens
@@ -106,20 +122,25 @@ class WgmmaExpand {
     return reinterpret_cast<uint4*>(c.base_buffers() + buffer * C::kBaseBytes) + thread();
   }
 
+  /// A gated expand walks through one slice alone.
+  __device__ Walk first_walk(const WorkTile& work) const {
+    Walk out{.tile = c.first_tile(work)};
+    if constexpr (C::kGated) out.enter(load_.slice, load_.end);
+    return out;
+  }
   /// False: the walk has ended.
   __device__ bool enter_tile(const WorkTile& work, Walk& walk) const {
     if (walk.tile < walk.end) return true;
-    if (walk.tile >= work.end_column_tile) return false;
-    walk.slice = c.next_slice_of(walk.tile, walk.index);
-    walk.end = c.end_of_slice(work, walk.index);
+    if (C::kGated || walk.tile >= work.end_column_tile) return false;
+    const TileSlice& next = c.next_slice_of(walk.tile, walk.index);
+    walk.enter(next, c.end_of_slice(work, walk.index));
     return true;
   }
 
   // --- loads --------------------------------------------------------------------------------
 
   /// Loads the next K tile of B; does nothing after the last. A column is stored where its n8 tile
-  /// is read. Columns beyond the slice repeat its last one: the products of a column reach no other
-  /// column.
+  /// is read. Columns beyond the slice are 0.
   __device__ void load_b(const WorkTile& work, int stage) {
     if (load_rank_ == 0 && !enter_tile(work, load_)) return;
     const TileSlice& s = load_.slice;
@@ -129,21 +150,29 @@ class WgmmaExpand {
     }
     constexpr int kVecs = kPanelRanks / 8, kAtOnce = kNumThreads / kVecs;
     const int vec = thread() % kVecs, row = thread() / kVecs;
+    static_assert(kAtOnce == 16);
     const int rank = load_rank_ + 8 * vec;
     const int valid = max(0, min(8, s.rank - rank));
-    const int first = (load_.tile - s.first_column_tile) * C::kTileColumns;
+    const int first = (load_.tile - s.first_column_tile) * C::kTileColumns + row;
+    const std::byte* from = row_address(s.b, uint32_t(first), s.b_row_bytes) + 2 * rank;
+    std::byte* const to = stage_address(stage);
+    const int offset = swizzle_128b(row_of_column(row), vec);
 #pragma unroll
-    for (int i = row; i < row + C::kTileColumns; i += kAtOnce) {
-      const int column = min(first + i, s.num_out - 1);
-      const int offset = swizzle_128b(i / 32 * 32 + row_of_column(i % 32), vec);
-      copy_async_some(stage_address(stage) + offset,
-                      row_address(s.b, uint32_t(column), s.b_row_bytes) + 2 * rank, 2 * valid);
+    for (int i = 0; i < C::kTileColumns; i += kAtOnce) {
+      const bool exists = first + i < s.num_out;
+      copy_async_some(to + i / 32 * 32 * C::kWgmmaRowBytes + (i % 32 == 0 ? offset : later(offset)),
+                      from, exists ? 2 * valid : 0);
+      from += uint64_t(kAtOnce) * s.b_row_bytes;
     }
     end_load(s);
   }
+  /// Sixteen columns later: four rows, which have the other half of the swizzle.
+  __device__ static int later(int offset) { return (offset + 4 * C::kWgmmaRowBytes) ^ 4 * 16; }
+  /// How many are loaded and multiplied for a column tile.
+  __device__ int num_ranks(const TileSlice& s) const { return C::kGated ? pair_ranks_ : s.rank; }
   __device__ void end_load(const TileSlice& s) {
     load_rank_ += kPanelRanks;
-    if (load_rank_ < (C::kGated ? c.pair_ranks() : s.rank)) return;
+    if (load_rank_ < num_ranks(s)) return;
     load_rank_ = 0;
     load_.tile += C::kTileStep;
   }
@@ -152,7 +181,7 @@ class WgmmaExpand {
   __device__ void load_base(const WorkTile& work, int buffer) {
     if (!enter_tile(work, base_)) return;
     for_vectors(base_, [&](int, bool exists, Out* at, int vec) {
-      copy_async_if(exists && p.add_inputs, base(buffer) + kNumThreads * vec, at);
+      copy_async_if(exists && (C::kGated || p.add_inputs), base(buffer) + kNumThreads * vec, at);
     });
     base_.tile += C::kTileStep;
   }
@@ -189,27 +218,53 @@ class WgmmaExpand {
 
   /// A column tile, 64 ranks at a time. Products run while the stage before is refilled, which the
   /// whole warpgroup has read by then.
-  __device__ void multiply(const WorkTile& work, const TileSlice& s, Sums& acc) {
+  __device__ void multiply(const WorkTile& work, const Walk& walk, Sums& acc) {
+    const TileSlice& s = walk.slice;
 #pragma unroll
     for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
 #pragma unroll 1
-    for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : s.rank); rank += kPanelRanks) {
+    for (int rank = 0; rank < num_ranks(s); rank += kPanelRanks) {
       wait_for_copies<kAhead - 1>();
       fence_async_proxy();
-      sync_warpgroup(warpgroup());
+      sync_readers();
       start(s, rank, stage_address(read_stage_), acc);
+      if constexpr (C::kShrinksNext) next_.start();
+      if (C::kGated && rank == 0) load_next_base(work, walk);
       load_b(work, write_stage_);
       commit_copies();
       write_stage_ = read_stage_;
       read_stage_ = read_stage_ == kAhead ? 0 : read_stage_ + 1;
-      wait_for_wgmma(acc);
+      if constexpr (C::kShrinksNext)
+        next_.finish(acc);
+      else
+        wait_for_wgmma(acc);
     }
+  }
+  /// Of a stage of B; in a gated expand also of what a pair gave each other, y and activation.
+  __device__ void sync_readers() const {
+    if constexpr (C::kGated)
+      GatedPair<C>(c).sync();
+    else
+      sync_warpgroup(warpgroup());
+  }
+  /// The tile before this one has left its base buffer.
+  __device__ void load_next_base(const WorkTile& work, const Walk& walk) {
+    if (walk.tile > c.first_tile(work)) load_base(work, 1 - base_buffer_);
+  }
+  __device__ void multiply_last(const WorkTile& work) {
+    wait_for_copies<0>();
+    fence_async_proxy();
+    sync_readers();
+    next_.start();
+    next_.finish();
+    next_.end(work);
   }
   /// Starts the products of a stage in steps of 16 ranks, hi then lo. Steps without a rank are
   /// skipped. A full stage is straight-line code, and its products are in flight on return. Between
   /// branches the compiler makes each product wait for the one before.
   __device__ void start(const TileSlice& s, int rank, const std::byte* stage, Sums& acc) const {
-    const uint64_t h = matrix_descriptor(c.h_address(0, s.h_column + rank));
+    const uint32_t panel = uint32_t(s.h_column + rank) / kPanelRanks;
+    const uint64_t h = matrix_descriptor(c.h()) + panel * (2 * C::kLowBytes / 16);
     const uint64_t b = matrix_descriptor(stage);
     if (p.split_h && s.rank - rank > kPanelRanks - 16) {
       fence_wgmma();
@@ -317,7 +372,7 @@ class WgmmaExpand {
 #pragma unroll
     for (float& sum : acc) sum = rounded_delta<Out>(scaling, sum);
   }
-  __device__ void store(float scaling, const Walk& walk, const Sums& acc) const {
+  __device__ void store(float scaling, const Walk& walk, const Sums& acc) {
     if constexpr (C::kGated) return store_activation(scaling, walk, acc);
     for_vectors(walk, [&](int sum, bool exists, Out* at, int vec) {
       const uint4 before = base(base_buffer_)[kNumThreads * vec];
@@ -325,20 +380,26 @@ class WgmmaExpand {
     });
   }
   /// Of the two halves of the columns, each of the pair takes one.
-  __device__ void store_activation(float scaling, const Walk& walk, const Sums& acc) const {
+  __device__ void store_activation(float scaling, const Walk& walk, const Sums& acc) {
     const GatedPair<C> pair(c);
     uint4* const y = base(base_buffer_);
     for_vectors(walk, [&](int sum, bool, Out*, int vec) {
       y[kNumThreads * vec] = results_of_tiles<Out>(y[kNumThreads * vec], scaling, acc + sum);
     });
     pair.sync();
-    const int column = walk.tile * C::kTileColumns + 32 * c.half() + kEach * c.quad;
+    if constexpr (C::kShrinksNext) {
+      next_.load(walk.tile);
+      commit_copies();
+    }
+    const int of_tile = 32 * c.half() + kEach * c.quad;
+    const int column = walk.tile * C::kTileColumns + of_tile;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      pair.store(exists_[i] && column < walk.slice.num_out, y + kNumThreads * (2 * c.half() + i),
-                 16 * (c.warp % 4) + 8 * i + c.row, column);
+      const int token = 16 * (c.warp % 4) + 8 * i + c.row;
+      const uint4 eight = pair.activation(y + kNumThreads * (2 * c.half() + i));
+      pair.store(exists_[i] && column < walk.slice.num_out, eight, token, column);
+      if constexpr (C::kShrinksNext) next_.put(token, of_tile, eight);
     }
-    pair.sync();
   }
 };
 

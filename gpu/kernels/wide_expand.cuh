@@ -409,7 +409,7 @@ class WideExpand {
 #pragma unroll
     for (int i = 0; i < C::kTokenTiles; i += 2) {
       const int mine = i + c.half();
-      pair.store(mine < num, base_vectors() + 32 * mine, 8 * mine + c.row, column);
+      pair.store(mine < num, pair.activation(base_vectors() + 32 * mine), 8 * mine + c.row, column);
     }
     pair.sync();
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "gpu/layout/segments.hpp"
+#include "gpu/plan/kernel_shape.hpp"
 #include "gpu/plan/lora_variant.hpp"
 
 namespace loratory::gpu {
@@ -34,8 +35,10 @@ constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters o
 /// few, 28,672 enough; none between was measured.
 constexpr int64_t kColumnsOfLongProduct = 16384;
 constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
-/// Columns of all segments: two work items of 512 for each of the 264 CTAs of a wave.
-constexpr int64_t kManyColumns = 2 * 264 * 512;
+/// Of expands, two for each SM.
+constexpr int64_t kCtasOfWave = 264;
+/// Columns of all segments: two work items of 512 for each CTA.
+constexpr int64_t kManyColumns = 2 * kCtasOfWave * 512;
 
 constexpr int64_t kAny = INT64_MAX;
 
@@ -43,17 +46,19 @@ constexpr int64_t kAny = INT64_MAX;
 struct WideShrinkRule {
   int rank_tiles, cluster, stages;
   int64_t tiles_in_wave;
-  int64_t most_rank_blocks;  ///< of 64 ranks: the rule is for layers of up to so many
+  int64_t most_rank_blocks;       ///< of 64 ranks: the rule is for layers of up to so many
+  int64_t least_rank_blocks = 1;  ///< and of at least so many
 };
 
 // In order of preference: the first row whose wave holds all work tiles is taken. The largest
-// cluster comes first, then the deepest pipeline. Tiles of 128 ranks read x half as often.
+// cluster comes first, then the deepest pipeline. Tiles of 128 ranks read x half as often, but up
+// to 66 clusters of 2 leave each CTA an SM.
 constexpr WideShrinkRule kWideShrinkRules[] = {
     // rank_tiles, cluster, stages, tiles_in_wave, most_rank_blocks
-    {4, 8, 4, 30, kAny},   {4, 8, 3, 45, kAny},  {4, 4, 4, 60, kAny},  {8, 4, 3, 60, 2},
-    {4, 4, 3, 92, kAny},   {4, 2, 4, 132, kAny}, {4, 2, 3, 198, kAny}, {4, 2, 3, kAny, 1},
-    {8, 2, 3, 132, kAny},  {4, 1, 4, 264, kAny}, {4, 1, 3, 396, kAny}, {8, 1, 3, 264, kAny},
-    {8, 2, 3, kAny, kAny},
+    {4, 8, 4, 30, kAny},  {4, 8, 3, 45, kAny},   {4, 4, 4, 60, kAny},  {4, 2, 4, 66, 2, 2},
+    {8, 4, 3, 60, 2},     {4, 4, 3, 92, kAny},   {4, 2, 4, 132, kAny}, {4, 2, 3, 198, kAny},
+    {4, 2, 3, kAny, 1},   {8, 2, 3, 132, kAny},  {4, 1, 4, 264, kAny}, {4, 1, 3, 396, kAny},
+    {8, 1, 3, 264, kAny}, {8, 2, 3, kAny, kAny},
 };
 
 }  // namespace h200
@@ -92,7 +97,8 @@ LoraVariant wide_shrink(const LaunchShape& shape) {
   const auto* const rule =
       std::ranges::find_if(h200::kWideShrinkRules, [&](const h200::WideShrinkRule& r) {
         return wide_shrink_tiles(shape, r.rank_tiles) <= r.tiles_in_wave &&
-               shape.num_rank_blocks <= r.most_rank_blocks;
+               shape.num_rank_blocks <= r.most_rank_blocks &&
+               shape.num_rank_blocks >= r.least_rank_blocks;
       });
   return {.rank_tiles = rule->rank_tiles,
           .token_tiles = 8,
@@ -290,6 +296,15 @@ LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
   if (token_tiles == 1) return narrow_expand(shape);
   if (fits_one_stage(shape)) return {.rank_tiles = 4, .token_tiles = 4};
   return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .stages = 2};
+}
+
+LoraVariant choose_expand_behind_splits(const LaunchShape& shape) { return wgmma_expand(shape); }
+
+bool pays_to_shrink_next(const LaunchShape& shape) {
+  if (!takes_wgmma_expand(shape) || shape.num_tokens <= h200::kShortPrefillTokens) return false;
+  const int64_t splits = segments_of_64(shape) * kNumSplits;
+  const int64_t waves = (splits + h200::kCtasOfWave - 1) / h200::kCtasOfWave;
+  return 3 * splits >= 2 * waves * h200::kCtasOfWave;
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {

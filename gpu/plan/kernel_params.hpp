@@ -30,6 +30,8 @@ struct KernelParams {
   int64_t y_row_stride = 0;
   float* h = nullptr;  ///< [S][T][h_row_stride]; unused by a linear in one launch
   int64_t h_slice_stride = 0, h_row_stride = 0;
+  /// Not 0: h is the tree of kNumSplits sums, so many numbers apart.
+  int64_t h_split_stride = 0;
   bool h_aligned = false;  ///< rows of h begin at multiples of 16 bytes
 
   const int32_t* num_segments = nullptr;
@@ -63,6 +65,7 @@ struct KernelParams {
   void* activation = nullptr;  ///< [T][activation_row_stride], of y's dtype
   int64_t activation_row_stride = 0;
   int32_t num_rows = 0;  ///< T
+  SliceParams next;      ///< A of the layer whose x it is, of a gated_expand_shrink
 };
 
 /// b is 1 in most calls, and a division takes 40 instructions.

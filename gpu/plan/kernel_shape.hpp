@@ -21,6 +21,10 @@ LORATORY_HOST_DEVICE constexpr int strip_size(int num_in) {
   return (num_in + kStep - 1) / kStep * 32;
 }
 
+LORATORY_HOST_DEVICE constexpr int split_size(int num_in) {
+  return kStripsPerSplit * strip_size(num_in);
+}
+
 LORATORY_HOST_DEVICE constexpr int padded_rank(int rank, int to = 16) {
   return (rank + to - 1) / to * to;
 }
@@ -50,7 +54,8 @@ struct KernelShape {
 
   static constexpr bool kShrinks = shrinks(kOp);
   static constexpr bool kExpands = expands(kOp);
-  static constexpr bool kGated = kOp == LoraOp::gated_expand;
+  static constexpr bool kGated = is_gated(kOp);
+  static constexpr bool kShrinksNext = kOp == LoraOp::gated_expand_shrink;
   static constexpr int kNumWarps = kStripsPerSplit;
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kSplitsPerCta = kNumSplits / kCluster;
@@ -181,8 +186,10 @@ struct KernelShape {
   static constexpr int kPipelineAlignment = kWgmma ? 1024 : 16;
   static constexpr int kPipelineOffset = (kTableBytes + 4 * kSumFloats + kPipelineAlignment - 1) /
                                          kPipelineAlignment * kPipelineAlignment;
+  /// A tile of the activation and one of A, of the next layer.
+  static constexpr int kNextBytes = kShrinksNext ? (kTokens + kPanelRanks) * kWgmmaRowBytes : 0;
   static constexpr int kPipelinesBytes =
-      kNumWarps * kPipelineBytes + kNumBPipelines * kBPipelineBytes;
+      kNumWarps * kPipelineBytes + kNumBPipelines * kBPipelineBytes + kNextBytes;
 
   /// h in shared memory: the ranks of a slice begin at multiples of kHPadding, and lo lies
   /// kLowBytes behind hi.

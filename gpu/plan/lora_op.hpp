@@ -13,12 +13,19 @@ enum class LoraOp : uint8_t {
   /// An expand of gate and up that ends with SwiGLU: it leaves y as it is and writes the
   /// activation. Only the second launch of a linear, never the operation of a layer.
   gated_expand,
+  /// The same, and the shrink of the layer that takes the activation: the sums of each split of its
+  /// K, which go where gate was.
+  gated_expand_shrink,
 };
 
+constexpr bool is_gated(LoraOp op) {
+  return op == LoraOp::gated_expand || op == LoraOp::gated_expand_shrink;
+}
+/// Of the x of the layer.
 constexpr bool shrinks(LoraOp op) { return op == LoraOp::linear || op == LoraOp::shrink; }
 constexpr bool expands(LoraOp op) { return op != LoraOp::shrink; }
 
-/// As in messages: "lora_linear", "lora_shrink", "lora_expand", "lora_gated_expand".
+/// As in messages: "lora_linear", "lora_shrink" and so on.
 constexpr std::string_view name(LoraOp op) {
   switch (op) {
     case LoraOp::linear:
@@ -29,6 +36,8 @@ constexpr std::string_view name(LoraOp op) {
       return "lora_expand";
     case LoraOp::gated_expand:
       return "lora_gated_expand";
+    case LoraOp::gated_expand_shrink:
+      return "lora_gated_expand_shrink";
   }
   return "lora_linear";
 }

@@ -63,4 +63,11 @@ LoraVariant choose_variant(const LaunchShape& shape);
 /// second launch of a linear.
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles);
 
+/// For the expand of a layer whose shrink a gated expand did.
+LoraVariant choose_expand_behind_splits(const LaunchShape& shape);
+
+/// Whether a gated expand should shrink for the next layer too. Its CTAs take whole splits of K, so
+/// that they must fill most of their waves. `shape`: of gate and up.
+bool pays_to_shrink_next(const LaunchShape& shape);
+
 }  // namespace loratory::gpu

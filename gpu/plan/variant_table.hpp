@@ -61,10 +61,14 @@ inline constexpr std::span<const LoraVariant> kGatedVariants(kExpandVariants,
                                                              std::size(kExpandVariants) - 1);
 static_assert(std::ranges::all_of(kGatedVariants, &LoraVariant::aligned));
 
+/// With the shrink of the next layer.
+inline constexpr LoraVariant kGatedShrinkVariants[] = {{4, 8, 1, 2, true}};
+
 /// All variants of an operation in one launch.
 constexpr std::span<const LoraVariant> variants_of(LoraOp op) {
   if (op == LoraOp::shrink) return kShrinkVariants;
   if (op == LoraOp::gated_expand) return kGatedVariants;
+  if (op == LoraOp::gated_expand_shrink) return kGatedShrinkVariants;
   return op == LoraOp::expand ? std::span<const LoraVariant>(kExpandVariants)
                               : std::span<const LoraVariant>(kLinearVariants);
 }

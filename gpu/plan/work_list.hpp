@@ -37,7 +37,8 @@ struct WorkList {
     slices_per_problem = fuses ? p.num_slices : 1;
     items_per_problem = fuses ? p.num_items : p.max_items;
     uint32_t all = num_parts * items_per_problem * (fuses ? 1 : p.num_slices);
-    if (op == LoraOp::expand && 2 * all <= p.num_sms) {  // half items use twice as many SMs
+    const bool may_halve = !shrinks(op) && op != LoraOp::gated_expand_shrink;
+    if (may_halve && 2 * all <= p.num_sms) {  // half items use twice as many SMs
       items_per_problem *= 2;
       all *= 2;
     }
@@ -58,7 +59,7 @@ struct WorkList {
   LORATORY_HOST_DEVICE static bool fuses_slices(const KernelParams& p, uint32_t num_parts,
                                                 uint32_t num_clusters, LoraOp op) {
     if (op == LoraOp::shrink) return true;
-    if (op == LoraOp::expand) return p.all_slices_fit;
+    if (!shrinks(op)) return p.all_slices_fit;
     return p.all_slices_fit && num_parts * p.num_slices > num_clusters;
   }
 };
@@ -69,7 +70,7 @@ inline int64_t most_clusters(LoraOp op, const KernelParams& p) {
   if (p.max_segments == 0) return INT32_MAX;  // unknown
   const bool fuses = op == LoraOp::shrink || (!shrinks(op) && p.all_slices_fit);
   // Rows that no segment covers are cut like those of one more adapter.
-  const int64_t num_segments = int64_t{p.max_segments} + (op == LoraOp::gated_expand ? 1 : 0);
+  const int64_t num_segments = int64_t{p.max_segments} + (is_gated(op) ? 1 : 0);
   const int64_t items = num_segments * p.parts_per_segment *
                         (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
   if (shrinks(op)) return items;

@@ -422,17 +422,20 @@ void ModelPass::experts(const Step& step, int64_t index) const {
                   step.stream, kOverlaps);
 }
 
-// False, and nothing launched: the LoRA of this layer cannot end with SwiGLU.
-bool ModelPass::lora_silu_mul(const Step& step, const Layer& layer, const DeviceView& x,
-                              const DeviceView& gate_up, const DeviceView& activation) const {
+// None, and nothing launched: the LoRA of this layer cannot end with SwiGLU.
+std::optional<SiluMulVariants> ModelPass::lora_silu_mul(const Step& step, const Layer& layer,
+                                                        const DeviceView& x,
+                                                        const DeviceView& gate_up,
+                                                        const DeviceView& activation) const {
   const LoraTensors tensors = behind(*layer.gate_up, step.max_adapters, x, gate_up);
-  const auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation);
-  if (!variants) return false;
+  const LoraLayer* const next = layer.down_lora ? &*layer.down_lora : nullptr;
+  auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation, next);
+  if (!variants) return variants;
   layer.gate_up->launch(x, gate_up, step.stream, kOverlaps);
   layer.gate_up_lora->launch_silu_mul(*variants, tensors, activation,
                                       step.lora->tokens.view(variants->shrink.segment_size()),
-                                      step.stream, layer.gate_up->order_behind(x.shape[0]));
-  return true;
+                                      step.stream, layer.gate_up->order_behind(x.shape[0]), next);
+  return variants;
 }
 
 void ModelPass::dense_mlp(const Step& step, int64_t index) const {
@@ -444,14 +447,23 @@ void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   const DeviceView activation = view(layout_.activation, tokens, c.intermediate);
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
   const bool has_lora = step.lora != nullptr && layer.gate_up_lora;
+  const std::optional<SiluMulVariants> lora =
+      has_lora ? lora_silu_mul(step, layer, normed, gate_up, activation) : std::nullopt;
   const bool is_done =
-      has_lora ? lora_silu_mul(step, layer, normed, gate_up, activation)
+      has_lora ? lora.has_value()
                : layer.gate_up->launch_silu_mul(normed, activation, step.stream, kOverlaps);
   if (!is_done) {
     linear(step, *layer.gate_up, layer.gate_up_lora, normed, gate_up);
     silu_mul(gate_up, activation, step.stream, kOverlaps);
   }
-  linear(step, *layer.down, layer.down_lora, activation, delta);
+  if (!lora || !lora->shrinks_next) {
+    linear(step, *layer.down, layer.down_lora, activation, delta);
+    return;
+  }
+  layer.down->launch(activation, delta, step.stream, kOverlaps);
+  layer.down_lora->launch_behind_splits(
+      behind(*layer.down, step.max_adapters, activation, delta), gate_up,
+      step.lora->tokens.view(lora->shrink.segment_size()), step.stream, kOverlaps);
 }
 
 void ModelPass::mlp(const Step& step, int64_t index) const {

@@ -93,8 +93,9 @@ class ModelPass {
   void attention(const Step& step, int64_t layer) const;
   void mlp(const Step& step, int64_t layer) const;
   void dense_mlp(const Step& step, int64_t layer) const;
-  bool lora_silu_mul(const Step& step, const Layer& layer, const DeviceView& x,
-                     const DeviceView& gate_up, const DeviceView& activation) const;
+  std::optional<SiluMulVariants> lora_silu_mul(const Step& step, const Layer& layer,
+                                               const DeviceView& x, const DeviceView& gate_up,
+                                               const DeviceView& activation) const;
   void experts(const Step& step, int64_t layer) const;
   void route_tokens(const Step& step, const Layer& layer) const;
   void finish(const Step& step) const;

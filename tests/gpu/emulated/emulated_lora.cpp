@@ -59,8 +59,12 @@ void run_launch(const LoraLaunch& launch) {
     run_op<Weight, Out, LoraOp::expand>(launch);
   else if (launch.op == LoraOp::linear)
     run_op<Weight, Out, LoraOp::linear>(launch);
-  else if constexpr (std::is_same_v<Weight, Out>)
-    run_op<Weight, Out, LoraOp::gated_expand>(launch);
+  else if constexpr (std::is_same_v<Weight, Out>) {
+    if (launch.op == LoraOp::gated_expand)
+      run_op<Weight, Out, LoraOp::gated_expand>(launch);
+    else
+      run_op<Weight, Out, LoraOp::gated_expand_shrink>(launch);
+  }
 }
 
 template <LoraOp kOp>

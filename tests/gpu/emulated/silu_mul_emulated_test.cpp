@@ -15,7 +15,7 @@
 #include "gpu/plan/variant_table.hpp"
 #include "reference/base/input_error.hpp"
 #include "tests/gpu/emulated/emulated_gpu.hpp"
-#include "tests/gpu/emulated/emulated_memory.hpp"
+#include "tests/gpu/emulated/emulated_layer.hpp"
 #include "tests/gpu/support/gate_and_up.hpp"
 
 namespace loratory::gpu {
@@ -37,16 +37,7 @@ class EmulatedMlp {
     Tensor activation(Dtype::bf16, {data.shape.num_tokens, size_});
     std::ranges::fill(activation.bytes(), std::byte{0xFF});
     activation_ = memory_.put(activation);
-    LoraLayerDesc desc{.slices = {}, .mode = data.shape.mode};
-    desc.workspace_bytes = workspace_bytes(data.shape.num_tokens, 2, data.shape.max_rank);
-    desc.workspace = memory_.room(desc.workspace_bytes);
-    for (const reference::LayerSlice& slice : data.slices) {
-      desc.slices.push_back({.a = memory_.put(slice.a),
-                             .b = memory_.put(slice.b),
-                             .ranks = slice.ranks.data(),
-                             .scalings = slice.scalings.data()});
-    }
-    layer_.emplace(desc);
+    layer_.emplace(emulated::put_linear(memory_, data));
   }
   ~EmulatedMlp() { emulated::set_prior_grid({}); }  // of a launch that was refused
   EmulatedMlp(const EmulatedMlp&) = delete;

@@ -376,11 +376,38 @@ TEST(ChooseVariant, WideCountsSegmentsOfAdapters) {
 }
 
 // Tiles of 128 ranks where they fit in one wave: x is read half as often.
+// Eight splits of each segment fill two thirds of their waves of 264 CTAs.
+TEST(ChooseVariant, ShrinksTheNextLayerWhereSplitsFillWaves) {
+  const auto pays = [](int64_t num_segments, int64_t max_rank = 64) {
+    LaunchShape shape;
+    shape.num_tokens = 64 * num_segments;
+    shape.num_slots = 1;
+    shape.num_slices = 2;
+    shape.max_rank = max_rank;
+    return pays_to_shrink_next(shape);
+  };
+  EXPECT_FALSE(pays(21));
+  EXPECT_TRUE(pays(22));
+  EXPECT_TRUE(pays(33));
+  EXPECT_FALSE(pays(34));
+  EXPECT_FALSE(pays(43));
+  EXPECT_TRUE(pays(44));
+  EXPECT_TRUE(pays(128));
+  EXPECT_FALSE(pays(33, 32)) << "no wgmma";
+  EXPECT_FALSE(pays(8)) << "short prefill";
+}
+
 TEST(ChooseVariant, WideOfSeveralBlocks) {
   EXPECT_EQ(shrink_of_tiles(60, 2),
             (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 4}));
-  EXPECT_EQ(shrink_of_tiles(62, 2),
+  for (const int tiles : {62, 66}) {
+    EXPECT_EQ(shrink_of_tiles(tiles, 2),
+              (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 2, .stages = 4}));
+  }
+  EXPECT_EQ(shrink_of_tiles(68, 2),
             (LoraVariant{.rank_tiles = 8, .token_tiles = 8, .cluster = 4, .stages = 3}));
+  EXPECT_EQ(shrink_of_tiles(62, 1),
+            (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
   EXPECT_EQ(shrink_of_tiles(63, 3),
             (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3}));
   EXPECT_EQ(shrink_of_tiles(120, 2),

@@ -3,6 +3,7 @@
 
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/plan/variant_table.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
@@ -159,6 +160,83 @@ TEST(LoraSiluMul, NamesVariantsThatCannotBe) {
   desc.op = LoraOp::gated_expand;
   EXPECT_EQ(error_of([&] { const LoraLayer layer(desc); }),
             "lora_gated_expand: op: is that of a launch, not of a layer");
+}
+
+// --- the shrink of the next layer -------------------------------------------------------------
+
+/// gate|up and down with room for rank 64 and a step of 2,048 tokens.
+struct NextCall {
+  static constexpr int64_t kTokens = 2048, kSize = 2048;
+  static LoraSliceDesc slice(int64_t num_in, int64_t num_out, int64_t rank = 64) {
+    LoraSliceDesc out = gpu::slice(num_out, rank);
+    out.a = device_view(Dtype::bf16, at(0x1000), {4, rank, num_in});
+    return out;
+  }
+  static LoraLayerDesc desc(std::vector<LoraSliceDesc> slices) {
+    return {.slices = std::move(slices), .workspace = at(0x50000), .workspace_bytes = 1 << 22};
+  }
+
+  LoraLayerDesc gate_up = desc({slice(64, kSize), slice(64, kSize)});
+  LoraLayerDesc down = desc({slice(kSize, 64)});
+  int64_t num_tokens = kTokens;
+
+  bool shrinks_next() const {
+    const LoraLayer next(down);
+    const int64_t size = gate_up.slices[0].b.shape[1];
+    const LoraTensors tensors{.x = device_view(Dtype::bf16, at(0x10000), {num_tokens, 64}),
+                              .h = {},
+                              .y = device_view(Dtype::bf16, at(0x20000), {num_tokens, 2 * size}),
+                              .max_adapters = 1};
+    const DeviceView activation =
+        device_view(Dtype::bf16, at(uintptr_t{1} << 40), {num_tokens, size});
+    const auto variants = LoraLayer(gate_up).silu_mul_variants_for(tensors, activation, &next);
+    if (!variants) return false;
+    const LoraOp op = variants->shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand;
+    EXPECT_TRUE(has_kernel(op, variants->expand)) << variants->expand;
+    return variants->shrinks_next;
+  }
+};
+
+TEST(LoraSiluMul, ShrinksForDownInLongPrefill) {
+  if (!has_wgmma()) GTEST_SKIP() << "on a GPU without wgmma";
+  NextCall call;
+  EXPECT_TRUE(call.shrinks_next());
+  call.num_tokens = 1024;
+  EXPECT_FALSE(call.shrinks_next()) << "the splits fill half a wave";
+}
+
+TEST(LoraSiluMul, ShrinksForALayerOfTheSameKindAlone) {
+  const auto with = [](auto change) {
+    NextCall call;
+    change(call);
+    return call.shrinks_next();
+  };
+  EXPECT_FALSE(with([](NextCall& c) { c.down.slices[0] = c.slice(2056, 64); })) << "other x";
+  EXPECT_FALSE(with([](NextCall& c) { c.down.slices[0] = c.slice(2048, 64, 72); })) << "rank";
+  EXPECT_FALSE(with([](NextCall& c) { c.down.slices.push_back(c.down.slices[0]); })) << "slices";
+  EXPECT_FALSE(with([](NextCall& c) { c.down.op = LoraOp::shrink; })) << "half a linear";
+  EXPECT_FALSE(with([](NextCall& c) { c.down.slices[0].a_rank_steps = 1; })) << "packed A";
+  EXPECT_FALSE(with([](NextCall& c) { c.down.experts.rows_per_x = 2; })) << "experts";
+  EXPECT_FALSE(with([](NextCall& c) {
+    c.down.slices[0].a.shape[0] = c.down.slices[0].b.shape[0] = 3;
+  })) << "other slots";
+  EXPECT_FALSE(with([](NextCall& c) {  // the last split has 64 columns, 64 sums need 128
+    c.gate_up.slices.assign(2, c.slice(64, 7 * 256 + 64));
+    c.down.slices[0] = c.slice(7 * 256 + 64, 64);
+  })) << "a short last split";
+}
+
+TEST(LoraSiluMul, NamesANextLayerThatDoesNotFit) {
+  Call call;
+  call.variants = {{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3},
+                   kGatedShrinkVariants[0],
+                   /*shrinks_next=*/true};
+  call.segments.segment_size = 64;
+  if (!has_wgmma()) {
+    EXPECT_THAT(call.error(), HasSubstr("variant: needs what this GPU lacks"));
+    return;
+  }
+  EXPECT_EQ(call.error(), "lora_linear: next: cannot be shrunk with this layer");
 }
 
 }  // namespace

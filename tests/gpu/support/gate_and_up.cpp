@@ -87,6 +87,30 @@ LayerData gate_and_up(uint64_t seed, reference::Dtype dtype, const GateAndUpLimi
   return out;
 }
 
+DenseMlp dense_mlp(uint64_t seed, reference::Dtype dtype, const GateAndUpLimits& limits) {
+  Draw draw(seed);
+  LayerCase up = draw_case(draw, limits);
+  up.seed = seed;
+  up.weight = up.out = dtype;
+  up.max_rank = int32_t(draw.one_of({8, 24, 40, 64}));
+  up.num_out.assign(2, draw.up_to(limits.size, {1984, 2048, 3968, 6080, 8192}));
+  LayerCase down = up;
+  down.seed = seed + 1;
+  down.max_rank = int32_t(draw.one_of({8, 24, 40, 64}));
+  down.num_in = up.num_out[0];
+  down.num_out = {draw.one_of({8, 72, 200})};
+  DenseMlp out{LayerData(up), LayerData(down)};
+  leave_out_modules(draw, out.gate_up);
+  for (int32_t& rank : out.down.slices[0].ranks) {
+    if (draw.one_in(4)) rank = 0;
+  }
+  const std::vector<int32_t> slots = draw_slots(draw, up);
+  out.gate_up.batch = out.gate_up.make_batch(slots, seed);
+  fill_y(draw, out.gate_up);
+  out.down.batch = out.down.make_batch(slots, seed + 1);
+  return out;
+}
+
 std::vector<SiluMulVariants> silu_mul_variants(bool has_clusters, bool has_wgmma) {
   std::vector<SiluMulVariants> out;
   std::set<int> sizes;

@@ -19,6 +19,13 @@ struct GateAndUpLimits {
 reference::LayerData gate_and_up(uint64_t seed, reference::Dtype dtype,
                                  const GateAndUpLimits& limits);
 
+/// gate|up and down of a dense MLP, and a step: x of down is the activation. Its size is one whose
+/// splits all hold sums of down's ranks, up to 64. Some slots lack down.
+struct DenseMlp {
+  reference::LayerData gate_up, down;
+};
+DenseMlp dense_mlp(uint64_t seed, reference::Dtype dtype, const GateAndUpLimits& limits);
+
 /// One shrink of each size of segments meets every gated expand that divides them.
 std::vector<SiluMulVariants> silu_mul_variants(bool has_clusters, bool has_wgmma);
 

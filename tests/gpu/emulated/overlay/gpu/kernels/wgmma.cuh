@@ -152,14 +152,21 @@ void wait_for_older_wgmma() {
     for (const WgmmaInFlight& of : groups.front()) end_wgmma(of);
   }
 }
-template <int kCount>
-void wait_for_wgmma(float (&c)[kCount]) {
+inline void wait_for_wgmma_of(const float* c, const float* too) {
   for (const auto& group : wgmma_in_flight()) {
     for (const WgmmaInFlight& of : group) {
-      if (of.sums != c) throw std::runtime_error("wgmma: other sums");
+      if (of.sums != c && of.sums != too) throw std::runtime_error("wgmma: other sums");
     }
   }
   wait_for_older_wgmma<0>();
+}
+template <int kCount>
+void wait_for_wgmma(float (&c)[kCount]) {
+  wait_for_wgmma_of(c, c);
+}
+template <int kCount, int kCountToo>
+void wait_for_wgmma(float (&c)[kCount], float (&too)[kCountToo]) {
+  wait_for_wgmma_of(c, too);
 }
 
 }  // namespace loratory::gpu
