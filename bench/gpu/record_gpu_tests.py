@@ -42,7 +42,6 @@ KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Over
 # of few clusters, which each go through five segments. Not what counts thousands of draws.
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
-                "PagedAttention.Rotates*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
                 "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:SiluMulLora*"
                 f"-{TUNING}:SamplerOnGpu.TokensCome*")

@@ -50,18 +50,11 @@ struct WorkspaceLayout {
   int64_t num_bytes = 0;
 };
 
-/// What decode does to the heads of q and k before it multiplies them.
-struct HeadRotation {
-  const float *cos = nullptr, *sin = nullptr;       ///< [positions, head_dim / 2]; null: nothing
-  const void *q_norm = nullptr, *k_norm = nullptr;  ///< [head_dim], or both null
-  float eps = 0;
-};
-
 struct AttentionParams {
-  const void* q = nullptr;  ///< if heads are rotated, k and v of the token lie behind
+  const void* q = nullptr;
   void* out = nullptr;
-  void* k = nullptr;  ///< written, as v, only if heads are rotated
-  void* v = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
   int64_t q_stride = 0, out_stride = 0;  ///< of a token, in elements
   const int32_t* token_rows = nullptr;
   const int32_t* row_starts = nullptr;
@@ -73,7 +66,6 @@ struct AttentionParams {
   int32_t kv_heads = 0, group = 0, head_dim = 0;
   float scale = 0, scale_log2 = 0;  ///< the second times log2(e)
   bool overlaps_previous = false;   ///< the previous kernel may still run
-  HeadRotation rotation{};
   AttentionWork work{};
 };
 

@@ -8,17 +8,17 @@ namespace {
 
 using namespace decode;
 
-template <typename T, int kHeadDim, bool kRotates>
+template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads<kHeadDim>, kCtasPerSm<kHeadDim>)
     decode_attention_kernel(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(1024) std::byte memory[];
-  run_cta<T, kHeadDim, kRotates>(params, *reinterpret_cast<DecodeShared<kHeadDim>*>(memory));
+  run_cta<T, kHeadDim>(params, *reinterpret_cast<DecodeShared<kHeadDim>*>(memory));
 }
 
-template <typename T, int kHeadDim, bool kRotates>
+template <typename T, int kHeadDim>
 void launch(const AttentionLaunch& launch) {
   constexpr auto kShared = int(sizeof(DecodeShared<kHeadDim>));
-  const auto kernel = decode_attention_kernel<T, kHeadDim, kRotates>;
+  const auto kernel = decode_attention_kernel<T, kHeadDim>;
   int device = 0, num_sms = 0;
   LORATORY_CUDA_CHECK(cudaGetDevice(&device));
   LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
@@ -30,20 +30,12 @@ void launch(const AttentionLaunch& launch) {
   launch_kernel(kernel, shape, launch.stream, order_of(launch.params), launch.params);
 }
 
-template <typename T, int kHeadDim>
-void launch_of(const AttentionLaunch& of) {
-  if (of.params.rotation.cos != nullptr)
-    launch<T, kHeadDim, true>(of);
-  else
-    launch<T, kHeadDim, false>(of);
-}
-
 template <typename T>
 void launch_for(const AttentionLaunch& of) {
   if (of.params.head_dim == 64)
-    launch_of<T, 64>(of);
+    launch<T, 64>(of);
   else
-    launch_of<T, 128>(of);
+    launch<T, 128>(of);
 }
 
 }  // namespace

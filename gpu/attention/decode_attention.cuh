@@ -8,7 +8,6 @@
 #include "gpu/attention/row_softmax.cuh"
 #include "gpu/kernels/fragments.cuh"
 #include "gpu/kernels/ptx.cuh"
-#include "gpu/model/head_pairs.cuh"
 
 // Attention of rows with one token. A work item is a piece of a row's context and one kv head. Each
 // CTA takes a contiguous share of all items, and then, one at a time, late items that are in no
@@ -17,11 +16,6 @@
 // up the warp that issues them, and only these. The CTA that delivers the last piece of a row and
 // head merges all of them, so it does not matter who computes which; a CTA that has all of them
 // merges them as they come.
-//
-// kRotates: q, k and v come as the product leaves them, and rotary()'s work is done here, with its
-// bits. The key of a row's own token is the last of its context, so one item for each kv head has
-// it. That item takes the key and the value from the q|k|v row and is the one that writes them into
-// the blocks; nobody else in this launch reads these places.
 
 namespace loratory::gpu::decode {
 
@@ -107,28 +101,7 @@ __device__ inline int num_tiles_of(const DecodeItem& item) {
   return num_attention_tiles(item.num_keys());
 }
 
-// Keys or values: where they lie, and their first head in a q|k|v row.
-struct KeysOrValues {
-  void* blocks;
-  int first_head;
-};
-__device__ inline KeysOrValues keys_of(const AttentionParams& p) {
-  return {p.k, p.group * p.kv_heads};
-}
-__device__ inline KeysOrValues values_of(const AttentionParams& p) {
-  return {p.v, (p.group + 1) * p.kv_heads};
-}
-
-// Of the item's own token, as the product left it.
 template <typename T, int kHeadDim>
-__device__ const T* newest_of(const AttentionParams& p, const DecodeItem& item,
-                              const KeysOrValues& of) {
-  const int64_t token = __ldg(p.row_starts + item.row);
-  return static_cast<const T*>(p.q) + token * p.q_stride +
-         int64_t(of.first_head + item.head) * kHeadDim;
-}
-
-template <typename T, int kHeadDim, bool kRotates>
 class DecodeProducer {
  public:
   __device__ DecodeProducer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
@@ -167,22 +140,20 @@ class DecodeProducer {
 
   // The first item, while the previous kernel may still run. What earlier steps wrote does not wait
   // for it: the keys, all but the tile of this step's token, and the values if no other item
-  // follows. More would hold up the query. However many kernels of this step overlap, earlier steps
-  // have ended, also their attention that wrote keys itself: a step begins with a kernel that
-  // overlaps nothing, and none ends before the one before it.
+  // follows. More would hold up the query.
   __device__ void copy_early(const DecodeItem& item, bool is_alone) const {
     const int count = num_tiles_of(item);
     const int newest = item.is_last_of_head() ? count - 1 : count;
-    const auto copy_old = [&](const KeysOrValues& from, int first_stage) {
-      for (int tile = 0; tile < newest; ++tile) copy_into(first_stage + tile, from, item, tile);
+    const auto copy_old = [&](const void* tensor, int first_stage) {
+      for (int tile = 0; tile < newest; ++tile) copy_into(first_stage + tile, tensor, item, tile);
     };
-    copy_old(keys_of(p), 0);
-    if (is_alone) copy_old(values_of(p), count);
+    copy_old(p.k, 0);
+    if (is_alone) copy_old(p.v, count);
     wait_for_prior_grid();
     copy_query_of(item);
-    if (newest < count) copy_into(newest, keys_of(p), item, newest);
-    if (!is_alone) copy_old(values_of(p), count);
-    if (newest < count) copy_into(count + newest, values_of(p), item, newest);
+    if (newest < count) copy_into(newest, p.k, item, newest);
+    if (!is_alone) copy_old(p.v, count);
+    if (newest < count) copy_into(count + newest, p.v, item, newest);
   }
 
   // If a late item follows, the first warp takes it. The answer of the counter comes while keys are
@@ -193,9 +164,9 @@ class DecodeProducer {
     int32_t number = 0;
     if (takes_late && thread == 0) number = atomicAdd(p.work.late_taken, 1);
     copy_query_of(item);
-    for (int tile = 0; tile < count; ++tile) copy_into(tile, keys_of(p), item, tile);
+    for (int tile = 0; tile < count; ++tile) copy_into(tile, p.k, item, tile);
     if (takes_late) publish_late(__shfl_sync(0xFFFFFFFF, number, 0));
-    for (int tile = 0; tile < count; ++tile) copy_into(count + tile, values_of(p), item, tile);
+    for (int tile = 0; tile < count; ++tile) copy_into(count + tile, p.v, item, tile);
   }
 
   // Of item n + 1, while n is copied. The query of n has waited for the scores of n - 2, so every
@@ -212,11 +183,11 @@ class DecodeProducer {
   }
 
   // Fresh places are free.
-  __device__ void copy_into(int stages_ahead, const KeysOrValues& from, const DecodeItem& item,
+  __device__ void copy_into(int stages_ahead, const void* tensor, const DecodeItem& item,
                             int tile) const {
     const Stage to = stage.ahead(stages_ahead);
     wait_for_bytes(&s.free[to.index()], to.phase() ^ 1);
-    copy_tile(from, s.tiles[to.index()], item, tile);
+    copy_tile(tensor, s.tiles[to.index()], item, tile);
     arrive_after_copies(&s.full[to.index()]);
   }
   __device__ void copy_query_of(const DecodeItem& item) const {
@@ -245,7 +216,7 @@ class DecodeProducer {
   }
 
   // Keys behind the last one become 0.
-  __device__ void copy_tile(const KeysOrValues& of, std::byte* to, const DecodeItem& item,
+  __device__ void copy_tile(const void* tensor, std::byte* to, const DecodeItem& item,
                             int tile) const {
     const int row = thread / kVecs, vec = thread % kVecs;
     const int num_keys = item.num_keys() - tile * kAttentionTileKeys;
@@ -254,7 +225,7 @@ class DecodeProducer {
     // Of a block; the plan has seen that it fits.
     const int32_t numbers = p.kv_heads * p.block_size * kHeadDim;
     const T* const base =
-        static_cast<const T*>(of.blocks) + item.head * p.block_size * kHeadDim + vec * 8;
+        static_cast<const T*>(tensor) + item.head * p.block_size * kHeadDim + vec * 8;
 #pragma unroll
     for (int i = 0; i < kAttentionTileKeys / kRowsAtOnce; ++i) {
       const int key = row + i * kRowsAtOnce;
@@ -262,11 +233,7 @@ class DecodeProducer {
       const int position = first + (exists ? key : 0);
       const int64_t block = int64_t{__ldg(table + (position >> p.block_shift))} * numbers;
       const int place = (position & (p.block_size - 1)) * kHeadDim;
-      const T* from = base + (block + place);
-      if constexpr (kRotates) {
-        if (position + 1 == item.context) from = newest_of<T, kHeadDim>(p, item, of) + vec * 8;
-      }
-      copy_async(to + panel_offset<kAttentionTileKeys>(key, vec), from, exists);
+      copy_async(to + panel_offset<kAttentionTileKeys>(key, vec), base + (block + place), exists);
     }
   }
 };
@@ -326,7 +293,7 @@ __device__ void merge_pieces(const AttentionParams& p, const DecodeItem& item, i
   }
 }
 
-template <typename T, int kHeadDim, bool kRotates>
+template <typename T, int kHeadDim>
 class DecodeConsumer {
  public:
   __device__ DecodeConsumer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
@@ -367,7 +334,6 @@ class DecodeConsumer {
 
  private:
   static constexpr int kColumnTiles = kHeadDim / 64;  // of eight columns, which a warp computes
-  static constexpr int kLanes = kHeadDim / 16;        // that rotate a head
 
   const AttentionParams& p;
   DecodeShared<kHeadDim>& s;
@@ -404,10 +370,6 @@ class DecodeConsumer {
 
   __device__ void compute(const DecodeItem& item, bool is_whole) {
     const int num_tiles = num_tiles_of(item);
-    if constexpr (kRotates) {
-      rotate_heads(item, num_tiles);
-      sync();
-    }
     float scores[kWarpKeys / 8][4] = {};
     if (warp / 2 < num_tiles) {
       const Stage keys = stage.ahead(warp / 2);
@@ -416,7 +378,7 @@ class DecodeConsumer {
       multiply_keys(s.query[query.index()], s.tiles[keys.index()], scores);
       release(&s.free[keys.index()], kWarps / 2);  // a tile of keys is two warps'
     }
-    arrive(&s.free_q[query.index()]);  // each lane for itself: it has rotated and read the query
+    arrive(&s.free_q[query.index()]);  // each lane for itself: it has read the query
     mask(item, scores);
     publish_most(scores);
     sync();
@@ -433,72 +395,6 @@ class DecodeConsumer {
       join(item, state, acc);
     else
       deliver(item, state, acc);
-  }
-
-  // Every item of a row and head repeats it for the query.
-  __device__ void rotate_heads(const DecodeItem& item, int num_tiles) const {
-    constexpr int kRows = 32 / kLanes;  // of a warp
-    constexpr int kKeyWarp = kMostGroup / kRows;
-    static_assert(kKeyWarp + 1 < kWarps);
-    const bool is_key = warp == kKeyWarp, has_newest = item.is_last_of_head();
-    // One call for both keeps registers low.
-    if (is_key ? has_newest : warp * kRows < p.group) rotate_row(item, num_tiles, is_key);
-    if (warp == kKeyWarp + 1 && has_newest) keep_value(item);
-  }
-
-  // Rows of the query in shared memory, each by kLanes lanes, or the key of the item's own token.
-  __device__ void rotate_row(const DecodeItem& item, int num_tiles, bool is_key) const {
-    const int row = is_key ? (item.num_keys() - 1) % kAttentionTileKeys : int(threadIdx.x) / kLanes;
-    const Stage keys = stage.ahead(num_tiles - 1);
-    if (is_key)
-      wait_for_bytes(&s.full[keys.index()], keys.phase());
-    else
-      wait_for_bytes(&s.full_q[query.index()], query.phase());
-    const auto at = [&](int vec) {
-      return reinterpret_cast<T*>(
-          is_key ? s.tiles[keys.index()] + panel_offset<kAttentionTileKeys>(row, vec)
-                 : s.query[query.index()] + panel_offset<kMostGroup>(row, vec));
-    };
-    T* const first = at(vec());
-    T* const second = at(vec() + kLanes);
-    Pairs pairs{load_vectors(first), load_vectors(second)};
-    turn(item, pairs, is_key ? p.rotation.k_norm : p.rotation.q_norm);
-    __syncwarp();  // all lanes have the key, also those that store nothing
-    if (is_key ? lane >= kLanes : row >= p.group) return;
-    store_vectors(first, pairs.first);
-    store_vectors(second, pairs.second);
-    if (is_key) store_pairs(place_of_newest(item, p.k), kHeadDim / 2, 8 * vec(), pairs);
-  }
-
-  __device__ void turn(const DecodeItem& item, Pairs& pairs, const void* norm) const {
-    constexpr int kHalf = kHeadDim / 2;
-    if (norm != nullptr) {
-      const float scale = norm_scale(pairs, kHeadDim, p.rotation.eps);
-      normalize_pairs(pairs, scale, load_pairs(static_cast<const T*>(norm), kHalf, 8 * vec()));
-    }
-    const int64_t angles = int64_t{item.context - 1} * kHalf + 8 * vec();
-    rotate_pairs(pairs, load_vectors(p.rotation.cos + angles),
-                 load_vectors(p.rotation.sin + angles));
-  }
-
-  __device__ void keep_value(const DecodeItem& item) const {
-    if (lane >= kLanes) return;
-    const T* const from = newest_of<T, kHeadDim>(p, item, values_of(p));
-    store_pairs(place_of_newest(item, p.v), kHeadDim / 2, 8 * vec(),
-                load_pairs(from, kHeadDim / 2, 8 * vec()));
-  }
-
-  // Which vector of each half of a head this lane has.
-  __device__ int vec() const { return lane % kLanes; }
-
-  // In the blocks, of the key or the value of the item's own token.
-  __device__ T* place_of_newest(const DecodeItem& item, void* blocks) const {
-    const int32_t position = item.context - 1;
-    const int64_t block =
-        __ldg(p.block_tables + int64_t(item.row) * p.max_blocks + (position >> p.block_shift));
-    const int64_t place =
-        (block * p.kv_heads + item.head) * p.block_size + (position & (p.block_size - 1));
-    return static_cast<T*>(blocks) + place * kHeadDim;
   }
 
   // Columns ascend for each score; scores of eight keys at a time take turns.
@@ -718,16 +614,16 @@ __device__ void init_barriers(DecodeShared<kHeadDim>& s) {
 }
 
 /// What a CTA does, with shared memory of its own.
-template <typename T, int kHeadDim, bool kRotates>
+template <typename T, int kHeadDim>
 __device__ void run_cta(const AttentionParams& params, DecodeShared<kHeadDim>& shared) {
   launch_dependents();
   if (threadIdx.x == 0) init_barriers(shared);
   const DecodeShare share = share_of(params);
   __syncthreads();
   if (threadIdx.x < kConsumers)
-    DecodeConsumer<T, kHeadDim, kRotates>(params, shared).run(share);
+    DecodeConsumer<T, kHeadDim>(params, shared).run(share);
   else
-    DecodeProducer<T, kHeadDim, kRotates>(params, shared).run(share);
+    DecodeProducer<T, kHeadDim>(params, shared).run(share);
 }
 
 }  // namespace loratory::gpu::decode

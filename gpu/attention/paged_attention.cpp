@@ -186,58 +186,26 @@ void AttentionPlan::build_work(const BatchView& batch, void* workspace, CUstream
   launch_attention_work({shape_.dtype, params(batch, workspace), stream});
 }
 
-void AttentionPlan::check_launch(const AttentionTensors& tensors, const BatchView& batch,
-                                 const void* workspace) const {
-  check_batch(batch, workspace);
-  check_rows("q", tensors.q, batch.num_tokens);
-  check_rows("out", tensors.out, batch.num_tokens);
-  check_kv(tensors.kv);
-}
-
-AttentionParams AttentionPlan::params(const AttentionTensors& tensors, const BatchView& batch,
-                                      void* workspace, LaunchOrder order) const {
-  AttentionParams out = params(batch, workspace);
-  out.q = tensors.q.data;
-  out.out = tensors.out.data;
-  out.q_stride = tensors.q.strides[0];
-  out.out_stride = tensors.out.strides[0];
-  out.k = tensors.kv.k;
-  out.v = tensors.kv.v;
-  out.overlaps_previous = overlaps(order);
-  return out;
-}
-
 void AttentionPlan::launch(const AttentionTensors& tensors, const BatchView& batch,
                            int32_t max_row_tokens, void* workspace, CUstream_st* stream,
                            LaunchOrder order) const {
+  check_batch(batch, workspace);
   require(max_row_tokens >= 1, "max_row_tokens", "must be at least 1");
-  check_launch(tensors, batch, workspace);
+  check_rows("q", tensors.q, batch.num_tokens);
+  check_rows("out", tensors.out, batch.num_tokens);
+  check_kv(tensors.kv);
   if (batch.num_tokens == 0) return;
-  const AttentionLaunch launch{shape_.dtype, params(tensors, batch, workspace, order), stream};
+  AttentionParams p = params(batch, workspace);
+  p.q = tensors.q.data;
+  p.out = tensors.out.data;
+  p.q_stride = tensors.q.strides[0];
+  p.out_stride = tensors.out.strides[0];
+  p.k = tensors.kv.k;
+  p.v = tensors.kv.v;
+  p.overlaps_previous = overlaps(order);
+  const AttentionLaunch launch{shape_.dtype, p, stream};
   if (path_ == AttentionPath::plain) return launch_plain_attention(launch);
   if (max_row_tokens > 1) launch_prefill_attention(launch);
-  launch_decode_attention(launch);
-}
-
-void AttentionPlan::launch_with_rotary(const RotaryArgs& args, const DeviceView& out,
-                                       const BatchView& batch, void* workspace, CUstream_st* stream,
-                                       LaunchOrder order) const {
-  require(path_ == AttentionPath::tensor_core, "path", "is plain, which does not rotate");
-  require(args.num_heads == shape_.num_heads, "num_heads",
-          fmt::format("is {}, planned for {}", args.num_heads, shape_.num_heads));
-  check_rotary(args, batch.num_tokens);
-  require(args.cos.shape[0] >= limits_.max_context, "cos and sin",
-          fmt::format("have {} positions, planned for {}", args.cos.shape[0], limits_.max_context));
-  AttentionTensors tensors{.q = args.qkv, .out = out, .kv = args.kv};
-  tensors.q.shape[1] = int64_t{shape_.num_heads} * shape_.head_dim;
-  check_launch(tensors, batch, workspace);
-  if (batch.num_tokens == 0) return;
-  AttentionLaunch launch{shape_.dtype, params(tensors, batch, workspace, order), stream};
-  launch.params.rotation = {.cos = static_cast<const float*>(args.cos.data),
-                            .sin = static_cast<const float*>(args.sin.data),
-                            .q_norm = args.q_norm,
-                            .k_norm = args.k_norm,
-                            .eps = float(args.eps)};
   launch_decode_attention(launch);
 }
 

@@ -6,7 +6,6 @@
 #include "gpu/attention/attention_params.hpp"
 #include "gpu/model/batch_view.hpp"
 #include "gpu/model/kv_view.hpp"
-#include "gpu/model/rotary.hpp"
 #include "gpu/runtime/device_view.hpp"
 #include "reference/numerics/dtype.hpp"
 
@@ -18,8 +17,7 @@ struct CUstream_st;
 //
 // where p is the position of token t, and k_j, v_j are those of head h / group at position j of the
 // token's row. The last tokens of a row's context are its tokens of this step; their keys and
-// values lie in the blocks already, or a decode step's launch takes them from q|k|v and writes them
-// into the blocks itself.
+// values lie in the blocks already.
 //
 // Rounds   tensor_core path: scores in fp32; the weights 2^(log2(e)·scale·q·k - shift) in fp32 (the
 //          exponential to 2^-22), rounded to the model dtype before the product with v; their sum
@@ -93,19 +91,6 @@ class AttentionPlan {
               void* workspace, CUstream_st* stream,
               LaunchOrder order = LaunchOrder::after_previous) const;
 
-  /// Whether launch_with_rotary() takes a step with such rows: decode on the tensor_core path.
-  bool rotates(int32_t max_row_tokens) const {
-    return path_ == AttentionPath::tensor_core && max_row_tokens == 1;
-  }
-  /// rotary() and launch() of a step that rotates(), in one kernel, with the bits of both in `out`,
-  /// keys and values. qkv stays as it is. A token's position is its row's context less one;
-  /// positions are not read. The tables and the norms are older than the kernels that may be
-  /// overlapped. The rest as launch() and rotary() say.
-  /// Errors   InputError: a tensor or a count, the plain path, tables shorter than max_context.
-  void launch_with_rotary(const RotaryArgs& args, const DeviceView& out, const BatchView& batch,
-                          void* workspace, CUstream_st* stream,
-                          LaunchOrder order = LaunchOrder::after_previous) const;
-
  private:
   AttentionShape shape_;
   AttentionLimits limits_;
@@ -115,11 +100,7 @@ class AttentionPlan {
   void check_batch(const BatchView& batch, const void* workspace) const;
   void check_rows(const char* place, const DeviceView& rows, int32_t num_tokens) const;
   void check_kv(const KvView& kv) const;
-  void check_launch(const AttentionTensors& tensors, const BatchView& batch,
-                    const void* workspace) const;
   AttentionParams params(const BatchView& batch, void* workspace) const;
-  AttentionParams params(const AttentionTensors& tensors, const BatchView& batch, void* workspace,
-                         LaunchOrder order) const;
 };
 
 }  // namespace loratory::gpu

@@ -13,16 +13,16 @@ namespace {
 
 constexpr int32_t kMostHeadDim = 1024;
 
-}  // namespace
-
-void check_rotary(const RotaryArgs& args, int32_t num_tokens) {
+void check(const BatchView& batch, const RotaryArgs& args) {
+  check_batch(batch, "rotary: batch");
+  check_blocks(batch, args.kv, "rotary: kv");
   const int32_t head_dim = args.kv.head_dim;
   require(head_dim >= 2 && head_dim <= kMostHeadDim && head_dim % 2 == 0, "rotary: head_dim",
           fmt::format("is {}, not even, or not of 2 to {}", head_dim, kMostHeadDim));
   const bool needs_vectors = rotates_by_vectors(head_dim);
   require(args.num_heads >= 1, "rotary: num_heads", "must be at least 1");
   const int64_t num_heads = int64_t(args.num_heads) + 2 * int64_t(args.kv.kv_heads);
-  check_matrix_like(args.qkv, args.kv.dtype, num_tokens, num_heads * head_dim, "rotary: qkv");
+  check_matrix_like(args.qkv, args.kv.dtype, batch.num_tokens, num_heads * head_dim, "rotary: qkv");
   require(!needs_vectors || has_aligned_rows(args.qkv), "rotary: qkv",
           "rows are not aligned to 16 bytes");
   for (const DeviceView& table : {args.cos, args.sin}) {
@@ -35,6 +35,8 @@ void check_rotary(const RotaryArgs& args, int32_t num_tokens) {
           "one of them is null");
   require(args.eps >= 0, "rotary: eps", "is negative");
 }
+
+}  // namespace
 
 RopeTables make_rope_tables(const reference::RopeConfig& config, int64_t head_dim,
                             int64_t num_positions) {
@@ -50,9 +52,7 @@ RopeTables make_rope_tables(const reference::RopeConfig& config, int64_t head_di
 
 void rotary(const BatchView& batch, const RotaryArgs& args, CUstream_st* stream,
             LaunchOrder order) {
-  check_batch(batch, "rotary: batch");
-  check_blocks(batch, args.kv, "rotary: kv");
-  check_rotary(args, batch.num_tokens);
+  check(batch, args);
   if (batch.num_tokens == 0) return;
   launch_rotary({.batch = batch,
                  .kv = args.kv,

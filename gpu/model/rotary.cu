@@ -3,12 +3,12 @@
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
-#include "gpu/model/head_pairs.cuh"
+#include "gpu/model/eight.cuh"
 #include "gpu/model/model_launch.hpp"
 
-// A CTA takes a token, head_dim / 16 lanes a head. A lane holds the same pairs of every head, so it
-// needs the same cos and sin for all. Heads of other sizes, which only tiny models have, are a
-// thread each.
+// A CTA takes a token, head_dim / 16 lanes a head. A lane holds eight numbers of the first half of
+// a head and the eight of the second half that they are paired with, so it needs the same cos and
+// sin for every head. Heads of other sizes, which only tiny models have, are a thread each.
 
 namespace loratory::gpu {
 namespace {
@@ -32,6 +32,10 @@ __device__ T* destination(const RotaryLaunch& p, T* in, int head, int64_t kv_pla
   T* const base = static_cast<T*>(is_value ? p.kv.v : p.kv.k);
   return base + kv_place + of_head * p.kv.block_size * p.kv.head_dim;
 }
+
+struct Pairs {
+  Eight first, second;
+};
 
 template <typename T>
 class RotaryToken {
@@ -58,12 +62,11 @@ class RotaryToken {
       T* const in = qkv + min(head, num_heads - 1) * p.kv.head_dim;
       if (first > 0) pairs = load(in);
       if (p.q_norm != nullptr) {
-        const float scale = norm_scale(pairs, p.kv.head_dim, p.eps);
-        const void* const norm = head < p.num_heads ? p.q_norm : p.k_norm;
-        if (head < num_rotated) normalize_pairs(pairs, scale, load(static_cast<const T*>(norm)));
+        const float scale = scale_of(pairs);
+        if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
       }
-      if (head < num_rotated) rotate_pairs(pairs, cos, sin);
-      if (head < num_heads) store_pairs(destination(p, in, head, kv_place), half_, at_, pairs);
+      if (head < num_rotated) rotate(pairs, cos, sin);
+      if (head < num_heads) store(destination(p, in, head, kv_place), pairs);
     }
   }
 
@@ -71,7 +74,42 @@ class RotaryToken {
   const RotaryLaunch& p;
   const int half_, lanes_, at_;
 
-  __device__ Pairs load(const T* head) const { return load_pairs(head, half_, at_); }
+  __device__ Pairs load(const T* head) const {
+    return {load_vectors(head + at_), load_vectors(head + half_ + at_)};
+  }
+  __device__ void store(T* head, const Pairs& pairs) const {
+    store_vectors(head + at_, pairs.first);
+    store_vectors(head + half_ + at_, pairs.second);
+  }
+
+  /// 1 / sqrt(mean of squares + eps): a lane's squares in ascending order, then a butterfly.
+  __device__ float scale_of(const Pairs& pairs) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(pairs.first.v[i], pairs.first.v[i], sum);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = __fmaf_rn(pairs.second.v[i], pairs.second.v[i], sum);
+    for (int distance = 1; distance < lanes_; distance *= 2) {
+      sum = __fadd_rn(sum, __shfl_xor_sync(~0U, sum, distance));
+    }
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(p.kv.head_dim)), p.eps));
+  }
+  __device__ void normalize(Pairs& pairs, float scale, const void* weight) const {
+    const Pairs w = load(static_cast<const T*>(weight));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      pairs.first.v[i] = __fmul_rn(w.first.v[i], __fmul_rn(pairs.first.v[i], scale));
+      pairs.second.v[i] = __fmul_rn(w.second.v[i], __fmul_rn(pairs.second.v[i], scale));
+    }
+  }
+  static __device__ void rotate(Pairs& pairs, const Eight& cos, const Eight& sin) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float a = pairs.first.v[i], b = pairs.second.v[i];
+      pairs.first.v[i] = __fmaf_rn(a, cos.v[i], -__fmul_rn(b, sin.v[i]));
+      pairs.second.v[i] = __fmaf_rn(b, cos.v[i], __fmul_rn(a, sin.v[i]));
+    }
+  }
 };
 
 template <typename T>

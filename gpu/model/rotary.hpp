@@ -43,7 +43,4 @@ struct RotaryArgs {
 void rotary(const BatchView& batch, const RotaryArgs& args, CUstream_st* stream,
             LaunchOrder order = LaunchOrder::after_previous);
 
-/// What rotary() asks of its arguments, but for the batch and its blocks. Errors: InputError.
-void check_rotary(const RotaryArgs& args, int32_t num_tokens);
-
 }  // namespace loratory::gpu

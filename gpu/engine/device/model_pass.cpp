@@ -341,24 +341,21 @@ void ModelPass::attention(const Step& step, int64_t index) const {
   const DeviceView attended = view(layout_.attended, tokens, q_size(c));
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
   linear(step, layer.qkv, layer.qkv_lora, normed, qkv);
-  const RotaryArgs heads{.qkv = qkv,
-                         .num_heads = int32_t(c.num_heads),
-                         .cos = rope_cos_,
-                         .sin = rope_sin_,
-                         .q_norm = model_.optional(w.q_norm),
-                         .k_norm = model_.optional(w.k_norm),
-                         .eps = c.rms_norm_eps,
-                         .kv = kv_.layer(index)};
-  auto* const workspace = at<void>(layout_.attention);
-  if (attention_.rotates(step.max_row_tokens)) {
-    attention_.launch_with_rotary(heads, attended, step.batch, workspace, step.stream, kOverlaps);
-  } else {
-    rotary(step.batch, heads, step.stream, kOverlaps);
-    DeviceView q = qkv;
-    q.shape[1] = q_size(c);
-    attention_.launch({.q = q, .out = attended, .kv = heads.kv}, step.batch, step.max_row_tokens,
-                      workspace, step.stream, kOverlaps);
-  }
+  const KvView kv = kv_.layer(index);
+  rotary(step.batch,
+         {.qkv = qkv,
+          .num_heads = int32_t(c.num_heads),
+          .cos = rope_cos_,
+          .sin = rope_sin_,
+          .q_norm = model_.optional(w.q_norm),
+          .k_norm = model_.optional(w.k_norm),
+          .eps = c.rms_norm_eps,
+          .kv = kv},
+         step.stream, kOverlaps);
+  DeviceView q = qkv;
+  q.shape[1] = q_size(c);
+  attention_.launch({.q = q, .out = attended, .kv = kv}, step.batch, step.max_row_tokens,
+                    at<void>(layout_.attention), step.stream, kOverlaps);
   linear(step, layer.o, layer.o_lora, attended, delta);
   add_rms_norm(norm(w.post_attention_norm, view(layout_.x, tokens, c.hidden), normed), delta,
                step.stream, kOverlaps);

@@ -118,8 +118,8 @@ class Chain {
     sin_ = upload(tables.sin);
   }
 
-  /// Results, keys and values of the layers. `rotates`: attention does rotary()'s work.
-  std::vector<Tensor> run(LaunchOrder order, bool rotates) const {
+  /// Results, keys and values of the layers.
+  std::vector<Tensor> run(LaunchOrder order) const {
     const Tensor qkv =
         poisoned(random_matrix(heads_.dtype, step_.num_tokens(), heads_.qkv_size(), 0));
     const Tensor out =
@@ -134,7 +134,7 @@ class Chain {
       plan_.build_work(on_gpu_.view(), workspace_.get(), stream);
       for (int i = 0; i < kLayers; ++i) {
         const LaunchOrder first = i == 0 ? LaunchOrder::after_previous : order;
-        enqueue(*layers[size_t(i)], rotates, first, order, stream);
+        enqueue(*layers[size_t(i)], first, order, stream);
       }
     });
     std::vector<Tensor> results;
@@ -148,7 +148,7 @@ class Chain {
   }
 
  private:
-  void enqueue(const LayerTensors& layer, bool rotates, LaunchOrder first, LaunchOrder order,
+  void enqueue(const LayerTensors& layer, LaunchOrder first, LaunchOrder order,
                cudaStream_t stream) const {
     const int32_t half = heads_.head_dim / 2;
     const KvView kv{.dtype = heads_.dtype,
@@ -165,11 +165,6 @@ class Chain {
                           .sin = device_view(Dtype::f32, sin_.get(), {kMostContext, half}),
                           .eps = 1e-6,
                           .kv = kv};
-    if (rotates) {
-      plan_.launch_with_rotary(args, layer.out.view(), on_gpu_.view(), workspace_.get(), stream,
-                               order);
-      return;
-    }
     rotary(on_gpu_.view(), args, stream, order);
     DeviceView q = layer.qkv.view();
     q.shape[1] = heads_.q_size();
@@ -205,25 +200,23 @@ class Chain {
 };
 
 // Attention may copy keys and values of earlier steps while the kernel before it still runs, and
-// neither the query nor the key of this step: both are NaN until that kernel has written them. If
-// attention does rotary()'s work, that kernel is the one that writes q|k|v.
+// neither the query nor the key of this step: both are NaN until that kernel has written them.
 TEST_F(LayerOverlap, DecodeAttentionWaitsForItsQueryAndItsKey) {
   for_all_seeds(Trial::size(12, 2), [](const Trial& trial) {
     const Heads heads = heads_of(trial);
     const StepCase step = decode_step(trial);
     const Chain chain(trial, heads, step);
-    const std::vector<Tensor> expected = chain.run(LaunchOrder::after_previous, /*rotates=*/false);
+    const std::vector<Tensor> expected = chain.run(LaunchOrder::after_previous);
     for (size_t i = 0; i < expected.size(); i += 3) {
       for (int64_t t = 0; t < step.num_tokens(); ++t) {
         ASSERT_TRUE(std::isfinite(expected[i].get(t, 0))) << "token " << t;
       }
     }
     for (int repeat = 0; repeat < 6; ++repeat) {
-      const bool rotates = repeat % 2 == 1;
-      const std::vector<Tensor> got = chain.run(LaunchOrder::overlaps_previous, rotates);
+      const std::vector<Tensor> got = chain.run(LaunchOrder::overlaps_previous);
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_TRUE(have_same_bits(got[i], expected[i]))
-            << "layer " << i / 3 << ", tensor " << i % 3 << (rotates ? ", in one kernel" : "");
+            << "layer " << i / 3 << ", tensor " << i % 3;
       }
     }
     trial.classify(heads.head_dim == 64, "head_dim 64");

@@ -11,7 +11,6 @@
 #include "fuzz/support/lora_case.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "suite.hpp"
-#include "tests/gpu/support/rotary_step.hpp"
 #include "upload.hpp"
 
 namespace loratory::gpu {
@@ -77,91 +76,6 @@ TEST_F(PagedAttention, ExactWhereWeightsAre) {
     const Sequences s = sequences_of(trial, tensor_core_shape(trial), exact_fill(trial));
     const AttentionOnGpu batch(s, cut(trial, 1, s), {.seed = trial.seed()});
     expect_exact(trial, batch, batch.run());
-  });
-}
-
-/// A decode step on the GPU, its heads as the product leaves them.
-class RotaryOnGpu {
- public:
-  RotaryOnGpu(const AttentionBatch& batch, const RotaryStep& step) : batch_(batch), step_(step) {
-    for (int i = 0; i < AttentionBatch::kNumArrays; ++i) {
-      arrays_.push_back(upload(batch.array(AttentionBatch::Array(i))));
-    }
-    positions_ = upload(step.positions());
-    workspace_ = make_device_buffer(size_t(batch.plan().workspace_bytes()));
-    LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, size_t(plan().workspace_bytes())));
-  }
-
-  /// q|k|v, keys, values and results, by one kernel or by two.
-  std::array<Tensor, 4> run(bool in_one, LaunchOrder order) const {
-    std::vector<GuardedTensor> on_gpu;
-    for (int i = 0; i < RotaryStep::kNumTensors; ++i) {
-      on_gpu.emplace_back(step_.tensor(RotaryStep::Role(i)));
-    }
-    const GuardedTensor out(batch_.tensor(AttentionBatch::kOut));
-    DeviceView views[RotaryStep::kNumTensors];
-    for (size_t i = 0; i < on_gpu.size(); ++i) views[i] = on_gpu[i].view();
-    const RotaryArgs args = step_.args(views);
-    const BatchView batch = view();
-    plan().build_work(batch, workspace_.get(), nullptr);
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // the work is older than what overlaps
-    if (in_one) {
-      plan().launch_with_rotary(args, out.view(), batch, workspace_.get(), nullptr, order);
-    } else {
-      rotary(batch, args, nullptr, order);
-      plan().launch({.q = step_.query(args.qkv), .out = out.view(), .kv = args.kv}, batch,
-                    batch_.most_tokens(), workspace_.get(), nullptr, order);
-    }
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    EXPECT_TRUE(out.guards_are_intact()) << "written around the results";
-    for (const GuardedTensor& t : on_gpu) EXPECT_TRUE(t.guards_are_intact());
-    return {on_gpu[RotaryStep::kQkv].read(), on_gpu[RotaryStep::kKeys].read(),
-            on_gpu[RotaryStep::kValues].read(), out.read()};
-  }
-
- private:
-  const AttentionBatch& batch_;
-  const RotaryStep& step_;
-  std::vector<DeviceBuffer> arrays_;
-  DeviceBuffer positions_, workspace_;
-
-  const AttentionPlan& plan() const { return batch_.plan(); }
-  BatchView view() const {
-    const int32_t* at[AttentionBatch::kNumArrays];
-    for (size_t i = 0; i < arrays_.size(); ++i) {
-      at[i] = reinterpret_cast<const int32_t*>(arrays_[i].get());
-    }
-    BatchView out = batch_.batch(at);
-    out.positions = reinterpret_cast<const int32_t*>(positions_.get());
-    out.token_ids = out.positions;  // which no kernel here reads
-    return out;
-  }
-};
-
-// One kernel does the work of two: results, keys and values have the same bits, and q|k|v stays as
-// it was.
-TEST_F(PagedAttention, RotatesWithTheBitsOfRotary) {
-  for_all_seeds(16, [](Trial& trial) {
-    const Sequences s = sequences_of(trial, tensor_core_shape(trial), real_fill(trial));
-    std::vector<Chunk> rows;
-    for (uint64_t i = 0; i < uint64_t(1 + trial.pick(7200, 60)); ++i) {
-      for (const Chunk& c : decode_rows(trial, 7300 + 100 * i, s)) rows.push_back(c);
-    }
-    const AttentionBatch batch(s, rows, layout_of(trial, 50, AttentionPath::tensor_core));
-    ASSERT_TRUE(batch.plan().rotates(batch.most_tokens()));
-    const bool has_norms = trial.pick(7100, 2) == 0;
-    const RotaryStep step(batch, has_norms, 8 * trial.pick(7101, 3));
-    const RotaryOnGpu on_gpu(batch, step);
-    const auto expected = on_gpu.run(/*in_one=*/false, LaunchOrder::after_previous);
-    for (const auto order : {LaunchOrder::after_previous, LaunchOrder::overlaps_previous}) {
-      const auto got = on_gpu.run(/*in_one=*/true, order);
-      EXPECT_TRUE(have_same_bits(got[0], step.tensor(RotaryStep::kQkv))) << "q|k|v";
-      for (size_t i = 1; i < got.size(); ++i) {
-        EXPECT_TRUE(have_same_bits(got[i], expected[i])) << "tensor " << i;
-      }
-    }
-    trial.classify(has_norms, "norms of heads");
-    trial.count(2 * int64_t(rows.size()) * expected[3].shape()[1]);
   });
 }
 

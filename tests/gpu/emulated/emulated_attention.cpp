@@ -20,18 +20,17 @@ Shared& shared_of(std::byte* memory) {
 
 // CTAs run at once, as one cluster, or one after the other: then the first one takes all late
 // items.
-template <typename T, int kHeadDim, bool kRotates>
+template <typename T, int kHeadDim>
 void run_decode(const AttentionParams& params) {
   using Shared = decode::DecodeShared<kHeadDim>;
   const bool is_at_once = decode_ctas <= 8 && seed % 2 == 0;
-  emulated::run({.num_threads = decode::kThreads<kHeadDim>,
-                 .cluster = is_at_once ? decode_ctas : 1,
-                 .num_clusters = is_at_once ? 1 : decode_ctas,
-                 .shared_bytes = sizeof(Shared),
-                 .seed = seed++},
-                [&](std::byte* memory) {
-                  decode::run_cta<T, kHeadDim, kRotates>(params, shared_of<Shared>(memory));
-                });
+  emulated::run(
+      {.num_threads = decode::kThreads<kHeadDim>,
+       .cluster = is_at_once ? decode_ctas : 1,
+       .num_clusters = is_at_once ? 1 : decode_ctas,
+       .shared_bytes = sizeof(Shared),
+       .seed = seed++},
+      [&](std::byte* memory) { decode::run_cta<T, kHeadDim>(params, shared_of<Shared>(memory)); });
 }
 
 template <typename T, int kHeadDim>
@@ -87,12 +86,7 @@ void launch_attention_work(const AttentionLaunch& of) {
 }
 
 void launch_decode_attention(const AttentionLaunch& of) {
-  with_types(of, [&]<typename T, int kHeadDim>() {
-    if (of.params.rotation.cos != nullptr)
-      run_decode<T, kHeadDim, true>(of.params);
-    else
-      run_decode<T, kHeadDim, false>(of.params);
-  });
+  with_types(of, [&]<typename T, int kHeadDim>() { run_decode<T, kHeadDim>(of.params); });
 }
 
 void launch_prefill_attention(const AttentionLaunch& of) {

@@ -303,55 +303,6 @@ TEST(AttentionLaunch, NamesTheTensorThatDoesNotFit) {
   EXPECT_EQ(c.error(), "attention: kv: is null");
 }
 
-struct RotaryCall {
-  Call call;
-  RotaryArgs args{.qkv = device_view(Dtype::bf16, at(0x10000), {100, 48 * 128}),
-                  .num_heads = 32,
-                  .cos = device_view(Dtype::f32, at(0x60000), {1000, 64}),
-                  .sin = device_view(Dtype::f32, at(0x70000), {1000, 64}),
-                  .kv = call.tensors.kv};
-  AttentionShape plan = shape();
-
-  std::string error() const {
-    return error_of([&] {
-      AttentionPlan(plan, kLimits)
-          .launch_with_rotary(args, call.tensors.out, call.batch, call.workspace, nullptr);
-    });
-  }
-};
-
-TEST(AttentionLaunch, NamesWhatKeepsItFromRotating) {
-  RotaryCall c;
-  c.plan.dtype = Dtype::f32;
-  EXPECT_EQ(c.error(), "attention: path: is plain, which does not rotate");
-  c = RotaryCall();
-  c.args.num_heads = 16;
-  EXPECT_EQ(c.error(), "attention: num_heads: is 16, planned for 32");
-  c = RotaryCall();
-  c.args.qkv.shape[1] = 32 * 128;
-  EXPECT_EQ(c.error(), "rotary: qkv: has shape [100, 4096], not [100, 6144]");
-  c = RotaryCall();
-  c.args.q_norm = at(0x80000);
-  EXPECT_EQ(c.error(), "rotary: q_norm and k_norm: one of them is null");
-  c = RotaryCall();
-  c.args.cos.shape[0] = c.args.sin.shape[0] = 999;
-  EXPECT_EQ(c.error(), "attention: cos and sin: have 999 positions, planned for 1000");
-  c = RotaryCall();
-  c.call.tensors.out.dtype = Dtype::f16;
-  EXPECT_EQ(c.error(), "attention: out: is f16, planned for bf16");
-  c = RotaryCall();
-  c.args.kv.k = nullptr;
-  EXPECT_EQ(c.error(), "attention: kv: is null");
-}
-
-TEST(AttentionPlan, RotatesDecodeOnTensorCores) {
-  EXPECT_TRUE(AttentionPlan(shape(), kLimits).rotates(1));
-  EXPECT_FALSE(AttentionPlan(shape(), kLimits).rotates(2));
-  AttentionShape s = shape();
-  s.head_dim = 96;
-  EXPECT_FALSE(AttentionPlan(s, kLimits).rotates(1));
-}
-
 TEST(AttentionLaunch, NamesWhatTheBatchLacks) {
   Call c;
   c.batch.num_tokens = 101;
