@@ -30,7 +30,8 @@
 //          with their weights in shared memory. A CTA without work ends at once. Only the first
 //          cluster waits, so that a launch never ends before the previous one.
 // SwiGLU   A gated expand writes the activation of y instead of y. A work tile's column tiles are
-//          then of gate and up at once, and rows without an adapter are work as well.
+//          then of gate and up at once, and rows without an adapter are work as well. One of its
+//          kernels shrinks the activation for the next layer too, split by split (NextShrink).
 // Memory   No atomics and no memset. Global memory holds x, A, B, y, and h between two launches.
 
 namespace loratory::gpu {
