@@ -26,7 +26,7 @@ using reference::LayerData;
 using reference::Tensor;
 
 // Of a few column tiles and segments.
-constexpr GateAndUpLimits kLimits{.num_tokens = 140, .num_in = 200, .size = 520};
+constexpr GateAndUpLimits kLimits{.num_tokens = 140, .num_in = 64, .size = 1368};
 
 class EmulatedMlp {
  public:
