@@ -334,7 +334,8 @@ void LoraLayer::set_h(const LoraVariant& variant, KernelParams& out) const {
 namespace {
 
 /// Columns of a work item: as many as a cluster computes at once, or a multiple in long prefill. A
-/// CTA then seldom meets two segments, and reads h of one. h in splits takes eight times as long.
+/// CTA then seldom meets two segments, and reads h of one. h in splits is eight times as much.
+/// Measured: docs/kernel_measurements.md, prefill in a model.
 int32_t columns_at_once(LoraOp op, const LoraVariant& variant, const KernelParams& p) {
   constexpr int32_t kManyTokens = 2048;
   const int32_t least = variant.cluster * kStripsPerSplit * tile_columns(variant.token_tiles);
