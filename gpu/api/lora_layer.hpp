@@ -69,6 +69,10 @@ struct LoraTensors {
 struct SiluMulVariants {
   LoraVariant shrink, expand;
   bool shrinks_next = false;  ///< the second one also has the shrink of the next layer
+
+  LoraOp expand_op() const {
+    return shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand;
+  }
 };
 
 /// One operation on one packed layer: checked once, launched every step.
@@ -113,7 +117,7 @@ class LoraLayer {
                        const LoraLayer* next = nullptr) const;
 
   /// A linear whose shrink launch_silu_mul() did, as part of the layer before. `splits`: the y of
-  /// that launch. Segments have its size, 64. All else as launch(), the bits too.
+  /// that launch, and segments are the same. All else as launch(), the bits too.
   void launch_behind_splits(const LoraTensors& tensors, const DeviceView& splits,
                             const SegmentView& segments, CUstream_st* stream,
                             LaunchOrder order = LaunchOrder::after_previous) const;
@@ -159,6 +163,7 @@ class LoraLayer {
   bool can_shrink(const LoraLayer& next) const;
   bool can_end_with_silu_mul(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_activation(const LoraTensors& tensors, const DeviceView& activation) const;
+  void check_kernel(LoraOp op, const LoraVariant& variant) const;
   void check_variants(const SiluMulVariants& variants, const SegmentView& segments) const;
 
   // Of 8-bit weights: quantized_layer.cpp.

@@ -93,16 +93,16 @@ void LoraLayer::check_activation(const LoraTensors& tensors, const DeviceView& a
   require(y.shape[0] == 0 || !overlap(activation, y), "activation", "overlaps y");
 }
 
+void LoraLayer::check_kernel(LoraOp op, const LoraVariant& variant) const {
+  require(has_kernel(op, variant), "variant",
+          fmt::format("{} has no kernel: {}", name(op), describe(variant)));
+  require(can_launch(variant, has_clusters(), has_wgmma()), "variant",
+          fmt::format("needs what this GPU lacks: {}", describe(variant)));
+}
+
 void LoraLayer::check_variants(const SiluMulVariants& variants, const SegmentView& segments) const {
-  const auto check = [&](LoraOp op, const LoraVariant& variant) {
-    require(has_kernel(op, variant), "variant",
-            fmt::format("{} has no kernel: {}", name(op), describe(variant)));
-    require(can_launch(variant, has_clusters(), has_wgmma()), "variant",
-            fmt::format("needs what this GPU lacks: {}", describe(variant)));
-  };
-  check(LoraOp::shrink, variants.shrink);
-  check(variants.shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand,
-        variants.expand);
+  check_kernel(LoraOp::shrink, variants.shrink);
+  check_kernel(variants.expand_op(), variants.expand);
   const int32_t size = variants.shrink.segment_size();
   require(
       segments.segment_size == size, "segments",
@@ -134,8 +134,7 @@ void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTenso
   launch.params.activation = activation.data;
   launch.params.activation_row_stride = activation.strides[0];
   if (variants.shrinks_next) launch.params.next = next->params_.slices[0];
-  launch_both(launch, variants.shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand,
-              variants.expand);
+  launch_both(launch, variants.expand_op(), variants.expand);
 }
 
 void LoraLayer::launch_behind_splits(const LoraTensors& tensors, const DeviceView& splits,
@@ -146,20 +145,26 @@ void LoraLayer::launch_behind_splits(const LoraTensors& tensors, const DeviceVie
   require(splits.shape[0] == num_tokens(tensors) && splits.shape[1] >= params_.num_in &&
               is_aligned(splits),
           "splits", "is not the y that a launch_silu_mul() of the layer before has left");
+  require(path_for(tensors) == LoraPath::tensor_core && are_aligned(tensors), "y",
+          "or x is not what a launch_silu_mul() shrinks for");
+  const LoraVariant variant = choose_expand_behind_splits(shape_of(tensors));
+  check_kernel(LoraOp::expand, variant);
+  const int32_t parts = parts_per_segment(variant, segments);
   if (num_tokens(tensors) == 0) return;
   LoraLaunch launch{.op = LoraOp::expand,
                     .path = LoraPath::tensor_core,
-                    .variant = choose_expand_behind_splits(shape_of(tensors)),
+                    .variant = variant,
                     .dtypes = dtypes(tensors),
                     .mode = desc_.mode,
                     .params = params(tensors, segments),
                     .stream = stream,
                     .order = order};
+  constexpr int64_t kNumbersOfSum = sizeof(float) / sizeof(uint16_t);
   KernelParams& p = launch.params;
+  p.parts_per_segment = parts;
   p.h = static_cast<float*>(splits.data);
-  p.h_row_stride = splits.strides[0] * int64_t(sizeof(uint16_t)) / int64_t(sizeof(float));
-  p.h_split_stride =
-      split_size(params_.num_in) * int64_t(sizeof(uint16_t)) / int64_t(sizeof(float));
+  p.h_row_stride = splits.strides[0] / kNumbersOfSum;
+  p.h_split_stride = split_size(params_.num_in) / kNumbersOfSum;
   p.h_slice_stride = 0;
   set_items(launch.op, launch.variant, p);
   launch_lora(launch);

@@ -140,7 +140,9 @@ class DecodeProducer {
 
   // The first item, while the previous kernel may still run. What earlier steps wrote does not wait
   // for it: the keys, all but the tile of this step's token, and the values if no other item
-  // follows. More would hold up the query.
+  // follows. More would hold up the query. However many kernels of this step overlap, earlier steps
+  // have ended: a step begins with a kernel that overlaps nothing, and none ends before the one
+  // before it.
   __device__ void copy_early(const DecodeItem& item, bool is_alone) const {
     const int count = num_tiles_of(item);
     const int newest = item.is_last_of_head() ? count - 1 : count;

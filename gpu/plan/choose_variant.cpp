@@ -301,7 +301,7 @@ LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
 LoraVariant choose_expand_behind_splits(const LaunchShape& shape) { return wgmma_expand(shape); }
 
 bool pays_to_shrink_next(const LaunchShape& shape) {
-  if (!takes_wgmma_expand(shape) || shape.num_tokens <= h200::kShortPrefillTokens) return false;
+  if (!takes_wgmma_expand(shape)) return false;
   const int64_t splits = segments_of_64(shape) * kNumSplits;
   const int64_t waves = (splits + h200::kCtasOfWave - 1) / h200::kCtasOfWave;
   return 3 * splits >= 2 * waves * h200::kCtasOfWave;

@@ -88,18 +88,11 @@ Products& products() {
 // --- the workload -------------------------------------------------------------------------------
 
 ModelConfig small_model() {
-  ModelConfig config = reference::random_model_config(kSeed);
+  ModelConfig config = with_tensor_core_sizes(reference::random_model_config(kSeed));
   config.num_experts = 0;
   config.shared_expert_intermediate = 0;
   config.layer_has_experts.clear();
   config.max_position_embeddings = 256;
-  config.head_dim = 64;
-  config.hidden = 64;
-  config.intermediate = 96;
-  config.vocab = 104;
-  config.num_kv_heads = 2;
-  config.num_heads = 4;
-  config.mlp_bias = config.o_bias = false;
   return config;
 }
 

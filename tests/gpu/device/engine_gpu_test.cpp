@@ -51,13 +51,9 @@ ModelConfig model_config(uint64_t seed, Dtype dtype, Experts experts) {
     config.head_dim = draw.one_of({8, 16, 32});
     return config;
   }
+  config = with_tensor_core_sizes(config);
   config.head_dim = draw.one_of({64, 64, 64, 8, 16});
-  config.hidden = 64;
-  config.intermediate = 96;
-  config.vocab = 104;
   config.num_kv_heads = draw.between(1, 2);
-  config.num_heads = 4;
-  config.mlp_bias = config.o_bias = false;
   if (config.num_experts == 0) return config;
   const int64_t num_experts = draw.between(1, 9);
   const bool sparse = draw.one_in(2);

@@ -19,21 +19,17 @@ using sim::SchedulerConfig;
 constexpr uint32_t kMostTokens = 4096;  // of all prompts
 constexpr int64_t kMaxRank = 64;
 
+constexpr Dtype kDtype = Dtype::bf16;
+
 class EnginePrefill : public OnGpu {};
 
 // All of the same sizes, whose products are tuned once.
 ModelConfig model_config(uint64_t seed) {
-  ModelConfig config = dense(reference::random_model_config(seed));
+  ModelConfig config = with_tensor_core_sizes(dense(reference::random_model_config(seed)));
   config.max_position_embeddings = kMostTokens + 16;
   config.sliding_window = 0;
   config.rope.scaling = reference::RopeScaling::none;  // some end before such prompts
-  config.head_dim = 64;
-  config.hidden = 64;
   config.intermediate = 3968;
-  config.vocab = 104;
-  config.num_kv_heads = 2;
-  config.num_heads = 4;
-  config.mlp_bias = config.o_bias = false;
   return config;
 }
 
@@ -45,7 +41,7 @@ struct Workload {
 std::string name_of(size_t adapter) { return "a" + std::to_string(adapter); }
 
 // Up to four prompts with up to three adapters; some have none.
-Workload draw_workload(uint64_t seed, const ModelConfig& config, Dtype dtype) {
+Workload draw_workload(uint64_t seed, const ModelConfig& config) {
   Draw draw(seed);
   Workload out;
   const int64_t num_requests = draw.between(1, 4);
@@ -53,7 +49,7 @@ Workload draw_workload(uint64_t seed, const ModelConfig& config, Dtype dtype) {
     reference::RandomAdapterOptions options;
     options.rank = draw.one_of({8, 40, 64});
     options.ragged = draw.one_in(2);
-    options.dtype = dtype;
+    options.dtype = kDtype;
     out.adapters.push_back(random_adapter(config, uint64_t(draw(int64_t{1} << 40)), options));
   }
   const int64_t most = int64_t{kMostTokens} / num_requests;
@@ -82,7 +78,7 @@ std::map<uint64_t, sim::EngineOutput> outputs(const DeviceModel& model, const Wo
   c.max_num_batched_tokens = tokens_of_step;
   c.residency.max_loras = c.residency.max_cpu_loras = 3;
   EngineOptions options;
-  options.dtype = model.dtype();
+  options.dtype = kDtype;
   options.max_lora_rank = kMaxRank;
   options.max_graph_rows = 0;
   GpuEngine engine(model, products, bounded_by_model(c, model.config()), options);
@@ -100,11 +96,10 @@ std::map<uint64_t, sim::EngineOutput> outputs(const DeviceModel& model, const Wo
 // [2.10] [2.13]
 TEST_F(EnginePrefill, OneStepHasTheBitsOfManySmallOnes) {
   for_all_seeds(6, [](Trial& trial) {
-    constexpr Dtype kDtype = Dtype::bf16;
     const ModelConfig config = model_config(trial.seed());
     const DeviceModel model =
         DeviceModel::from(in_dtype(random_model(config, trial.seed()), kDtype), kDtype);
-    const Workload workload = draw_workload(trial.seed(), config, kDtype);
+    const Workload workload = draw_workload(trial.seed(), config);
     const auto expected = outputs(model, workload, 250),
                got = outputs(model, workload, kMostTokens);
     int64_t num_tokens = 0;

@@ -14,6 +14,17 @@ std::vector<sim::DecisionSink*> sinks_of(sim::DecisionSink* engine, sim::Decisio
 
 }  // namespace
 
+reference::ModelConfig with_tensor_core_sizes(reference::ModelConfig config) {
+  config.head_dim = 64;
+  config.hidden = 64;
+  config.intermediate = 96;
+  config.vocab = 104;
+  config.num_kv_heads = 2;
+  config.num_heads = 4;
+  config.mlp_bias = config.o_bias = false;
+  return config;
+}
+
 GpuEngine::GpuEngine(const DeviceModel& model, Products& products,
                      const sim::SchedulerConfig& config, const EngineOptions& options,
                      sim::DecisionSink* sink, sim::StepsAhead ahead)

@@ -14,6 +14,9 @@
 
 namespace loratory::gpu {
 
+/// The configuration with sizes that the tensor cores take, as small as they go.
+reference::ModelConfig with_tensor_core_sizes(reference::ModelConfig config);
+
 /// ReferenceEngine's calls on a GPU: EngineLoop over a GpuExecutor, in real time. Outputs have the
 /// logits of every token.
 class GpuEngine : private sim::DecisionSink, private sim::StepObserver {

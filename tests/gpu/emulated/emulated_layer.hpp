@@ -8,7 +8,10 @@ namespace loratory::gpu::emulated {
 
 /// A linear of these weights, with a workspace of its own. `data` outlives it.
 inline LoraLayerDesc put_linear(Memory& memory, const reference::LayerData& data) {
-  LoraLayerDesc out{.slices = {}, .mode = data.shape.mode};
+  LoraLayerDesc out{.slices = {},
+                    .offset_start = data.shape.offset_start,
+                    .add_inputs = data.shape.add_inputs,
+                    .mode = data.shape.mode};
   out.workspace_bytes =
       workspace_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
   out.workspace = memory.room(out.workspace_bytes);

@@ -19,7 +19,7 @@
 #include "gpu/plan/variant_table.hpp"
 #include "reference/base/input_error.hpp"
 #include "tests/gpu/emulated/emulated_gpu.hpp"
-#include "tests/gpu/emulated/emulated_memory.hpp"
+#include "tests/gpu/emulated/emulated_layer.hpp"
 #include "tests/gpu/support/judge.hpp"
 
 namespace loratory::gpu {
@@ -56,19 +56,8 @@ LayerCase small_case(uint64_t seed, bool aligned) {
 
 class EmulatedLayer {
  public:
-  explicit EmulatedLayer(const LayerData& data) : data_(data) {
-    desc_.offset_start = data.shape.offset_start;
-    desc_.add_inputs = data.shape.add_inputs;
-    desc_.mode = data.shape.mode;
-    desc_.workspace_bytes =
-        workspace_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
-    desc_.workspace = memory_.room(desc_.workspace_bytes);
-    for (const reference::LayerSlice& slice : data.slices) {
-      desc_.slices.push_back({.a = memory_.put(slice.a),
-                              .b = memory_.put(slice.b),
-                              .ranks = slice.ranks.data(),
-                              .scalings = slice.scalings.data()});
-    }
+  explicit EmulatedLayer(const LayerData& data)
+      : data_(data), desc_(emulated::put_linear(memory_, data)) {
     x_ = memory_.put(data.batch.x);
     y_ = memory_.put(data.batch.y);
     Tensor h(Dtype::f32, {int64_t(data.slices.size()), data.shape.num_tokens, data.shape.max_rank});
@@ -106,7 +95,7 @@ class EmulatedLayer {
  private:
   const LayerData& data_;
   emulated::Memory memory_;
-  LoraLayerDesc desc_{.slices = {}};
+  LoraLayerDesc desc_;
   DeviceView x_, y_, h_;
   uint64_t num_linears_ = 0;
 

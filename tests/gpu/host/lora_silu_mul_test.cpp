@@ -191,8 +191,7 @@ struct NextCall {
         device_view(Dtype::bf16, at(uintptr_t{1} << 40), {num_tokens, size});
     const auto variants = LoraLayer(gate_up).silu_mul_variants_for(tensors, activation, &next);
     if (!variants) return false;
-    const LoraOp op = variants->shrinks_next ? LoraOp::gated_expand_shrink : LoraOp::gated_expand;
-    EXPECT_TRUE(has_kernel(op, variants->expand)) << variants->expand;
+    EXPECT_TRUE(has_kernel(variants->expand_op(), variants->expand)) << variants->expand;
     return variants->shrinks_next;
   }
 };
@@ -224,6 +223,31 @@ TEST(LoraSiluMul, ShrinksForALayerOfTheSameKindAlone) {
     c.gate_up.slices.assign(2, c.slice(64, 7 * 256 + 64));
     c.down.slices[0] = c.slice(7 * 256 + 64, 64);
   })) << "a short last split";
+}
+
+TEST(LoraSiluMul, NamesWhatDoesNotFitBehindSplits) {
+  if (!has_wgmma()) GTEST_SKIP() << "on a GPU without wgmma";
+  const DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 2048});
+  DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 64});
+  DeviceView splits = device_view(Dtype::bf16, at(0x100000), {8, 4096});
+  SegmentView segments = Call{}.segments;
+  const auto error = [&] {
+    return error_of([&] {
+      LoraLayer(NextCall{}.down)
+          .launch_behind_splits({.x = x, .h = {}, .y = y}, splits, segments, nullptr);
+    });
+  };
+  segments.segment_size = 32;
+  EXPECT_EQ(error(), "lora_linear: segments: has segments of 32 tokens, the kernel needs 64");
+  segments.segment_size = 64;
+  splits.shape[0] = 7;
+  EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
+  splits.shape[0] = 8, splits.shape[1] = 2040;
+  EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
+  splits.shape[1] = 4096, splits.data = at(0x100002);
+  EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
+  splits.data = at(0x100000), y.strides[0] = 65;
+  EXPECT_THAT(error(), HasSubstr("y: or x is not what"));
 }
 
 TEST(LoraSiluMul, NamesANextLayerThatDoesNotFit) {
