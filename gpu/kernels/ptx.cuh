@@ -17,6 +17,14 @@ __device__ inline uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
+/// p, kept in a register. Else the compiler computes an address in shared memory at each use anew,
+/// from a special register that takes long to read.
+template <typename T>
+__device__ inline T* kept_address(T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+
 /// p + count · bytes with a 64-bit product.
 template <typename Byte>
 __device__ inline Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
@@ -109,6 +117,20 @@ __device__ inline void wait_for_bytes(uint64_t* barrier, int parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again_%=;\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
+      : "memory");
+#endif
+}
+
+/// For what two barriers count.
+__device__ inline void wait_for_both(uint64_t* first, uint64_t* second, int parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred one, two;\nagain_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 one, [%0], %2;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 two, [%1], %2;\n"
+      "and.pred one, one, two;\n"
+      "@!one bra again_%=;\n}" ::"r"(shared_address(first)),
+      "r"(shared_address(second)), "r"(parity)
       : "memory");
 #endif
 }

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "gpu/product/skinny_plan.hpp"
@@ -21,9 +22,10 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // What the chain of products that is timed here does not show (docs/base_products.md, Speed). In a
 // layer small kernels lie between products. One of the library starts when they have ended; an own
 // one has its first weights by then. The next product of the chain begins on SMs that one has no
-// tile for, and while its last tiles are stored; a small kernel hardly gains by that. Idle SMs cost
-// a share of the product's time, the end of a tile so many us for each result of a thread.
-constexpr double kWaitUs = 4, kIdleCost = 0.12, kEndUs = 0.03;
+// tile for, or fewer than for others, and while its last tiles are stored; a small kernel hardly
+// gains by that. Idle SMs cost a share of the product's time, the end of a tile so many us for each
+// result of a thread.
+constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.03;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -236,9 +238,11 @@ class Tuner {
     if (!overlaps(launches_)) return c.us;
     if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
     const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
-    const int num_sms = products_.num_sms();
-    const double idle = double(layout.idle_sms(c.choice.num_ctas(), num_sms)) / num_sms;
-    return c.us * (1 + kIdleCost * idle) + kEndUs * layout.results_of_thread();
+    const int num_sms = products_.num_sms(), ctas = c.choice.num_ctas();
+    const double tiles = double(layout.num_items()) * ctas / num_sms;  // of an SM
+    const double idle = 1 - tiles / std::ceil(tiles);
+    const double cost = tiles < 1 ? kIdleCost : kUnevenCost;
+    return c.us * (1 + cost * idle) + kEndUs * layout.results_of_thread();
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -22,7 +22,7 @@ struct SkinnyConfig {
   using Weight = T;
   static constexpr int kColumns = kTileColumns;
   static constexpr int kTokens = kMostTokens;  // of wgmma
-  static constexpr int kPanels = skinny_panels(kColumns);
+  static constexpr int kPanels = skinny_panels(kColumns, kTokens);
   static constexpr int kGroups = skinny_groups(kColumns, kTokens);
   static constexpr int kNumWgmma = skinny_blocks(kColumns) / kGroups;  // of a group, side by side
   static_assert(skinny_blocks(kColumns) % kGroups == 0);
@@ -50,25 +50,24 @@ class SkinnyCta {
  public:
   __device__ SkinnyCta(const SkinnyParams& params, std::byte* dynamic, SkinnyBarriers& barriers)
       : p(params),
-        stages_(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024),
-        barriers_(barriers),
+        stages_(kept_address(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024)),
+        barriers_(kept_address(&barriers)),
         cluster_(cluster_size()),
         column_cta_(cluster_rank() % params.column_ctas),
         token_cta_(cluster_rank() / params.column_ctas),
-        first_row_(C::kGroups == 1
-                       ? 0
-                       : __shfl_sync(~0U, int(threadIdx.x) / 128, 0) * C::kNumWgmma * kWgmmaRows) {}
+        warp_(__shfl_sync(~0U, int(threadIdx.x) / 32, 0)),
+        first_row_(C::kGroups == 1 ? 0 : warp_ / 4 * C::kNumWgmma * kWgmmaRows) {}
 
   __device__ void run(const CUtensorMap& weights, const CUtensorMap& x) {
-    if (threadIdx.x < 32) init_barriers();
+    if (warp_ == 0) init_barriers();
     if (threadIdx.x == C::kConsumers) prefetch_map(weights);
     if (threadIdx.x == C::kConsumers + 32) prefetch_map(x);
     __syncwarp();
     cluster_arrive();
     cluster_wait();
-    if (threadIdx.x >= C::kConsumers + 32) {
+    if (warp_ > C::kConsumers / 32) {
       if (is_elected()) load_all_x(x);
-    } else if (threadIdx.x >= C::kConsumers) {
+    } else if (warp_ == C::kConsumers / 32) {
       if (is_elected()) load_all_weights(weights);
     } else {
       multiply_all();
@@ -84,56 +83,111 @@ class SkinnyCta {
 
   const SkinnyParams& p;
   std::byte* const stages_;
-  SkinnyBarriers& barriers_;
+  SkinnyBarriers* const barriers_;
   const int cluster_;                 // CTAs
   const int column_cta_, token_cta_;  // this one's place among them
-  const int first_row_;  // of this warpgroup, in the tile; the compiler knows that a warp has one
+  const int warp_;                    // the compiler knows that its lanes have the same one
+  const int first_row_;               // of this warpgroup, in the tile
 
   /// One warp.
   __device__ void init_barriers() {
     static_assert(kMaxSkinnyStages <= 32);
     const int stage = int(threadIdx.x) % 32;
     if (stage >= p.num_stages) return;
-    init_barrier(barriers_.weights + stage, 1);
-    init_barrier(barriers_.x + stage, 1);
-    init_barrier(barriers_.empty + stage, C::kConsumers / 32 * cluster_);
+    init_barrier(barriers_->weights + stage, 1);
+    init_barrier(barriers_->x + stage, 1);
+    init_barrier(barriers_->empty + stage, C::kConsumers / 32 * cluster_);
   }
 
   // --- loads ----------------------------------------------------------------------------------
 
-  /// One thread. The first stages take their weights while the previous kernel still runs. They
-  /// do not all ask at once: a memory system with deep queues holds up the small kernels that this
-  /// one waits for. A stage of a narrow tile is short, 400 cycles at the rate of DRAM: places are
-  /// added up, not computed.
+  // A stage of a narrow tile is short, 400 cycles at the rate of DRAM. So what a loader asks for is
+  // chosen before its loop, places are added up and nothing is divided.
+
+  /// One thread. CTAs with other tokens and the same columns each load some of the rows for all.
   __device__ void load_all_weights(const CUtensorMap& map) const {
-    const int total = num_items() * p.num_steps;
-    Source from = source(0);
-    SkinnyPlace freed;
-    for (int i = 0; i < total; ++i) {
-      if (i >= p.num_stages) {
-        wait_for_bytes(barriers_.empty + freed.stage, freed.parity);
-        freed.advance(p.num_stages);
-      } else if (i >= p.num_asked_ahead) {
-        wait_for_bytes(barriers_.weights + i - p.num_asked_ahead, 0);
-      }
-      load_weights(map, from);
-      advance(from);
-    }
+    const auto ctas = uint16_t((1 | 1 << p.column_ctas) << column_cta_);
+    const bool multicasts = p.token_ctas > 1;
+    if (multicasts && p.is_gated)
+      stream_weights([&](std::byte* to, int k, int column, uint64_t* arrived) {
+        multicast_halves(to, map, k, column / 16, arrived, ctas, kEvictFirst);
+      });
+    else if (multicasts)
+      stream_weights([&](std::byte* to, int k, int column, uint64_t* arrived) {
+        multicast_box(to, map, k, column, arrived, ctas, kEvictFirst);
+      });
+    else if (p.is_gated)
+      stream_weights([&](std::byte* to, int k, int column, uint64_t* arrived) {
+        load_halves(to, map, k, column / 16, arrived, kEvictFirst);
+      });
+    else
+      stream_weights([&](std::byte* to, int k, int column, uint64_t* arrived) {
+        load_box(to, map, k, column, arrived, kEvictFirst);
+      });
   }
-  /// One thread.
+  /// One thread. CTAs side by side each load some of the rows for all.
   __device__ void load_all_x(const CUtensorMap& map) const {
-    const int total = num_items() * p.num_steps;
-    Source from = source(0);
-    SkinnyPlace freed;
     wait_for_prior_grid();
     launch_dependents();  // behind the wait: who comes next finds x ready
     fence_global_for_bulk_copies();
+    const auto ctas = uint16_t(((1 << p.column_ctas) - 1) << token_cta_ * p.column_ctas);
+    if (p.column_ctas > 1)
+      stream_x([&](std::byte* to, int k, int token, uint64_t* arrived) {
+        multicast_box(to, map, k, token, arrived, ctas, kEvictLast);
+      });
+    else
+      stream_x([&](std::byte* to, int k, int token, uint64_t* arrived) {
+        load_box(to, map, k, token, arrived, kEvictLast);
+      });
+  }
+
+  /// The first stages take their weights while the previous kernel still runs. They do not all ask
+  /// at once: a memory system with deep queues holds up the small kernels that this one waits for.
+  template <typename Load>
+  __device__ void stream_weights(const Load& load) const {
+    const int total = num_items() * p.num_steps;
+    const int first = token_cta_ * (C::kColumns / p.token_ctas);
+    Source from = source(0);
+    SkinnyPlace freed;
     for (int i = 0; i < total; ++i) {
       if (i >= p.num_stages) {
-        wait_for_bytes(barriers_.empty + freed.stage, freed.parity);
+        wait_for_bytes(barriers_->empty + freed.stage, freed.parity);
+        freed.advance(p.num_stages);
+      } else if (i >= p.num_asked_ahead) {
+        wait_for_bytes(barriers_->weights + i - p.num_asked_ahead, 0);
+      }
+      uint64_t* const arrived = barriers_->weights + from.stage;
+      std::byte* const to = stages_ + from.stage * p.stage_bytes + first * C::kRowBytes;
+      expect_bytes(arrived, C::kWeightBytes);
+#pragma unroll
+      for (int panel = 0; panel < C::kPanels; ++panel) {
+        load(to + panel * C::kColumns * C::kRowBytes, from.k + panel * kPanelDepth,
+             from.item.first_column + first, arrived);
+      }
+      advance(from);
+    }
+  }
+  template <typename Load>
+  __device__ void stream_x(const Load& load) const {
+    const int total = num_items() * p.num_steps;
+    const int first = column_cta_ * (p.x_rows / p.column_ctas);
+    const int panel_bytes = p.x_rows * C::kRowBytes;
+    Source from = source(0);
+    SkinnyPlace freed;
+    for (int i = 0; i < total; ++i) {
+      if (i >= p.num_stages) {
+        wait_for_bytes(barriers_->empty + freed.stage, freed.parity);
         freed.advance(p.num_stages);
       }
-      load_x(map, from);
+      uint64_t* const arrived = barriers_->x + from.stage;
+      std::byte* const to =
+          stages_ + from.stage * p.stage_bytes + C::kWeightBytes + first * C::kRowBytes;
+      expect_bytes(arrived, C::kPanels * panel_bytes);
+#pragma unroll
+      for (int panel = 0; panel < C::kPanels; ++panel) {
+        load(to + panel * panel_bytes, from.k + panel * kPanelDepth, from.item.first_token + first,
+             arrived);
+      }
       advance(from);
     }
   }
@@ -146,9 +200,9 @@ class SkinnyCta {
       Sums sums;
       int previous = -1;
       for (int step = 0; step < p.num_steps; ++step) {
-        wait_for_bytes(barriers_.x + place.stage, place.parity);
-        wait_for_bytes(barriers_.weights + place.stage, place.parity);
-        multiply(stages_ + place.stage * p.stage_bytes, step > 0, sums);
+        const Operands operands = operands_of(place.stage);
+        wait_for_both(barriers_->x + place.stage, barriers_->weights + place.stage, place.parity);
+        multiply(operands, step > 0, sums);
         wait_for_older_wgmma<1>();
         if (previous >= 0) release(previous);
         previous = place.stage;
@@ -192,68 +246,31 @@ class SkinnyCta {
     from.item = item(++from.index);
   }
 
-  /// CTAs with other tokens and the same columns each load some of the rows for all.
-  __device__ void load_weights(const CUtensorMap& map, const Source& from) const {
-    const int first = token_cta_ * (C::kColumns / p.token_ctas);
-    const int column = from.item.first_column + first;
-    uint64_t* const arrived = barriers_.weights + from.stage;
-    std::byte* const to = stages_ + from.stage * p.stage_bytes + first * C::kRowBytes;
-    expect_bytes(arrived, C::kWeightBytes);
-#pragma unroll
-    for (int panel = 0; panel < C::kPanels; ++panel) {
-      std::byte* const rows = to + panel * C::kColumns * C::kRowBytes;
-      const int k = from.k + panel * kPanelDepth;
-      if (p.token_ctas > 1)
-        multicast_weights(rows, map, k, column, arrived);
-      else if (p.is_gated)
-        load_halves(rows, map, k, column / 16, arrived, kEvictFirst);
-      else
-        load_box(rows, map, k, column, arrived, kEvictFirst);
-    }
-  }
-  __device__ void multicast_weights(std::byte* rows, const CUtensorMap& map, int k, int column,
-                                    uint64_t* arrived) const {
-    const auto ctas = uint16_t((1 | 1 << p.column_ctas) << column_cta_);
-    if (p.is_gated)
-      multicast_halves(rows, map, k, column / 16, arrived, ctas, kEvictFirst);
-    else
-      multicast_box(rows, map, k, column, arrived, ctas, kEvictFirst);
-  }
-  /// CTAs side by side each load some of the rows for all.
-  __device__ void load_x(const CUtensorMap& map, const Source& from) const {
-    const int first = column_cta_ * (p.x_rows / p.column_ctas);
-    uint64_t* const arrived = barriers_.x + from.stage;
-    std::byte* const to =
-        stages_ + from.stage * p.stage_bytes + C::kWeightBytes + first * C::kRowBytes;
-    const int token = from.item.first_token + first;
-    expect_bytes(arrived, C::kPanels * p.x_rows * C::kRowBytes);
-#pragma unroll
-    for (int panel = 0; panel < C::kPanels; ++panel) {
-      std::byte* const rows = to + panel * p.x_rows * C::kRowBytes;
-      const int k = from.k + panel * kPanelDepth;
-      if (p.column_ctas == 1) {
-        load_box(rows, map, k, token, arrived, kEvictLast);
-      } else {
-        const int first_cta = token_cta_ * p.column_ctas;
-        const auto ctas = uint16_t(((1 << p.column_ctas) - 1) << first_cta);
-        multicast_box(rows, map, k, token, arrived, ctas, kEvictLast);
-      }
-    }
-  }
-
   /// Each warp says to every CTA that it has read the stage.
   __device__ void release(int stage) const {
     const int lane = int(threadIdx.x) % 32;
-    if (lane < cluster_) arrive_at(barriers_.empty + stage, lane);
+    if (lane < cluster_) arrive_at(barriers_->empty + stage, lane);
   }
 
+  /// Of wgmma, where a stage's first numbers of K lie.
+  struct Operands {
+    uint64_t w, x;
+  };
+  __device__ Operands operands_of(int stage) const {
+    const std::byte* const at = stages_ + stage * p.stage_bytes;
+    return {uniform(matrix_descriptor(at + first_row_ * C::kRowBytes)),
+            uniform(matrix_descriptor(at + C::kWeightBytes))};
+  }
+  /// Equal in all lanes, which the compiler cannot know: it would move each descriptor of a step
+  /// from each lane's registers to those of the warp.
+  __device__ static uint64_t uniform(uint64_t descriptor) {
+    return (descriptor >> 32 << 32) | __shfl_sync(~0U, uint32_t(descriptor), 0);
+  }
   /// A descriptor's address lies in its lower half and does not overflow it.
   __device__ static uint64_t moved(uint64_t descriptor, uint32_t by) {
     return (descriptor >> 32 << 32) | (uint32_t(descriptor) + by);
   }
-  __device__ void multiply(const std::byte* stage, bool adds, Sums& sums) const {
-    const uint64_t x = matrix_descriptor(stage + C::kWeightBytes);
-    const uint64_t w = matrix_descriptor(stage + first_row_ * C::kRowBytes);
+  __device__ void multiply(const Operands& of, bool adds, Sums& sums) const {
     const uint32_t x_panel = uint32_t(p.x_rows * C::kRowBytes / 16);
     fence_wgmma();
 #pragma unroll
@@ -262,8 +279,8 @@ class SkinnyCta {
 #pragma unroll
       for (int j = 0; j < C::kNumWgmma; ++j) {
         const int row = panel * C::kColumns + j * kWgmmaRows;
-        wgmma_any<typename C::Weight>(sums[j], moved(w, row * C::kRowBytes / 16 + within),
-                                      moved(x, panel * x_panel + within), adds || k16 > 0);
+        wgmma_any<typename C::Weight>(sums[j], moved(of.w, row * C::kRowBytes / 16 + within),
+                                      moved(of.x, panel * x_panel + within), adds || k16 > 0);
       }
     }
     commit_wgmma();

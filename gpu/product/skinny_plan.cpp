@@ -88,9 +88,9 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
                            const ProductChoice& choice) {
   LORATORY_ASSERT(choice.kernel == ProductKernel::skinny, "a tile of the skinny kernel");
   SkinnyLayout out;
-  out.panels = skinny_panels(choice.columns);
   out.columns = choice.columns;
   out.tokens = kernel_tokens(ceil_div(num_tokens, choice.token_ctas));
+  out.panels = skinny_panels(out.columns, out.tokens);
   const int64_t at_once = int64_t{kWgmmaTokens[0]} * choice.cluster;
   out.x_rows = int32_t(std::min<int64_t>(ceil_div(num_tokens, at_once) * at_once, out.tokens));
   out.stage_bytes = out.panels * (choice.columns + out.x_rows) * kRowBytes;
@@ -138,9 +138,9 @@ std::vector<ProductChoice> skinny_choices(const ProductShape& shape, int64_t num
                                           int num_sms) {
   std::vector<ProductChoice> out;
   add_choices(shape, num_tokens, 1, num_sms, out);
-  // All of x, of so many tokens, takes an SM longer to load than its part of W.
-  const bool has_large_x = num_tokens > 64 && num_tokens <= kWgmmaTokens[3];
-  if (has_large_x) add_choices(shape, ceil_div(num_tokens, 2), 2, num_sms, out);
+  // Half of the tokens, where a product of fewer takes them.
+  const int64_t half = ceil_div(num_tokens, 2);
+  if (kernel_tokens(half) < kernel_tokens(num_tokens)) add_choices(shape, half, 2, num_sms, out);
   return out;
 }
 

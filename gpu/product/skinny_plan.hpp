@@ -26,9 +26,13 @@ inline constexpr int kPanelDepth = 64;                   // numbers of K in a ro
 inline constexpr int kMaxSkinnyStages = 32;
 inline constexpr int kSkinnySharedBytes = 226 * 1024;  // of a CTA; Hopper has 227 KB
 
-/// Panels of 64 numbers of K in a stage. A narrow tile takes 256 bytes of each row at a time, so
-/// that DRAM meets longer runs.
-constexpr int skinny_panels(int columns) { return columns <= 64 ? 2 : 1; }
+/// Panels of 64 numbers of K in a stage. A stage costs about 170 cycles, whatever it holds, so
+/// narrow tiles of few tokens take more of each row at a time. Beyond 40 KB there are too few
+/// stages.
+constexpr int skinny_panels(int columns, int tokens) {
+  if (columns > kWgmmaRows) return 1;
+  return columns + tokens <= 80 ? 4 : 2;
+}
 
 /// Products of 64 columns that a tile takes, and the warpgroups that share them: four products of
 /// 128 tokens would fill all registers of one.

@@ -211,13 +211,32 @@ TEST(SkinnyPlan, CtasThatShareWeightsDivideTheTokens) {
   EXPECT_FALSE(has_skinny_kernel(tile(64, 8, 2)));  // 16 CTAs
   EXPECT_FALSE(has_skinny_kernel(tile(24, 1, 2)));  // 12 rows of W each
   EXPECT_FALSE(has_skinny_kernel(tile(64, 1, 3)));
-  const auto choices = skinny_choices(with(4096, 4096), 128, 132);
-  EXPECT_TRUE(std::ranges::count(choices, tile(64, 1, 2)));
-  for (const int64_t tokens : {64, 129}) {
-    for (const ProductChoice& c : skinny_choices(with(4096, 4096), tokens, 132)) {
-      EXPECT_EQ(c.token_ctas, 1);
+}
+
+// Where half of the tokens fit into a product of fewer.
+TEST(SkinnyPlan, TokensAreDividedWhereProductsOfFewerTakeThem) {
+  for (const int64_t tokens : {1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256}) {
+    const auto choices = skinny_choices(with(4096, 4096), tokens, 132);
+    const bool divides = (tokens > 8 && tokens <= 16) || (tokens > 32 && tokens <= 64) ||
+                         (tokens > 64 && tokens <= 128);
+    EXPECT_EQ(std::ranges::count(choices, tile(64, 1, 2)) > 0, divides) << tokens;
+    EXPECT_EQ(std::ranges::count(choices, 2, &ProductChoice::token_ctas) > 0, divides) << tokens;
+  }
+}
+
+// Longer runs of a row for narrow tiles and few tokens, but no stage of more than 40 KB for it.
+TEST(SkinnyPlan, PanelsOfAStage) {
+  for (const int columns : kSkinnyColumns) {
+    for (const int tokens : kWgmmaTokens) {
+      const int panels = skinny_panels(columns, tokens);
+      EXPECT_TRUE(panels < 4 || panels * (columns + tokens) * 128 <= 40 * 1024);
+      EXPECT_TRUE(columns <= 64 || panels == 1);
     }
   }
+  EXPECT_EQ(skinny_panels(64, 8), 4);
+  EXPECT_EQ(skinny_panels(48, 32), 4);
+  EXPECT_EQ(skinny_panels(64, 32), 2);
+  EXPECT_EQ(skinny_panels(16, 128), 2);
 }
 
 SkinnyParams params_of(int32_t columns, int64_t tokens, const ProductTensors& tensors) {
@@ -236,7 +255,7 @@ TEST(SkinnyPlan, AsksAheadForAFewStagesOfW) {
       EXPECT_LT((params.num_asked_ahead - 1) * stage_of_w, 48 * 1024);
     }
   }
-  EXPECT_EQ(params_of(16, 1, tensors_of(kDown, 1)).num_asked_ahead, 12);
+  EXPECT_EQ(params_of(16, 1, tensors_of(kDown, 1)).num_asked_ahead, 6);
   EXPECT_EQ(params_of(256, 1, tensors_of(kDown, 1)).num_asked_ahead, 2);
 }
 

@@ -100,6 +100,10 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __ll2float_rn(long long v) { return float(v); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 
+template <typename T>
+T* kept_address(T* p) {
+  return p;
+}
 template <typename Byte>
 Byte* row_address(Byte* p, uint32_t count, uint32_t bytes) {
   return p + uint64_t{count} * bytes;
@@ -122,6 +126,11 @@ inline void arrive(uint64_t* barrier, int count = 1) { emulated::arrive(barrier,
 inline void expect_bytes(uint64_t* barrier, int bytes) { emulated::arrive(barrier, bytes); }
 inline void wait_for_bytes(uint64_t* barrier, int parity) {
   emulated::wait_barrier(barrier, parity);
+}
+
+inline void wait_for_both(uint64_t* first, uint64_t* second, int parity) {
+  wait_for_bytes(first, parity);
+  wait_for_bytes(second, parity);
 }
 
 inline void copy_async(void* to, const void* from, uint32_t exists) {
