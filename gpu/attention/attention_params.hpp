@@ -61,6 +61,7 @@ struct AttentionParams {
   const int32_t* contexts = nullptr;
   const int32_t* block_tables = nullptr;
   int32_t max_blocks = 0;
+  int64_t num_blocks = 0;                   ///< of k and v
   int32_t block_size = 0, block_shift = 0;  ///< 2^shift = size, on the tensor_core path
   int32_t num_tokens = 0, num_rows = 0;
   int32_t kv_heads = 0, group = 0, head_dim = 0;

@@ -6,33 +6,41 @@
 #include "gpu/attention/attention_params.hpp"
 #include "gpu/attention/decode_items.hpp"
 #include "gpu/attention/row_softmax.cuh"
+#include "gpu/kernels/bulk_tensor.cuh"
 #include "gpu/kernels/fragments.cuh"
 #include "gpu/kernels/ptx.cuh"
 
 // Attention of rows with one token. A work item is a piece of a row's context and one kv head. Each
 // CTA takes a contiguous share of all items, and then, one at a time, late items that are in no
-// share. Some of its warps do nothing but copy: tiles of keys and values go through a ring in
-// shared memory without a pause between items. Copies that wait for room in the memory system hold
-// up the warp that issues them, and only these. The CTA that delivers the last piece of a row and
-// head merges all of them, so it does not matter who computes which; a CTA that has all of them
-// merges them as they come.
+// share. One of its warps does nothing but ask for blocks by bulk copies: tiles of keys and values
+// go through a ring in shared memory without a pause between items. Blocks of fewer than eight
+// tokens are too small for bulk copies, and more warps copy rows. The CTA that delivers the last
+// piece of a row and head merges all of them, so it does not matter who computes which; a CTA that
+// has all of them merges them as they come.
 
 namespace loratory::gpu::decode {
 
 constexpr int kWarps = 8;  // that compute
 constexpr int kConsumers = 32 * kWarps;
+enum class Copies : uint8_t { blocks, rows };
+// Rows of a swizzled box: the fewest tokens of a block that is copied as one.
+constexpr int kEight = 8;
 // Threads that copy, behind those that compute.
-template <int kHeadDim>
-constexpr int kProducers = kHeadDim == 64 ? 128 : 256;
+template <int kHeadDim, Copies kCopies>
+constexpr int kProducers = kCopies == Copies::blocks ? 32
+                           : kHeadDim == 64          ? 128
+                                                     : 256;
 // As many CTAs as there is shared memory for.
 template <int kHeadDim>
 constexpr int kCtasPerSm = kHeadDim == 64 ? 2 : 1;
-template <int kHeadDim>
-constexpr int kThreads = kConsumers + kProducers<kHeadDim>;
+template <int kHeadDim, Copies kCopies>
+constexpr int kThreads = kConsumers + kProducers<kHeadDim, kCopies>;
 constexpr int kTiles = kPieceKeys / kAttentionTileKeys;
+constexpr int kTileShift = 6;
+static_assert(1 << kTileShift == kAttentionTileKeys && kPieceKeys / kEight == 32);
 constexpr int kWarpKeys = kPieceKeys / kWarps;  // half a tile: a warp's part of the scores
 static_assert(kWarpKeys == 32 && kAttentionTileKeys == 64);
-constexpr int kStages = 12;  // tiles in the ring
+constexpr int kStages = 8;  // tiles in the ring
 constexpr int kQueries = 2;
 constexpr int kLates = kQueries + 1;  // late items in the ring; publish_late() says why so many
 static_assert(kStages >= 2 * kTiles);
@@ -51,6 +59,18 @@ struct DecodeShared {
   uint64_t full_late[kLates];
   int is_last;
 };
+
+// Keys and values of a layer, for bulk copies of blocks; neither otherwise.
+struct KvMaps {
+  CUtensorMap k, v;
+};
+
+// Where a vector of eight numbers of a key or value lies in a tile: eights of rows, each in panels
+// of 64 columns.
+template <int kHeadDim>
+__device__ int tile_offset(int key, int vec) {
+  return key / kEight * (kEight * kHeadDim * 2) + panel_offset<kEight>(key % kEight, vec);
+}
 
 // A place in a ring of kSize, and how often the ring was passed, modulo 2.
 template <int kSize>
@@ -101,11 +121,12 @@ __device__ inline int num_tiles_of(const DecodeItem& item) {
   return num_attention_tiles(item.num_keys());
 }
 
-template <typename T, int kHeadDim>
+template <typename T, int kHeadDim, Copies kCopies>
 class DecodeProducer {
  public:
-  __device__ DecodeProducer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
-      : p(params), s(shared), thread(int(threadIdx.x) - kConsumers) {}
+  __device__ DecodeProducer(const AttentionParams& params, const KvMaps& kv_maps,
+                            DecodeShared<kHeadDim>& shared)
+      : p(params), maps(kv_maps), s(shared), thread(int(threadIdx.x) - kConsumers) {}
 
   __device__ void run(const DecodeShare& share) {
     if (share.is_empty()) return;
@@ -115,6 +136,7 @@ class DecodeProducer {
       const bool is_last = ends_share && !share.late_follow;
       DecodeItem next = item;
       if (!ends_share) next.advance(rows_of(p));
+      if constexpr (kCopies == Copies::blocks) find_box(item);
       if (is_first && p.overlaps_previous)
         copy_early(item, /*is_alone=*/is_last);  // a share that late items follow has two or more
       else
@@ -129,11 +151,15 @@ class DecodeProducer {
 
  private:
   static constexpr int kVecs = kHeadDim / 8;
-  static constexpr int kRowsAtOnce = kProducers<kHeadDim> / kVecs;
+  static constexpr int kRowsAtOnce = kProducers<kHeadDim, kCopies> / kVecs;
+  static constexpr int kRowBytes = kHeadDim * 2;
+  enum class Of : uint8_t { keys, values };
 
   const AttentionParams& p;
+  const KvMaps& maps;
   DecodeShared<kHeadDim>& s;
   const int thread;
+  int32_t eight = 0;  // the first of this lane's box, in the tensor
   Stage stage;
   Place<kQueries> query;
   Place<kLates> late;
@@ -146,16 +172,17 @@ class DecodeProducer {
   __device__ void copy_early(const DecodeItem& item, bool is_alone) const {
     const int count = num_tiles_of(item);
     const int newest = item.is_last_of_head() ? count - 1 : count;
-    const auto copy_old = [&](const void* tensor, int first_stage) {
-      for (int tile = 0; tile < newest; ++tile) copy_into(first_stage + tile, tensor, item, tile);
+    const auto copy_old = [&](Of what, int first_stage) {
+      for (int tile = 0; tile < newest; ++tile) copy_into(first_stage + tile, what, item, tile);
     };
-    copy_old(p.k, 0);
-    if (is_alone) copy_old(p.v, count);
+    copy_old(Of::keys, 0);
+    if (is_alone) copy_old(Of::values, count);
     wait_for_prior_grid();
+    if constexpr (kCopies == Copies::blocks) fence_global_for_bulk_copies();
     copy_query_of(item);
-    if (newest < count) copy_into(newest, p.k, item, newest);
-    if (!is_alone) copy_old(p.v, count);
-    if (newest < count) copy_into(count + newest, p.v, item, newest);
+    if (newest < count) copy_into(newest, Of::keys, item, newest);
+    if (!is_alone) copy_old(Of::values, count);
+    if (newest < count) copy_into(count + newest, Of::values, item, newest);
   }
 
   // If a late item follows, the first warp takes it. The answer of the counter comes while keys are
@@ -166,9 +193,9 @@ class DecodeProducer {
     int32_t number = 0;
     if (takes_late && thread == 0) number = atomicAdd(p.work.late_taken, 1);
     copy_query_of(item);
-    for (int tile = 0; tile < count; ++tile) copy_into(tile, p.k, item, tile);
+    for (int tile = 0; tile < count; ++tile) copy_into(tile, Of::keys, item, tile);
     if (takes_late) publish_late(__shfl_sync(0xFFFFFFFF, number, 0));
-    for (int tile = 0; tile < count; ++tile) copy_into(count + tile, p.v, item, tile);
+    for (int tile = 0; tile < count; ++tile) copy_into(count + tile, Of::values, item, tile);
   }
 
   // Of item n + 1, while n is copied. The query of n has waited for the scores of n - 2, so every
@@ -185,12 +212,15 @@ class DecodeProducer {
   }
 
   // Fresh places are free.
-  __device__ void copy_into(int stages_ahead, const void* tensor, const DecodeItem& item,
-                            int tile) const {
+  __device__ void copy_into(int stages_ahead, Of what, const DecodeItem& item, int tile) const {
     const Stage to = stage.ahead(stages_ahead);
     wait_for_bytes(&s.free[to.index()], to.phase() ^ 1);
-    copy_tile(tensor, s.tiles[to.index()], item, tile);
-    arrive_after_copies(&s.full[to.index()]);
+    if constexpr (kCopies == Copies::blocks) {
+      copy_blocks(what == Of::keys ? maps.k : maps.v, to.index(), item, tile);
+    } else {
+      copy_rows(what == Of::keys ? p.k : p.v, s.tiles[to.index()], item, tile);
+      arrive_after_copies(&s.full[to.index()]);
+    }
   }
   __device__ void copy_query_of(const DecodeItem& item) const {
     wait_for_bytes(&s.free_q[query.index()], query.phase() ^ 1);
@@ -217,8 +247,31 @@ class DecodeProducer {
     }
   }
 
-  // Keys behind the last one become 0.
-  __device__ void copy_tile(const void* tensor, std::byte* to, const DecodeItem& item,
+  // Boxes are blocks, or the part of a block that a tile has. Lane i asks for box i of the piece.
+  __device__ int box_shift() const { return min(p.block_shift, kTileShift); }
+  __device__ void find_box(const DecodeItem& item) {
+    const int first = thread << box_shift();
+    if (first >= item.num_keys()) return;
+    const int32_t position = item.piece * kPieceKeys + first;
+    const int32_t block = __ldg(table_of(item) + (position >> p.block_shift));
+    const int32_t of_block = block * p.kv_heads + item.head;
+    eight = (of_block << p.block_shift | (position & (p.block_size - 1))) / kEight;
+  }
+  // Of a last block all tokens, whatever lies there.
+  __device__ void copy_blocks(const CUtensorMap& map, int to, const DecodeItem& item,
+                              int tile) const {
+    const int shift = box_shift(), box = thread - (tile << (kTileShift - shift));
+    const int num_keys = min(item.num_keys() - tile * kAttentionTileKeys, kAttentionTileKeys);
+    const int num_boxes = (num_keys + (1 << shift) - 1) >> shift;
+    const int box_bytes = kRowBytes << shift;
+    if (thread == 0) expect_bytes(&s.full[to], num_boxes * box_bytes);
+    if (box >= 0 && box < num_boxes) {
+      load_eights(s.tiles[to] + box * box_bytes, map, eight, &s.full[to], kEvictFirst);
+    }
+  }
+
+  // Nothing behind the last key.
+  __device__ void copy_rows(const void* tensor, std::byte* to, const DecodeItem& item,
                             int tile) const {
     const int row = thread / kVecs, vec = thread % kVecs;
     const int num_keys = item.num_keys() - tile * kAttentionTileKeys;
@@ -231,11 +284,11 @@ class DecodeProducer {
 #pragma unroll
     for (int i = 0; i < kAttentionTileKeys / kRowsAtOnce; ++i) {
       const int key = row + i * kRowsAtOnce;
-      const bool exists = key < num_keys;
-      const int position = first + (exists ? key : 0);
+      if (key >= num_keys) break;
+      const int position = first + key;
       const int64_t block = int64_t{__ldg(table + (position >> p.block_shift))} * numbers;
       const int place = (position & (p.block_size - 1)) * kHeadDim;
-      copy_async(to + panel_offset<kAttentionTileKeys>(key, vec), base + (block + place), exists);
+      copy_async(to + tile_offset<kHeadDim>(key, vec), base + (block + place), 1);
     }
   }
 };
@@ -390,7 +443,7 @@ class DecodeConsumer {
     sync();
     const RowState state[2] = {finish(num_tiles, shifts[0], 0), finish(num_tiles, shifts[1], 1)};
     float acc[kColumnTiles][4] = {};
-    multiply_values(num_tiles, shifts, acc);
+    multiply_values(item, shifts, acc);
     if (item.num_pieces == 1)
       write_out(item, state, acc);
     else if (is_whole)
@@ -414,7 +467,7 @@ class DecodeConsumer {
       for (int j = 0; j < kWarpKeys / 8; ++j) {
         const int row = kWarpKeys * (warp % 2) + 8 * j + lane % 8;
         const uint4 keys =
-            load_matrices(keys_of_tile + panel_offset<kAttentionTileKeys>(row, 2 * i + lane / 8));
+            load_matrices(keys_of_tile + tile_offset<kHeadDim>(row, 2 * i + lane / 8));
         mma<T>(scores[j], fragments[0], keys.x, keys.y);
         mma<T>(scores[j], fragments[1], keys.z, keys.w);
       }
@@ -485,16 +538,29 @@ class DecodeConsumer {
 
   // A warp computes kColumnTiles times eight columns of all rows. What it waits for comes tile by
   // tile; so do the places for later tiles.
-  __device__ void multiply_values(int num_tiles, const Shifts (&shifts)[2],
+  __device__ void multiply_values(const DecodeItem& item, const Shifts (&shifts)[2],
                                   float (&acc)[kColumnTiles][4]) const {
+    const int num_tiles = num_tiles_of(item);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (tile >= num_tiles) break;
       const Stage values = stage.ahead(num_tiles + tile);
       wait_for_bytes(&s.full[values.index()], values.phase());
+      const int num_keys = item.num_keys() - tile * kAttentionTileKeys;
+      if (num_keys < kAttentionTileKeys) clear_behind(num_keys, s.tiles[values.index()]);
       add_tile(tile, s.tiles[values.index()], shifts, acc);
       release(&s.free[values.index()]);
     }
+  }
+
+  // Values behind the last key, in this warp's columns: their weights are 0, they may be NaN.
+  __device__ void clear_behind(int num_keys, std::byte* values) const {
+    for (int i = lane; i < (kAttentionTileKeys - num_keys) * kColumnTiles; i += 32) {
+      const int key = num_keys + i / kColumnTiles, vec = first_vec() + i % kColumnTiles;
+      *reinterpret_cast<uint4*>(values + tile_offset<kHeadDim>(key, vec)) = uint4{};
+    }
+    fence_shared_for_bulk_copies();  // later ones write here again
+    __syncwarp();
   }
 
   __device__ void add_tile(int tile, const std::byte* values, const Shifts (&shifts)[2],
@@ -516,8 +582,7 @@ class DecodeConsumer {
       const int key = 16 * i + lane;
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
-        const uint4 v = load_transposed(
-            values + panel_offset<kAttentionTileKeys>(key, warp * kColumnTiles + j));
+        const uint4 v = load_transposed(values + tile_offset<kHeadDim>(key, first_vec() + j));
         mma<T>(acc[j], first, v.x, v.y);
         mma<T>(acc[j], second, v.z, v.w);
       }
@@ -538,7 +603,8 @@ class DecodeConsumer {
     return state;
   }
 
-  __device__ int column(int j) const { return 8 * (warp * kColumnTiles + j) + 2 * q; }
+  __device__ int first_vec() const { return warp * kColumnTiles; }
+  __device__ int column(int j) const { return 8 * (first_vec() + j) + 2 * q; }
 
   __device__ void write_out(const DecodeItem& item, const RowState (&state)[2],
                             const float (&acc)[kColumnTiles][4]) const {
@@ -602,30 +668,32 @@ class DecodeConsumer {
   }
 };
 
-template <int kHeadDim>
+template <Copies kCopies, int kHeadDim>
 __device__ void init_barriers(DecodeShared<kHeadDim>& s) {
+  constexpr int kCopying = kProducers<kHeadDim, kCopies>;
   for (int i = 0; i < kStages; ++i) {
-    init_barrier(&s.full[i], kProducers<kHeadDim>);
+    init_barrier(&s.full[i], kCopies == Copies::blocks ? 1 : kCopying);
     init_barrier(&s.free[i], kWarps);
   }
   for (int i = 0; i < kQueries; ++i) {
-    init_barrier(&s.full_q[i], kProducers<kHeadDim>);
+    init_barrier(&s.full_q[i], kCopying);
     init_barrier(&s.free_q[i], kConsumers);
   }
   for (uint64_t& full : s.full_late) init_barrier(&full);
 }
 
 /// What a CTA does, with shared memory of its own.
-template <typename T, int kHeadDim>
-__device__ void run_cta(const AttentionParams& params, DecodeShared<kHeadDim>& shared) {
+template <typename T, int kHeadDim, Copies kCopies>
+__device__ void run_cta(const AttentionParams& params, const KvMaps& maps,
+                        DecodeShared<kHeadDim>& shared) {
   launch_dependents();
-  if (threadIdx.x == 0) init_barriers(shared);
+  if (threadIdx.x == 0) init_barriers<kCopies>(shared);
   const DecodeShare share = share_of(params);
   __syncthreads();
   if (threadIdx.x < kConsumers)
     DecodeConsumer<T, kHeadDim>(params, shared).run(share);
   else
-    DecodeProducer<T, kHeadDim>(params, shared).run(share);
+    DecodeProducer<T, kHeadDim, kCopies>(params, maps, shared).run(share);
 }
 
 }  // namespace loratory::gpu::decode

@@ -121,13 +121,13 @@ LORATORY_HOST_DEVICE DecodeItem item_at(const DecodeRows& rows, int64_t index, c
 }
 
 /// CTAs with equal shares end at different times, because memory does not serve them alike. The
-/// more tiles a share has, the more of that evens out: late are a 16th of all tiles and an item for
+/// more tiles a share has, the more of that evens out: late are a 32nd of all tiles and an item for
 /// each CTA. Shares keep two items or more. With fewer tiles, an item is too large a part of a
 /// CTA's work to even out anything, and shares have all of them.
 LORATORY_HOST_DEVICE constexpr int64_t num_tiles_in_shares(int64_t num_tiles, int32_t num_shares) {
   constexpr int64_t kItemTiles = kPieceKeys / kAttentionTileKeys;
   if (num_tiles < 12 * kItemTiles * num_shares) return num_tiles;
-  return num_tiles - num_tiles / 16 - kItemTiles * num_shares;
+  return num_tiles - num_tiles / 32 - kItemTiles * num_shares;
 }
 
 /// The items of a CTA: from `begin` up to the one with index `end`, then late ones if there are

@@ -19,6 +19,7 @@ constexpr int32_t kMostHeads = 1024;
 constexpr int32_t kMostHeadDim = 1024;  // of the plain path, for its shared memory
 constexpr int64_t kMostContext = int64_t{1} << 24;
 constexpr int64_t kMostCtas = INT32_MAX;
+constexpr int64_t kMostKvRows = INT32_MAX;  // tokens of all blocks and kv heads
 
 void require(bool ok, const std::string& place, const std::string& rule) {
   if (!ok) throw InputError("attention: " + place, rule);
@@ -148,6 +149,9 @@ void AttentionPlan::check_kv(const KvView& kv) const {
       "kv",
       fmt::format("has {} heads of {} in blocks of {}, planned for {}, {} and {}", kv.kv_heads,
                   kv.head_dim, kv.block_size, shape_.kv_heads, shape_.head_dim, shape_.block_size));
+  require(kv.num_blocks >= 1 && kv.num_blocks <= kMostKvRows / kv.kv_heads / kv.block_size, "kv",
+          fmt::format("has {} blocks, must be 1 to {}", kv.num_blocks,
+                      kMostKvRows / kv.kv_heads / kv.block_size));
   require(kv.k != nullptr && kv.v != nullptr, "kv", "is null");
   require(is_aligned(kv.k, 16) && is_aligned(kv.v, 16), "kv", "is not aligned to 16 bytes");
 }
@@ -202,6 +206,7 @@ void AttentionPlan::launch(const AttentionTensors& tensors, const BatchView& bat
   p.out_stride = tensors.out.strides[0];
   p.k = tensors.kv.k;
   p.v = tensors.kv.v;
+  p.num_blocks = tensors.kv.num_blocks;
   p.overlaps_previous = overlaps(order);
   const AttentionLaunch launch{shape_.dtype, p, stream};
   if (path_ == AttentionPath::plain) return launch_plain_attention(launch);

@@ -64,6 +64,18 @@ __device__ inline void load_halves(void* to, const CUtensorMap& map, int column,
       : "memory");
 #endif
 }
+/// Eights of rows, from `eight` on, all their columns: of a map with axes for 64 columns, eight
+/// rows, panels of columns, and eights.
+__device__ inline void load_eights(void* to, const CUtensorMap& map, int eight, uint64_t* barrier,
+                                   uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %2, %2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(0), "r"(eight), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+#endif
+}
 /// The same as load_box() to this address, and bytes to this barrier, in every CTA of the mask.
 __device__ inline void multicast_box(void* to, const CUtensorMap& map, int column, int row,
                                      uint64_t* barrier, uint16_t ctas, uint64_t policy) {
@@ -98,6 +110,14 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
 __device__ inline void fence_global_for_bulk_copies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
+/// Orders this thread's writes to shared memory before later bulk copies to the same place, if
+/// these wait for a barrier at which it arrives.
+__device__ inline void fence_shared_for_bulk_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 

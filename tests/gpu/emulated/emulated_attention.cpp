@@ -1,6 +1,8 @@
 // The launches of attention_params.hpp on an emulated GPU.
 #include "tests/gpu/emulated/emulated_attention.hpp"
 
+#include <algorithm>
+
 #include "gpu/attention/attention_work.cuh"
 #include "gpu/attention/decode_attention.cuh"
 #include "gpu/attention/plain_attention.cuh"
@@ -20,17 +22,29 @@ Shared& shared_of(std::byte* memory) {
 
 // CTAs run at once, as one cluster, or one after the other: then the first one takes all late
 // items.
-template <typename T, int kHeadDim>
+CUtensorMap map_of(const void* tensor, const AttentionParams& p) {
+  return gpu::map_of({.matrix = static_cast<const std::byte*>(tensor),
+                      .num_rows = p.num_blocks * p.kv_heads * p.block_size,
+                      .num_columns = p.head_dim,
+                      .row_bytes = 2 * p.head_dim,
+                      .box_rows = std::min(p.block_size, kAttentionTileKeys)});
+}
+
+// CTAs run at once, as one cluster, or one after the other: then the first one takes all late
+// items.
+template <typename T, int kHeadDim, decode::Copies kCopies>
 void run_decode(const AttentionParams& params) {
   using Shared = decode::DecodeShared<kHeadDim>;
   const bool is_at_once = decode_ctas <= 8 && seed % 2 == 0;
-  emulated::run(
-      {.num_threads = decode::kThreads<kHeadDim>,
-       .cluster = is_at_once ? decode_ctas : 1,
-       .num_clusters = is_at_once ? 1 : decode_ctas,
-       .shared_bytes = sizeof(Shared),
-       .seed = seed++},
-      [&](std::byte* memory) { decode::run_cta<T, kHeadDim>(params, shared_of<Shared>(memory)); });
+  const decode::KvMaps maps{map_of(params.k, params), map_of(params.v, params)};
+  emulated::run({.num_threads = decode::kThreads<kHeadDim, kCopies>,
+                 .cluster = is_at_once ? decode_ctas : 1,
+                 .num_clusters = is_at_once ? 1 : decode_ctas,
+                 .shared_bytes = sizeof(Shared),
+                 .seed = seed++},
+                [&](std::byte* memory) {
+                  decode::run_cta<T, kHeadDim, kCopies>(params, maps, shared_of<Shared>(memory));
+                });
 }
 
 template <typename T, int kHeadDim>
@@ -86,7 +100,12 @@ void launch_attention_work(const AttentionLaunch& of) {
 }
 
 void launch_decode_attention(const AttentionLaunch& of) {
-  with_types(of, [&]<typename T, int kHeadDim>() { run_decode<T, kHeadDim>(of.params); });
+  with_types(of, [&]<typename T, int kHeadDim>() {
+    if (of.params.block_size >= decode::kEight)
+      run_decode<T, kHeadDim, decode::Copies::blocks>(of.params);
+    else
+      run_decode<T, kHeadDim, decode::Copies::rows>(of.params);
+  });
 }
 
 void launch_prefill_attention(const AttentionLaunch& of) {

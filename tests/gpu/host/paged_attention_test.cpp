@@ -228,10 +228,10 @@ TEST(DecodeItems, SharesAndLateItemsHaveAllInOrderAndSharesEqualTiles) {
   EXPECT_GT(num_with_late, 50);
 }
 
-TEST(DecodeItems, LateAreASixteenthAndAnItemForEachShare) {
+TEST(DecodeItems, LateAreAThirtySecondAndAnItemForEachShare) {
   EXPECT_EQ(num_tiles_in_shares(48 * 132 - 1, 132), 48 * 132 - 1);
-  EXPECT_EQ(num_tiles_in_shares(48 * 132, 132), (48 - 3 - 4) * 132);
-  EXPECT_EQ(num_tiles_in_shares(128 * 132, 132), (128 - 8 - 4) * 132);
+  EXPECT_EQ(num_tiles_in_shares(64 * 132, 132), (64 - 2 - 4) * 132);
+  EXPECT_EQ(num_tiles_in_shares(128 * 132, 132), (128 - 4 - 4) * 132);
 }
 
 TEST(DecodeItems, NoRowsLeaveNothing) {
@@ -295,6 +295,12 @@ TEST(AttentionLaunch, NamesTheTensorThatDoesNotFit) {
   c.tensors.kv.block_size = 32;
   EXPECT_EQ(c.error(),
             "attention: kv: has 8 heads of 128 in blocks of 32, planned for 8, 128 and 16");
+  c = Call();
+  c.tensors.kv.num_blocks = 0;
+  EXPECT_EQ(c.error(), "attention: kv: has 0 blocks, must be 1 to 16777215");
+  c = Call();
+  c.tensors.kv.num_blocks = 16777216;
+  EXPECT_EQ(c.error(), "attention: kv: has 16777216 blocks, must be 1 to 16777215");
   c = Call();
   c.tensors.kv.v = at(0x40008);
   EXPECT_EQ(c.error(), "attention: kv: is not aligned to 16 bytes");

@@ -184,6 +184,7 @@ AttentionTensors AttentionBatch::tensors(const DeviceView (&views)[kNumTensors])
           .kv = {.dtype = s.dtype,
                  .k = views[kKeys].data,
                  .v = views[kValues].data,
+                 .num_blocks = tensor(kKeys).shape()[0] / s.kv_heads / layout_.block_size,
                  .kv_heads = s.kv_heads,
                  .block_size = layout_.block_size,
                  .head_dim = s.head_dim}};

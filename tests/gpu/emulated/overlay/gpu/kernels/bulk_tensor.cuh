@@ -49,7 +49,19 @@ inline void load_box(void* to, const CUtensorMap& map, int column, int row, uint
                      uint64_t policy) {
   multicast_box(to, map, column, row, barrier, uint16_t(1 << cluster_rank()), policy);
 }
+/// The map's box has so many rows of all columns.
+inline void load_eights(void* to, const CUtensorMap& map, int eight, uint64_t* barrier, uint64_t) {
+  emulated::Box box = box_at(map, 0, 8 * eight, false);
+  const int64_t end = box.row + box.box_rows;
+  auto* at = static_cast<std::byte*>(to);
+  for (box.box_rows = 8; box.row < end; box.row += 8) {
+    for (box.column = 0; box.column < box.num_columns; box.column += 64, at += 1024) {
+      emulated::copy_box(box, at, barrier, 1U << cluster_rank());
+    }
+  }
+}
 inline void prefetch_map(const CUtensorMap&) {}
 inline void fence_global_for_bulk_copies() {}
+inline void fence_shared_for_bulk_copies() {}
 
 }  // namespace loratory::gpu
