@@ -21,8 +21,8 @@ struct TensorBoxes {
   CUtensorMapL2promotion fetches = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;  ///< of a line that L2 lacks
 };
 
-/// Host work of about 0.3 us. Errors   std::runtime_error: the driver has no tensor maps, or does
-/// not take this one.
+/// Host work alone. Errors   std::runtime_error: the driver has no tensor maps, or does not take
+/// this one.
 CUtensorMap encode(const TensorBoxes& boxes);
 
 }  // namespace loratory::gpu
