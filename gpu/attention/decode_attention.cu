@@ -27,7 +27,7 @@ CUtensorMap map_of(reference::Dtype dtype, const void* tensor, const AttentionPa
   const auto of_box = cuuint32_t(std::min(p.block_size, kAttentionTileKeys) / kEight);
   const cuuint32_t box[] = {64, kEight, cuuint32_t(panels), of_box};
   // With 256 bytes an H200 is 7 to 10 % slower.
-  return encode({dtype, tensor, sizes, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+  return tensor_map_of({dtype, tensor, sizes, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
 }
 
 template <typename T, int kHeadDim, Copies kCopies>

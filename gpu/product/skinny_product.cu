@@ -36,7 +36,7 @@ CUtensorMap map_of(const DeviceView& matrix, int box_rows, CUtensorMapL2promotio
   const cuuint64_t sizes[] = {cuuint64_t(matrix.shape[1]), cuuint64_t(matrix.shape[0])};
   const cuuint64_t strides[] = {row_bytes(matrix)};
   const cuuint32_t box[] = {kPanelDepth, cuuint32_t(box_rows)};
-  return encode({matrix.dtype, matrix.data, sizes, strides, box, fetches});
+  return tensor_map_of({matrix.dtype, matrix.data, sizes, strides, box, fetches});
 }
 
 /// Of a matrix whose rows are two halves: eights of the first and the second half take turns.
@@ -46,7 +46,7 @@ CUtensorMap map_of_halves(const DeviceView& matrix, int box_rows, CUtensorMapL2p
   const cuuint64_t sizes[] = {cuuint64_t(matrix.shape[1]), 8, 2, half / 8};
   const cuuint64_t strides[] = {row, half * row, 8 * row};
   const cuuint32_t box[] = {kPanelDepth, 8, 2, cuuint32_t(box_rows / 16)};
-  return encode({matrix.dtype, matrix.data, sizes, strides, box, fetches});
+  return tensor_map_of({matrix.dtype, matrix.data, sizes, strides, box, fetches});
 }
 
 /// Of a line of W that L2 lacks. For few tokens an H200 is 0 to 3 % faster with 128 bytes, for 128

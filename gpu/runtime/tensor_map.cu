@@ -37,7 +37,7 @@ std::string numbers(const std::span<const cuuint64_t>& of) {
 
 }  // namespace
 
-CUtensorMap encode(const TensorBoxes& boxes) {
+CUtensorMap tensor_map_of(const TensorBoxes& boxes) {
   const size_t axes = boxes.sizes.size();
   LORATORY_ASSERT(axes <= kMostAxes && boxes.strides.size() + 1 == axes && boxes.box.size() == axes,
                   "sizes and a box for each axis");

@@ -23,6 +23,6 @@ struct TensorBoxes {
 
 /// Host work alone. Errors   std::runtime_error: the driver has no tensor maps, or does not take
 /// this one.
-CUtensorMap encode(const TensorBoxes& boxes);
+CUtensorMap tensor_map_of(const TensorBoxes& boxes);
 
 }  // namespace loratory::gpu

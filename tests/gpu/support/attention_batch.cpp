@@ -363,8 +363,12 @@ Sequences sequences_of(const Trial& trial, const AttentionShape& shape, Attentio
 BatchLayout layout_of(const Trial& trial, uint64_t index, AttentionPath path) {
   constexpr int32_t kPowers[] = {1, 8, 16, 16, 32, 64, 256}, kAny[] = {1, 3, 5, 16, 100};
   const bool tensor_cores = path == AttentionPath::tensor_core;
+  const int32_t block_size =
+      tensor_cores ? one_of(trial, index, kPowers) : one_of(trial, index, kAny);
+  trial.classify(tensor_cores && block_size < 8, "blocks too small for bulk copies");
+  trial.classify(tensor_cores && block_size > kAttentionTileKeys, "blocks of several tiles");
   return {.seed = trial.seed() + index,
-          .block_size = tensor_cores ? one_of(trial, index, kPowers) : one_of(trial, index, kAny),
+          .block_size = block_size,
           .num_padding = int32_t(trial.pick(index + 1, 4)),
           .q_gap = 8 * trial.pick(index + 2, 3)};
 }
