@@ -62,8 +62,8 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
     if (has_8_bits()) add_factors(i);
   }
   check_experts();
-  params_.num_experts = uint32_t(desc_.experts.num_experts);
-  params_.rows_per_x = uint32_t(desc_.experts.rows_per_x);
+  params_.num_experts = desc_.experts.num_experts;
+  params_.rows_per_x = desc_.experts.rows_per_x;
   if (expands()) params_.router_weights = desc_.experts.router_weights;
   params_.num_in = shrinks() ? int32_t(first.shape[2]) : 0;
   params_.num_slices = int32_t(num_slices);

@@ -30,7 +30,7 @@ struct GatedSegments {
   }
   __device__ uint32_t count(const KernelParams& p) const {
     const uint32_t parts = uint32_t(num_uncovered(p) + C::kTokens - 1) / C::kTokens;
-    return num_segments + quotient(parts + p.parts_per_segment - 1, p.parts_per_segment);
+    return num_segments + quotient(parts + uint32_t(p.parts_per_segment) - 1, p.parts_per_segment);
   }
   /// As a Segment is loaded. Slot -1: no adapter.
   __device__ int4 at(const KernelParams& p, uint32_t i) const {

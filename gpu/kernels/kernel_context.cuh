@@ -28,9 +28,10 @@ struct Context {
   std::byte* const shared;
 
   const int cta = C::kCluster > 1 ? cluster_rank() : 0;  // rank in the cluster
-  const int warp =
-      __shfl_sync(~0U, int(threadIdx.x) / 32, 0);  // the compiler knows: equal in all lanes
-  const int lane = int(threadIdx.x) % 32;
+  // The compiler knows that it is equal in all lanes.
+  const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);
+  // Not negative, which saves instructions. With 8-bit weights ptxas spills where it knows that.
+  const int lane = C::kIsQuantized || C::kWide ? int(threadIdx.x) % 32 : int(threadIdx.x % 32);
   const int row = lane / 4;  // of a fragment: a weight row or a token
   const int quad = lane % 4;
 
@@ -163,6 +164,12 @@ __device__ inline void split_hi_lo(float4 v, int valid, uint2& hi, uint2& lo) {
   hi = {pack<Weight>(v.x, v.y), pack<Weight>(v.z, v.w)};
   const float2 first = unpack<Weight>(hi.x), second = unpack<Weight>(hi.y);
   lo = {pack<Weight>(v.x - first.x, v.y - first.y), pack<Weight>(v.z - second.x, v.w - second.y)};
+}
+
+/// a / b of small numbers, a below 2^20: (a + 1/2) / b is 1/(2 b) or more away from every integer,
+/// and __fdividef() at most 2^-21 of itself away from the quotient.
+__device__ inline int quotient_of_small(int a, int b) {
+  return int(__fdividef(float(a) + 0.5F, float(b)));
 }
 
 __device__ inline float4 added(float4 a, float4 b) {

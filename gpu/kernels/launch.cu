@@ -146,6 +146,7 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
   }
   const int64_t num_clusters =
       std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.op, params));
+  params.num_clusters = int32_t(num_clusters);
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads));
   config.dynamicSmemBytes = size_t(occupancy.shared_bytes);

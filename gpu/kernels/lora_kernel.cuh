@@ -45,9 +45,8 @@ class LoraCta {
   __device__ void run() {
     if (!C::kSettlesY || p.x_is_ready) launch_dependents();  // else once y is settled
     const auto warmed = warm_caches();
-    const uint32_t num_clusters = gridDim.x / C::kCluster;
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList list(p, num_segments(), cluster, num_clusters, C::kOp);
+    const WorkList list(p, num_segments(), cluster, C::kOp);
     if (cluster > 0 && list.first == list.end) return;  // makes room for the next kernel
     reduction_.init();
     warmed.look(p.segments);
@@ -123,17 +122,18 @@ class LoraCta {
     const ItemRange items = list.item_range_at(item, C::kWide || C::kShrinksNext);
     item += items.end - items.first;
     constexpr bool kFuses = C::kGated || C::kOp == LoraOp::shrink;  // always all slices together
-    const uint32_t num_slices = C::kGated ? 2 : list.slices_per_problem;
-    const uint32_t num_rest = kFuses ? 1 : quotient(p.num_slices, num_slices);
-    const uint32_t tokens = quotient(items.problem, num_rest);  // a segment, or a part of one
+    const bool fuses = kFuses || list.fuses_slices();
+    // A segment, or a part of one.
+    const uint32_t tokens = fuses ? items.problem : quotient(items.problem, p.num_slices);
+    const int num_slices = C::kGated ? 2 : fuses ? int(p.num_slices) : 1;
     // 1 of a wide shrink too, but ptxas spills where it knows that.
-    const uint32_t parts = C::kShrinks && !C::kWide ? 1 : p.parts_per_segment;
+    const Divisor parts = C::kShrinks && !C::kWide ? Divisor() : p.parts_per_segment;
     const uint32_t segment = quotient(tokens, parts);
     const int4 raw = segment_at(segment);
-    const int skipped = int(tokens - segment * parts) * C::kTokens;
+    const int skipped = int(tokens - segment * uint32_t(parts)) * C::kTokens;
     WorkTile w{.first_token = raw.y + skipped,
                .num_tokens = min(raw.z - skipped, C::kTokens),
-               .num_slices = int(num_slices),
+               .num_slices = num_slices,
                .table = table,
                .slot = raw.x};
     if (w.num_tokens <= 0) return w;      // all CTAs of the cluster alike
@@ -149,8 +149,8 @@ class LoraCta {
         c.weights()[threadIdx.x] = p.router_weights == nullptr ? 1 : __ldg(p.router_weights + row);
     }
     if (c.warp == C::kNumWarps - 1) {
-      const uint32_t first_slice = (items.problem - tokens * num_rest) * num_slices;
-      describe_slices<C>(p, raw.x, int(first_slice), w.num_slices, c.slices(table));
+      const int first_slice = fuses ? 0 : int(items.problem - tokens * uint32_t(p.num_slices));
+      describe_slices<C>(p, raw.x, first_slice, w.num_slices, c.slices(table));
     }
     __syncthreads();
     const TileSlice& totals = c.slices(table)[w.num_slices];
@@ -165,12 +165,13 @@ class LoraCta {
       w.first_block = int(items.first);
       w.end_block = min(w.end_block, int(items.end));
       // An adapter of fewer ranks: the other items of the problem have no work either.
-      if (w.first_block >= w.end_block) item += list.items_per_problem - items.end;
+      if (w.first_block >= w.end_block) item += list.items_per_problem() - items.end;
     }
     return w;
   }
 
-  using WarmLines = gpu::WarmLines<C::kExpands ? 4 : 3>;
+  static constexpr int kLines = C::kExpands ? 5 : C::kWide ? 3 : 4;
+  using WarmLines = gpu::WarmLines<kLines>;
 
   /// Asks at once for all that begin_work() waits for in turn, one line per thread.
   __device__ WarmLines warm_caches() const {
@@ -183,6 +184,13 @@ class LoraCta {
     if (c.warp == C::kNumWarps - 1 && c.lane < p.num_slices) {
       lines.load(2, p.slices[c.lane].ranks);
       if constexpr (C::kExpands) lines.load(3, p.slices[c.lane].scalings);
+    }
+    if constexpr (!C::kWide) {
+      constexpr int kSector = 32;
+      const int in_slices = kSector * int(threadIdx.x);
+      if (in_slices < int(sizeof(SliceParams)) * p.num_slices) {
+        lines.load_parameter(kLines - 1, slices_in_memory(p) + in_slices);
+      }
     }
     return lines;
   }
@@ -201,7 +209,7 @@ class LoraCta {
   __device__ uint32_t first_column_tile(const TileSlice& totals, uint32_t item,
                                         const WorkList& list) const {
     const auto all = uint32_t(totals.first_column_tile);
-    if constexpr (!C::kShrinksNext) return share(all, item, list.items_per_problem);
+    if constexpr (!C::kShrinksNext) return list.share_of_item(all, item);
     const int each = split_size(p.slices[0].num_out) / C::kTileColumns;
     return min(all, item * uint32_t(each));
   }
@@ -227,15 +235,13 @@ class LoraCta {
     if constexpr (C::kExpands) expand_.begin(work);
     if (!C::kShrinks && p.may_read_y_early) expand_.begin_base(work);
     if constexpr (C::kIsQuantized) prepare(work);
-    if constexpr (kIsNarrowExpandOfBytes) return run_narrow_expand(work);
-    if (!p.x_is_ready) prior_.wait();
     if constexpr (C::kShrinks) {
+      if (!p.x_is_ready) prior_.wait();
       shrink_.begin_x(work);
       if constexpr (C::kExpands) expand_.begin_base(work);
       shrink_.run(work, reduction_);
     } else {
-      load_h(work);
-      if constexpr (C::kWgmma) fence_async_proxy();
+      fetch_h(work);
     }
     if constexpr (C::kExpands) {
       __syncthreads();
@@ -243,21 +249,13 @@ class LoraCta {
     }
   }
 
-  /// An expand of 8-bit B and few tokens. All that does not need h comes before the wait.
-  static constexpr bool kIsNarrowExpandOfBytes =
-      C::kIsQuantized && !C::kShrinks && C::kTokenTiles == 1;
-  __device__ void run_narrow_expand(const WorkTile& work) {
-    expand_.find_first(work);
-    if constexpr (C::kHBytes == 1) {
-      prior_.wait();
-      load_h(work);
-    } else {
-      const PlaceOfH first = place_of_h(work, int(threadIdx.x));
-      prior_.wait();
-      load_placed_h(work, first);
-    }
-    __syncthreads();
-    expand_.run(work);
+  /// All that does not need h comes before the wait.
+  __device__ void fetch_h(const WorkTile& work) {
+    if constexpr (C::kIsQuantized && C::kTokenTiles == 1) expand_.find_first(work);
+    const PlaceOfH first = place_of_h(work, int(threadIdx.x));
+    wait_for_prior_grid();  // for each tile: to remember it would take a register
+    load_h(work, first);
+    if constexpr (C::kWgmma) fence_async_proxy();
   }
 
   /// What 8-bit weights need beyond the loads, done while the previous kernel runs.
@@ -275,48 +273,39 @@ class LoraCta {
 
   /// Eight ranks of h, in global memory and in shared memory.
   struct PlaceOfH {
-    const float* from = nullptr;
+    const std::byte* from = nullptr;
     int to = 0;    // bytes from `shared` on; 0: nowhere
     int left = 0;  // ranks from here on
     float weight = 1;
   };
+  /// Of vector e of the work tile's tokens and ranks.
   __device__ PlaceOfH place_of_h(const WorkTile& work, int e) const {
-    const uint32_t num_vectors = uint32_t(num_h_vectors(work));
-    if (e >= work.num_tokens * int(num_vectors)) return {};
-    const uint32_t token = quotient(uint32_t(e), num_vectors);
-    const int column = work.first_h + int(uint32_t(e) - token * num_vectors) * 8;
+    const int of_token = (work.end_h - work.first_h) / 8;
+    if (e >= work.num_tokens * of_token) return {};
+    const int token = quotient_of_small(e, of_token);
+    const int column = work.first_h + (e - token * of_token) * 8;
     const TileSlice& s = c.slice_of(work, column, &TileSlice::h_column);
     const int j = column - s.h_column;
-    return {.from = h_row(int(token)) + s.index * p.h_slice_stride + j,
-            .to = int(permuted_place(int(token), column) - c.shared),
+    return {.from = h_row(token) + (s.index * p.h_slice_stride + j) * C::kHBytes,
+            .to = int(place_in_shared(token, column) - c.shared),
             .left = s.rank - j,
             .weight = c.weights()[token]};
   }
-  __device__ void load_placed_h(const WorkTile& work, PlaceOfH at) {
-    EightRanks v = {};
-    read_placed(at, v);
-    if (!p.may_read_y_early) expand_.begin_base(work);
-    for (int e = int(threadIdx.x); at.to > 0;) {
-      if (p.router_weights != nullptr) weigh(at.weight, v);
-      store_permuted(c.shared + at.to, v);
-      e += C::kNumThreads;
-      at = place_of_h(work, e);
-      read_placed(at, v);
-    }
+  __device__ const std::byte* h_row(int token) const {
+    if constexpr (!C::kKeepsRows) return c.tokens()[token].x;
+    return reinterpret_cast<const std::byte*>(p.h) +
+           c.rows()[token] * p.h_row_stride * int64_t{C::kHBytes};
   }
-  __device__ void read_placed(const PlaceOfH& at, EightRanks& v) const {
-    if (at.to == 0) return;
-    if (p.h_aligned && at.left >= 8) {
-      reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(at.from)[0];
-      reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(at.from)[1];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = i < at.left ? at.from[i] : 0;
-    }
+  /// Beside 8-bit B without wgmma: hi of the eight numbers at places 0 to 7 of a step, lo of them,
+  /// then the same of places 8 to 15.
+  static constexpr bool kPermutesH = C::kIsQuantized && !C::kWgmma;
+  __device__ std::byte* place_in_shared(int token, int column) const {
+    if constexpr (!kPermutesH) return c.h_address(token, column);
+    return c.h_address(token, column / 16 * 16) + column / 8 % 2 * 8;
   }
 
   /// The first product waits for h, so y is requested after h.
-  __device__ void load_h(const WorkTile& work) {
+  __device__ void load_h(const WorkTile& work, PlaceOfH at) {
     if constexpr (C::kHBytes == 1) {
       if (!C::kWgmma && quantized(p).quantizes_h) {
         return QuantizedH<C>(c).quantize(work, [&] {
@@ -325,42 +314,29 @@ class LoraCta {
       }
       QuantizedH<C>(c).load_factors(work);
     }
-    const int count = work.num_tokens * num_h_vectors(work);
-    int e = int(threadIdx.x);
     EightRanks v = {};
-    if (e < count) read_h(work, e, v);
+    read_h(at, v);
     if (!p.may_read_y_early) expand_.begin_base(work);
-    while (e < count) {
-      weigh(c.weights()[e / num_h_vectors(work)], v);
-      store_h(work, e, v);
+    for (int e = int(threadIdx.x); at.to > 0;) {
+      if (p.router_weights != nullptr) weigh(at.weight, v);
+      store_h(at, v);
       e += C::kNumThreads;
-      if (e < count) read_h(work, e, v);
+      at = place_of_h(work, e);
+      read_h(at, v);
     }
   }
-  __device__ static int num_h_vectors(const WorkTile& work) {
-    return (work.end_h - work.first_h) / 8;
-  }
-  __device__ static int h_column(const WorkTile& work, int e) {
-    return work.first_h + e % num_h_vectors(work) * 8;
-  }
-  __device__ void read_h(const WorkTile& work, int e, EightRanks& v) const {
-    const int token = e / num_h_vectors(work);
-    const int column = h_column(work, e);
-    const TileSlice& s = c.slice_of(work, column, &TileSlice::h_column);
-    const int j = column - s.h_column;
-    if constexpr (C::kHBytes == 1) {
-      read_bits(work, s, token, j, v);
-      return;
-    }
-    const float* const h = h_row(token) + s.index * p.h_slice_stride + j;
+  __device__ void read_h(const PlaceOfH& at, EightRanks& v) const {
+    if (at.to == 0) return;
+    if constexpr (C::kHBytes == 1) return read_bits(at, v);
+    const auto* const h = reinterpret_cast<const float*>(at.from);
     if (C::kWgmma && p.h_split_stride != 0) {
-      add_splits(h, s.rank - j, v);
-    } else if (p.h_aligned && j + 8 <= s.rank) {
+      add_splits(h, at.left, v);
+    } else if (p.h_aligned && at.left >= 8) {
       reinterpret_cast<float4&>(v[0]) = reinterpret_cast<const float4*>(h)[0];
       reinterpret_cast<float4&>(v[4]) = reinterpret_cast<const float4*>(h)[1];
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = j + i < s.rank ? h[i] : 0;
+      for (int i = 0; i < 8; ++i) v[i] = i < at.left ? h[i] : 0;
     }
   }
   /// h of a kernel that left the sums of its splits, four ranks at a time.
@@ -382,56 +358,36 @@ class LoraCta {
 #pragma unroll
     for (float& h : v) h = __fmul_rn(h, weight);
   }
-  __device__ const float* h_row(int token) const {
-    if constexpr (C::kKeepsRows) return p.h + c.rows()[token] * p.h_row_stride;
-    return reinterpret_cast<const float*>(c.tokens()[token].x);
-  }
   /// 8-bit h, as numbers that f16 holds.
-  __device__ void read_bits(const WorkTile& work, const TileSlice& s, int token, int j,
-                            EightRanks& v) const {
-    const auto* const row = [&] {
-      if constexpr (C::kKeepsRows)
-        return reinterpret_cast<const uint8_t*>(p.h) + c.rows()[token] * p.h_row_stride;
-      else
-        return reinterpret_cast<const uint8_t*>(c.tokens()[token].x);
-    }();
-    const auto* const h = row + s.index * p.h_slice_stride + j;
+  __device__ void read_bits(const PlaceOfH& at, EightRanks& v) const {
+    const auto* const h = reinterpret_cast<const uint8_t*>(at.from);
     uint64_t bits = 0;
-    if (p.h_aligned && j + 8 <= s.rank) {
+    if (p.h_aligned && at.left >= 8) {
       bits = *reinterpret_cast<const uint64_t*>(h);
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) bits |= uint64_t(j + i < s.rank ? h[i] : 0) << 8 * i;
+      for (int i = 0; i < 8; ++i) bits |= uint64_t(i < at.left ? h[i] : 0) << 8 * i;
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = decoded(quantized(p).h_dtype, uint8_t(bits >> 8 * i));
   }
-  /// Beside 8-bit B without wgmma: hi of the eight numbers at places 0 to 7 of a step, lo of them,
-  /// then the same of places 8 to 15.
-  __device__ std::byte* permuted_place(int token, int column) const {
-    return c.h_address(token, column / 16 * 16) + column / 8 % 2 * 8;
-  }
-  __device__ static void store_permuted(std::byte* to, const EightRanks& v) {
+  __device__ void store_h(const PlaceOfH& at, const EightRanks& v) const {
+    std::byte* const to = c.shared + at.to;
     uint2 hi[2], lo[2];
-    split_hi_lo<typename C::Split>({v[0], v[1], v[4], v[5]}, 4, hi[0], lo[0]);
-    split_hi_lo<typename C::Split>({v[2], v[3], v[6], v[7]}, 4, hi[1], lo[1]);
+    if constexpr (kPermutesH) {
+      split_hi_lo<typename C::Split>({v[0], v[1], v[4], v[5]}, 4, hi[0], lo[0]);
+      split_hi_lo<typename C::Split>({v[2], v[3], v[6], v[7]}, 4, hi[1], lo[1]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      *reinterpret_cast<uint2*>(to + 32 * i) = hi[i];
-      *reinterpret_cast<uint2*>(to + 32 * i + C::kLowBytes) = lo[i];
+      for (int i = 0; i < 2; ++i) {
+        *reinterpret_cast<uint2*>(to + 32 * i) = hi[i];
+        *reinterpret_cast<uint2*>(to + 32 * i + C::kLowBytes) = lo[i];
+      }
+    } else {
+      split_hi_lo<typename C::Split>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
+      split_hi_lo<typename C::Split>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
+      *reinterpret_cast<uint4*>(to) = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
+      *reinterpret_cast<uint4*>(to + C::kLowBytes) = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
     }
-  }
-  __device__ void store_h(const WorkTile& work, int e, const EightRanks& v) const {
-    if constexpr (C::kIsQuantized && !C::kWgmma) {
-      store_permuted(permuted_place(e / num_h_vectors(work), h_column(work, e)), v);
-      return;
-    }
-    uint2 hi[2], lo[2];
-    split_hi_lo<typename C::Split>({v[0], v[1], v[2], v[3]}, 4, hi[0], lo[0]);
-    split_hi_lo<typename C::Split>({v[4], v[5], v[6], v[7]}, 4, hi[1], lo[1]);
-    std::byte* const to = c.h_address(e / num_h_vectors(work), h_column(work, e));
-    *reinterpret_cast<uint4*>(to) = {hi[0].x, hi[0].y, hi[1].x, hi[1].y};
-    *reinterpret_cast<uint4*>(to + C::kLowBytes) = {lo[0].x, lo[0].y, lo[1].x, lo[1].y};
   }
 };
 

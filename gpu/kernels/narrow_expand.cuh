@@ -26,7 +26,7 @@ class NarrowExpand {
     if constexpr (C::kIsQuantized) of_bytes_ = {};
 #pragma unroll 1
     for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
-    if constexpr (C::kIsQuantized) commit_copies();
+    commit_copies();
   }
   /// Of 8-bit B: widens the first stage, and starts on the next. It waits for B, which pays while
   /// the previous kernel runs.
@@ -62,10 +62,12 @@ class NarrowExpand {
   __device__ void run(const WorkTile& work) {
     commit_copies();
     if constexpr (C::kIsQuantized) return run_bytes(work);
-    wait_for_copies<0>();
+    wait_for_copies<kYComesLate ? 1 : 0>();
+    int tile = c.first_tile(work);
 #pragma unroll 1
-    for (int tile = c.first_tile(work); tile < work.end_column_tile; tile += C::kTileStep) {
-      make_tile(work, tile);
+    for (bool is_first = true; tile < work.end_column_tile; tile += C::kTileStep) {
+      make_tile(work, tile, is_first);
+      is_first = false;
     }
   }
 
@@ -79,6 +81,8 @@ class NarrowExpand {
   static constexpr int kWideVecs = C::kStageRanks / 8;   // once its numbers have 16 bits
   static constexpr int kFragments = C::kTileColumns / 16;
   using Acc = float[kFragments][4];
+  /// The first B is multiplied while y is on its way. A gated expand has no register left for it.
+  static constexpr bool kYComesLate = !C::kGated && !C::kIsQuantized;
 
   const Context<C> c;
   const KernelParams& p;
@@ -216,19 +220,20 @@ class NarrowExpand {
 
   // --- products -----------------------------------------------------------------------------
 
-  __device__ void make_tile(const WorkTile& work, int tile) {
+  __device__ void make_tile(const WorkTile& work, int tile, bool is_first) {
     const TileSlice& s = c.next_slice_of(tile, slice_);
     const int num_ranks = s.rank,
               h_column = s.h_column;  // read before the loop: shared memory is slow
     Acc acc = {};
 #pragma unroll 1
     for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : num_ranks); rank += C::kStageRanks) {
-      wait_for_copies<C::kNumBStages - 1>();
+      if (!kYComesLate || C::kNumBStages > 1 || !is_first || rank > 0)
+        wait_for_copies<C::kNumBStages - 1>();
       __syncwarp();
       if (!C::kGated || rank < num_ranks) multiply(h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
       if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : num_ranks))
-        finish_tile(work, s, tile, acc);
+        finish_tile(work, s, tile, is_first, acc);
       __syncwarp();
       load_k_tile(work);
       commit_copies();
@@ -464,10 +469,13 @@ class NarrowExpand {
   // --- results ------------------------------------------------------------------------------
 
   /// Writes y, or the activation, and requests the next base.
-  __device__ void finish_tile(const WorkTile& work, const TileSlice& s, int tile, Acc& acc) {
-    // With more stages than ranks, y may still be in flight.
-    if (C::kNumBaseBuffers < C::kNumBStages &&
-        (C::kGated ? c.pair_ranks() : s.rank) <= (C::kNumBStages - 1) * C::kStageRanks)
+  __device__ void finish_tile(const WorkTile& work, const TileSlice& s, int tile, bool is_first,
+                              Acc& acc) {
+    // Unless the ranks took all stages, the first y may still be in flight, or each y where there
+    // are fewer buffers than stages.
+    constexpr int kTooFew = (C::kNumBStages > 1 ? C::kNumBStages - 1 : 1) * C::kStageRanks;
+    if (((kYComesLate && is_first) || C::kNumBaseBuffers < C::kNumBStages) &&
+        (C::kGated ? c.pair_ranks() : s.rank) <= kTooFew)
       wait_for_copies<0>();
     if (p.two_round) round_deltas(acc, s.scaling);
     store_tile(work, s, tile, p.two_round ? 1 : s.scaling, acc);

@@ -191,6 +191,10 @@ class WarmLines {
   __device__ void load(int i, const void* p) {
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(found_[i]) : "l"(p));
   }
+  /// Of the kernel's parameters, as memory has them.
+  __device__ void load_parameter(int i, const void* p) {
+    asm volatile("ld.b32 %0, [%1];" : "=r"(found_[i]) : "l"(p));
+  }
   /// Looks at what has come by now. `p`: anything that may be prefetched.
   __device__ void look(const void* p) const {
     uint32_t all = 0;

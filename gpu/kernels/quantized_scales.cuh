@@ -23,7 +23,7 @@ class FactorWalk {
  public:
   __device__ FactorWalk(const WeightScale& scale, int64_t slot, int row)
       : stride_(scale.row_stride), rows_each_(scale.rows_each) {
-    const int at = int(quotient(uint32_t(row), uint32_t(rows_each_)));
+    const int at = int(quotient(uint32_t(row), scale.rows_each));
     left_ = (at + 1) * rows_each_ - row;
     from_ = scale.data + slot * scale.slot_stride + int64_t(at) * stride_;
   }

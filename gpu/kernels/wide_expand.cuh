@@ -31,6 +31,7 @@ class WideExpand {
       load_k_tile<true, false>(work);
       advance_stage();
     }
+    if constexpr (kYComesLate) commit_copies();
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
@@ -40,6 +41,7 @@ class WideExpand {
       y_[i] = reinterpret_cast<Out*>(c.y_row(8 * i + c.row));
     }
     num_rows_ = (work.num_tokens - c.row + 7) / 8;
+    is_first_stage_ = true;
     if (!p.add_inputs) fill_base();
 #pragma unroll 1
     for (int i = 0; i < C::kNumBStages; ++i) {
@@ -83,6 +85,8 @@ class WideExpand {
   static constexpr int kStagePairBytes = C::kBStageBytes + C::kBaseBytes;
   static constexpr int kOutVecs = kIsFp32<Out> ? 2 : 1;  // of 16 bytes, of eight columns
   using Acc = float[4][4];
+  /// Of one stage, the first B is multiplied while y is on its way.
+  static constexpr bool kYComesLate = C::kNumBStages == 1 && !C::kIsQuantized;
 
   /// The slice that is loaded from.
   struct Source {
@@ -100,6 +104,7 @@ class WideExpand {
   std::byte* stage_ = nullptr;                            // to multiply, and then to load into
   Out* y_[C::kTokenTiles];                                // rows of this thread's tokens
   int num_rows_ = 0;                                      // how many of them exist
+  bool is_first_stage_ = true;
 
   __device__ void advance_stage() {
     std::byte* const last = c.b_pipeline() + (C::kNumBStages - 1) * kStagePairBytes;
@@ -209,6 +214,13 @@ class WideExpand {
     __syncwarp();
     return stage_;
   }
+  /// The same, but its y may still be on its way.
+  __device__ const std::byte* wait_for_weights() const {
+    if (!kYComesLate || !is_first_stage_) return wait_for_stage();
+    wait_for_copies<1>();
+    __syncwarp();
+    return stage_;
+  }
   /// Loads the next K tile into that stage, which all lanes have read.
   __device__ void refill(const WorkTile& work) {
     __syncwarp();
@@ -252,10 +264,13 @@ class WideExpand {
       Acc acc[kFragments] = {};
 #pragma unroll 1
       for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : s.rank); rank += C::kStageRanks) {
-        const std::byte* const b = wait_for_stage();
+        const std::byte* const b = wait_for_weights();
         if (!C::kGated || rank < s.rank) multiply(work, s, rank, b, acc);
-        if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : s.rank))
+        if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : s.rank)) {
+          if constexpr (kYComesLate) wait_for_copies<0>();
           store_all(work, s, column, acc);
+        }
+        is_first_stage_ = false;
         refill(work);
       }
     }

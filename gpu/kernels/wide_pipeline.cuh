@@ -72,8 +72,8 @@ class WidePipeline {
   int column_;                      // of the next K tile to load, counted from the CTA's first
   int write_offset_, read_offset_;  // of the stages to load and to multiply, in bytes
 
-  __device__ static int row() { return int(threadIdx.x) / 8; }
-  __device__ static int vec() { return int(threadIdx.x) % 8; }
+  __device__ static int row() { return int(threadIdx.x / 8); }
+  __device__ static int vec() { return int(threadIdx.x % 8); }
   __device__ int split_columns() const { return kStripsPerSplit * strip_size(p.num_in); }
   __device__ int first_column() const {
     return c.cta * C::kSplitsPerCta * split_columns() + 8 * vec();

@@ -43,20 +43,44 @@ struct WorkTile {
 /// The column tiles of slice i. Those of a gated expand are of gate and up at once, whatever their
 /// ranks, and both slices begin at tile 0.
 template <typename C>
-__device__ inline int column_tiles(int i, int num_out, int rank) {
+__device__ inline uint32_t column_tiles(int i, uint32_t num_out, uint32_t rank) {
   const bool has_none = C::kGated ? i != 1 : rank == 0;
   return has_none ? 0 : (num_out + C::kTileColumns - 1) / C::kTileColumns;
 }
 
-/// The counts of the lanes before this one, of which there are at most fifteen.
-__device__ inline int sum_before(int lane, int count) {
-  int sum = count;
+/// The counts of the lanes before this one, in lanes 0 to `num`.
+__device__ inline uint32_t sum_before(int lane, int num, uint32_t count) {
+  uint32_t sum = count;
 #pragma unroll
-  for (int step = 1; step < 16; step *= 2) {
-    const int other = __shfl_up_sync(~0U, sum, step);
+  for (int step = 1; step <= kMaxSlices; step *= 2) {
+    if (step > num) break;
+    const uint32_t other = __shfl_up_sync(~0U, sum, step);
     if (lane >= step) sum += other;
   }
   return sum - count;
+}
+
+/// The slices, as global memory has them: of constant memory, where a kernel's parameters are,
+/// lanes read different words one after the other, 100 cycles each.
+__device__ inline const std::byte* slices_in_memory(const KernelParams& p) {
+  return reinterpret_cast<const std::byte*>(kept_address(p.slices));
+}
+__device__ inline SliceParams load_slice_from_memory(const KernelParams& p, int index) {
+  constexpr int kVectors = sizeof(SliceParams) / sizeof(uint4);
+  const auto* const from = reinterpret_cast<const uint4*>(slices_in_memory(p)) + index * kVectors;
+  SliceParams out;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) reinterpret_cast<uint4*>(&out)[i] = from[i];
+  return out;
+}
+/// A wide shrink has its next tile described while it multiplies, and no registers for this.
+template <typename C>
+__device__ inline decltype(auto) load_slice(const KernelParams& p, int index) {
+  if constexpr (C::kWide) {
+    return (p.slices[index]);
+  } else {
+    return load_slice_from_memory(p, index);
+  }
 }
 
 /// What a shrink or an expand needs of a slice. Kernels begin with code that is not in the caches
@@ -89,19 +113,24 @@ __device__ inline void describe_slices(const KernelParams& p, int slot, int firs
   const bool exists = lane < num_slices && (!C::kGated || slot >= 0);
   if constexpr (C::kGated) slot = max(slot, 0);
   const int index = first_slice + (lane < num_slices ? lane : 0);
-  const SliceParams& s = p.slices[index];
-  const int rank = exists ? __ldg(s.ranks + slot) : 0;
+  const SliceParams& s = load_slice<C>(p, index);
+  const uint32_t rank = exists ? uint32_t(__ldg(s.ranks + slot)) : 0;
   TileSlice out;
   if constexpr (C::kExpands) {
     out.scaling = __ldg(s.scalings + slot);
     if (C::kGated && rank == 0) out.scaling = -1;
-    out.first_column_tile = sum_before(lane, column_tiles<C>(lane, s.num_out, rank));
-    out.h_column = sum_before(lane, padded_rank(rank, C::kHPadding));
+    const uint32_t columns = column_tiles<C>(lane, uint32_t(s.num_out), rank);
+    out.first_column_tile = int(sum_before(lane, num_slices, columns));
     describe_b<C>(p, s, slot, out);
   }
-  if constexpr (C::kShrinks) describe_a<C>(p, s, slot, rank, out);
-  out.first_rank_tile = sum_before(lane, (rank + 15) / 16);
-  out.rank = rank;
+  if constexpr (C::kShrinks) describe_a<C>(p, s, slot, int(rank), out);
+  // Panels of h are counted in the upper half.
+  constexpr uint32_t kPanel = 1 << 16, kPadding = C::kHPadding;
+  const uint32_t panels = kPadding == 16 ? 0 : (rank + kPadding - 1) / kPadding;
+  const uint32_t tiles = sum_before(lane, num_slices, (rank + 15) / 16 + kPanel * panels);
+  out.first_rank_tile = int(tiles % kPanel);
+  out.h_column = int(kPadding == 16 ? 16 * tiles : tiles / kPanel * kPadding);
+  out.rank = int(rank);
   out.index = index;
   if (lane <= num_slices) table[lane] = out;
 }

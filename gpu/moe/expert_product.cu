@@ -240,7 +240,8 @@ __global__ void __launch_bounds__(kPlainRows* kPlainColumns)
     const int first = int(item / num_segments) * kPlainColumns, n = first + column;
     const bool has_row = place < segment.num_tokens;
     const int64_t row = p.rows[segment.first + (has_row ? place : 0)];
-    const auto* const from = static_cast<const float*>(p.x) + row / p.rows_per_x * p.x_stride;
+    const auto* const from =
+        static_cast<const float*>(p.x) + row / int32_t(p.rows_per_x) * p.x_stride;
     const auto* const weights =
         static_cast<const float*>(p.weights) + segment.slot * p.expert_stride;
     float sum = 0;

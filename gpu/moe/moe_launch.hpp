@@ -4,6 +4,7 @@
 
 #include "gpu/layout/segments.hpp"
 #include "gpu/moe/router.hpp"
+#include "gpu/plan/divisor.hpp"
 
 // What is left of the calls of this folder once everything is checked: what the kernels read. The
 // .cu files do it, the only part that needs CUDA. Strides are in elements, of the outer axis.
@@ -38,7 +39,7 @@ struct ExpertProductLaunch {
   void* y;
   int64_t x_stride, weight_stride, expert_stride, y_stride;
   int32_t num_in, num_out;
-  uint32_t rows_per_x;
+  Divisor rows_per_x;
   const int32_t* num_segments;
   const Segment* segments;
   const int32_t* rows;   ///< as SegmentView::token_indices

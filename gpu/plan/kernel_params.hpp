@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "gpu/layout/segments.hpp"
-#include "gpu/plan/host_device.hpp"
+#include "gpu/plan/divisor.hpp"
 
 // What the host passes to a kernel by value. Plain data: LoraLayer has checked everything.
 
@@ -11,7 +11,8 @@ namespace loratory::gpu {
 
 inline constexpr int kMaxSlices = 8;
 
-struct SliceParams {
+/// Kernels read it in vectors of 16 bytes.
+struct alignas(16) SliceParams {
   const uint16_t* a = nullptr;  ///< [L][E][.][K]; on the generic path of any dtype, as B
   const uint16_t* b = nullptr;  ///< [L][E][N_i][.]
   int64_t a_slot_stride = 0, a_row_stride = 0, b_slot_stride = 0, b_row_stride = 0;  ///< elements
@@ -39,21 +40,22 @@ struct KernelParams {
   const int32_t* token_indices = nullptr;
   int32_t max_segments = 0;  ///< so many may be read ahead; 0: unknown
 
-  uint32_t num_experts = 1;               ///< E: a segment's slot is slot · E + expert
-  uint32_t rows_per_x = 1;                ///< row r of y and h is made from row r / rows_per_x of x
+  Divisor num_experts;                    ///< E: a segment's slot is slot · E + expert
+  Divisor rows_per_x;                     ///< row r of y and h is made from row r / rows_per_x of x
   const float* router_weights = nullptr;  ///< by row of y, or null: what delta is multiplied by
   int32_t num_in = 0;
-  int32_t num_slices = 0;
-  int32_t max_rank = 0;           ///< no rank is larger
-  int32_t max_columns = 0;        ///< of the widest slice
-  int32_t num_columns = 0;        ///< of all slices
-  int32_t h_width = 0;            ///< ranks of h that fit in shared memory
-  bool all_slices_fit = false;    ///< h of all slices fits at once
-  int32_t parts_per_segment = 1;  ///< expand: a kernel of fewer tokens takes segments in parts
-  int32_t num_items = 0;          ///< work items of a segment, all slices together (WorkList)
-  int32_t max_items = 0;          ///< work items of a segment and its widest slice
-  uint32_t num_sms = 0;           ///< of the GPU
-  bool x_is_ready = false;        ///< shrink: x may be read before the previous kernel has ended
+  Divisor num_slices;
+  int32_t max_rank = 0;         ///< no rank is larger
+  int32_t max_columns = 0;      ///< of the widest slice
+  int32_t num_columns = 0;      ///< of all slices
+  int32_t h_width = 0;          ///< ranks of h that fit in shared memory
+  bool all_slices_fit = false;  ///< h of all slices fits at once
+  Divisor parts_per_segment;    ///< expand: a kernel of fewer tokens takes segments in parts
+  Divisor num_items;            ///< work items of a segment, all slices together (WorkList)
+  Divisor max_items;            ///< work items of a segment and its widest slice
+  Divisor num_clusters;         ///< of the launch
+  uint32_t num_sms = 0;         ///< of the GPU
+  bool x_is_ready = false;      ///< shrink: x may be read before the previous kernel has ended
   bool may_read_y_early =
       false;  ///< the previous kernel leaves y alone, and began after y's writer
   bool add_inputs = true;
@@ -68,14 +70,11 @@ struct KernelParams {
   SliceParams next;      ///< A of the layer whose x it is, of a gated_expand_shrink
 };
 
-/// b is 1 in most calls, and a division takes 40 instructions.
-LORATORY_HOST_DEVICE inline uint32_t quotient(uint32_t a, uint32_t b) { return b == 1 ? a : a / b; }
-
 /// Where the weights of a segment's slot begin, in elements.
 LORATORY_HOST_DEVICE inline int64_t weights_offset(const KernelParams& p, int32_t slot,
                                                    int64_t slot_stride, int64_t expert_stride) {
   const uint32_t of_adapter = quotient(uint32_t(slot), p.num_experts);
-  const uint32_t expert = uint32_t(slot) - of_adapter * p.num_experts;
+  const uint32_t expert = uint32_t(slot) - of_adapter * uint32_t(p.num_experts);
   return int64_t(of_adapter) * slot_stride + int64_t(expert) * expert_stride;
 }
 

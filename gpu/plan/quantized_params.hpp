@@ -17,11 +17,11 @@ struct WeightScale {
   const float* data = nullptr;
   int64_t slot_stride = 0;
   int32_t row_stride = 0, group_stride = 0;
-  int32_t rows_each = 1;     ///< rows under one factor
+  Divisor rows_each = 1;     ///< rows under one factor
   int32_t columns_each = 0;  ///< columns under one factor; 0: all
 
   LORATORY_HOST_DEVICE int64_t index(int64_t slot, int32_t row, int32_t group) const {
-    const int32_t at = rows_each == 1 ? row : row / rows_each;
+    const auto at = int32_t(quotient(uint32_t(row), rows_each));
     return slot * slot_stride + int64_t(at) * row_stride + int64_t(group) * group_stride;
   }
 };

@@ -12,9 +12,9 @@
 namespace loratory::gpu {
 
 /// Where share `index` of `num` equal shares begins.
-LORATORY_HOST_DEVICE inline uint32_t share(uint32_t count, uint32_t index, uint32_t num) {
+LORATORY_HOST_DEVICE inline uint32_t share(uint32_t count, uint32_t index, const Divisor& num) {
   const uint32_t each = quotient(count, num);
-  return index * each + std::min(index, count - each * num);
+  return index * each + std::min(index, count - each * uint32_t(num));
 }
 
 /// Consecutive work items of one problem: a segment part with all slices or with one of them.
@@ -25,42 +25,58 @@ struct ItemRange {
 /// All work items of a launch in order, and the share of one cluster. A work item is a segment part
 /// and a block of its ranks (shrink), or as many of its columns as a cluster computes at once. Each
 /// share is equal and contiguous, so that a cluster meets few segments. Item i belongs to problem
-/// i / items_per_problem.
-struct WorkList {
-  uint32_t slices_per_problem, items_per_problem;
+/// i / items_per_problem().
+class WorkList {
+ public:
   uint32_t first, end;  ///< of this cluster's share
 
-  LORATORY_HOST_DEVICE WorkList(const KernelParams& p, uint32_t num_segments, uint32_t cluster,
-                                uint32_t num_clusters, LoraOp op) {
-    const uint32_t num_parts = shrinks(op) ? num_segments : num_segments * p.parts_per_segment;
-    const bool fuses = fuses_slices(p, num_parts, num_clusters, op);
-    slices_per_problem = fuses ? p.num_slices : 1;
-    items_per_problem = fuses ? p.num_items : p.max_items;
-    uint32_t all = num_parts * items_per_problem * (fuses ? 1 : p.num_slices);
+  LORATORY_HOST_DEVICE WorkList(const KernelParams& params, uint32_t num_segments, uint32_t cluster,
+                                LoraOp op)
+      : p(params) {
+    const uint32_t num_parts =
+        shrinks(op) ? num_segments : num_segments * uint32_t(p.parts_per_segment);
+    fuses_slices_ = fuses_slices(p, num_parts, op);
+    uint32_t all = num_parts * uint32_t(items()) * (fuses_slices_ ? 1 : uint32_t(p.num_slices));
     const bool may_halve = !shrinks(op) && op != LoraOp::gated_expand_shrink;
-    if (may_halve && 2 * all <= p.num_sms) {  // half items use twice as many SMs
-      items_per_problem *= 2;
-      all *= 2;
-    }
-    first = share(all, cluster, num_clusters);
-    end = share(all, cluster + 1, num_clusters);
+    halves_ = may_halve && 2 * all <= p.num_sms ? 1 : 0;  // half items use twice as many SMs
+    all <<= halves_;
+    first = share(all, cluster, p.num_clusters);
+    end = share(all, cluster + 1, p.num_clusters);
+  }
+
+  /// A problem is a segment part with all slices, or with one of them.
+  LORATORY_HOST_DEVICE bool fuses_slices() const { return fuses_slices_; }
+  LORATORY_HOST_DEVICE uint32_t items_per_problem() const { return uint32_t(items()) << halves_; }
+  /// Where item `index` of a problem begins in `count` column tiles.
+  LORATORY_HOST_DEVICE uint32_t share_of_item(uint32_t count, uint32_t index) const {
+    const uint32_t each = quotient(count >> halves_, items());
+    return index * each + std::min(index, count - each * items_per_problem());
   }
 
   /// The items from `item` to the end of its problem or of the share; `one_item`: that one alone.
   LORATORY_HOST_DEVICE ItemRange item_range_at(uint32_t item, bool one_item) const {
-    const uint32_t problem = quotient(item, items_per_problem);
-    const uint32_t from = item - problem * items_per_problem;
-    return {problem, from, one_item ? from + 1 : std::min(items_per_problem, from + end - item)};
+    const uint32_t problem = quotient(item >> halves_, items());
+    const uint32_t from = item - problem * items_per_problem();
+    return {problem, from, one_item ? from + 1 : std::min(items_per_problem(), from + end - item)};
   }
 
  private:
+  const KernelParams& p;
+  bool fuses_slices_;
+  uint32_t halves_;
+
+  /// Of a problem, before they are halved. Looked up anew: a divisor takes three registers.
+  LORATORY_HOST_DEVICE const Divisor& items() const {
+    return fuses_slices_ ? p.num_items : p.max_items;
+  }
+
   /// A shrink always processes all slices together, which makes items of one size; so does an
   /// expand if h of all of them fits. A linear does only once that leaves no cluster idle.
   LORATORY_HOST_DEVICE static bool fuses_slices(const KernelParams& p, uint32_t num_parts,
-                                                uint32_t num_clusters, LoraOp op) {
+                                                LoraOp op) {
     if (op == LoraOp::shrink) return true;
     if (!shrinks(op)) return p.all_slices_fit;
-    return p.all_slices_fit && num_parts * p.num_slices > num_clusters;
+    return p.all_slices_fit && num_parts * uint32_t(p.num_slices) > uint32_t(p.num_clusters);
   }
 };
 
@@ -71,8 +87,9 @@ inline int64_t most_clusters(LoraOp op, const KernelParams& p) {
   const bool fuses = op == LoraOp::shrink || (!shrinks(op) && p.all_slices_fit);
   // Rows that no segment covers are cut like those of one more adapter.
   const int64_t num_segments = int64_t{p.max_segments} + (is_gated(op) ? 1 : 0);
-  const int64_t items = num_segments * p.parts_per_segment *
-                        (fuses ? p.num_items : int64_t{p.max_items} * p.num_slices);
+  const int64_t of_part =
+      fuses ? int64_t{p.num_items} : int64_t{p.max_items} * int64_t{p.num_slices};
+  const int64_t items = num_segments * p.parts_per_segment * of_part;
   if (shrinks(op)) return items;
   return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // half items
 }

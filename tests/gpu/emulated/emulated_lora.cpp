@@ -32,6 +32,7 @@ void run_kernel(const LoraLaunch& launch) {
   }
   const auto clusters =
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
                  .cluster = C::kCluster,
                  .num_clusters = clusters,

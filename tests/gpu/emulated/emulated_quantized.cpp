@@ -19,6 +19,7 @@ void run_kernel(const QuantizedLaunch& launch) {
   params.widens_ahead = overlaps(launch.order);
   const auto clusters =
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
                  .cluster = C::kCluster,
                  .num_clusters = clusters,
