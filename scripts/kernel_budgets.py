@@ -2,15 +2,18 @@
 """What each CUDA kernel may use: writes tests/tidy/kernel_budgets.txt.
 
     scripts/kernel_budgets.py           write the file
-    scripts/kernel_budgets.py --check   fail if a kernel uses more, spills, or lost its HMMA
+    scripts/kernel_budgets.py --check   fail if a kernel uses more, spills, lost its HMMA, or waits
+                                        for more loads between them
     scripts/kernel_budgets.py --arch sm_80   what the kernels use elsewhere; writes nothing
 
 Compiles every .cu of gpu/, for sm_90a unless told otherwise. No kernel may have a stack frame or spill: local memory is
 DRAM traffic that no profile of ours would explain. No kernel may use more registers than its line
 says: an occupancy lost by accident is found here and not in a benchmark. A kernel that multiplied
-matrices on the tensor cores goes on doing so: its machine code has HMMA or HGMMA.
+matrices on the tensor cores goes on doing so: its machine code has HMMA or HGMMA. Turns are how
+often HMMA follows LDSM, which loads its fragments from shared memory: a kernel with more of them
+waits for each fragment, because ptxas moved its loads behind the products of others.
 
-Registers depend on the compiler: another nvcc than the file's is judged by the other rules alone.
+Registers and turns depend on the compiler: another nvcc than the file's is judged by the other rules alone.
 Without nvcc (on PATH or in /usr/local/cuda/bin) the exit status is 77: skipped. Standard library
 only; c++filt, where there is one, makes the names readable.
 """
@@ -32,6 +35,7 @@ SKIPPED = 77
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}"]
 # The low 12 bits of an instruction (16 bytes each since Volta).
 MATRIX = {0x23C: "HMMA", 0x9F0: "HGMMA"}
+LDSM, HMMA = 0x83B, 0x23C
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 FUNCTION = re.compile(r"Function properties for (\w+)")
@@ -59,8 +63,13 @@ def readable(names):
     return dict(zip(names, short))
 
 
-def matrix_instructions(cubin):
-    """{kernel: "HMMA", "HGMMA" or "-"}, from the sections .text.<kernel> of an ELF file."""
+def number_of_turns(codes):
+    kinds = [code & 0xFFF for code in codes if code & 0xFFF in (LDSM, HMMA)]
+    return sum(pair == (LDSM, HMMA) for pair in zip(kinds, kinds[1:]))
+
+
+def machine_code(cubin):
+    """{kernel: ("HMMA", "HGMMA" or "-", turns)}, from the sections .text.<kernel> of an ELF file."""
     table, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<II4Q", cubin, table + i * size) for i in range(count)]
@@ -71,12 +80,12 @@ def matrix_instructions(cubin):
         if label.startswith(".text."):
             codes = struct.unpack_from(f"<{num_bytes // 8}Q", cubin, offset)[::2]
             kinds = {MATRIX[code & 0xFFF] for code in codes if code & 0xFFF in MATRIX}
-            found[label[len(".text."):]] = "+".join(sorted(kinds)) or "-"
+            found[label[len(".text."):]] = ("+".join(sorted(kinds)) or "-", number_of_turns(codes))
     return found
 
 
 def usage_of(nvcc, arch, source, folder):
-    """({kernel: (registers, matrix instructions)}, [what lies in local memory]) of one file."""
+    """({kernel: (registers, matrix instructions, turns)}, [what lies in local memory]) of a file."""
     cubin = pathlib.Path(folder) / f"{source.stem}.cubin"
     run = subprocess.run([nvcc, *FLAGS, f"-arch={arch}", "-cubin", "-Xptxas=-v", "-o", cubin,
                           source], capture_output=True, text=True, check=False)
@@ -93,8 +102,8 @@ def usage_of(nvcc, arch, source, folder):
                 local.append(f"{readable([function])[function]}: {match.group()}")
         elif match := REGISTERS.search(line):
             registers[entry] = int(match.group(1))
-    matrix = matrix_instructions(cubin.read_bytes())
-    return {name: (used, matrix[name]) for name, used in registers.items()}, local
+    code = machine_code(cubin.read_bytes())
+    return {name: (used, *code[name]) for name, used in registers.items()}, local
 
 
 def measure(nvcc, arch, jobs):
@@ -110,34 +119,37 @@ def measure(nvcc, arch, jobs):
 
 
 def page(version, usage):
-    lines = ["# Registers per thread, matrix instructions, kernel; sm_90a. Not edited by hand:",
+    lines = ["# Registers per thread, matrix instructions, turns, kernel; sm_90a. Not edited by hand:",
              "# scripts/kernel_budgets.py writes it, --check (a test) holds the kernels to it.",
              "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand, 3 gated_expand),",
              "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches}.",
              f"nvcc {version}"]
-    lines += [f"{registers:3} {matrix:4} {name}"
-              for name, (registers, matrix) in sorted(usage.items())]
+    lines += [f"{registers:3} {matrix:4} {turns:3} {name}"
+              for name, (registers, matrix, turns) in sorted(usage.items())]
     return "\n".join(lines) + "\n"
 
 
 def read_page():
     lines = [line for line in BUDGETS.read_text().splitlines() if not line.startswith("#")]
-    rows = [line.split(maxsplit=2) for line in lines[1:]]
-    return lines[0].split()[1], {name: (int(number), matrix) for number, matrix, name in rows}
+    rows = [line.split(maxsplit=3) for line in lines[1:]]
+    budgets = {name: (int(registers), matrix, int(turns)) for registers, matrix, turns, name in rows}
+    return lines[0].split()[1], budgets
 
 
 def violations(version, usage):
     budget_version, budgets = read_page()
     if version != budget_version:
-        print(f"kernel_budgets: nvcc {version}, the budgets are of {budget_version}: registers "
-              "are not compared")
-    for name, (registers, matrix) in usage.items():
+        print(f"kernel_budgets: nvcc {version}, the budgets are of {budget_version}: registers and "
+              "turns are not compared")
+    for name, (registers, matrix, turns) in usage.items():
         if name not in budgets:
             yield f"{name}: has no budget"
             continue
-        allowed, wanted = budgets[name]
+        allowed, wanted, most_turns = budgets[name]
         if version == budget_version and registers > allowed:
             yield f"{name}: uses {registers} registers, its budget is {allowed}"
+        if version == budget_version and turns > most_turns:
+            yield f"{name}: waits for fragments {turns} times, its budget is {most_turns}"
         if matrix != wanted:
             yield f"{name}: has {matrix} in its machine code, its budget says {wanted}"
     yield from (f"{name}: is gone" for name in budgets if name not in usage)

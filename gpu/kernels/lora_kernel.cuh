@@ -251,7 +251,7 @@ class LoraCta {
 
   /// All that does not need h comes before the wait.
   __device__ void fetch_h(const WorkTile& work) {
-    if constexpr (C::kIsQuantized && C::kTokenTiles == 1) expand_.find_first(work);
+    if constexpr (C::kTokenTiles == 1) expand_.find_first(work);
     const PlaceOfH first = place_of_h(work, int(threadIdx.x));
     wait_for_prior_grid();  // for each tile: to remember it would take a register
     load_h(work, first);

@@ -28,8 +28,8 @@ class NarrowExpand {
     for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
     commit_copies();
   }
-  /// Of 8-bit B: widens the first stage, and starts on the next. It waits for B, which pays while
-  /// the previous kernel runs.
+  /// Of 8-bit B: widens the first stage, and starts on the next one of that tile. It waits for B,
+  /// which pays while the previous kernel runs.
   __device__ void prepare(const WorkTile& work) {
     const int tile = work.first_column_tile + c.warp;
     if (tile >= work.end_column_tile || c.warp >= C::kWarpsAhead) return;
@@ -38,14 +38,19 @@ class NarrowExpand {
     __syncwarp();
     widen_stage(quantized(p).of[s.index].b);
     __syncwarp();
+    of_bytes_.is_widened = true;
+    if (!kLoadsNextAhead || load_rank_ == 0) return;
     load_k_tile(work);
     commit_copies();
-    of_bytes_.is_widened = true;
   }
-  /// Of 8-bit B, before the wait for the previous kernel: looks up the first tile.
+  /// Looks up the first tile: in an expand before it waits for the previous kernel.
   __device__ void find_first(const WorkTile& work) {
-    const int tile = work.first_column_tile + c.warp;
-    if (tile < work.end_column_tile) of_bytes_.tile = tile_at(tile);
+    const int tile = c.first_tile(work);
+    if (tile >= work.end_column_tile) return;
+    if constexpr (C::kIsQuantized)
+      of_bytes_.tile = tile_at(tile);
+    else
+      find_ranks(tile);
   }
   /// Starts on y.
   __device__ void begin_base(const WorkTile& work) {
@@ -64,10 +69,13 @@ class NarrowExpand {
     if constexpr (C::kIsQuantized) return run_bytes(work);
     wait_for_copies<kYComesLate ? 1 : 0>();
     int tile = c.first_tile(work);
+    if (C::kShrinks) find_first(work);
 #pragma unroll 1
-    for (bool is_first = true; tile < work.end_column_tile; tile += C::kTileStep) {
+    for (bool is_first = true; tile < work.end_column_tile;) {
       make_tile(work, tile, is_first);
       is_first = false;
+      tile += C::kTileStep;
+      if (tile < work.end_column_tile) find_ranks(tile);
     }
   }
 
@@ -84,12 +92,16 @@ class NarrowExpand {
   /// The first B is multiplied while y is on its way. A gated expand has no register left for it.
   static constexpr bool kYComesLate = !C::kGated && !C::kIsQuantized;
 
+  /// Of 8-bit B: behind a stage that is widened ahead, the next one of its tile is on its way.
+  static constexpr bool kLoadsNextAhead = C::kRankTiles > 1;
+
   const Context<C> c;
   const KernelParams& p;
   // The next K tile of B to load and its stage; the next base to load; the next stage to multiply.
   int load_tile_ = 0, load_rank_ = 0, load_stage_ = 0, load_slice_ = 0;
   int base_tile_ = 0, base_buffer_ = 0, base_slice_ = 0;
   int read_stage_ = 0, slice_ = 0;
+  int num_ranks_ = 0, h_column_ = 0;  // of the tile to multiply
   /// A column tile, for this thread.
   struct ColumnTile {
     int num_ranks, h_column, slice;
@@ -98,9 +110,8 @@ class NarrowExpand {
     float scaling;
   };
   struct OfBytes {
-    bool is_widened = false;                 // the first stage of 8-bit B
-    int load_factors = 0, read_factors = 0;  // which of the two buffers
-    ColumnTile tile{};                       // the first one
+    bool is_widened = false;  // the first stage of 8-bit B
+    ColumnTile tile{};        // the first one
   };
   struct Nothing {};
   std::conditional_t<C::kIsQuantized, OfBytes, Nothing> of_bytes_;
@@ -144,12 +155,11 @@ class NarrowExpand {
   __device__ void copy_factors(const WorkTile& work, const TileSlice& s) {
     if (load_rank_ > 0) return;
     const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
-    float* const to = c.b_factors() + of_bytes_.load_factors * C::kTileColumns + 2 * c.lane;
+    float* const to = c.b_factors() + 2 * c.lane;
     FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
     if (column < s.num_out) copy_four_async(to, factor.at(), true);
     factor.advance();
     if (column + 1 < s.num_out) copy_four_async(to + 1, factor.at(), true);
-    of_bytes_.load_factors ^= 1;
   }
   /// kWhole: a vector has all its ranks, or none.
   template <bool kWhole>
@@ -218,19 +228,27 @@ class NarrowExpand {
     return c.y_row(token_of(i)) + int64_t(s.offset + column) * int64_t(sizeof(typename C::Out));
   }
 
+  __device__ const std::byte* b_stage() const {
+    return c.b_pipeline() + read_stage_ * C::kBStageBytes;
+  }
+
   // --- products -----------------------------------------------------------------------------
 
-  __device__ void make_tile(const WorkTile& work, int tile, bool is_first) {
+  __device__ void find_ranks(int tile) {
     const TileSlice& s = c.next_slice_of(tile, slice_);
-    const int num_ranks = s.rank,
-              h_column = s.h_column;  // read before the loop: shared memory is slow
+    num_ranks_ = s.rank, h_column_ = s.h_column;
+  }
+  __device__ void make_tile(const WorkTile& work, int tile, bool is_first) {
+    const TileSlice& s = C::kGated ? c.next_slice_of(tile, slice_) : c.slices()[slice_];
+    const int num_ranks = num_ranks_, h_column = h_column_;
     Acc acc = {};
 #pragma unroll 1
     for (int rank = 0; rank < (C::kGated ? c.pair_ranks() : num_ranks); rank += C::kStageRanks) {
       if (!kYComesLate || C::kNumBStages > 1 || !is_first || rank > 0)
         wait_for_copies<C::kNumBStages - 1>();
       __syncwarp();
-      if (!C::kGated || rank < num_ranks) multiply(h_column + rank, num_ranks - rank, acc);
+      if (!C::kGated || rank < num_ranks)
+        multiply(b_stage(), h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
       if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : num_ranks))
         finish_tile(work, s, tile, is_first, acc);
@@ -258,7 +276,6 @@ class NarrowExpand {
     const int column = column_of(s, tile);
     return {s.rank, s.h_column, s.index, s.num_out - column, s.offset + column, s.scaling};
   }
-  /// If the first stage is widened, then the next one is on its way.
   __device__ void make_tile_of_bytes(const WorkTile& work, const ColumnTile& t) {
     static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
     Acc acc = {};
@@ -267,21 +284,18 @@ class NarrowExpand {
       const bool is_widened = of_bytes_.is_widened;
       of_bytes_.is_widened = false;
       if (is_widened) {
-        multiply_first(t, acc);
+        multiply(c.widened(), t.h_column, t.num_ranks, acc);
       } else {
         wait_for_copies<0>();
         __syncwarp();
         multiply_bytes(quantized(p).of[t.slice].b, t.h_column + rank, t.num_ranks - rank, acc);
       }
-      if (rank + C::kStageRanks >= t.num_ranks) finish_tile_of_bytes(work, t, acc);
+      const bool is_last = rank + C::kStageRanks >= t.num_ranks;
+      if (is_last) finish_tile_of_bytes(work, t, acc);
       __syncwarp();
-      if (!is_widened) load_k_tile(work);
+      if (is_last || !kLoadsNextAhead || !is_widened) load_k_tile(work);
       commit_copies();
     }
-  }
-  __device__ void multiply_first(const ColumnTile& t, Acc& acc) {
-    if (t.num_ranks > C::kStageRanks - 16) return multiply_whole_stage(t.h_column, acc);
-    multiply_widened(t.h_column, t.num_ranks, acc);
   }
   __device__ void finish_tile_of_bytes(const WorkTile& work, const ColumnTile& t, Acc& acc) {
     scale(work, t, acc);
@@ -335,107 +349,65 @@ class NarrowExpand {
     return of_pair / 8 * 16 + second * 8 + (of_pair % 8 ^ second);
   }
 
-  /// Multiplies a stage in steps of 16 ranks, hi then lo. Steps without a rank are skipped.
-  __device__ void multiply(int h_column, int left, Acc& acc) const {
-    const std::byte* const b = c.b_pipeline() + read_stage_ * C::kBStageBytes;
-    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
-#pragma unroll
+  /// Multiplies a stage in steps of 16 ranks. Steps without a rank are skipped.
+  __device__ void multiply(const std::byte* b, int h_column, int left, Acc& acc) const {
+#pragma unroll(C::kHBytes == 1 ? 1 : C::kStageRanks / 16)  // the code for 8-bit h needs registers
     for (int step = 0; step < C::kStageRanks / 16; ++step) {
       if (step > 0 && left <= 16 * step) return;
-      const uint4 h = load_h(h_column + 16 * step);
-      uint4 w[kFragments];
-#pragma unroll
-      for (int t = 0; t < kFragments; ++t) {
-        w[t] =
-            load_matrices(b + swizzle_columns<kWideVecs>(column + 2 * t, 2 * step + c.lane / 16));
-      }
-#pragma unroll
-      for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.x, h.y);
-      if (!p.split_h) continue;
-#pragma unroll
-      for (int t = 0; t < kFragments; ++t) mma<Weight>(acc[t], w[t], h.z, h.w);
+      uint4 h, w[kFragments];
+      load_step(b, h_column, step, h, w);
+      keep_loads_ahead();
+      multiply_fragments(w, h, acc);
     }
+  }
+  __device__ void load_step(const std::byte* b, int h_column, int step, uint4& h,
+                            uint4 (&w)[kFragments]) const {
+    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
+    h = load_h(h_column + 16 * step);
+#pragma unroll
+    for (int t = 0; t < kFragments; ++t) {
+      w[t] = load_matrices(b + swizzle_columns<kWideVecs>(column + 2 * t, 2 * step + c.lane / 16));
+    }
+  }
+  /// hi of all, then lo: neighbouring products do not wait for each other. 8-bit h has no lo.
+  template <int kNum>
+  __device__ void multiply_fragments(const uint4 (&w)[kNum], const uint4& h,
+                                     float (*acc)[4]) const {
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.x, h.y);
+    if (C::kIsQuantized ? C::kHBytes == 1 : !p.split_h) return;
+#pragma unroll
+    for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
   }
   /// The same with 8-bit B. A vector has the ranks of a step; two fragments are read at once.
   __device__ void multiply_bytes(reference::Dtype format, int h_column, int left, Acc& acc) const {
     const std::byte* const b = c.b_pipeline();
     const int column = c.lane % 8 * 8 + c.lane / 8 % 2 + c.lane / 16 * 2;  // of fragments 0 and 1
-#pragma unroll
+#pragma unroll(C::kHBytes == 1 ? 1 : kVecs)
     for (int step = 0; step < kVecs; ++step) {
       if (step > 0 && left <= 16 * step) return;
       const uint4 h = load_h(h_column + 16 * step);
+      uint4 of_two[kFragments / 2];
 #pragma unroll
-      for (int t = 0; t < kFragments; t += 2) {
-        const uint4 v = load_matrices(b + swizzle_columns<kVecs>(column + 2 * t, step));
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      for (int i = 0; i < kFragments / 2; ++i) {
+        of_two[i] = load_matrices(b + swizzle_columns<kVecs>(column + 4 * i, step));
+      }
+      keep_loads_ahead();
+#pragma unroll
+      for (int i = 0; i < kFragments / 2; ++i) {
+        const uint32_t words[4] = {of_two[i].x, of_two[i].y, of_two[i].z, of_two[i].w};
         StepPair w[4];  // top and bottom columns of either fragment
         widen<Weight>(format, words, w);
         const uint4 both[2] = {{w[0].low, w[1].low, w[0].high, w[1].high},
                                {w[2].low, w[3].low, w[2].high, w[3].high}};
-        multiply_fragments(both, h, acc + t);
+        multiply_fragments(both, h, acc + 2 * i);
       }
-    }
-  }
-  /// The same with what widen_stage() has written.
-  __device__ void multiply_widened(int h_column, int left, Acc& acc) const {
-    constexpr int kAtOnce = 4;
-    const std::byte* const b = c.widened();
-    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
-#pragma unroll(C::kHBytes > 1 ? kVecs : 1)  // registers are scarce beside the code for 8-bit h
-    for (int step = 0; step < kVecs; ++step) {
-      if (step > 0 && left <= 16 * step) return;
-      const uint4 h = load_h(h_column + 16 * step);
-      const int vec = 2 * step + c.lane / 16;
-#pragma unroll
-      for (int first = 0; first < kFragments; first += kAtOnce) {
-        uint4 w[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int of_fragment = column + 2 * (first + i);
-          w[i] = load_matrices(b + swizzle_columns<kWideVecs>(of_fragment, vec));
-        }
-        multiply_fragments(w, h, acc + first);
-      }
-    }
-  }
-  /// hi of all, then lo: neighbouring products do not wait for each other. 8-bit h has no lo.
-  template <int kNum>
-  __device__ static void multiply_fragments(const uint4 (&w)[kNum], const uint4& h,
-                                            float (*acc)[4]) {
-#pragma unroll
-    for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.x, h.y);
-    if constexpr (C::kHBytes > 1) {
-#pragma unroll
-      for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
-    }
-  }
-  /// All of a widened stage: the fragments of a step are loaded before those of the last step are
-  /// multiplied.
-  __device__ void multiply_whole_stage(int h_column, Acc& acc) {
-    uint4 w[2][kFragments];
-    load_wide(0, w[0]);
-#pragma unroll
-    for (int step = 0; step < kVecs; ++step) {
-      const uint4 h = load_h(h_column + 16 * step);
-      if (step + 1 < kVecs) load_wide(step + 1, w[(step + 1) % 2]);
-      multiply_fragments(w[step % 2], h, acc);
-    }
-  }
-  /// What widen_stage() has written, a step of it.
-  __device__ void load_wide(int step, uint4 (&w)[kFragments]) const {
-    const int column = c.lane % 8 * 8 + c.lane / 8 % 2;  // of fragment 0
-#pragma unroll
-    for (int t = 0; t < kFragments; ++t) {
-      w[t] = load_matrices(c.widened() +
-                           swizzle_columns<kWideVecs>(column + 2 * t, 2 * step + c.lane / 16));
     }
   }
   /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two. Only 8-bit
   /// h has factors.
   __device__ void scale(const WorkTile& work, const ColumnTile& tile, Acc& acc) {
-    const float* const from =
-        c.b_factors() + of_bytes_.read_factors * C::kTileColumns + kEach * c.row;
-    of_bytes_.read_factors ^= 1;
+    const float* const from = c.b_factors() + kEach * c.row;
     const float4 low = reinterpret_cast<const float4*>(from)[0];
     const float4 high = reinterpret_cast<const float4*>(from)[1];
     const float factors[kEach] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

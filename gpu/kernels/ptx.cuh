@@ -226,6 +226,10 @@ __device__ inline uint4 load_matrices(const std::byte* row) {
   return v;
 }
 
+/// Between the loads of several fragments and their products. Where registers are scarce, ptxas
+/// would load each fragment into the registers of the last one, and so wait for each in turn.
+__device__ inline void keep_loads_ahead() { __syncwarp(); }
+
 /// With .trans: columns become the rows of a fragment. Lane i gets row i % 4 · 2 and the next of
 /// each matrix, number i / 4.
 __device__ inline uint4 load_transposed(const std::byte* row) {

@@ -87,7 +87,7 @@ struct KernelShape {
     if (kWide) return kWgmma && kRankTiles == 4 ? std::max(2, 6 - kStages) : 2;
     if (!kExpands && kTokenTiles > 1) return 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits ? 4 : 3;
-    if (!kShrinks && kTokenTiles == 1) return kRankTiles == 4 ? 3 : 4;
+    if (!kShrinks && kTokenTiles == 1) return kRankTiles > 1 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
     return kRankTiles == 1 && kCluster == kNumSplits ? 3 : 2;
   }
@@ -125,9 +125,9 @@ struct KernelShape {
     return kTokenTiles > 1 || kRankTiles == 1 ? kNumBStages : 1;
   }
   static constexpr int kNumBaseBuffers = num_base_buffers();
-  /// Of 8-bit B: the factors of the columns of this tile and of the next one.
+  /// Of 8-bit B: the factors of a tile's columns.
   static constexpr int kBFactorBytes =
-      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 2 * 4 * kTileColumns : 0;
+      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 4 * kTileColumns : 0;
   static constexpr int kWidenedBBytes = kWidens && kExpands ? kTileColumns * kWgmmaRowBytes : 0;
   static constexpr int kBPipelineBytes = kNumBStages * kBStageBytes +
                                          (kExpands ? kNumBaseBuffers * kBaseBytes : 0) +
