@@ -226,8 +226,10 @@ __device__ inline uint4 load_matrices(const std::byte* row) {
   return v;
 }
 
-/// Between the loads of several fragments and their products. Where registers are scarce, ptxas
-/// would load each fragment into the registers of the last one, and so wait for each in turn.
+/// Between the loads of several fragments and their products: says that the loads come first. Where
+/// registers are scarce, ptxas loads each fragment into the registers of the last one instead, and
+/// so waits for each in turn. nvcc 13.0 needs no more than registers and branches to keep the
+/// order; kernel_budgets.py sees when it does not.
 __device__ inline void keep_loads_ahead() { __syncwarp(); }
 
 /// With .trans: columns become the rows of a fragment. Lane i gets row i % 4 · 2 and the next of

@@ -270,5 +270,18 @@ TEST(LoraEmulated, TheGenericPathHasTheBitsOfTheReference) {
 TEST(LoraEmulated, EveryKernelGivesTheSameBitsWithinTheBound) { check_cases(true, 4); }
 TEST(LoraEmulated, OfAnyAlignmentToo) { check_cases(false, 6); }
 
+// A warp of a narrow expand takes every eighth tile of 64 columns: the first in one slice, the next
+// in the other.
+TEST(LoraEmulated, AWarpGoesFromSliceToSlice) {
+  LayerCase c = small_case(1, true);
+  c.num_in = 64;
+  c.max_rank = 40;
+  c.num_out = {448, 640};
+  c.num_tokens = 17;
+  c.max_loras = 2;
+  std::set<std::string> seen;
+  check_case(c, seen);
+}
+
 }  // namespace
 }  // namespace loratory::gpu
