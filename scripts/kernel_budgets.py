@@ -3,19 +3,20 @@
 
     scripts/kernel_budgets.py           write the file
     scripts/kernel_budgets.py --check   fail if a kernel uses more, spills, lost its HMMA, or waits
-                                        for more loads between them
+                                        more often for fragments
     scripts/kernel_budgets.py --arch sm_80   what the kernels use elsewhere; writes nothing
 
-Compiles every .cu of gpu/, for sm_90a unless told otherwise. No kernel may have a stack frame or spill: local memory is
-DRAM traffic that no profile of ours would explain. No kernel may use more registers than its line
-says: an occupancy lost by accident is found here and not in a benchmark. A kernel that multiplied
-matrices on the tensor cores goes on doing so: its machine code has HMMA or HGMMA. Turns are how
-often HMMA follows LDSM, which loads its fragments from shared memory: a kernel with more of them
-waits for each fragment, because ptxas moved its loads behind the products of others.
+Compiles every .cu of gpu/, for sm_90a unless told otherwise. No kernel may have a stack frame or
+spill: local memory is DRAM traffic that no profile of ours would explain. No kernel may use more
+registers than its line says: an occupancy lost by accident is found here and not in a benchmark. A
+kernel that multiplied matrices on the tensor cores goes on doing so: its machine code has HMMA or
+HGMMA. Turns are how often HMMA follows LDSM, which loads its fragments from shared memory: a kernel
+with more of them waits for each fragment, because ptxas moved its loads behind the products of
+others.
 
-Registers and turns depend on the compiler: another nvcc than the file's is judged by the other rules alone.
-Without nvcc (on PATH or in /usr/local/cuda/bin) the exit status is 77: skipped. Standard library
-only; c++filt, where there is one, makes the names readable.
+Registers and turns depend on the compiler: another nvcc than the file's is judged by the other
+rules alone. Without nvcc (on PATH or in /usr/local/cuda/bin) the exit status is 77: skipped.
+Standard library only; c++filt, where there is one, makes the names readable.
 """
 
 import argparse
@@ -34,8 +35,8 @@ SKIPPED = 77
 # As in gpu/CMakeLists.txt.
 FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}"]
 # The low 12 bits of an instruction (16 bytes each since Volta).
-MATRIX = {0x23C: "HMMA", 0x9F0: "HGMMA"}
-LDSM, HMMA = 0x83B, 0x23C
+HMMA, LDSM = 0x23C, 0x83B
+MATRIX = {HMMA: "HMMA", 0x9F0: "HGMMA"}
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 FUNCTION = re.compile(r"Function properties for (\w+)")
@@ -69,7 +70,7 @@ def number_of_turns(codes):
 
 
 def machine_code(cubin):
-    """{kernel: ("HMMA", "HGMMA" or "-", turns)}, from the sections .text.<kernel> of an ELF file."""
+    """{kernel: ("HMMA", "HGMMA" or "-", turns)}, from the sections .text.<kernel> of an ELF."""
     table, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<II4Q", cubin, table + i * size) for i in range(count)]
@@ -85,7 +86,7 @@ def machine_code(cubin):
 
 
 def usage_of(nvcc, arch, source, folder):
-    """({kernel: (registers, matrix instructions, turns)}, [what lies in local memory]) of a file."""
+    """({kernel: (registers, matrix instructions, turns)}, [what is in local memory]) of a file."""
     cubin = pathlib.Path(folder) / f"{source.stem}.cubin"
     run = subprocess.run([nvcc, *FLAGS, f"-arch={arch}", "-cubin", "-Xptxas=-v", "-o", cubin,
                           source], capture_output=True, text=True, check=False)
@@ -119,7 +120,7 @@ def measure(nvcc, arch, jobs):
 
 
 def page(version, usage):
-    lines = ["# Registers per thread, matrix instructions, turns, kernel; sm_90a. Not edited by hand:",
+    lines = ["# Registers a thread, matrix instructions, turns, kernel; sm_90a. Not edited by hand:",
              "# scripts/kernel_budgets.py writes it, --check (a test) holds the kernels to it.",
              "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand, 3 gated_expand),",
              "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches}.",
@@ -132,7 +133,8 @@ def page(version, usage):
 def read_page():
     lines = [line for line in BUDGETS.read_text().splitlines() if not line.startswith("#")]
     rows = [line.split(maxsplit=3) for line in lines[1:]]
-    budgets = {name: (int(registers), matrix, int(turns)) for registers, matrix, turns, name in rows}
+    budgets = {name: (int(registers), matrix, int(turns))
+               for registers, matrix, turns, name in rows}
     return lines[0].split()[1], budgets
 
 
