@@ -117,7 +117,13 @@ class Server : private sim::DecisionSink, private sim::StepObserver {
     return double(first_token_ns_ - submitted_ns_) * kMs;
   }
 
-  std::vector<double> step_ms;  // since it was cleared
+  // Since they were cleared, from end to end of a step.
+  struct Steps {
+    std::vector<double> gpu_ms;   // by the GPU's clock
+    std::vector<double> host_ms;  // as the host sees their ends, which may be late
+
+    size_t size() const { return gpu_ms.size(); }
+  } steps;
 
  private:
   void on_decision(const sim::Decision& d) override {
@@ -125,7 +131,9 @@ class Server : private sim::DecisionSink, private sim::StepObserver {
   }
   void on_step_end(const Scheduler&, const sim::StepPlan&, int64_t start_ns,
                    int64_t now_ns) override {
-    step_ms.push_back(double(now_ns - start_ns) * kMs);
+    ++num_ended_;
+    steps.gpu_ms.push_back(num_ended_ > 1 ? executor_.last_step_ms() : 0);
+    steps.host_ms.push_back(double(now_ns - start_ns) * kMs);
   }
   void on_commit(const Scheduler&, int64_t) override {}
 
@@ -134,7 +142,7 @@ class Server : private sim::DecisionSink, private sim::StepObserver {
   GpuExecutor executor_;
   sim::EngineLoop loop_;
   uint64_t num_requests_ = 0;
-  int num_adapters_ = 0;
+  int num_adapters_ = 0, num_ended_ = 0;
   int64_t submitted_ns_ = 0, first_token_ns_ = -1;
 };
 
@@ -206,16 +214,16 @@ std::string measure_ttft(const std::string& name, Server& server, int64_t rank,
 // Steps of requests that decode. With `loads`, an adapter comes from the disk onto the GPU at the
 // begin of each round. Steps take longer as contexts grow, so one is compared with those of the
 // same number in a run without loads.
-std::vector<double> measure_steps(Server& server, int64_t rank,
-                                  const std::vector<std::string>& folders, bool loads) {
+Server::Steps measure_steps(Server& server, int64_t rank, const std::vector<std::string>& folders,
+                            bool loads) {
   const Uid a = server.add_adapter(folders[0], rank);
   server.ttft_ms(a);
   for (int i = 0; i < kBatch; ++i) {
     server.submit(i % 2 == 0 ? a : sim::kBaseUid, kContext, 4096 - kContext - 8);
   }
-  while (server.step_ms.size() < 100 && server.advance()) {  // prompts, and some steps more
+  while (server.steps.size() < 100 && server.advance()) {  // prompts, and some steps more
   }
-  server.step_ms.clear();
+  server.steps = {};
   for (size_t round = 1; round <= kNumLoads; ++round) {
     std::optional<Uid> other;
     if (loads) {
@@ -223,12 +231,12 @@ std::vector<double> measure_steps(Server& server, int64_t rank,
       server.pin(*other);
     }
     const size_t end = round * size_t(kSteps);
-    while ((server.step_ms.size() < end || (other && !server.is_on_gpu(*other))) &&
+    while ((server.steps.size() < end || (other && !server.is_on_gpu(*other))) &&
            server.advance()) {
     }
     if (other) server.unpin(*other);
   }
-  return server.step_ms;
+  return server.steps;
 }
 
 // Each step over the median of those without loads around it: sorted.
@@ -246,35 +254,41 @@ std::vector<double> over_usual(const std::vector<double>& steps,
   return out;
 }
 
-// Of each step and the next one. The host may see the end of a step late, and the next is as much
-// shorter then.
+// Of each step and the next one. Where the host sees the end of a step late, the next is as much
+// shorter.
 std::vector<double> sums_of_two(const std::vector<double>& steps) {
   std::vector<double> out;
   for (size_t i = 1; i < steps.size(); ++i) out.push_back(steps[i - 1] + steps[i]);
   return out;
 }
 
-std::string report_steps(const std::string& name, int64_t rank, const std::vector<double>& without,
-                         const std::vector<double>& with) {
+std::string report_steps(const std::string& name, int64_t rank, const Server::Steps& without,
+                         const Server::Steps& with) {
   fmt::print(
-      "\n| {} r{}: steps of {} that decode | median, ms | over usual: median | 99 % | most "
-      "| two in a row: most |\n| --- | ---: | ---: | ---: | ---: | ---: |\n",
+      "\n| {} r{}: steps of {} that decode | clock | median, ms | over usual: median | 99 % | most "
+      "| two in a row: most |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
       name, rank, kBatch);
   std::string json;
-  const auto row = [&](const char* what, const char* key, const std::vector<double>& steps) {
-    const std::vector<double> over = over_usual(steps, without);
+  const auto row = [&](const char* what, const std::string& key, const char* clock,
+                       std::vector<double> Server::Steps::*ms, const Server::Steps& of) {
+    const std::vector<double>&steps = of.*ms, &usual_steps = without.*ms;
+    const std::vector<double> over = over_usual(steps, usual_steps);
     const double usual = over[over.size() / 2], p99 = over[over.size() * 99 / 100];
-    const double two = over_usual(sums_of_two(steps), sums_of_two(without)).back();
-    fmt::print("| {} | {:.3f} | {:+.2f} % | {:+.2f} % | {:+.2f} % | {:+.2f} % |\n", what,
-               median(steps), 100 * (usual - 1), 100 * (p99 - 1), 100 * (over.back() - 1),
+    const double two = over_usual(sums_of_two(steps), sums_of_two(usual_steps)).back();
+    fmt::print("| {} | {} | {:.3f} | {:+.2f} % | {:+.2f} % | {:+.2f} % | {:+.2f} % |\n", what,
+               clock, median(steps), 100 * (usual - 1), 100 * (p99 - 1), 100 * (over.back() - 1),
                100 * (two - 1));
     json += fmt::format(
         ", \"{0}_ms\": {1:.4f}, \"{0}_over\": {2:.5f}, \"{0}_over_p99\": {3:.5f}, "
         "\"{0}_over_most\": {4:.5f}, \"{0}_two_over_most\": {5:.5f}",
         key, median(steps), usual, p99, over.back(), two);
   };
-  row("without a load", "without", without);
-  row("beside loads from the disk", "beside", with);
+  const auto rows = [&](const char* what, const std::string& key, const Server::Steps& of) {
+    row(what, key + "_gpu", "GPU", &Server::Steps::gpu_ms, of);
+    row(what, key, "host", &Server::Steps::host_ms, of);
+  };
+  rows("without a load", "without", without);
+  rows("beside loads from the disk", "beside", with);
   return fmt::format(
       "  {{\"model\": \"{}\", \"rank\": {}, \"tier\": \"others\", \"batch\": {}, \"loads\": {}, "
       "\"steps\": {}{}}}",
@@ -296,7 +310,7 @@ std::string measure_cold_loads(const std::string& name, const DeviceModel& model
     Server server(model, products, config, engine_options(model, rank));
     json = measure_ttft(name, server, rank, folders);
   }
-  std::vector<double> steps[2];
+  Server::Steps steps[2];
   for (const std::string& written : folders) drop_from_page_cache(written);  // takes milliseconds
   for (const bool loads : {false, true}) {
     Server server(model, products, config, engine_options(model, rank));

@@ -354,6 +354,14 @@ void GpuExecutor::add_times(const Step& step) {
   ++times_.num_steps;
 }
 
+double GpuExecutor::last_step_ms() {
+  LORATORY_ASSERT(num_ended_ > 1, "two steps have ended");
+  const Shared &before = shared_of(num_ended_ - 2), &last = shared_of(num_ended_ - 1);
+  float ms = 0;
+  LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, before.ended.get(), last.ended.get()));
+  return double{ms};
+}
+
 void GpuExecutor::take_results(const Step& step) {
   const PassLayout& at = pass_->layout();
   const auto result = [&](int64_t offset) {
