@@ -254,34 +254,24 @@ std::vector<double> over_usual(const std::vector<double>& steps,
   return out;
 }
 
-// Of each step and the next one. Where the host sees the end of a step late, the next is as much
-// shorter.
-std::vector<double> sums_of_two(const std::vector<double>& steps) {
-  std::vector<double> out;
-  for (size_t i = 1; i < steps.size(); ++i) out.push_back(steps[i - 1] + steps[i]);
-  return out;
-}
-
 std::string report_steps(const std::string& name, int64_t rank, const Server::Steps& without,
                          const Server::Steps& with) {
   fmt::print(
       "\n| {} r{}: steps of {} that decode | clock | median, ms | over usual: median | 99 % | most "
-      "| two in a row: most |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |\n",
+      "|\n| --- | --- | ---: | ---: | ---: | ---: |\n",
       name, rank, kBatch);
   std::string json;
   const auto row = [&](const char* what, const std::string& key, const char* clock,
                        std::vector<double> Server::Steps::*ms, const Server::Steps& of) {
-    const std::vector<double>&steps = of.*ms, &usual_steps = without.*ms;
-    const std::vector<double> over = over_usual(steps, usual_steps);
+    const std::vector<double>& steps = of.*ms;
+    const std::vector<double> over = over_usual(steps, without.*ms);
     const double usual = over[over.size() / 2], p99 = over[over.size() * 99 / 100];
-    const double two = over_usual(sums_of_two(steps), sums_of_two(usual_steps)).back();
-    fmt::print("| {} | {} | {:.3f} | {:+.2f} % | {:+.2f} % | {:+.2f} % | {:+.2f} % |\n", what,
-               clock, median(steps), 100 * (usual - 1), 100 * (p99 - 1), 100 * (over.back() - 1),
-               100 * (two - 1));
+    fmt::print("| {} | {} | {:.3f} | {:+.2f} % | {:+.2f} % | {:+.2f} % |\n", what, clock,
+               median(steps), 100 * (usual - 1), 100 * (p99 - 1), 100 * (over.back() - 1));
     json += fmt::format(
         ", \"{0}_ms\": {1:.4f}, \"{0}_over\": {2:.5f}, \"{0}_over_p99\": {3:.5f}, "
-        "\"{0}_over_most\": {4:.5f}, \"{0}_two_over_most\": {5:.5f}",
-        key, median(steps), usual, p99, over.back(), two);
+        "\"{0}_over_most\": {4:.5f}",
+        key, median(steps), usual, p99, over.back());
   };
   const auto rows = [&](const char* what, const std::string& key, const Server::Steps& of) {
     row(what, key + "_gpu", "GPU", &Server::Steps::gpu_ms, of);
