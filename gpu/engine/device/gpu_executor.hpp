@@ -84,8 +84,8 @@ class GpuExecutor : public sim::ModelExecutor {
   /// Enqueues a batch that was made elsewhere: a replay if there is a graph for it. Its results go
   /// nowhere. Batches that differ have a wait between them; no step is under way.
   void enqueue(StepBatch& batch) { enqueue(batch, shared_[0]); }
-  /// By the GPU's clock: from the end of the step before the one that ended last to its end.
-  /// `StepObserver::on_step_end` may ask; the host may see an end later than it was.
+  /// By the GPU's clock: from the end of the step before the one that ended last to its end. Two
+  /// steps have ended, and no other has begun since the last: as in StepObserver::on_step_end.
   double last_step_ms();
   /// Bytes of weights, slots, KV and all else, as EngineMemory::lines has them.
   std::vector<int64_t> allocated() const;
