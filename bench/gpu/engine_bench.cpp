@@ -1,8 +1,9 @@
 // Steps of the engine on random weights, beside the time that reading their bytes once takes:
-// decode at batch 1, 32 and 128, prefill of 2,048 and 8,192 tokens; LoRA off, enabled and not used,
-// 1, 8 and 32 adapters of rank 16 and 64, adapters of attention or the MLP alone at batch 1, and
-// products in any order of sums ("fast"). Steps with LoRA enabled and not used must give the bits
-// of steps without: exit 1 if they do not.
+// decode at batch 1, 32 and 128, prefill of 2,048 and 8,192 tokens; LoRA off, the same in a second
+// engine ("off again": by how much two equal engines differ), enabled and not used, 1, 8 and 32
+// adapters of rank 16 and 64, adapters of attention or the MLP alone at batch 1, and products in
+// any order of sums ("fast"). Steps with LoRA enabled and not used must give the bits of steps
+// without: exit 1 if they do not.
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
@@ -76,6 +77,8 @@ struct EngineKind {
   bool attention = true, mlp = true;  // modules that slots have room for
   ProductOrder order = ProductOrder::exact;
   sim::LoraDtype lora_dtype = sim::LoraDtype::of_model;
+  /// Later engines are measured beside one of this kind.
+  bool is_first() const { return lora == "off" && order == ProductOrder::exact; }
 };
 
 struct WallClock final : sim::Clock {
@@ -478,14 +481,14 @@ class ModelBench {
     const auto all = [&](const std::string& lora, int32_t num_adapters) {
       for (const Case& c : cases(num_adapters)) {
         const double us = measure(kind, lora, c, engine);
-        if (c.kind == "prefill" && kind.rank == 0 && kind.order == ProductOrder::exact) {
+        if (c.kind == "prefill" && kind.is_first()) {
           prefills_.emplace_back(c.num_tokens, 1e-6 * flops_of(c, model_.config()) / us);
         }
       }
     };
     if (kind.rank == 0) {
       all(kind.lora, 0);
-      if (kind.order == ProductOrder::exact) keep_bits(engine);
+      if (kind.is_first()) keep_bits(engine);
     } else if (kind.attention && kind.mlp) {
       all(kind.lora + " unused", 0);
       compare_bits(kind, engine);
@@ -552,7 +555,8 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
   ModelBench bench(name, model, results);
   Products exact({.launches = LaunchOrder::overlaps_previous, .cache_file = selection.plans});
-  std::vector<EngineKind> kinds{{}, {.lora = "r16", .rank = 16}, {.lora = "r64", .rank = 64}};
+  std::vector<EngineKind> kinds{
+      {}, {.lora = "off again"}, {.lora = "r16", .rank = 16}, {.lora = "r64", .rank = 64}};
   if (config.num_experts == 0) {
     kinds.push_back({.lora = "r64 fp8", .rank = 64, .lora_dtype = sim::LoraDtype::fp8});
   }
@@ -564,7 +568,7 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   for (const EngineKind& kind : kinds) {
     if (only.empty() || only == kind.lora) bench.run(kind, exact);
-    if (kind.rank == 0 && only != "off") bench.keep_base(exact);
+    if (kind.is_first() && only != "off") bench.keep_base(exact);
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);

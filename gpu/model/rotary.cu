@@ -13,7 +13,10 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int kMostThreads = 512;
+// Eight warps of 64 registers leave room for a CTA of decode attention, which copies keys ahead
+// while this one waits: each quarter of an SM has 512 registers a lane, and attention takes three
+// warps of 120 there.
+constexpr int kMostThreads = 256, kCtasPerSm = 4;
 
 /// Of a token's place in its block, for KV head 0.
 __device__ int64_t place_in_kv(const RotaryLaunch& p, int row, int position) {
@@ -51,7 +54,10 @@ class RotaryToken {
     T* const qkv = static_cast<T*>(p.qkv) + token * p.qkv_stride;
     const int at_once = int(blockDim.x) / lanes_, own = int(threadIdx.x) / lanes_;
     const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
-    Pairs pairs = load(qkv + min(own, num_heads - 1) * p.kv.head_dim);  // before row is known
+    const auto load_head = [&](int head) {
+      return load(qkv + min(head, num_heads - 1) * p.kv.head_dim);
+    };
+    Pairs next = load_head(own);  // before row is known
     if (row < 0) return;
     const int64_t table_row = int64_t(position) * half_ + at_;
     const Eight cos = load_vectors(p.cos + table_row), sin = load_vectors(p.sin + table_row);
@@ -59,14 +65,15 @@ class RotaryToken {
     // The loop is the same for all lanes, because they exchange sums.
     for (int first = 0; first < num_heads; first += at_once) {
       const int head = first + own;
-      T* const in = qkv + min(head, num_heads - 1) * p.kv.head_dim;
-      if (first > 0) pairs = load(in);
+      Pairs pairs = next;
+      if (first + at_once < num_heads) next = load_head(head + at_once);
       if (p.q_norm != nullptr) {
         const float scale = scale_of(pairs);
         if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
       }
       if (head < num_rotated) rotate(pairs, cos, sin);
-      if (head < num_heads) store(destination(p, in, head, kv_place), pairs);
+      if (head >= num_heads) continue;
+      store(destination(p, qkv + head * p.kv.head_dim, head, kv_place), pairs);
     }
   }
 
@@ -113,7 +120,7 @@ class RotaryToken {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, sizeof(T) == 2 ? kCtasPerSm : 1)
     rotary_kernel(const __grid_constant__ RotaryLaunch p) {
   launch_dependents();
   const RotaryToken<T> token(p);

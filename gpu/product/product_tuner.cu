@@ -25,7 +25,7 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // tile for, or fewer than for others, and while its last tiles are stored; a small kernel hardly
 // gains by that. Idle SMs cost a share of the product's time, the end of a tile so many us for each
 // result of a thread.
-constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.03;
+constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
 
 // --- data
 // -----------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class SkinnyCta {
   }
 
  private:
+  using Weight = typename C::Weight;
   using Sums = float[C::kNumWgmma][C::kTokens / 2];
   enum class Out : uint8_t { f32, pairs, singles };
 
@@ -279,8 +280,8 @@ class SkinnyCta {
 #pragma unroll
       for (int j = 0; j < C::kNumWgmma; ++j) {
         const int row = panel * C::kColumns + j * kWgmmaRows;
-        wgmma_any<typename C::Weight>(sums[j], moved(of.w, row * C::kRowBytes / 16 + within),
-                                      moved(of.x, panel * x_panel + within), adds || k16 > 0);
+        wgmma_any<Weight>(sums[j], moved(of.w, row * C::kRowBytes / 16 + within),
+                          moved(of.x, panel * x_panel + within), adds || k16 > 0);
       }
     }
     commit_wgmma();
@@ -298,6 +299,15 @@ class SkinnyCta {
     else
       store_all<Out::singles>(of, sums);
   }
+  // A thread has up to eight words before it stores the first, without a branch between them: from
+  // a sum to its store it takes a hundred cycles and more, with SwiGLU 250, and one or two warps of
+  // a scheduler hide none of that. __syncwarp() behind them keeps ptxas from starting on all words
+  // at once, for which it has no registers.
+
+  /// Of eight columns and so many eights of tokens: lanes have two neighbouring columns of a token.
+  static constexpr int kNumEights = C::kTokens < 64 ? C::kTokens / 8 : 8;
+  using Eights = uint32_t[kNumEights];
+
   /// SwiGLU: a thread has gate and up of the same column and tokens, eight rows apart.
   __device__ void store_gated(const Item& of, const Sums& sums) const {
     const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
@@ -306,68 +316,98 @@ class SkinnyCta {
       const int row = first + j * kWgmmaRows;
       if (row >= C::kColumns) continue;
 #pragma unroll
-      for (int i = 0; i < C::kTokens / 8; ++i) {
-        const int token = of.first_token + 8 * i;
-        const float* const four = sums[j] + 4 * i;
-        if (token < p.num_tokens) {
-          store_eights<Out::pairs>(token, (of.first_column + row) / 2, gated(four[0], four[2]),
-                                   gated(four[1], four[3]));
+      for (int t = 0; t < C::kTokens; t += 8 * kNumEights) {
+        Eights eights;
+#pragma unroll
+        for (int i = 0; i < kNumEights; ++i) {
+          const float* const four = sums[j] + t / 2 + 4 * i;
+          eights[i] = gated(transposed(pack<Weight>(four[0], four[1])),
+                            transposed(pack<Weight>(four[2], four[3])));
         }
+        store_pairs(of.first_token + t, (of.first_column + row) / 2, eights);
+        __syncwarp();
       }
     }
   }
-  /// As silu_mul() of what the product would have stored.
-  __device__ static float gated(float gate, float up) {
-    using Weight = typename C::Weight;
-    return silu_mul(to_float<Weight>(to_bits<Weight>(gate)), to_float<Weight>(to_bits<Weight>(up)));
+  /// Of two numbers each, as the product would have stored them.
+  __device__ static uint32_t gated(uint32_t gates, uint32_t ups) {
+    const float2 gate = unpack<Weight>(gates), up = unpack<Weight>(ups);
+    return pack<Weight>(silu_mul(gate.x, up.x), silu_mul(gate.y, up.y));
   }
 
-  /// Eight columns of y and eight tokens at a time.
   template <Out kOut>
   __device__ void store_all(const Item& of, const Sums& sums) const {
     const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
 #pragma unroll
     for (int j = 0; j < 2 * C::kNumWgmma; ++j) {
-      const int row = first + j / 2 * kWgmmaRows + j % 2 * 8;
+      const int row = first + j / 2 * kWgmmaRows + j % 2 * 8, column = of.first_column + row;
       if (row >= C::kColumns) continue;
-      const float bias = bias_of(of.first_column + row + int(threadIdx.x) % 32 / 4);
+      const float bias = bias_of(column + int(threadIdx.x) % 32 / 4);
 #pragma unroll
-      for (int i = 0; i < C::kTokens / 8; ++i) {
-        const int token = of.first_token + 8 * i;
-        const float* const two = sums[j / 2] + 4 * i + 2 * (j % 2);
-        if (token < p.num_tokens) {
-          store_eights<kOut>(token, of.first_column + row, two[0] + bias, two[1] + bias);
-        }
+      for (int t = 0; t < C::kTokens; t += 8 * kNumEights) {
+        store_eights<kOut>(of.first_token + t, column, sums[j / 2] + t / 2 + 2 * (j % 2), bias);
+        __syncwarp();
       }
     }
   }
   /// Without a bias a sum of -0 stays what it is.
   __device__ float bias_of(int column) const {
     if (p.bias == nullptr || column >= p.y_columns) return -0.0F;
-    return to_float<typename C::Weight>(static_cast<const uint16_t*>(p.bias)[column]);
+    return to_float<Weight>(static_cast<const uint16_t*>(p.bias)[column]);
   }
-  /// A warp. A lane has two neighbouring tokens of one column; of 16 bits it stores two columns of
-  /// one token.
+  /// Of each four numbers of `sums`, a lane has two neighbouring tokens of one column.
   template <Out kOut>
-  __device__ void store_eights(int token, int column, float first, float second) const {
-    const int row = int(threadIdx.x) % 32 / 4, pair = int(threadIdx.x) % 4 * 2;
+  __device__ void store_eights(int token, int column, const float* sums, float bias) const {
     if constexpr (kOut == Out::f32) {
-      float* const y = static_cast<float*>(p.y) + (token + pair) * p.y_stride + column + row;
-      const bool has_column = column + row < p.y_columns;
-      if (has_column && token + pair < p.num_tokens) y[0] = first;
-      if (has_column && token + pair + 1 < p.num_tokens) y[p.y_stride] = second;
+      store_f32(token, column, sums, bias);
     } else {
-      const uint32_t two = transposed(pack<typename C::Weight>(first, second));
-      const int to = column + pair;
-      uint16_t* const y = static_cast<uint16_t*>(p.y) + (token + row) * p.y_stride + to;
-      const bool has_first = token + row < p.num_tokens && to < p.y_columns;
-      const bool has_second = has_first && to + 1 < p.y_columns;
-      if (kOut == Out::pairs && has_second) {
-        *reinterpret_cast<uint32_t*>(y) = two;
-      } else {
-        if (has_first) y[0] = uint16_t(two);
-        if (has_second) y[1] = uint16_t(two >> 16);
+      Eights eights;
+#pragma unroll
+      for (int i = 0; i < kNumEights; ++i) {
+        const float* const two = sums + 4 * i;
+        eights[i] = transposed(pack<Weight>(two[0] + bias, two[1] + bias));
       }
+      if constexpr (kOut == Out::pairs)
+        store_pairs(token, column, eights);
+      else
+        store_singles(token, column, eights);
+    }
+  }
+
+  __device__ void store_pairs(int first_token, int first_column, const Eights& eights) const {
+    const int token = first_token + int(threadIdx.x) % 32 / 4;
+    const int column = first_column + int(threadIdx.x) % 4 * 2;
+    if (column >= p.y_columns) return;
+    uint16_t* y = static_cast<uint16_t*>(p.y) + token * p.y_stride + column;
+#pragma unroll
+    for (int i = 0; i < kNumEights; ++i) {
+      if (token + 8 * i < p.num_tokens) *reinterpret_cast<uint32_t*>(y) = eights[i];
+      y += 8 * p.y_stride;
+    }
+  }
+  __device__ void store_singles(int first_token, int first_column, const Eights& eights) const {
+    const int token = first_token + int(threadIdx.x) % 32 / 4;
+    const int column = first_column + int(threadIdx.x) % 4 * 2;
+    uint16_t* y = static_cast<uint16_t*>(p.y) + token * p.y_stride + column;
+#pragma unroll
+    for (int i = 0; i < kNumEights; ++i) {
+      const bool has_token = token + 8 * i < p.num_tokens;
+      if (has_token && column < p.y_columns) y[0] = uint16_t(eights[i]);
+      if (has_token && column + 1 < p.y_columns) y[1] = uint16_t(eights[i] >> 16);
+      y += 8 * p.y_stride;
+    }
+  }
+  __device__ void store_f32(int first_token, int first_column, const float* sums,
+                            float bias) const {
+    const int token = first_token + int(threadIdx.x) % 4 * 2;
+    const int column = first_column + int(threadIdx.x) % 32 / 4;
+    if (column >= p.y_columns) return;
+    float* y = static_cast<float*>(p.y) + token * p.y_stride + column;
+#pragma unroll
+    for (int i = 0; i < kNumEights; ++i) {
+      if (token + 8 * i < p.num_tokens) y[0] = sums[4 * i] + bias;
+      if (token + 8 * i + 1 < p.num_tokens) y[p.y_stride] = sums[4 * i + 1] + bias;
+      y += 8 * p.y_stride;
     }
   }
 };

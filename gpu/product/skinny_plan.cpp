@@ -18,9 +18,10 @@ int32_t ceil_div(int64_t a, int64_t b) { return int32_t((a + b - 1) / b); }
 
 int64_t stride_of(const DeviceView& y) { return y.shape[0] > 1 ? y.strides[0] : 0; }
 
-// Whether two columns from an even one on are one aligned word.
+// Whether all columns are aligned words of two.
 bool is_even(const DeviceView& y) {
-  return stride_of(y) % 2 == 0 && reinterpret_cast<uintptr_t>(y.data) % 4 == 0;
+  return y.shape[1] % 2 == 0 && stride_of(y) % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(y.data) % 4 == 0;
 }
 
 // Of the kernel for M tokens.
