@@ -80,16 +80,17 @@ void softmax(std::span<Real> values) {
   for (Real& v : values) v /= sum;
 }
 
+/// 1 / sqrt(mean), the mean of the squares of `x` and a constant.
 template <typename Real>
-Real inverse_sqrt(Real v) {
-  return Real(1) / std::sqrt(v);
+Real inverse_root([[maybe_unused]] std::span<const Real> x, const Real& mean) {
+  return Real(1) / std::sqrt(mean);
 }
 
 /// 1 / sqrt(mean of x² + eps)
 template <typename Real>
 Real inverse_rms(std::span<const Real> x, double eps) {
   const Real mean = inner_product(x, x) / Real(double(x.size()));
-  return inverse_sqrt(mean + constant<Real>(eps));
+  return inverse_root(x, Real(mean + constant<Real>(eps)));
 }
 
 /// x_i · inverse_rms(x) · weight_i in place.

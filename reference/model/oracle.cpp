@@ -102,7 +102,7 @@ Matrix<Bounded> bounded_logits(const Model& model, const Adapter* adapter,
                                                   first_integers(tokens.size()), stored);
   std::vector<int32_t> nodes;
   for (Eigen::Index i = 0; i < logits.size(); ++i) nodes.push_back(logits(i).node);
-  tape.open_roots(most_of_mean_square(stored));
+  tape.finish_norms(most_of_mean_square(stored));
   const std::vector<double> errors = tape.errors(nodes);
   Matrix<Bounded> out(logits.rows(), logits.cols());
   for (Eigen::Index i = 0; i < out.size(); ++i) {

@@ -5,6 +5,13 @@
 
 namespace loratory::reference {
 
+template <>
+Traced inverse_root(std::span<const Traced> x, const Traced& mean) {
+  const Traced root = inverse_sqrt(mean);
+  Tape::current().add_norm(x, mean, root);
+  return root;
+}
+
 Vector<Traced> product(const Matrix<float>& w, const Vector<Traced>& x) {
   const double gamma = traced_gamma(w.cols() + 2);
   Vector<double> value = Vector<double>::Zero(w.rows()), terms = value;

@@ -17,6 +17,10 @@ inline Traced constant<Traced>(double value) {
   return rounding == 0 ? Traced(value) : Traced(value, Tape::current().add(rounding));
 }
 
+/// Tells the tape of what the root is one.
+template <>
+Traced inverse_root(std::span<const Traced> x, const Traced& mean);
+
 Vector<Traced> product(const Matrix<float>& w, const Vector<Traced>& x);
 
 /// The bias may also have been the first term of the sum.

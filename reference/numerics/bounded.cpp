@@ -1,6 +1,7 @@
 #include "reference/numerics/bounded.hpp"
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <limits>
 
 #include "reference/base/check.hpp"
@@ -39,23 +40,59 @@ std::vector<double> Tape::errors(std::span<const int32_t> numbers) const {
   return out;
 }
 
-void Tape::open_roots(double share) {
-  std::vector<int32_t> numbers;
-  for (const Root& r : roots_) numbers.push_back(r.number);
-  const std::vector<double> found = errors(numbers);
-  for (size_t i = 0; i < roots_.size(); ++i) {
-    const bool is_sure = found[i] <= share * roots_[i].value;
-    if (!is_sure) local_errors_[size_t(roots_[i].root)] = std::numeric_limits<double>::infinity();
+void Tape::add_norm(std::span<const Traced> numbers, const Traced& mean, const Traced& root) {
+  Norm norm{{}, mean.node, mean.value, root.node};
+  for (const Traced& x : numbers) norm.numbers.push_back(x.node);
+  norms_.push_back(std::move(norm));
+}
+
+// From the `first` on, while no norm's numbers can follow from the first one's mean.
+std::span<const Tape::Norm> Tape::independent_norms(size_t first) const {
+  size_t end = first;
+  for (; end < norms_.size(); ++end) {
+    for (const int32_t x : norms_[end].numbers) {
+      if (x > norms_[first].mean) return std::span(norms_).subspan(first, end - first);
+    }
+  }
+  return std::span(norms_).subspan(first);
+}
+
+void Tape::finish_norms(double share) {
+  for (size_t first = 0; first < norms_.size();) {
+    const auto norms = independent_norms(first);
+    std::vector<int32_t> wanted;
+    for (const Norm& norm : norms) {
+      wanted.insert(wanted.end(), norm.numbers.begin(), norm.numbers.end());
+      wanted.push_back(norm.mean);
+    }
+    const std::vector<double> found = errors(wanted);
+    auto rest = std::span(found);
+    for (const Norm& norm : norms) {
+      finish(norm, rest.first(norm.numbers.size() + 1), share);
+      rest = rest.subspan(norm.numbers.size() + 1);
+    }
+    first += norms.size();
   }
 }
 
+// `errors` of its numbers, and of their mean to first order.
+void Tape::finish(const Norm& norm, std::span<const double> errors, double share) {
+  double left_out = 0;
+  for (const double e : errors.first(norm.numbers.size())) left_out += e * e;
+  left_out /= double(norm.numbers.size());
+  local_errors_[size_t(norm.mean)] += left_out;
+  const bool is_sure = errors.back() + left_out <= share * norm.mean_value;
+  if (!is_sure) local_errors_[size_t(norm.root)] = std::numeric_limits<double>::infinity();
+}
+
 void Tape::errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const {
-  std::vector<Derivatives> by(ends_.size(), Derivatives::Zero());
+  const int32_t last = *std::max_element(numbers.begin(), numbers.end());
+  std::vector<Derivatives> by(size_t(last + 1), Derivatives::Zero());
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= 0) by[size_t(numbers[i])](Eigen::Index(i)) += 1;
   }
   Derivatives sum = Derivatives::Zero();
-  for (size_t n = ends_.size(); n-- > 0;) {
+  for (size_t n = by.size(); n-- > 0;) {
     if ((by[n] == 0).all()) continue;
     // An unknown error does not concern what does not depend on it.
     sum += (by[n] == 0).select(0, by[n].abs() * local_errors_[n]);

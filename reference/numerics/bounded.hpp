@@ -9,6 +9,8 @@
 
 namespace loratory::reference {
 
+struct Traced;
+
 /// A number in float64, and how far from it any implementation of the same formula can be that
 /// computes in float32, to first order: whatever its order of summation, with or without fused
 /// multiply-add, its elementary functions within 4 ulp. Infinite where nothing can be said.
@@ -52,13 +54,14 @@ class Tape {
   /// Errors of `numbers`, in order; 0 for -1. Cost O(operations) for each 16 of them.
   std::vector<double> errors(std::span<const int32_t> numbers) const;
 
-  /// `root` is made from the root of `number`, whose exact value is given.
-  void add_root(int32_t number, double value, int32_t root) {
-    if (number >= 0) roots_.push_back({number, value, root});
-  }
-  /// Gives a root an unknown error where the error of its number is more than `share` of it: the
-  /// first order says nothing there. Cost as errors() of all their numbers.
-  void open_roots(double share);
+  /// `mean` is that of the squares of all `numbers`, at most plus a constant. `root` is made from
+  /// its root.
+  void add_norm(std::span<const Traced> numbers, const Traced& mean, const Traced& root);
+  /// Adds to the error of each such mean what the first order leaves out, the mean of the squared
+  /// errors of its numbers. Where the mean is then off by more than `share` of itself the first
+  /// order says nothing about its root, and the root's error becomes unknown. Once, before the
+  /// errors of what follows from norms. Cost as errors() of all numbers that a norm divides.
+  void finish_norms(double share);
 
   /// The tape that Traced numbers of this thread write to.
   static Tape& current();
@@ -76,16 +79,19 @@ class Tape {
   };
 
  private:
-  void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
-
-  struct Root {
-    int32_t number;
-    double value;
+  struct Norm {
+    std::vector<int32_t> numbers;
+    int32_t mean;
+    double mean_value;
     int32_t root;
   };
 
+  void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
+  std::span<const Norm> independent_norms(size_t first) const;
+  void finish(const Norm& norm, std::span<const double> errors, double share);
+
   double unit_;
-  std::vector<Root> roots_;
+  std::vector<Norm> norms_;  // ascending by mean
   std::vector<Edge> edges_;
   std::vector<size_t> ends_;  // of the edges of each number
   std::vector<double> local_errors_;
@@ -170,9 +176,7 @@ inline Traced pow(const Traced& base, const Traced& exponent) {
 /// 1 / sqrt(a), at once or in two steps.
 inline Traced inverse_sqrt(const Traced& a) {
   const double value = 1 / std::sqrt(a.value);
-  const Traced out = traced(value, traced_libm() * value, a, -0.5 * value / a.value);
-  Tape::current().add_root(a.node, a.value, out.node);
-  return out;
+  return traced(value, traced_libm() * value, a, -0.5 * value / a.value);
 }
 
 /// sum += a·b, one of `num_terms` such terms of a sum in any order.
