@@ -76,6 +76,7 @@ LoraLayer::LoraLayer(LoraLayerDesc desc) : desc_(std::move(desc)) {
   params_.two_round = desc_.mode.sum == SumMode::two_round;
   require(reinterpret_cast<uintptr_t>(desc_.workspace) % alignof(float) == 0, "workspace",
           "is not aligned to its numbers");
+  set_split_sums();
 }
 
 void LoraLayer::check_weight(const std::string& place, const DeviceView& weight) const {
@@ -171,6 +172,21 @@ size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank)
   return size_t(num_slices * num_tokens * h_row_size(max_rank)) * sizeof(float);
 }
 
+// Sums first: vectors of 16 bytes.
+constexpr int64_t kSplitBytes = kSplitUnitBytes + int64_t{sizeof(int32_t)};
+
+size_t split_sums_bytes(int64_t num_units) { return size_t(num_units * kSplitBytes); }
+
+void LoraLayer::set_split_sums() {
+  if (desc_.split_sums == nullptr || has_8_bits()) return;
+  require(reinterpret_cast<uintptr_t>(desc_.split_sums) % kVectorBytes == 0, "split_sums",
+          "is not at a multiple of 16 bytes");
+  num_split_units_ = int64_t(desc_.split_sums_bytes) / kSplitBytes;
+  params_.split_sums = static_cast<std::byte*>(desc_.split_sums);
+  params_.split_counts =
+      reinterpret_cast<int32_t*>(params_.split_sums + num_split_units_ * kSplitUnitBytes);
+}
+
 bool LoraLayer::has_workspace(int64_t num_tokens) const {
   return desc_.workspace != nullptr &&
          desc_.workspace_bytes >= workspace_bytes(num_tokens, params_.num_slices, max_rank_);
@@ -193,6 +209,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
           .num_columns = params_.num_columns,
           .idle_sms = tensors.idle_sms,
           .has_workspace = has_workspace(num_tokens(tensors)),
+          .num_split_units = num_split_units_,
           .aligned = are_aligned(tensors),
           .has_clusters = has_clusters(),
           .has_wgmma = has_wgmma()};
@@ -351,6 +368,11 @@ int32_t columns_at_once(LoraOp op, const LoraVariant& variant, const KernelParam
 void LoraLayer::set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const {
   if (op == LoraOp::shrink) {
     out.num_items = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
+    if (!variant.through_memory) return;
+    const int64_t units = int64_t{out.num_rows} * out.num_items;  // a segment has a token
+    require(units <= num_split_units_, "split_sums",
+            fmt::format("has room for {} segments' rank blocks, the variant needs {}",
+                        num_split_units_, units));
     return;
   }
   set_h(variant, out);

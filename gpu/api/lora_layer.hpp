@@ -146,6 +146,7 @@ class LoraLayer {
   void check_y(const LoraTensors& tensors) const;
   void check_tensors(const LoraTensors& tensors, const SegmentView& segments) const;
   bool has_workspace(int64_t num_tokens) const;
+  void set_split_sums();
   /// That a step may have, times the experts.
   int64_t most_slots(const LoraTensors& tensors) const;
   LaunchShape shape_of(const LoraTensors& tensors) const;
@@ -202,6 +203,7 @@ class LoraLayer {
   int64_t max_rank_ = 0;
   int64_t num_rank_tiles_ = 0;  // of 16 ranks, of all slices
   int64_t num_columns_ = 0;
+  int64_t num_split_units_ = 0;
   bool weights_aligned_ = true;
   QuantizedSliceParams of_8_bits_[kMaxSlices];
 };

@@ -71,6 +71,7 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
     out.lora_h_bytes = int64_t(std::max(workspace_bytes(tokens, kMostSlices, max_rank),
                                         workspace_bytes(rows, kExpertSlices, max_rank)));
     out.lora_h = arena.add(out.lora_h_bytes);
+    out.split_sums = arena.add(int64_t(split_sums_bytes()));
   }
   const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};
   out.step_bytes = lay_out_step(most, max_blocks_per_row(bounded)).bytes;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/h_output.cuh"
 #include "gpu/kernels/quantized_scales.cuh"
 
 namespace loratory::gpu {
@@ -234,7 +235,6 @@ class ClusterReduction {
     return {__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)};
   }
 
-  /// Neighbours first, then neighbouring pairs, then both halves: the balanced tree errs little.
   __device__ float4 add_splits(int buffer, int own_token, int j) const {
     const float* const first =
         c.receive() + buffer * C::kReceiveFloats + own_token * C::kRowFloats + j;
@@ -243,12 +243,7 @@ class ClusterReduction {
     for (int g = 0; g < C::kSenders; ++g) {
       sums[g] = *reinterpret_cast<const float4*>(first + g * C::kReceiveTile);
     }
-#pragma unroll
-    for (int step = 1; step < C::kSenders; step *= 2) {
-#pragma unroll
-      for (int g = 0; g < C::kSenders; g += 2 * step) sums[g] = added(sums[g], sums[g + step]);
-    }
-    return sums[0];
+    return tree_sum(sums);
   }
 
   /// Four sums of a token become h. `rank` counts over the rank tiles of all slices. `adds`: to
@@ -262,22 +257,7 @@ class ClusterReduction {
           reinterpret_cast<uint2*>(c.h_address(token, s.h_column + j / 8 * 8)) + j / 4 % 2;
       split_hi_lo<typename C::Weight>(v, s.rank - j, to[0], to[2]);
     } else {
-      write_h(work, s, token, j, v, adds);
-    }
-  }
-  __device__ void write_h(const WorkTile& work, const TileSlice& s, int token, int j, float4 v,
-                          bool adds) const {
-    float* const h =
-        reinterpret_cast<float*>(c.tokens(work.table)[token].y) + s.index * p.h_slice_stride + j;
-    if (p.h_aligned && j + 4 <= s.rank) {
-      auto& four = *reinterpret_cast<float4*>(h);
-      four = adds ? added(four, v) : v;
-      return;
-    }
-    const float of[] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (j + i < s.rank) h[i] = adds ? h[i] + of[i] : of[i];
+      write_h(c, work, s, token, j, v, adds);
     }
   }
 };

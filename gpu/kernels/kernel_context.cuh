@@ -27,7 +27,7 @@ struct Context {
   const KernelParams& p;
   std::byte* const shared;
 
-  const int cta = C::kCluster > 1 ? cluster_rank() : 0;  // rank in the cluster
+  const int cta = rank_in_cluster();
   // The compiler knows that it is equal in all lanes.
   const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);
   // Not negative, which saves instructions. With 8-bit weights ptxas spills where it knows that.
@@ -37,6 +37,11 @@ struct Context {
 
   __device__ Context(const KernelParams& params, std::byte* shared_memory)
       : p(params), shared(shared_memory) {}
+
+  __device__ static int rank_in_cluster() {
+    if constexpr (C::kThroughMemory) return int(blockIdx.x) % C::kCluster;
+    return C::kCluster > 1 ? cluster_rank() : 0;
+  }
 
   // Shared memory. Addresses are computed anew each time: registers are scarcer than additions.
 

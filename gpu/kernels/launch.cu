@@ -94,14 +94,14 @@ int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
 Occupancy query_occupancy(const LoraKernel& kernel, int shared_bytes) {
   Occupancy out{.shared_bytes = shared_bytes, .num_sms = attribute(cudaDevAttrMultiProcessorCount)};
   allow_shared_bytes(kernel, out.shared_bytes);
-  if (kernel.variant.cluster > 1) {
+  if (kernel.variant.launched_cluster() > 1) {
     out.num_clusters = std::max(1, max_active_clusters(kernel, out.shared_bytes));
     return out;
   }
   int ctas = 0;  // per SM
   LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
-  out.num_clusters = out.num_sms * std::max(1, ctas);
+  out.num_clusters = std::max(1, out.num_sms * ctas / kernel.variant.cluster);
   return out;
 }
 
@@ -154,7 +154,8 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
   config.attrs = attributes;
   if (has_clusters()) {  // of one CTA too: launch_kernel.cuh says why
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.launched_cluster()), 1,
+                                                    1};
   }
   if (overlaps(in.order) && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;

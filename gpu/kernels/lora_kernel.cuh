@@ -32,7 +32,9 @@
 // SwiGLU   A gated expand writes the activation of y instead of y. A work tile's column tiles are
 //          then of gate and up at once, and rows without an adapter are work as well. One of its
 //          kernels shrinks the activation for the next layer too, split by split (NextShrink).
-// Memory   No atomics and no memset. Global memory holds x, A, B, y, and h between two launches.
+// Memory   No memset. Global memory holds x, A, B, y, and h between two launches; sums of splits,
+// and
+//          the only atomic counts, if a shrink's CTAs meet there (MemoryReduction).
 
 namespace loratory::gpu {
 
@@ -58,6 +60,7 @@ class LoraCta {
         if (has_work(work)) run(work);
       }
     }
+    if (C::kThroughMemory && cluster > 0) return;  // makes room for CTAs that have not begun
     prior_.wait();
     reduction_.end();
   }
@@ -66,7 +69,7 @@ class LoraCta {
   const KernelParams& p;
   const Context<C> c;
   PriorGrid prior_{.launches_dependents = C::kSettlesY};
-  ClusterReduction<C> reduction_;
+  Reduction<C> reduction_;
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   using ManyTokens = std::conditional_t<(C::kPipelineWarps > 1), WgmmaExpand<C>, WideExpand<C>>;
   std::conditional_t<C::kExpands && (C::kTokenTiles > 1), ManyTokens, NarrowExpand<C>> expand_;
@@ -135,7 +138,8 @@ class LoraCta {
                .num_tokens = min(raw.z - skipped, C::kTokens),
                .num_slices = num_slices,
                .table = table,
-               .slot = raw.x};
+               .slot = raw.x,
+               .segment = segment};
     if (w.num_tokens <= 0) return w;      // all CTAs of the cluster alike
     __syncthreads();                      // the last tile's table has been read
     if (int(threadIdx.x) < C::kTokens) {  // beyond the last token: that one again

@@ -1,9 +1,13 @@
 #pragma once
 
 #include "gpu/kernels/cluster_reduction.cuh"
+#include "gpu/kernels/memory_reduction.cuh"
 #include "gpu/kernels/quantized_fragments.cuh"
 
 namespace loratory::gpu {
+
+template <typename C>
+using Reduction = std::conditional_t<C::kThroughMemory, MemoryReduction<C>, ClusterReduction<C>>;
 
 /// h of a narrow work tile. Every warp streams one strip of A through a pipeline of its own and
 /// waits for no other warp. The CTA then adds up the strips.
@@ -56,7 +60,7 @@ class NarrowShrink {
     }
   }
 
-  __device__ void run(const WorkTile& work, ClusterReduction<C>& reduction) {
+  __device__ void run(const WorkTile& work, Reduction<C>& reduction) {
 #pragma unroll 1
     for (int block = work.first_block; block < work.end_block; ++block) {
       if constexpr (C::kIsQuantized) {
@@ -371,10 +375,10 @@ class NarrowShrink {
 
   /// Adds the strips of each split, four sums per thread, and delivers them: one thread for each
   /// CTA that they go to.
-  __device__ void add_strips(const WorkTile& work, ClusterReduction<C>& reduction, int block,
+  __device__ void add_strips(const WorkTile& work, Reduction<C>& reduction, int block,
                              int first) const {
     constexpr uint32_t kQuads = C::kBlockRanks / 4;
-    constexpr uint32_t kCopies = ClusterReduction<C>::kCopies;
+    constexpr uint32_t kCopies = Reduction<C>::kCopies;
     const uint32_t count = uint32_t(work.num_tokens) * kAtOnce * kQuads * kCopies;
 #pragma unroll 1
     for (uint32_t e = threadIdx.x; e < count; e += C::kNumThreads) {

@@ -3,6 +3,7 @@
 #include "gpu/layout/segments.hpp"
 #include "gpu/plan/kernel_shape.hpp"
 #include "gpu/plan/lora_variant.hpp"
+#include "gpu/plan/variant_table.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -35,6 +36,9 @@ constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters o
 /// few, 28,672 enough; none between was measured.
 constexpr int64_t kColumnsOfLongProduct = 16384;
 constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
+/// CTAs of a shrink through memory for each SM that a product of up to 32 tokens leaves idle: as
+/// many as fit, and those that follow them while a long product runs.
+constexpr int64_t kCtasOfIdleSm = 3, kCtasBesideLongProduct = 20;
 /// Of expands, two for each SM.
 constexpr int64_t kCtasOfWave = 264;
 /// Columns of all segments: two work items of 512 for each CTA.
@@ -210,7 +214,7 @@ bool fits_beside_product(const LaunchShape& shape) {
 constexpr LoraVariant kShrinkBesideProduct{
     .rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
 
-LoraVariant shrink_variant(const LaunchShape& shape) {
+LoraVariant shrink_of_clusters(const LaunchShape& shape) {
   if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
     return wide_shrink(shape);
   }
@@ -221,6 +225,31 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
   }
   if (fills_segments_of_32(shape)) return kWideShrinkWithoutWgmma;
   return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
+}
+
+/// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
+/// of x leaves idle. Long rows gained nothing. Where it finds none, a cluster is faster.
+bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
+  if (shape.num_tokens > 32 || shape.has_experts || has_long_rows(shape)) return false;
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  const int64_t size = v.segment_size();
+  const int64_t segments =  // each adapter's last one holds a single token
+      std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
+  const int64_t ranks = 16 * v.rank_tiles;
+  const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
+  const int64_t of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
+                            ? h200::kCtasBesideLongProduct
+                            : h200::kCtasOfIdleSm;
+  return shape.num_tokens * blocks <= shape.num_split_units &&
+         segments * blocks * v.cluster <= of_sm * shape.idle_sms;
+}
+
+LoraVariant shrink_variant(const LaunchShape& shape) {
+  const LoraVariant cluster = shrink_of_clusters(shape);
+  LoraVariant one_by_one = cluster;
+  one_by_one.through_memory = true;
+  const bool may_choose = has_kernel(LoraOp::shrink, one_by_one);
+  return may_choose && fits_idle_sms(shape, one_by_one) ? one_by_one : cluster;
 }
 
 /// Without a workspace there is no other way. With one, a single launch is faster for few tokens of

@@ -51,6 +51,7 @@ struct KernelShape {
   static constexpr int kCluster = kVariant.cluster;
   static constexpr int kStages = kVariant.stages;
   static constexpr bool kAligned = kVariant.aligned;
+  static constexpr bool kThroughMemory = kVariant.through_memory;
 
   static constexpr bool kShrinks = shrinks(kOp);
   static constexpr bool kExpands = expands(kOp);
@@ -69,6 +70,7 @@ struct KernelShape {
   /// A shrink of many tokens lets the expand start once y is settled, so that it may read y early.
   static constexpr bool kSettlesY = kShrinks && kTokenTiles > 1;
   static constexpr bool kWgmma = kTokenTiles == 8 && kRankTiles >= 4;
+  static_assert(!kThroughMemory || (kOp == LoraOp::shrink && !kWide && kCluster > 1));
   static_assert(!kWide || (!kExpands && (kWgmma || (kTokenTiles == 4 && kRankTiles == 4))));
   /// wgmma reads 8-bit operands from buffers in shared memory that they are widened into.
   static constexpr bool kWidens = kWgmma && kWeightBytes == 1;
@@ -86,7 +88,7 @@ struct KernelShape {
   static constexpr int ctas_per_sm() {
     if (kWide) return kWgmma && kRankTiles == 4 ? std::max(2, 6 - kStages) : 2;
     if (!kExpands && kTokenTiles > 1) return 2;
-    if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits ? 4 : 3;
+    if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits && !kThroughMemory ? 4 : 3;
     if (!kShrinks && kTokenTiles == 1) return kRankTiles > 1 ? 3 : 4;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
     return kRankTiles == 1 && kCluster == kNumSplits ? 3 : 2;
@@ -156,7 +158,7 @@ struct KernelShape {
       kShrinks && !kWide ? kSplitsAtOnce * kNumWarps * kTileFloats : 0;
   static constexpr int kReceiveTile = kReduceScatters ? kTileFloats / kCluster : kTileFloats;
   static constexpr int kSenders = kWide ? kCluster : kNumSplits;  // of sums of a token
-  static constexpr int kReceiveFloats = kDelivers ? kSenders * kReceiveTile : 0;
+  static constexpr int kReceiveFloats = kDelivers && !kThroughMemory ? kSenders * kReceiveTile : 0;
   /// Four splits: the sum of the first two is parked where the CTA will receive sums later.
   static constexpr bool kHasPairs = kWide && kSplitsPerCta / kNumPasses > 2;
   static constexpr int kParkedFloats = kHasPairs ? kTokens * kBlockRanks : 0;

@@ -7,18 +7,20 @@
 namespace loratory::gpu {
 
 std::string describe(const LoraVariant& v) {
-  return fmt::format("rank_tiles={} token_tiles={} cluster={} stages={} aligned={} launches={}",
-                     v.rank_tiles, v.token_tiles, v.cluster, v.stages, v.aligned, v.launches);
+  return fmt::format(
+      "rank_tiles={} token_tiles={} cluster={} stages={} aligned={} launches={} "
+      "through_memory={}",
+      v.rank_tiles, v.token_tiles, v.cluster, v.stages, v.aligned, v.launches, v.through_memory);
 }
 
 std::string describe(const LaunchShape& s) {
   return fmt::format(
       "op={} num_tokens={} num_in={} max_rank={} num_slices={} num_slots={} has_experts={} "
       "has_router_weights={} num_rank_blocks={} num_columns={} idle_sms={} has_workspace={} "
-      "aligned={} has_clusters={} has_wgmma={}",
+      "num_split_units={} aligned={} has_clusters={} has_wgmma={}",
       name(s.op), s.num_tokens, s.num_in, s.max_rank, s.num_slices, s.num_slots, s.has_experts,
       s.has_router_weights, s.num_rank_blocks, s.num_columns, s.idle_sms, s.has_workspace,
-      s.aligned, s.has_clusters, s.has_wgmma);
+      s.num_split_units, s.aligned, s.has_clusters, s.has_wgmma);
 }
 
 std::ostream& operator<<(std::ostream& out, const LoraVariant& v) { return out << describe(v); }

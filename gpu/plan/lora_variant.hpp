@@ -17,7 +17,11 @@ struct LoraVariant {
   int stages = 1;       ///< of the pipeline in shared memory
   bool aligned = true;  ///< all accesses of x, A, B and y are vectors of 16 bytes
   int launches = 1;     ///< of a linear: 2 are this shrink and an expand, with h in a workspace
+  /// Of a shrink: the CTAs that share a segment are launched one by one, and their sums meet in
+  /// memory. They find room where a cluster does not, beside a product.
+  bool through_memory = false;
 
+  constexpr int launched_cluster() const { return through_memory ? 1 : cluster; }
   constexpr int segment_size() const { return 8 * token_tiles; }
   constexpr bool is_wide() const { return token_tiles > 1; }
   /// Of a shrink: each warp sums a strip of K, for all ranks and tokens of the tile.
@@ -29,7 +33,7 @@ struct LoraVariant {
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 
-/// "rank_tiles=1 token_tiles=1 cluster=8 stages=2 aligned=true launches=2"
+/// "rank_tiles=1 token_tiles=1 cluster=8 stages=2 aligned=true launches=2 through_memory=false"
 std::string describe(const LoraVariant& variant);
 std::ostream& operator<<(std::ostream& out, const LoraVariant& variant);
 
@@ -47,6 +51,7 @@ struct LaunchShape {
   int64_t num_columns = 0;      ///< of y, of all slices together; ignored by shrink
   int64_t idle_sms = 0;         ///< beside the product of x that runs before
   bool has_workspace = true;    ///< linear: there is room for h
+  int64_t num_split_units = 0;  ///< rank blocks of segments whose sums have memory
   bool aligned = true;          ///< an aligned variant may be launched
   bool has_clusters = true;     ///< of the GPU: has_clusters()
   bool has_wgmma = true;        ///< of the GPU: has_wgmma()

@@ -35,6 +35,12 @@ inline constexpr LoraVariant kShrinkVariants[] = {
     {2, 1, 8, 2, false},
     {1, 1, 1, 2, true},
     {1, 1, 1, 2, false},
+    // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory
+    {1, 1, 8, 2, true, 1, true},
+    {1, 1, 4, 2, true, 1, true},
+    {2, 1, 8, 1, true, 1, true},
+    {4, 1, 8, 1, true, 1, true},
+    {2, 4, 8, 1, true, 1, true},
     // by wgmma
     {4, 8, 8, 3, true},
     {4, 8, 8, 4, true},

@@ -25,11 +25,13 @@ BaseProduct::BaseProduct(Products& products, const DeviceView& weight, const voi
 }
 
 void BaseProduct::launch(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
-                         LaunchOrder order) const {
+                         LaunchOrder order, ProductUse use) const {
   const ProductTensors tensors{.weight = weight_, .bias = bias_, .x = x, .y = y};
   const int64_t num_tokens = check_activations(shape_, tensors);
   if (num_tokens == 0) return;
-  products_->launch(shape_, bucket_of(*plan_, num_tokens).choice, tensors, stream, order);
+  const ProductBucket& bucket = bucket_of(*plan_, num_tokens);
+  const bool is_alone = use == ProductUse::alone;
+  products_->launch(shape_, is_alone ? bucket.choice : bucket.before_lora, tensors, stream, order);
 }
 
 bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
@@ -44,12 +46,12 @@ bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUst
 }
 
 LaunchOrder BaseProduct::order_behind(int64_t num_tokens) const {
-  const bool is_own = bucket_of(*plan_, num_tokens).choice.kernel == ProductKernel::skinny;
+  const bool is_own = bucket_of(*plan_, num_tokens).before_lora.kernel == ProductKernel::skinny;
   return is_own ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous;
 }
 
 int32_t BaseProduct::idle_sms(int64_t num_tokens) const {
-  const ProductChoice& choice = bucket_of(*plan_, num_tokens).choice;
+  const ProductChoice& choice = bucket_of(*plan_, num_tokens).before_lora;
   if (choice.kernel != ProductKernel::skinny) return 0;
   const SkinnyLayout layout = skinny_layout(shape_, num_tokens, choice);
   return layout.idle_sms(choice.num_ctas(), products_->num_sms());

@@ -25,6 +25,10 @@
 
 namespace loratory::gpu {
 
+/// What comes behind a product: the rest of the layer, or the LoRA of the same x, which gains by
+/// SMs that the product leaves idle. The bits are the same.
+enum class ProductUse : uint8_t { alone, before_lora };
+
 /// Which sums a product may make.
 enum class ProductOrder : uint8_t { exact, fast };
 std::string_view name(ProductOrder order);
@@ -95,7 +99,8 @@ class BaseProduct {
   /// previous kernel of the stream has ended; x and y wait for it.
   /// Errors   InputError as check_activations(); std::runtime_error from CUDA and cuBLASLt.
   void launch(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
-              LaunchOrder order = LaunchOrder::after_previous) const;
+              LaunchOrder order = LaunchOrder::after_previous,
+              ProductUse use = ProductUse::alone) const;
 
   /// y = silu_mul() of x W^T, for y [M, N / 2]: the rows of W are gate's and, behind them, up's.
   /// The bits are those of launch() and silu_mul(). False if the kernel for M cannot do both; then
@@ -103,10 +108,10 @@ class BaseProduct {
   bool launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
                        LaunchOrder order = LaunchOrder::after_previous) const;
 
-  /// How a kernel that reads the same x is launched behind launch() of M tokens: x_is_ready behind
-  /// an own kernel, which it may then run beside; else overlaps_previous.
+  /// How a kernel that reads the same x is launched behind launch() of M tokens before_lora:
+  /// x_is_ready behind an own kernel, which it may then run beside; else overlaps_previous.
   LaunchOrder order_behind(int64_t num_tokens) const;
-  /// The SMs that launch() of M tokens leaves to such a kernel from the begin on.
+  /// The SMs that this launch() leaves to such a kernel from the begin on.
   int32_t idle_sms(int64_t num_tokens) const;
 
   const ProductShape& shape() const { return shape_; }

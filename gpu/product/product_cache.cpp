@@ -51,13 +51,18 @@ bool fits(const ProductShape& shape, const ProductChoice& choice) {
   return (choice.kernel == ProductKernel::plain) == !has_tensor_core_product(shape);
 }
 
+ProductChoice choice_field(const JsonFields& fields, const char* key, const ProductShape& shape) {
+  ProductChoice choice =
+      choice_from_text(fields.text_or(key, ""), fields.file() + ": " + std::string(key));
+  if (!fits(shape, choice)) fields.fail(key, "is a kernel that cannot compute this shape", kRemedy);
+  return choice;
+}
+
 ProductBucket bucket_from(const JsonFields& fields, const ProductShape& shape) {
   ProductBucket bucket;
   bucket.tokens = fields.size("tokens", kMostTokens);
-  bucket.choice = choice_from_text(fields.text_or("choice", ""), fields.file() + ": choice");
-  if (!fits(shape, bucket.choice)) {
-    fields.fail("choice", "is a kernel that cannot compute this shape", kRemedy);
-  }
+  bucket.choice = choice_field(fields, "choice", shape);
+  bucket.before_lora = choice_field(fields, "before_lora", shape);
   bucket.us = fields.number_or("us", 0, -1);
   if (fields.has("compared")) {
     bucket.num_compared = fields.integer("compared", *fields.find("compared"), 0, kMostCompared);
@@ -107,6 +112,7 @@ nlohmann::ordered_json to_json(const ProductShape& shape, const ProductPlan& pla
   for (const ProductBucket& bucket : plan) {
     out["buckets"].push_back({{"tokens", bucket.tokens},
                               {"choice", to_text(bucket.choice)},
+                              {"before_lora", to_text(bucket.before_lora)},
                               {"us", bucket.us},
                               {"compared", bucket.num_compared}});
   }

@@ -36,8 +36,9 @@ ProductChoice choice_from_text(std::string_view text, const std::string& place);
 struct ProductBucket {
   int64_t tokens = 0;
   ProductChoice choice{};
-  double us = 0;             ///< what one launch took when it was chosen
-  int64_t num_compared = 0;  ///< results whose bits were compared with the own kernel's
+  ProductChoice before_lora{};  ///< behind which LoRA of the same x comes (ProductUse)
+  double us = 0;                ///< what one launch took when it was chosen
+  int64_t num_compared = 0;     ///< results whose bits were compared with the own kernel's
 
   bool operator==(const ProductBucket&) const = default;
 };
@@ -58,7 +59,7 @@ struct ProductKey {
 };
 
 /// Goes up when an own kernel, its order of sums or what a plan is chosen by changes.
-inline constexpr int64_t kProductKernels = 8;
+inline constexpr int64_t kProductKernels = 9;
 
 /// All plans of one device.
 struct ProductCache {

@@ -26,6 +26,12 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // gains by that. Idle SMs cost a share of the product's time, the end of a tile so many us for each
 // result of a thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
+// Before LoRA a product of few tokens that leaves so many SMs idle has the shrink beside it
+// (fits_idle_sms() of choose_variant.cpp), which saves so many us: less than every measured case.
+// CTAs that share loads leave as many idle, and gained nothing.
+constexpr int64_t kMostTokensBesideShrink = 32;
+constexpr int32_t kSmsOfShrink = 32;
+constexpr double kShrinkUs = 2;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -232,6 +238,9 @@ class Tuner {
         candidates, {}, [&](const Candidate& c) { return us_in_a_layer(c, bucket.tokens); });
     bucket.choice = best.choice;
     bucket.us = best.us;
+    bucket.before_lora = std::ranges::min_element(candidates, {}, [&](const Candidate& c) {
+                           return us_in_a_layer(c, bucket.tokens) - us_of_shrink(c, bucket.tokens);
+                         })->choice;
   }
 
   double us_in_a_layer(const Candidate& c, int64_t num_tokens) const {
@@ -243,6 +252,16 @@ class Tuner {
     const double idle = 1 - tiles / std::ceil(tiles);
     const double cost = tiles < 1 ? kIdleCost : kUnevenCost;
     return c.us * (1 + cost * idle) + kEndUs * layout.results_of_thread();
+  }
+
+  double us_of_shrink(const Candidate& c, int64_t num_tokens) const {
+    const bool may_run_beside = overlaps(launches_) && num_tokens <= kMostTokensBesideShrink &&
+                                c.choice.kernel == ProductKernel::skinny &&
+                                c.choice.num_ctas() == 1;
+    if (!may_run_beside) return 0;
+    const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
+    const int32_t idle = layout.idle_sms(c.choice.num_ctas(), products_.num_sms());
+    return idle >= kSmsOfShrink ? kShrinkUs : 0;
   }
 
   /// The median of a few replays of a graph, per launch.

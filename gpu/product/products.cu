@@ -96,19 +96,23 @@ struct Products::State {
   ProductPlan small_plan(const ProductShape& shape) const {
     ProductPlan out;
     for (const int64_t tokens : token_buckets(shape.max_tokens)) {
-      out.push_back({.tokens = tokens, .choice = skinny_choices(shape, tokens, num_sms)[0]});
+      const ProductChoice choice = skinny_choices(shape, tokens, num_sms)[0];
+      out.push_back({.tokens = tokens, .choice = choice, .before_lora = choice});
     }
     return out;
   }
 
+  bool can_use(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice) {
+    if (choice.kernel != ProductKernel::cublaslt) return true;
+    const auto names = learn_algorithms(shape, num_tokens, options.order == ProductOrder::fast);
+    return std::ranges::find(names, choice.algorithm) != names.end();
+  }
   /// Whether everything that a kept plan names is there. The library is asked for its algorithms
   /// again: nothing of a file reaches it.
   bool can_use(const ProductShape& shape, const ProductPlan& plan) {
     return std::ranges::all_of(plan, [&](const ProductBucket& bucket) {
-      if (bucket.choice.kernel != ProductKernel::cublaslt) return true;
-      const auto names =
-          learn_algorithms(shape, bucket.tokens, options.order == ProductOrder::fast);
-      return std::ranges::find(names, bucket.choice.algorithm) != names.end();
+      return can_use(shape, bucket.tokens, bucket.choice) &&
+             can_use(shape, bucket.tokens, bucket.before_lora);
     });
   }
 };
@@ -135,7 +139,8 @@ const ProductPlan& Products::plan(const ProductShape& shape) {
   State& s = *state_;
   if (const auto found = s.plans.find(shape); found != s.plans.end()) return found->second;
   if (!has_tensor_core_product(shape)) {
-    const ProductBucket all{.tokens = shape.max_tokens, .choice = {.kernel = ProductKernel::plain}};
+    const ProductChoice plain{.kernel = ProductKernel::plain};
+    const ProductBucket all{.tokens = shape.max_tokens, .choice = plain, .before_lora = plain};
     return s.plans.emplace(shape, ProductPlan{all}).first->second;
   }
   if (is_small(shape)) return s.plans.emplace(shape, s.small_plan(shape)).first->second;

@@ -131,7 +131,10 @@ ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceS
   LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, size_t(layout_.bytes)));
   LORATORY_CUDA_CHECK(
       cudaMemset(at<void>(layout_.attention), 0, size_t(attention_.workspace_bytes())));
-  if (slots != nullptr) lora_ = std::make_unique<Lora>(layout_, slots->max_loras());
+  if (slots != nullptr) {
+    lora_ = std::make_unique<Lora>(layout_, slots->max_loras());
+    LORATORY_CUDA_CHECK(cudaMemset(at<void>(layout_.split_sums), 0, split_sums_bytes()));
+  }
   add_groups();
   add_rope(bounded.max_model_len);
   add_layers(products);
@@ -200,6 +203,8 @@ void ModelPass::add_layers(Products& products) {
     if (!desc) return std::nullopt;
     desc->workspace = at<void>(layout_.lora_h);
     desc->workspace_bytes = size_t(layout_.lora_h_bytes);
+    desc->split_sums = at<void>(layout_.split_sums);
+    desc->split_sums_bytes = split_sums_bytes();
     return LoraLayer(*std::move(desc));
   };
   const auto product = [&](int64_t weight, int64_t bias, int64_t rows, int64_t columns) {
@@ -278,8 +283,8 @@ void ModelPass::launch(const StepArrays& arrays, int32_t max_row_tokens, int32_t
 void ModelPass::linear(const Step& step, const BaseProduct& product,
                        const std::optional<LoraLayer>& lora, const DeviceView& x,
                        const DeviceView& y) const {
-  product.launch(x, y, step.stream, kOverlaps);
-  if (step.lora == nullptr || !lora) return;
+  if (step.lora == nullptr || !lora) return product.launch(x, y, step.stream, kOverlaps);
+  product.launch(x, y, step.stream, kOverlaps, ProductUse::before_lora);
   const LoraTensors tensors = behind(product, step.max_adapters, x, y);
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
@@ -428,7 +433,7 @@ std::optional<SiluMulVariants> ModelPass::lora_silu_mul(const Step& step, const 
   const LoraLayer* const next = layer.down_lora ? &*layer.down_lora : nullptr;
   auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation, next);
   if (!variants) return variants;
-  layer.gate_up->launch(x, gate_up, step.stream, kOverlaps);
+  layer.gate_up->launch(x, gate_up, step.stream, kOverlaps, ProductUse::before_lora);
   layer.gate_up_lora->launch_silu_mul(*variants, tensors, activation,
                                       step.lora->tokens.view(variants->shrink.segment_size()),
                                       step.stream, layer.gate_up->order_behind(x.shape[0]), next);

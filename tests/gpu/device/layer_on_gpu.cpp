@@ -28,6 +28,9 @@ size_t workspace_size(const LayerData& data) {
   return workspace_bytes(8192, int64_t(data.slices.size()), data.shape.max_rank);
 }
 
+/// Variants that need more have no room for a batch.
+constexpr int64_t kSplitUnits = 1024;
+
 void to_device(void* to, const void* from, size_t num_bytes) {
   LORATORY_CUDA_CHECK(cudaMemcpy(to, from, num_bytes, cudaMemcpyHostToDevice));
 }
@@ -44,6 +47,8 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
   workspace_ = make_device_buffer(workspace_size(data));
   // NaN: what no shrink has written is not read.
   LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(data)));
+  split_sums_ = make_device_buffer(split_sums_bytes(kSplitUnits));
+  LORATORY_CUDA_CHECK(cudaMemset(split_sums_.get(), 0, split_sums_bytes(kSplitUnits)));
   layer_ = std::make_unique<LoraLayer>(desc());
 }
 
@@ -53,7 +58,9 @@ LoraLayerDesc LayerOnGpu::desc() const {
                     .add_inputs = data_->shape.add_inputs,
                     .mode = data_->shape.mode,
                     .workspace = workspace_.get(),
-                    .workspace_bytes = workspace_size(*data_)};
+                    .workspace_bytes = workspace_size(*data_),
+                    .split_sums = split_sums_.get(),
+                    .split_sums_bytes = split_sums_bytes(kSplitUnits)};
   for (size_t i = 0; i < data_->slices.size(); ++i) {
     out.slices.push_back({.a = weights_[2 * i].view(),
                           .b = weights_[2 * i + 1].view(),

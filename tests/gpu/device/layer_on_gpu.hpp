@@ -68,7 +68,7 @@ class LayerOnGpu {
   const reference::LayerData* data_;
   std::vector<GuardedTensor> weights_;  // a0, b0, a1, b1, ...
   std::vector<DeviceBuffer> tables_;    // ranks0, scalings0, ...
-  DeviceBuffer workspace_;
+  DeviceBuffer workspace_, split_sums_;
   std::unique_ptr<LoraLayer> layer_;
 
   KernelUnderTest kernel_of(const LoraVariant& variant) const;

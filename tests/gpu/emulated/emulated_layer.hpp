@@ -6,7 +6,7 @@
 
 namespace loratory::gpu::emulated {
 
-/// A linear of these weights, with a workspace of its own. `data` outlives it.
+/// A linear of these weights, with a workspace and split sums of its own. `data` outlives it.
 inline LoraLayerDesc put_linear(Memory& memory, const reference::LayerData& data) {
   LoraLayerDesc out{.slices = {},
                     .offset_start = data.shape.offset_start,
@@ -15,6 +15,10 @@ inline LoraLayerDesc put_linear(Memory& memory, const reference::LayerData& data
   out.workspace_bytes =
       workspace_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
   out.workspace = memory.room(out.workspace_bytes);
+  const int64_t rank_tiles = int64_t(data.slices.size()) * ((data.shape.max_rank + 15) / 16);
+  out.split_sums_bytes = split_sums_bytes(rank_tiles * data.shape.num_tokens);
+  out.split_sums = memory.room(out.split_sums_bytes);
+  std::memset(out.split_sums, 0, out.split_sums_bytes);
   for (const reference::LayerSlice& slice : data.slices) {
     out.slices.push_back({.a = memory.put(slice.a),
                           .b = memory.put(slice.b),

@@ -34,8 +34,8 @@ void run_kernel(const LoraLaunch& launch) {
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
   params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
-                 .cluster = C::kCluster,
-                 .num_clusters = clusters,
+                 .cluster = launch.variant.launched_cluster(),
+                 .num_clusters = clusters * C::kCluster / launch.variant.launched_cluster(),
                  .shared_bytes = size_t(shared_bytes),
                  .seed = seed++},
                 [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });

@@ -224,6 +224,32 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
+// q, k and v of one adapter beside a product that leaves 36 SMs idle: one segment of 32 tokens
+// where there may be two, six blocks of 32 ranks, eight CTAs each.
+TEST(ChooseVariant, ShrinkOfFewTokensFindsRoomOnIdleSms) {
+  LaunchShape s = shape(LoraOp::shrink, 32, 64);
+  s.num_slices = 3, s.num_slots = 2, s.num_rank_blocks = 3, s.num_columns = 6144;
+  s.idle_sms = 32, s.num_split_units = 192;
+  const LoraVariant cluster{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  LoraVariant one_by_one = cluster;
+  one_by_one.through_memory = true;
+  EXPECT_EQ(choose_variant(s), one_by_one);
+  const auto with = [&](auto LaunchShape::*field, auto value) {
+    LaunchShape other = s;
+    other.*field = value;
+    return choose_variant(other);
+  };
+  EXPECT_EQ(with(&LaunchShape::idle_sms, 31), cluster);
+  EXPECT_EQ(with(&LaunchShape::num_split_units, 191), cluster);
+  EXPECT_FALSE(with(&LaunchShape::num_in, 8193).through_memory);
+  EXPECT_FALSE(with(&LaunchShape::num_tokens, 33).through_memory);
+  EXPECT_FALSE(with(&LaunchShape::num_slots, 32).through_memory);
+  EXPECT_FALSE(with(&LaunchShape::has_experts, true).through_memory);
+  s.num_columns = 28672, s.idle_sms = 5;
+  EXPECT_EQ(choose_variant(s), one_by_one);
+  EXPECT_EQ(with(&LaunchShape::idle_sms, 4), cluster);
+}
+
 // Gate and up of a long product that leaves four SMs idle: three segments of 64 tokens where there
 // may be four adapters, two slices.
 TEST(ChooseVariant, ShrinkOfFewAdaptersFitsBesideALongProduct) {
@@ -601,10 +627,11 @@ TEST(ChooseVariant, TheTableIsWhatTheRulesChoose) {
   std::map<LoraOp, std::vector<LoraVariant>> seen;
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
     for_all_shapes(op, [&](LaunchShape s) {
-      for (int allows = 0; allows < 64; ++allows) {
+      for (int allows = 0; allows < 128; ++allows) {
         s.has_workspace = (allows & 1) == 0, s.aligned = (allows & 2) == 0;
         s.has_clusters = (allows & 4) == 0, s.has_wgmma = (allows & 12) == 0;
         s.has_experts = (allows & 16) != 0, s.has_router_weights = (allows & 48) == 48;
+        s.idle_sms = (allows & 64) != 0 ? 132 : 0, s.num_split_units = 1 << 20;
         choose(s, seen);
       }
     });
@@ -690,13 +717,16 @@ TEST(ChooseVariant, WithoutWgmma) {
 // Every field: a line of a log says which kernel ran.
 TEST(Describe, NamesEveryField) {
   EXPECT_EQ(describe(LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3, .launches = 2}),
-            "rank_tiles=4 token_tiles=8 cluster=1 stages=3 aligned=true launches=2");
+            "rank_tiles=4 token_tiles=8 cluster=1 stages=3 aligned=true launches=2 "
+            "through_memory=false");
   EXPECT_EQ(describe(LoraVariant{.cluster = 8, .aligned = false}),
-            "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1");
+            "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1 "
+            "through_memory=false");
   EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
             "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
             "has_experts=false has_router_weights=false num_rank_blocks=1 num_columns=0 "
-            "idle_sms=0 has_workspace=true aligned=true has_clusters=true has_wgmma=true");
+            "idle_sms=0 has_workspace=true num_split_units=0 aligned=true has_clusters=true "
+            "has_wgmma=true");
 }
 
 }  // namespace

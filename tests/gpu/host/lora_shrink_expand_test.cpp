@@ -25,7 +25,9 @@ const SegmentView kSegments{static_cast<const int32_t*>(at(0x30000)),
 LoraLayerDesc shrink_desc() {
   const auto a = [](int64_t rank) { return device_view(Dtype::bf16, at(0x1000), {4, rank, 64}); };
   return {.op = LoraOp::shrink,
-          .slices = {{.a = a(16), .ranks = ranks()}, {.a = a(24), .ranks = ranks()}}};
+          .slices = {{.a = a(16), .ranks = ranks()}, {.a = a(24), .ranks = ranks()}},
+          .split_sums = at(0x40000),
+          .split_sums_bytes = split_sums_bytes(2)};
 }
 
 struct ShrinkCall {
@@ -225,9 +227,27 @@ TEST(LoraShrink, TakesEveryVariantThatHasAKernel) {
 TEST(LoraShrink, NamesAVariantWithoutAKernel) {
   EXPECT_EQ(error_of_shrink({.rank_tiles = 4, .cluster = 2, .stages = 4}),
             "lora_shrink: variant: has no kernel: rank_tiles=4 token_tiles=1 cluster=2 stages=4 "
-            "aligned=true launches=1");
+            "aligned=true launches=1 through_memory=false");
   EXPECT_THAT(error_of_shrink({.cluster = 8, .stages = 2, .launches = 2}),
               HasSubstr("variant: has no kernel"));
+}
+
+// Eight tokens, each of which may be a segment, and three rank tiles.
+TEST(LoraShrink, NamesTooFewSplitSums) {
+  const LoraVariant variant{.cluster = 8, .stages = 2, .through_memory = true};
+  ShrinkCall call;
+  const auto error_of_bytes = [&](size_t bytes) {
+    LoraLayerDesc d = shrink_desc();
+    d.split_sums_bytes = bytes;
+    return error_of([&] {
+      LoraLayer(d).launch_variant(variant, {.x = call.x, .h = call.h}, call.segments, nullptr);
+    });
+  };
+  EXPECT_EQ(error_of_bytes(split_sums_bytes(24) - 1),
+            "lora_shrink: split_sums: has room for 23 segments' rank blocks, the variant needs 24");
+  LoraLayerDesc d = shrink_desc();
+  d.split_sums = at(0x40008);
+  EXPECT_EQ(error_of_desc(d), "lora_shrink: split_sums: is not at a multiple of 16 bytes");
 }
 
 // No tokens: nothing to launch, whatever the strides are.

@@ -440,6 +440,7 @@ ProductCache some_cache() {
       plan.push_back({.tokens = tokens,
                       .choice = choice_from_text(
                           tokens == 16 ? "cublaslt:66/20/36/1/0/0/0/5/0" : "skinny:32:1", ""),
+                      .before_lora = choice_from_text("skinny:48:1", ""),
                       .us = 12.5,
                       .num_compared = 4096 * tokens});
     }
@@ -497,6 +498,7 @@ TEST(ProductCache, OneLineForWhatItCannotMean) {
               HasSubstr("buckets"));
   EXPECT_THAT(file_error(replaced("skinny:32:1", "skinny:31:1")), HasSubstr("names no kernel"));
   EXPECT_THAT(file_error(replaced("skinny:32:1", "plain")), HasSubstr("cannot compute this shape"));
+  EXPECT_THAT(file_error(replaced("skinny:48:1", "plain")), HasSubstr("before_lora"));
   EXPECT_THAT(file_error(replaced("12.5", "\"fast\"")), HasSubstr("us"));
   EXPECT_THAT(file_error(replaced("\"bias\": true", "\"bias\": 1")), HasSubstr("bias"));
   EXPECT_THAT(file_error(replaced("\"num_out\": 24,\n   \"num_in\": 8",

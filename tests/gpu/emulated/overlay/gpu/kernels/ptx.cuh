@@ -83,6 +83,10 @@ template <typename T>
 T __ldcg(const T* p) {
   return *p;
 }
+template <typename T>
+void __stcg(T* p, T v) {
+  *p = v;
+}
 inline int32_t atomicAdd(int32_t* to, int32_t v) {
   const int32_t before = *to;
   *to += v;

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "gpu/kernels/h_output.cuh"
+
+namespace loratory::gpu {
+
+/// As ClusterReduction, for CTAs that share a segment without being a cluster: they start one by
+/// one, wherever an SM has room, and wait for nobody. Each leaves its sums in p.split_sums. The one
+/// that is the last to count itself adds them up, in the same order, and writes h.
+template <typename C>
+class MemoryReduction {
+ public:
+  static constexpr uint32_t kCopies = 1;
+
+  __device__ explicit MemoryReduction(const Context<C>& context) : c(context), p(context.p) {}
+
+  // No buffer is used twice.
+  __device__ void init() {}
+  __device__ void end() {}
+  __device__ void begin_work() {}
+  __device__ void release() {}
+  __device__ void begin_block(const WorkTile&, int) {}
+  __device__ void end_work(const WorkTile&) {}
+
+  __device__ void deliver(const WorkTile& work, int block, int split, int token, int j, float4 sum,
+                          int) const {
+    __stcg(place_of(work, block, split, token, j), sum);
+  }
+
+  __device__ void reduce_block(const WorkTile& work, int block) const {
+    if (!is_last(unit(work, block))) return;
+    constexpr int kFours = C::kBlockRanks / 4;
+#pragma unroll 1
+    for (int e = int(threadIdx.x); e < work.num_tokens * kFours; e += C::kNumThreads) {
+      const int token = e / kFours, j = e % kFours * 4, rank = block * C::kBlockRanks + j;
+      if (rank / 16 >= work.num_rank_tiles) continue;
+      float4 sums[kNumSplits];
+#pragma unroll
+      for (int g = 0; g < kNumSplits; ++g) sums[g] = __ldcg(place_of(work, block, g, token, j));
+      const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
+      write_h(c, work, s, token, rank - 16 * s.first_rank_tile, tree_sum(sums), /*adds=*/false);
+    }
+  }
+
+ private:
+  const Context<C> c;
+  const KernelParams& p;
+
+  /// A segment and a rank block.
+  __device__ uint32_t unit(const WorkTile& work, int block) const {
+    return work.segment * uint32_t(p.num_items) + uint32_t(block);
+  }
+  __device__ float4* place_of(const WorkTile& work, int block, int split, int token, int j) const {
+    static_assert(4 * kNumSplits * C::kTokens * C::kBlockRanks <= kSplitUnitBytes);
+    std::byte* const of_unit = p.split_sums + uint64_t{unit(work, block)} * kSplitUnitBytes;
+    return reinterpret_cast<float4*>(of_unit) +
+           ((split * C::kTokens + token) * C::kBlockRanks + j) / 4;
+  }
+  /// All of this CTA's sums of the unit have been delivered. The last one leaves a count of 0.
+  __device__ bool is_last(uint32_t unit) const {
+    auto* const answer = reinterpret_cast<int*>(c.barriers());
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int32_t* const count = p.split_counts + unit;
+      __threadfence();
+      *answer = atomicAdd(count, 1) + 1 == C::kCluster ? 1 : 0;
+      if (*answer != 0) *count = 0;
+      __threadfence();
+    }
+    __syncthreads();
+    return *answer != 0;
+  }
+};
+
+}  // namespace loratory::gpu
