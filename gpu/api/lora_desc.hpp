@@ -69,7 +69,7 @@ struct LoraLayerDesc {
   /// 8-bit weights need it in any case, of quantized_workspace_bytes() if x is 8-bit.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  /// Device memory where the CTAs of some shrinks meet, of split_sums_bytes() or more, 0 before the
+  /// Device memory where the CTAs of some shrinks meet, of split_sums_bytes(), 0 before the
   /// first launch. All layers of a stream may share it. Without it the others are launched. Ignored
   /// by 8-bit weights.
   void* split_sums = nullptr;
@@ -87,10 +87,8 @@ size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank)
 size_t quantized_workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank,
                                  int64_t block_k);
 
-/// Of rank blocks of segments, as many as steps of few tokens may have: so many tokens times rank
-/// blocks. Those of more take other kernels.
-inline constexpr int64_t kManySplitUnits = 256;
-/// kSplitUnitBytes of sums and a count for each of them: 8 MiB.
-size_t split_sums_bytes(int64_t num_units = kManySplitUnits);
+/// 516 bytes for each token and 16 ranks of a slice, of these a multiple of 64. The rules choose
+/// shrinks that meet in memory for up to kMostTokensThroughMemory.
+size_t split_sums_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
 
 }  // namespace loratory::gpu

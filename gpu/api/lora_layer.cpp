@@ -175,7 +175,12 @@ size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank)
 // Sums first: vectors of 16 bytes.
 constexpr int64_t kSplitBytes = kSplitUnitBytes + int64_t{sizeof(int32_t)};
 
-size_t split_sums_bytes(int64_t num_units) { return size_t(num_units * kSplitBytes); }
+// Of a row: rank blocks have up to four tiles.
+int64_t split_units(int64_t rank_tiles) { return (rank_tiles + 3) / 4 * 4; }
+
+size_t split_sums_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank) {
+  return size_t(num_tokens * split_units(num_slices * ((max_rank + 15) / 16)) * kSplitBytes);
+}
 
 void LoraLayer::set_split_sums() {
   if (desc_.split_sums == nullptr || has_8_bits()) return;
@@ -369,10 +374,10 @@ void LoraLayer::set_items(LoraOp op, const LoraVariant& variant, KernelParams& o
   if (op == LoraOp::shrink) {
     out.num_items = int32_t((num_rank_tiles_ + variant.rank_tiles - 1) / variant.rank_tiles);
     if (!variant.through_memory) return;
-    const int64_t units = int64_t{out.num_rows} * out.num_items;  // a segment has a token
+    const int64_t units = out.num_rows * split_units(num_rank_tiles_);
     require(units <= num_split_units_, "split_sums",
-            fmt::format("has room for {} segments' rank blocks, the variant needs {}",
-                        num_split_units_, units));
+            fmt::format("has {} bytes, the variant needs {}", desc_.split_sums_bytes,
+                        units * kSplitBytes));
     return;
   }
   set_h(variant, out);

@@ -8,6 +8,7 @@
 #include "gpu/engine/arena.hpp"
 #include "gpu/engine/decode_graphs.hpp"
 #include "gpu/engine/step_batch.hpp"
+#include "gpu/plan/lora_variant.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/cost/gpu_spec.hpp"
 
@@ -71,7 +72,9 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
     out.lora_h_bytes = int64_t(std::max(workspace_bytes(tokens, kMostSlices, max_rank),
                                         workspace_bytes(rows, kExpertSlices, max_rank)));
     out.lora_h = arena.add(out.lora_h_bytes);
-    out.split_sums = arena.add(int64_t(split_sums_bytes()));
+    out.split_sums_bytes = int64_t(
+        split_sums_bytes(std::min(tokens, kMostTokensThroughMemory), kMostSlices, max_rank));
+    out.split_sums = arena.add(out.split_sums_bytes);
   }
   const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};
   out.step_bytes = lay_out_step(most, max_blocks_per_row(bounded)).bytes;

@@ -34,6 +34,7 @@ struct PassLayout {
   int64_t top_tokens = 0, top_logprobs = 0;  ///< int32, double [S, kMostLogprobs]
   int64_t lora_h = 0;                        ///< f32, of the largest layer
   int64_t lora_h_bytes = 0;
+  int64_t split_sums_bytes = 0;
   int64_t split_sums = 0;  ///< of LoraLayerDesc
   int64_t step = 0;        ///< StepArrays of the largest step
   int64_t step_bytes = 0;

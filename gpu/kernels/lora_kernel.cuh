@@ -138,8 +138,7 @@ class LoraCta {
                .num_tokens = min(raw.z - skipped, C::kTokens),
                .num_slices = num_slices,
                .table = table,
-               .slot = raw.x,
-               .segment = segment};
+               .slot = raw.x};
     if (w.num_tokens <= 0) return w;      // all CTAs of the cluster alike
     __syncthreads();                      // the last tile's table has been read
     if (int(threadIdx.x) < C::kTokens) {  // beyond the last token: that one again

@@ -28,7 +28,7 @@ class MemoryReduction {
   }
 
   __device__ void reduce_block(const WorkTile& work, int block) const {
-    if (!is_last(unit(work, block))) return;
+    if (!is_last(work, block)) return;
     constexpr int kFours = C::kBlockRanks / 4;
 #pragma unroll 1
     for (int e = int(threadIdx.x); e < work.num_tokens * kFours; e += C::kNumThreads) {
@@ -46,22 +46,21 @@ class MemoryReduction {
   const Context<C> c;
   const KernelParams& p;
 
-  /// A segment and a rank block.
-  __device__ uint32_t unit(const WorkTile& work, int block) const {
-    return work.segment * uint32_t(p.num_items) + uint32_t(block);
-  }
+  /// A row of token_indices and a rank tile have kSplitUnitBytes: split by split, sixteen ranks.
   __device__ float4* place_of(const WorkTile& work, int block, int split, int token, int j) const {
-    static_assert(4 * kNumSplits * C::kTokens * C::kBlockRanks <= kSplitUnitBytes);
-    std::byte* const of_unit = p.split_sums + uint64_t{unit(work, block)} * kSplitUnitBytes;
-    return reinterpret_cast<float4*>(of_unit) +
-           ((split * C::kTokens + token) * C::kBlockRanks + j) / 4;
+    constexpr int kOfSplit = 16 * int(sizeof(float));
+    static_assert(kNumSplits * kOfSplit == kSplitUnitBytes);
+    const uint32_t row = uint32_t(work.first_token + token);
+    const uint32_t tile = (row * uint32_t(p.num_items) + uint32_t(block)) * C::kRankTiles + j / 16;
+    std::byte* const sums = p.split_sums + uint64_t{tile} * kSplitUnitBytes + split * kOfSplit;
+    return reinterpret_cast<float4*>(sums) + j % 16 / 4;
   }
-  /// All of this CTA's sums of the unit have been delivered. The last one leaves a count of 0.
-  __device__ bool is_last(uint32_t unit) const {
+  /// All of this CTA's sums of the block have been delivered. The last one leaves a count of 0.
+  __device__ bool is_last(const WorkTile& work, int block) const {
     auto* const answer = reinterpret_cast<int*>(c.barriers());
     __syncthreads();
     if (threadIdx.x == 0) {
-      int32_t* const count = p.split_counts + unit;
+      int32_t* const count = p.split_counts + work.first_token * int(p.num_items) + block;
       __threadfence();
       *answer = atomicAdd(count, 1) + 1 == C::kCluster ? 1 : 0;
       if (*answer != 0) *count = 0;

@@ -38,7 +38,6 @@ struct WorkTile {
   int first_h, end_h;                      ///< padded ranks of the slices of those columns
   int table;                               ///< which one in shared memory
   int slot;
-  uint32_t segment;
 };
 
 /// The column tiles of slice i. Those of a gated expand are of gate and up at once, whatever their

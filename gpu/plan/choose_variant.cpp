@@ -230,7 +230,9 @@ LoraVariant shrink_of_clusters(const LaunchShape& shape) {
 /// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
 /// of x leaves idle. Long rows gained nothing. Where it finds none, a cluster is faster.
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
-  if (shape.num_tokens > 32 || shape.has_experts || has_long_rows(shape)) return false;
+  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
+    return false;
+  }
   const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
   const int64_t size = v.segment_size();
   const int64_t segments =  // each adapter's last one holds a single token
@@ -240,7 +242,7 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
   const int64_t of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
                             ? h200::kCtasBesideLongProduct
                             : h200::kCtasOfIdleSm;
-  return shape.num_tokens * blocks <= shape.num_split_units &&
+  return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
          segments * blocks * v.cluster <= of_sm * shape.idle_sms;
 }
 

@@ -12,9 +12,8 @@ namespace loratory::gpu {
 
 inline constexpr int kMaxSlices = 8;
 
-/// What the CTAs that share a segment and a rank block leave in memory: sums of up to eight splits
-/// of 1024 numbers of h.
-inline constexpr int kSplitUnitBytes = 32 * 1024;
+/// Of a row and 16 ranks: the sums of eight splits in fp32.
+inline constexpr int kSplitUnitBytes = 8 * 16 * 4;
 
 /// Kernels read it in vectors of 16 bytes.
 struct alignas(16) SliceParams {
@@ -38,7 +37,8 @@ struct KernelParams {
   int64_t h_slice_stride = 0, h_row_stride = 0;
   /// Not 0: h is the tree of kNumSplits sums, so many numbers apart.
   int64_t h_split_stride = 0;
-  /// Of a shrink through memory, by segment and rank block: sums, kSplitUnitBytes each, and counts.
+  /// Of a shrink through memory: kSplitUnitBytes for each row and rank tile, and counts by the
+  /// first row of a segment and rank block.
   std::byte* split_sums = nullptr;
   int32_t* split_counts = nullptr;
   bool h_aligned = false;  ///< rows of h begin at multiples of 16 bytes

@@ -37,6 +37,9 @@ struct LoraVariant {
 std::string describe(const LoraVariant& variant);
 std::ostream& operator<<(std::ostream& out, const LoraVariant& variant);
 
+/// The rules choose LoraVariant::through_memory for up to so many tokens.
+inline constexpr int64_t kMostTokensThroughMemory = 32;
+
 /// What a captured graph keeps of a launch, and what its GPU offers.
 struct LaunchShape {
   LoraOp op = LoraOp::linear;
@@ -51,7 +54,7 @@ struct LaunchShape {
   int64_t num_columns = 0;      ///< of y, of all slices together; ignored by shrink
   int64_t idle_sms = 0;         ///< beside the product of x that runs before
   bool has_workspace = true;    ///< linear: there is room for h
-  int64_t num_split_units = 0;  ///< rank blocks of segments whose sums have memory
+  int64_t num_split_units = 0;  ///< rows times rank tiles whose sums of splits have memory
   bool aligned = true;          ///< an aligned variant may be launched
   bool has_clusters = true;     ///< of the GPU: has_clusters()
   bool has_wgmma = true;        ///< of the GPU: has_wgmma()

@@ -29,7 +29,6 @@ constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.0
 // Before LoRA a product of few tokens that leaves so many SMs idle has the shrink beside it
 // (fits_idle_sms() of choose_variant.cpp), which saves so many us: less than every measured case.
 // CTAs that share loads leave as many idle, and gained nothing.
-constexpr int64_t kMostTokensBesideShrink = 32;
 constexpr int32_t kSmsOfShrink = 32;
 constexpr double kShrinkUs = 2;
 
@@ -255,7 +254,7 @@ class Tuner {
   }
 
   double us_of_shrink(const Candidate& c, int64_t num_tokens) const {
-    const bool may_run_beside = overlaps(launches_) && num_tokens <= kMostTokensBesideShrink &&
+    const bool may_run_beside = overlaps(launches_) && num_tokens <= kMostTokensThroughMemory &&
                                 c.choice.kernel == ProductKernel::skinny &&
                                 c.choice.num_ctas() == 1;
     if (!may_run_beside) return 0;

@@ -133,7 +133,8 @@ ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceS
       cudaMemset(at<void>(layout_.attention), 0, size_t(attention_.workspace_bytes())));
   if (slots != nullptr) {
     lora_ = std::make_unique<Lora>(layout_, slots->max_loras());
-    LORATORY_CUDA_CHECK(cudaMemset(at<void>(layout_.split_sums), 0, split_sums_bytes()));
+    LORATORY_CUDA_CHECK(
+        cudaMemset(at<void>(layout_.split_sums), 0, size_t(layout_.split_sums_bytes)));
   }
   add_groups();
   add_rope(bounded.max_model_len);
@@ -204,7 +205,7 @@ void ModelPass::add_layers(Products& products) {
     desc->workspace = at<void>(layout_.lora_h);
     desc->workspace_bytes = size_t(layout_.lora_h_bytes);
     desc->split_sums = at<void>(layout_.split_sums);
-    desc->split_sums_bytes = split_sums_bytes();
+    desc->split_sums_bytes = size_t(layout_.split_sums_bytes);
     return LoraLayer(*std::move(desc));
   };
   const auto product = [&](int64_t weight, int64_t bias, int64_t rows, int64_t columns) {

@@ -185,11 +185,15 @@ class CaseOnGpu {
     const size_t bytes = workspace_bytes(num_rows(), host.num_slices(), d.c.max_rank);
     workspace_ = make_device_buffer(bytes);
     if (bytes > 0) LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, bytes));
+    split_sums_ = zeroed_buffer(split_sums_size());
     desc_ = desc();
   }
 
   LoraLayerDesc desc_of(LoraOp op) const { return with_op(desc_, op); }
   int64_t num_rows() const { return num_tokens_ * k_; }
+  size_t split_sums_size() const {
+    return split_sums_bytes(num_rows(), host_.num_slices(), host_.data.c.max_rank);
+  }
   const int32_t* array(size_t i) const {
     return reinterpret_cast<const int32_t*>(arrays_[i].get());
   }
@@ -234,7 +238,7 @@ class CaseOnGpu {
   int32_t k_;
   std::vector<GuardedTensor> weights_;
   std::vector<DeviceBuffer> tables_, arrays_;
-  DeviceBuffer router_weights_, workspace_;
+  DeviceBuffer router_weights_, workspace_, split_sums_;
   LoraLayerDesc desc_;
 
   LoraLayerDesc desc() const {
@@ -258,6 +262,8 @@ class CaseOnGpu {
     }
     out.workspace = workspace_.get();
     out.workspace_bytes = workspace_bytes(num_rows(), int64_t(out.slices.size()), d.c.max_rank);
+    out.split_sums = split_sums_.get();
+    out.split_sums_bytes = split_sums_size();
     return out;
   }
 };

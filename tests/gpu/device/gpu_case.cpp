@@ -34,6 +34,10 @@ LoraLayerDesc GpuCase::make_desc() {
   out.workspace_bytes = workspace_bytes(int64_t(data_.slots.size()), int64_t(data_.a.size()), 512);
   workspace_ = make_device_buffer(out.workspace_bytes);
   out.workspace = workspace_.get();
+  out.split_sums_bytes =
+      split_sums_bytes(int64_t(data_.slots.size()), int64_t(data_.a.size()), 512);
+  split_sums_ = zeroed_buffer(out.split_sums_bytes);
+  out.split_sums = split_sums_.get();
   for (size_t i = 0; i < data_.a.size(); ++i) {
     weights_.emplace_back(data_.a[i]);
     weights_.emplace_back(data_.b[i]);

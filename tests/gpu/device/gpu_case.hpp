@@ -48,7 +48,7 @@ class GpuCase {
   mutable GuardedTensor y_;
   std::vector<GuardedTensor> weights_;  // a0, b0, a1, b1, ...
   std::vector<DeviceBuffer> tables_;    // ranks0, scalings0, ...
-  DeviceBuffer workspace_;
+  DeviceBuffer workspace_, split_sums_;
   LoraLayerDesc desc_;
   LoraLayer layer_;
   LoraLayer shrink_;

@@ -28,8 +28,10 @@ size_t workspace_size(const LayerData& data) {
   return workspace_bytes(8192, int64_t(data.slices.size()), data.shape.max_rank);
 }
 
-/// Variants that need more have no room for a batch.
-constexpr int64_t kSplitUnits = 1024;
+/// Variants that need more for a larger batch are left out.
+size_t split_sums_size(const LayerData& data) {
+  return split_sums_bytes(1024, int64_t(data.slices.size()), data.shape.max_rank);
+}
 
 void to_device(void* to, const void* from, size_t num_bytes) {
   LORATORY_CUDA_CHECK(cudaMemcpy(to, from, num_bytes, cudaMemcpyHostToDevice));
@@ -47,8 +49,7 @@ LayerOnGpu::LayerOnGpu(const LayerData& data) : data_(&data) {
   workspace_ = make_device_buffer(workspace_size(data));
   // NaN: what no shrink has written is not read.
   LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(data)));
-  split_sums_ = make_device_buffer(split_sums_bytes(kSplitUnits));
-  LORATORY_CUDA_CHECK(cudaMemset(split_sums_.get(), 0, split_sums_bytes(kSplitUnits)));
+  split_sums_ = zeroed_buffer(split_sums_size(data));
   layer_ = std::make_unique<LoraLayer>(desc());
 }
 
@@ -60,7 +61,7 @@ LoraLayerDesc LayerOnGpu::desc() const {
                     .workspace = workspace_.get(),
                     .workspace_bytes = workspace_size(*data_),
                     .split_sums = split_sums_.get(),
-                    .split_sums_bytes = split_sums_bytes(kSplitUnits)};
+                    .split_sums_bytes = split_sums_size(*data_)};
   for (size_t i = 0; i < data_->slices.size(); ++i) {
     out.slices.push_back({.a = weights_[2 * i].view(),
                           .b = weights_[2 * i + 1].view(),
@@ -222,6 +223,8 @@ Tensor LayerOnGpu::launch(const KernelUnderTest& kernel, const LayerBatch& batch
                           const SegmentView& segments) const {
   SCOPED_TRACE(kernel.name);
   const GuardedTensor x(batch.x, shift()), y(batch.y, shift());
+  // What this shrink does not write is not there from another.
+  LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(*data_)));
   kernel.launch(x.view(), y.view(), segments, nullptr, LaunchOrder::after_previous);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   Tensor out = y.read();

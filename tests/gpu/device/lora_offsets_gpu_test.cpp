@@ -114,7 +114,14 @@ TEST_F(LoraOffsets, P25OffsetsAre64Bit) {
     const size_t h_bytes =
         workspace_bytes(c.num_tokens, int64_t(c.num_out.size()), int64_t(c.max_rank));
     const DeviceBuffer workspace = make_device_buffer(h_bytes);
-    LoraLayerDesc desc{.slices = {}, .workspace = workspace.get(), .workspace_bytes = h_bytes};
+    const size_t sums_bytes =
+        split_sums_bytes(c.num_tokens, int64_t(c.num_out.size()), int64_t(c.max_rank));
+    const DeviceBuffer split_sums = zeroed_buffer(sums_bytes);
+    LoraLayerDesc desc{.slices = {},
+                       .workspace = workspace.get(),
+                       .workspace_bytes = h_bytes,
+                       .split_sums = split_sums.get(),
+                       .split_sums_bytes = sums_bytes};
     std::vector<DeviceBuffer> tables;
     for (const auto& slice : data.slices) {
       tables.push_back(upload(slice.ranks)), tables.push_back(upload(slice.scalings));

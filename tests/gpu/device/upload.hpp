@@ -18,4 +18,11 @@ DeviceBuffer upload(const std::vector<T>& values) {
   return buffer;
 }
 
+/// For LoraLayerDesc::split_sums.
+inline DeviceBuffer zeroed_buffer(size_t num_bytes) {
+  DeviceBuffer buffer = make_device_buffer(num_bytes);
+  if (num_bytes > 0) LORATORY_CUDA_CHECK(cudaMemset(buffer.get(), 0, num_bytes));
+  return buffer;
+}
+
 }  // namespace loratory::gpu

@@ -15,8 +15,8 @@ inline LoraLayerDesc put_linear(Memory& memory, const reference::LayerData& data
   out.workspace_bytes =
       workspace_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
   out.workspace = memory.room(out.workspace_bytes);
-  const int64_t rank_tiles = int64_t(data.slices.size()) * ((data.shape.max_rank + 15) / 16);
-  out.split_sums_bytes = split_sums_bytes(rank_tiles * data.shape.num_tokens);
+  out.split_sums_bytes =
+      split_sums_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
   out.split_sums = memory.room(out.split_sums_bytes);
   std::memset(out.split_sums, 0, out.split_sums_bytes);
   for (const reference::LayerSlice& slice : data.slices) {

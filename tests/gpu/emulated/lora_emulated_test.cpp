@@ -68,6 +68,7 @@ class EmulatedLayer {
   /// The kernel before it still has to write y, and in every other call x.
   Tensor linear(const LoraVariant& v) {
     const bool x_is_ready = ++num_linears_ % 2 == 0;
+    forget_h();
     std::ranges::fill(bytes_of(y_, data_.batch.y), std::byte{0xFF});
     if (!x_is_ready) std::ranges::fill(bytes_of(x_, data_.batch.x), std::byte{0xFF});
     launch(
@@ -77,6 +78,7 @@ class EmulatedLayer {
   }
   Tensor halves(const LoraVariant& down, const LoraVariant& up) {
     reset();
+    forget_h();
     launch(LoraOp::shrink, down, down.segment_size());
     launch(LoraOp::expand, up, down.segment_size());
     return result();
@@ -115,6 +117,14 @@ class EmulatedLayer {
   void reset() {
     std::ranges::copy(data_.batch.x.bytes(), static_cast<std::byte*>(x_.data));
     std::ranges::copy(data_.batch.y.bytes(), static_cast<std::byte*>(y_.data));
+  }
+  /// What a shrink does not write is not there from another.
+  void forget_h() {
+    std::ranges::fill(std::span(static_cast<std::byte*>(desc_.workspace), desc_.workspace_bytes),
+                      std::byte{0xFF});
+    const int64_t h_bytes = h_.shape[0] * h_.strides[0] * int64_t(sizeof(float));
+    std::ranges::fill(std::span(static_cast<std::byte*>(h_.data), size_t(h_bytes)),
+                      std::byte{0xFF});
   }
   void launch(LoraOp op, const LoraVariant& v, int32_t segment_size,
               std::function<void()> prior_grid = {},

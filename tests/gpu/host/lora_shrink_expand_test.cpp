@@ -27,7 +27,7 @@ LoraLayerDesc shrink_desc() {
   return {.op = LoraOp::shrink,
           .slices = {{.a = a(16), .ranks = ranks()}, {.a = a(24), .ranks = ranks()}},
           .split_sums = at(0x40000),
-          .split_sums_bytes = split_sums_bytes(2)};
+          .split_sums_bytes = split_sums_bytes(8, 2, 24)};
 }
 
 struct ShrinkCall {
@@ -232,7 +232,7 @@ TEST(LoraShrink, NamesAVariantWithoutAKernel) {
               HasSubstr("variant: has no kernel"));
 }
 
-// Eight tokens, each of which may be a segment, and three rank tiles.
+// Eight tokens and three rank tiles, for which there are four.
 TEST(LoraShrink, NamesTooFewSplitSums) {
   const LoraVariant variant{.cluster = 8, .stages = 2, .through_memory = true};
   ShrinkCall call;
@@ -243,8 +243,8 @@ TEST(LoraShrink, NamesTooFewSplitSums) {
       LoraLayer(d).launch_variant(variant, {.x = call.x, .h = call.h}, call.segments, nullptr);
     });
   };
-  EXPECT_EQ(error_of_bytes(split_sums_bytes(24) - 1),
-            "lora_shrink: split_sums: has room for 23 segments' rank blocks, the variant needs 24");
+  EXPECT_EQ(error_of_bytes(32 * 516 - 1),
+            "lora_shrink: split_sums: has 16511 bytes, the variant needs 16512");
   LoraLayerDesc d = shrink_desc();
   d.split_sums = at(0x40008);
   EXPECT_EQ(error_of_desc(d), "lora_shrink: split_sums: is not at a multiple of 16 bytes");
