@@ -29,9 +29,12 @@ void BaseProduct::launch(const DeviceView& x, const DeviceView& y, CUstream_st* 
   const ProductTensors tensors{.weight = weight_, .bias = bias_, .x = x, .y = y};
   const int64_t num_tokens = check_activations(shape_, tensors);
   if (num_tokens == 0) return;
+  products_->launch(shape_, choice(num_tokens, use), tensors, stream, order);
+}
+
+const ProductChoice& BaseProduct::choice(int64_t num_tokens, ProductUse use) const {
   const ProductBucket& bucket = bucket_of(*plan_, num_tokens);
-  const bool is_alone = use == ProductUse::alone;
-  products_->launch(shape_, is_alone ? bucket.choice : bucket.before_lora, tensors, stream, order);
+  return use == ProductUse::alone ? bucket.choice : bucket.before_lora;
 }
 
 bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
@@ -39,22 +42,22 @@ bool BaseProduct::launch_silu_mul(const DeviceView& x, const DeviceView& y, CUst
   const ProductTensors tensors{.weight = weight_, .bias = bias_, .x = x, .y = y, .is_gated = true};
   const int64_t num_tokens = check_activations(shape_, tensors);
   if (num_tokens == 0) return true;
-  const ProductChoice& choice = bucket_of(*plan_, num_tokens).choice;
-  if (!fuses_silu(shape_, choice, tensors)) return false;
-  products_->launch(shape_, choice, tensors, stream, order);
+  const ProductChoice& chosen = choice(num_tokens, ProductUse::alone);
+  if (!fuses_silu(shape_, chosen, tensors)) return false;
+  products_->launch(shape_, chosen, tensors, stream, order);
   return true;
 }
 
-LaunchOrder BaseProduct::order_behind(int64_t num_tokens) const {
-  const bool is_own = bucket_of(*plan_, num_tokens).before_lora.kernel == ProductKernel::skinny;
+LaunchOrder BaseProduct::order_behind(int64_t num_tokens, ProductUse use) const {
+  const bool is_own = choice(num_tokens, use).kernel == ProductKernel::skinny;
   return is_own ? LaunchOrder::x_is_ready : LaunchOrder::overlaps_previous;
 }
 
-int32_t BaseProduct::idle_sms(int64_t num_tokens) const {
-  const ProductChoice& choice = bucket_of(*plan_, num_tokens).before_lora;
-  if (choice.kernel != ProductKernel::skinny) return 0;
-  const SkinnyLayout layout = skinny_layout(shape_, num_tokens, choice);
-  return layout.idle_sms(choice.num_ctas(), products_->num_sms());
+int32_t BaseProduct::idle_sms(int64_t num_tokens, ProductUse use) const {
+  const ProductChoice& chosen = choice(num_tokens, use);
+  if (chosen.kernel != ProductKernel::skinny) return 0;
+  const SkinnyLayout layout = skinny_layout(shape_, num_tokens, chosen);
+  return layout.idle_sms(chosen.num_ctas(), products_->num_sms());
 }
 
 }  // namespace loratory::gpu

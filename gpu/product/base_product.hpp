@@ -25,8 +25,8 @@
 
 namespace loratory::gpu {
 
-/// What comes behind a product: the rest of the layer, or the LoRA of the same x, which gains by
-/// SMs that the product leaves idle. The bits are the same.
+/// What comes behind a product: a LoRA of the same x that gains by SMs which the product leaves
+/// idle, or anything else. The bits are the same.
 enum class ProductUse : uint8_t { alone, before_lora };
 
 /// Which sums a product may make.
@@ -108,15 +108,17 @@ class BaseProduct {
   bool launch_silu_mul(const DeviceView& x, const DeviceView& y, CUstream_st* stream,
                        LaunchOrder order = LaunchOrder::after_previous) const;
 
-  /// How a kernel that reads the same x is launched behind launch() of M tokens before_lora:
-  /// x_is_ready behind an own kernel, which it may then run beside; else overlaps_previous.
-  LaunchOrder order_behind(int64_t num_tokens) const;
+  /// How a kernel that reads the same x is launched behind launch() of M tokens: x_is_ready behind
+  /// an own kernel, which it may then run beside; else overlaps_previous.
+  LaunchOrder order_behind(int64_t num_tokens, ProductUse use) const;
   /// The SMs that this launch() leaves to such a kernel from the begin on.
-  int32_t idle_sms(int64_t num_tokens) const;
+  int32_t idle_sms(int64_t num_tokens, ProductUse use) const;
 
   const ProductShape& shape() const { return shape_; }
 
  private:
+  const ProductChoice& choice(int64_t num_tokens, ProductUse use) const;
+
   const Products* products_;
   ProductShape shape_;
   DeviceView weight_;

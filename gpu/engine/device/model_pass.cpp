@@ -27,14 +27,18 @@ constexpr int32_t kSegmentSizes[] = {8, 32, 64};
 int64_t q_size(const ModelConfig& c) { return c.num_heads * c.head_dim; }
 int64_t qkv_size(const ModelConfig& c) { return (c.num_heads + 2 * c.num_kv_heads) * c.head_dim; }
 
+ProductUse use_before(const LoraLayer& lora) {
+  return lora.gains_by_idle_sms() ? ProductUse::before_lora : ProductUse::alone;
+}
+
 // Of a LoRA linear behind the product of the same x.
-LoraTensors behind(const BaseProduct& product, int64_t max_adapters, const DeviceView& x,
-                   const DeviceView& y) {
+LoraTensors behind(const BaseProduct& product, ProductUse use, int64_t max_adapters,
+                   const DeviceView& x, const DeviceView& y) {
   return {.x = x,
           .h = {},
           .y = y,
           .max_adapters = max_adapters,
-          .idle_sms = product.idle_sms(x.shape[0])};
+          .idle_sms = product.idle_sms(x.shape[0], use)};
 }
 
 }  // namespace
@@ -285,12 +289,13 @@ void ModelPass::linear(const Step& step, const BaseProduct& product,
                        const std::optional<LoraLayer>& lora, const DeviceView& x,
                        const DeviceView& y) const {
   if (step.lora == nullptr || !lora) return product.launch(x, y, step.stream, kOverlaps);
-  product.launch(x, y, step.stream, kOverlaps, ProductUse::before_lora);
-  const LoraTensors tensors = behind(product, step.max_adapters, x, y);
+  const ProductUse use = use_before(*lora);
+  product.launch(x, y, step.stream, kOverlaps, use);
+  const LoraTensors tensors = behind(product, use, step.max_adapters, x, y);
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
   const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
-  lora->launch(tensors, segments.view(size), step.stream, product.order_behind(x.shape[0]));
+  lora->launch(tensors, segments.view(size), step.stream, product.order_behind(x.shape[0], use));
 }
 
 void ModelPass::begin(const Step& step) const {
@@ -430,14 +435,15 @@ std::optional<SiluMulVariants> ModelPass::lora_silu_mul(const Step& step, const 
                                                         const DeviceView& x,
                                                         const DeviceView& gate_up,
                                                         const DeviceView& activation) const {
-  const LoraTensors tensors = behind(*layer.gate_up, step.max_adapters, x, gate_up);
+  const ProductUse use = use_before(*layer.gate_up_lora);
+  const LoraTensors tensors = behind(*layer.gate_up, use, step.max_adapters, x, gate_up);
   const LoraLayer* const next = layer.down_lora ? &*layer.down_lora : nullptr;
   auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation, next);
   if (!variants) return variants;
-  layer.gate_up->launch(x, gate_up, step.stream, kOverlaps, ProductUse::before_lora);
-  layer.gate_up_lora->launch_silu_mul(*variants, tensors, activation,
-                                      step.lora->tokens.view(variants->shrink.segment_size()),
-                                      step.stream, layer.gate_up->order_behind(x.shape[0]), next);
+  layer.gate_up->launch(x, gate_up, step.stream, kOverlaps, use);
+  layer.gate_up_lora->launch_silu_mul(
+      *variants, tensors, activation, step.lora->tokens.view(variants->shrink.segment_size()),
+      step.stream, layer.gate_up->order_behind(x.shape[0], use), next);
   return variants;
 }
 
@@ -465,7 +471,7 @@ void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   }
   layer.down->launch(activation, delta, step.stream, kOverlaps);
   layer.down_lora->launch_behind_splits(
-      behind(*layer.down, step.max_adapters, activation, delta), gate_up,
+      behind(*layer.down, ProductUse::alone, step.max_adapters, activation, delta), gate_up,
       step.lora->tokens.view(lora->shrink.segment_size()), step.stream, kOverlaps);
 }
 

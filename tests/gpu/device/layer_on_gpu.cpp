@@ -224,7 +224,9 @@ Tensor LayerOnGpu::launch(const KernelUnderTest& kernel, const LayerBatch& batch
   SCOPED_TRACE(kernel.name);
   const GuardedTensor x(batch.x, shift()), y(batch.y, shift());
   // What this shrink does not write is not there from another.
-  LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_size(*data_)));
+  const size_t h_bytes =
+      workspace_bytes(batch.num_tokens(), int64_t(data_->slices.size()), data_->shape.max_rank);
+  LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, h_bytes));
   kernel.launch(x.view(), y.view(), segments, nullptr, LaunchOrder::after_previous);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   Tensor out = y.read();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -232,6 +233,43 @@ void check_cases(bool aligned, uint64_t num_cases) {
   EXPECT_THAT(missing(seen, aligned), testing::IsEmpty());
 }
 
+// Products of a case's numbers are exact in fp32, and so a fused multiply-add would not be noticed.
+// Of these they are not.
+void use_all_bits(Tensor& t) {
+  for (int64_t i = 0; i < t.shape()[0]; ++i) {
+    for (int64_t j = 0; j < t.shape()[1]; ++j) t.set(t.get(i, j) * 1.1, i, j);
+  }
+}
+
+// Numbers of f16 between 2^-8 and 2^4, of all bits: sums of their products round.
+void fill_with_all_bits(Tensor& t, uint64_t seed) {
+  auto* const numbers = reinterpret_cast<uint16_t*>(t.bytes().data());
+  for (size_t i = 0; i < t.bytes().size() / sizeof(uint16_t); ++i) {
+    const uint64_t bits = reference::random_bits(seed, 0, i);
+    numbers[i] = uint16_t((bits & 0x83FF) | (7 + (bits >> 16) % 12) << 10);
+  }
+}
+
+// K of eight splits.
+TEST(LoraEmulated, EveryShrinkAddsSplitsInOneOrder) {
+  LayerCase c = small_case(1, /*aligned=*/true);
+  c.num_in = 2048, c.num_out = {64}, c.max_rank = 16, c.num_tokens = 3, c.max_loras = 1;
+  c.weight = Dtype::f16, c.out = Dtype::f32, c.add_inputs = false;
+  LayerData data(c);
+  std::ranges::fill(data.batch.slots, 0);
+  data.slices[0].ranks = {16}, data.slices[0].scalings = {0.3F};
+  fill_with_all_bits(data.batch.x, 1);
+  fill_with_all_bits(data.slices[0].a, 2);
+  fill_with_all_bits(data.slices[0].b, 3);
+  EmulatedLayer layer(data);
+  std::optional<Tensor> first;
+  for (const LoraVariant& v : layer.variants(LoraOp::shrink)) {
+    const Tensor y = layer.halves(v, layer.variants(LoraOp::expand)[0]);
+    if (!first) first = y;
+    EXPECT_TRUE(y.bytes() == first->bytes()) << v;
+  }
+}
+
 // In any mode and mix of dtypes that tensor cores do not take.
 LayerCase generic_case(uint64_t seed) {
   using namespace reference;
@@ -247,14 +285,6 @@ LayerCase generic_case(uint64_t seed) {
   c.mode.sum = draw(5, SumMode::one_round, SumMode::two_round);
   c.mode.scale = draw(6, ScaleMode::accumulator, ScaleMode::folded_b);
   return c;
-}
-
-// Products of a case's numbers are exact in fp32, and so a fused multiply-add would not be noticed.
-// Of these they are not.
-void use_all_bits(Tensor& t) {
-  for (int64_t i = 0; i < t.shape()[0]; ++i) {
-    for (int64_t j = 0; j < t.shape()[1]; ++j) t.set(t.get(i, j) * 1.1, i, j);
-  }
 }
 
 TEST(LoraEmulated, TheGenericPathHasTheBitsOfTheReference) {
