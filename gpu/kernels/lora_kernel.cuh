@@ -32,9 +32,9 @@
 // SwiGLU   A gated expand writes the activation of y instead of y. A work tile's column tiles are
 //          then of gate and up at once, and rows without an adapter are work as well. One of its
 //          kernels shrinks the activation for the next layer too, split by split (NextShrink).
-// Memory   No memset. Global memory holds x, A, B, y, and h between two launches; sums of splits,
-// and
-//          the only atomic counts, if a shrink's CTAs meet there (MemoryReduction).
+// Memory   No memset. Global memory holds x, A, B, y, and h between two launches. Of a shrink whose
+//          CTAs meet there it also holds sums of splits, and the only atomic counts
+//          (MemoryReduction).
 
 namespace loratory::gpu {
 
