@@ -248,6 +248,9 @@ struct NarrowWorld {
   }
   uint64_t bits() { return uint64_t(draw(1 << 30)); }
   const Adapter* adapter() const { return own ? &own->adapter : nullptr; }
+  /// Of an emulated engine.
+  Matrix<float> logits() const { return sequence_logits<float>(model, adapter(), tokens, dtype); }
+  Matrix<Bounded> bounded() const { return bounded_logits(model, adapter(), tokens, dtype); }
 
   sim::Draw draw;
   Dtype dtype = Dtype::bf16;
@@ -286,27 +289,26 @@ int64_t num_open(const Matrix<Bounded>& logits) {
 RC_GTEST_PROP(Model, SixteenBitsLieWithinTheBound, ()) {
   static WorstOfAll worst_bf16("model in bf16"), worst_f16("model in f16");
   NarrowWorld world(sim::any_seeded_case(2).seed);
-  const Adapter* const adapter = world.adapter();
-  const auto real = sequence_logits<float>(world.model, adapter, world.tokens, world.dtype);
-  const auto bounded = bounded_logits(world.model, adapter, world.tokens, world.dtype);
+  const auto real = world.logits();
+  const auto bounded = world.bounded();
   const double ratio = worst_ratio(real, bounded);
   RC_ASSERT(ratio <= 1);
   (world.dtype == Dtype::bf16 ? worst_bf16 : worst_f16).add(ratio);
   RC_CLASSIFY(world.dtype == Dtype::f16, "f16");
-  RC_CLASSIFY(adapter != nullptr, "an adapter");
+  RC_CLASSIFY(world.adapter() != nullptr, "an adapter");
   RC_CLASSIFY(num_sure(bounded) > 0, "tokens that no rounding can change");
   RC_CLASSIFY(num_open(bounded) > 0, "tokens left open by a norm");
   RC_CLASSIFY(num_open(bounded) == bounded.cols(), "all tokens left open");
-  const auto narrower = bounded_logits(world.model, adapter, world.tokens);
+  const auto narrower = bounded_logits(world.model, world.adapter(), world.tokens);
   RC_CLASSIFY(worst_ratio(real, narrower) > 1, "farther than float32 may be");
 }
 
 // The residual stream of a token nearly cancels, and comes out with the other sign. To first order
 // its logit may be off by 1.9; it is off by 12.5. Norms say so.
 TEST(Model, SixteenBitsLeaveOpenWhatANormMayTurnAround) {
-  NarrowWorld world(16898324653434945480U);
-  const auto real = sequence_logits<float>(world.model, world.adapter(), world.tokens, world.dtype);
-  const auto bounded = bounded_logits(world.model, world.adapter(), world.tokens, world.dtype);
+  const NarrowWorld world(16898324653434945480U);
+  const auto real = world.logits();
+  const auto bounded = world.bounded();
   EXPECT_GT(std::abs(double(real(4, 5)) - bounded(4, 5).value), 12);
   EXPECT_TRUE(std::isinf(bounded(4, 5).error));
   EXPECT_TRUE(std::isfinite(bounded(4, 0).error));
@@ -317,9 +319,9 @@ TEST(Model, SixteenBitsLeaveOpenWhatANormMayTurnAround) {
 // for -0.15. The square of that error is what moves the norm. To first order the logit may be off
 // by 0.0008; it is off by 0.0012.
 TEST(Model, SixteenBitsCountTheSquaresOfErrorsThatANormMeets) {
-  NarrowWorld world(10741614799353290276U);
-  const auto real = sequence_logits<float>(world.model, world.adapter(), world.tokens, world.dtype);
-  const auto bounded = bounded_logits(world.model, world.adapter(), world.tokens, world.dtype);
+  const NarrowWorld world(10741614799353290276U);
+  const auto real = world.logits();
+  const auto bounded = world.bounded();
   EXPECT_GT(std::abs(double(real(21, 1)) - bounded(21, 1).value), 0.0012);
   EXPECT_TRUE(std::isfinite(bounded(21, 1).error));
   EXPECT_LE(worst_ratio(real, bounded), 1);

@@ -32,6 +32,12 @@ LoraVariant in_two_launches(LoraVariant variant) {
   return variant;
 }
 
+/// If one field were another.
+LoraVariant chosen_with(LaunchShape s, auto LaunchShape::*field, auto value) {
+  s.*field = value;
+  return choose_variant(s);
+}
+
 /// Aligned shapes of an operation on both sides of every size that a rule looks at.
 void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
   for (const int64_t num_tokens : {1,   8,   9,   23,  24,   32,   33,   64,   65,   128, 129,
@@ -234,11 +240,7 @@ TEST(ChooseVariant, ShrinkOfFewTokensFindsRoomOnIdleSms) {
   LoraVariant one_by_one = cluster;
   one_by_one.through_memory = true;
   EXPECT_EQ(choose_variant(s), one_by_one);
-  const auto with = [&](auto LaunchShape::*field, auto value) {
-    LaunchShape other = s;
-    other.*field = value;
-    return choose_variant(other);
-  };
+  const auto with = [&](auto field, auto value) { return chosen_with(s, field, value); };
   EXPECT_EQ(with(&LaunchShape::idle_sms, 31), cluster);
   EXPECT_EQ(with(&LaunchShape::num_split_units, 383), cluster);
   EXPECT_FALSE(with(&LaunchShape::num_in, 8193).through_memory);
@@ -257,11 +259,7 @@ TEST(ChooseVariant, ShrinkOfFewAdaptersFitsBesideALongProduct) {
   LaunchShape s = shape(LoraOp::shrink, 128, 64);
   s.num_slices = 2, s.num_slots = 4, s.num_rank_blocks = 2, s.num_columns = 16384, s.idle_sms = 3;
   EXPECT_EQ(choose_variant(s), beside);
-  const auto with = [&](auto LaunchShape::*field, auto value) {
-    LaunchShape other = s;
-    other.*field = value;
-    return choose_variant(other);
-  };
+  const auto with = [&](auto field, auto value) { return chosen_with(s, field, value); };
   EXPECT_EQ(with(&LaunchShape::num_slots, 1), beside);
   EXPECT_NE(with(&LaunchShape::num_slots, 5), beside);
   EXPECT_NE(with(&LaunchShape::num_tokens, 127), beside);  // for four adapters
