@@ -9,6 +9,8 @@ constexpr int32_t kFewFromRows = 8;
 // Few adapters are one, or so many that each has 16 tokens, which fill half a segment of the
 // kernels for them. Of many rows it also counts whether each fills one.
 constexpr int32_t kTokensEach = 16, kSegment = 32, kManyRows = 65;
+// Of few rows, eight adapters are few enough for shrinks on SMs that a product leaves idle.
+constexpr int32_t kSomeAdapters = 8, kFewRows = 32;
 
 std::vector<int32_t> buckets(int32_t most) {
   std::vector<int32_t> out;
@@ -32,6 +34,7 @@ DecodeGraphs::DecodeGraphs(int64_t max_num_seqs, int32_t max_graph_rows, bool lo
   const std::vector<int32_t> rows = buckets(most);
   for (auto it = rows.rbegin(); it != rows.rend(); ++it) {
     if (lora) graphs_.push_back({*it, kAnyNumber});
+    if (lora && *it > kSomeAdapters && *it <= kFewRows) graphs_.push_back({*it, kSomeAdapters});
     if (lora && *it >= kFewFromRows) graphs_.push_back({*it, std::max(1, *it / kTokensEach)});
     if (lora && *it >= kManyRows) graphs_.push_back({*it, *it / kSegment});
     graphs_.push_back({*it, 0});

@@ -8,11 +8,11 @@
 namespace loratory::gpu {
 
 /// The CUDA graphs of an engine: decode steps of some numbers of rows, each with and without LoRA.
-/// From 8 rows on there is one more for few adapters, from 65 rows on another for fewer: a graph
-/// keeps its LoRA kernels and their grids, whatever batch it replays, and those for as many
-/// adapters as there are slots are slower. Results are the same bits. A step is replayed by the
-/// smallest graph with room for it, padded with base tokens [2.16]. One without adapters takes the
-/// graph without LoRA, whether or not slots are filled.
+/// From 8 rows on there is one more for few adapters, of 9 to 32 rows another for eight, from 65
+/// rows on another for fewer: a graph keeps its LoRA kernels and their grids, whatever batch it
+/// replays, and those for as many adapters as there are slots are slower. Results are the same
+/// bits. A step is replayed by the smallest graph with room for it, padded with base tokens [2.16].
+/// One without adapters takes the graph without LoRA, whether or not slots are filled.
 class DecodeGraphs {
  public:
   static constexpr int32_t kAnyNumber = INT32_MAX;

@@ -37,8 +37,8 @@ constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters o
 constexpr int64_t kColumnsOfLongProduct = 16384;
 constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
 /// CTAs of a shrink through memory for each SM that a product of up to 32 tokens leaves idle: as
-/// many as fit, and those that follow them while a long product runs.
-constexpr int64_t kCtasOfIdleSm = 3, kCtasBesideLongProduct = 20;
+/// many as fit (2.67 gained, 2.78 lost), and those that follow them while a long product runs.
+constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
 /// Of expands, two for each SM.
 constexpr int64_t kCtasOfWave = 264;
 /// Columns of all segments: two work items of 512 for each CTA.
@@ -239,11 +239,11 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
       std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
   const int64_t ranks = 16 * v.rank_tiles;
   const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
-  const int64_t of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
-                            ? h200::kCtasBesideLongProduct
-                            : h200::kCtasOfIdleSm;
+  const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
+                           ? h200::kCtasBesideLongProduct
+                           : h200::kCtasOfIdleSm;
   return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
-         segments * blocks * v.cluster <= of_sm * shape.idle_sms;
+         double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
 }
 
 LoraVariant shrink_variant(const LaunchShape& shape) {

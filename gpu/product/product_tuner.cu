@@ -26,11 +26,13 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // gains by that. Idle SMs cost a share of the product's time, the end of a tile so many us for each
 // result of a thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
-// Before LoRA a product of few tokens that leaves so many SMs idle has the shrink beside it
-// (fits_idle_sms() of choose_variant.cpp), which saves so many us: less than every measured case.
-// CTAs that share loads leave as many idle, and gained nothing.
+// Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
+// the shrink beside it (fits_idle_sms() of choose_variant.cpp), which saves so many us: less than
+// every measured case. CTAs that share loads leave as many idle, and gained nothing. In a last
+// round that some SMs have no tile of, these take the shrink's CTAs, which load their A by then: a
+// share of the product's time.
 constexpr int32_t kSmsOfShrink = 32;
-constexpr double kShrinkUs = 2;
+constexpr double kShrinkUs = 2, kUnevenGain = 0.2;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -238,29 +240,43 @@ class Tuner {
     bucket.choice = best.choice;
     bucket.us = best.us;
     bucket.before_lora = std::ranges::min_element(candidates, {}, [&](const Candidate& c) {
-                           return us_in_a_layer(c, bucket.tokens) - us_of_shrink(c, bucket.tokens);
+                           return us_before_lora(c, bucket.tokens);
                          })->choice;
   }
 
   double us_in_a_layer(const Candidate& c, int64_t num_tokens) const {
     if (!overlaps(launches_)) return c.us;
     if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
-    const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
-    const int num_sms = products_.num_sms(), ctas = c.choice.num_ctas();
-    const double tiles = double(layout.num_items()) * ctas / num_sms;  // of an SM
-    const double idle = 1 - tiles / std::ceil(tiles);
-    const double cost = tiles < 1 ? kIdleCost : kUnevenCost;
-    return c.us * (1 + cost * idle) + kEndUs * layout.results_of_thread();
+    const Rounds r = rounds_of(c, num_tokens);
+    return c.us * (1 + (r.is_one ? kIdleCost : kUnevenCost) * r.idle) + r.end_us;
   }
 
-  double us_of_shrink(const Candidate& c, int64_t num_tokens) const {
+  double us_before_lora(const Candidate& c, int64_t num_tokens) const {
     const bool may_run_beside = overlaps(launches_) && num_tokens <= kMostTokensThroughMemory &&
-                                c.choice.kernel == ProductKernel::skinny &&
-                                c.choice.num_ctas() == 1;
-    if (!may_run_beside) return 0;
+                                c.choice.kernel == ProductKernel::skinny;
+    if (!may_run_beside) return us_in_a_layer(c, num_tokens);
+    const Rounds r = rounds_of(c, num_tokens);
+    const int32_t ctas = c.choice.num_ctas();
+    if (!r.is_one && ctas <= 2) return c.us * (1 - kUnevenGain * r.idle) + r.end_us;
+    const bool has_shrink_beside = ctas == 1 && r.idle_sms >= kSmsOfShrink;
+    return us_in_a_layer(c, num_tokens) - (has_shrink_beside ? kShrinkUs : 0);
+  }
+
+  /// How a product's tiles fill the SMs.
+  struct Rounds {
+    bool is_one;       ///< no SM has two tiles, and some have none
+    double idle;       ///< share of the rounds' SMs that have no tile
+    int32_t idle_sms;  ///< from the start
+    double end_us;     ///< of the last tile
+  };
+  Rounds rounds_of(const Candidate& c, int64_t num_tokens) const {
     const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
-    const int32_t idle = layout.idle_sms(c.choice.num_ctas(), products_.num_sms());
-    return idle >= kSmsOfShrink ? kShrinkUs : 0;
+    const int32_t num_sms = products_.num_sms(), ctas = c.choice.num_ctas();
+    const double tiles = double(layout.num_items()) * ctas / num_sms;  // of an SM
+    return {.is_one = tiles < 1,
+            .idle = 1 - tiles / std::ceil(tiles),
+            .idle_sms = layout.idle_sms(ctas, num_sms),
+            .end_us = kEndUs * layout.results_of_thread()};
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -235,13 +235,13 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
 TEST(ChooseVariant, ShrinkOfFewTokensFindsRoomOnIdleSms) {
   LaunchShape s = shape(LoraOp::shrink, 32, 64);
   s.num_slices = 3, s.num_slots = 2, s.num_rank_blocks = 3, s.num_columns = 6144;
-  s.idle_sms = 32, s.num_split_units = 384;
+  s.idle_sms = 36, s.num_split_units = 384;
   const LoraVariant cluster{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
   LoraVariant one_by_one = cluster;
   one_by_one.through_memory = true;
   EXPECT_EQ(choose_variant(s), one_by_one);
   const auto with = [&](auto field, auto value) { return chosen_with(s, field, value); };
-  EXPECT_EQ(with(&LaunchShape::idle_sms, 31), cluster);
+  EXPECT_EQ(with(&LaunchShape::idle_sms, 35), cluster);
   EXPECT_EQ(with(&LaunchShape::num_split_units, 383), cluster);
   EXPECT_FALSE(with(&LaunchShape::num_in, 8193).through_memory);
   EXPECT_FALSE(with(&LaunchShape::num_tokens, 33).through_memory);

@@ -279,7 +279,11 @@ TEST(DecodeGraphs, KnowFewAdapters) {
   EXPECT_EQ(most(8, 2), DecodeGraphs::kAnyNumber);
   EXPECT_EQ(most(32, 1), 2);
   EXPECT_EQ(most(32, 2), 2);
-  EXPECT_EQ(most(32, 3), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(9, 2), 8);  // padded to 16
+  EXPECT_EQ(most(32, 3), 8);
+  EXPECT_EQ(most(32, 8), 8);
+  EXPECT_EQ(most(32, 9), DecodeGraphs::kAnyNumber);
+  EXPECT_EQ(most(33, 3), DecodeGraphs::kAnyNumber);  // padded to 40
   EXPECT_EQ(most(64, 1), 4);
   EXPECT_EQ(most(65, 1), 2);  // padded to 80
   EXPECT_EQ(most(128, 1), 4);
