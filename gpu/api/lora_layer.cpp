@@ -183,7 +183,7 @@ size_t split_sums_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank
 }
 
 void LoraLayer::set_split_sums() {
-  if (desc_.split_sums == nullptr || has_8_bits()) return;
+  if (desc_.split_sums == nullptr) return;
   require(reinterpret_cast<uintptr_t>(desc_.split_sums) % kVectorBytes == 0, "split_sums",
           "is not at a multiple of 16 bytes");
   num_split_units_ = int64_t(desc_.split_sums_bytes) / kSplitBytes;

@@ -99,9 +99,9 @@ class LoraLayer {
                       const SegmentView& segments, CUstream_st* stream,
                       LaunchOrder order = LaunchOrder::after_previous) const;
 
-  /// What launch_silu_mul() should launch. Nothing if it cannot: it needs a linear of 16-bit
-  /// weights whose two equal slices fill y, aligned tensors of one dtype, y among them, a workspace
-  /// and ranks of up to 512 together. Not for experts.
+  /// What launch_silu_mul() should launch. Nothing if it cannot: it needs a linear whose two equal
+  /// slices fill y, aligned tensors of one dtype, y among them, a workspace and ranks of up to 512
+  /// together. Weights may be of 8 bits, but where these go by wgmma. Not for experts.
   /// `next`: the linear whose x the activation is, if its shrink may be part of that.
   std::optional<SiluMulVariants> silu_mul_variants_for(const LoraTensors& tensors,
                                                        const DeviceView& activation,
@@ -189,8 +189,15 @@ class LoraLayer {
                      const SegmentView& segments, CUstream_st* stream, LaunchOrder order) const;
   void launch_stage(LoraOp op, LoraPath path, const LoraVariant& variant, QuantizedParams& params,
                     CUstream_st* stream, LaunchOrder order) const;
-  void launch_linear(const LoraVariant& variant, const LoraTensors& tensors,
-                     QuantizedParams& params, CUstream_st* stream, LaunchOrder order) const;
+  struct Stages {
+    LoraVariant shrink, expand;
+    LoraOp expand_op = LoraOp::expand;
+  };
+  void launch_linear(const Stages& stages, const LoraTensors& tensors, QuantizedParams& params,
+                     CUstream_st* stream, LaunchOrder order) const;
+  void launch_8_bit_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
+                             const DeviceView& activation, const SegmentView& segments,
+                             CUstream_st* stream, LaunchOrder order) const;
   struct HRows {
     int64_t num_tokens;
     int32_t segment_size;

@@ -3,6 +3,8 @@
 #include "gpu/api/layer_views.hpp"
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/plan/kernel_shape.hpp"
+#include "gpu/plan/quantized_plan.hpp"
+#include "gpu/plan/quantized_variants.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
@@ -10,6 +12,8 @@
 // LoRA on gate and up that ends with SwiGLU.
 
 namespace loratory::gpu {
+
+using reference::Dtype;
 
 namespace {
 
@@ -56,12 +60,14 @@ bool LoraLayer::can_shrink(const LoraLayer& next) const {
 
 bool LoraLayer::can_end_with_silu_mul(const LoraTensors& tensors,
                                       const DeviceView& activation) const {
-  const bool is_plain = desc_.op == LoraOp::linear && desc_.add_inputs && !has_8_bits() &&
+  const bool is_plain = desc_.op == LoraOp::linear && desc_.add_inputs &&
                         desc_.experts.num_experts == 1 && desc_.experts.rows_per_x == 1 &&
                         desc_.experts.router_weights == nullptr;
   if (!is_plain || !is_gate_and_up() || !both_h_fit()) return false;
   const bool fills_y = tensors.y.shape[1] == num_columns_;
-  const bool is_fast = path_for(tensors) == LoraPath::tensor_core && tensors.y.dtype == weight_;
+  const Dtype y = has_8_bits() ? tensors.x.dtype : weight_;  // 16 bits, and those of x
+  const bool is_fast =
+      path_for(tensors) == LoraPath::tensor_core && !is_quantized(y) && tensors.y.dtype == y;
   return fills_y && is_fast && has_workspace(num_tokens(tensors)) && are_aligned(tensors) &&
          is_aligned(activation);
 }
@@ -72,6 +78,12 @@ std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(const LoraTensor
   if (!can_end_with_silu_mul(tensors, activation)) return std::nullopt;
   LaunchShape shape = shape_of(tensors);
   shape.op = LoraOp::shrink;
+  if (has_8_bits()) {
+    const LoraVariant shrink = choose_quantized_variant(shape);
+    const LoraVariant expand = choose_quantized_expand(shape, shrink.token_tiles);
+    if (!has_quantized_kernel(LoraOp::gated_expand, expand)) return std::nullopt;
+    return SiluMulVariants{shrink, expand};
+  }
   const LoraVariant shrink = choose_variant(shape);
   if (next != nullptr && shrink.token_tiles == 8 && pays_to_shrink_next(shape) &&
       can_shrink(*next)) {
@@ -94,7 +106,7 @@ void LoraLayer::check_activation(const LoraTensors& tensors, const DeviceView& a
 }
 
 void LoraLayer::check_kernel(LoraOp op, const LoraVariant& variant) const {
-  require(has_kernel(op, variant), "variant",
+  require(has_8_bits() ? has_quantized_kernel(op, variant) : has_kernel(op, variant), "variant",
           fmt::format("{} has no kernel: {}", name(op), describe(variant)));
   require(can_launch(variant, has_clusters(), has_wgmma()), "variant",
           fmt::format("needs what this GPU lacks: {}", describe(variant)));
@@ -123,6 +135,10 @@ void LoraLayer::launch_silu_mul(const SiluMulVariants& variants, const LoraTenso
   require(!variants.shrinks_next || (next != nullptr && can_shrink(*next)), "next",
           "cannot be shrunk with this layer");
   if (num_tokens(tensors) == 0) return;
+  if (has_8_bits()) {
+    launch_8_bit_silu_mul(variants, tensors, activation, segments, stream, order);
+    return;
+  }
   LoraLaunch launch{.op = desc_.op,
                     .path = LoraPath::tensor_core,
                     .variant = variants.shrink,

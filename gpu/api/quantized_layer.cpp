@@ -235,16 +235,30 @@ void LoraLayer::launch_8_bits(const LoraVariant& variant, const LoraTensors& ten
   params.parts_per_segment = parts_per_segment(variant, segments);
   if (num_tokens(tensors) == 0) return;
   if (desc_.op == LoraOp::linear) {
-    launch_linear(variant, tensors, params, stream, order);
+    LoraVariant shrink = variant;
+    shrink.launches = 1;
+    const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
+    launch_linear({shrink, expand}, tensors, params, stream, order);
   } else {
     const LoraPath path = shrinks() ? shrink_path(tensors) : expand_path(tensors, params.h_dtype);
     launch_stage(desc_.op, path, variant, params, stream, order);
   }
 }
 
-void LoraLayer::launch_linear(const LoraVariant& variant, const LoraTensors& tensors,
+void LoraLayer::launch_8_bit_silu_mul(const SiluMulVariants& variants, const LoraTensors& tensors,
+                                      const DeviceView& activation, const SegmentView& segments,
+                                      CUstream_st* stream, LaunchOrder order) const {
+  QuantizedParams params = quantized_params(tensors, segments);
+  params.activation = activation.data;
+  params.activation_row_stride = activation.strides[0];
+  launch_linear({variants.shrink, variants.expand, variants.expand_op()}, tensors, params, stream,
+                order);
+}
+
+void LoraLayer::launch_linear(const Stages& stages, const LoraTensors& tensors,
                               QuantizedParams& params, CUstream_st* stream,
                               LaunchOrder order) const {
+  const LoraVariant &shrink = stages.shrink, &expand = stages.expand;
   const int64_t rows = num_tokens(tensors);
   const bool quantizes = is_quantized(tensors.x.dtype);
   const size_t needed =
@@ -257,32 +271,29 @@ void LoraLayer::launch_linear(const LoraVariant& variant, const LoraTensors& ten
   params.h_row_stride = h_row_size(max_rank_);
   params.h_slice_stride = rows * params.h_row_stride;
   params.h_aligned = reinterpret_cast<uintptr_t>(desc_.workspace) % kVectorBytes == 0;
-  LoraVariant shrink = variant;
-  shrink.launches = 1;
   const Dtype h = params.h_dtype;
   params.h_dtype = Dtype::f32;
   const LoraPath path = shrink_path(tensors);
   params.x_is_ready =
-      order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core && !variant.is_wide();
+      order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core && !shrink.is_wide();
   launch_stage(LoraOp::shrink, path, shrink, params, stream, order);
   // A wide shrink waits for the previous kernel before it lets the next one start.
-  params.may_read_y_early = variant.is_wide() && path == LoraPath::tensor_core;
+  params.may_read_y_early = shrink.is_wide() && path == LoraPath::tensor_core;
   params.x_is_ready = false;
   params.h_dtype = h;
   const LoraPath path_of_expand = expand_path(tensors, h);
   const bool by_tensor = desc_.b_block.k == 0 && tensors.x_scale.num_axes == 0;
-  const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
   // In prefill many CTAs share a row of h: one makes it.
   params.quantizes_h =
-      quantizes && !by_tensor && path_of_expand == LoraPath::tensor_core && variant.token_tiles < 8;
+      quantizes && !by_tensor && path_of_expand == LoraPath::tensor_core && shrink.token_tiles < 8;
   if (params.quantizes_h) {
     params.h_row_stride *= sizeof(float), params.h_slice_stride *= sizeof(float);
   } else if (quantizes) {
-    quantize_h({.num_tokens = rows, .segment_size = variant.segment_size(), .by_tensor = by_tensor},
+    quantize_h({.num_tokens = rows, .segment_size = shrink.segment_size(), .by_tensor = by_tensor},
                params, stream);
   }
-  params.parts_per_segment = variant.token_tiles / expand.token_tiles;
-  launch_stage(LoraOp::expand, path_of_expand, expand, params, stream,
+  params.parts_per_segment = shrink.token_tiles / expand.token_tiles;
+  launch_stage(stages.expand_op, path_of_expand, expand, params, stream,
                LaunchOrder::overlaps_previous);
 }
 

@@ -173,7 +173,7 @@ class ClusterReduction {
     if (first < count) {
       const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
       const int of_slice = rank - 16 * s.first_rank_tile;
-      of_a = factors_of_a(work, s, block - work.first_block, j, of_slice);
+      of_a = copied_a_factors(c, work, s, block - work.first_block, j, of_slice);
       in_row = s.index * p.h_slice_stride + of_slice;
       left = s.rank - of_slice;
       to = h_row(work, first) + in_row;
@@ -189,12 +189,6 @@ class ClusterReduction {
       i += C::kNumThreads / kFours;
       if (i < count) to = h_row(work, i) + in_row;
     }
-  }
-  /// `block` counts within the work tile, j within the block, of_slice within the slice.
-  __device__ float4 factors_of_a(const WorkTile& work, const TileSlice& s, int block, int j,
-                                 int of_slice) const {
-    if (block >= C::kFactorBlocks) return a_factors(p, work, s, of_slice);
-    return *reinterpret_cast<const float4*>(c.a_factors() + block * C::kBlockRanks + j);
   }
   __device__ float* h_row(const WorkTile& work, int own_token) const {
     return reinterpret_cast<float*>(c.tokens(work.table)[own_token * C::kCluster + c.cta].y);

@@ -188,9 +188,16 @@ const std::vector<LoraKernel>& expands_of(Dtype y) {
   return y == Dtype::bf16 ? bf16 : f16;
 }
 
+const std::vector<LoraKernel>& quantized_gated_of(Dtype y) {
+  static const auto bf16 = quantized_gated_expands<__nv_bfloat16>();
+  static const auto f16 = quantized_gated_expands<__half>();
+  return y == Dtype::bf16 ? bf16 : f16;
+}
+
 const std::vector<LoraKernel>& quantized_kernels_of(const QuantizedLaunch& launch) {
   const QuantizedParams& p = launch.params;
   if (launch.op == LoraOp::shrink) return shrinks_of(p.x_dtype);
+  if (is_gated(launch.op)) return quantized_gated_of(p.y_dtype);
   return is_quantized(p.h_dtype) ? expands_of<uint8_t>(p.y_dtype) : expands_of<float>(p.y_dtype);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/h_output.cuh"
+#include "gpu/kernels/quantized_scales.cuh"
 
 namespace loratory::gpu {
 
@@ -38,7 +39,13 @@ class MemoryReduction {
 #pragma unroll
       for (int g = 0; g < kNumSplits; ++g) sums[g] = __ldcg(place_of(work, block, g, token, j));
       const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
-      write_h(c, work, s, token, rank - 16 * s.first_rank_tile, tree_sum(sums), /*adds=*/false);
+      const int of_slice = rank - 16 * s.first_rank_tile;
+      float4 sum = tree_sum(sums);
+      if constexpr (C::kIsQuantized) {
+        sum =
+            scaled(sum, token, copied_a_factors(c, work, s, block - work.first_block, j, of_slice));
+      }
+      write_h(c, work, s, token, of_slice, sum, /*adds=*/false);
     }
   }
 
@@ -54,6 +61,10 @@ class MemoryReduction {
     const uint32_t tile = (row * uint32_t(p.num_items) + uint32_t(block)) * C::kRankTiles + j / 16;
     std::byte* const sums = p.split_sums + uint64_t{tile} * kSplitUnitBytes + split * kOfSplit;
     return reinterpret_cast<float4*>(sums) + j % 16 / 4;
+  }
+  __device__ float4 scaled(const float4& sum, int token, const float4& of_a) const {
+    if constexpr (C::kXBytes == 1) return scaled_h(sum, c.x_factors()[token], of_a);
+    return scaled_h(sum, of_a);
   }
   /// All of this CTA's sums of the block have been delivered. The last one leaves a count of 0.
   __device__ bool is_last(const WorkTile& work, int block) const {

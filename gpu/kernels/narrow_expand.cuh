@@ -31,7 +31,7 @@ class NarrowExpand {
   /// Of 8-bit B: widens the first stage, and starts on the next one of that tile. It waits for B,
   /// which pays while the previous kernel runs.
   __device__ void prepare(const WorkTile& work) {
-    const int tile = work.first_column_tile + c.warp;
+    const int tile = c.first_tile(work);
     if (tile >= work.end_column_tile || c.warp >= C::kWarpsAhead) return;
     const TileSlice& s = c.next_slice_of(tile, slice_);
     wait_for_copies<0>();
@@ -106,7 +106,7 @@ class NarrowExpand {
   struct ColumnTile {
     int num_ranks, h_column, slice;
     int left;    // columns from this thread's first on; none or fewer: nothing to write
-    int column;  // of y
+    int column;  // of y, or of the activation
     float scaling;
   };
   struct OfBytes {
@@ -151,15 +151,17 @@ class NarrowExpand {
     else
       load_columns<false>(to, from, row_bytes, left, valid);
   }
-  /// The factors of the tile's columns, with its first ranks. A lane copies two.
+  /// The factors of the tile's columns, with its first ranks. A lane copies two. 0 where there are
+  /// no ranks: the slot may be none.
   __device__ void copy_factors(const WorkTile& work, const TileSlice& s) {
     if (load_rank_ > 0) return;
+    const bool exist = !C::kGated || s.rank > 0;
     const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
     float* const to = c.b_factors() + 2 * c.lane;
     FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
-    if (column < s.num_out) copy_four_async(to, factor.at(), true);
+    if (column < s.num_out) copy_four_async(to, factor.at(), exist);
     factor.advance();
-    if (column + 1 < s.num_out) copy_four_async(to + 1, factor.at(), true);
+    if (column + 1 < s.num_out) copy_four_async(to + 1, factor.at(), exist);
   }
   /// kWhole: a vector has all its ranks, or none.
   template <bool kWhole>
@@ -260,13 +262,13 @@ class NarrowExpand {
 
   /// The same with 8-bit B.
   __device__ void run_bytes(const WorkTile& work) {
-    int tile = work.first_column_tile + c.warp;
+    int tile = c.first_tile(work);
     if (tile >= work.end_column_tile) return;
     ColumnTile t = of_bytes_.tile;
 #pragma unroll 1
     while (true) {
       make_tile_of_bytes(work, t);
-      tile += C::kNumWarps;
+      tile += C::kTileStep;
       if (tile >= work.end_column_tile) return;
       t = tile_at(tile);
     }
@@ -274,23 +276,28 @@ class NarrowExpand {
   __device__ ColumnTile tile_at(int tile) {
     const TileSlice& s = c.next_slice_of(tile, slice_);
     const int column = column_of(s, tile);
-    return {s.rank, s.h_column, s.index, s.num_out - column, s.offset + column, s.scaling};
+    return {
+        s.rank,   s.h_column, s.index, s.num_out - column, C::kGated ? column : s.offset + column,
+        s.scaling};
   }
   __device__ void make_tile_of_bytes(const WorkTile& work, const ColumnTile& t) {
     static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
     Acc acc = {};
+    const int num_ranks = C::kGated ? c.pair_ranks() : t.num_ranks;
 #pragma unroll 1
-    for (int rank = 0; rank < t.num_ranks; rank += C::kStageRanks) {
+    for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
       const bool is_widened = of_bytes_.is_widened;
       of_bytes_.is_widened = false;
+      const bool has_ranks = !C::kGated || rank < t.num_ranks;
       if (is_widened) {
-        multiply(c.widened(), t.h_column, t.num_ranks, acc);
+        if (has_ranks) multiply(c.widened(), t.h_column, t.num_ranks, acc);
       } else {
         wait_for_copies<0>();
         __syncwarp();
-        multiply_bytes(quantized(p).of[t.slice].b, t.h_column + rank, t.num_ranks - rank, acc);
+        if (has_ranks)
+          multiply_bytes(quantized(p).of[t.slice].b, t.h_column + rank, t.num_ranks - rank, acc);
       }
-      const bool is_last = rank + C::kStageRanks >= t.num_ranks;
+      const bool is_last = rank + C::kStageRanks >= num_ranks;
       if (is_last) finish_tile_of_bytes(work, t, acc);
       __syncwarp();
       if (is_last || !kLoadsNextAhead || !is_widened) load_k_tile(work);
@@ -302,7 +309,9 @@ class NarrowExpand {
     wait_for_copies<0>();  // for base
     if (p.two_round) round_deltas(acc, t.scaling);
     const float scaling = p.two_round ? 1 : t.scaling;
-    if (t.left > 0) {
+    if constexpr (C::kGated) {
+      store_activation(work, t.column, t.left > 0, scaling, acc);
+    } else if (t.left > 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (token_of(i) >= work.num_tokens) continue;
@@ -375,9 +384,11 @@ class NarrowExpand {
                                      float (*acc)[4]) const {
 #pragma unroll
     for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.x, h.y);
-    if (C::kIsQuantized ? C::kHBytes == 1 : !p.split_h) return;
+    if constexpr (!C::kIsQuantized || C::kHBytes > 1) {
+      if (!C::kIsQuantized && !p.split_h) return;
 #pragma unroll
-    for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
+      for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
+    }
   }
   /// The same with 8-bit B. A vector has the ranks of a step; two fragments are read at once.
   __device__ void multiply_bytes(reference::Dtype format, int h_column, int left, Acc& acc) const {
@@ -463,9 +474,9 @@ class NarrowExpand {
 
   __device__ void store_tile(const WorkTile& work, const TileSlice& s, int tile, float scaling,
                              const Acc& acc) const {
-    if constexpr (C::kGated) return store_activation(work, s, tile, scaling, acc);
     const int column = column_of(s, tile);
     const int valid = s.num_out - column;
+    if constexpr (C::kGated) return store_activation(work, column, valid > 0, scaling, acc);
     if (valid <= 0) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -479,8 +490,8 @@ class NarrowExpand {
     }
   }
   /// Of the two tokens, each of the pair writes one.
-  __device__ void store_activation(const WorkTile& work, const TileSlice& s, int tile,
-                                   float scaling, const Acc& acc) const {
+  __device__ void store_activation(const WorkTile& work, int column, bool exists, float scaling,
+                                   const Acc& acc) const {
     static_assert(C::kAligned && !kIsFp32<Out>);
     const GatedPair<C> pair(c);
 #pragma unroll
@@ -489,8 +500,8 @@ class NarrowExpand {
       *y = results(*y, scaling, i, acc);
     }
     pair.sync();
-    const int column = column_of(s, tile), token = token_of(c.half());
-    pair.store(column < s.num_out && token < work.num_tokens,
+    const int token = token_of(c.half());
+    pair.store(exists && token < work.num_tokens,
                pair.activation(reinterpret_cast<const uint4*>(base_word(c.half(), 0))), token,
                column);
     pair.sync();

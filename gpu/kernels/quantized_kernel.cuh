@@ -29,16 +29,20 @@ struct QuantizedConfig
   static constexpr LoraOp kOp = kOp_;
   static constexpr int kWeightBytes = 1, kXBytes = sizeof(X), kHBytes = sizeof(H);
   static constexpr bool kIsQuantized = true;
-  static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && kOp != LoraOp::expand;
+  static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && QuantizedConfig::kShrinks;
 };
 
-/// As lora_kernel. The factors of 8-bit h do not fit into the registers of four CTAs either.
+/// As lora_kernel. Nor do the factors of 8-bit h fit into the registers of four CTAs, or a pair's
+/// tiles of 64 ranks into those of three.
 template <typename C>
-__global__ void __launch_bounds__(C::kNumThreads,
-                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ||
-                                                           (C::kHBytes == 1 && C::kRankTiles == 1)
-                                                       ? 1
-                                                       : 0))
+constexpr int quantized_ctas_per_sm() {
+  const bool is_large = sizeof(typename C::Out) == 4 || (C::kHBytes == 1 && C::kRankTiles == 1) ||
+                        (C::kGated && C::kRankTiles == 4);
+  return C::kCtasPerSm - (is_large ? 1 : 0);
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads, quantized_ctas_per_sm<C>())
     quantized_lora_kernel(const __grid_constant__ QuantizedParams params) {
   extern __shared__ __align__(1024) std::byte shared[];
   LoraCta<C>(params, shared).run();
@@ -77,6 +81,19 @@ std::vector<LoraKernel> quantized_expands() {
   (std::make_index_sequence<std::size(kQuantizedExpandVariants)>{});
 }
 
+/// The expands of wide x that end with SwiGLU.
+template <typename Out>
+std::vector<LoraKernel> quantized_gated_expands() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return std::vector<LoraKernel>{quantized_entry<
+        QuantizedConfig<__half, float, Out, LoraOp::gated_expand, kQuantizedGatedVariants[i]>,
+        kQuantizedGatedVariants[i]>()...};
+  }
+  (std::make_index_sequence<kQuantizedGatedVariants.size()>{});
+}
+
+extern template std::vector<LoraKernel> quantized_gated_expands<__nv_bfloat16>();
+extern template std::vector<LoraKernel> quantized_gated_expands<__half>();
 extern template std::vector<LoraKernel> quantized_shrinks<__nv_bfloat16>();
 extern template std::vector<LoraKernel> quantized_shrinks<__half>();
 extern template std::vector<LoraKernel> quantized_shrinks<uint8_t>();

@@ -108,6 +108,15 @@ __device__ inline float4 scaled_h(const float4& v, const float4& of_a) {
           __fmul_rn(v.w, of_a.w)};
 }
 
+/// What copy_a_factors() has copied, of four neighbouring ranks: `block` counts within the work
+/// tile, j within the block, of_slice within the slice.
+template <typename C>
+__device__ inline float4 copied_a_factors(const Context<C>& c, const WorkTile& work,
+                                          const TileSlice& s, int block, int j, int of_slice) {
+  if (block >= C::kFactorBlocks) return a_factors(c.p, work, s, of_slice);
+  return *reinterpret_cast<const float4*>(c.a_factors() + block * C::kBlockRanks + j);
+}
+
 /// Factors of eight neighbouring columns of B, 0 beyond the slice.
 struct EightFactors {
   float of[8];

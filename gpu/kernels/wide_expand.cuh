@@ -287,11 +287,14 @@ class WideExpand {
 #pragma unroll 1
     for (; column < end; column += kStep) {
       Acc acc[kFragments] = {};
-      const EightFactors factors = b_factors(p, work, s, column + kEach * c.quad);
+      EightFactors factors{};  // without ranks the slot may be none
+      if (!C::kGated || s.rank > 0) factors = b_factors(p, work, s, column + kEach * c.quad);
+      const int num_ranks = C::kGated ? c.pair_ranks() : s.rank;
 #pragma unroll 1
-      for (int rank = 0; rank < s.rank; rank += C::kStageRanks) {
-        multiply_bytes(work, s, rank, wait_for_stage(), acc);
-        if (rank + C::kStageRanks >= s.rank) {
+      for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
+        const std::byte* const b = wait_for_stage();
+        if (!C::kGated || rank < s.rank) multiply_bytes(work, s, rank, b, acc);
+        if (rank + C::kStageRanks >= num_ranks) {
           scale(of_h, factors, acc);
           store_all(work, s, column, acc);
         }

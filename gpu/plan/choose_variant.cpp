@@ -227,25 +227,6 @@ LoraVariant shrink_of_clusters(const LaunchShape& shape) {
   return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
 }
 
-/// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
-/// of x leaves idle. Long rows gained nothing. Where it finds none, a cluster is faster.
-bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
-  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
-    return false;
-  }
-  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
-  const int64_t size = v.segment_size();
-  const int64_t segments =  // each adapter's last one holds a single token
-      std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
-  const int64_t ranks = 16 * v.rank_tiles;
-  const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
-  const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
-                           ? h200::kCtasBesideLongProduct
-                           : h200::kCtasOfIdleSm;
-  return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
-         double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
-}
-
 LoraVariant shrink_variant(const LaunchShape& shape) {
   const LoraVariant cluster = shrink_of_clusters(shape);
   LoraVariant one_by_one = cluster;
@@ -317,6 +298,24 @@ bool fits_one_stage(const LaunchShape& shape) {
 }
 
 }  // namespace
+
+bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
+  // Long rows gained nothing.
+  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
+    return false;
+  }
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  const int64_t size = v.segment_size();
+  const int64_t segments =  // each adapter's last one holds a single token
+      std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
+  const int64_t ranks = 16 * v.rank_tiles;
+  const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
+  const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
+                           ? h200::kCtasBesideLongProduct
+                           : h200::kCtasOfIdleSm;
+  return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
+         double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
+}
 
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
   if (!shape.aligned) return {.stages = 3, .aligned = false};

@@ -67,6 +67,10 @@ std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
 /// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
+/// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
+/// of x leaves idle. Where it finds none, a cluster is faster.
+bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& variant);
+
 /// For an expand that processes 8 · token_tiles tokens at a time, or fewer: on its own, or as the
 /// second launch of a linear.
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles);

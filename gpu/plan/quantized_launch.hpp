@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace loratory::gpu {
 
-/// A shrink or an expand of 8-bit weights, once everything is checked.
+/// A shrink or an expand of 8-bit weights, gated or not, once everything is checked.
 struct QuantizedLaunch {
   LoraOp op;
   LoraPath path;

@@ -20,6 +20,11 @@ inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     {4, 1, 8, 1, true},
     {4, 1, 2, 1, true},
     {4, 4, 8, 4, true},
+    // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory
+    {1, 1, 8, 2, true, 1, true},
+    {1, 1, 4, 2, true, 1, true},
+    {2, 1, 8, 1, true, 1, true},
+    {4, 1, 8, 1, true, 1, true},
     // by wgmma
     {4, 8, 8, 5, true},
     {4, 8, 8, 3, true},
@@ -29,9 +34,14 @@ inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
 inline constexpr LoraVariant kQuantizedExpandVariants[] = {
     {1, 1, 1, 1, true}, {4, 1, 1, 1, true}, {2, 4, 1, 2, true}, {4, 8, 1, 2, true}};
 
-/// `op` is shrink or expand.
+/// Those without wgmma also end with SwiGLU, beside wide x.
+inline constexpr std::span<const LoraVariant> kQuantizedGatedVariants(kQuantizedExpandVariants, 3);
+static_assert(std::ranges::none_of(kQuantizedGatedVariants, &LoraVariant::needs_wgmma));
+
+/// `op` is shrink, expand or gated_expand.
 constexpr std::span<const LoraVariant> quantized_variants(LoraOp op) {
   if (op == LoraOp::shrink) return kQuantizedShrinkVariants;
+  if (op == LoraOp::gated_expand) return kQuantizedGatedVariants;
   return kQuantizedExpandVariants;
 }
 

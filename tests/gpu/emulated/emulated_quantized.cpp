@@ -21,8 +21,8 @@ void run_kernel(const QuantizedLaunch& launch) {
       int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
   params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
-                 .cluster = C::kCluster,
-                 .num_clusters = clusters,
+                 .cluster = launch.variant.launched_cluster(),
+                 .num_clusters = clusters * C::kCluster / launch.variant.launched_cluster(),
                  .shared_bytes = size_t(C::shared_bytes(params.h_width)) +
                                  (params.widens_ahead ? C::kAheadBytes : 0),
                  .seed = seed++},
@@ -47,6 +47,15 @@ void run_expand(const QuantizedLaunch& launch, std::index_sequence<i...>) {
    ...);
 }
 
+template <typename Out, size_t... i>
+void run_gated(const QuantizedLaunch& launch, std::index_sequence<i...>) {
+  ((launch.variant == kQuantizedGatedVariants[i]
+        ? run_kernel<QuantizedConfig<__half, float, Out, LoraOp::gated_expand,
+                                     kQuantizedGatedVariants[i]>>(launch)
+        : void()),
+   ...);
+}
+
 template <typename X>
 void run_shrink(const QuantizedLaunch& launch) {
   run_shrink<X>(launch, std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
@@ -60,6 +69,14 @@ void run_expand(const QuantizedLaunch& launch) {
     run_expand<H, __nv_bfloat16>(launch, kAll);
   else
     run_expand<H, __half>(launch, kAll);
+}
+
+void run_gated(const QuantizedLaunch& launch) {
+  constexpr std::make_index_sequence<kQuantizedGatedVariants.size()> kAll{};
+  if (launch.params.y_dtype == reference::Dtype::bf16)
+    run_gated<__nv_bfloat16>(launch, kAll);
+  else
+    run_gated<__half>(launch, kAll);
 }
 
 void run_plain(int num_ctas, const std::function<void(std::byte*)>& kernel) {
@@ -82,6 +99,7 @@ void launch_quantized(const QuantizedLaunch& launch) {
   using reference::Dtype;
   const QuantizedParams& p = launch.params;
   if (launch.path == LoraPath::generic) return launch_generic_quantized(launch);
+  if (is_gated(launch.op)) return run_gated(launch);
   if (launch.op == LoraOp::expand) {
     if (is_quantized(p.h_dtype)) return run_expand<uint8_t>(launch);
     return run_expand<float>(launch);

@@ -6,7 +6,10 @@
 #include <cstring>
 #include <optional>
 
+#include "fuzz/support/layer_case.hpp"
+#include "gpu/model/swish.cuh"
 #include "gpu/plan/quantized_variants.hpp"
+#include "tests/gpu/emulated/emulated_gpu.hpp"
 #include "tests/gpu/emulated/emulated_memory.hpp"
 #include "tests/gpu/support/quantized_layer.hpp"
 
@@ -32,6 +35,41 @@ class Emulated {
     layer(op, memory).launch_variant(v, on, segments.view(), nullptr, order);
     EXPECT_TRUE(memory.is_intact()) << describe(data_.shape) << describe(v);
     emulated::Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
+    return out;
+  }
+  /// What the linear leaves, and SwiGLU of it; then the same at once, beside a product that still
+  /// has to write y.
+  Tensor one_after_the_other() {
+    LoraVariant v = kQuantizedShrinkVariants[0];
+    v.launches = 2;
+    const Tensor y = launch(LoraOp::linear, v);
+    const int64_t size = data_.shape.widths[0];
+    Tensor out(data_.shape.y, {data_.shape.num_tokens, size});
+    for (int64_t t = 0; t < data_.shape.num_tokens; ++t) {
+      for (int64_t j = 0; j < size; ++j) {
+        out.set(silu_mul(float(y.get(t, j)), float(y.get(t, size + j))), t, j);
+      }
+    }
+    return out;
+  }
+  Tensor at_once(const SiluMulVariants& variants) {
+    emulated::Memory memory;
+    Tensor out(data_.shape.y, {data_.shape.num_tokens, data_.shape.widths[0]});
+    std::ranges::fill(out.bytes(), std::byte{0xFF});
+    const LoraTensors on = tensors(LoraOp::linear, memory);
+    const DeviceView activation = memory.put(out);
+    std::fill_n(static_cast<std::byte*>(on.y.data), data_.y.bytes().size(), std::byte{0xFF});
+    emulated::set_prior_grid(
+        [&] { std::ranges::copy(data_.y.bytes(), static_cast<std::byte*>(on.y.data)); });
+    emulated::Segments segments(data_.slots, data_.shape.max_loras, variants.shrink.segment_size());
+    layer(LoraOp::linear, memory)
+        .launch_silu_mul(variants, on, activation, segments.view(), nullptr,
+                         LaunchOrder::x_is_ready);
+    Tensor y = data_.y;
+    emulated::Memory::get(on.y, y);
+    EXPECT_TRUE(y.bytes() == data_.y.bytes()) << "y was written";
+    EXPECT_TRUE(memory.is_intact()) << "written around a tensor";
+    emulated::Memory::get(activation, out);
     return out;
   }
   bool is_generic(LoraOp op) {
@@ -60,6 +98,10 @@ class Emulated {
     desc.workspace_bytes = quantized_workspace_bytes(data_.shape.num_tokens, data_.num_slices(),
                                                      data_.shape.max_rank, data_.b_block.k);
     desc.workspace = memory.room(desc.workspace_bytes);
+    desc.split_sums_bytes =
+        split_sums_bytes(data_.shape.num_tokens, data_.num_slices(), data_.shape.max_rank);
+    desc.split_sums = memory.room(desc.split_sums_bytes);
+    std::memset(desc.split_sums, 0, desc.split_sums_bytes);
     return LoraLayer(desc);
   }
 };
@@ -120,6 +162,27 @@ void check_i8(bool beside_i8) {
 }
 TEST(QuantizedEmulated, I8BesideWideActivationsLiesWithinItsBound) { check_i8(false); }
 TEST(QuantizedEmulated, I8BesideI8LiesWithinItsBound) { check_i8(true); }
+
+// Gate and up: every gated expand behind a shrink of its segments, and one behind a longer one.
+TEST(QuantizedEmulated, EveryGatedExpandHasTheBitsOfBothKernels) {
+  const char* const one = std::getenv("LORATORY_SEED");
+  const uint64_t first = one != nullptr ? std::stoull(one) : 1;
+  for (uint64_t seed = first; seed < first + (one != nullptr ? 1 : 20); ++seed) {
+    SCOPED_TRACE("REPRO: LORATORY_SEED=" + std::to_string(seed));
+    const QuantizedLayerCase c = random_quantized_gate_and_up(seed, 1 << 15);
+    QuantizedLayerData data(c);
+    Emulated gpu(data);
+    const Tensor expected = gpu.one_after_the_other();
+    for (const SiluMulVariants& variants : quantized_silu_mul_variants()) {
+      const Tensor got = gpu.at_once(variants);
+      for (int64_t t = 0; t < c.num_tokens; ++t) {
+        ASSERT_TRUE(reference::same_row(got, t, expected, t))
+            << "row " << t << " of slot " << data.slots[size_t(t)] << ", " << describe(c) << "\n"
+            << describe(variants.expand);
+      }
+    }
+  }
+}
 
 // Most random layers have few tokens. Here several warps and fragments share a segment.
 TEST(QuantizedEmulated, ManyTokensOfOneAdapterLieWithinTheirBounds) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "check/statistics/statistical_judge.hpp"
+#include "gpu/plan/quantized_variants.hpp"
 #include "reference/quantized/oracle.hpp"
 #include "reference/quantized/stage_model.hpp"
 
@@ -164,6 +165,18 @@ QuantizedLayerCase random_quantized_layer(uint64_t seed, bool aligned, int64_t n
   return c;
 }
 
+QuantizedLayerCase random_quantized_gate_and_up(uint64_t seed, int64_t num_products) {
+  QuantizedLayerCase c = random_quantized_layer(seed, true, num_products);
+  const Draw draw{seed, 73};
+  c.num_tokens = std::max<int64_t>(c.num_tokens, 1);
+  c.widths.assign(2, one_of<int64_t>(draw, 0, {8, 64, 72, 320, 1024}));
+  // Sums of i8 overflow f16, and NaN has many bits.
+  c.x = c.y = c.integers || draw.below(1, 2) == 0 ? Dtype::bf16 : Dtype::f16;
+  if (c.factors == Factors::block) c.factors = Factors::one_group;
+  c.add_inputs = c.lacks_modules = true;
+  return c;
+}
+
 QuantizedLayerData::QuantizedLayerData(const QuantizedLayerCase& c)
     : shape(c),
       x(c.x, {c.num_tokens, c.num_in}),
@@ -195,7 +208,8 @@ QuantizedLayerData::QuantizedLayerData(const QuantizedLayerCase& c)
     ranks.emplace_back(), scalings.emplace_back();
     for (int64_t s = 0; s < c.max_loras; ++s) {
       const Draw of{c.seed, 600 + i};
-      const int64_t rank = of.below(2 * s, 4) == 0 ? c.max_rank : of.below(2 * s, c.max_rank + 1);
+      int64_t rank = of.below(2 * s, 4) == 0 ? c.max_rank : of.below(2 * s, c.max_rank + 1);
+      if (c.lacks_modules && Draw{c.seed, 700 + i}.below(s, 3) == 0) rank = 0;
       ranks.back().push_back(int32_t(rank));
       constexpr float kPowers[] = {0.5F, 1, 2, -1};
       const auto scaling = size_t(of.below(2 * s + 1, 4));
@@ -209,6 +223,7 @@ QuantizedLayerData::QuantizedLayerData(const QuantizedLayerCase& c)
   x_scale = activation_scale(c, {}, c.num_in, a_block.k);
   h_scale = activation_scale(c, {int64_t(c.widths.size())}, c.max_rank, b_block.k);
   fill_numbers(x, {c.seed, 80}, c.fill), fill_numbers(y, {c.seed, 81}, c.fill);
+  for (int64_t i = 0; c.lacks_modules && i < num_numbers(y); i += 9) set_number(y, i, -0.0);
   fill_numbers(h, {c.seed, 82}, c.fill);
   if (x_scale) fill_factors(*x_scale, {c.seed, 83}, c.fill);
   if (h_scale) fill_factors(*h_scale, {c.seed, 84}, c.fill);
@@ -275,6 +290,18 @@ reference::QuantizedLinearArgs QuantizedLayerData::linear_args(Tensor& to) {
         {a[i].view(), a_scale[i].view(), b[i].view(), b_scale[i].view(), ranks[i], scalings[i]});
   }
   return args;
+}
+
+std::vector<SiluMulVariants> quantized_silu_mul_variants() {
+  std::vector<SiluMulVariants> out;
+  for (const LoraVariant& shrink :
+       {kQuantizedShrinkVariants[0],
+        LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}}) {
+    for (const LoraVariant& v : kQuantizedGatedVariants) {
+      if (shrink.segment_size() % v.segment_size() == 0) out.push_back({shrink, v});
+    }
+  }
+  return out;
 }
 
 Tensor empty_h(const QuantizedLayerData& data) {

@@ -29,6 +29,7 @@ struct QuantizedLayerCase {
   bool integers = false;   ///< weights of i8
   reference::Fill fill = reference::Fill::reals;
   bool add_inputs = true;
+  bool lacks_modules = false;  ///< some slots have no ranks of a slice; y has -0 among its numbers
   reference::SumMode sum = reference::SumMode::one_round;
 
   bool is_w8a8() const { return is_quantized(x); }
@@ -37,6 +38,9 @@ std::string describe(const QuantizedLayerCase& c);
 
 /// A random case whose rows are aligned, or not; about `num_products` at most.
 QuantizedLayerCase random_quantized_layer(uint64_t seed, bool aligned, int64_t num_products);
+
+/// An aligned layer of gate and up beside wide x, that may end with SwiGLU.
+QuantizedLayerCase random_quantized_gate_and_up(uint64_t seed, int64_t num_products);
 
 /// The tensors of a case. Each slice's A and B have a format of their own. small_integers: bits -2
 /// to 2 and factors that are powers of two, so that every sum is exact. NaN (127 in i8) and NaN
@@ -64,6 +68,9 @@ struct QuantizedLayerData {
   reference::Tensor h;
   std::optional<reference::Tensor> h_scale;
 };
+
+/// Every gated expand behind a shrink of 8 tokens and behind one of 32, if it divides them.
+std::vector<SiluMulVariants> quantized_silu_mul_variants();
 
 /// fp32 h of the case's sizes, all of it NaN.
 reference::Tensor empty_h(const QuantizedLayerData& data);
