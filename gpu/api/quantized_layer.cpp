@@ -274,11 +274,11 @@ void LoraLayer::launch_linear(const Stages& stages, const LoraTensors& tensors,
   const Dtype h = params.h_dtype;
   params.h_dtype = Dtype::f32;
   const LoraPath path = shrink_path(tensors);
-  params.x_is_ready =
-      order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core && !shrink.is_wide();
+  params.x_is_ready = order == LaunchOrder::x_is_ready && path == LoraPath::tensor_core &&
+                      shrink.may_read_x_early();
   launch_stage(LoraOp::shrink, path, shrink, params, stream, order);
-  // A wide shrink waits for the previous kernel before it lets the next one start.
-  params.may_read_y_early = shrink.is_wide() && path == LoraPath::tensor_core;
+  // A shrink of many tokens lets the expand start once y is settled, unless it reads x early.
+  params.may_read_y_early = shrink.is_wide() && path == LoraPath::tensor_core && !params.x_is_ready;
   params.x_is_ready = false;
   params.h_dtype = h;
   const LoraPath path_of_expand = expand_path(tensors, h);

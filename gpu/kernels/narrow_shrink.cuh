@@ -169,9 +169,14 @@ class NarrowShrink {
     }
   }
   __device__ void load_bytes_of_x(const WorkTile& work, int split, int step, std::byte* to) const {
-    const int column = column_of_bytes(split, step), token = c.lane / 4;
-    const bool exists = num_valid(split, column) > 0 && token < work.num_tokens;
-    copy_async(to + swizzle_rows<4>(token, c.lane % 4), c.tokens()[token].x + column, exists);
+    const int column = column_of_bytes(split, step);
+    const bool exists = num_valid(split, column) > 0;
+#pragma unroll
+    for (int row = 0; row < C::kTokens; row += 8) {
+      const int token = row + c.lane / 4;
+      copy_async(to + swizzle_rows<4>(token, c.lane % 4), c.tokens()[token].x + column,
+                 exists && token < work.num_tokens);
+    }
   }
 
   __device__ void load_a(const WorkTile& work, int split, int step, std::byte* to) const {
@@ -278,32 +283,52 @@ class NarrowShrink {
       formats_ |= uint32_t(quantized(p).of[slice].a) << 8 * i;
     }
   }
-  /// A step of k16 of this lane's token, vector `vec` of sixteen columns.
-  __device__ StepPair load_step_of_x(const std::byte* x, int vec) const {
+  /// A step of k16 of a token, vector `vec` of sixteen columns.
+  __device__ StepPair load_step_of_x(const std::byte* x, int token, int vec) const {
     if constexpr (C::kXBytes == 1) {
       const auto word =
-          *reinterpret_cast<const uint32_t*>(x + swizzle_rows<4>(c.row, vec) + 4 * c.quad);
+          *reinterpret_cast<const uint32_t*>(x + swizzle_rows<4>(token, vec) + 4 * c.quad);
       return widen<typename C::Weight>(quantized(p).x_dtype, word);
     } else {
       const auto pair = *reinterpret_cast<const uint2*>(
-          x + swizzle_pairs(c.row, 2 * vec + c.quad / 2) + c.quad % 2 * 8);
+          x + swizzle_pairs(token, 2 * vec + c.quad / 2) + c.quad % 2 * 8);
       return {pair.x, pair.y};
+    }
+  }
+  /// Two steps of this lane's tokens, from vector `vec` on.
+  struct TwoStepsOfX {
+    StepPair first[C::kTokenTiles], second[C::kTokenTiles];
+  };
+  __device__ TwoStepsOfX load_steps_of_x(const std::byte* x, int vec) const {
+    TwoStepsOfX out;
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+      out.first[t] = load_step_of_x(x, 8 * t + c.row, vec);
+      out.second[t] = load_step_of_x(x, 8 * t + c.row, vec + 1);
+    }
+    return out;
+  }
+  /// Sixteen ranks, by two fragments of A.
+  __device__ static void multiply_steps(const uint4& first, const uint4& second,
+                                        const TwoStepsOfX& x, float (&acc)[C::kTokenTiles][4]) {
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+      mma<typename C::Weight>(acc[t], first, x.first[t].low, x.first[t].high);
+      mma<typename C::Weight>(acc[t], second, x.second[t].low, x.second[t].high);
     }
   }
   /// 32 columns of 8-bit A from vector `vec` of sixteen on, as multiply().
   __device__ void multiply_bytes(const std::byte* a, int vec, Acc& acc) const {
-    using Weight = typename C::Weight;
-    const std::byte* const x = a + C::kABytes;
-    const StepPair x0 = load_step_of_x(x, vec), x1 = load_step_of_x(x, vec + 1);
+    const TwoStepsOfX x = load_steps_of_x(a + C::kABytes, vec);
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const auto format = reference::Dtype(formats_ >> 8 * i & 0xFF);
       const uint4 v = load_matrices(a + swizzle_rows<4>(16 * i + c.lane % 16, vec + c.lane / 16));
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       StepPair w[4];  // top and bottom rows of either step
-      widen<Weight>(format, words, w);
-      mma<Weight>(acc[i][0], {w[0].low, w[1].low, w[0].high, w[1].high}, x0.low, x0.high);
-      mma<Weight>(acc[i][0], {w[2].low, w[3].low, w[2].high, w[3].high}, x1.low, x1.high);
+      widen<typename C::Weight>(format, words, w);
+      multiply_steps({w[0].low, w[1].low, w[0].high, w[1].high},
+                     {w[2].low, w[3].low, w[2].high, w[3].high}, x, acc[i]);
     }
   }
   __device__ void multiply_bytes_or_widened(const std::byte* a, int vec, Acc& acc) const {
@@ -342,16 +367,14 @@ class NarrowShrink {
     }
   }
   /// As multiply_bytes().
-  __device__ void multiply_widened(const std::byte* x, int vec, Acc& acc) const {
-    const StepPair x0 = load_step_of_x(x, vec), x1 = load_step_of_x(x, vec + 1);
+  __device__ void multiply_widened(const std::byte* from, int vec, Acc& acc) const {
+    const TwoStepsOfX x = load_steps_of_x(from, vec);
     const std::byte* const a = c.widened();
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const int row = 16 * i + c.lane % 16, half = c.lane / 16;
-      mma<typename C::Weight>(acc[i][0], load_matrices(a + place_ahead(row, 2 * vec + half)),
-                              x0.low, x0.high);
-      mma<typename C::Weight>(acc[i][0], load_matrices(a + place_ahead(row, 2 * vec + 2 + half)),
-                              x1.low, x1.high);
+      multiply_steps(load_matrices(a + place_ahead(row, 2 * vec + half)),
+                     load_matrices(a + place_ahead(row, 2 * vec + 2 + half)), x, acc[i]);
     }
   }
 

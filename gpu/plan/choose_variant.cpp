@@ -184,18 +184,6 @@ bool may_sum_strips_of_32(const LaunchShape& shape) {
   return has_long_rows(shape) || shape.num_tokens > 64 || shape.num_slices > 1;
 }
 
-/// Whether warps sum strips of segments of 32: where these are half full, or where very many ranks
-/// would be summed for two segments of 8, and one wave holds all items of 32 ranks.
-bool sums_strips_of_32(const LaunchShape& shape) {
-  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
-  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
-         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
-}
-LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
-  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
-  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
-}
-
 /// From 65 tokens on, few adapters fill segments of 32, or up to 128 tokens at least half of them.
 /// A small rank gains by full ones of several slices alone.
 bool fills_segments_of_32(const LaunchShape& shape) {
@@ -298,6 +286,16 @@ bool fits_one_stage(const LaunchShape& shape) {
 }
 
 }  // namespace
+
+bool sums_strips_of_32(const LaunchShape& shape) {
+  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
+  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
+         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
+}
+LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
+  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
+}
 
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
   // Long rows gained nothing.

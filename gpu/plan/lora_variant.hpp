@@ -67,6 +67,12 @@ std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
 /// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
+/// Whether the warps of a shrink sum strips of segments of 32: where these are half full, or where
+/// very many ranks would be summed for two segments of 8, and one wave holds all items of 32 ranks.
+bool sums_strips_of_32(const LaunchShape& shape);
+/// That shrink.
+LoraVariant shrink_by_strips_of_32(const LaunchShape& shape);
+
 /// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
 /// of x leaves idle. Where it finds none, a cluster is faster.
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& variant);

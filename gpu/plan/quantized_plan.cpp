@@ -48,15 +48,6 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .cluster = cluster};
 }
 
-// On SMs that a product leaves idle where it fits there.
-LoraVariant shrink_of_few_tokens(const LaunchShape& shape) {
-  const LoraVariant cluster = narrow_quantized(shape);
-  LoraVariant one_by_one = cluster;
-  one_by_one.through_memory = true;
-  const bool may_choose = has_quantized_kernel(LoraOp::shrink, one_by_one);
-  return may_choose && fits_idle_sms(shape, one_by_one) ? one_by_one : cluster;
-}
-
 // A work tile is a segment and 64 of its ranks. The largest cluster for which all tiles fit in one
 // wave of an H100 or H200, which the shallower pipeline makes longer. The last segment of each
 // adapter is assumed to be half full.
@@ -83,6 +74,17 @@ bool expands_by_wgmma(const LaunchShape& shape) {
          shape.num_slices * ((shape.max_rank + 63) / 64) <= 2;
 }
 
+LoraVariant choose_shrink(const LaunchShape& shape, bool is_wide) {
+  if (is_prefill(shape)) return shrink_by_wgmma(shape);
+  LoraVariant cluster = narrow_quantized(shape);
+  if (is_wide) cluster = {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
+  if (sums_strips_of_32(shape)) cluster = shrink_by_strips_of_32(shape);
+  LoraVariant one_by_one = cluster;
+  one_by_one.through_memory = true;
+  const bool may_choose = has_quantized_kernel(LoraOp::shrink, one_by_one);
+  return may_choose && fits_idle_sms(shape, one_by_one) ? one_by_one : cluster;
+}
+
 }  // namespace
 
 LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles) {
@@ -98,9 +100,7 @@ LoraVariant choose_quantized_variant(const LaunchShape& shape) {
   if (shape.op == LoraOp::expand) {
     return choose_quantized_expand(shape, is_prefill(shape) ? 8 : is_wide ? 4 : 1);
   }
-  LoraVariant out = shrink_of_few_tokens(shape);
-  if (is_wide) out = {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
-  if (is_prefill(shape)) out = shrink_by_wgmma(shape);
+  LoraVariant out = choose_shrink(shape, is_wide);
   if (shape.op == LoraOp::linear) out.launches = 2;
   return out;
 }

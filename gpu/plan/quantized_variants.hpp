@@ -19,12 +19,16 @@ inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     {2, 1, 8, 2, true},
     {4, 1, 8, 1, true},
     {4, 1, 2, 1, true},
+    {1, 4, 8, 2, true},
+    {2, 4, 8, 2, true},
+    {2, 4, 8, 1, true},
     {4, 4, 8, 4, true},
     // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory
     {1, 1, 8, 2, true, 1, true},
     {1, 1, 4, 2, true, 1, true},
     {2, 1, 8, 1, true, 1, true},
     {4, 1, 8, 1, true, 1, true},
+    {2, 4, 8, 1, true, 1, true},
     // by wgmma
     {4, 8, 8, 5, true},
     {4, 8, 8, 3, true},

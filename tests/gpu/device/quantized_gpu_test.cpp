@@ -10,6 +10,7 @@
 
 #include "fuzz/support/layer_case.hpp"
 #include "gpu/layout/device_segments.hpp"
+#include "gpu/model/activation.hpp"
 #include "gpu/plan/quantized_variants.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "guarded_tensor.hpp"
@@ -33,8 +34,10 @@ class Quantized {
   explicit Quantized(QuantizedLayerData& data)
       : data_(data),
         workspace_bytes_(most_workspace()),
-        workspace_(make_device_buffer(workspace_bytes_)) {
+        workspace_(make_device_buffer(workspace_bytes_)),
+        split_sums_(make_device_buffer(sums_bytes())) {
     LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_bytes_));
+    LORATORY_CUDA_CHECK(cudaMemset(split_sums_.get(), 0, sums_bytes()));
     for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
       layers_.push_back(std::make_unique<LoraLayer>(desc(op)));
     }
@@ -93,6 +96,29 @@ class Quantized {
     return y.read();
   }
 
+  /// SwiGLU of what the linear leaves; then both at once, twice, so that the second overlaps the
+  /// first.
+  Tensor one_after_the_other(const LoraVariant& v) {
+    const GuardedTensor y(run(LoraOp::linear, v)), activation(no_activation());
+    silu_mul(y.view(), activation.view(), nullptr);
+    return activation.read();
+  }
+  Tensor at_once(const SiluMulVariants& variants) {
+    const GuardedTensor x(data_.x), y(data_.y), activation(no_activation());
+    const auto max_loras = int32_t(data_.shape.max_loras);
+    DeviceSegments segments(data_.shape.num_tokens, max_loras, variants.shrink.segment_size());
+    segments.upload(reference::make_batch_layout(data_.slots, max_loras), nullptr);
+    for (const LaunchOrder order : {LaunchOrder::after_previous, LaunchOrder::overlaps_previous}) {
+      layer(LoraOp::linear)
+          .launch_silu_mul(variants, {.x = x.view(), .h = {}, .y = y.view()}, activation.view(),
+                           segments.view(), nullptr, order);
+    }
+    Tensor out = activation.read();
+    EXPECT_TRUE(y.read().bytes() == data_.y.bytes()) << "y was written";
+    EXPECT_TRUE(y.guards_are_intact() && activation.guards_are_intact());
+    return out;
+  }
+
   bool is_generic(LoraOp op) {
     const GuardedTensor x(data_.x), h(op == LoraOp::shrink ? empty_h(data_) : data_.h), y(data_.y);
     return layer(op).path_for({.x = x.view(), .h = h.view(), .y = y.view()}) == LoraPath::generic;
@@ -103,13 +129,22 @@ class Quantized {
   std::vector<GuardedTensor> weights_;
   std::vector<DeviceBuffer> tables_;
   size_t workspace_bytes_;
-  DeviceBuffer workspace_;
+  DeviceBuffer workspace_, split_sums_;
   std::vector<std::unique_ptr<LoraLayer>> layers_;
 
+  Tensor no_activation() const {
+    Tensor out(data_.shape.y, {data_.shape.num_tokens, data_.shape.widths[0]});
+    std::ranges::fill(out.bytes(), std::byte{0xFF});
+    return out;
+  }
   const LoraLayer& layer(LoraOp op) const { return *layers_[size_t(op)]; }
   size_t most_workspace() const {
     return 256 + quantized_workspace_bytes(data_.shape.num_tokens, data_.num_slices(),
                                            data_.shape.max_rank, data_.b_block.k);
+  }
+  size_t sums_bytes() const {
+    return std::max<size_t>(
+        1, split_sums_bytes(data_.shape.num_tokens, data_.num_slices(), data_.shape.max_rank));
   }
   LoraLayerDesc desc(LoraOp op) {
     const auto table = [this](const auto& values) {
@@ -122,6 +157,8 @@ class Quantized {
          .scalings = [&](const auto& v) { return reinterpret_cast<const float*>(table(v)); }});
     out.workspace = workspace_.get();
     out.workspace_bytes = workspace_bytes_;
+    out.split_sums = split_sums_.get();
+    out.split_sums_bytes = sums_bytes();
     return out;
   }
 };
@@ -211,6 +248,27 @@ TEST_F(QuantizedOnGpu, P7RowsDoNotDependOnTheBatch) {
       const Tensor y = on_gpu.run(LoraOp::linear, v, alone);
       ASSERT_TRUE(reference::same_row(y, kept, whole, kept)) << describe(c) << describe(v);
       trial.count(y.shape()[1]);
+    }
+  });
+}
+
+// [1.42]-[1.47] Gate and up that end with SwiGLU: the bits of both kernels, in rows without an
+// adapter and in slots that lack a module, too.
+TEST_F(QuantizedOnGpu, GateAndUpEndWithSwiGlu) {
+  for_all_seeds(40, [](Trial& trial) {
+    const QuantizedLayerCase c =
+        random_quantized_gate_and_up(trial.seed(), Trial::size(1 << 22, 1 << 16));
+    trial.classify(c.x == Dtype::f16, "f16");
+    trial.classify(c.integers, "i8");
+    trial.classify(c.num_tokens > 8, "more than 8 tokens");
+    trial.classify(c.max_rank > 64, "ranks above 64");
+    QuantizedLayerData data(c);
+    Quantized on_gpu(data);
+    const Tensor expected = on_gpu.one_after_the_other(variants_of_op(LoraOp::linear)[0]);
+    for (const SiluMulVariants& variants : quantized_silu_mul_variants()) {
+      ASSERT_TRUE(have_same_bits(on_gpu.at_once(variants), expected))
+          << describe(c) << describe(variants.expand);
+      trial.count(reference::num_numbers(expected));
     }
   });
 }

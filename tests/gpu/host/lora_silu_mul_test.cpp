@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "gpu/api/lora_layer.hpp"
+#include "gpu/plan/quantized_variants.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "tests/gpu/host/error_of.hpp"
@@ -119,6 +120,23 @@ TEST(LoraSiluMul, IsAShrinkAndAGatedExpand) {
   EXPECT_EQ(variants->shrink.launches, 1);
   EXPECT_TRUE(has_kernel(LoraOp::shrink, variants->shrink));
   EXPECT_TRUE(has_kernel(LoraOp::gated_expand, variants->expand));
+}
+
+// Beside wide x, but where it would go by wgmma.
+TEST(LoraSiluMul, IsOf8BitWeightsToo) {
+  Call call;
+  for (LoraSliceDesc& s : call.desc.slices) {
+    s.a.dtype = s.b.dtype = Dtype::f8_e4m3fn;
+    s.a_scale = s.b_scale = device_view(Dtype::f32, at(0x5000), {4});
+  }
+  const auto variants = LoraLayer(call.desc).silu_mul_variants_for(call.tensors(), call.activation);
+  ASSERT_TRUE(variants.has_value());
+  EXPECT_TRUE(has_quantized_kernel(LoraOp::shrink, variants->shrink));
+  EXPECT_TRUE(has_quantized_kernel(LoraOp::gated_expand, variants->expand));
+  call.variants = {kQuantizedShrinkVariants[0], {.rank_tiles = 4, .token_tiles = 8, .stages = 2}};
+  EXPECT_THAT(call.error(), HasSubstr("gated_expand has no kernel"));
+  call.y.dtype = Dtype::f16;
+  EXPECT_FALSE(call.can()) << "x is bf16";
 }
 
 TEST(LoraSiluMul, NamesWhatDoesNotFit) {

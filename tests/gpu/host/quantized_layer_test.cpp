@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <vector>
 
@@ -193,16 +194,19 @@ TEST(QuantizedVariants, FewTokensHaveFewSegments) {
 TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
   std::vector<LoraVariant> shrinks, expands;
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
-    for (const int64_t tokens : {1, 8, 32, 33, 64, 65, 256, 257, 1024, 1025, 8192}) {
+    for (const int64_t tokens : {1, 8, 32, 33, 64, 65, 128, 256, 257, 1024, 1025, 8192}) {
       for (const int64_t rank : {1, 16, 17, 64, 65, 512}) {
-        for (const int64_t slots : {1, 4, 16, 128, 4096}) {
+        for (int64_t i = 0; i < 20; ++i) {
+          const int64_t slots = std::array{1, 4, 16, 128, 4096}[size_t(i / 4)];
           const LaunchShape shape{.op = op,
                                   .num_tokens = tokens,
-                                  .num_in = slots == 16 ? 12288 : 4096,
+                                  .num_in = i % 2 == 0 ? 12288 : 4096,
                                   .max_rank = rank,
                                   .num_slices = 2,
                                   .num_slots = slots,
-                                  .num_rank_blocks = (rank + 31) / 32};
+                                  .num_rank_blocks = (rank + 31) / 32,
+                                  .idle_sms = i / 2 % 2 == 0 ? 132 : 0,
+                                  .num_split_units = 1 << 20};
           const LoraVariant v = choose_quantized_variant(shape);
           EXPECT_TRUE(has_quantized_kernel(op, v)) << describe(v);
           const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles);
@@ -221,6 +225,29 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
   };
   expect_chosen(LoraOp::shrink, shrinks);
   expect_chosen(LoraOp::expand, expands);
+}
+
+// As of 16-bit weights. Gate and up at batch 128, and o at batch 1 beside 48 columns a tile.
+TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
+  LaunchShape shape{.op = LoraOp::shrink,
+                    .num_tokens = 128,
+                    .num_in = 4096,
+                    .max_rank = 64,
+                    .num_slices = 2,
+                    .num_slots = 4,
+                    .num_rank_blocks = 2};
+  const auto chosen = [&shape] { return choose_quantized_variant(shape); };
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
+  shape.num_slots = 8;
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  shape.num_tokens = shape.num_slots = shape.num_slices = shape.num_rank_blocks = 1;
+  shape.idle_sms = 46, shape.num_split_units = 4;
+  LoraVariant one_by_one{.rank_tiles = 2, .cluster = 8, .through_memory = true};
+  EXPECT_EQ(chosen(), one_by_one);
+  shape.op = LoraOp::linear, one_by_one.launches = 2;
+  EXPECT_EQ(chosen(), one_by_one);
+  shape.num_split_units = 3;
+  EXPECT_FALSE(chosen().through_memory);
 }
 
 // As timed on an H200, with 8 adapters.
@@ -262,6 +289,9 @@ TEST(QuantizedVariants, FitInSharedMemory) {
     EXPECT_LE(bytes, kMost);
   }
   for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants, 4>()) {
+    EXPECT_LE(bytes, kMost);
+  }
+  for (const int bytes : most_shared_bytes<LoraOp::gated_expand, kQuantizedGatedVariants, 4>()) {
     EXPECT_LE(bytes, kMost);
   }
   for (const int bytes : most_shared_bytes<LoraOp::expand, kQuantizedExpandVariants, 1>()) {
