@@ -137,10 +137,13 @@ struct KernelShape {
 
   // What 8-bit weights are widened to before the previous kernel has ended, behind all else in
   // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
-  // it; of B the first stage of four warps, as many as half an item of an expand keeps busy. A
-  // gated one waits for the slower of a pair of warps.
+  // it, but where four fragments of x share what was widened; of B the first stage of four warps,
+  // as many as half an item of an expand keeps busy. A gated one waits for the slower of a pair of
+  // warps.
   static constexpr int kColumnsAhead =
-      kShrinks && !kWide && kWeightBytes == 1 && kCluster == 8 ? (kRankTiles > 2 ? 32 : 64) : 0;
+      kShrinks && kTokenTiles == 1 && kWeightBytes == 1 && kCluster == 8
+          ? (kRankTiles > 2 ? 32 : 64)
+          : 0;
   static constexpr int kWarpsAhead =
       kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? (kGated ? kNumWarps : 4) : 0;
   static constexpr int kAheadOfWarp = kShrinks ? kBlockRanks * kColumnsAhead * 2 : 2 * kBStageBytes;

@@ -91,7 +91,8 @@ LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles) {
   if (token_tiles == 8 && expands_by_wgmma(shape)) {
     return {.rank_tiles = 4, .token_tiles = 8, .stages = 2};
   }
-  if (token_tiles > 1) return {.rank_tiles = 2, .token_tiles = 4, .stages = 2};
+  if (token_tiles > 1 && shape.num_tokens > 32)
+    return {.rank_tiles = 2, .token_tiles = 4, .stages = 2};
   return {.rank_tiles = shape.max_rank > 16 ? 4 : 1};
 }
 

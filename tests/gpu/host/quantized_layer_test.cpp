@@ -238,8 +238,12 @@ TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
                     .num_rank_blocks = 2};
   const auto chosen = [&shape] { return choose_quantized_variant(shape); };
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(choose_quantized_expand(shape, 4).token_tiles, 4);
   shape.num_slots = 8;
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
+  shape.num_tokens = 32, shape.num_slots = 2;
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
+  EXPECT_EQ(choose_quantized_expand(shape, 4).token_tiles, 1);
   shape.num_tokens = shape.num_slots = shape.num_slices = shape.num_rank_blocks = 1;
   shape.idle_sms = 46, shape.num_split_units = 4;
   LoraVariant one_by_one{.rank_tiles = 2, .cluster = 8, .through_memory = true};
