@@ -3,6 +3,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "reference/base/check.hpp"
 
@@ -15,6 +16,21 @@ constexpr int kAtOnce = 16;
 using Derivatives = Eigen::Array<double, kAtOnce, 1>;
 
 }  // namespace
+
+/// The derivatives of some numbers with respect to those that a walk has yet to visit. It leaves
+/// them 0 for the next one: so much memory takes long to get and to fill.
+struct Tape::Walk {
+  explicit Walk(int32_t num_numbers)
+      : by(size_t(num_numbers), Derivatives::Zero()), is_reached(size_t(num_numbers)) {}
+
+  std::vector<Derivatives> by;
+  std::vector<uint8_t> is_reached;  // the others are 0, which would take long to see
+
+  Derivatives& reach(int32_t number) {
+    is_reached[size_t(number)] = 1;
+    return by[size_t(number)];
+  }
+};
 
 Tape::Scope::Scope(Tape& tape) : before_(current_tape) { current_tape = &tape; }
 Tape::Scope::~Scope() { current_tape = before_; }
@@ -33,9 +49,11 @@ int32_t Tape::add(double local_error) {
 
 std::vector<double> Tape::errors(std::span<const int32_t> numbers) const {
   std::vector<double> out(numbers.size());
+  if (numbers.empty()) return out;
+  Walk walk(std::ranges::max(numbers) + 1);
   for (size_t i = 0; i < numbers.size(); i += kAtOnce) {
     const size_t count = std::min<size_t>(kAtOnce, numbers.size() - i);
-    errors_of_some(numbers.subspan(i, count), std::span(out).subspan(i, count));
+    errors_of_some(numbers.subspan(i, count), walk, std::span(out).subspan(i, count));
   }
   return out;
 }
@@ -85,19 +103,19 @@ void Tape::finish(const Norm& norm, std::span<const double> errors, double share
   if (!is_sure) local_errors_[size_t(norm.root)] = std::numeric_limits<double>::infinity();
 }
 
-void Tape::errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const {
-  const int32_t last = *std::max_element(numbers.begin(), numbers.end());
-  std::vector<Derivatives> by(size_t(last + 1), Derivatives::Zero());
+void Tape::errors_of_some(std::span<const int32_t> numbers, Walk& walk,
+                          std::span<double> out) const {
   for (size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] >= 0) by[size_t(numbers[i])](Eigen::Index(i)) += 1;
+    if (numbers[i] >= 0) walk.reach(numbers[i])(Eigen::Index(i)) += 1;
   }
   Derivatives sum = Derivatives::Zero();
-  for (size_t n = by.size(); n-- > 0;) {
-    if ((by[n] == 0).all()) continue;
+  for (size_t n = size_t(std::ranges::max(numbers) + 1); n-- > 0;) {
+    if (std::exchange(walk.is_reached[n], 0) == 0) continue;
+    const Derivatives by = std::exchange(walk.by[n], Derivatives::Zero());
     // An unknown error does not concern what does not depend on it.
-    sum += (by[n] == 0).select(0, by[n].abs() * local_errors_[n]);
+    sum += (by == 0).select(0, by.abs() * local_errors_[n]);
     for (size_t e = n == 0 ? 0 : ends_[n - 1]; e < ends_[n]; ++e) {
-      by[size_t(edges_[e].from)] += by[n] * edges_[e].derivative;
+      walk.reach(edges_[e].from) += by * edges_[e].derivative;
     }
   }
   for (size_t i = 0; i < numbers.size(); ++i) out[i] = sum(Eigen::Index(i));

@@ -86,7 +86,8 @@ class Tape {
     int32_t root;
   };
 
-  void errors_of_some(std::span<const int32_t> numbers, std::span<double> out) const;
+  struct Walk;
+  void errors_of_some(std::span<const int32_t> numbers, Walk& walk, std::span<double> out) const;
   std::span<const Norm> independent_norms(size_t first) const;
   void finish(const Norm& norm, std::span<const double> errors, double share);
 

@@ -399,7 +399,8 @@ void expect_within_the_bound(Trial& trial, Dtype dtype, const Workload::Slots& s
   const bool is_plain = dtype == Dtype::f32 && slots.dtype == sim::LoraDtype::of_model;
   Workload w(trial.seed(), dtype, is_plain ? Experts::some : Experts::none, slots);
   run(trial, w);
-  const double worst = w.compare_with_oracle(/*num_requests=*/3);
+  // In 16 bits the bound takes minutes: it walks back from every number that a norm divides.
+  const double worst = w.compare_with_oracle(/*num_requests=*/dtype == Dtype::f32 ? 3 : 1);
   EXPECT_LE(worst, 1);
   trial.count(int64_t(w.num_requests()), worst);
   classify(trial, w);
