@@ -184,19 +184,26 @@ def workloads(args, stem):
 
 def fixed_set(args, stem):
     """All tests once, several processes side by side: the engine's tests share their cases, the
-    others are dealt out."""
+    others are dealt out in parts small enough that no process is long the last."""
     all_names = names(args.binary, args.filter)
     shared = [name for name in all_names if name.startswith(ENGINE)]
     others = [name for name in all_names if name not in shared]
-    work = [(others[i::args.shares], {}) for i in range(args.shares) if others[i:]]
-    if shared or not work:
-        work += [(shared, {"LORATORY_GPU_SHARE": f"{i}/{args.shares}",
-                           "LORATORY_GPU_CASES": str(NUM_FIXED)}) for i in range(args.shares)]
-    with concurrent.futures.ThreadPoolExecutor(len(work)) as pool:
-        done = [pool.submit(tests, args, stem.with_suffix(f".fixed.{i}.log"), None, ":".join(some),
-                            **environment)
-                for i, (some, environment) in enumerate(work)]
-    return merged([part.result() for part in done])
+    num_parts = 3 * args.shares
+    dealt = [(others[i::num_parts], {}) for i in range(num_parts) if others[i:]]
+    shares = []
+    if shared or not dealt:
+        shares = [(shared, {"LORATORY_GPU_SHARE": f"{i}/{args.shares}",
+                            "LORATORY_GPU_CASES": str(NUM_FIXED)}) for i in range(args.shares)]
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2 * args.shares) as pool:
+        def start(kind, work):
+            return [pool.submit(tests, args, stem.with_suffix(f".{kind}.{i}.log"), None,
+                                ":".join(some), **environment)
+                    for i, (some, environment) in enumerate(work)]
+        of_engine = start("engine", shares)  # the longest go first
+        done = start("fixed", dealt) + of_engine
+    found = merged([part.result() for part in done])
+    return found | {"seconds": round(time.monotonic() - begin, 1)}
 
 
 def tests(args, log, seconds, which, **environment):
