@@ -85,7 +85,7 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(code, 0, self.done.stderr)
         self.assertEqual(record["fixed_set"]["exit_codes"], [0, 0, 0])
         self.assertEqual([test["test"] for test in record["fixed_set"]["tests"]],
-                         ["A.B", "A.D", "A.C"])
+                         ["A.B", "A.C", "A.D"])
 
     def test_workloads_are_shared_out_too(self):
         code, record = self.record("--tools", "", "--shares", "2", "--workloads")
