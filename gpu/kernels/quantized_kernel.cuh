@@ -32,8 +32,8 @@ struct QuantizedConfig
   static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && QuantizedConfig::kShrinks;
 };
 
-/// As lora_kernel. Nor do the factors of 8-bit h fit into the registers of four CTAs, or a pair's
-/// tiles of 64 ranks into those of three.
+/// One less where registers do not suffice: for fp32 y, for the factors of 8-bit h beside four
+/// CTAs, and for a pair's tiles of 64 ranks beside three.
 template <typename C>
 constexpr int quantized_ctas_per_sm() {
   const bool is_large = sizeof(typename C::Out) == 4 || (C::kHBytes == 1 && C::kRankTiles == 1) ||

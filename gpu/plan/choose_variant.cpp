@@ -216,11 +216,8 @@ LoraVariant shrink_of_clusters(const LaunchShape& shape) {
 }
 
 LoraVariant shrink_variant(const LaunchShape& shape) {
-  const LoraVariant cluster = shrink_of_clusters(shape);
-  LoraVariant one_by_one = cluster;
-  one_by_one.through_memory = true;
-  const bool may_choose = has_kernel(LoraOp::shrink, one_by_one);
-  return may_choose && fits_idle_sms(shape, one_by_one) ? one_by_one : cluster;
+  const LoraVariant cluster = shrink_of_clusters(shape), chosen = on_idle_sms(shape, cluster);
+  return has_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }
 
 /// Without a workspace there is no other way. With one, a single launch is faster for few tokens of
@@ -285,20 +282,8 @@ bool fits_one_stage(const LaunchShape& shape) {
          shape.max_rank <= 64;
 }
 
-}  // namespace
-
-bool sums_strips_of_32(const LaunchShape& shape) {
-  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
-  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
-         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
-}
-LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
-  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
-  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
-}
-
+/// Long rows gained nothing.
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
-  // Long rows gained nothing.
   if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
     return false;
   }
@@ -313,6 +298,24 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
                            : h200::kCtasOfIdleSm;
   return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
          double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
+}
+
+}  // namespace
+
+bool sums_strips_of_32(const LaunchShape& shape) {
+  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
+  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
+         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
+}
+LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
+  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
+  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
+}
+
+LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster) {
+  LoraVariant out = cluster;
+  out.through_memory = fits_idle_sms(shape, cluster);
+  return out;
 }
 
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {

@@ -73,9 +73,10 @@ bool sums_strips_of_32(const LaunchShape& shape);
 /// That shrink.
 LoraVariant shrink_by_strips_of_32(const LaunchShape& shape);
 
-/// Whether a shrink of up to 32 tokens, launched CTA by CTA, finds room on the SMs that the product
-/// of x leaves idle. Where it finds none, a cluster is faster.
-bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& variant);
+/// The same shrink, launched CTA by CTA (through_memory) if it has up to 32 tokens and finds room
+/// on the SMs that the product of x leaves idle. Where it finds none, a cluster is faster. Whether
+/// there is a kernel is not looked at.
+LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster);
 
 /// For an expand that processes 8 · token_tiles tokens at a time, or fewer: on its own, or as the
 /// second launch of a linear.

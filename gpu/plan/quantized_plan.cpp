@@ -79,10 +79,8 @@ LoraVariant choose_shrink(const LaunchShape& shape, bool is_wide) {
   LoraVariant cluster = narrow_quantized(shape);
   if (is_wide) cluster = {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
   if (sums_strips_of_32(shape)) cluster = shrink_by_strips_of_32(shape);
-  LoraVariant one_by_one = cluster;
-  one_by_one.through_memory = true;
-  const bool may_choose = has_quantized_kernel(LoraOp::shrink, one_by_one);
-  return may_choose && fits_idle_sms(shape, one_by_one) ? one_by_one : cluster;
+  const LoraVariant chosen = on_idle_sms(shape, cluster);
+  return has_quantized_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }
 
 }  // namespace

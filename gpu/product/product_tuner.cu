@@ -27,7 +27,7 @@ constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
 // result of a thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
 // Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
-// the shrink beside it (fits_idle_sms() of choose_variant.cpp), which saves so many us: less than
+// the shrink beside it (on_idle_sms() of lora_variant.hpp), which saves so many us: less than
 // every measured case. In a last round that some SMs have no tile of, these take the shrink's CTAs,
 // which load their A by then: a share of the product's time. CTAs that share loads leave as many
 // idle, and gained nothing, but for pairs in the last round.

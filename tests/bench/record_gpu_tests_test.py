@@ -76,16 +76,16 @@ class RecordGpuTests(unittest.TestCase):
 
     def test_deals_out_what_is_not_shared(self):
         self.program("gpu_test", """case "$*" in
-          *list_tests*) printf 'A.\n  B\n  C\n  D\n'; exit;;
+          *list_tests*) printf 'A.\n  B\n  C\n  D\n  E\n'; exit;;
         esac
         for name in ${1#--gtest_filter=}; do
           for one in ${name//:/ }; do echo '{"test": "'$one'"}'; done
         done""")
-        code, record = self.record("--tools", "", "--shares", "2")
+        code, record = self.record("--tools", "", "--shares", "1")  # three parts
         self.assertEqual(code, 0, self.done.stderr)
         self.assertEqual(record["fixed_set"]["exit_codes"], [0, 0, 0])
         self.assertEqual([test["test"] for test in record["fixed_set"]["tests"]],
-                         ["A.B", "A.C", "A.D"])
+                         ["A.B", "A.E", "A.C", "A.D"])
 
     def test_workloads_are_shared_out_too(self):
         code, record = self.record("--tools", "", "--shares", "2", "--workloads")

@@ -35,9 +35,8 @@ class Quantized {
       : data_(data),
         workspace_bytes_(most_workspace()),
         workspace_(make_device_buffer(workspace_bytes_)),
-        split_sums_(make_device_buffer(sums_bytes())) {
+        split_sums_(zeroed_buffer(sums_bytes())) {
     LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, workspace_bytes_));
-    LORATORY_CUDA_CHECK(cudaMemset(split_sums_.get(), 0, sums_bytes()));
     for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
       layers_.push_back(std::make_unique<LoraLayer>(desc(op)));
     }
@@ -143,8 +142,7 @@ class Quantized {
                                            data_.shape.max_rank, data_.b_block.k);
   }
   size_t sums_bytes() const {
-    return std::max<size_t>(
-        1, split_sums_bytes(data_.shape.num_tokens, data_.num_slices(), data_.shape.max_rank));
+    return split_sums_bytes(data_.shape.num_tokens, data_.num_slices(), data_.shape.max_rank);
   }
   LoraLayerDesc desc(LoraOp op) {
     const auto table = [this](const auto& values) {

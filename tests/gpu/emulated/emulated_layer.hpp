@@ -17,8 +17,7 @@ inline LoraLayerDesc put_linear(Memory& memory, const reference::LayerData& data
   out.workspace = memory.room(out.workspace_bytes);
   out.split_sums_bytes =
       split_sums_bytes(data.shape.num_tokens, int64_t(data.slices.size()), data.shape.max_rank);
-  out.split_sums = memory.room(out.split_sums_bytes);
-  std::memset(out.split_sums, 0, out.split_sums_bytes);
+  out.split_sums = memory.zeros(out.split_sums_bytes);
   for (const reference::LayerSlice& slice : data.slices) {
     out.slices.push_back({.a = memory.put(slice.a),
                           .b = memory.put(slice.b),

@@ -30,6 +30,11 @@ class Memory {
     auto& block = blocks_.emplace_back(size);
     return block.begin();
   }
+  std::byte* zeros(size_t size) {
+    std::byte* const out = room(size);
+    std::memset(out, 0, size);
+    return out;
+  }
   static void get(const DeviceView& view, reference::Tensor& out) {
     std::memcpy(out.bytes().data(), view.data, out.bytes().size());
   }

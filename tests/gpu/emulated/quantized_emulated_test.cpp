@@ -100,8 +100,7 @@ class Emulated {
     desc.workspace = memory.room(desc.workspace_bytes);
     desc.split_sums_bytes =
         split_sums_bytes(data_.shape.num_tokens, data_.num_slices(), data_.shape.max_rank);
-    desc.split_sums = memory.room(desc.split_sums_bytes);
-    std::memset(desc.split_sums, 0, desc.split_sums_bytes);
+    desc.split_sums = memory.zeros(desc.split_sums_bytes);
     return LoraLayer(desc);
   }
 };
