@@ -311,10 +311,8 @@ __device__ inline float* stats_of(const AttentionParams& p, int64_t index, int r
 __device__ inline bool are_all_there(const AttentionParams& p, const DecodeItem& item,
                                      int32_t num_delivered) {
   int32_t* const arrived = p.work.arrived + int64_t(item.row) * p.kv_heads + item.head;
-  __threadfence();
-  const bool out = atomicAdd(arrived, num_delivered) + num_delivered == item.num_pieces;
+  const bool out = count_arrivals(arrived, num_delivered) + num_delivered == item.num_pieces;
   if (out) *arrived = 0;  // for the next launch
-  __threadfence();
   return out;
 }
 

@@ -11,7 +11,8 @@ struct PriorGrid {
   bool waited = false;
 
   __device__ void wait() {
-    if (waited) return;
+    // Without launches to come it waits again: to remember would take a register.
+    if (launches_dependents && waited) return;
     waited = true;
     wait_for_prior_grid();
     if (launches_dependents) launch_dependents();

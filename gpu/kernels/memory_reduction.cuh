@@ -72,10 +72,8 @@ class MemoryReduction {
     __syncthreads();
     if (threadIdx.x == 0) {
       int32_t* const count = p.split_counts + work.first_token * int(p.num_items) + block;
-      __threadfence();
-      *answer = atomicAdd(count, 1) + 1 == C::kCluster ? 1 : 0;
+      *answer = count_arrivals(count, 1) + 1 == C::kCluster ? 1 : 0;
       if (*answer != 0) *count = 0;
-      __threadfence();
     }
     __syncthreads();
     return *answer != 0;

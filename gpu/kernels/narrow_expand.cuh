@@ -328,6 +328,13 @@ class NarrowExpand {
   /// read or write at once have four columns of either of two neighbouring eights, so that they
   /// share no bank.
   __device__ void widen_stage(reference::Dtype format) const {
+    if (format == reference::Dtype::f8_e4m3fn)
+      widen_stage_of(E4m3fn());
+    else
+      widen_stage_of(format);
+  }
+  template <typename Format>
+  __device__ void widen_stage_of(Format format) const {
     constexpr int kAtOnce = 2;
 #pragma unroll 1
     for (int first = 0; first < C::kTileColumns * kVecs / 32; first += kAtOnce) {
@@ -390,11 +397,20 @@ class NarrowExpand {
       for (int i = 0; i < kNum; ++i) mma<Weight>(acc[i], w[i], h.z, h.w);
     }
   }
-  /// The same with 8-bit B. A vector has the ranks of a step; two fragments are read at once.
+  /// The same with 8-bit B.
   __device__ void multiply_bytes(reference::Dtype format, int h_column, int left, Acc& acc) const {
+    if (format == reference::Dtype::f8_e4m3fn)
+      multiply_bytes_of(E4m3fn(), h_column, left, acc);
+    else
+      multiply_bytes_of(format, h_column, left, acc);
+  }
+  /// A vector has the ranks of a step; two fragments are read at once.
+  template <typename Format>
+  __device__ void multiply_bytes_of(Format format, int h_column, int left, Acc& acc) const {
+    constexpr bool kIsRare = std::is_same_v<Format, reference::Dtype>;
     const std::byte* const b = c.b_pipeline();
     const int column = c.lane % 8 * 8 + c.lane / 8 % 2 + c.lane / 16 * 2;  // of fragments 0 and 1
-#pragma unroll(C::kHBytes == 1 ? 1 : kVecs)
+#pragma unroll(C::kHBytes == 1 || kIsRare ? 1 : kVecs)
     for (int step = 0; step < kVecs; ++step) {
       if (step > 0 && left <= 16 * step) return;
       const uint4 h = load_h(h_column + 16 * step);

@@ -103,6 +103,8 @@ class NarrowShrink {
   int load_block_ = 0, load_split_ = 0, load_step_ = 0, load_stage_ = 0;
   int read_stage_ = 0;    // to multiply next
   uint32_t formats_ = 0;  // of 8-bit A: a byte for each rank tile of the block
+  static constexpr uint32_t kAllE4m3fn =
+      uint32_t(reference::Dtype::f8_e4m3fn) * (0x01010101U >> 8 * (4 - C::kRankTiles));
   struct Ahead {
     bool is_there = false;  // the next K tile is widened as far as kColumnsAhead says
   };
@@ -234,12 +236,11 @@ class NarrowShrink {
       wait_for_copies<C::kStages - 1>();
       __syncwarp();
       const std::byte* const a = c.warp_pipeline() + read_stage_ * C::kStageBytes;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if constexpr (C::kIsQuantized)
-          multiply_bytes_or_widened(a, 2 * i, acc);
-        else
-          multiply(a, 4 * i, acc);
+      if constexpr (C::kIsQuantized) {
+        multiply_bytes(a, acc);
+      } else {
+        multiply(a, 0, acc);
+        multiply(a, 4, acc);
       }
       read_stage_ = read_stage_ + 1 == C::kStages ? 0 : read_stage_ + 1;
       __syncwarp();
@@ -317,25 +318,45 @@ class NarrowShrink {
       mma<typename C::Weight>(acc[t], second, x.second[t].low, x.second[t].high);
     }
   }
-  /// 32 columns of 8-bit A from vector `vec` of sixteen on, as multiply().
+  /// 64 columns of 8-bit A.
+  __device__ void multiply_bytes(const std::byte* a, Acc& acc) const {
+    if (formats_ == kAllE4m3fn)
+      multiply_bytes_as<true>(a, acc);
+    else
+      multiply_bytes_as<false>(a, acc);
+  }
+  template <bool kIsE4m3fn>
+  __device__ void multiply_bytes_as(const std::byte* a, Acc& acc) const {
+#pragma unroll(C::kRankTiles > 2 && C::kCluster == 2 ? 1 : 2)  // its registers are all taken
+    for (int vec = 0; vec < 4; vec += 2) multiply_bytes_or_widened<kIsE4m3fn>(a, vec, acc);
+  }
+  template <bool kIsE4m3fn>
+  __device__ auto format_of(int rank_tile) const {
+    if constexpr (kIsE4m3fn)
+      return E4m3fn();
+    else
+      return reference::Dtype(formats_ >> 8 * rank_tile & 0xFF);
+  }
+  /// 32 columns from vector `vec` of sixteen on, as multiply().
+  template <bool kIsE4m3fn>
   __device__ void multiply_bytes(const std::byte* a, int vec, Acc& acc) const {
     const TwoStepsOfX x = load_steps_of_x(a + C::kABytes, vec);
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
-      const auto format = reference::Dtype(formats_ >> 8 * i & 0xFF);
       const uint4 v = load_matrices(a + swizzle_rows<4>(16 * i + c.lane % 16, vec + c.lane / 16));
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       StepPair w[4];  // top and bottom rows of either step
-      widen<typename C::Weight>(format, words, w);
+      widen<typename C::Weight>(format_of<kIsE4m3fn>(i), words, w);
       multiply_steps({w[0].low, w[1].low, w[0].high, w[1].high},
                      {w[2].low, w[3].low, w[2].high, w[3].high}, x, acc[i]);
     }
   }
+  template <bool kIsE4m3fn>
   __device__ void multiply_bytes_or_widened(const std::byte* a, int vec, Acc& acc) const {
     if constexpr (C::kColumnsAhead > 0) {
       if (vec < kVecsAhead && ahead_.is_there) return multiply_widened(a + C::kABytes, vec, acc);
     }
-    multiply_bytes(a, vec, acc);
+    multiply_bytes<kIsE4m3fn>(a, vec, acc);
   }
 
   __device__ bool was_widened() const {
@@ -352,6 +373,13 @@ class NarrowShrink {
   }
 
   __device__ void widen_ahead() const {
+    if (formats_ == kAllE4m3fn)
+      widen_ahead_as<true>();
+    else
+      widen_ahead_as<false>();
+  }
+  template <bool kIsE4m3fn>
+  __device__ void widen_ahead_as() const {
     constexpr int kRows = 32 / kVecsAhead;  // at a time, all of one rank tile
 #pragma unroll 1
     for (int first = 0; first < C::kBlockRanks; first += kRows) {
@@ -359,7 +387,7 @@ class NarrowShrink {
       const auto v = *reinterpret_cast<const uint4*>(c.warp_pipeline() + swizzle_rows<4>(row, vec));
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       StepPair w[4];
-      widen<typename C::Weight>(reference::Dtype(formats_ >> first / 16 * 8 & 0xFF), words, w);
+      widen<typename C::Weight>(format_of<kIsE4m3fn>(first / 16), words, w);
       *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec)) = {w[0].low, w[1].low,
                                                                             w[2].low, w[3].low};
       *reinterpret_cast<uint4*>(c.widened() + place_ahead(row, 2 * vec + 1)) = {

@@ -300,6 +300,18 @@ __device__ inline void sync_some(int barrier, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
 }
 
+/// Adds to a count that CTAs share; the count before. Whoever counts later finds what this thread,
+/// and threads it has met at a barrier, wrote before. __threadfence() on both sides of an atomicAdd
+/// says no more, and each is a fence.sc, which waits longer.
+__device__ inline int32_t count_arrivals(int32_t* count, int32_t arrivals) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(arrivals)
+               : "memory");
+  return before;
+}
+
 // --- order of launches ------------------------------------------------------------------------
 
 /// Waits for the previous kernel in the stream, if this one was launched early.

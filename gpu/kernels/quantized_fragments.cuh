@@ -45,8 +45,27 @@ __device__ inline StepPair halves_of_i8(uint32_t word) {
   return {halves(0x4140), halves(0x4342)};
 }
 
-/// Four bytes of each word as two words of `T`, bf16 or f16. All lanes have the same format. It is
-/// looked at once for all words: jumps cost more than the conversions.
+/// Words of two numbers that f16 holds, as two of `T`.
+template <typename T, int kWords>
+__device__ inline void from_halves(StepPair (&words)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    words[i] = {from_halves<T>(words[i].low), from_halves<T>(words[i].high)};
+  }
+}
+
+/// The format that adapters mostly have, where a kernel has code for it alone.
+struct E4m3fn {};
+
+/// Four bytes of each word as two words of `T`, bf16 or f16.
+template <typename T, int kWords>
+__device__ inline void widen(E4m3fn, const uint32_t (&words)[kWords], StepPair (&out)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3>(words[i]);
+  from_halves<T>(out);
+}
+/// All lanes have the same format. It is looked at once for all words: jumps cost more than the
+/// conversions.
 template <typename T, int kWords>
 __device__ inline void widen(reference::Dtype format, const uint32_t (&words)[kWords],
                              StepPair (&out)[kWords]) {
@@ -60,10 +79,7 @@ __device__ inline void widen(reference::Dtype format, const uint32_t (&words)[kW
 #pragma unroll
     for (int i = 0; i < kWords; ++i) out[i] = halves_of_i8(words[i]);
   }
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    out[i] = {from_halves<T>(out[i].low), from_halves<T>(out[i].high)};
-  }
+  from_halves<T>(out);
 }
 template <typename T>
 __device__ inline StepPair widen(reference::Dtype format, uint32_t word) {

@@ -25,8 +25,8 @@
 
 namespace loratory::gpu {
 
-/// What comes behind a product: a LoRA of the same x that gains by SMs which the product leaves
-/// idle, or anything else. The bits are the same.
+/// Whether SMs that a product leaves idle are of use: to a LoRA of the same x behind it, or to the
+/// product itself behind a kernel that has few SMs. The bits are the same.
 enum class ProductUse : uint8_t { alone, before_lora };
 
 /// Which sums a product may make.

@@ -23,12 +23,15 @@ namespace {
 constexpr LaunchOrder kOverlaps = LaunchOrder::overlaps_previous;
 // What the variants of choose_variant() take: decode, few adapters, prefill.
 constexpr int32_t kSegmentSizes[] = {8, 32, 64};
+// Attention of so few rows leaves SMs to an o of few tiles, which has its weights by the time x
+// comes (docs/base_products.md).
+constexpr int64_t kRowsOfShortAttention = 1;
 
 int64_t q_size(const ModelConfig& c) { return c.num_heads * c.head_dim; }
 int64_t qkv_size(const ModelConfig& c) { return (c.num_heads + 2 * c.num_kv_heads) * c.head_dim; }
 
-ProductUse use_before(const LoraLayer& lora) {
-  return lora.gains_by_idle_sms() ? ProductUse::before_lora : ProductUse::alone;
+ProductUse use_before(const LoraLayer& lora, ProductUse without = ProductUse::alone) {
+  return lora.gains_by_idle_sms() ? ProductUse::before_lora : without;
 }
 
 // Of a LoRA linear behind the product of the same x.
@@ -287,9 +290,11 @@ void ModelPass::launch(const StepArrays& arrays, int32_t max_row_tokens, int32_t
 
 void ModelPass::linear(const Step& step, const BaseProduct& product,
                        const std::optional<LoraLayer>& lora, const DeviceView& x,
-                       const DeviceView& y) const {
-  if (step.lora == nullptr || !lora) return product.launch(x, y, step.stream, kOverlaps);
-  const ProductUse use = use_before(*lora);
+                       const DeviceView& y, ProductUse without_lora) const {
+  if (step.lora == nullptr || !lora) {
+    return product.launch(x, y, step.stream, kOverlaps, without_lora);
+  }
+  const ProductUse use = use_before(*lora, without_lora);
   product.launch(x, y, step.stream, kOverlaps, use);
   const LoraTensors tensors = behind(product, use, step.max_adapters, x, y);
   const int32_t size = lora->variant_for(tensors).segment_size();
@@ -367,7 +372,8 @@ void ModelPass::attention(const Step& step, int64_t index) const {
   q.shape[1] = q_size(c);
   attention_.launch({.q = q, .out = attended, .kv = kv}, step.batch, step.max_row_tokens,
                     at<void>(layout_.attention), step.stream, kOverlaps);
-  linear(step, layer.o, layer.o_lora, attended, delta);
+  linear(step, layer.o, layer.o_lora, attended, delta,
+         tokens <= kRowsOfShortAttention ? ProductUse::before_lora : ProductUse::alone);
   add_rms_norm(norm(w.post_attention_norm, view(layout_.x, tokens, c.hidden), normed), delta,
                step.stream, kOverlaps);
 }

@@ -100,7 +100,8 @@ class ModelPass {
   void route_tokens(const Step& step, const Layer& layer) const;
   void finish(const Step& step) const;
   void linear(const Step& step, const BaseProduct& product, const std::optional<LoraLayer>& lora,
-              const DeviceView& x, const DeviceView& y) const;
+              const DeviceView& x, const DeviceView& y,
+              ProductUse without_lora = ProductUse::alone) const;
 
   const DeviceModel& model_;
   const DeviceSlots* slots_;

@@ -78,7 +78,6 @@ inline unsigned __ballot_sync(unsigned, bool v) {
   return out;
 }
 inline bool __all_sync(unsigned all, bool v) { return __ballot_sync(all, v) == 0xFFFFFFFF; }
-inline void __threadfence() {}
 template <typename T>
 T __ldcg(const T* p) {
   return *p;
@@ -91,6 +90,9 @@ inline int32_t atomicAdd(int32_t* to, int32_t v) {
   const int32_t before = *to;
   *to += v;
   return before;
+}
+inline int32_t count_arrivals(int32_t* count, int32_t arrivals) {
+  return atomicAdd(count, arrivals);
 }
 inline float __frcp_rn(float v) { return 1 / v; }
 inline float __frsqrt_rn(float v) { return float(1 / std::sqrt(double{v})); }
