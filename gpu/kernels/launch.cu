@@ -126,13 +126,13 @@ struct InStream {
 };
 
 /// Whether weights are widened while the previous kernel runs. Its CTAs and the next kernel's have
-/// to fit beside these, so that more shared memory pays where an SM has one or two of them. It pays
-/// for a shrink of one stage, which widens more, where an SM has one.
+/// to fit beside these, so that more shared memory pays where an SM has one or two of them; for a
+/// shrink of 64 ranks at a time, where it has one.
 bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
   if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters()) return false;
   const int64_t ctas = most_clusters(kernel.op, params) * kernel.variant.cluster;
-  const bool widens_more = kernel.op == LoraOp::shrink && kernel.variant.stages == 1;
-  return widens_more ? ctas <= params.num_sms : 2 * ctas <= 3 * int64_t{params.num_sms};
+  const bool is_large = kernel.op == LoraOp::shrink && kernel.variant.rank_tiles == 4;
+  return is_large ? ctas <= params.num_sms : 2 * ctas <= 3 * int64_t{params.num_sms};
 }
 
 /// `params`: a KernelParams, or what is derived from it.
