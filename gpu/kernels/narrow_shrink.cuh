@@ -94,6 +94,8 @@ class NarrowShrink {
  private:
   using Acc = float[C::kRankTiles][C::kTokenTiles][4];
   static constexpr int kAtOnce = C::kSplitsAtOnce;
+  static constexpr uint32_t kAllE4m3fn =  // formats_ of such a block
+      uint32_t(reference::Dtype::f8_e4m3fn) * (0x01010101U >> 8 * (4 - C::kRankTiles));
 
   const Context<C> c;
   const KernelParams& p;
@@ -103,8 +105,6 @@ class NarrowShrink {
   int load_block_ = 0, load_split_ = 0, load_step_ = 0, load_stage_ = 0;
   int read_stage_ = 0;    // to multiply next
   uint32_t formats_ = 0;  // of 8-bit A: a byte for each rank tile of the block
-  static constexpr uint32_t kAllE4m3fn =
-      uint32_t(reference::Dtype::f8_e4m3fn) * (0x01010101U >> 8 * (4 - C::kRankTiles));
   struct Ahead {
     bool is_there = false;  // the next K tile is widened as far as kColumnsAhead says
   };
