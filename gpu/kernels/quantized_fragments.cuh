@@ -54,7 +54,7 @@ __device__ inline void from_halves(StepPair (&words)[kWords]) {
   }
 }
 
-/// The format that adapters mostly have, where a kernel has code for it alone.
+/// The format that adapters mostly have: narrow kernels have code of their own for it.
 struct E4m3fn {};
 
 /// Four bytes of each word as two words of `T`, bf16 or f16.

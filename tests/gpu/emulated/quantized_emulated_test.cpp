@@ -151,28 +151,34 @@ TEST(QuantizedEmulated, AlignedLayersLieWithinTheirBounds) {
   }
 }
 
-// Few random layers have i8 where tensor cores take it. Of three tokens, one has an adapter.
-void check_i8(bool beside_i8) {
+// The first random layer that tensor cores take and `is_wanted` does. Of three tokens, one has an
+// adapter.
+template <typename IsWanted>
+void check_first(const IsWanted& is_wanted) {
   for (uint64_t seed = 1;; ++seed) {
     const QuantizedLayerCase c = random_quantized_layer(seed, true, 1 << 16);
-    const bool is_one = c.integers && is_quantized(c.x) == beside_i8;
-    if (is_one && c.factors != Factors::block && c.num_tokens >= 3) return check_case(c);
+    if (c.factors == Factors::block || c.num_tokens < 3 || !is_wanted(c)) continue;
+    return check_case(c);
   }
+}
+
+// Few random layers have i8.
+void check_i8(bool beside_i8) {
+  check_first([beside_i8](const QuantizedLayerCase& c) {
+    return c.integers && is_quantized(c.x) == beside_i8;
+  });
 }
 TEST(QuantizedEmulated, I8BesideWideActivationsLiesWithinItsBound) { check_i8(false); }
 TEST(QuantizedEmulated, I8BesideI8LiesWithinItsBound) { check_i8(true); }
 
-// For e4m3fn narrow kernels have code of its own. Few random layers have another format of both A
-// and B where tensor cores take it, and so many columns that more warps than the four that widen
-// ahead have some.
+// Narrow kernels have code of their own for e4m3fn. Few random layers have e5m2 in both A and B,
+// and so many columns that more warps than the four that widen ahead have some.
 TEST(QuantizedEmulated, E5m2LiesWithinItsBound) {
-  for (uint64_t seed = 1;; ++seed) {
-    const QuantizedLayerCase c = random_quantized_layer(seed, true, 1 << 16);
-    if (c.factors == Factors::block || c.num_tokens < 3 || c.widths[0] < 320) continue;
+  check_first([](const QuantizedLayerCase& c) {
+    if (is_quantized(c.x) || c.widths[0] < 320) return false;
     const QuantizedLayerData data(c);
-    const bool is_e5m2 = data.a[0].dtype() == Dtype::f8_e5m2 && data.b[0].dtype() == Dtype::f8_e5m2;
-    if (is_e5m2 && !is_quantized(c.x)) return check_case(c);
-  }
+    return data.a[0].dtype() == Dtype::f8_e5m2 && data.b[0].dtype() == Dtype::f8_e5m2;
+  });
 }
 
 // Gate and up: every gated expand behind a shrink of its segments, and one behind a longer one.
