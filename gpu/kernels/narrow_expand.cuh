@@ -108,6 +108,7 @@ class NarrowExpand {
     int left;    // columns from this thread's first on; none or fewer: nothing to write
     int column;  // of y, or of the activation
     float scaling;
+    bool has_one_factor;  // of B
   };
   struct OfBytes {
     bool is_widened = false;  // the first stage of 8-bit B
@@ -151,14 +152,21 @@ class NarrowExpand {
     else
       load_columns<false>(to, from, row_bytes, left, valid);
   }
-  /// The factors of the tile's columns, with its first ranks. A lane copies two. 0 where there are
-  /// no ranks: the slot may be none.
+  /// The factors of the tile's columns, with its first ranks: a lane copies two. If there is only
+  /// one, it comes eight times, as often as a thread has columns. 0 where there are no ranks: the
+  /// slot may be none.
   __device__ void copy_factors(const WorkTile& work, const TileSlice& s) {
     if (load_rank_ > 0) return;
     const bool exist = !C::kGated || s.rank > 0;
-    const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
+    const WeightScale& scale = quantized(p).of[s.index].b_scale;
+    if (has_one_factor(scale)) {
+      if (c.lane < kEach)
+        copy_four_async(c.b_factors() + c.lane, scale.data + work.slot * scale.slot_stride, exist);
+      return;
+    }
     float* const to = c.b_factors() + 2 * c.lane;
-    FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
+    const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
+    FactorWalk factor(scale, work.slot, column);
     if (column < s.num_out) copy_four_async(to, factor.at(), exist);
     factor.advance();
     if (column + 1 < s.num_out) copy_four_async(to + 1, factor.at(), exist);
@@ -276,9 +284,13 @@ class NarrowExpand {
   __device__ ColumnTile tile_at(int tile) {
     const TileSlice& s = c.next_slice_of(tile, slice_);
     const int column = column_of(s, tile);
-    return {
-        s.rank,   s.h_column, s.index, s.num_out - column, C::kGated ? column : s.offset + column,
-        s.scaling};
+    return {.num_ranks = s.rank,
+            .h_column = s.h_column,
+            .slice = s.index,
+            .left = s.num_out - column,
+            .column = C::kGated ? column : s.offset + column,
+            .scaling = s.scaling,
+            .has_one_factor = has_one_factor(quantized(p).of[s.index].b_scale)};
   }
   __device__ void make_tile_of_bytes(const WorkTile& work, const ColumnTile& t) {
     static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
@@ -434,7 +446,7 @@ class NarrowExpand {
   /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two. Only 8-bit
   /// h has factors.
   __device__ void scale(const WorkTile& work, const ColumnTile& tile, Acc& acc) {
-    const float* const from = c.b_factors() + kEach * c.row;
+    const float* const from = c.b_factors() + (tile.has_one_factor ? 0 : kEach * c.row);
     const float4 low = reinterpret_cast<const float4*>(from)[0];
     const float4 high = reinterpret_cast<const float4*>(from)[1];
     const float factors[kEach] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

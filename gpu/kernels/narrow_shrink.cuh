@@ -134,94 +134,102 @@ class NarrowShrink {
     ++load_block_;
   }
 
-  // A lane copies 16 bytes of every fourth row.
-  static constexpr int kVecs = 8;
-  static constexpr int kRowsAtOnce = 4;
+  // A lane copies 16 bytes of every fourth row, or of every eighth one of 8-bit numbers.
 
-  /// The first column of this lane's vector, and how many of its eight exist.
+  /// The first column of this lane's vector, and how many of its eight exist. A vector of sixteen
+  /// exists as a whole or not at all: rows of 8-bit numbers are aligned.
+  template <int kBytes>
   __device__ int column_of(int split, int step) const {
-    return (split * kStripsPerSplit + c.warp) * strip_ + 64 * step + 8 * (c.lane % kVecs);
+    constexpr int kVecs = 4 * kBytes, kEach = 16 / kBytes;
+    return (split * kStripsPerSplit + c.warp) * strip_ + 64 * step + kEach * (c.lane % kVecs);
   }
   __device__ int num_valid(int split, int column) const {
     const int end = min((split * kStripsPerSplit + c.warp + 1) * strip_, p.num_in);
     return max(0, min(8, end - column));
   }
 
-  /// A lane's vector of 8-bit numbers: one of four in every eighth row.
-  __device__ int column_of_bytes(int split, int step) const {
-    return (split * kStripsPerSplit + c.warp) * strip_ + 64 * step + 16 * (c.lane % 4);
-  }
-  /// Rows of 8-bit numbers are aligned: a vector exists as a whole or not at all.
-  __device__ void load_bytes_of_a(const WorkTile& work, int split, int step, std::byte* to) const {
-    const int column = column_of_bytes(split, step);
-    const bool exists = num_valid(split, column) > 0;
-#pragma unroll
-    for (int i = 0; i < C::kRankTiles; ++i) {
-      const int tile = load_block_ * C::kRankTiles + i;
-      if (tile >= work.num_rank_tiles) break;
-      const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
-      const int rank = 16 * (tile - s.first_rank_tile) + c.lane / 4;
-      const uint32_t row_bytes = s.a_row_bytes;
-      const std::byte* const from = s.a + uint64_t(uint32_t(rank)) * row_bytes + column;
-#pragma unroll
-      for (int row = 0; row < 16; row += 8) {
-        copy_async(to + swizzle_rows<4>(16 * i + row + c.lane / 4, c.lane % 4),
-                   from + row * uint64_t(row_bytes), exists && rank + row < s.rank);
-      }
-    }
-  }
-  __device__ void load_bytes_of_x(const WorkTile& work, int split, int step, std::byte* to) const {
-    const int column = column_of_bytes(split, step);
-    const bool exists = num_valid(split, column) > 0;
-#pragma unroll
-    for (int row = 0; row < C::kTokens; row += 8) {
-      const int token = row + c.lane / 4;
-      copy_async(to + swizzle_rows<4>(token, c.lane % 4), c.tokens()[token].x + column,
-                 exists && token < work.num_tokens);
-    }
-  }
-
   __device__ void load_a(const WorkTile& work, int split, int step, std::byte* to) const {
-    if constexpr (C::kWeightBytes == 1) {
-      load_bytes_of_a(work, split, step, to);
-      return;
-    }
-    const int column = column_of(split, step);
+    const int column = column_of<C::kWeightBytes>(split, step);
     const int valid = num_valid(split, column);
+    if constexpr (kLooksUpOnce)
+      load_a_by_slices(work, C::kWeightBytes * int64_t(column), valid, to);
+    else
+      load_a_by_tiles(work, C::kWeightBytes * int64_t(column), valid, to);
+  }
+  static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
+  /// Each slice, not each rank tile: where instructions decide, which is of 8-bit A and few tokens,
+  /// and where two CTAs read all of A. For 64 ranks beside 8-bit x registers do not suffice.
+  static constexpr bool kLooksUpOnce =
+      C::kCluster == 2 ||
+      (C::kIsQuantized && C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4));
+
+  /// Looks up a slice for each rank tile.
+  __device__ void load_a_by_tiles(const WorkTile& work, int64_t of_row, int valid,
+                                  std::byte* to) const {
 #pragma unroll
     for (int i = 0; i < C::kRankTiles; ++i) {
       const int tile = load_block_ * C::kRankTiles + i;
       if (tile >= work.num_rank_tiles) break;
       const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
-      const int rank = 16 * (tile - s.first_rank_tile) + c.lane / kVecs;
+      const int rank = 16 * (tile - s.first_rank_tile) + c.lane / kVecsOfA;
       const uint32_t row_bytes = s.a_row_bytes;
-      const std::byte* from = s.a + uint64_t(uint32_t(rank)) * row_bytes + 2 * int64_t(column);
+      const std::byte* const from = s.a + uint64_t(uint32_t(rank)) * row_bytes + of_row;
       const int left = valid > 0 ? s.rank - rank : 0;
-#pragma unroll
-      for (int row = 0; row < 16; row += kRowsAtOnce) {
-        copy_eight_or_none<C::kAligned>(
-            to + swizzle_128b(16 * i + row + c.lane / kVecs, c.lane % kVecs), from,
-            row < left ? valid : 0);
-        from += kRowsAtOnce * uint64_t(row_bytes);
-      }
+      load_rank_tile(to, 16 * i, from, row_bytes, left, valid);
     }
   }
+  /// Looks up each slice once.
+  __device__ void load_a_by_slices(const WorkTile& work, int64_t of_row, int valid,
+                                   std::byte* to) const {
+    int tile = load_block_ * C::kRankTiles, end_of_slice = tile;
+    const int end = min(tile + C::kRankTiles, work.num_rank_tiles);
+    const std::byte* from = nullptr;
+    uint32_t row_bytes = 0;
+    int left = 0;  // ranks, from this lane's first on
+#pragma unroll 1
+    for (; tile < end; ++tile) {
+      if (tile == end_of_slice) {
+        const TileSlice& s = c.slice_of(work, tile, &TileSlice::first_rank_tile);
+        const int rank = 16 * (tile - s.first_rank_tile) + c.lane / kVecsOfA;
+        row_bytes = s.a_row_bytes;
+        from = s.a + uint64_t(uint32_t(rank)) * row_bytes + of_row;
+        left = valid > 0 ? s.rank - rank : 0;
+        end_of_slice = (&s + 1)->first_rank_tile;
+      }
+      from = load_rank_tile(to, 0, from, row_bytes, left, valid);
+      left -= 16;
+      to += 16 * C::kRowBytes;
+    }
+  }
+  __device__ static int place_of_a(int row, int vec) {
+    return C::kWeightBytes == 1 ? swizzle_rows<4>(row, vec) : swizzle_128b(row, vec);
+  }
+  /// Sixteen ranks. Returns where the next sixteen begin.
+  __device__ const std::byte* load_rank_tile(std::byte* to, int first, const std::byte* from,
+                                             uint32_t row_bytes, int left, int valid) const {
+#pragma unroll
+    for (int row = 0; row < 16; row += kRowsOfA) {
+      copy_eight_or_none<C::kAligned>(
+          to + place_of_a(first + row + c.lane / kVecsOfA, c.lane % kVecsOfA), from,
+          row < left ? valid : 0);
+      from += kRowsOfA * uint64_t(row_bytes);
+    }
+    return from;
+  }
 
-  /// Where a vector of x of 16 bits lies.
+  /// Where a vector of x lies.
   __device__ static int place_of_x(int token, int vec) {
+    if constexpr (C::kXBytes == 1) return swizzle_rows<4>(token, vec);
     return C::kIsQuantized ? swizzle_pairs(token, vec) : swizzle_128b(token, vec);
   }
   __device__ void load_x(const WorkTile& work, int split, int step, std::byte* to) const {
-    if constexpr (C::kXBytes == 1) {
-      load_bytes_of_x(work, split, step, to);
-      return;
-    }
-    const int column = column_of(split, step);
+    constexpr int kVecs = C::kXRowBytes / 16, kAtOnce = 32 / kVecs;
+    const int column = column_of<C::kXBytes>(split, step);
     const int valid = num_valid(split, column);
 #pragma unroll
-    for (int row = 0; row < C::kTokens; row += kRowsAtOnce) {
+    for (int row = 0; row < C::kTokens; row += kAtOnce) {
       const int token = row + c.lane / kVecs;
-      const std::byte* const from = c.tokens()[token].x + 2 * int64_t(column);
+      const std::byte* const from = c.tokens()[token].x + C::kXBytes * int64_t(column);
       copy_eight_or_none<C::kAligned>(to + place_of_x(token, c.lane % kVecs), from,
                                       token < work.num_tokens ? valid : 0);
     }
@@ -318,6 +326,7 @@ class NarrowShrink {
       mma<typename C::Weight>(acc[t], second, x.second[t].low, x.second[t].high);
     }
   }
+  static constexpr Upper kUpper = C::kTokenTiles > 1 ? Upper::shifted : Upper::in_place;
   /// 64 columns of 8-bit A.
   __device__ void multiply_bytes(const std::byte* a, Acc& acc) const {
     if (formats_ == kAllE4m3fn)
@@ -346,7 +355,7 @@ class NarrowShrink {
       const uint4 v = load_matrices(a + swizzle_rows<4>(16 * i + c.lane % 16, vec + c.lane / 16));
       const uint32_t words[4] = {v.x, v.y, v.z, v.w};
       StepPair w[4];  // top and bottom rows of either step
-      widen<typename C::Weight>(format_of<kIsE4m3fn>(i), words, w);
+      widen<typename C::Weight, kUpper>(format_of<kIsE4m3fn>(i), words, w);
       multiply_steps({w[0].low, w[1].low, w[0].high, w[1].high},
                      {w[2].low, w[3].low, w[2].high, w[3].high}, x, acc[i]);
     }

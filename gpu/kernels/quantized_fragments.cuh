@@ -25,13 +25,26 @@ __device__ inline uint32_t from_halves(uint32_t two) {
   return pack<T>(f.x, f.y);
 }
 
+/// How the upper two of four e4m3fn are converted: where they are, or by the intrinsic, which first
+/// shifts them down. That takes one more instruction, but kernels of many tokens spill without it.
+enum class Upper { in_place, shifted };
+
 /// Four bytes as four f16 in two words.
-template <__nv_fp8_interpretation_t kFormat>
+template <__nv_fp8_interpretation_t kFormat, Upper kUpper>
 __device__ inline StepPair halves_of_f8(uint32_t word) {
   const auto halves = [](uint32_t two) {
     const __half2 v = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(two), kFormat);
     return reinterpret_cast<const uint32_t&>(v);
   };
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kFormat == __NV_E4M3 && kUpper == Upper::in_place) {
+    uint32_t upper;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}"
+        : "=r"(upper)
+        : "r"(word));
+    return {halves(word & 0xFFFF), upper};
+  }
+#endif
   return {halves(word & 0xFFFF), halves(word >> 16)};
 }
 /// 0x6400 + 128 + v are the bits of the f16 1152 + v.
@@ -58,23 +71,23 @@ __device__ inline void from_halves(StepPair (&words)[kWords]) {
 struct E4m3fn {};
 
 /// Four bytes of each word as two words of `T`, bf16 or f16.
-template <typename T, int kWords>
+template <typename T, Upper kUpper = Upper::in_place, int kWords>
 __device__ inline void widen(E4m3fn, const uint32_t (&words)[kWords], StepPair (&out)[kWords]) {
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3>(words[i]);
+  for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3, kUpper>(words[i]);
   from_halves<T>(out);
 }
 /// All lanes have the same format. It is looked at once for all words: jumps cost more than the
 /// conversions.
-template <typename T, int kWords>
+template <typename T, Upper kUpper = Upper::in_place, int kWords>
 __device__ inline void widen(reference::Dtype format, const uint32_t (&words)[kWords],
                              StepPair (&out)[kWords]) {
   if (format == reference::Dtype::f8_e4m3fn) {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3>(words[i]);
+    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3, kUpper>(words[i]);
   } else if (format == reference::Dtype::f8_e5m2) {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E5M2>(words[i]);
+    for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E5M2, kUpper>(words[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) out[i] = halves_of_i8(words[i]);
@@ -101,7 +114,7 @@ __device__ inline void widen_vectors(reference::Dtype format, const uint4 (&byte
     words[4 * i] = bytes[i].x, words[4 * i + 1] = bytes[i].y;
     words[4 * i + 2] = bytes[i].z, words[4 * i + 3] = bytes[i].w;
   }
-  widen<T>(format, words, of);
+  widen<T, Upper::shifted>(format, words, of);
 #pragma unroll
   for (int i = 0; i < 2 * kVectors; ++i) {
     const StepPair &first = of[2 * i], &second = of[2 * i + 1];

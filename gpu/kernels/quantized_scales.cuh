@@ -18,6 +18,9 @@ __device__ inline int row_of(const KernelParams& p, const WorkTile& work, int to
   return __ldg(p.token_indices + work.first_token + token);
 }
 
+/// Of all rows of a slot.
+__device__ inline bool has_one_factor(const WeightScale& scale) { return scale.row_stride == 0; }
+
 /// The factors of neighbouring rows of a weight: one division for all of them.
 class FactorWalk {
  public:
@@ -44,11 +47,6 @@ __device__ inline const float* a_factor(const KernelParams& p, const WorkTile& w
                                         const TileSlice& s, int rank) {
   const WeightScale& scale = quantized(p).of[s.index].a_scale;
   return scale.data + scale.index(work.slot, rank, 0);
-}
-__device__ inline const float* b_factor(const KernelParams& p, const WorkTile& work,
-                                        const TileSlice& s, int column) {
-  const WeightScale& scale = quantized(p).of[s.index].b_scale;
-  return scale.data + scale.index(work.slot, column, 0);
 }
 
 /// 1 if h is not 8-bit, which is known without a look at the parameters.
@@ -117,14 +115,19 @@ __device__ inline float4 copied_a_factors(const Context<C>& c, const WorkTile& w
   return *reinterpret_cast<const float4*>(c.a_factors() + block * C::kBlockRanks + j);
 }
 
-/// Factors of eight neighbouring columns of B, 0 beyond the slice.
+/// Factors of eight neighbouring columns of B. Those beyond the slice do not matter.
 struct EightFactors {
   float of[8];
 };
 __device__ inline EightFactors b_factors(const KernelParams& p, const WorkTile& work,
                                          const TileSlice& s, int column) {
+  const WeightScale& scale = quantized(p).of[s.index].b_scale;
+  if (has_one_factor(scale)) {
+    const float one = __ldg(scale.data + work.slot * scale.slot_stride);
+    return {{one, one, one, one, one, one, one, one}};
+  }
   EightFactors out;
-  FactorWalk factor(quantized(p).of[s.index].b_scale, work.slot, column);
+  FactorWalk factor(scale, work.slot, column);
 #pragma unroll
   for (int i = 0; i < 8; ++i, factor.advance()) {
     out.of[i] = column + i < s.num_out ? factor.here() : 0;

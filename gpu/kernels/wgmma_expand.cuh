@@ -329,7 +329,8 @@ class WgmmaExpand {
     const TileSlice& s = walk.slice;
     const reference::Dtype format = quantized(p).of[s.index].b;
     const int column = (walk.tile - s.first_column_tile) * C::kTileColumns + kEach * c.quad;
-    const EightFactors of_b[2] = {factors(work, s, column), factors(work, s, column + 32)};
+    const EightFactors of_b[2] = {b_factors(p, work, s, column),
+                                  b_factors(p, work, s, column + 32)};
 #pragma unroll
     for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
 #pragma unroll 1
@@ -346,13 +347,6 @@ class WgmmaExpand {
       wait_for_wgmma(acc);
     }
     scale(s, of_b, acc);
-  }
-  /// Of eight columns. One load where a tensor has one factor.
-  __device__ EightFactors factors(const WorkTile& work, const TileSlice& s, int column) const {
-    const WeightScale& scale = quantized(p).of[s.index].b_scale;
-    if (scale.row_stride != 0) return b_factors(p, work, s, column);
-    const float one = __ldg(scale.data + work.slot * scale.slot_stride);
-    return {{one, one, one, one, one, one, one, one}};
   }
   /// Sum 4 j + 2 i + e is that of token i and column 2 j + e of this thread's.
   __device__ void scale(const TileSlice& s, const EightFactors (&of_b)[2], Sums& acc) const {
