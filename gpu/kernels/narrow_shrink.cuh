@@ -157,8 +157,8 @@ class NarrowShrink {
       load_a_by_tiles(work, C::kWeightBytes * int64_t(column), valid, to);
   }
   static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
-  /// Each slice, not each rank tile: where instructions decide, which is of 8-bit A and few tokens,
-  /// and where two CTAs read all of A. For 64 ranks beside 8-bit x registers do not suffice.
+  /// Each slice, not each rank tile: instructions decide how long kernels of 8-bit A and few tokens
+  /// take. For 64 ranks beside 8-bit x registers do not suffice. 16-bit A in clusters of two alone.
   static constexpr bool kLooksUpOnce =
       C::kCluster == 2 ||
       (C::kIsQuantized && C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4));

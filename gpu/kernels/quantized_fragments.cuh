@@ -26,7 +26,8 @@ __device__ inline uint32_t from_halves(uint32_t two) {
 }
 
 /// How the upper two of four e4m3fn are converted: where they are, or by the intrinsic, which first
-/// shifts them down. That takes one more instruction, but kernels of many tokens spill without it.
+/// shifts them down. That takes one more instruction, but some of wgmma and of strips of 32 tokens
+/// spill without it.
 enum class Upper { in_place, shifted };
 
 /// Four bytes as four f16 in two words.
