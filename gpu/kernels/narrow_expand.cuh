@@ -161,7 +161,7 @@ class NarrowExpand {
     const WeightScale& scale = quantized(p).of[s.index].b_scale;
     if (has_one_factor(scale)) {
       if (c.lane < kEach)
-        copy_four_async(c.b_factors() + c.lane, scale.data + work.slot * scale.slot_stride, exist);
+        copy_four_async(c.b_factors() + c.lane, only_factor(scale, work.slot), exist);
       return;
     }
     float* const to = c.b_factors() + 2 * c.lane;

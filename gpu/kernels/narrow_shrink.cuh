@@ -96,6 +96,7 @@ class NarrowShrink {
   static constexpr int kAtOnce = C::kSplitsAtOnce;
   static constexpr uint32_t kAllE4m3fn =  // formats_ of such a block
       uint32_t(reference::Dtype::f8_e4m3fn) * (0x01010101U >> 8 * (4 - C::kRankTiles));
+  static constexpr Upper kUpper = C::kTokenTiles > 1 ? Upper::shifted : Upper::in_place;
 
   const Context<C> c;
   const KernelParams& p;
@@ -158,7 +159,8 @@ class NarrowShrink {
   }
   static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
   /// Each slice, not each rank tile: instructions decide how long kernels of 8-bit A and few tokens
-  /// take. For 64 ranks beside 8-bit x registers do not suffice. 16-bit A in clusters of two alone.
+  /// take. For 64 ranks beside 8-bit x registers do not suffice. 16-bit A in clusters of eight
+  /// loses by it (docs/kernel_trials.md).
   static constexpr bool kLooksUpOnce =
       C::kCluster == 2 ||
       (C::kIsQuantized && C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4));
@@ -326,7 +328,6 @@ class NarrowShrink {
       mma<typename C::Weight>(acc[t], second, x.second[t].low, x.second[t].high);
     }
   }
-  static constexpr Upper kUpper = C::kTokenTiles > 1 ? Upper::shifted : Upper::in_place;
   /// 64 columns of 8-bit A.
   __device__ void multiply_bytes(const std::byte* a, Acc& acc) const {
     if (formats_ == kAllE4m3fn)

@@ -20,6 +20,9 @@ __device__ inline int row_of(const KernelParams& p, const WorkTile& work, int to
 
 /// Of all rows of a slot.
 __device__ inline bool has_one_factor(const WeightScale& scale) { return scale.row_stride == 0; }
+__device__ inline const float* only_factor(const WeightScale& scale, int64_t slot) {
+  return scale.data + slot * scale.slot_stride;
+}
 
 /// The factors of neighbouring rows of a weight: one division for all of them.
 class FactorWalk {
@@ -123,7 +126,7 @@ __device__ inline EightFactors b_factors(const KernelParams& p, const WorkTile& 
                                          const TileSlice& s, int column) {
   const WeightScale& scale = quantized(p).of[s.index].b_scale;
   if (has_one_factor(scale)) {
-    const float one = __ldg(scale.data + work.slot * scale.slot_stride);
+    const float one = __ldg(only_factor(scale, work.slot));
     return {{one, one, one, one, one, one, one, one}};
   }
   EightFactors out;
