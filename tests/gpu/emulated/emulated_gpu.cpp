@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/emulated/emulated_memory.hpp"
+
 // glibc's swapcontext() asks the kernel for the signal mask at every switch: half of the time of
 // these tests. Sanitizers know it, and other processors have it.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -446,6 +448,10 @@ void copy_later(void* to, const void* from, int num_bytes, int size) {
   if (!is_aligned(to)) throw std::runtime_error("cp.async: to");
   if (num_bytes > 0 && !is_aligned(from)) {
     throw std::runtime_error("cp.async: from is not aligned");
+  }
+  const auto* const bytes = static_cast<const std::byte*>(from);
+  if (num_bytes == 16 && std::count(bytes, bytes + 16, kCanary) == 16) {
+    throw std::runtime_error("cp.async: from lies beside a tensor");
   }
   std::memset(to, 0xFF, size_t(size));
   machine->now->open.push_back({to, from, num_bytes, size});

@@ -14,6 +14,9 @@
 
 namespace loratory::gpu::emulated {
 
+/// Lies around each tensor; asynchronous copies of it throw.
+inline constexpr std::byte kCanary{0xC1};
+
 /// Memory of the emulated GPU: as aligned as cudaMalloc's, with canaries around each tensor.
 class Memory {
  public:
@@ -47,7 +50,7 @@ class Memory {
   struct Block {
     size_t size;
     std::vector<std::byte> bytes;
-    explicit Block(size_t num) : size(num), bytes(num + 3 * kGuard, std::byte{0xC1}) {
+    explicit Block(size_t num) : size(num), bytes(num + 3 * kGuard, kCanary) {
       std::memset(begin(), 0xFF, size);
     }
     std::byte* begin() {
@@ -56,7 +59,7 @@ class Memory {
     }
     bool is_intact() const {
       const std::byte* const from = const_cast<Block*>(this)->begin();
-      const auto is_canary = [](std::byte b) { return b == std::byte{0xC1}; };
+      const auto is_canary = [](std::byte b) { return b == kCanary; };
       return std::all_of(bytes.data(), from, is_canary) &&
              std::all_of(from + size, bytes.data() + bytes.size(), is_canary);
     }
