@@ -11,6 +11,8 @@ Floor    read node: one kernel that reads the same bytes and does nothing else.
 Peers    bench/peers/get_gpu_peers.sh DIR, then --peers-dir DIR. Needs torch and triton.
 fp8      --rows fp8: weights of e4m3fn, ours beside ours on the same numbers in bf16 and beside
          vLLM's fp8 kernels.
+Before   --before COMMIT=LIB: the same of another build of ours in the same run, and which rows are
+         slower now.
 
 Results go to --out after every figure: lora_bench.json, at the end lora_bench.md. What is there
 already is kept and not measured again. A part that crashes, hangs or throws costs its own figure.
@@ -29,6 +31,7 @@ import subprocess
 import sys
 import time
 import traceback
+import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "peers")]
@@ -51,13 +54,18 @@ def _command(argv):
     while "--out" in kept:
         at = kept.index("--out")
         del kept[at:at + 2]
-    return " ".join([kept[0]] + [pathlib.Path(word).name if word.startswith("/") else word
-                                 for word in kept[1:]])
+    return " ".join([kept[0]] + [re.sub(r"(^|=)/.*/", r"\1", word) for word in kept[1:]])
 
 
 def last_line(text):
     """Of a traceback: what is above it names files of this machine."""
     return text.strip().splitlines()[-1]
+
+
+class Before(typing.NamedTuple):
+    """Another build of ours."""
+    commit: str
+    lib: pathlib.Path
 
 
 def checked(parser, options, patterns):
@@ -67,8 +75,14 @@ def checked(parser, options, patterns):
             re.compile(getattr(options, name))
         except re.error as error:
             parser.exit(2, f"--{name}: {error}, needs a regular expression\n")
-    if options.lib and not options.lib.is_file():
-        parser.exit(2, f"--lib: {options.lib}: no such file; build the target loratory_c\n")
+    if options.before:
+        commit, equals, path = options.before.partition("=")
+        if not (commit and equals and options.lib):
+            parser.exit(2, f"--before: {options.before}: needs COMMIT=LIB, and --lib beside it\n")
+        options.before = Before(commit, pathlib.Path(path))
+    for name, path in [("--lib", options.lib), ("--before", options.before and options.before.lib)]:
+        if path and not path.is_file():
+            parser.exit(2, f"{name}: {path}: no such file; build the target loratory_c\n")
     if not options.list and getattr(options, "device", "cuda") == "cuda":
         if not torch.cuda.is_available():
             parser.exit(2, "no CUDA device: a GPU and its driver are needed\n")
@@ -80,6 +94,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--lib", type=pathlib.Path, help="libloratory_c.so")
+    add("--before", metavar="COMMIT=LIB", help="libloratory_c.so of another commit")
     add("--peers-dir", type=pathlib.Path, help="made by bench/peers/get_gpu_peers.sh")
     add("--out", type=pathlib.Path, default=pathlib.Path("out/lora_bench"))
     add("--rows", default="", help="a regular expression over the names; searches the sweep too. "
@@ -113,6 +128,9 @@ def chosen_implementations(options):
         import ours
         library = ours.Library(str(options.lib.resolve()))
         found += ours.implementations(library)
+        if options.before:
+            before = ours.Library(str(options.before.lib.resolve()))
+            found += [i for i in ours.implementations(before, report.BEFORE) if i.kind == "ours"]
     for name in PEERS if options.peers_dir else ("gpu_torch_bmm",):
         try:
             peers_dir = options.peers_dir and options.peers_dir.resolve()
@@ -319,6 +337,7 @@ def about(options):
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": _command(sys.argv), "torch": torch.__version__, "triton": triton.__version__,
         "commit": options.commit or said("git", "rev-parse", "--short", "HEAD"),
+        "before": options.before.commit if options.before else "",
         "gpu": said("nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm",
                     "--format=csv,noheader"),
         "peers": json.loads(versions.read_text()) if versions and versions.exists() else {},

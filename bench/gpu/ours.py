@@ -157,7 +157,7 @@ def prepare(library, problem, overlaps=True, in_fp8=False, x_in_fp8=False):
         close=lambda source=source: library.destroy(layers, segments))  # source lives
 
 
-def implementations(library):
+def implementations(library, name="loratory"):
     """The floor; ours, with and without programmatic dependent launch; in fp8, where h is quantised
     between the stages if x is."""
 
@@ -169,8 +169,8 @@ def implementations(library):
 
     both = ("bf16", "fp8")
     return [Implementation("read_node", read_node, kind="floor", weights=both),
-            Implementation("loratory", make(), kind="ours", weights=both),
-            Implementation("loratory_serial", make(overlaps=False), kind="ours"),
-            Implementation("loratory_fp8", make(in_fp8=True), kind="ours", weights=("fp8",)),
-            Implementation("loratory_w8a8", make(in_fp8=True, x_in_fp8=True), kind="ours",
+            Implementation(name, make(), kind="ours", weights=both),
+            Implementation(name + "_serial", make(overlaps=False), kind="ours"),
+            Implementation(name + "_fp8", make(in_fp8=True), kind="ours", weights=("fp8",)),
+            Implementation(name + "_w8a8", make(in_fp8=True, x_in_fp8=True), kind="ours",
                            weights=("fp8",))]

@@ -2,6 +2,9 @@
 
 import math
 
+BEFORE = "before"  # the name of another build of ours
+_NOISE = 1.02  # as much may two runs of one build differ
+
 
 def _times(row, kinds, temperature="cold"):
     """[(us, name)] of the implementations of these kinds, best first."""
@@ -89,7 +92,7 @@ def summary(data):
         if not all(map(math.isnan, means)):
             out.append(f"geometric mean, {title}: best shipped peer / ours {means[0]:.2f}, "
                        f"best of anything / ours {means[1]:.2f}")
-    return "\n".join(out)
+    return "\n".join(out + [line for line in [before_line(data)] if line])
 
 
 def _table(heads, lines):
@@ -130,6 +133,34 @@ def fp8_table(data):
     return _table(heads, lines) if lines else ""
 
 
+def _beside_before(data):
+    """[(row, implementation, us before, us now)] of what both builds of ours were timed with."""
+    return [(name, ours, before, now) for name, row in data["rows"].items()
+            for ours in ("loratory", "loratory_serial", "loratory_fp8", "loratory_w8a8")
+            for now, before in [(_us(row, ours), _us(row, ours.replace("loratory", BEFORE)))]
+            if not math.isnan(now + before)]
+
+
+def before_line(data):
+    """What is slower than in the build before, the worst first; "" if there is one build alone."""
+    pairs = _beside_before(data)
+    if not pairs:
+        return ""
+    mean = _geometric_mean([now / before for _, _, before, now in pairs])
+    slower = sorted(((now / before, name, ours) for name, ours, before, now in pairs
+                     if now > _NOISE * before), reverse=True)
+    return (f"geometric mean, now / before {mean:.3f}; slower by more than {_NOISE - 1:.0%}: "
+            + (", ".join(f"{name} {ours} {ratio:.3f}" for ratio, name, ours in slower) or "none"))
+
+
+def before_table(data):
+    """Cold us of both builds; "" if there is one alone."""
+    lines = [[name, ours, f"{before:.2f}", f"{now:.2f}", f"{now / before:.3f}"]
+             for name, ours, before, now in _beside_before(data)]
+    heads = ["row", "implementation", "before", "now", "now / before"]
+    return _table(heads, lines) if lines else ""
+
+
 def _told(value):
     if not isinstance(value, dict):
         return value
@@ -150,6 +181,8 @@ def markdown(data):
                     [[name] + _cells(row) for name, row in data["rows"].items()]),
              summary(data),
              *(["## In 8 bits, cold us", table] if (table := fp8_table(data)) else []),
+             *(["## Beside the build before, cold us", table] if (table := before_table(data))
+               else []),
              "## Everything, cold: median (p10-p90)", _every(data, "cold"),
              "## Everything, warm", _every(data, "warm")]
     if failures:

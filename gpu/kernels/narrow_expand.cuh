@@ -91,6 +91,8 @@ class NarrowExpand {
   using Acc = float[kFragments][4];
   /// The first B is multiplied while y is on its way. A gated expand has no register left for it.
   static constexpr bool kYComesLate = !C::kGated && !C::kIsQuantized;
+  /// The only stage is filled again before y is written. Gated expands of two spill by it.
+  static constexpr bool kLoadsBeforeY = C::kNumBStages == 1;
 
   /// Of 8-bit B: behind a stage that is widened ahead, the next one of its tile is on its way.
   static constexpr bool kLoadsNextAhead = C::kRankTiles > 1;
@@ -135,6 +137,12 @@ class NarrowExpand {
     if (load_rank_ < (C::kGated ? c.pair_ranks() : s.rank)) return;
     load_rank_ = 0;
     load_tile_ += C::kTileStep;
+  }
+
+  /// Behind a stage that all lanes have read.
+  __device__ void load_next(const WorkTile& work) {
+    __syncwarp();
+    load_k_tile(work);
   }
 
   /// Loads kStageRanks ranks of a column tile of B.
@@ -260,10 +268,10 @@ class NarrowExpand {
       if (!C::kGated || rank < num_ranks)
         multiply(b_stage(), h_column + rank, num_ranks - rank, acc);
       advance<C::kNumBStages>(read_stage_);
+      if constexpr (kLoadsBeforeY) load_next(work);
       if (rank + C::kStageRanks >= (C::kGated ? c.pair_ranks() : num_ranks))
         finish_tile(work, s, tile, is_first, acc);
-      __syncwarp();
-      load_k_tile(work);
+      if constexpr (!kLoadsBeforeY) load_next(work);
       commit_copies();
     }
   }

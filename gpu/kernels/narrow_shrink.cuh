@@ -159,11 +159,12 @@ class NarrowShrink {
   }
   static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
   /// Each slice, not each rank tile: instructions decide how long kernels of 8-bit A and few tokens
-  /// take. For 64 ranks beside 8-bit x registers do not suffice. 16-bit A in clusters of eight
-  /// loses by it (docs/kernel_trials.md).
+  /// take. For 64 ranks beside 8-bit x registers do not suffice. Of 16-bit A small clusters gain by
+  /// it, which have much to read, and clusters of eight lose (docs/kernel_trials.md).
   static constexpr bool kLooksUpOnce =
-      C::kCluster == 2 ||
-      (C::kIsQuantized && C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4));
+      C::kIsQuantized
+          ? C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4 || C::kCluster == 2)
+          : C::kRankTiles > 1 && C::kCluster < kNumSplits;
 
   /// Looks up a slice for each rank tile.
   __device__ void load_a_by_tiles(const WorkTile& work, int64_t of_row, int valid,
