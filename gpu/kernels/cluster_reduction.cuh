@@ -8,11 +8,11 @@ namespace loratory::gpu {
 /// The previous kernel in the stream: x, y and h may be read once it has ended.
 struct PriorGrid {
   const bool launches_dependents;  ///< after the wait, not before
-  const bool remembers;            ///< that it has waited, which takes a register
   bool waited = false;
 
   __device__ void wait() {
-    if (remembers && waited) return;
+    // Without launches to come it waits again: to remember would take a register.
+    if (launches_dependents && waited) return;
     waited = true;
     wait_for_prior_grid();
     if (launches_dependents) launch_dependents();

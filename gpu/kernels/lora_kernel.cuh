@@ -68,8 +68,7 @@ class LoraCta {
  private:
   const KernelParams& p;
   const Context<C> c;
-  PriorGrid prior_{.launches_dependents = C::kSettlesY,
-                   .remembers = C::kSettlesY || !C::kIsQuantized};
+  PriorGrid prior_{.launches_dependents = C::kSettlesY};
   Reduction<C> reduction_;
   std::conditional_t<C::kWide, WideShrink<C>, NarrowShrink<C>> shrink_;
   using ManyTokens = std::conditional_t<(C::kPipelineWarps > 1), WgmmaExpand<C>, WideExpand<C>>;

@@ -91,8 +91,9 @@ class NarrowExpand {
   using Acc = float[kFragments][4];
   /// The first B is multiplied while y is on its way. A gated expand has no register left for it.
   static constexpr bool kYComesLate = !C::kGated && !C::kIsQuantized;
-  /// The only stage is filled again before y is written. Gated expands of two spill by it.
-  static constexpr bool kLoadsBeforeY = C::kNumBStages == 1;
+  /// The only stage is filled again before y is written. A linear gains nothing by it, and gated
+  /// expands of two stages spill.
+  static constexpr bool kLoadsBeforeY = !C::kShrinks && C::kNumBStages == 1;
 
   /// Of 8-bit B: behind a stage that is widened ahead, the next one of its tile is on its way.
   static constexpr bool kLoadsNextAhead = C::kRankTiles > 1;
