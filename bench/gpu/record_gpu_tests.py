@@ -5,8 +5,9 @@ engine's workloads wait for the GPU at every step, so several processes share th
 
   bench/gpu/record_gpu_tests.py build/cuda/tests/gpu_test --commit "$(git rev-parse --short HEAD)"
 
-Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json and the logs beside it. Exit 0: everything passed;
-1: something failed or took too long; 2: bad input. Standard library only.
+Writes OUT/gpu-tests-<gpu>-<date>-<commit>.json, and beside it the logs of processes that run or
+failed. Exit 0: everything passed; 1: something failed or took too long; 2: bad input. Standard
+library only.
 """
 import argparse
 import concurrent.futures
@@ -130,7 +131,10 @@ def run(command, log, seconds, **environment):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             code = None
-    return code, log.read_text(errors="replace"), round(time.monotonic() - begin, 1)
+    text = log.read_text(errors="replace")
+    if code == 0:
+        log.unlink()  # the record has what counts
+    return code, text, round(time.monotonic() - begin, 1)
 
 
 def records(text):
