@@ -92,7 +92,7 @@ def summary(data):
         if not all(map(math.isnan, means)):
             out.append(f"geometric mean, {title}: best shipped peer / ours {means[0]:.2f}, "
                        f"best of anything / ours {means[1]:.2f}")
-    return "\n".join(out + [line for line in [before_line(data)] if line])
+    return "\n".join(filter(None, [*out, before_line(data)]))
 
 
 def _table(heads, lines):

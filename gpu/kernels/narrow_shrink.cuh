@@ -158,9 +158,9 @@ class NarrowShrink {
       load_a_by_tiles(work, C::kWeightBytes * int64_t(column), valid, to);
   }
   static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
-  /// Each slice, not each rank tile: instructions decide how long kernels of 8-bit A and few tokens
-  /// take. For 64 ranks beside 8-bit x registers do not suffice. Of 16-bit A small clusters gain by
-  /// it, which have much to read, and clusters of eight lose (docs/kernel_trials.md).
+  /// Each slice, not each rank tile: instructions decide how long 8-bit A and few tokens take. For
+  /// 64 ranks beside 8-bit x registers suffice in clusters of two alone. Of 16-bit A clusters of
+  /// eight lose by it, and so does a single rank tile (docs/kernel_trials.md).
   static constexpr bool kLooksUpOnce =
       C::kIsQuantized
           ? C::kTokenTiles == 1 && (C::kXBytes > 1 || C::kRankTiles < 4 || C::kCluster == 2)
