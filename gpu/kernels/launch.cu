@@ -10,6 +10,7 @@
 #include "gpu/kernels/quantized_kernel.cuh"
 #include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/quantized_launch.hpp"
+#include "gpu/plan/room_of_sm.hpp"
 #include "gpu/plan/work_list.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
@@ -61,6 +62,7 @@ struct Occupancy {
   int shared_bytes = 0;
   int num_clusters = 0;
   int num_sms = 0;
+  int shared_bytes_of_sm = 0;
 };
 
 /// For all layers at once, because layers of different rank launch the same kernel.
@@ -92,7 +94,9 @@ int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
 }
 
 Occupancy query_occupancy(const LoraKernel& kernel, int shared_bytes) {
-  Occupancy out{.shared_bytes = shared_bytes, .num_sms = attribute(cudaDevAttrMultiProcessorCount)};
+  Occupancy out{.shared_bytes = shared_bytes,
+                .num_sms = attribute(cudaDevAttrMultiProcessorCount),
+                .shared_bytes_of_sm = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
   allow_shared_bytes(kernel, out.shared_bytes);
   if (kernel.variant.launched_cluster() > 1) {
     out.num_clusters = std::max(1, max_active_clusters(kernel, out.shared_bytes));
@@ -146,6 +150,10 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
   if constexpr (std::is_same_v<Params, QuantizedParams>) {
     params.widens_ahead = widens_ahead(kernel, params, in.order);
     if (params.widens_ahead) occupancy = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
+  }
+  if (kernel.op == LoraOp::shrink && keeps_ctas_apart(kernel.variant, params)) {
+    const int over_half = occupancy.shared_bytes_of_sm / 2;  // beside 1 KB that each CTA takes
+    occupancy = occupancy_of(kernel, std::max(occupancy.shared_bytes, over_half));
   }
   const int64_t num_clusters =
       std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.op, params));
