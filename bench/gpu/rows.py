@@ -120,7 +120,9 @@ SWEEP = (
     + [_pair(kind, k, widths, r, n, u)
        for k, widths, r in [(4096, [4096], 128), (4096, QKV, 128), (4096, (14336, 14336), 64),
                             (14336, [4096], 64)]
-       for kind, n, u in PREFILLS])
+       for kind, n, u in PREFILLS]
+    + [_pair("P", k, widths, 64, 512, 1)
+       for k, widths in [(4096, [4096]), (4096, QKV), (14336, [4096])]])
 
 # In 8 bits: --rows fp8. Beside each, ours on the same numbers in bf16.
 FP8 = [dataclasses.replace(_pair(*row), weights="fp8")

@@ -19,7 +19,7 @@ inline bool keeps_ctas_apart(const LoraVariant& variant, const KernelParams& p) 
     return false;
   }
   const int64_t ctas = most_clusters(LoraOp::shrink, p) * variant.cluster;
-  return p.num_in > kLongRows ? 4 * ctas <= 3 * int64_t{p.num_sms} : 2 * ctas <= int64_t{p.num_sms};
+  return double(ctas) <= (p.num_in > kLongRows ? 0.75 : 0.6) * p.num_sms;
 }
 
 }  // namespace loratory::gpu

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "gpu/layout/segments.hpp"
+
 namespace loratory::gpu {
 namespace {
 
@@ -18,14 +20,28 @@ KernelParams launch(int segments, int num_in = 4096, int max_rank = 64) {
   return out;
 }
 
-TEST(RoomOfSm, ClustersOfHalfTheSmsAreKeptApart) {
+TEST(RoomOfSm, ClustersOfThreeFifthsOfTheSmsAreKeptApart) {
   EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(1)));
-  EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(8)));
-  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(9)));
+  EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(9)));
+  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(10)));
+}
+
+// One adapter of 512 tokens, or of 256 by segments of 32: the bound is one above what it needs.
+TEST(RoomOfSm, OneAdapterOfShortPrefillIsKeptApart) {
+  EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(int(max_segments(512, 1, 64)))));
+  const LoraVariant by_32{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
+  EXPECT_TRUE(keeps_ctas_apart(by_32, launch(int(max_segments(256, 1, 32)))));
+  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(int(max_segments(512, 2, 64)))));
+}
+
+// Of down_proj, four adapters are.
+TEST(RoomOfSm, FourAdaptersOfLongRowsAreKeptApart) {
+  EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(int(max_segments(512, 4, 64)), 14336)));
+  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(int(max_segments(512, 8, 64)), 14336)));
 }
 
 TEST(RoomOfSm, LongRowsAreKeptApartUpToThreeQuarters) {
-  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(9, 8192)));
+  EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(10, 8192)));
   EXPECT_TRUE(keeps_ctas_apart(kByWgmma, launch(12, 8224)));
   EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(13, 8224)));
 }
