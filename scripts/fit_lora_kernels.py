@@ -4,8 +4,8 @@
     scripts/fit_lora_kernels.py            # needs numpy and scipy; prints the constants and errors
 
 Reads bench/results/lora-slots-*.json (vLLM 0.8.5's kernels on an H100, over slots) and
-lora-gpu-h200-*.json (ours, vLLM's and SGLang's on an H200): medians with cold weights. The
-formulas are those of lora_kernels.hpp. Nothing here has seen a server.
+lora-gpu-h200-*.json (vLLM's and SGLang's on an H200, and ours of 72c5a2d): medians with cold
+weights. The formulas are those of lora_kernels.hpp. Nothing here has seen a server.
 """
 
 import json
@@ -47,8 +47,9 @@ class Pair:
         self.beyond_columns = columns * tiles(64) - self.expand_active
         self.rows = self.tokens / tiles(64)
         columns = self.slices * num_in + sum(widths)
-        self.weight_mb = 2e-6 * len(counts) * rank * columns
-        self.token_mb = 2e-6 * self.tokens * (num_in + 2 * sum(widths))
+        self.weight_mb = 2e-6 * len(counts) * max(16, rank) * columns
+        self.x_mb = 2e-6 * self.tokens * num_in
+        self.y_mb = 4e-6 * self.tokens * sum(widths)
         self.gflop = 2e-9 * self.tokens * max(16, rank) * columns
         self.tiles = 1e-3 * tiles(16) * sum(ceil_div(width, 64) for width in widths)
 
@@ -101,9 +102,10 @@ def expand_us(p, x, ranks=16):
 
 
 def pair_us(p, x):
-    fixed, latency_rank, latency_k, latency_slice, weights, tokens, flops, tiles = p
-    work = (x.weight_mb * weights + x.token_mb * tokens + x.gflop * flops + x.tiles * tiles)
-    latency = latency_rank * x.rank / 64 + latency_k * x.num_in / 4096 \
+    fixed, latency_rank, latency_k, latency_slice, weights, of_x, of_y, flops, tiles = p
+    work = (x.weight_mb * weights + x.x_mb * of_x + x.y_mb * of_y + x.gflop * flops
+            + x.tiles * tiles)
+    latency = latency_rank * max(16, x.rank) / 64 + latency_k * x.num_in / 4096 \
         + latency_slice * (x.slices - 1)
     return fixed + soft_max(latency, work)
 
@@ -111,7 +113,16 @@ def pair_us(p, x):
 def few_us(p, x):
     """pair_us for a handful of rows."""
     fixed, latency_k, weights, tokens, flops = p
-    return pair_us([fixed, 0, latency_k, 0, weights, tokens, flops, 0], x)
+    return pair_us([fixed, 0, latency_k, 0, weights, tokens, tokens, flops, 0], x)
+
+
+def one_launch_us(p, x):
+    fixed, by_k, by_columns, token = p
+    return fixed + by_k * x.num_in / 4096 + by_columns * sum(x.widths) / 4096 + token * x.tokens
+
+
+def in_one_launch(x):
+    return x.tokens <= 8 and x.rank <= 16
 
 
 def fit(name, rows, model, start):
@@ -142,9 +153,11 @@ def main():
             [x for x in pairs_of("vllm", slice_tile=64) if (x.slices > 1) == several],
             lambda p, x: shrink_us(shrink[x.slices > 1, x.small], x) + expand_us(p, x, 32),
             [1, 2, .3, 5, 1, .1, .7])
-    start = [2, .3, .3, .3, .25, .1, 1, .01]
-    ours = [*pairs_of("loratory", "*-0be0757*"), *pairs_of("loratory", "*-b9040ba")]
-    for name, rows in (("loratory", ours), ("SGLang v2", list(pairs_of("sglang_v2")))):
+    ours = list(pairs_of("loratory", "*-72c5a2d"))
+    fit("loratory, one launch", filter(in_one_launch, ours), one_launch_us, [2, .3, .1, .1])
+    start = [2, .3, .3, .3, .25, .1, .1, 1, .01]
+    several = [x for x in ours if not in_one_launch(x)]
+    for name, rows in (("loratory", several), ("SGLang v2", list(pairs_of("sglang_v2")))):
         for regime in ("decode", "prefill"):
             fit(f"{name}, {regime}",
                 [x for x in rows if (x.tokens <= 256) == (regime == "decode")], pair_us, start)

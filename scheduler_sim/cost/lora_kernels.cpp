@@ -35,14 +35,23 @@ constexpr ExpandCost kExpand[2] = {
     {5.26, 2.5, 0.0, 14.7, 0.0, 0.0422, 1.65, 1.65, 1.65},
 };
 
-// Microseconds: fixed; by rank / 64, K / 4096, slices - 1; by MB of weights and of tokens, GFLOP,
+// Microseconds: fixed; by rank / 64, K / 4096, slices - 1; by MB of weights, of x and of y, GFLOP,
 // thousands of tiles.
 struct PairCost {
-  double fixed, latency_rank, latency_k, latency_slice, weights, tokens, flops, tiles;
+  double fixed, latency_rank, latency_k, latency_slice, weights, x, y, flops, tiles;
 };
-constexpr PairCost kOursDecode{2.67, 0.699, 0.0742, 0.0, 0.225, 0.532, 7.85, 0.0564};
-constexpr PairCost kOursPrefill{2.5, 3.76, 2.65, 2.1, 0.237, 0.191, 2.97, 0.203};
-constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 36.2, 0};
+constexpr PairCost kOursDecode{2.72, 0.611, 0.0, 0.678, 0.229, 1.19, 0.0254, 7.67, 0.0316};
+constexpr PairCost kOursPrefill{2.21, 4.17, 2.42, 2.02, 0.247, 0.164, 0.222, 3.01, 0.0862};
+constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 0.918, 36.2, 0};
+
+// Ours of few tokens and small ranks, which take one launch (choose_variant.cpp). Microseconds:
+// fixed; by K / 4096, columns / 4096, token.
+struct OneLaunchCost {
+  double fixed, k, columns, token;
+};
+constexpr OneLaunchCost kOursInOneLaunch{1.65, 0.411, 0.0395, 0.0506};
+constexpr double kMostRanksOfOneLaunch = 16;
+constexpr int64_t kMostTokensOfOneLaunch = 8;
 constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was fitted to
 
 // vLLM 0.8.5's _lora_shrink and _lora_expand and the fill between: Python's checks and Triton's
@@ -117,35 +126,48 @@ double triton_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const Lora
 double pair_ns(const PairCost& cost, const LoraGeometry& layer, const LoraBatch& batch,
                const LoraScale& scale) {
   const double numbers = double(layer.slices * layer.in + layer.columns);
-  const double weights = 1e-6 * batch.adapters() * batch.rank * numbers * batch.weight_bytes_each;
-  const double tokens = 2e-6 * batch.tokens() * double(layer.in + 2 * layer.columns);
-  const double flops = 2e-9 * batch.tokens() * std::max(16.0, batch.rank) * numbers;
+  const double ranks = std::max(16.0, batch.rank);
+  const double weights = 1e-6 * batch.adapters() * ranks * numbers * batch.weight_bytes_each;
+  const double x = 2e-6 * batch.tokens() * double(layer.in);
+  const double y = 4e-6 * batch.tokens() * double(layer.columns);  // read and written
+  const double flops = 2e-9 * batch.tokens() * ranks * numbers;
   const double tiles = layer.tiles_64 * (1e-3 * batch.row_tiles(16));
-  const double work = (weights * cost.weights + tokens * cost.tokens) * scale.bytes +
-                      (flops * cost.flops + tiles * cost.tiles) * scale.blocks;
-  const double latency = cost.latency_rank * batch.rank / 64 +
-                         cost.latency_k * double(layer.in) / 4096 +
+  const double bytes = weights * cost.weights + x * cost.x + y * cost.y;
+  const double work =
+      bytes * scale.bytes + (flops * cost.flops + tiles * cost.tiles) * scale.blocks;
+  const double latency = cost.latency_rank * ranks / 64 + cost.latency_k * double(layer.in) / 4096 +
                          cost.latency_slice * double(layer.slices - 1);
   return 1e3 * (cost.fixed + soft_max(latency, work));
 }
 
-// Of the batch the tokens that kOursDecode knows.
-LoraBatch decode_part(LoraBatch batch) {
-  const double share = double(kMostDecodeTokens) / batch.tokens();
+// So many tokens of a batch, which may be of all its adapters.
+LoraBatch part_of(LoraBatch batch, int64_t tokens) {
+  const double share = std::min(1.0, double(tokens) / batch.tokens());
   batch.decode_tokens *= share;
   batch.prefill_tokens *= share;
-  batch.decode_adapters *= share;
-  batch.prefill_adapters *= share;
+  batch.decode_adapters = std::min(batch.decode_adapters, batch.decode_tokens);
+  batch.prefill_adapters = std::min(batch.prefill_adapters, batch.prefill_tokens);
   return batch;
 }
 
-// Never less with more tokens, at 256 too.
+double one_launch_ns(const LoraGeometry& layer, double tokens) {
+  const OneLaunchCost& cost = kOursInOneLaunch;
+  return 1e3 * (cost.fixed + cost.k * double(layer.in) / 4096 +
+                cost.columns * double(layer.columns) / 4096 + cost.token * tokens);
+}
+
+// Never less with more tokens, at 8 and at 256 too.
 double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
-  if (batch.tokens() <= double(kMostDecodeTokens)) {
-    return pair_ns(kOursDecode, layer, batch, scale);
+  const double tokens = batch.tokens();
+  double ns = 0;
+  if (layer.in > 0 && batch.rank <= kMostRanksOfOneLaunch) {
+    ns = one_launch_ns(layer, std::min(tokens, double(kMostTokensOfOneLaunch)));
+    if (tokens <= double(kMostTokensOfOneLaunch)) return ns;
   }
-  return std::max(pair_ns(kOursDecode, layer, decode_part(batch), scale),
-                  pair_ns(kOursPrefill, layer, batch, scale));
+  const LoraBatch decode = part_of(batch, kMostDecodeTokens);
+  ns = std::max(ns, pair_ns(kOursDecode, layer, decode, scale));
+  if (tokens <= double(kMostDecodeTokens)) return ns;
+  return std::max(ns, pair_ns(kOursPrefill, layer, batch, scale));
 }
 
 }  // namespace

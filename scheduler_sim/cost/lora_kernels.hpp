@@ -58,7 +58,9 @@ struct LoraScale {
 ///   expand  tiles of columns x tiles of 64 rows; latency and cost grow with the rank
 /// A block costs two to four times as much in a layer of several slices, whose pointers the kernel
 /// reads from a table, so that it cannot tell that they are aligned.
-/// Ours and SGLang's: the same form for the pair, work = bytes + FLOPs + tiles of 16 x 64.
+/// Ours and SGLang's: the same form for the pair, work = bytes + FLOPs + tiles of 16 x 64, where a
+/// rank below 16 costs what 16 does. Ours of up to 8 tokens and rank 16 take one launch, whose time
+/// is a sum of latencies.
 /// The constants: scripts/fit_lora_kernels.py, from bench/results (one H100, one H200).
 /// docs/cost_model.md has the errors.
 double lora_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,

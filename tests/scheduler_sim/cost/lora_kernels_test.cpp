@@ -88,8 +88,10 @@ TEST(LoraKernels, PairsOnAnH200) {
   const std::regex name_of("(D|Pz?) pair K(\\d+)->([\\d+]+) r(\\d+) [ns](\\d+) u(\\d+)");
   for (const Family& family :
        {Family{"lora-gpu-h200", "vllm", LoraKernels::vllm, 168, 0.07, 0.45},
-        Family{"lora-gpu-h200", "loratory", LoraKernels::loratory, 312, 0.06, 0.45},
-        Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 130, 0.08, 0.56},
+        Family{"lora-gpu-h200-2026-11-28-72c5a2d", "loratory", LoraKernels::loratory, 174, 0.05,
+               0.29},
+        Family{"lora-gpu-h200", "loratory", LoraKernels::loratory, 486, 0.06, 0.42},
+        Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 145, 0.05, 0.30},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
     Errors errors;
     for (const auto& file : fs::directory_iterator(kResults)) {
@@ -120,6 +122,37 @@ TEST(LoraKernels, PairsOnAnH200) {
     EXPECT_LE(errors.median(), family.median) << family.implementation;
     EXPECT_LE(std::abs(errors.worst), family.worst) << family.implementation;
   }
+}
+
+// Three formulas meet at 8 and at 256 tokens.
+TEST(LoraKernels, OursNeverTakeLessForMoreTokens) {
+  for (const double rank : {8, 16, 17, 64}) {
+    for (const LoraLayer& layer : {LoraLayer{4096, {4096}}, LoraLayer{4096, {14336, 14336}},
+                                   LoraLayer{28672, {8192}}, LoraLayer{0, {4096}}}) {
+      double before = 0;
+      for (int tokens = 1; tokens <= 600; ++tokens) {
+        const double ns =
+            lora_pair_ns(LoraKernels::loratory, layer, batch('D', tokens, 1, rank, 1), {});
+        EXPECT_GE(ns, before * (1 - 1e-12)) << tokens << " tokens of rank " << rank;
+        before = ns;
+      }
+    }
+  }
+}
+
+// A token of rank 16 takes one launch, of rank 17 two.
+TEST(LoraKernels, OursTakeOneLaunchForFewTokensOfSmallRanks) {
+  const LoraLayer layer{4096, {4096}};
+  const auto us = [&](double tokens, double rank) {
+    return lora_pair_ns(LoraKernels::loratory, layer, batch('D', tokens, 1, rank, 1), {}) / 1000;
+  };
+  EXPECT_NEAR(us(1, 16), 1.65 + 0.411 + 0.0395 + 0.0506, 1e-9);
+  EXPECT_EQ(us(1, 8), us(1, 16));
+  EXPECT_GT(us(1, 17), us(8, 16));
+  EXPECT_EQ(us(9, 8), us(9, 16)) << "ranks below 16 are padded";
+  const LoraLayer embedding{0, {4096}};
+  EXPECT_GT(lora_pair_ns(LoraKernels::loratory, embedding, batch('D', 1, 1, 16, 1), {}), 2.7e3)
+      << "its shrink gathers, and is a launch of its own";
 }
 
 BatchShape decode(int64_t rows, int64_t adapters) {
