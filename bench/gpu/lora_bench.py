@@ -76,8 +76,8 @@ def checked(parser, options, patterns):
         except re.error as error:
             parser.exit(2, f"--{name}: {error}, needs a regular expression\n")
     if options.before:
-        commit, equals, path = options.before.partition("=")
-        if not (commit and equals and options.lib):
+        commit, _, path = options.before.partition("=")
+        if not (commit and path and options.lib):
             parser.exit(2, f"--before: {options.before}: needs COMMIT=LIB, and --lib beside it\n")
         options.before = Before(commit, pathlib.Path(path))
     for name, path in [("--lib", options.lib), ("--before", options.before and options.before.lib)]:
