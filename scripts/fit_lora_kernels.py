@@ -4,8 +4,8 @@
     scripts/fit_lora_kernels.py            # needs numpy and scipy; prints the constants and errors
 
 Reads bench/results/lora-slots-*.json (vLLM 0.8.5's kernels on an H100, over slots) and
-lora-gpu-h200-*.json (vLLM's and SGLang's on an H200, and ours of 72c5a2d): medians with cold
-weights. The formulas are those of lora_kernels.hpp. Nothing here has seen a server.
+lora-gpu-h200-*.json (vLLM's and SGLang's on an H200, ours of 72c5a2d, and of f354f19 in fp8): medians
+with cold weights. The formulas are those of lora_kernels.hpp. Nothing here has seen a server.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "bench/results"
-NAME = re.compile(r"(D|Pz?) pair K(\d+)->([\d+]+) r(\d+) [ns](\d+) u(\d+)$")
+NAME = re.compile(r"(D|Pz?) pair K(\d+)->([\d+]+) r(\d+) [ns](\d+) u(\d+)( fp8)?$")
 
 
 def ceil_div(a, b):
@@ -28,7 +28,8 @@ def soft_max(a, b):
 
 
 class Pair:
-    def __init__(self, num_in, widths, rank, counts, slots, us, wide_tile=128, slice_tile=128):
+    def __init__(self, num_in, widths, rank, counts, slots, us, wide_tile=128, slice_tile=128,
+                 weight_bytes=2):
         self.num_in, self.widths, self.rank = num_in, widths, rank
         self.counts, self.tokens, self.us = counts, sum(counts), us
         self.slices, self.slots = len(widths), slots
@@ -47,7 +48,7 @@ class Pair:
         self.beyond_columns = columns * tiles(64) - self.expand_active
         self.rows = self.tokens / tiles(64)
         columns = self.slices * num_in + sum(widths)
-        self.weight_mb = 2e-6 * len(counts) * max(16, rank) * columns
+        self.weight_mb = 1e-6 * weight_bytes * len(counts) * max(16, rank) * columns
         self.x_mb = 2e-6 * self.tokens * num_in
         self.y_mb = 4e-6 * self.tokens * sum(widths)
         self.gflop = 2e-9 * self.tokens * max(16, rank) * columns
@@ -73,15 +74,15 @@ def slots_rows():
             yield Pair(*shape, row["shrink"]["cold"]), Pair(*shape, row["expand"]["cold"])
 
 
-def pairs_of(implementation, files="*", **tiles):
+def pairs_of(implementation, files="*", **of_pair):
     for path in sorted(RESULTS.glob(f"lora-gpu-h200-{files}.json")):
         for name, row in json.loads(path.read_text())["rows"].items():
             found, match = row["implementations"].get(implementation, {}), NAME.match(name)
-            if match and "cold" in found:
-                kind, num_in, widths, rank, tokens, adapters = match.groups()
+            if match and bool(match[7]) == (of_pair.get("weight_bytes") == 1) and "cold" in found:
+                kind, num_in, widths, rank, tokens, adapters, _ = match.groups()
                 yield Pair(int(num_in), list(map(int, widths.split("+"))), int(rank),
                            counts_of(kind, int(tokens), int(adapters)), int(adapters),
-                           found["cold"]["median_us"], **tiles)
+                           found["cold"]["median_us"], **of_pair)
 
 
 def shrink_us(p, x):
@@ -157,11 +158,16 @@ def main():
     fit("loratory, one launch", filter(in_one_launch, ours), one_launch_us, [2, .3, .1, .1])
     start = [2, .3, .3, .3, .25, .1, .1, 1, .01]
     several = [x for x in ours if not in_one_launch(x)]
-    for name, rows in (("loratory", several), ("SGLang v2", list(pairs_of("sglang_v2")))):
+    constants = {}
+    for name, rows in (("SGLang v2", list(pairs_of("sglang_v2"))), ("loratory", several)):
         for regime in ("decode", "prefill"):
-            fit(f"{name}, {regime}",
+            constants[regime] = fit(
+                f"{name}, {regime}",
                 [x for x in rows if (x.tokens <= 256) == (regime == "decode")], pair_us, start)
     fit("SGLang csgmv", pairs_of("sglang_csgmv"), few_us, [10, 1, .25, .1, 10])
+    of_16_bits = lambda x: pair_us(constants["decode" if x.tokens <= 256 else "prefill"], x)
+    fit("loratory, 8 bits over 16", pairs_of("loratory_fp8", "*-f354f19-fp8", weight_bytes=1),
+        lambda p, x: p[0] * of_16_bits(x), [1])
 
 
 if __name__ == "__main__":

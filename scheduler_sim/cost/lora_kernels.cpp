@@ -42,6 +42,8 @@ struct PairCost {
 };
 constexpr PairCost kOursDecode{2.72, 0.611, 0.0, 0.678, 0.229, 1.19, 0.0254, 7.67, 0.0316};
 constexpr PairCost kOursPrefill{2.21, 4.17, 2.42, 2.02, 0.247, 0.164, 0.222, 3.01, 0.0862};
+// Ours with weights of 8 bits, over the formulas with half the bytes: instructions widen them.
+constexpr double kOf8Bits = 1.21;
 constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 0.918, 36.2, 0};
 
 // Ours of few tokens and small ranks, which take one launch (choose_variant.cpp). Microseconds:
@@ -156,18 +158,22 @@ double one_launch_ns(const LoraGeometry& layer, double tokens) {
                 cost.columns * double(layer.columns) / 4096 + cost.token * tokens);
 }
 
+double two_launches_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
+  const double ns = pair_ns(kOursDecode, layer, part_of(batch, kMostDecodeTokens), scale);
+  if (batch.tokens() <= double(kMostDecodeTokens)) return ns;
+  return std::max(ns, pair_ns(kOursPrefill, layer, batch, scale));
+}
+
 // Never less with more tokens, at 8 and at 256 too.
 double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
+  if (batch.weight_bytes_each == 1) return kOf8Bits * two_launches_ns(layer, batch, scale);
   const double tokens = batch.tokens();
   double ns = 0;
   if (layer.in > 0 && batch.rank <= kMostRanksOfOneLaunch) {
     ns = one_launch_ns(layer, std::min(tokens, double(kMostTokensOfOneLaunch)));
     if (tokens <= double(kMostTokensOfOneLaunch)) return ns;
   }
-  const LoraBatch decode = part_of(batch, kMostDecodeTokens);
-  ns = std::max(ns, pair_ns(kOursDecode, layer, decode, scale));
-  if (tokens <= double(kMostDecodeTokens)) return ns;
-  return std::max(ns, pair_ns(kOursPrefill, layer, batch, scale));
+  return std::max(ns, two_launches_ns(layer, batch, scale));
 }
 
 }  // namespace

@@ -81,17 +81,20 @@ struct Family {
   LoraKernels kernels;
   size_t rows;
   double median, worst;
+  double weight_bytes = 2;  ///< of a number; rows of 1 are those of fp8
 };
 
 // Skewed prefill counts as if its adapters had alike many tokens: what a step knows of it.
 TEST(LoraKernels, PairsOnAnH200) {
-  const std::regex name_of("(D|Pz?) pair K(\\d+)->([\\d+]+) r(\\d+) [ns](\\d+) u(\\d+)");
+  const std::regex name_of("(D|Pz?) pair K(\\d+)->([\\d+]+) r(\\d+) [ns](\\d+) u(\\d+)( fp8)?");
   for (const Family& family :
        {Family{"lora-gpu-h200", "vllm", LoraKernels::vllm, 168, 0.07, 0.45},
         Family{"lora-gpu-h200-2026-11-28-72c5a2d", "loratory", LoraKernels::loratory, 174, 0.05,
                0.29},
         Family{"lora-gpu-h200", "loratory", LoraKernels::loratory, 486, 0.06, 0.42},
         Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 145, 0.05, 0.30},
+        Family{"lora-gpu-h200-2026-11-28-f354f19-fp8", "loratory_fp8", LoraKernels::loratory, 13,
+               0.05, 0.24, 1},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
     Errors errors;
     for (const auto& file : fs::directory_iterator(kResults)) {
@@ -104,16 +107,17 @@ TEST(LoraKernels, PairsOnAnH200) {
         if (!found.contains(family.implementation) || !std::regex_match(name, match, name_of)) {
           continue;
         }
+        if (match[7].matched != (family.weight_bytes == 1)) continue;
         if (!found[family.implementation].contains("cold")) continue;
         LoraLayer layer{std::stoll(match[2]), {}};
         std::istringstream widths(match[3]);
         for (std::string width; std::getline(widths, width, '+');)
           layer.widths.push_back(std::stoll(width));
         const double adapters = std::stod(match[6]);
-        const double ns = lora_pair_ns(family.kernels, layer,
-                                       batch(match[1].str()[0], std::stod(match[5]), adapters,
-                                             std::stod(match[4]), int64_t(adapters)),
-                                       {});
+        LoraBatch of_row = batch(match[1].str()[0], std::stod(match[5]), adapters,
+                                 std::stod(match[4]), int64_t(adapters));
+        of_row.weight_bytes_each = family.weight_bytes;
+        const double ns = lora_pair_ns(family.kernels, layer, of_row, {});
         errors.add(name, ns / 1000, found[family.implementation]["cold"]["median_us"]);
       }
     }
@@ -150,6 +154,9 @@ TEST(LoraKernels, OursTakeOneLaunchForFewTokensOfSmallRanks) {
   EXPECT_EQ(us(1, 8), us(1, 16));
   EXPECT_GT(us(1, 17), us(8, 16));
   EXPECT_EQ(us(9, 8), us(9, 16)) << "ranks below 16 are padded";
+  LoraBatch of_8_bits = batch('D', 1, 1, 16, 1);
+  of_8_bits.weight_bytes_each = 1;
+  EXPECT_GT(lora_pair_ns(LoraKernels::loratory, layer, of_8_bits, {}), 3e3) << "always two";
   const LoraLayer embedding{0, {4096}};
   EXPECT_GT(lora_pair_ns(LoraKernels::loratory, embedding, batch('D', 1, 1, 16, 1), {}), 2.7e3)
       << "its shrink gathers, and is a launch of its own";
