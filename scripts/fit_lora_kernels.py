@@ -4,8 +4,9 @@
     scripts/fit_lora_kernels.py            # needs numpy and scipy; prints the constants and errors
 
 Reads bench/results/lora-slots-*.json (vLLM 0.8.5's kernels on an H100, over slots) and
-lora-gpu-h200-*.json (vLLM's and SGLang's on an H200, ours of 72c5a2d, and of f354f19 in fp8): medians
-with cold weights. The formulas are those of lora_kernels.hpp. Nothing here has seen a server.
+lora-gpu-h200-*.json (vLLM's and SGLang's on an H200, ours of 72c5a2d, and of f354f19 in fp8):
+medians with cold weights. The formulas are those of lora_kernels.hpp. Nothing here has seen a
+server.
 """
 
 import json
