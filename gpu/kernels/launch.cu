@@ -152,7 +152,7 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
     if (params.widens_ahead) occupancy = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
   }
   if (kernel.op == LoraOp::shrink && keeps_ctas_apart(kernel.variant, params)) {
-    const int over_half = occupancy.shared_bytes_of_sm / 2;  // beside 1 KB that each CTA takes
+    const int over_half = occupancy.shared_bytes_of_sm / 2;  // with 1 KB of each, two do not fit
     occupancy = occupancy_of(kernel, std::max(occupancy.shared_bytes, over_half));
   }
   const int64_t num_clusters =

@@ -42,7 +42,7 @@ struct PairCost {
 };
 constexpr PairCost kOursDecode{2.72, 0.611, 0.0, 0.678, 0.229, 1.19, 0.0254, 7.67, 0.0316};
 constexpr PairCost kOursPrefill{2.21, 4.17, 2.42, 2.02, 0.247, 0.164, 0.222, 3.01, 0.0862};
-// Ours with weights of 8 bits, over the formulas with half the bytes: instructions widen them.
+// Ours of 8-bit weights, over what the formulas say of half the bytes: widening takes instructions.
 constexpr double kOf8Bits = 1.21;
 constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 0.918, 36.2, 0};
 
