@@ -75,15 +75,15 @@ def slots_rows():
             yield Pair(*shape, row["shrink"]["cold"]), Pair(*shape, row["expand"]["cold"])
 
 
-def pairs_of(implementation, files="*", **of_pair):
+def pairs_of(implementation, files="*", weight_bytes=2, **tiles):
     for path in sorted(RESULTS.glob(f"lora-gpu-h200-{files}.json")):
         for name, row in json.loads(path.read_text())["rows"].items():
             found, match = row["implementations"].get(implementation, {}), NAME.match(name)
-            if match and bool(match[7]) == (of_pair.get("weight_bytes") == 1) and "cold" in found:
+            if match and bool(match[7]) == (weight_bytes == 1) and "cold" in found:
                 kind, num_in, widths, rank, tokens, adapters, _ = match.groups()
                 yield Pair(int(num_in), list(map(int, widths.split("+"))), int(rank),
                            counts_of(kind, int(tokens), int(adapters)), int(adapters),
-                           found["cold"]["median_us"], **of_pair)
+                           found["cold"]["median_us"], weight_bytes=weight_bytes, **tiles)
 
 
 def shrink_us(p, x):

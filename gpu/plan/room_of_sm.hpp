@@ -14,7 +14,7 @@ namespace loratory::gpu {
 /// up to 32 ranks. Measured on an H200: docs/kernel_measurements.md, CTAs kept apart.
 /// Needs the item counts and num_sms of `p`.
 inline bool keeps_ctas_apart(const LoraVariant& variant, const KernelParams& p) {
-  constexpr int32_t kLongRows = 8192;  // columns of x
+  constexpr int32_t kLongRows = 8192;  // columns of x; none between 4,096 and 14,336 was timed
   if (variant.sums_strips() || variant.cluster == 1 || p.max_rank * int32_t(p.num_slices) <= 32) {
     return false;
   }
