@@ -100,7 +100,8 @@ LoraVariant variant(const LoratoryVariant& from) {
           .cluster = from.cluster,
           .stages = from.stages,
           .aligned = from.aligned != 0,
-          .launches = from.launches};
+          .launches = from.launches,
+          .warps = from.warps};
 }
 
 LoratoryVariant variant(const LoraVariant& from) {
@@ -109,7 +110,8 @@ LoratoryVariant variant(const LoraVariant& from) {
           .cluster = from.cluster,
           .stages = from.stages,
           .aligned = from.aligned ? 1 : 0,
-          .launches = from.launches};
+          .launches = from.launches,
+          .warps = from.warps};
 }
 
 LoraOp op(int32_t value) {

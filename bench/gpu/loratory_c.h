@@ -26,6 +26,7 @@ struct LoratoryVariant {
   int32_t stages;
   int32_t aligned;
   int32_t launches;
+  int32_t warps;
 };
 
 /// A gpu::LoraLayer.

@@ -29,7 +29,7 @@ class _Slice(ctypes.Structure):
 class _Variant(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32)
                 for name in ("rank_tiles", "token_tiles", "cluster", "stages", "aligned",
-                             "launches")]
+                             "launches", "warps")]
 
     def __str__(self):
         """As gpu::describe()."""

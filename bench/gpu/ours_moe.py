@@ -109,7 +109,7 @@ def _variants(row):
                (2, 1, 2, 1), (4, 1, 8, 1)]
     if row.num_rows > 64:
         shrinks += [(4, 4, 8, 4), (4, 8, 2, 4), (4, 8, 1, 4), (4, 8, 4, 3)]
-    return [_Variant(rank_tiles, token_tiles, cluster, stages, 1, 2)
+    return [_Variant(rank_tiles, token_tiles, cluster, stages, 1, 2, 8)
             for rank_tiles, token_tiles, cluster, stages in shrinks]
 
 

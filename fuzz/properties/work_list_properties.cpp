@@ -10,7 +10,7 @@ namespace {
 
 // What a layer and a GPU say of a launch, and what its step has.
 struct Step {
-  LoraOp op;
+  KernelOfWork kernel;
   KernelParams p;
   uint32_t num_segments;
 
@@ -18,21 +18,25 @@ struct Step {
 };
 
 Step any_step(sim::Draw& draw) {
-  Step out{.op = LoraOp(draw(3)), .p = {}, .num_segments = 0};
+  Step out{.kernel = {LoraOp(draw(3))}, .p = {}, .num_segments = 0};
   KernelParams& p = out.p;
+  if (out.kernel.op == LoraOp::expand && draw.one_in(3)) out.kernel.warps = 4;
   p.num_slices = int32_t(draw.between(1, 8));
   p.all_slices_fit = !draw.one_in(4);
   p.num_items = int32_t(draw.one_of<int64_t>({1, 2, 3, 8, 25, 112}));
   p.max_items = int32_t(draw.between(1, p.num_items));
   p.num_sms = uint32_t(draw.one_of<int64_t>({1, 64, 132}));
-  p.parts_per_segment = out.op == LoraOp::expand ? int32_t(draw.one_of<int64_t>({1, 2, 8})) : 1;
+  p.parts_per_segment =
+      out.kernel.op == LoraOp::expand ? int32_t(draw.one_of<int64_t>({1, 2, 8})) : 1;
   p.max_segments = int32_t(draw.one_of<int64_t>({1, 4, 32, 300, 2000}));
   out.num_segments = uint32_t(draw.between(0, p.max_segments));
   p.num_clusters = int32_t(draw.one_of<int64_t>({1, 15, 62, 132, 198, 528}));
   return out;
 }
 
-WorkList work_of(const Step& s, uint32_t cluster) { return {s.p, s.num_segments, cluster, s.op}; }
+WorkList work_of(const Step& s, uint32_t cluster) {
+  return {s.p, s.num_segments, cluster, s.kernel};
+}
 uint32_t slices_per_problem(const Step& s, const WorkList& work) {
   return work.fuses_slices() ? uint32_t(s.p.num_slices) : 1;
 }
@@ -109,14 +113,15 @@ RC_GTEST_PROP(WorkList, AGridHasAClusterForEveryItem, ()) {
   const sim::SeededCase c = sim::any_seeded_case(2);
   sim::Draw draw(c.seed);
   Step s = any_step(draw);
-  s.p.num_clusters = int32_t(most_clusters(s.op, s.p));
+  s.p.num_clusters = int32_t(most_clusters(s.kernel, s.p));
   const WorkList last = work_of(s, s.num_clusters() - 1);
   RC_ASSERT(last.end - last.first <= 1);
   s.num_segments = uint32_t(s.p.max_segments);
   const WorkList of_largest = work_of(s, s.num_clusters() - 1);
-  if (s.op != LoraOp::linear && s.num_clusters() != s.p.num_sms)
+  if (s.kernel.op != LoraOp::linear && s.num_clusters() != s.p.num_sms)
     RC_ASSERT(of_largest.first < of_largest.end);
-  RC_CLASSIFY(s.op == LoraOp::expand, "expand");
+  RC_CLASSIFY(s.kernel.op == LoraOp::expand, "expand");
+  RC_CLASSIFY(s.kernel.warps == 4, "four warps");
   RC_CLASSIFY(s.num_clusters() == s.p.num_sms, "no more than SMs");
 }
 
@@ -124,7 +129,7 @@ RC_GTEST_PROP(WorkList, AGridHasAClusterForEveryItem, ()) {
 TEST(WorkList, WithoutALargestStepTheGridIsWhatTheGpuHolds) {
   KernelParams p;
   p.num_items = 3;
-  EXPECT_EQ(most_clusters(LoraOp::shrink, p), INT32_MAX);
+  EXPECT_EQ(most_clusters({LoraOp::shrink}, p), INT32_MAX);
 }
 
 // Both in one launch: slices apart would compute h for fewer columns each.
@@ -135,12 +140,12 @@ TEST(WorkList, ALinearTakesSlicesApartWhileClustersAreIdle) {
   p.num_slices = 3;
   p.all_slices_fit = true;
   p.num_clusters = 62;
-  EXPECT_FALSE(WorkList(p, 20, 0, LoraOp::linear).fuses_slices());
-  EXPECT_EQ(WorkList(p, 20, 0, LoraOp::linear).items_per_problem(), 1u);
-  EXPECT_TRUE(WorkList(p, 21, 0, LoraOp::linear).fuses_slices());
-  EXPECT_EQ(WorkList(p, 21, 0, LoraOp::linear).items_per_problem(), 2u);
+  EXPECT_FALSE(WorkList(p, 20, 0, {LoraOp::linear}).fuses_slices());
+  EXPECT_EQ(WorkList(p, 20, 0, {LoraOp::linear}).items_per_problem(), 1u);
+  EXPECT_TRUE(WorkList(p, 21, 0, {LoraOp::linear}).fuses_slices());
+  EXPECT_EQ(WorkList(p, 21, 0, {LoraOp::linear}).items_per_problem(), 2u);
   p.all_slices_fit = false;
-  EXPECT_FALSE(WorkList(p, 21, 0, LoraOp::linear).fuses_slices());
+  EXPECT_FALSE(WorkList(p, 21, 0, {LoraOp::linear}).fuses_slices());
 }
 
 // Few items of an expand are halved, up to one for each SM.
@@ -152,15 +157,17 @@ TEST(WorkList, FewItemsOfAnExpandAreHalved) {
   p.num_sms = 128;
   p.max_segments = 8;
   p.num_clusters = 132;
-  EXPECT_EQ(WorkList(p, 8, 0, LoraOp::expand).items_per_problem(), 16u);
-  EXPECT_EQ(WorkList(p, 9, 0, LoraOp::expand).items_per_problem(), 8u);
-  EXPECT_EQ(WorkList(p, 8, 0, LoraOp::shrink).items_per_problem(), 8u);
-  EXPECT_EQ(most_clusters(LoraOp::expand, p), 128);
+  EXPECT_EQ(WorkList(p, 8, 0, {LoraOp::expand}).items_per_problem(), 16u);
+  EXPECT_EQ(WorkList(p, 9, 0, {LoraOp::expand}).items_per_problem(), 8u);
+  EXPECT_EQ(WorkList(p, 8, 0, {LoraOp::shrink}).items_per_problem(), 8u);
+  EXPECT_EQ(WorkList(p, 8, 0, {LoraOp::expand, 4}).items_per_problem(), 8u) << "as small as halves";
+  EXPECT_EQ(most_clusters({LoraOp::expand}, p), 128);
+  EXPECT_EQ(most_clusters({LoraOp::expand, 4}, p), 64);
   p.max_segments = 9;
-  EXPECT_EQ(most_clusters(LoraOp::expand, p), 128);
+  EXPECT_EQ(most_clusters({LoraOp::expand}, p), 128);
   p.max_segments = 17;
-  EXPECT_EQ(most_clusters(LoraOp::expand, p), 136);
-  EXPECT_EQ(most_clusters(LoraOp::shrink, p), 136);
+  EXPECT_EQ(most_clusters({LoraOp::expand}, p), 136);
+  EXPECT_EQ(most_clusters({LoraOp::shrink}, p), 136);
 }
 
 }  // namespace

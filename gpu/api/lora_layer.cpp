@@ -360,7 +360,7 @@ namespace {
 /// Measured: docs/kernel_measurements.md, prefill in a model.
 int32_t columns_at_once(LoraOp op, const LoraVariant& variant, const KernelParams& p) {
   constexpr int32_t kManyTokens = 2048;
-  const int32_t least = variant.cluster * kStripsPerSplit * tile_columns(variant.token_tiles);
+  const int32_t least = variant.cluster * variant.warps * tile_columns(variant.token_tiles);
   if (op != LoraOp::expand || !variant.needs_wgmma()) return least;
   if (p.h_split_stride != 0) return 4 * least;
   return p.num_rows >= kManyTokens ? 2 * least : least;

@@ -80,7 +80,8 @@ std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(const LoraTensor
   shape.op = LoraOp::shrink;
   if (has_8_bits()) {
     const LoraVariant shrink = choose_quantized_variant(shape);
-    const LoraVariant expand = choose_quantized_expand(shape, shrink.token_tiles);
+    shape.op = LoraOp::gated_expand;
+    const LoraVariant expand = choose_quantized_expand(shape, shrink.token_tiles, true);
     if (!has_quantized_kernel(LoraOp::gated_expand, expand)) return std::nullopt;
     return SiluMulVariants{shrink, expand};
   }
@@ -89,6 +90,7 @@ std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(const LoraTensor
       can_shrink(*next)) {
     return SiluMulVariants{shrink, kGatedShrinkVariants[0], /*shrinks_next=*/true};
   }
+  shape.op = LoraOp::gated_expand;
   return SiluMulVariants{shrink, choose_expand_variant(shape, shrink.token_tiles)};
 }
 

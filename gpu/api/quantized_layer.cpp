@@ -237,7 +237,8 @@ void LoraLayer::launch_8_bits(const LoraVariant& variant, const LoraTensors& ten
   if (desc_.op == LoraOp::linear) {
     LoraVariant shrink = variant;
     shrink.launches = 1;
-    const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles);
+    const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles,
+                                                       !is_quantized(tensors.x.dtype));
     launch_linear({shrink, expand}, tensors, params, stream, order);
   } else {
     const LoraPath path = shrinks() ? shrink_path(tensors) : expand_path(tensors, params.h_dtype);

@@ -19,7 +19,6 @@ LoraKernel kernel_entry() {
   return {.op = kOp,
           .variant = kVariant,
           .function = reinterpret_cast<const void*>(&lora_kernel<C>),
-          .num_threads = C::kNumThreads,
           .shared_bytes = &C::shared_bytes};
 }
 

@@ -16,6 +16,7 @@
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/integers.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -84,7 +85,7 @@ int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
   attribute.val.clusterDim = {unsigned(kernel.variant.cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(kernel.variant.cluster));
-  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.blockDim = dim3(unsigned(kernel.num_threads()));
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.attrs = &attribute;
   config.numAttrs = 1;
@@ -104,7 +105,7 @@ Occupancy query_occupancy(const LoraKernel& kernel, int shared_bytes) {
   }
   int ctas = 0;  // per SM
   LORATORY_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &ctas, kernel.function, kernel.num_threads, size_t(out.shared_bytes)));
+      &ctas, kernel.function, kernel.num_threads(), size_t(out.shared_bytes)));
   out.num_clusters = std::max(1, out.num_sms * ctas / kernel.variant.cluster);
   return out;
 }
@@ -134,7 +135,7 @@ struct InStream {
 /// shrink of 64 ranks at a time, where it has one.
 bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
   if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters()) return false;
-  const int64_t ctas = most_clusters(kernel.op, params) * kernel.variant.cluster;
+  const int64_t ctas = most_clusters(kernel.work(), params) * kernel.variant.cluster;
   const bool is_large = kernel.op == LoraOp::shrink && kernel.variant.rank_tiles == 4;
   return is_large ? ctas <= params.num_sms : 2 * ctas <= 3 * int64_t{params.num_sms};
 }
@@ -155,18 +156,24 @@ void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream&
     const int over_half = occupancy.shared_bytes_of_sm / 2;  // with 1 KB of each, two do not fit
     occupancy = occupancy_of(kernel, std::max(occupancy.shared_bytes, over_half));
   }
-  const int64_t num_clusters =
-      std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.op, params));
+  int64_t num_clusters =
+      std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.work(), params));
+  int ctas_of_cluster = kernel.variant.launched_cluster();
+  // 8-bit weights gain nothing by it.
+  if (std::is_same_v<Params, KernelParams> && has_clusters() &&
+      spreads_ctas(kernel.op, kernel.variant, params)) {
+    ctas_of_cluster = kSpreadCtas;
+    num_clusters = ceil_div<int64_t>(num_clusters, kSpreadCtas) * kSpreadCtas;
+  }
   params.num_clusters = int32_t(num_clusters);
   config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
-  config.blockDim = dim3(unsigned(kernel.num_threads));
+  config.blockDim = dim3(unsigned(kernel.num_threads()));
   config.dynamicSmemBytes = size_t(occupancy.shared_bytes);
   config.stream = in.stream;
   config.attrs = attributes;
   if (has_clusters()) {  // of one CTA too: launch_kernel.cuh says why
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {unsigned(kernel.variant.launched_cluster()), 1,
-                                                    1};
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(ctas_of_cluster), 1, 1};
   }
   if (overlaps(in.order) && has_clusters()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;

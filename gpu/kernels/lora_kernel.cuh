@@ -48,7 +48,7 @@ class LoraCta {
     if (!C::kSettlesY || p.x_is_ready) launch_dependents();  // else once y is settled
     const auto warmed = warm_caches();
     const uint32_t cluster = blockIdx.x / C::kCluster;
-    const WorkList list(p, num_segments(), cluster, C::kOp);
+    const WorkList list(p, num_segments(), cluster, {C::kOp, C::kNumWarps});
     if (cluster > 0 && list.first == list.end) return;  // makes room for the next kernel
     reduction_.init();
     warmed.look(p.segments);
@@ -394,10 +394,11 @@ class LoraCta {
   }
 };
 
-/// fp32 y takes twice the registers of a 16-bit one, which costs one CTA per SM.
+/// fp32 y takes twice the registers of a 16-bit one, which costs one CTA of eight warps per SM.
 template <typename C>
 __global__ void __launch_bounds__(C::kNumThreads,
-                                  C::kCtasPerSm - (sizeof(typename C::Out) == 4 ? 1 : 0))
+                                  C::kCtasPerSm -
+                                      (sizeof(typename C::Out) == 4 ? C::kCtasOfEightWarps : 0))
     lora_kernel(const __grid_constant__ KernelParams params) {
   extern __shared__ __align__(1024) std::byte shared[];
   LoraCta<C>(params, shared).run();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/plan/lora_variant.hpp"
+#include "gpu/plan/work_list.hpp"
 
 namespace loratory::gpu {
 
@@ -9,9 +10,11 @@ struct LoraKernel {
   LoraOp op;
   LoraVariant variant;
   const void* function;
-  int num_threads;
   int (*shared_bytes)(int h_width);
   int ahead_bytes = 0;  ///< more, if QuantizedParams::widens_ahead
+
+  int num_threads() const { return 32 * variant.warps; }
+  KernelOfWork work() const { return {op, variant.warps}; }
 };
 
 }  // namespace loratory::gpu

@@ -32,13 +32,13 @@ struct QuantizedConfig
   static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && QuantizedConfig::kShrinks;
 };
 
-/// One less where registers do not suffice: for fp32 y, for the factors of 8-bit h beside four
-/// CTAs, and for a pair's tiles of 64 ranks beside three.
+/// One of eight warps less where registers do not suffice: for fp32 y, for the factors of 8-bit h
+/// beside four CTAs, and for a pair's tiles of 64 ranks beside three.
 template <typename C>
 constexpr int quantized_ctas_per_sm() {
   const bool is_large = sizeof(typename C::Out) == 4 || (C::kHBytes == 1 && C::kRankTiles == 1) ||
                         (C::kGated && C::kRankTiles == 4);
-  return C::kCtasPerSm - (is_large ? 1 : 0);
+  return C::kCtasPerSm - (is_large ? C::kCtasOfEightWarps : 0);
 }
 
 template <typename C>
@@ -53,7 +53,6 @@ LoraKernel quantized_entry() {
   return {.op = C::kOp,
           .variant = kVariant,
           .function = reinterpret_cast<const void*>(&quantized_lora_kernel<C>),
-          .num_threads = C::kNumThreads,
           .shared_bytes = &C::shared_bytes,
           .ahead_bytes = C::kAheadBytes};
 }

@@ -44,6 +44,12 @@ constexpr int64_t kCtasOfWave = 264;
 /// Columns of all segments: two work items of 512 for each CTA.
 constexpr int64_t kManyColumns = 2 * kCtasOfWave * 512;
 
+// CTAs of four warps, up to 32 tokens. Of 33 to 64 ranks, columns of all segments; of more ranks,
+// columns times ranks.
+constexpr int64_t kLeastColumnsOfFourWarps = 98'304, kMostColumnsOfFourWarps = 200'000;
+constexpr int64_t kMostOfFourWarps = 24'000'000;
+constexpr int64_t kManySegments = 10;  ///< what more than 64 ranks need: eight adapters and more
+
 constexpr int64_t kAny = INT64_MAX;
 
 /// A wide shrink by wgmma, and how many of its work tiles fit in one wave.
@@ -126,12 +132,6 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
   if (few && is_small && shape.max_rank <= 32) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
   if (few && is_small) return {.rank_tiles = 4, .cluster = 8};
   return {.rank_tiles = 2, .cluster = few || is_small ? 4 : 2};
-}
-
-/// The most segments of 8 tokens that a step has.
-int64_t segments_of_8(const LaunchShape& shape) {
-  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
-  return max_segments(shape.num_tokens, int32_t(num_slots), 8);
 }
 
 /// Fewer than two.
@@ -265,15 +265,34 @@ LoraVariant wgmma_expand(const LaunchShape& shape) {
   return {.rank_tiles = 4, .token_tiles = 8, .stages = is_deep && panels < 8 ? 3 : 2};
 }
 
+/// CTAs of eight warps with two stages of 64 ranks take so much of an SM that the next shrink waits
+/// for their end. Many adapters lose by it, and four with one token each.
+int warps_of_large_ranks(const LaunchShape& shape) {
+  const int64_t segments = segments_of_8(shape);
+  const bool has_many =
+      segments >= h200::kManySegments || (segments >= 4 && segments == shape.num_tokens);
+  const int64_t size = segments * shape.num_columns * shape.max_rank;
+  return has_many && size <= h200::kMostOfFourWarps ? 4 : 8;
+}
+
 /// One stage that holds all ranks reads neighbouring columns as one run of B. Two stages pay only
 /// where few CTAs must keep all of B in flight: up to 32 tokens and not too many columns.
+LoraVariant narrow_two_stages(const LaunchShape& shape) {
+  if (shape.max_rank > 64) {
+    return {.rank_tiles = 4, .stages = 2, .warps = warps_of_large_ranks(shape)};
+  }
+  const int64_t columns = segments_of_8(shape) * shape.num_columns;
+  if (columns > h200::kManyColumns && may_have_few_tokens_each(shape)) return {.rank_tiles = 4};
+  const bool suits_four = columns >= h200::kLeastColumnsOfFourWarps &&
+                          columns <= h200::kMostColumnsOfFourWarps && !has_long_rows(shape);
+  return {.rank_tiles = 2, .stages = 2, .warps = suits_four ? 4 : 8};
+}
 LoraVariant narrow_expand(const LaunchShape& shape) {
   if (shape.max_rank <= 32) return {.rank_tiles = shape.max_rank > 16 ? 2 : 1};
   if (shape.num_tokens > 32) return {.rank_tiles = 4};
-  if (shape.max_rank > 64) return {.rank_tiles = 4, .stages = 2};
-  const bool has_many_columns = segments_of_8(shape) * shape.num_columns > h200::kManyColumns;
-  if (has_many_columns && may_have_few_tokens_each(shape)) return {.rank_tiles = 4};
-  return {.rank_tiles = 2, .stages = 2};
+  LoraVariant out = narrow_two_stages(shape);
+  if (is_gated(shape.op) || shape.has_experts) out.warps = 8;  // experts were not measured
+  return out;
 }
 
 /// Up to 128 tokens of several slices, one stage of all ranks is faster than two of half of them.
@@ -301,6 +320,11 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
 }
 
 }  // namespace
+
+int64_t segments_of_8(const LaunchShape& shape) {
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  return max_segments(shape.num_tokens, int32_t(num_slots), 8);
+}
 
 bool sums_strips_of_32(const LaunchShape& shape) {
   const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);

@@ -57,7 +57,7 @@ struct KernelShape {
   static constexpr bool kExpands = expands(kOp);
   static constexpr bool kGated = is_gated(kOp);
   static constexpr bool kShrinksNext = kOp == LoraOp::gated_expand_shrink;
-  static constexpr int kNumWarps = kStripsPerSplit;
+  static constexpr int kNumWarps = kVariant.warps;
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kSplitsPerCta = kNumSplits / kCluster;
   static constexpr int kBlockRanks = 16 * kRankTiles;  // of a rank block
@@ -83,13 +83,15 @@ struct KernelShape {
   }
   static constexpr int kSplitsAtOnce = splits_at_once();
 
+  /// CTAs that have as many warps as most kernels' have.
+  static constexpr int kCtasOfEightWarps = 8 / kNumWarps;
   /// The occupancy that bounds the registers: what fits in shared memory of an SM of sm_90, or what
   /// several overlapping launches need.
   static constexpr int ctas_per_sm() {
     if (kWide) return kWgmma && kRankTiles == 4 ? std::max(2, 6 - kStages) : 2;
     if (!kExpands && kTokenTiles > 1) return 2;
     if (!kExpands) return kRankTiles == 1 && kCluster == kNumSplits && !kThroughMemory ? 4 : 3;
-    if (!kShrinks && kTokenTiles == 1) return kRankTiles > 1 ? 3 : 4;
+    if (!kShrinks && kTokenTiles == 1) return (kRankTiles > 1 ? 3 : 4) * kCtasOfEightWarps;
     if (!kShrinks) return kRankTiles == 1 && kTokenTiles == 4 ? 3 : 2;
     return kRankTiles == 1 && kCluster == kNumSplits ? 3 : 2;
   }

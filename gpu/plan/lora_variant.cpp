@@ -9,8 +9,9 @@ namespace loratory::gpu {
 std::string describe(const LoraVariant& v) {
   return fmt::format(
       "rank_tiles={} token_tiles={} cluster={} stages={} aligned={} launches={} "
-      "through_memory={}",
-      v.rank_tiles, v.token_tiles, v.cluster, v.stages, v.aligned, v.launches, v.through_memory);
+      "through_memory={} warps={}",
+      v.rank_tiles, v.token_tiles, v.cluster, v.stages, v.aligned, v.launches, v.through_memory,
+      v.warps);
 }
 
 std::string describe(const LaunchShape& s) {

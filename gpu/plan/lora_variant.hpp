@@ -20,6 +20,9 @@ struct LoraVariant {
   /// Of a shrink: the CTAs that share a segment are launched one by one, and their sums meet in
   /// memory. They find room where a cluster does not, beside a product.
   bool through_memory = false;
+  /// Of a CTA; an expand of segments of 8 may have four. More such CTAs, with fewer columns each,
+  /// find room on an SM beside other kernels.
+  int warps = 8;
 
   constexpr int launched_cluster() const { return through_memory ? 1 : cluster; }
   constexpr int segment_size() const { return 8 * token_tiles; }
@@ -33,7 +36,8 @@ struct LoraVariant {
   friend bool operator==(const LoraVariant&, const LoraVariant&) = default;
 };
 
-/// "rank_tiles=1 token_tiles=1 cluster=8 stages=2 aligned=true launches=2 through_memory=false"
+/// "rank_tiles=1 token_tiles=1 cluster=8 stages=2 aligned=true launches=2 through_memory=false
+/// warps=8"
 std::string describe(const LoraVariant& variant);
 std::ostream& operator<<(std::ostream& out, const LoraVariant& variant);
 
@@ -63,6 +67,9 @@ struct LaunchShape {
 /// "op=lora_shrink num_tokens=32 num_in=4096 ...": every field as name=value.
 std::string describe(const LaunchShape& shape);
 std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
+
+/// The most segments of 8 tokens that a step has.
+int64_t segments_of_8(const LaunchShape& shape);
 
 /// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);

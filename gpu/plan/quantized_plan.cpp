@@ -83,21 +83,34 @@ LoraVariant choose_shrink(const LaunchShape& shape, bool is_wide) {
   return has_quantized_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }
 
+/// CTAs of four warps leave more of an SM to what comes before and after. Each reads h, and makes
+/// it beside 8-bit x, which takes longer with several slices or tokens.
+int warps_of_expand(const LaunchShape& shape, bool h_is_wide) {
+  constexpr int64_t kManySegments = 10, kMostColumns = 200'000;  // of all segments
+  if (is_gated(shape.op) || shape.has_experts) return 8;         // of experts nothing was measured
+  if (shape.max_rank <= 16 || shape.max_rank > 64) return 8;
+  const int64_t segments = segments_of_8(shape);
+  if (!h_is_wide) return shape.num_slices == 1 && segments == shape.num_tokens ? 4 : 8;
+  const bool has_many = segments >= kManySegments && segments * shape.num_columns <= kMostColumns;
+  return shape.num_slices == 1 || has_many ? 4 : 8;
+}
+
 }  // namespace
 
-LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles) {
+LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, bool h_is_wide) {
   if (token_tiles == 8 && expands_by_wgmma(shape)) {
     return {.rank_tiles = 4, .token_tiles = 8, .stages = 2};
   }
   if (token_tiles > 1 && shape.num_tokens > 32)
     return {.rank_tiles = 2, .token_tiles = 4, .stages = 2};
-  return {.rank_tiles = shape.max_rank > 16 ? 4 : 1};
+  return {.rank_tiles = shape.max_rank > 16 ? 4 : 1, .warps = warps_of_expand(shape, h_is_wide)};
 }
 
 LoraVariant choose_quantized_variant(const LaunchShape& shape) {
   const bool is_wide = shape.num_tokens > 64 && fills_segments(shape);
   if (shape.op == LoraOp::expand) {
-    return choose_quantized_expand(shape, is_prefill(shape) ? 8 : is_wide ? 4 : 1);
+    const int token_tiles = is_prefill(shape) ? 8 : is_wide ? 4 : 1;
+    return choose_quantized_expand(shape, token_tiles, /*h_is_wide=*/false);
   }
   LoraVariant out = choose_shrink(shape, is_wide);
   if (shape.op == LoraOp::linear) out.launches = 2;

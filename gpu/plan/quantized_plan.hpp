@@ -24,6 +24,7 @@ LoraPath choose_quantized_path(LoraOp op, const QuantizedStage& stage);
 /// derived from those of 16-bit weights by counting bytes. docs/kernel_measurements.md has the
 /// times of what they choose; other variants were not timed beside it.
 LoraVariant choose_quantized_variant(const LaunchShape& shape);
-LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles);
+/// For an expand as choose_expand_variant(). `h_is_wide`: of fp32, not 8-bit; false if unknown.
+LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, bool h_is_wide);
 
 }  // namespace loratory::gpu

@@ -36,9 +36,15 @@ inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     {4, 8, 2, 5, true},
 };
 inline constexpr LoraVariant kQuantizedExpandVariants[] = {
-    {1, 1, 1, 1, true}, {4, 1, 1, 1, true}, {2, 4, 1, 2, true}, {4, 8, 1, 2, true}};
+    {1, 1, 1, 1, true},
+    {4, 1, 1, 1, true},
+    {2, 4, 1, 2, true},
+    {4, 8, 1, 2, true},
+    // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory, warps
+    {4, 1, 1, 1, true, 1, false, 4},
+};
 
-/// Those without wgmma also end with SwiGLU, beside wide x.
+/// Those of eight warps without wgmma also end with SwiGLU, beside wide x.
 inline constexpr std::span<const LoraVariant> kQuantizedGatedVariants(kQuantizedExpandVariants, 3);
 static_assert(std::ranges::none_of(kQuantizedGatedVariants, &LoraVariant::needs_wgmma));
 

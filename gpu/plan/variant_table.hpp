@@ -57,15 +57,28 @@ inline constexpr LoraVariant kShrinkVariants[] = {
 
 inline constexpr LoraVariant kExpandVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned
-    {1, 1, 1, 1, true}, {2, 1, 1, 1, true}, {2, 1, 1, 2, true}, {4, 1, 1, 1, true},
-    {4, 1, 1, 2, true}, {1, 4, 1, 2, true}, {2, 4, 1, 2, true}, {4, 4, 1, 1, true},
-    {1, 8, 1, 2, true}, {4, 8, 1, 2, true}, {4, 8, 1, 3, true}, {1, 1, 1, 3, false},
+    {1, 1, 1, 1, true},
+    {2, 1, 1, 1, true},
+    {2, 1, 1, 2, true},
+    {4, 1, 1, 1, true},
+    {4, 1, 1, 2, true},
+    {1, 4, 1, 2, true},
+    {2, 4, 1, 2, true},
+    {4, 4, 1, 1, true},
+    {1, 8, 1, 2, true},
+    {4, 8, 1, 2, true},
+    {4, 8, 1, 3, true},
+    {1, 1, 1, 3, false},
+    // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory, warps
+    {2, 1, 1, 2, true, 1, false, 4},
+    {4, 1, 1, 2, true, 1, false, 4},
 };
 
-/// Those of aligned tensors also end with SwiGLU.
+/// Those of aligned tensors and eight warps also end with SwiGLU.
 inline constexpr std::span<const LoraVariant> kGatedVariants(kExpandVariants,
-                                                             std::size(kExpandVariants) - 1);
-static_assert(std::ranges::all_of(kGatedVariants, &LoraVariant::aligned));
+                                                             std::size(kExpandVariants) - 3);
+static_assert(std::ranges::all_of(kGatedVariants,
+                                  [](const LoraVariant& v) { return v.aligned && v.warps == 8; }));
 
 /// With the shrink of the next layer.
 inline constexpr LoraVariant kGatedShrinkVariants[] = {{4, 8, 1, 2, true}};

@@ -22,6 +22,17 @@ struct ItemRange {
   uint32_t problem, first, end;
 };
 
+/// A kernel, as far as it decides how work is divided.
+struct KernelOfWork {
+  LoraOp op;
+  int warps = 8;  ///< of a CTA
+
+  /// Where SMs would be idle, an item's columns are cut in half: that is one of four warps.
+  LORATORY_HOST_DEVICE constexpr bool may_halve_items() const {
+    return !shrinks(op) && op != LoraOp::gated_expand_shrink && warps == 8;
+  }
+};
+
 /// All work items of a launch in order, and the share of one cluster. A work item is a segment part
 /// and a block of its ranks (shrink), or as many of its columns as a cluster computes at once. Each
 /// share is equal and contiguous, so that a cluster meets few segments. Item i belongs to problem
@@ -31,14 +42,13 @@ class WorkList {
   uint32_t first, end;  ///< of this cluster's share
 
   LORATORY_HOST_DEVICE WorkList(const KernelParams& params, uint32_t num_segments, uint32_t cluster,
-                                LoraOp op)
+                                const KernelOfWork& kernel)
       : p(params) {
     const uint32_t num_parts =
-        shrinks(op) ? num_segments : num_segments * uint32_t(p.parts_per_segment);
-    fuses_slices_ = fuses_slices(p, num_parts, op);
+        shrinks(kernel.op) ? num_segments : num_segments * uint32_t(p.parts_per_segment);
+    fuses_slices_ = fuses_slices(p, num_parts, kernel.op);
     uint32_t all = num_parts * uint32_t(items()) * (fuses_slices_ ? 1 : uint32_t(p.num_slices));
-    const bool may_halve = !shrinks(op) && op != LoraOp::gated_expand_shrink;
-    halves_ = may_halve && 2 * all <= p.num_sms ? 1 : 0;  // half items use twice as many SMs
+    halves_ = kernel.may_halve_items() && 2 * all <= p.num_sms ? 1 : 0;  // for twice as many SMs
     all <<= halves_;
     first = share(all, cluster, p.num_clusters);
     end = share(all, cluster + 1, p.num_clusters);
@@ -80,18 +90,24 @@ class WorkList {
   }
 };
 
-/// The most clusters that a step of this launch's shape can give a work item. More would be idle
-/// and keep the next kernel waiting. Needs p.num_sms and the item counts.
-inline int64_t most_clusters(LoraOp op, const KernelParams& p) {
+/// The most work items, before they are halved, that a step of this launch's shape can have. Needs
+/// the item counts.
+inline int64_t most_items(LoraOp op, const KernelParams& p) {
   if (p.max_segments == 0) return INT32_MAX;  // unknown
   const bool fuses = op == LoraOp::shrink || (!shrinks(op) && p.all_slices_fit);
   // Rows that no segment covers are cut like those of one more adapter.
   const int64_t num_segments = int64_t{p.max_segments} + (is_gated(op) ? 1 : 0);
   const int64_t of_part =
       fuses ? int64_t{p.num_items} : int64_t{p.max_items} * int64_t{p.num_slices};
-  const int64_t items = num_segments * p.parts_per_segment * of_part;
-  if (shrinks(op)) return items;
-  return std::max(items, std::min<int64_t>(2 * items, p.num_sms));  // half items
+  return num_segments * p.parts_per_segment * of_part;
+}
+
+/// The most clusters that such a step can give a work item. More would be idle and keep the next
+/// kernel waiting. Needs p.num_sms too.
+inline int64_t most_clusters(const KernelOfWork& kernel, const KernelParams& p) {
+  const int64_t items = most_items(kernel.op, p);
+  if (!kernel.may_halve_items()) return items;
+  return std::max(items, std::min<int64_t>(2 * items, p.num_sms));
 }
 
 }  // namespace loratory::gpu

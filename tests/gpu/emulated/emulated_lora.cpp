@@ -30,8 +30,8 @@ void run_kernel(const LoraLaunch& launch) {
   if (shared_bytes > kSharedBytes) {
     throw InputError("variant", "needs more shared memory than a GPU has");
   }
-  const auto clusters =
-      int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  const auto clusters = int(std::min<int64_t>(std::max(1, kSms / C::kCluster),
+                                              most_clusters({launch.op, C::kNumWarps}, params)));
   params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
                  .cluster = launch.variant.launched_cluster(),

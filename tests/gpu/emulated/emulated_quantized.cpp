@@ -17,8 +17,8 @@ void run_kernel(const QuantizedLaunch& launch) {
   QuantizedParams params = launch.params;
   params.num_sms = kSms;
   params.widens_ahead = overlaps(launch.order);
-  const auto clusters =
-      int(std::min<int64_t>(std::max(1, kSms / C::kCluster), most_clusters(launch.op, params)));
+  const auto clusters = int(std::min<int64_t>(std::max(1, kSms / C::kCluster),
+                                              most_clusters({launch.op, C::kNumWarps}, params)));
   params.num_clusters = clusters;
   emulated::run({.num_threads = C::kNumThreads,
                  .cluster = launch.variant.launched_cluster(),

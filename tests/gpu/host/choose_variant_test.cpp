@@ -48,6 +48,7 @@ void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
           LaunchShape s = shape(op, num_tokens, max_rank);
           s.num_in = num_in;
           s.num_slices = num_slices;
+          s.num_columns = 4096 * num_slices;
           s.num_rank_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
           for (const int64_t num_slots : {1, 16, 2000}) {
             s.num_slots = num_slots;
@@ -602,6 +603,53 @@ TEST(ChooseExpandVariant, StagesByColumns) {
   EXPECT_EQ(variant(32, 32, 32), (LoraVariant{.rank_tiles = 2}));
 }
 
+// Of 33 to 64 ranks by the columns of all segments; of long rows, experts and gate with up never.
+TEST(ChooseExpandVariant, FourWarpsByColumns) {
+  const auto warps_of = [](const LaunchShape& s) { return choose_expand_variant(s, 1).warps; };
+  LaunchShape s = shape(LoraOp::linear, 32, 64);
+  s.num_slots = 20, s.num_columns = 4096;  // 24 segments
+  EXPECT_EQ(warps_of(s), 4);
+  s.num_slots = 19;
+  EXPECT_EQ(warps_of(s), 8);
+  s.num_slots = 32, s.num_columns = 6250;
+  EXPECT_EQ(warps_of(s), 4);
+  s.num_columns = 6251;
+  EXPECT_EQ(warps_of(s), 8);
+  s.num_columns = 4096;
+  const auto with = [&](auto field, auto value) {
+    LaunchShape other = s;
+    other.*field = value;
+    return warps_of(other);
+  };
+  EXPECT_EQ(warps_of(s), 4);
+  EXPECT_EQ(with(&LaunchShape::op, LoraOp::gated_expand), 8);
+  EXPECT_EQ(with(&LaunchShape::has_experts, true), 8);
+  EXPECT_EQ(with(&LaunchShape::num_in, 8193), 8);
+  EXPECT_EQ(with(&LaunchShape::max_rank, 32), 8);
+  EXPECT_EQ(with(&LaunchShape::num_tokens, 33), 8);
+}
+
+// Of more than 64 ranks for many adapters, or for four with a token each.
+TEST(ChooseExpandVariant, FourWarpsOfLargeRanks) {
+  const auto warps = [](int64_t num_tokens, int64_t num_slots, int64_t num_columns = 4096,
+                        int64_t max_rank = 128) {
+    LaunchShape s = shape(LoraOp::expand, num_tokens, max_rank);
+    s.num_slots = num_slots, s.num_columns = num_columns;
+    return choose_expand_variant(s, 1).warps;
+  };
+  EXPECT_EQ(warps(3, 3), 8);
+  EXPECT_EQ(warps(4, 4), 4);
+  EXPECT_EQ(warps(8, 8), 4);
+  EXPECT_EQ(warps(8, 4), 8);
+  EXPECT_EQ(warps(16, 7), 8);
+  EXPECT_EQ(warps(16, 8), 4);
+  EXPECT_EQ(warps(32, 5), 8);
+  EXPECT_EQ(warps(32, 6), 4);
+  EXPECT_EQ(warps(32, 32, 5859), 4);
+  EXPECT_EQ(warps(32, 32, 5860), 8) << "more than 24 million numbers of B";
+  EXPECT_EQ(warps(4, 4, 4096, 65), 4);
+}
+
 // --- the table --------------------------------------------------------------------------------
 
 // The rules take every GPU, alignment, workspace and experts; `seen` gets what they choose, as it
@@ -652,7 +700,9 @@ TEST(ChooseExpandVariant, TheTableHasWhatGateAndUpChoose) {
       s.max_rank = max_rank;
       s.num_rank_blocks = (2 * ((max_rank + 15) / 16) + 3) / 4;
       s.op = LoraOp::shrink;
-      chosen.push_back(choose_expand_variant(s, choose_variant(s).token_tiles));
+      const int token_tiles = choose_variant(s).token_tiles;
+      s.op = LoraOp::gated_expand;
+      chosen.push_back(choose_expand_variant(s, token_tiles));
     }
   });
   for (const LoraVariant& v : chosen) ASSERT_TRUE(has_kernel(LoraOp::gated_expand, v)) << v;

@@ -227,7 +227,7 @@ TEST(LoraShrink, TakesEveryVariantThatHasAKernel) {
 TEST(LoraShrink, NamesAVariantWithoutAKernel) {
   EXPECT_EQ(error_of_shrink({.rank_tiles = 4, .cluster = 2, .stages = 4}),
             "lora_shrink: variant: has no kernel: rank_tiles=4 token_tiles=1 cluster=2 stages=4 "
-            "aligned=true launches=1 through_memory=false");
+            "aligned=true launches=1 through_memory=false warps=8");
   EXPECT_THAT(error_of_shrink({.cluster = 8, .stages = 2, .launches = 2}),
               HasSubstr("variant: has no kernel"));
 }

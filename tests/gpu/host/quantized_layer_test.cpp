@@ -209,7 +209,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
                                   .num_split_units = 1 << 20};
           const LoraVariant v = choose_quantized_variant(shape);
           EXPECT_TRUE(has_quantized_kernel(op, v)) << describe(v);
-          const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles);
+          const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles, true);
           EXPECT_TRUE(has_quantized_kernel(LoraOp::expand, expand)) << describe(expand);
           EXPECT_EQ(v.token_tiles % expand.token_tiles, 0);
           if (op == LoraOp::shrink) shrinks.push_back(v);
@@ -238,12 +238,12 @@ TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
                     .num_rank_blocks = 2};
   const auto chosen = [&shape] { return choose_quantized_variant(shape); };
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(choose_quantized_expand(shape, 4).token_tiles, 4);
+  EXPECT_EQ(choose_quantized_expand(shape, 4, true).token_tiles, 4);
   shape.num_slots = 8;
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}));
   shape.num_tokens = 32, shape.num_slots = 2;
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(choose_quantized_expand(shape, 4).token_tiles, 1);
+  EXPECT_EQ(choose_quantized_expand(shape, 4, true).token_tiles, 1);
   shape.num_tokens = shape.num_slots = shape.num_slices = shape.num_rank_blocks = 1;
   shape.idle_sms = 46, shape.num_split_units = 4;
   LoraVariant one_by_one{.rank_tiles = 2, .cluster = 8, .through_memory = true};
@@ -252,6 +252,43 @@ TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
   EXPECT_EQ(chosen(), one_by_one);
   shape.num_split_units = 3;
   EXPECT_FALSE(chosen().through_memory);
+}
+
+// Of one slice, or of ten segments and more with up to 200,000 columns; beside 8-bit h only where
+// each token has an adapter of its own.
+TEST(QuantizedVariants, ExpandsOfFourWarps) {
+  LaunchShape shape{.op = LoraOp::linear,
+                    .num_tokens = 8,
+                    .num_in = 4096,
+                    .max_rank = 64,
+                    .num_slots = 8,
+                    .num_columns = 4096};
+  const auto warps = [&shape](bool h_is_wide) {
+    return choose_quantized_expand(shape, 1, h_is_wide).warps;
+  };
+  EXPECT_EQ(warps(true), 4);
+  EXPECT_EQ(warps(false), 4);
+  shape.num_tokens = 32;
+  EXPECT_EQ(warps(true), 4);
+  EXPECT_EQ(warps(false), 8);
+  shape.num_slices = 3, shape.num_columns = 6144;
+  EXPECT_EQ(warps(true), 4) << "12 segments";
+  shape.num_slots = 5;
+  EXPECT_EQ(warps(true), 8) << "9 segments";
+  shape.num_slots = 32;
+  EXPECT_EQ(warps(true), 4);
+  shape.num_columns = 6251;
+  EXPECT_EQ(warps(true), 8);
+  shape.num_slices = 1;
+  EXPECT_EQ(warps(true), 4);
+  shape.max_rank = 16;
+  EXPECT_EQ(warps(true), 8);
+  shape.max_rank = 65;
+  EXPECT_EQ(warps(true), 8);
+  shape.max_rank = 17, shape.has_experts = true;
+  EXPECT_EQ(warps(true), 8);
+  shape.has_experts = false, shape.op = LoraOp::gated_expand;
+  EXPECT_EQ(warps(true), 8);
 }
 
 // As timed on an H200, with 8 adapters.
@@ -273,7 +310,7 @@ TEST(QuantizedVariants, PrefillTakesWgmmaWhereItPays) {
   EXPECT_EQ(chosen(), by_wgmma(2, 5));
   shape.num_tokens = 512;
   EXPECT_EQ(chosen(), by_wgmma(8, 3));
-  EXPECT_EQ(choose_quantized_expand(shape, 8).token_tiles, 4) << "three panels of h";
+  EXPECT_EQ(choose_quantized_expand(shape, 8, true).token_tiles, 4) << "three panels of h";
   shape.has_wgmma = false;
   EXPECT_FALSE(chosen().needs_wgmma());
 }

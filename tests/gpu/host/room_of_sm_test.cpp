@@ -1,7 +1,10 @@
-// Which shrinks ask for more than half of an SM's shared memory: known before any launch.
+// Which shrinks ask for more than half of an SM's shared memory, and which expands are launched as
+// clusters: known before any launch.
 #include "gpu/plan/room_of_sm.hpp"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "gpu/layout/segments.hpp"
 
@@ -72,6 +75,59 @@ TEST(RoomOfSm, NarrowShrinksAndSingleCtasAreNot) {
 // A graph may not say how many segments there are.
 TEST(RoomOfSm, AnUnknownNumberOfSegmentsIsNot) {
   EXPECT_FALSE(keeps_ctas_apart(kByWgmma, launch(0)));
+}
+
+constexpr LoraVariant kNarrow{.rank_tiles = 2, .stages = 2};
+
+/// An expand of `num_columns` columns and one slice.
+KernelParams expand_of(int rows, int slots, int max_rank = 64, int num_columns = 4096) {
+  KernelParams out = launch(int(max_segments(rows, std::min(rows, slots), 8)), 4096, max_rank);
+  out.num_rows = rows;
+  out.all_slices_fit = true;
+  out.num_items = num_columns / 512;
+  return out;
+}
+bool spreads(const KernelParams& p, const LoraVariant& v = kNarrow) {
+  return spreads_ctas(LoraOp::expand, v, p);
+}
+
+// Up to 16 rows of four adapters, and a single row.
+TEST(RoomOfSm, ExpandsOfFewAdaptersAreSpread) {
+  EXPECT_TRUE(spreads(expand_of(1, 32)));
+  EXPECT_TRUE(spreads(expand_of(8, 1)));
+  EXPECT_TRUE(spreads(expand_of(16, 4)));
+  EXPECT_FALSE(spreads(expand_of(16, 5)));
+  EXPECT_FALSE(spreads(expand_of(17, 1)));
+  EXPECT_FALSE(spreads(expand_of(4, 4))) << "an adapter of its own for each row";
+}
+
+TEST(RoomOfSm, ExpandsAreSpreadUpToThreeQuartersOfTheSms) {
+  EXPECT_TRUE(spreads(expand_of(1, 1, 64, 99 * 512)));
+  EXPECT_FALSE(spreads(expand_of(1, 1, 64, 100 * 512)));
+  EXPECT_TRUE(spreads(expand_of(16, 4, 64, 8192)));
+  EXPECT_FALSE(spreads(expand_of(16, 4, 64, 17 * 512)));
+}
+
+TEST(RoomOfSm, ExpandsAreSpreadByRank) {
+  EXPECT_TRUE(spreads(expand_of(16, 4, 16)));
+  EXPECT_FALSE(spreads(expand_of(16, 4, 17)));
+  EXPECT_FALSE(spreads(expand_of(16, 4, 32)));
+  EXPECT_TRUE(spreads(expand_of(16, 4, 33)));
+  EXPECT_FALSE(spreads(expand_of(16, 4, 65)));
+}
+
+TEST(RoomOfSm, OtherExpandsAreNotSpread) {
+  const KernelParams p = expand_of(16, 4);
+  EXPECT_FALSE(spreads_ctas(LoraOp::gated_expand, kNarrow, p));
+  EXPECT_FALSE(spreads_ctas(LoraOp::shrink, kNarrow, p));
+  EXPECT_FALSE(spreads(p, {.token_tiles = 4, .stages = 2}));
+  EXPECT_FALSE(spreads(p, {.rank_tiles = 2, .stages = 2, .warps = 4}));
+  KernelParams unknown = p;
+  unknown.max_segments = 0;
+  EXPECT_FALSE(spreads(unknown));
+  KernelParams experts = p;
+  experts.num_experts = 8;
+  EXPECT_FALSE(spreads(experts));
 }
 
 }  // namespace
