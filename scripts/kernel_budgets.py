@@ -123,7 +123,8 @@ def page(version, usage):
     lines = ["# Registers a thread, matrix instructions, turns, kernel; sm_90a. Not edited by hand:",
              "# scripts/kernel_budgets.py writes it, --check (a test) holds the kernels to it.",
              "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand, 3 gated_expand),",
-             "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory, warps}.",
+             "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory,",
+             "# warps}.",
              f"nvcc {version}"]
     lines += [f"{registers:3} {matrix:4} {turns:3} {name}"
               for name, (registers, matrix, turns) in sorted(usage.items())]
