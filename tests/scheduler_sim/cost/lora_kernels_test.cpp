@@ -10,6 +10,7 @@
 #include <regex>
 #include <sstream>
 
+#include "gpu/plan/lora_variant.hpp"
 #include "scheduler_sim/cost/lora_times.hpp"
 
 namespace loratory::sim {
@@ -160,6 +161,22 @@ TEST(LoraKernels, OursTakeOneLaunchForFewTokensOfSmallRanks) {
   const LoraLayer embedding{0, {4096}};
   EXPECT_GT(lora_pair_ns(LoraKernels::loratory, embedding, batch('D', 1, 1, 16, 1), {}), 2.7e3)
       << "its shrink gathers, and is a launch of its own";
+}
+
+// The simulator may not include gpu/, so it repeats where the rules take one launch. Two launches
+// take 2.72 us and more.
+TEST(LoraKernels, OursTakeOneLaunchWhereTheRulesDo) {
+  const LoraLayer layer{4096, {4096}};
+  for (const int64_t rank : {1, 8, 16, 17, 64}) {
+    for (int64_t tokens = 1; tokens <= 40; ++tokens) {
+      const gpu::LaunchShape shape{
+          .num_tokens = tokens, .num_in = 4096, .max_rank = rank, .num_columns = 4096};
+      const double ns = lora_pair_ns(LoraKernels::loratory, layer,
+                                     batch('D', double(tokens), 1, double(rank), 1), {});
+      EXPECT_EQ(ns < 2720, gpu::choose_variant(shape).launches == 1)
+          << tokens << " tokens of rank " << rank;
+    }
+  }
 }
 
 BatchShape decode(int64_t rows, int64_t adapters) {
