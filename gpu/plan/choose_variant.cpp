@@ -1,27 +1,16 @@
 #include <algorithm>
 
-#include "gpu/layout/segments.hpp"
-#include "gpu/plan/kernel_shape.hpp"
 #include "gpu/plan/lora_variant.hpp"
 #include "gpu/plan/variant_table.hpp"
 
 namespace loratory::gpu {
-namespace {
 
 // Measured on an H200 of 132 SMs (docs/kernel_measurements.md), those of decode also in an engine
 // on H100s of as many (docs/gpu_engine.md). On another card all results are the same and the rules
 // are merely not tuned.
 namespace h200 {
 
-// Crossover points in tokens.
-constexpr int64_t kDecodeTokens = 256;        ///< above: segments of 8 tokens cost too much
-constexpr int64_t kShortPrefillTokens = 512;  ///< above: wgmma pays for an h of any width
-constexpr int64_t kMostDecodeTokens = 1024;   ///< above: wide, however many adapters there may be
-constexpr int64_t kPrefillTokens = 2048;      ///< above: B for 64 tokens at a time, at small ranks
-constexpr int64_t kLongPrefillTokens = 4096;  ///< above: one more stage of B in any case
-
-/// Columns of x: above, a warp of a narrow shrink has more K tiles in a row than stages of one.
-constexpr int64_t kLongRows = 8192;
+constexpr int64_t kMostDecodeTokens = 1024;  ///< above: wide, however many adapters there may be
 
 /// Rows of experts: up to so many for each slot and expert go by eights. Not measured yet.
 constexpr int64_t kFewRowsEach = 12;
@@ -39,16 +28,6 @@ constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each
 /// CTAs of a shrink through memory for each SM that a product of up to 32 tokens leaves idle: as
 /// many as fit (2.67 gained, 2.78 lost), and those that follow them while a long product runs.
 constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
-/// Of expands, two for each SM.
-constexpr int64_t kCtasOfWave = 264;
-/// Columns of all segments: two work items of 512 for each CTA.
-constexpr int64_t kManyColumns = 2 * kCtasOfWave * 512;
-
-// CTAs of four warps, up to 32 tokens. Of 33 to 64 ranks, columns of all segments; of more ranks,
-// columns times ranks.
-constexpr int64_t kLeastColumnsOfFourWarps = 98'304, kMostColumnsOfFourWarps = 200'000;
-constexpr int64_t kMostOfFourWarps = 24'000'000;
-constexpr int64_t kManySegments = 10;  ///< what more than 64 ranks need: eight adapters and more
 
 constexpr int64_t kAny = INT64_MAX;
 
@@ -73,6 +52,8 @@ constexpr WideShrinkRule kWideShrinkRules[] = {
 
 }  // namespace h200
 
+namespace {
+
 /// A graph does not know whether a step has one adapter or as many as there are slots. Where many
 /// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
 /// Routers spread tokens over all experts, so that rows of experts do have many groups.
@@ -85,12 +66,6 @@ bool may_have_many_adapters(const LaunchShape& shape) {
 /// Even with an adapter in every slot, each has at least so many tokens on average.
 bool has_tokens_each(const LaunchShape& shape, int64_t tokens) {
   return shape.num_tokens >= tokens * shape.num_slots;
-}
-
-/// The last segment of each adapter is assumed to be half full.
-int64_t segments_of_64(const LaunchShape& shape) {
-  const int64_t full = (shape.num_tokens + 63) / 64;
-  return full + std::min(full, shape.num_slots) / 2;
 }
 
 /// The work tiles of a wide shrink: a segment and 16 · rank_tiles ranks each.
@@ -134,11 +109,6 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
   return {.rank_tiles = 2, .cluster = few || is_small ? 4 : 2};
 }
 
-/// Fewer than two.
-bool may_have_few_tokens_each(const LaunchShape& shape) {
-  return shape.num_tokens < 2 * segments_of_8(shape);
-}
-
 /// Several rank blocks. Where clusters of 8 do not fit in one wave, some have twice the work of
 /// others; smaller clusters with items of 16 or 32 ranks share it better. Few adapters lose by
 /// them, unless there are very many ranks.
@@ -162,11 +132,6 @@ LoraVariant small_shrink(const LaunchShape& shape) {
   }
   if (shape.num_rank_blocks == 1) return {.rank_tiles = 2, .cluster = 8};
   return small_shrink_of_blocks(shape);
-}
-
-/// A warp must not wait for each of several K tiles, so it has two stages.
-bool has_long_rows(const LaunchShape& shape) {
-  return shape.num_in > h200::kLongRows && shape.num_tokens <= 128;
 }
 
 /// Tokens of each adapter from which on warps sum strips of segments of 32. Of short rows other
@@ -243,64 +208,6 @@ LoraVariant only_variant(const LaunchShape& shape) {
   return {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false};
 }
 
-int64_t num_panels(const LaunchShape& shape) {
-  return shape.num_slices * ((shape.max_rank + 63) / 64);
-}
-
-/// In short prefill an h of many panels takes too long to fetch before the first product.
-bool takes_wgmma_expand(const LaunchShape& shape) {
-  if (!shape.has_wgmma || shape.max_rank <= 32) return false;
-  if (shape.num_tokens > h200::kShortPrefillTokens) return true;
-  return shape.num_tokens > h200::kDecodeTokens && num_panels(shape) <= 2;
-}
-
-/// Three stages, but two where they were faster: in prefill of middling length with one panel of h
-/// or three, which leaves an SM room for two CTAs. With eight panels and fp32 y a third stage does
-/// not fit.
-LoraVariant wgmma_expand(const LaunchShape& shape) {
-  const int64_t panels = num_panels(shape);
-  const bool is_middling =
-      shape.num_tokens > h200::kShortPrefillTokens && shape.num_tokens <= h200::kLongPrefillTokens;
-  const bool is_deep = panels == 2 || panels > 3 || !is_middling;
-  return {.rank_tiles = 4, .token_tiles = 8, .stages = is_deep && panels < 8 ? 3 : 2};
-}
-
-/// CTAs of eight warps with two stages of 64 ranks take so much of an SM that the next shrink waits
-/// for their end. Many adapters lose by it, and four with one token each.
-int warps_of_large_ranks(const LaunchShape& shape) {
-  const int64_t segments = segments_of_8(shape);
-  const bool has_many =
-      segments >= h200::kManySegments || (segments >= 4 && segments == shape.num_tokens);
-  const int64_t size = segments * shape.num_columns * shape.max_rank;
-  return has_many && size <= h200::kMostOfFourWarps ? 4 : 8;
-}
-
-/// One stage that holds all ranks reads neighbouring columns as one run of B. Two stages pay only
-/// where few CTAs must keep all of B in flight: up to 32 tokens and not too many columns.
-LoraVariant narrow_two_stages(const LaunchShape& shape) {
-  if (shape.max_rank > 64) {
-    return {.rank_tiles = 4, .stages = 2, .warps = warps_of_large_ranks(shape)};
-  }
-  const int64_t columns = segments_of_8(shape) * shape.num_columns;
-  if (columns > h200::kManyColumns && may_have_few_tokens_each(shape)) return {.rank_tiles = 4};
-  const bool suits_four = columns >= h200::kLeastColumnsOfFourWarps &&
-                          columns <= h200::kMostColumnsOfFourWarps && !has_long_rows(shape);
-  return {.rank_tiles = 2, .stages = 2, .warps = suits_four ? 4 : 8};
-}
-LoraVariant narrow_expand(const LaunchShape& shape) {
-  if (shape.max_rank <= 32) return {.rank_tiles = shape.max_rank > 16 ? 2 : 1};
-  if (shape.num_tokens > 32) return {.rank_tiles = 4};
-  LoraVariant out = narrow_two_stages(shape);
-  if (is_gated(shape.op) || shape.has_experts) out.warps = 8;  // experts were not measured
-  return out;
-}
-
-/// Up to 128 tokens of several slices, one stage of all ranks is faster than two of half of them.
-bool fits_one_stage(const LaunchShape& shape) {
-  return shape.num_tokens <= 128 && shape.num_slices > 1 && shape.max_rank > 32 &&
-         shape.max_rank <= 64;
-}
-
 /// Long rows gained nothing.
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
   if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
@@ -321,11 +228,6 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
 
 }  // namespace
 
-int64_t segments_of_8(const LaunchShape& shape) {
-  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
-  return max_segments(shape.num_tokens, int32_t(num_slots), 8);
-}
-
 bool sums_strips_of_32(const LaunchShape& shape) {
   const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
   return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
@@ -340,26 +242,6 @@ LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster) {
   LoraVariant out = cluster;
   out.through_memory = fits_idle_sms(shape, cluster);
   return out;
-}
-
-LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles) {
-  if (!shape.aligned) return {.stages = 3, .aligned = false};
-  if (token_tiles == 8 && takes_wgmma_expand(shape)) return wgmma_expand(shape);
-  if (token_tiles == 8 && shape.max_rank <= 32 && shape.num_tokens > h200::kPrefillTokens) {
-    return {.token_tiles = 8, .stages = 2};
-  }
-  if (token_tiles == 1) return narrow_expand(shape);
-  if (fits_one_stage(shape)) return {.rank_tiles = 4, .token_tiles = 4};
-  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .stages = 2};
-}
-
-LoraVariant choose_expand_behind_splits(const LaunchShape& shape) { return wgmma_expand(shape); }
-
-bool pays_to_shrink_next(const LaunchShape& shape) {
-  if (!takes_wgmma_expand(shape)) return false;
-  const int64_t splits = segments_of_64(shape) * kNumSplits;
-  const int64_t waves = (splits + h200::kCtasOfWave - 1) / h200::kCtasOfWave;
-  return 3 * splits >= 2 * waves * h200::kCtasOfWave;
 }
 
 LoraVariant choose_variant(const LaunchShape& shape) {

@@ -4,7 +4,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "gpu/plan/lora_op.hpp"
+#include "gpu/plan/launch_shape.hpp"
 
 namespace loratory::gpu {
 
@@ -43,33 +43,6 @@ std::ostream& operator<<(std::ostream& out, const LoraVariant& variant);
 
 /// The rules choose LoraVariant::through_memory for up to so many tokens.
 inline constexpr int64_t kMostTokensThroughMemory = 32;
-
-/// What a captured graph keeps of a launch, and what its GPU offers.
-struct LaunchShape {
-  LoraOp op = LoraOp::linear;
-  int64_t num_tokens = 0;  ///< rows of x, padding included
-  int64_t num_in = 0;      ///< K; ignored by expand
-  int64_t max_rank = 0;    ///< largest R_i
-  int64_t num_slices = 1;
-  int64_t num_slots = 1;     ///< L: no step has more adapters; of experts: L·E
-  bool has_experts = false;  ///< each token goes to some experts, wherever they are
-  bool has_router_weights = false;
-  int64_t num_rank_blocks = 1;  ///< of 64 ranks, of all slices together
-  int64_t num_columns = 0;      ///< of y, of all slices together; ignored by shrink
-  int64_t idle_sms = 0;         ///< beside the product of x that runs before
-  bool has_workspace = true;    ///< linear: there is room for h
-  int64_t num_split_units = 0;  ///< rows times rank tiles whose sums of splits have memory
-  bool aligned = true;          ///< an aligned variant may be launched
-  bool has_clusters = true;     ///< of the GPU: has_clusters()
-  bool has_wgmma = true;        ///< of the GPU: has_wgmma()
-};
-
-/// "op=lora_shrink num_tokens=32 num_in=4096 ...": every field as name=value.
-std::string describe(const LaunchShape& shape);
-std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
-
-/// The most segments of 8 tokens that a step has.
-int64_t segments_of_8(const LaunchShape& shape);
 
 /// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);

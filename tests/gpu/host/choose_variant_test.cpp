@@ -766,10 +766,10 @@ TEST(ChooseVariant, WithoutWgmma) {
 TEST(Describe, NamesEveryField) {
   EXPECT_EQ(describe(LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 3, .launches = 2}),
             "rank_tiles=4 token_tiles=8 cluster=1 stages=3 aligned=true launches=2 "
-            "through_memory=false");
-  EXPECT_EQ(describe(LoraVariant{.cluster = 8, .aligned = false}),
+            "through_memory=false warps=8");
+  EXPECT_EQ(describe(LoraVariant{.cluster = 8, .aligned = false, .warps = 4}),
             "rank_tiles=1 token_tiles=1 cluster=8 stages=1 aligned=false launches=1 "
-            "through_memory=false");
+            "through_memory=false warps=4");
   EXPECT_EQ(describe(shape(LoraOp::shrink, 32, 16)),
             "op=lora_shrink num_tokens=32 num_in=4096 max_rank=16 num_slices=1 num_slots=1 "
             "has_experts=false has_router_weights=false num_rank_blocks=1 num_columns=0 "
