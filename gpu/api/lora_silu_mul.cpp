@@ -81,7 +81,8 @@ std::optional<SiluMulVariants> LoraLayer::silu_mul_variants_for(const LoraTensor
   if (has_8_bits()) {
     const LoraVariant shrink = choose_quantized_variant(shape);
     shape.op = LoraOp::gated_expand;
-    const LoraVariant expand = choose_quantized_expand(shape, shrink.token_tiles, true);
+    const LoraVariant expand =
+        choose_quantized_expand(shape, shrink.token_tiles, /*h_is_wide=*/true);
     if (!has_quantized_kernel(LoraOp::gated_expand, expand)) return std::nullopt;
     return SiluMulVariants{shrink, expand};
   }

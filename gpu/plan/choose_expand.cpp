@@ -1,7 +1,7 @@
 #include "gpu/plan/kernel_shape.hpp"
 #include "gpu/plan/lora_variant.hpp"
 
-// The rules of choose_variant.cpp for expands.
+// The rules of choose_variant.cpp for expands, measured as its own.
 
 namespace loratory::gpu {
 namespace h200 {

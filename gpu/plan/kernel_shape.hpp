@@ -58,6 +58,7 @@ struct KernelShape {
   static constexpr bool kGated = is_gated(kOp);
   static constexpr bool kShrinksNext = kOp == LoraOp::gated_expand_shrink;
   static constexpr int kNumWarps = kVariant.warps;
+  static_assert(!kShrinks || kNumWarps == kStripsPerSplit);  // a strip each
   static constexpr int kNumThreads = 32 * kNumWarps;
   static constexpr int kSplitsPerCta = kNumSplits / kCluster;
   static constexpr int kBlockRanks = 16 * kRankTiles;  // of a rank block

@@ -33,9 +33,12 @@ LoraVariant in_two_launches(LoraVariant variant) {
 }
 
 /// If one field were another.
-LoraVariant chosen_with(LaunchShape s, auto LaunchShape::*field, auto value) {
+LaunchShape changed(LaunchShape s, auto LaunchShape::*field, auto value) {
   s.*field = value;
-  return choose_variant(s);
+  return s;
+}
+LoraVariant chosen_with(const LaunchShape& s, auto LaunchShape::*field, auto value) {
+  return choose_variant(changed(s, field, value));
 }
 
 /// Aligned shapes of an operation on both sides of every size that a rule looks at.
@@ -616,11 +619,7 @@ TEST(ChooseExpandVariant, FourWarpsByColumns) {
   s.num_columns = 6251;
   EXPECT_EQ(warps_of(s), 8);
   s.num_columns = 4096;
-  const auto with = [&](auto field, auto value) {
-    LaunchShape other = s;
-    other.*field = value;
-    return warps_of(other);
-  };
+  const auto with = [&](auto field, auto value) { return warps_of(changed(s, field, value)); };
   EXPECT_EQ(warps_of(s), 4);
   EXPECT_EQ(with(&LaunchShape::op, LoraOp::gated_expand), 8);
   EXPECT_EQ(with(&LaunchShape::has_experts, true), 8);
