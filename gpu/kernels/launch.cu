@@ -8,6 +8,7 @@
 #include "gpu/kernels/generic_lora.hpp"
 #include "gpu/kernels/kernel_table.cuh"
 #include "gpu/kernels/quantized_kernel.cuh"
+#include "gpu/plan/lora_grid.hpp"
 #include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/quantized_launch.hpp"
 #include "gpu/plan/room_of_sm.hpp"
@@ -16,7 +17,6 @@
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
-#include "reference/base/integers.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -140,45 +140,68 @@ bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOr
   return is_large ? ctas <= params.num_sms : 2 * ctas <= 3 * int64_t{params.num_sms};
 }
 
+/// The room that the CTAs of a launch take. Sets what the kernel is told of it.
 /// `params`: a KernelParams, or what is derived from it.
 template <typename Params>
-void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream& in) {
-  const int shared_bytes = kernel.shared_bytes(params.h_width);
-  Occupancy occupancy = occupancy_of(kernel, shared_bytes);
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config{};
-  params.num_sms = uint32_t(occupancy.num_sms);
+Occupancy take_room(const LoraKernel& kernel, LaunchOrder order, Params* params) {
+  const int shared_bytes = kernel.shared_bytes(params->h_width);
+  Occupancy out = occupancy_of(kernel, shared_bytes);
+  params->num_sms = uint32_t(out.num_sms);
   if constexpr (std::is_same_v<Params, QuantizedParams>) {
-    params.widens_ahead = widens_ahead(kernel, params, in.order);
-    if (params.widens_ahead) occupancy = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
+    params->widens_ahead = widens_ahead(kernel, *params, order);
+    if (params->widens_ahead) out = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
   }
-  if (kernel.op == LoraOp::shrink && keeps_ctas_apart(kernel.variant, params)) {
-    const int over_half = occupancy.shared_bytes_of_sm / 2;  // with 1 KB of each, two do not fit
-    occupancy = occupancy_of(kernel, std::max(occupancy.shared_bytes, over_half));
+  if (kernel.op == LoraOp::shrink && keeps_ctas_apart(kernel.variant, *params)) {
+    const int over_half = out.shared_bytes_of_sm / 2;  // with 1 KB of each, two do not fit
+    out = occupancy_of(kernel, std::max(out.shared_bytes, over_half));
   }
-  int64_t num_clusters =
-      std::min<int64_t>(occupancy.num_clusters, most_clusters(kernel.work(), params));
-  int ctas_of_cluster = kernel.variant.launched_cluster();
-  // 8-bit weights gain nothing by it.
-  if (std::is_same_v<Params, KernelParams> && has_clusters() &&
-      spreads_ctas(kernel.op, kernel.variant, params)) {
-    ctas_of_cluster = kSpreadCtas;
-    num_clusters = ceil_div<int64_t>(num_clusters, kSpreadCtas) * kSpreadCtas;
+  return out;
+}
+
+struct LaunchAttributes {
+  cudaLaunchAttribute all[3];
+  unsigned count = 0;
+
+  cudaLaunchAttributeValue& add(cudaLaunchAttributeID id) {
+    all[count].id = id;
+    return all[count++].val;
   }
-  params.num_clusters = int32_t(num_clusters);
-  config.gridDim = dim3(unsigned(num_clusters * kernel.variant.cluster));
+};
+
+/// Clusters of one CTA too: launch_kernel.cuh says why.
+LaunchAttributes attributes_of(const LoraGrid& grid, LaunchOrder order) {
+  LaunchAttributes out;
+  if (!has_clusters()) return out;
+  out.add(cudaLaunchAttributeClusterDimension).clusterDim = {unsigned(grid.ctas_of_cluster), 1, 1};
+  if (grid.balances_load) {
+    out.add(cudaLaunchAttributeClusterSchedulingPolicyPreference)
+        .clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
+  }
+  if (overlaps(order)) {
+    out.add(cudaLaunchAttributeProgrammaticStreamSerialization)
+        .programmaticStreamSerializationAllowed = 1;
+  }
+  return out;
+}
+
+template <typename Params>
+void launch_tensor_core(const LoraKernel& kernel, Params params, const InStream& in) {
+  const Occupancy room = take_room(kernel, in.order, &params);
+  const LoraGrid grid = lora_grid({.op = kernel.op,
+                                   .variant = kernel.variant,
+                                   .order = in.order,
+                                   .has_8_bits = std::is_same_v<Params, QuantizedParams>,
+                                   .has_clusters = has_clusters()},
+                                  params, room.num_clusters);
+  params.num_clusters = grid.num_clusters;
+  LaunchAttributes attributes = attributes_of(grid, in.order);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(grid.num_clusters * kernel.variant.cluster));
   config.blockDim = dim3(unsigned(kernel.num_threads()));
-  config.dynamicSmemBytes = size_t(occupancy.shared_bytes);
+  config.dynamicSmemBytes = size_t(room.shared_bytes);
   config.stream = in.stream;
-  config.attrs = attributes;
-  if (has_clusters()) {  // of one CTA too: launch_kernel.cuh says why
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {unsigned(ctas_of_cluster), 1, 1};
-  }
-  if (overlaps(in.order) && has_clusters()) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
+  config.attrs = attributes.all;
+  config.numAttrs = attributes.count;
   void* arguments[] = {&params};
   LORATORY_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel.function, arguments));
 }

@@ -29,6 +29,9 @@ constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each
 /// many as fit (2.67 gained, 2.78 lost), and those that follow them while a long product runs.
 constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
 
+constexpr int64_t kMostColumnsOfOneLaunch = 90'000;  ///< of all segments
+constexpr int64_t kFewSegmentsBehindProduct = 4;     ///< eight gained nothing
+
 constexpr int64_t kAny = INT64_MAX;
 
 /// A wide shrink by wgmma, and how many of its work tiles fit in one wave.
@@ -61,6 +64,12 @@ bool may_have_many_adapters(const LaunchShape& shape) {
   if (shape.has_experts) return shape.num_tokens <= h200::kFewRowsEach * shape.num_slots;
   const int64_t few = shape.num_tokens > h200::kShortPrefillTokens ? 4 : 8;
   return shape.num_tokens <= h200::kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
+}
+
+/// No step has more: each adapter's last one holds a single token.
+int64_t most_segments(const LaunchShape& shape, int64_t size) {
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  return std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
 }
 
 /// Even with an adapter in every slot, each has at least so many tokens on average.
@@ -185,11 +194,21 @@ LoraVariant shrink_variant(const LaunchShape& shape) {
   return has_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }
 
-/// Without a workspace there is no other way. With one, a single launch is faster for few tokens of
-/// small ranks. Router weights meet h on its way from one launch to the other.
+/// A single launch is faster for few tokens of small ranks, but not with many columns: each of its
+/// clusters multiplies x by A anew. Behind a product of x (split_sums) the shrink of few adapters
+/// starts before the product has ended, which a single launch cannot.
+bool gains_by_one_launch(const LaunchShape& shape) {
+  const int64_t segments = most_segments(shape, 8);
+  if (shape.num_tokens > 8 || shape.max_rank > 16) return false;
+  if (shape.num_split_units > 0 && segments <= h200::kFewSegmentsBehindProduct) return false;
+  return segments * shape.num_columns <= h200::kMostColumnsOfOneLaunch;
+}
+
+/// Without a workspace there is no other way. Router weights meet h on its way from one launch to
+/// the other.
 bool takes_one_launch(const LaunchShape& shape) {
   if (shape.has_router_weights) return false;
-  return !shape.has_workspace || (shape.num_tokens <= 8 && shape.max_rank <= 16);
+  return !shape.has_workspace || gains_by_one_launch(shape);
 }
 LoraVariant one_launch(const LaunchShape& shape) {
   if (shape.max_rank > 16) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
@@ -213,10 +232,7 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
   if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
     return false;
   }
-  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
-  const int64_t size = v.segment_size();
-  const int64_t segments =  // each adapter's last one holds a single token
-      std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
+  const int64_t segments = most_segments(shape, v.segment_size());
   const int64_t ranks = 16 * v.rank_tiles;
   const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
   const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/plan/kernel_params.hpp"
+#include "gpu/plan/launch_order.hpp"
 #include "gpu/plan/lora_variant.hpp"
 #include "gpu/plan/work_list.hpp"
 
@@ -39,6 +40,22 @@ inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelPara
       p.max_segments == 1 || (p.max_segments <= kMostSegments && p.max_segments < p.num_rows);
   const bool gains = p.max_rank <= 16 || (p.max_rank > 32 && p.max_rank <= 64);
   return are_few && gains && 4 * most_items(op, p) <= 3 * int64_t{p.num_sms};
+}
+
+/// Whether the CTAs of a narrow shrink's clusters may share SMs (load balancing), rather than go to
+/// SMs of their own. Behind a product of the same x, or where there are many of them, a cluster
+/// then starts sooner. Elsewhere they would crowd on a few SMs while others are idle. Many CTAs of
+/// 8-bit weights gain nothing, and experts were not measured. Measured on an H200:
+/// docs/kernel_measurements.md, clusters of a shrink.
+/// Needs max_segments, the item counts and num_sms of `p`.
+inline bool balances_load(const LoraVariant& variant, const KernelParams& p, LaunchOrder order,
+                          bool has_8_bits) {
+  constexpr double kManyCtasOfSm = 1.9;
+  if (variant.token_tiles > 1 || variant.launched_cluster() == 1 || p.num_experts > 1) return false;
+  const int64_t ctas = most_items(LoraOp::shrink, p) * variant.cluster;
+  const bool are_many = !has_8_bits && p.max_segments > 0 &&  // 0: unknown
+                        double(ctas) >= kManyCtasOfSm * p.num_sms;
+  return order == LaunchOrder::x_is_ready || are_many;
 }
 
 }  // namespace loratory::gpu

@@ -54,7 +54,8 @@ struct OneLaunchCost {
 constexpr OneLaunchCost kOursInOneLaunch{1.65, 0.411, 0.0395, 0.0506};
 constexpr double kMostRanksOfOneLaunch = 16;
 constexpr int64_t kMostTokensOfOneLaunch = 8;
-constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was fitted to
+constexpr double kMostColumnsOfOneLaunch = 90'000;  // of all adapters
+constexpr int64_t kMostDecodeTokens = 256;          // of the rows that kOursDecode was fitted to
 
 // vLLM 0.8.5's _lora_shrink and _lora_expand and the fill between: Python's checks and Triton's
 // launcher (bench/results/lora-slots-h100-2026-11-23.json, host: 143 to 151 us a pair), and as
@@ -171,7 +172,8 @@ double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const Lora
   double ns = 0;
   if (layer.in > 0 && batch.rank <= kMostRanksOfOneLaunch) {
     ns = one_launch_ns(layer, std::min(tokens, double(kMostTokensOfOneLaunch)));
-    if (tokens <= double(kMostTokensOfOneLaunch)) return ns;
+    const double columns = batch.adapters() * double(layer.columns);
+    if (tokens <= double(kMostTokensOfOneLaunch) && columns <= kMostColumnsOfOneLaunch) return ns;
   }
   return std::max(ns, two_launches_ns(layer, batch, scale));
 }

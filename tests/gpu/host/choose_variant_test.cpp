@@ -78,6 +78,30 @@ TEST(ChooseVariant, LinearTakesOneLaunchForFewTokensOfSmallRank) {
   });
 }
 
+// gate|up of four adapters, but not of one.
+TEST(ChooseVariant, LinearTakesTwoLaunchesForManyColumns) {
+  LaunchShape s = shape(LoraOp::linear, 4, 16);
+  s.num_columns = 24576;
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_slots, 1).launches, 1);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_slots, 4).launches, 2);
+  s.num_slots = 4;
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_columns, 22500).launches, 1);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_columns, 22501).launches, 2);
+  s.has_workspace = false;
+  EXPECT_EQ(choose_variant(s).launches, 1) << "no other way";
+}
+
+// A layer with memory for the sums of splits is behind a product of its x.
+TEST(ChooseVariant, LinearOfFewAdaptersTakesTwoLaunchesBehindAProduct) {
+  LaunchShape s = shape(LoraOp::linear, 8, 16);
+  s.num_split_units = 1;
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_slots, 1).launches, 2);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_slots, 4).launches, 2);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_slots, 5).launches, 1);
+  s.num_slots = 1;
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_split_units, 0).launches, 1);
+}
+
 TEST(ChooseVariant, OneLaunchByRankAndTokens) {
   EXPECT_EQ(linear_without_workspace(64, 16), (LoraVariant{.cluster = 8, .stages = 2}));
   EXPECT_EQ(linear_without_workspace(65, 16), (LoraVariant{.cluster = 2, .stages = 3}));

@@ -1,5 +1,5 @@
-// Which shrinks ask for more than half of an SM's shared memory, and which expands are launched as
-// clusters: known before any launch.
+// Which shrinks ask for more than half of an SM's shared memory, which may share SMs, and which
+// expands are launched as clusters: known before any launch.
 #include "gpu/plan/room_of_sm.hpp"
 
 #include <gtest/gtest.h>
@@ -128,6 +128,43 @@ TEST(RoomOfSm, OtherExpandsAreNotSpread) {
   KernelParams experts = p;
   experts.num_experts = 8;
   EXPECT_FALSE(spreads(experts));
+}
+
+constexpr LoraVariant kOf32Ranks{.rank_tiles = 2, .cluster = 8};
+
+bool balances(const KernelParams& p, LaunchOrder order = LaunchOrder::overlaps_previous,
+              const LoraVariant& v = kOf32Ranks, bool has_8_bits = false) {
+  return balances_load(v, p, order, has_8_bits);
+}
+
+// 1.9 CTAs for each of 132 SMs are 250.8.
+TEST(RoomOfSm, ManyCtasOfAShrinkShareSms) {
+  EXPECT_FALSE(balances(launch(31)));
+  EXPECT_TRUE(balances(launch(32)));
+  KernelParams of_two_blocks = launch(16);
+  of_two_blocks.num_items = 2;
+  EXPECT_TRUE(balances(of_two_blocks));
+  EXPECT_FALSE(balances(launch(0))) << "unknown";
+  EXPECT_FALSE(balances(launch(32), LaunchOrder::overlaps_previous, kOf32Ranks, true)) << "8 bits";
+}
+
+TEST(RoomOfSm, FewCtasOfAShrinkShareSmsBehindAProductOfX) {
+  EXPECT_TRUE(balances(launch(1), LaunchOrder::x_is_ready));
+  EXPECT_TRUE(balances(launch(1), LaunchOrder::x_is_ready, kOf32Ranks, true)) << "8 bits";
+  EXPECT_FALSE(balances(launch(1), LaunchOrder::after_previous));
+}
+
+TEST(RoomOfSm, OtherShrinksDoNotShareSms) {
+  const KernelParams many = launch(64);
+  const auto with = [&](const LoraVariant& v) {
+    return balances(many, LaunchOrder::x_is_ready, v);
+  };
+  EXPECT_FALSE(with(kByWgmma));
+  EXPECT_FALSE(with({.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
+  EXPECT_FALSE(with({.rank_tiles = 2, .cluster = 8, .through_memory = true}));
+  KernelParams experts = many;
+  experts.num_experts = 8;
+  EXPECT_FALSE(balances(experts, LaunchOrder::x_is_ready));
 }
 
 }  // namespace

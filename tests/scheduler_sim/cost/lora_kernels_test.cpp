@@ -163,20 +163,28 @@ TEST(LoraKernels, OursTakeOneLaunchForFewTokensOfSmallRanks) {
       << "its shrink gathers, and is a launch of its own";
 }
 
-// The simulator may not include gpu/, so it repeats where the rules take one launch. Two launches
-// take 2.72 us and more.
+// The simulator may not include gpu/, so it repeats where the rules take one launch, but for layers
+// behind a product. Two launches take 2.72 us and more.
 TEST(LoraKernels, OursTakeOneLaunchWhereTheRulesDo) {
-  const LoraLayer layer{4096, {4096}};
+  int num_wide = 0;
   for (const int64_t rank : {1, 8, 16, 17, 64}) {
     for (int64_t tokens = 1; tokens <= 40; ++tokens) {
-      const gpu::LaunchShape shape{
-          .num_tokens = tokens, .num_in = 4096, .max_rank = rank, .num_columns = 4096};
-      const double ns = lora_pair_ns(LoraKernels::loratory, layer,
-                                     batch('D', double(tokens), 1, double(rank), 1), {});
-      EXPECT_EQ(ns < 2720, gpu::choose_variant(shape).launches == 1)
-          << tokens << " tokens of rank " << rank;
+      for (const auto& [columns, adapters] : {std::pair{4096, 1}, {22528, 4}, {22496, 4}}) {
+        if (tokens < adapters) continue;
+        const gpu::LaunchShape shape{.num_tokens = tokens,
+                                     .num_in = 4096,
+                                     .max_rank = rank,
+                                     .num_slots = adapters,
+                                     .num_columns = columns};
+        const double ns = lora_pair_ns(LoraKernels::loratory, {4096, {columns}},
+                                       batch('D', double(tokens), adapters, double(rank), 1), {});
+        const bool takes_one = gpu::choose_variant(shape).launches == 1;
+        EXPECT_EQ(ns < 2720, takes_one) << tokens << " tokens of rank " << rank;
+        num_wide += takes_one && adapters > 1 ? 1 : 0;
+      }
     }
   }
+  EXPECT_GT(num_wide, 0);
 }
 
 BatchShape decode(int64_t rows, int64_t adapters) {

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/plan/kernel_params.hpp"
+#include "gpu/plan/launch_order.hpp"
+#include "gpu/plan/lora_variant.hpp"
+#include "gpu/plan/room_of_sm.hpp"
+#include "gpu/plan/work_list.hpp"
+#include "reference/base/integers.hpp"
+
+namespace loratory::gpu {
+
+/// A kernel of the tensor core path, and how it is launched.
+struct LoraGridOf {
+  LoraOp op;
+  LoraVariant variant;
+  LaunchOrder order = LaunchOrder::after_previous;
+  bool has_8_bits = false;
+  bool has_clusters = true;  ///< the GPU
+};
+
+/// The CTAs of a launch.
+struct LoraGrid {
+  int num_clusters = 0;        ///< that share the work (KernelParams::num_clusters)
+  int ctas_of_cluster = 1;     ///< of those that are launched together
+  bool balances_load = false;  ///< of clusters: cudaClusterSchedulingPolicyLoadBalancing
+};
+
+/// No more clusters than the GPU holds at once, or than there are work items. Those that are
+/// launched together are rounded up to whole clusters; the last ones may have no work.
+/// Needs max_segments, the item counts and num_sms of `p`.
+inline LoraGrid lora_grid(const LoraGridOf& of, const KernelParams& p, int64_t clusters_at_once) {
+  const KernelOfWork work{of.op, of.variant.warps};
+  const int64_t clusters = std::min(clusters_at_once, most_clusters(work, p));
+  // 8-bit weights gain nothing by CTAs that are spread.
+  if (of.has_clusters && !of.has_8_bits && spreads_ctas(of.op, of.variant, p)) {
+    return {.num_clusters = int(ceil_div<int64_t>(clusters, kSpreadCtas)) * kSpreadCtas,
+            .ctas_of_cluster = kSpreadCtas};
+  }
+  return {.num_clusters = int(clusters),
+          .ctas_of_cluster = of.variant.launched_cluster(),
+          .balances_load =
+              of.op == LoraOp::shrink && balances_load(of.variant, p, of.order, of.has_8_bits)};
+}
+
+}  // namespace loratory::gpu

@@ -1,0 +1,67 @@
+// The CTAs of a launch, without a launch.
+#include "gpu/plan/lora_grid.hpp"
+
+#include <gtest/gtest.h>
+
+namespace loratory::gpu {
+namespace {
+
+/// A layer of one slice on an H200.
+KernelParams params(int segments, int items, int rows = 1) {
+  KernelParams out;
+  out.max_segments = segments;
+  out.num_rows = rows;
+  out.num_in = 4096;
+  out.max_rank = 64;
+  out.all_slices_fit = true;
+  out.num_items = items;
+  out.num_sms = 132;
+  return out;
+}
+
+constexpr LoraGridOf kExpand{.op = LoraOp::expand, .variant = {.rank_tiles = 2, .stages = 2}};
+constexpr LoraGridOf kShrink{.op = LoraOp::shrink, .variant = {.rank_tiles = 2, .cluster = 8}};
+
+TEST(LoraGrid, NoMoreClustersThanFitOrHaveWork) {
+  EXPECT_EQ(lora_grid(kShrink, params(9, 2), 45).num_clusters, 18);
+  EXPECT_EQ(lora_grid(kShrink, params(32, 2), 45).num_clusters, 45);
+  EXPECT_EQ(lora_grid(kShrink, params(9, 2), 45).ctas_of_cluster, 8);
+}
+
+// Halved, 66 items and fewer are twice as many. Unlike them, 132 CTAs are whole clusters of eight
+// after four more.
+TEST(LoraGrid, SpreadCtasAreWholeClusters) {
+  const LoraGrid few = lora_grid(kExpand, params(1, 8), 396);
+  EXPECT_EQ(few.num_clusters, 16);
+  EXPECT_EQ(few.ctas_of_cluster, kSpreadCtas);
+  EXPECT_EQ(lora_grid(kExpand, params(1, 66), 396).num_clusters, 136);
+  EXPECT_EQ(lora_grid(kExpand, params(1, 97), 396).num_clusters, 136);
+  EXPECT_EQ(lora_grid(kExpand, params(1, 100), 396).num_clusters, 132) << "too many to spread";
+  EXPECT_EQ(lora_grid(kExpand, params(1, 100), 396).ctas_of_cluster, 1);
+}
+
+TEST(LoraGrid, OtherWeightsAndGpusDoNotSpreadCtas) {
+  LoraGridOf of = kExpand;
+  of.has_8_bits = true;
+  EXPECT_EQ(lora_grid(of, params(1, 9), 396).ctas_of_cluster, 1);
+  EXPECT_EQ(lora_grid(of, params(1, 9), 396).num_clusters, 18);
+  of = kExpand;
+  of.has_clusters = false;
+  EXPECT_EQ(lora_grid(of, params(1, 9), 396).ctas_of_cluster, 1);
+}
+
+TEST(LoraGrid, ClustersOfAShrinkAloneBalanceLoad) {
+  LoraGridOf of = kShrink;
+  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
+  of.order = LaunchOrder::x_is_ready;
+  EXPECT_TRUE(lora_grid(of, params(8, 2), 45).balances_load);
+  of.op = LoraOp::linear;
+  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
+  of.op = LoraOp::shrink;
+  of.variant.through_memory = true;
+  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
+  EXPECT_EQ(lora_grid(of, params(8, 2), 45).ctas_of_cluster, 1);
+}
+
+}  // namespace
+}  // namespace loratory::gpu
