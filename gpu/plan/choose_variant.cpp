@@ -25,8 +25,9 @@ constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters o
 /// few, 28,672 enough; none between was measured.
 constexpr int64_t kColumnsOfLongProduct = 16384;
 constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
-/// CTAs of a shrink through memory for each SM that a product of up to 32 tokens leaves idle: as
-/// many as fit (2.67 gained, 2.78 lost), and those that follow them while a long product runs.
+/// CTAs of a shrink through memory for each SM that a product leaves idle: up to 8 tokens as many
+/// as fit (2.67 gained, 2.78 lost), up to 32 twice as many (5.33 gained), and beside a long product
+/// those that follow them while it runs.
 constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
 
 constexpr int64_t kMostColumnsOfOneLaunch = 90'000;  ///< of all segments
@@ -237,7 +238,7 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
   const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
   const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
                            ? h200::kCtasBesideLongProduct
-                           : h200::kCtasOfIdleSm;
+                           : h200::kCtasOfIdleSm * (shape.num_tokens <= 8 ? 1 : 2);
   return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
          double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
 }

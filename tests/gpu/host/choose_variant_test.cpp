@@ -258,18 +258,18 @@ TEST(ChooseVariant, StripsOf32TokensFitInOneWave) {
   EXPECT_FALSE(choose_variant(s).is_wide());
 }
 
-// q, k and v of one adapter beside a product that leaves 36 SMs idle: one segment of 32 tokens
+// q, k and v of one adapter beside a product that leaves 18 SMs idle: one segment of 32 tokens
 // where there may be two, six blocks of 32 ranks, eight CTAs each.
 TEST(ChooseVariant, ShrinkOfFewTokensFindsRoomOnIdleSms) {
   LaunchShape s = shape(LoraOp::shrink, 32, 64);
   s.num_slices = 3, s.num_slots = 2, s.num_rank_blocks = 3, s.num_columns = 6144;
-  s.idle_sms = 36, s.num_split_units = 384;
+  s.idle_sms = 18, s.num_split_units = 384;
   const LoraVariant cluster{.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
   LoraVariant one_by_one = cluster;
   one_by_one.through_memory = true;
   EXPECT_EQ(choose_variant(s), one_by_one);
   const auto with = [&](auto field, auto value) { return chosen_with(s, field, value); };
-  EXPECT_EQ(with(&LaunchShape::idle_sms, 35), cluster);
+  EXPECT_EQ(with(&LaunchShape::idle_sms, 17), cluster);
   EXPECT_EQ(with(&LaunchShape::num_split_units, 383), cluster);
   EXPECT_FALSE(with(&LaunchShape::num_in, 8193).through_memory);
   EXPECT_FALSE(with(&LaunchShape::num_tokens, 33).through_memory);
@@ -278,6 +278,17 @@ TEST(ChooseVariant, ShrinkOfFewTokensFindsRoomOnIdleSms) {
   s.num_columns = 28672, s.idle_sms = 5;
   EXPECT_EQ(choose_variant(s), one_by_one);
   EXPECT_EQ(with(&LaunchShape::idle_sms, 4), cluster);
+}
+
+// o of an adapter for each token: 16 clusters of eight.
+TEST(ChooseVariant, ShrinkOfEightTokensNeedsTwiceAsManyIdleSms) {
+  LaunchShape s = shape(LoraOp::shrink, 8, 64);
+  s.num_slots = 8, s.num_columns = 4096, s.idle_sms = 48, s.num_split_units = 32;
+  EXPECT_TRUE(choose_variant(s).through_memory);
+  EXPECT_FALSE(chosen_with(s, &LaunchShape::idle_sms, 47).through_memory);
+  s.num_tokens = 9, s.num_split_units = 36, s.idle_sms = 24;
+  EXPECT_TRUE(choose_variant(s).through_memory);
+  EXPECT_FALSE(chosen_with(s, &LaunchShape::idle_sms, 23).through_memory);
 }
 
 // Gate and up of a long product that leaves four SMs idle: three segments of 64 tokens where there
