@@ -137,7 +137,7 @@ FP8 = [dataclasses.replace(_pair(*row), weights="fp8")
 BEHIND = ([_pair("D", 4096, QKV, 256, n, u)
            for n in (1, 4, 8, 16, 32) for u in sorted({1, min(4, n), n})]
           + [_pair("D", 4096, (width, width), r, n, n)
-             for width in (12288, 14336) for r in (16, 64) for n in (16, 32, 64, 128)]
+             for width in (12288, 14336) for r in (16, 64) for n in (8, 16, 32, 64, 128)]
           + [Row("D", op, 4096, (4096,), 64, 128, 128) for op in ("shrink", "expand")])
 
 SETS = {"behind": BEHIND}
