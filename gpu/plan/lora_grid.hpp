@@ -13,7 +13,7 @@
 namespace loratory::gpu {
 
 /// A kernel of the tensor core path, and how it is launched.
-struct LoraGridOf {
+struct KernelLaunch {
   LoraOp op;
   LoraVariant variant;
   LaunchOrder order = LaunchOrder::after_previous;
@@ -31,18 +31,19 @@ struct LoraGrid {
 /// No more clusters than the GPU holds at once, or than there are work items. Those that are
 /// launched together are rounded up to whole clusters; the last ones may have no work.
 /// Needs max_segments, the item counts and num_sms of `p`.
-inline LoraGrid lora_grid(const LoraGridOf& of, const KernelParams& p, int64_t clusters_at_once) {
-  const KernelOfWork work{of.op, of.variant.warps};
+inline LoraGrid lora_grid(const KernelLaunch& launch, const KernelParams& p,
+                          int64_t clusters_at_once) {
+  const KernelOfWork work{launch.op, launch.variant.warps};
   const int64_t clusters = std::min(clusters_at_once, most_clusters(work, p));
   // 8-bit weights gain nothing by CTAs that are spread.
-  if (of.has_clusters && !of.has_8_bits && spreads_ctas(of.op, of.variant, p)) {
+  if (launch.has_clusters && !launch.has_8_bits && spreads_ctas(launch.op, launch.variant, p)) {
     return {.num_clusters = int(ceil_div<int64_t>(clusters, kSpreadCtas)) * kSpreadCtas,
             .ctas_of_cluster = kSpreadCtas};
   }
   return {.num_clusters = int(clusters),
-          .ctas_of_cluster = of.variant.launched_cluster(),
-          .balances_load =
-              of.op == LoraOp::shrink && balances_load(of.variant, p, of.order, of.has_8_bits)};
+          .ctas_of_cluster = launch.variant.launched_cluster(),
+          .balances_load = launch.op == LoraOp::shrink &&
+                           balances_load(launch.variant, p, launch.order, launch.has_8_bits)};
 }
 
 }  // namespace loratory::gpu

@@ -19,8 +19,8 @@ KernelParams params(int segments, int items, int rows = 1) {
   return out;
 }
 
-constexpr LoraGridOf kExpand{.op = LoraOp::expand, .variant = {.rank_tiles = 2, .stages = 2}};
-constexpr LoraGridOf kShrink{.op = LoraOp::shrink, .variant = {.rank_tiles = 2, .cluster = 8}};
+constexpr KernelLaunch kExpand{.op = LoraOp::expand, .variant = {.rank_tiles = 2, .stages = 2}};
+constexpr KernelLaunch kShrink{.op = LoraOp::shrink, .variant = {.rank_tiles = 2, .cluster = 8}};
 
 TEST(LoraGrid, NoMoreClustersThanFitOrHaveWork) {
   EXPECT_EQ(lora_grid(kShrink, params(9, 2), 45).num_clusters, 18);
@@ -41,26 +41,26 @@ TEST(LoraGrid, SpreadCtasAreWholeClusters) {
 }
 
 TEST(LoraGrid, OtherWeightsAndGpusDoNotSpreadCtas) {
-  LoraGridOf of = kExpand;
-  of.has_8_bits = true;
-  EXPECT_EQ(lora_grid(of, params(1, 9), 396).ctas_of_cluster, 1);
-  EXPECT_EQ(lora_grid(of, params(1, 9), 396).num_clusters, 18);
-  of = kExpand;
-  of.has_clusters = false;
-  EXPECT_EQ(lora_grid(of, params(1, 9), 396).ctas_of_cluster, 1);
+  KernelLaunch launch = kExpand;
+  launch.has_8_bits = true;
+  EXPECT_EQ(lora_grid(launch, params(1, 9), 396).ctas_of_cluster, 1);
+  EXPECT_EQ(lora_grid(launch, params(1, 9), 396).num_clusters, 18);
+  launch = kExpand;
+  launch.has_clusters = false;
+  EXPECT_EQ(lora_grid(launch, params(1, 9), 396).ctas_of_cluster, 1);
 }
 
 TEST(LoraGrid, ClustersOfAShrinkAloneBalanceLoad) {
-  LoraGridOf of = kShrink;
-  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
-  of.order = LaunchOrder::x_is_ready;
-  EXPECT_TRUE(lora_grid(of, params(8, 2), 45).balances_load);
-  of.op = LoraOp::linear;
-  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
-  of.op = LoraOp::shrink;
-  of.variant.through_memory = true;
-  EXPECT_FALSE(lora_grid(of, params(8, 2), 45).balances_load);
-  EXPECT_EQ(lora_grid(of, params(8, 2), 45).ctas_of_cluster, 1);
+  KernelLaunch launch = kShrink;
+  EXPECT_FALSE(lora_grid(launch, params(8, 2), 45).balances_load);
+  launch.order = LaunchOrder::x_is_ready;
+  EXPECT_TRUE(lora_grid(launch, params(8, 2), 45).balances_load);
+  launch.op = LoraOp::linear;
+  EXPECT_FALSE(lora_grid(launch, params(8, 2), 45).balances_load);
+  launch.op = LoraOp::shrink;
+  launch.variant.through_memory = true;
+  EXPECT_FALSE(lora_grid(launch, params(8, 2), 45).balances_load);
+  EXPECT_EQ(lora_grid(launch, params(8, 2), 45).ctas_of_cluster, 1);
 }
 
 }  // namespace
