@@ -7,9 +7,9 @@
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
-//     [FOLDER/config.json] [--only=LORA] [--plans=FILE]
+//     [FOLDER/config.json] [--only=LORA,...] [--plans=FILE]
 //
-// --only=off (r16, r64, "r64 fp8" ...) measures steps of that engine alone. One step of each kind
+// --only=off (r16, r64, "r64 fp8" ...) measures steps of these engines alone. One step of each kind
 // lies between cudaProfilerStart and cudaProfilerStop:
 //   ncu --profile-from-start off --graph-profiling node --clock-control none
 //     --metrics gpu__time_duration.sum --csv build/cuda/bench/gpu/engine_bench ... --only=off
@@ -55,6 +55,7 @@
 #include "gpu/engine/device/gpu_executor.hpp"
 #include "read_node.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
 #include "reference/model/model_presets.hpp"
 
 namespace loratory::gpu {
@@ -549,9 +550,13 @@ ModelConfig config_of(const std::string& name) {
 // What the command line asks for.
 struct Selection {
   std::vector<std::string> models;
-  std::string only;   // of EngineKind::lora; empty: all
-  std::string plans;  // file of the products' plans; empty: none
+  std::vector<std::string> only;  // of EngineKind::lora; empty: all
+  std::string plans;              // file of the products' plans; empty: none
   bool steps = true, cold_loads = true;
+
+  bool measures(const std::string& lora) const {
+    return only.empty() || std::ranges::find(only, lora) != only.end();
+  }
 };
 
 void run_model(const std::string& name, const Selection& selection, Results& results) {
@@ -566,20 +571,21 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   kinds.push_back({.lora = "r64 attention", .rank = 64, .mlp = false});
   kinds.push_back({.lora = "r64 mlp", .rank = 64, .attention = false});
-  const std::string& only = selection.only;
-  if (!only.empty() && std::ranges::find(kinds, only, &EngineKind::lora) == kinds.end()) {
-    throw InputError("--only", fmt::format("{} is no engine of {}", only, name));
+  for (const std::string& lora : selection.only) {
+    if (std::ranges::find(kinds, lora, &EngineKind::lora) != kinds.end()) continue;
+    throw InputError("--only", fmt::format("{} is no engine of {}", lora, name));
   }
+  const bool is_off_alone = selection.only == std::vector<std::string>{"off"};
   for (const EngineKind& kind : kinds) {
-    if (only.empty() || only == kind.lora) bench.run(kind, exact);
-    if (kind.is_first() && only != "off") bench.keep_base(exact);
+    if (selection.measures(kind.lora)) bench.run(kind, exact);
+    if (kind.is_first() && !is_off_alone) bench.keep_base(exact);
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
-  if (!only.empty() && only != "off") return;
+  if (!selection.measures("off")) return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
   if (config.num_experts == 0) bench.rate_prefills(fast);
-  if (only.empty()) bench.run({.order = ProductOrder::fast}, fast);
+  if (selection.only.empty()) bench.run({.order = ProductOrder::fast}, fast);
 }
 
 void run_cold_loads(const std::string& name, Results& results) {
@@ -600,7 +606,10 @@ Selection selection(const std::vector<std::string>& arguments) {
     if (argument == "--cold-loads") {
       out.steps = false;
     } else if (argument.starts_with(kOnly)) {
-      out.only = argument.substr(kOnly.size());
+      for (const std::string_view lora :
+           split(std::string_view(argument).substr(kOnly.size()), ',')) {
+        out.only.emplace_back(lora);
+      }
       out.cold_loads = false;
     } else if (argument.starts_with(kPlans)) {
       out.plans = argument.substr(kPlans.size());
