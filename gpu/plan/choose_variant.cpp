@@ -1,7 +1,4 @@
-#include <algorithm>
-
 #include "gpu/plan/lora_variant.hpp"
-#include "gpu/plan/variant_table.hpp"
 
 namespace loratory::gpu {
 
@@ -10,190 +7,12 @@ namespace loratory::gpu {
 // are merely not tuned.
 namespace h200 {
 
-constexpr int64_t kMostDecodeTokens = 1024;  ///< above: wide, however many adapters there may be
-
-/// Rows of experts: up to so many for each slot and expert go by eights. Not measured yet.
-constexpr int64_t kFewRowsEach = 12;
-
-// Up to 32 tokens with much to read. The GPU holds so many clusters at once, of items of 32 ranks.
-constexpr int64_t kClustersOf8 = 45;
-constexpr int64_t kClustersOf4 = 92;
-constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
-constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
-constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
-/// Columns of y, where products of as many take long enough for a shrink beside them. 6,144 are too
-/// few, 28,672 enough; none between was measured.
-constexpr int64_t kColumnsOfLongProduct = 16384;
-constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each idle SM
-/// CTAs of a shrink through memory for each SM that a product leaves idle: up to 8 tokens as many
-/// as fit (2.67 gained, 2.78 lost), up to 32 twice as many (5.33 gained), and beside a long product
-/// those that follow them while it runs.
-constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
-
 constexpr int64_t kMostColumnsOfOneLaunch = 90'000;  ///< of all segments
 constexpr int64_t kFewSegmentsBehindProduct = 4;     ///< eight gained nothing
-
-constexpr int64_t kAny = INT64_MAX;
-
-/// A wide shrink by wgmma, and how many of its work tiles fit in one wave.
-struct WideShrinkRule {
-  int rank_tiles, cluster, stages;
-  int64_t tiles_in_wave;
-  int64_t most_rank_blocks;       ///< of 64 ranks: the rule is for layers of up to so many
-  int64_t least_rank_blocks = 1;  ///< and of at least so many
-};
-
-// In order of preference: the first row whose wave holds all work tiles is taken. The largest
-// cluster comes first, then the deepest pipeline. Tiles of 128 ranks read x half as often, but up
-// to 66 clusters of 2 leave each CTA an SM.
-constexpr WideShrinkRule kWideShrinkRules[] = {
-    // rank_tiles, cluster, stages, tiles_in_wave, most_rank_blocks
-    {4, 8, 4, 30, kAny},  {4, 8, 3, 45, kAny},   {4, 4, 4, 60, kAny},  {4, 2, 4, 66, 2, 2},
-    {8, 4, 3, 60, 2},     {4, 4, 3, 92, kAny},   {4, 2, 4, 132, kAny}, {4, 2, 3, 198, kAny},
-    {4, 2, 3, kAny, 1},   {8, 2, 3, 132, kAny},  {4, 1, 4, 264, kAny}, {4, 1, 3, 396, kAny},
-    {8, 1, 3, 264, kAny}, {8, 2, 3, kAny, kAny},
-};
 
 }  // namespace h200
 
 namespace {
-
-/// A graph does not know whether a step has one adapter or as many as there are slots. Where many
-/// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
-/// Routers spread tokens over all experts, so that rows of experts do have many groups.
-bool may_have_many_adapters(const LaunchShape& shape) {
-  if (shape.has_experts) return shape.num_tokens <= h200::kFewRowsEach * shape.num_slots;
-  const int64_t few = shape.num_tokens > h200::kShortPrefillTokens ? 4 : 8;
-  return shape.num_tokens <= h200::kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
-}
-
-/// No step has more: each adapter's last one holds a single token.
-int64_t most_segments(const LaunchShape& shape, int64_t size) {
-  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
-  return std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
-}
-
-/// Even with an adapter in every slot, each has at least so many tokens on average.
-bool has_tokens_each(const LaunchShape& shape, int64_t tokens) {
-  return shape.num_tokens >= tokens * shape.num_slots;
-}
-
-/// The work tiles of a wide shrink: a segment and 16 · rank_tiles ranks each.
-int64_t wide_shrink_tiles(const LaunchShape& shape, int rank_tiles) {
-  const int64_t blocks_per_tile = rank_tiles / 4;
-  return segments_of_64(shape) * ((shape.num_rank_blocks + blocks_per_tile - 1) / blocks_per_tile);
-}
-
-constexpr LoraVariant kWideShrinkWithoutWgmma{
-    .rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
-
-LoraVariant wide_shrink(const LaunchShape& shape) {
-  if (!shape.has_wgmma) return kWideShrinkWithoutWgmma;
-  const auto* const rule =
-      std::ranges::find_if(h200::kWideShrinkRules, [&](const h200::WideShrinkRule& r) {
-        return wide_shrink_tiles(shape, r.rank_tiles) <= r.tiles_in_wave &&
-               shape.num_rank_blocks <= r.most_rank_blocks &&
-               shape.num_rank_blocks >= r.least_rank_blocks;
-      });
-  return {.rank_tiles = rule->rank_tiles,
-          .token_tiles = 8,
-          .cluster = rule->cluster,
-          .stages = rule->stages};
-}
-
-/// More than 32 tokens in segments of 8. With few adapters a large cluster shares each segment, as
-/// long as that fits in one wave. With many adapters a small cluster streams more of each.
-LoraVariant narrow_shrink(const LaunchShape& shape) {
-  const bool few = has_tokens_each(shape, 4) && shape.num_tokens <= h200::kDecodeTokens;
-  if (shape.max_rank <= 16) {
-    const bool is_small = shape.num_tokens * shape.num_slices <= 64;
-    if (few) {
-      const bool fits = shape.num_slices == 1 || shape.num_tokens <= 64;
-      return {.cluster = fits ? 8 : 4, .stages = 2};
-    }
-    return {.cluster = is_small ? 4 : 2, .stages = 2};
-  }
-  const bool is_small = shape.num_tokens * shape.num_rank_blocks <= 128;
-  if (few && is_small && shape.max_rank <= 32) return {.rank_tiles = 2, .cluster = 8, .stages = 2};
-  if (few && is_small) return {.rank_tiles = 4, .cluster = 8};
-  return {.rank_tiles = 2, .cluster = few || is_small ? 4 : 2};
-}
-
-/// Several rank blocks. Where clusters of 8 do not fit in one wave, some have twice the work of
-/// others; smaller clusters with items of 16 or 32 ranks share it better. Few adapters lose by
-/// them, unless there are very many ranks.
-LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
-  const int64_t segments = segments_of_8(shape), of_32 = 2 * segments * shape.num_rank_blocks;
-  if (shape.num_rank_blocks >= h200::kManyRankBlocks && of_32 > h200::kClustersOf4) {
-    return {.cluster = 2, .stages = 2};
-  }
-  if (shape.num_rank_blocks == 2 && may_have_few_tokens_each(shape) && of_32 > h200::kClustersOf8) {
-    return {.rank_tiles = 2, .cluster = 4};
-  }
-  return {.rank_tiles = 4, .cluster = 8};
-}
-
-/// Up to 32 tokens: there are few segments, and a cluster of 8 shares each.
-LoraVariant small_shrink(const LaunchShape& shape) {
-  if (shape.max_rank <= 16) {
-    const bool is_small_pair =
-        shape.num_slices == 2 && 2 * segments_of_8(shape) <= h200::kFewItemsOf16;
-    return {.cluster = shape.num_slices == 1 || is_small_pair ? 8 : 4, .stages = 2};
-  }
-  if (shape.num_rank_blocks == 1) return {.rank_tiles = 2, .cluster = 8};
-  return small_shrink_of_blocks(shape);
-}
-
-/// Tokens of each adapter from which on warps sum strips of segments of 32. Of short rows other
-/// kernels are faster from 65 tokens on, unless the segments are full.
-int64_t tokens_each_of_strips(const LaunchShape& shape) {
-  if (shape.num_tokens > 64) return has_long_rows(shape) ? 16 : 32;
-  return shape.num_rank_blocks >= h200::kManyRankBlocks ? 9 : 16;
-}
-
-/// One slice of short rows gains nothing by strips up to 64 tokens, and rank 16 nothing up to 24 or
-/// of short rows.
-bool may_sum_strips_of_32(const LaunchShape& shape) {
-  if (shape.num_tokens > 128) return false;
-  if (shape.max_rank <= 16) return has_long_rows(shape) && shape.num_tokens > 24;
-  return has_long_rows(shape) || shape.num_tokens > 64 || shape.num_slices > 1;
-}
-
-/// From 65 tokens on, few adapters fill segments of 32, or up to 128 tokens at least half of them.
-/// A small rank gains by full ones of several slices alone.
-bool fills_segments_of_32(const LaunchShape& shape) {
-  if (shape.num_tokens <= 64) return false;
-  if (shape.max_rank <= 16) return has_tokens_each(shape, 32) && shape.num_slices > 1;
-  return has_tokens_each(shape, shape.num_tokens <= 128 ? 16 : 32);
-}
-
-/// Whether SMs that a long product leaves idle do all of the shrink while it runs, with few
-/// adapters. Up to 64 tokens nothing was gained.
-bool fits_beside_product(const LaunchShape& shape) {
-  return shape.has_wgmma && shape.num_tokens > 64 && has_tokens_each(shape, 32) &&
-         shape.num_columns >= h200::kColumnsOfLongProduct &&
-         wide_shrink_tiles(shape, 4) <= h200::kTilesOfIdleSm * shape.idle_sms;
-}
-constexpr LoraVariant kShrinkBesideProduct{
-    .rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
-
-LoraVariant shrink_of_clusters(const LaunchShape& shape) {
-  if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
-    return wide_shrink(shape);
-  }
-  if (fits_beside_product(shape)) return kShrinkBesideProduct;
-  if (sums_strips_of_32(shape)) return shrink_by_strips_of_32(shape);
-  if (has_long_rows(shape) && shape.max_rank > 16) {
-    return {.rank_tiles = 2, .cluster = 8, .stages = 2};
-  }
-  if (fills_segments_of_32(shape)) return kWideShrinkWithoutWgmma;
-  return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
-}
-
-LoraVariant shrink_variant(const LaunchShape& shape) {
-  const LoraVariant cluster = shrink_of_clusters(shape), chosen = on_idle_sms(shape, cluster);
-  return has_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
-}
 
 /// A single launch is faster for few tokens of small ranks, but not with many columns: each of its
 /// clusters multiplies x by A anew. Behind a product of x (split_sums) the shrink of few adapters
@@ -228,38 +47,7 @@ LoraVariant only_variant(const LaunchShape& shape) {
   return {.rank_tiles = 2, .cluster = 8, .stages = 2, .aligned = false};
 }
 
-/// Long rows gained nothing.
-bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
-  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
-    return false;
-  }
-  const int64_t segments = most_segments(shape, v.segment_size());
-  const int64_t ranks = 16 * v.rank_tiles;
-  const int64_t blocks = shape.num_slices * ((shape.max_rank + ranks - 1) / ranks);
-  const double of_sm = shape.num_columns >= h200::kColumnsOfLongProduct
-                           ? h200::kCtasBesideLongProduct
-                           : h200::kCtasOfIdleSm * (shape.num_tokens <= 8 ? 1 : 2);
-  return 4 * shape.num_tokens * shape.num_rank_blocks <= shape.num_split_units &&
-         double(segments * blocks * v.cluster) <= of_sm * double(shape.idle_sms);
-}
-
 }  // namespace
-
-bool sums_strips_of_32(const LaunchShape& shape) {
-  const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);
-  return may_sum_strips_of_32(shape) && has_tokens_each(shape, tokens_each_of_strips(shape)) &&
-         2 * segments * shape.num_rank_blocks <= h200::kClustersOf32Tokens;
-}
-LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
-  if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
-  return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
-}
-
-LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster) {
-  LoraVariant out = cluster;
-  out.through_memory = fits_idle_sms(shape, cluster);
-  return out;
-}
 
 LoraVariant choose_variant(const LaunchShape& shape) {
   if (shape.op == LoraOp::expand) {  // never a cluster: every CTA reads h from global memory
@@ -272,8 +60,9 @@ LoraVariant choose_variant(const LaunchShape& shape) {
     const LoraVariant any = only_variant(shape);
     return is_weighted ? in_two_launches(any) : any;
   }
-  if (shape.op == LoraOp::shrink) return shrink_variant(shape);
-  return takes_one_launch(shape) ? one_launch(shape) : in_two_launches(shrink_variant(shape));
+  if (shape.op == LoraOp::shrink) return choose_shrink_variant(shape);
+  return takes_one_launch(shape) ? one_launch(shape)
+                                 : in_two_launches(choose_shrink_variant(shape));
 }
 
 }  // namespace loratory::gpu

@@ -21,6 +21,11 @@ std::string describe(const LaunchShape& s) {
 
 std::ostream& operator<<(std::ostream& out, const LaunchShape& s) { return out << describe(s); }
 
+int64_t most_segments(const LaunchShape& shape, int64_t size) {
+  const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
+  return std::min(shape.num_tokens, (shape.num_tokens + num_slots * (size - 1)) / size);
+}
+
 int64_t segments_of_8(const LaunchShape& shape) {
   const int64_t num_slots = std::min(shape.num_slots, shape.num_tokens);
   return max_segments(shape.num_tokens, int32_t(num_slots), 8);
@@ -33,6 +38,15 @@ int64_t segments_of_64(const LaunchShape& shape) {
 
 bool may_have_few_tokens_each(const LaunchShape& shape) {
   return shape.num_tokens < 2 * segments_of_8(shape);
+}
+
+bool may_have_many_adapters(const LaunchShape& shape) {
+  constexpr int64_t kMostDecodeTokens = 1024;  // above: wide, however many adapters there may be
+  // Rows of experts: up to so many for each slot and expert go by eights. Not measured yet.
+  constexpr int64_t kFewRowsEach = 12;
+  if (shape.has_experts) return shape.num_tokens <= kFewRowsEach * shape.num_slots;
+  const int64_t few = shape.num_tokens > h200::kShortPrefillTokens ? 4 : 8;
+  return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
 }
 
 bool has_long_rows(const LaunchShape& shape) {

@@ -32,16 +32,22 @@ struct LaunchShape {
 std::string describe(const LaunchShape& shape);
 std::ostream& operator<<(std::ostream& out, const LaunchShape& shape);
 
-/// The most segments of 8 tokens that a step has.
+/// No step has more segments of `size` tokens: each adapter's last one holds a single token.
+int64_t most_segments(const LaunchShape& shape, int64_t size);
+/// Of 8 tokens, by max_segments(), which may be more.
 int64_t segments_of_8(const LaunchShape& shape);
 /// Segments of 64 tokens. The last one of each adapter is assumed to be half full.
 int64_t segments_of_64(const LaunchShape& shape);
 /// Fewer than two, in segments of 8.
 bool may_have_few_tokens_each(const LaunchShape& shape);
+/// A graph does not know whether a step has one adapter or as many as there are slots. Where many
+/// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
+/// Routers spread tokens over all experts, so that rows of experts do have many groups.
+bool may_have_many_adapters(const LaunchShape& shape);
 /// Of decode: a warp must not wait for each of several K tiles of x, so it has two stages.
 bool has_long_rows(const LaunchShape& shape);
 
-// Crossover points in tokens (choose_variant.cpp).
+// Crossover points in tokens.
 namespace h200 {
 inline constexpr int64_t kDecodeTokens = 256;        ///< above: segments of 8 tokens cost too much
 inline constexpr int64_t kShortPrefillTokens = 512;  ///< above: wgmma pays for an h of any width

@@ -58,6 +58,10 @@ LoraVariant shrink_by_strips_of_32(const LaunchShape& shape);
 /// there is a kernel is not looked at.
 LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster);
 
+/// For a shrink of aligned rows, on its own or as the first launch of a linear, where the GPU has
+/// clusters.
+LoraVariant choose_shrink_variant(const LaunchShape& shape);
+
 /// For an expand that processes 8 · token_tiles tokens at a time, or fewer: on its own, or as the
 /// second launch of a linear.
 LoraVariant choose_expand_variant(const LaunchShape& shape, int token_tiles);
