@@ -65,7 +65,7 @@ using reference::Dtype;
 using reference::ModelConfig;
 
 constexpr int kMostSteps = 10, kRepeats = 6;
-constexpr int kRepeatsOfEquals = 20;  // of steps that should take the same as the base step
+constexpr int kRepeatsOfEquals = 20;  // of steps without adapters beside the base step
 constexpr double kRunUs = 1e5;        // of steps in a row
 constexpr int32_t kContext = 1024;    // tokens of a row in decode
 constexpr int32_t kBatches[] = {1, 32, 128};

@@ -70,7 +70,8 @@ struct LoraLayerDesc {
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   /// Device memory where the CTAs of some shrinks meet, of split_sums_bytes(), 0 before the
-  /// first launch. All layers of a stream may share it. Without it the others are launched.
+  /// first launch. All layers of a stream may share it. Without it the others are launched. With
+  /// it the rules take the layer to be launched behind a product of its x.
   void* split_sums = nullptr;
   size_t split_sums_bytes = 0;
   reference::BlockSize a_block{}, b_block{};  ///< of the factors of 8-bit weights

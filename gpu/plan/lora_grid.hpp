@@ -35,8 +35,7 @@ inline LoraGrid lora_grid(const KernelLaunch& launch, const KernelParams& p,
                           int64_t clusters_at_once) {
   const KernelOfWork work{launch.op, launch.variant.warps};
   const int64_t clusters = std::min(clusters_at_once, most_clusters(work, p));
-  // 8-bit weights gain nothing by CTAs that are spread.
-  if (launch.has_clusters && !launch.has_8_bits && spreads_ctas(launch.op, launch.variant, p)) {
+  if (launch.has_clusters && spreads_ctas(launch.op, launch.variant, p, launch.has_8_bits)) {
     return {.num_clusters = int(ceil_div<int64_t>(clusters, kSpreadCtas)) * kSpreadCtas,
             .ctas_of_cluster = kSpreadCtas};
   }

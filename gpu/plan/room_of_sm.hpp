@@ -29,13 +29,14 @@ inline constexpr int kSpreadCtas = 8;
 /// Whether CTAs of a narrow expand, which share nothing, are launched as clusters all the same.
 /// Those of a cluster go to SMs of their own. Single ones meet on an SM, up to three, beside SMs
 /// that are idle. With more rows, segments, columns or ranks, and where every row has an adapter of
-/// its own, clusters start too late; ranks from 17 to 32 gain nothing. Measured on an H200:
-/// docs/kernel_measurements.md, CTAs of an expand.
+/// its own, clusters start too late; ranks from 17 to 32 and 8-bit weights gain nothing.
+/// Measured on an H200: docs/kernel_measurements.md, CTAs of an expand.
 /// Needs max_segments, num_rows, the item counts and num_sms of `p`.
-inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelParams& p) {
+inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelParams& p,
+                         bool has_8_bits) {
   constexpr int32_t kMostRows = 16, kMostSegments = 6;  // four adapters
   const bool is_narrow = op == LoraOp::expand && variant.token_tiles == 1 && variant.warps == 8;
-  if (!is_narrow || p.num_experts > 1 || p.num_rows > kMostRows) return false;
+  if (!is_narrow || has_8_bits || p.num_experts > 1 || p.num_rows > kMostRows) return false;
   const bool are_few =
       p.max_segments == 1 || (p.max_segments <= kMostSegments && p.max_segments < p.num_rows);
   const bool gains = p.max_rank <= 16 || (p.max_rank > 32 && p.max_rank <= 64);

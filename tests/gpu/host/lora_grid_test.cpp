@@ -28,8 +28,8 @@ TEST(LoraGrid, NoMoreClustersThanFitOrHaveWork) {
   EXPECT_EQ(lora_grid(kShrink, params(9, 2), 45).ctas_of_cluster, 8);
 }
 
-// Halved, 66 items and fewer are twice as many. Unlike them, 132 CTAs are whole clusters of eight
-// after four more.
+// Up to 66 items are halved, and those of more SMs than items as far as there are SMs. 132 CTAs are
+// no whole number of clusters, so four more are launched.
 TEST(LoraGrid, SpreadCtasAreWholeClusters) {
   const LoraGrid few = lora_grid(kExpand, params(1, 8), 396);
   EXPECT_EQ(few.num_clusters, 16);

@@ -88,7 +88,7 @@ KernelParams expand_of(int rows, int slots, int max_rank = 64, int num_columns =
   return out;
 }
 bool spreads(const KernelParams& p, const LoraVariant& v = kNarrow) {
-  return spreads_ctas(LoraOp::expand, v, p);
+  return spreads_ctas(LoraOp::expand, v, p, false);
 }
 
 // Up to 16 rows of four adapters, and a single row.
@@ -118,8 +118,9 @@ TEST(RoomOfSm, ExpandsAreSpreadByRank) {
 
 TEST(RoomOfSm, OtherExpandsAreNotSpread) {
   const KernelParams p = expand_of(16, 4);
-  EXPECT_FALSE(spreads_ctas(LoraOp::gated_expand, kNarrow, p));
-  EXPECT_FALSE(spreads_ctas(LoraOp::shrink, kNarrow, p));
+  EXPECT_FALSE(spreads_ctas(LoraOp::gated_expand, kNarrow, p, false));
+  EXPECT_FALSE(spreads_ctas(LoraOp::shrink, kNarrow, p, false));
+  EXPECT_FALSE(spreads_ctas(LoraOp::expand, kNarrow, p, true)) << "8 bits";
   EXPECT_FALSE(spreads(p, {.token_tiles = 4, .stages = 2}));
   EXPECT_FALSE(spreads(p, {.rank_tiles = 2, .stages = 2, .warps = 4}));
   KernelParams unknown = p;
