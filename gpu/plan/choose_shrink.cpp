@@ -14,6 +14,7 @@ constexpr int64_t kClustersOf4 = 92;
 constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
 constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
 constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
+constexpr int64_t kManySegmentsBehindProduct = 16;  ///< 11 gained nothing
 /// Columns of y, where products of as many take long enough for a shrink beside them. 6,144 are too
 /// few, 28,672 enough; none between was measured.
 constexpr int64_t kColumnsOfLongProduct = 16384;
@@ -108,9 +109,18 @@ LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
   return {.rank_tiles = 4, .cluster = 8};
 }
 
+/// A small rank of many adapters behind a product of x (split_sums). A fourth of the CTAs of
+/// clusters of 8 find room sooner, where the product still has most of the SMs. Several slices and
+/// long rows lose by it.
+bool suits_clusters_of_2(const LaunchShape& shape) {
+  return shape.num_split_units > 0 && shape.num_slices == 1 && !has_long_rows(shape) &&
+         !shape.has_experts && most_segments(shape, 8) >= h200::kManySegmentsBehindProduct;
+}
+
 /// Up to 32 tokens: there are few segments, and a cluster of 8 shares each.
 LoraVariant small_shrink(const LaunchShape& shape) {
   if (shape.max_rank <= 16) {
+    if (suits_clusters_of_2(shape)) return {.cluster = 2, .stages = 2};
     const bool is_small_pair =
         shape.num_slices == 2 && 2 * segments_of_8(shape) <= h200::kFewItemsOf16;
     return {.cluster = shape.num_slices == 1 || is_small_pair ? 8 : 4, .stages = 2};

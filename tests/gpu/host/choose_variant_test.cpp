@@ -166,6 +166,22 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
   EXPECT_EQ(shrink_of(1, 16, 1, 3), (LoraVariant{.cluster = 4, .stages = 2}));
 }
 
+// o of a small rank and 16 adapters, behind its product.
+TEST(ChooseVariant, ShrinkOfSmallRankBehindAProduct) {
+  LaunchShape s = shape(LoraOp::shrink, 16, 16);
+  s.num_slots = 16, s.num_split_units = 1;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.cluster = 2, .stages = 2}));
+  const auto with = [&](auto field, auto value) { return chosen_with(s, field, value); };
+  const LoraVariant cluster{.cluster = 8, .stages = 2};
+  EXPECT_EQ(with(&LaunchShape::num_split_units, 0), cluster);
+  EXPECT_EQ(with(&LaunchShape::num_slots, 15), cluster);
+  EXPECT_EQ(with(&LaunchShape::num_slices, 2), cluster);
+  EXPECT_EQ(with(&LaunchShape::has_experts, true), cluster);
+  EXPECT_NE(with(&LaunchShape::num_in, 8193).cluster, 2);
+  EXPECT_NE(with(&LaunchShape::max_rank, 17).cluster, 2);
+  EXPECT_NE(with(&LaunchShape::num_tokens, 33).cluster, 2);
+}
+
 // Up to 32 tokens of two rank blocks. From 46 work items of 32 ranks on, clusters of 8 do not fit
 // in one wave; smaller ones lose where a segment has more than two tokens.
 TEST(ChooseVariant, ShrinkOfTwoBlocksByAdapters) {
