@@ -130,16 +130,6 @@ struct InStream {
   LaunchOrder order;
 };
 
-/// Whether weights are widened while the previous kernel runs. Its CTAs and the next kernel's have
-/// to fit beside these, so that more shared memory pays where an SM has one or two of them; for a
-/// shrink of 64 ranks at a time, where it has one.
-bool widens_ahead(const LoraKernel& kernel, const KernelParams& params, LaunchOrder order) {
-  if (kernel.ahead_bytes == 0 || !overlaps(order) || !has_clusters()) return false;
-  const int64_t ctas = most_clusters(kernel.work(), params) * kernel.variant.cluster;
-  const bool is_large = kernel.op == LoraOp::shrink && kernel.variant.rank_tiles == 4;
-  return is_large ? ctas <= params.num_sms : 2 * ctas <= 3 * int64_t{params.num_sms};
-}
-
 /// The room that the CTAs of a launch take. Sets what the kernel is told of it.
 /// `params`: a KernelParams, or what is derived from it.
 template <typename Params>
@@ -148,7 +138,8 @@ Occupancy take_room(const LoraKernel& kernel, LaunchOrder order, Params* params)
   Occupancy out = occupancy_of(kernel, shared_bytes);
   params->num_sms = uint32_t(out.num_sms);
   if constexpr (std::is_same_v<Params, QuantizedParams>) {
-    params->widens_ahead = widens_ahead(kernel, *params, order);
+    params->widens_ahead = kernel.ahead_bytes > 0 && overlaps(order) && has_clusters() &&
+                           widens_ahead(kernel.op, kernel.variant, *params, order);
     if (params->widens_ahead) out = occupancy_of(kernel, shared_bytes + kernel.ahead_bytes);
   }
   if (kernel.op == LoraOp::shrink && keeps_ctas_apart(kernel.variant, *params)) {

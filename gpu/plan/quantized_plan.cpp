@@ -21,6 +21,8 @@ namespace {
 constexpr int64_t kNarrowTokens = 256;  // above: segments of 32 tokens, if few adapters share them
 // Above: segments of 64 tokens by wgmma. From kNarrowTokens on they pay for several rank blocks.
 constexpr int64_t kShortPrefillTokens = 512;
+// Narrow shrinks of up to so many lose by single CTAs on SMs that a product leaves idle.
+constexpr int64_t kTokensInClusters = 16;
 
 // As many tokens for each slot, or so many that the number of slots does not matter.
 bool fills_segments(const LaunchShape& shape) {
@@ -79,6 +81,7 @@ LoraVariant choose_shrink(const LaunchShape& shape, bool is_wide) {
   LoraVariant cluster = narrow_quantized(shape);
   if (is_wide) cluster = {.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4};
   if (sums_strips_of_32(shape)) cluster = shrink_by_strips_of_32(shape);
+  if (shape.num_tokens <= kTokensInClusters && cluster.token_tiles == 1) return cluster;
   const LoraVariant chosen = on_idle_sms(shape, cluster);
   return has_quantized_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }

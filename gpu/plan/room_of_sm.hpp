@@ -59,4 +59,19 @@ inline bool balances_load(const LoraVariant& variant, const KernelParams& p, Lau
   return order == LaunchOrder::x_is_ready || are_many;
 }
 
+/// Whether a kernel that may run beside the previous one widens 8-bit weights meanwhile. Its CTAs
+/// and the next kernel's have to fit beside these, so that more shared memory pays where an SM has
+/// one or two of them; for a shrink of 64 ranks at a time, where it has one. A shrink behind a
+/// product of x has no wait to fill: up to 16 rows it gains by asking for x first. Measured on an
+/// H200: docs/kernel_measurements.md, 8 bits.
+/// Needs max_segments, num_rows, the item counts and num_sms of `p`.
+inline bool widens_ahead(LoraOp op, const LoraVariant& variant, const KernelParams& p,
+                         LaunchOrder order) {
+  constexpr int32_t kFewRows = 16;
+  if (order == LaunchOrder::x_is_ready && p.num_rows <= kFewRows) return false;
+  const int64_t ctas = most_clusters({op, variant.warps}, p) * variant.cluster;
+  const bool is_large = op == LoraOp::shrink && variant.rank_tiles == 4;
+  return is_large ? ctas <= p.num_sms : 2 * ctas <= 3 * int64_t{p.num_sms};
+}
+
 }  // namespace loratory::gpu

@@ -227,7 +227,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
   expect_chosen(LoraOp::expand, expands);
 }
 
-// As of 16-bit weights. Gate and up at batch 128, and o at batch 1 beside 48 columns a tile.
+// As of 16-bit weights. Gate and up at batch 128, and o at batch 17 beside 48 columns a tile.
 TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
   LaunchShape shape{.op = LoraOp::shrink,
                     .num_tokens = 128,
@@ -244,14 +244,23 @@ TEST(QuantizedVariants, FewAdaptersAreSummedByStripsOrOnIdleSms) {
   shape.num_tokens = 32, shape.num_slots = 2;
   EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
   EXPECT_EQ(choose_quantized_expand(shape, 4, true).token_tiles, 1);
-  shape.num_tokens = shape.num_slots = shape.num_slices = shape.num_rank_blocks = 1;
-  shape.idle_sms = 46, shape.num_split_units = 4;
+  shape.num_slots = shape.num_slices = shape.num_rank_blocks = 1;
+  shape.num_tokens = 17, shape.idle_sms = 46, shape.num_split_units = 4 * 17;
   LoraVariant one_by_one{.rank_tiles = 2, .cluster = 8, .through_memory = true};
   EXPECT_EQ(chosen(), one_by_one);
   shape.op = LoraOp::linear, one_by_one.launches = 2;
   EXPECT_EQ(chosen(), one_by_one);
-  shape.num_split_units = 3;
+  shape.num_split_units = 4 * 17 - 1;
   EXPECT_FALSE(chosen().through_memory);
+}
+
+TEST(QuantizedVariants, FewTokensStayInClusters) {
+  LaunchShape shape{.op = LoraOp::shrink, .num_tokens = 16, .num_in = 4096, .max_rank = 64};
+  shape.idle_sms = 132, shape.num_split_units = 1 << 20;
+  EXPECT_EQ(choose_quantized_variant(shape), (LoraVariant{.rank_tiles = 2, .cluster = 8}));
+  shape.num_slices = 2, shape.num_rank_blocks = 2;  // by strips
+  const LoraVariant strips{.rank_tiles = 2, .token_tiles = 4, .cluster = 8, .through_memory = true};
+  EXPECT_EQ(choose_quantized_variant(shape), strips);
 }
 
 // Of one slice, or of ten segments and more with up to 200,000 columns; beside 8-bit h only where

@@ -1,5 +1,5 @@
-// Which shrinks ask for more than half of an SM's shared memory, which may share SMs, and which
-// expands are launched as clusters: known before any launch.
+// Which shrinks ask for more than half of an SM's shared memory, which may share SMs, which expands
+// are launched as clusters, and what widens 8-bit weights ahead: known before any launch.
 #include "gpu/plan/room_of_sm.hpp"
 
 #include <gtest/gtest.h>
@@ -166,6 +166,40 @@ TEST(RoomOfSm, OtherShrinksDoNotShareSms) {
   KernelParams experts = many;
   experts.num_experts = 8;
   EXPECT_FALSE(balances(experts, LaunchOrder::x_is_ready));
+}
+
+bool widens(LoraOp op, const KernelParams& p, const LoraVariant& v = kOf32Ranks,
+            LaunchOrder order = LaunchOrder::overlaps_previous) {
+  return widens_ahead(op, v, p, order);
+}
+
+// 24 clusters of eight CTAs are 1.5 for each of 128 SMs.
+TEST(RoomOfSm, ShrinksWidenAheadUpToOneAndAHalfCtasOfAnSm) {
+  KernelParams p = launch(24);
+  p.num_sms = 128;
+  EXPECT_TRUE(widens(LoraOp::shrink, p));
+  p.num_sms = 127;
+  EXPECT_FALSE(widens(LoraOp::shrink, p));
+}
+
+TEST(RoomOfSm, ShrinksOf64RanksWidenAheadUpToOneCtaOfAnSm) {
+  constexpr LoraVariant of_64{.rank_tiles = 4, .cluster = 8};
+  KernelParams p = launch(16);
+  p.num_sms = 128;
+  EXPECT_TRUE(widens(LoraOp::shrink, p, of_64));
+  p.num_sms = 127;
+  EXPECT_FALSE(widens(LoraOp::shrink, p, of_64));
+  EXPECT_TRUE(widens(LoraOp::expand, expand_of(8, 1, 64, 75 * 512), {.rank_tiles = 4}))
+      << "150 CTAs of an expand";
+}
+
+TEST(RoomOfSm, FewRowsBehindAProductOfXAreNotWidenedAhead) {
+  KernelParams p = launch(1);
+  p.num_rows = 16;
+  EXPECT_TRUE(widens(LoraOp::shrink, p));
+  EXPECT_FALSE(widens(LoraOp::shrink, p, kOf32Ranks, LaunchOrder::x_is_ready));
+  p.num_rows = 17;
+  EXPECT_TRUE(widens(LoraOp::shrink, p, kOf32Ranks, LaunchOrder::x_is_ready));
 }
 
 }  // namespace
