@@ -93,7 +93,7 @@ TEST(LoraKernels, PairsOnAnH200) {
         Family{"lora-gpu-h200-2026-11-28-72c5a2d", "loratory", LoraKernels::loratory, 174, 0.05,
                0.29},
         Family{"lora-gpu-h200", "loratory", LoraKernels::loratory, 486, 0.06, 0.42},
-        Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 167, 0.05, 0.30},
+        Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 187, 0.05, 0.30},
         Family{"lora-gpu-h200-2026-11-28-f354f19-fp8", "loratory_fp8", LoraKernels::loratory, 13,
                0.05, 0.24, 1},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
