@@ -9,8 +9,8 @@
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
 //     [FOLDER/config.json] [--only=LORA,...] [--plans=FILE]
 //
-// --only=off (r16, r64, "r64 fp8" ...) measures steps of these engines alone. One step of each kind
-// lies between cudaProfilerStart and cudaProfilerStop:
+// --only=off (r16, r64, "r64 fp8", fast ...) measures steps of these engines alone. One step of
+// each kind lies between cudaProfilerStart and cudaProfilerStop:
 //   ncu --profile-from-start off --graph-profiling node --clock-control none
 //     --metrics gpu__time_duration.sum --csv build/cuda/bench/gpu/engine_bench ... --only=off
 // A profiler slows down what the products are chosen by: --plans keeps the choices of a run without
@@ -550,7 +550,7 @@ ModelConfig config_of(const std::string& name) {
 // What the command line asks for.
 struct Selection {
   std::vector<std::string> models;
-  std::vector<std::string> only;  // of EngineKind::lora; empty: all
+  std::vector<std::string> only;  // of EngineKind::lora, and "fast"; empty: all
   std::string plans;              // file of the products' plans; empty: none
   bool steps = true, cold_loads = true;
 
@@ -572,7 +572,8 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   kinds.push_back({.lora = "r64 attention", .rank = 64, .mlp = false});
   kinds.push_back({.lora = "r64 mlp", .rank = 64, .attention = false});
   for (const std::string& lora : selection.only) {
-    if (std::ranges::find(kinds, lora, &EngineKind::lora) != kinds.end()) continue;
+    if (lora == "fast" || std::ranges::find(kinds, lora, &EngineKind::lora) != kinds.end())
+      continue;
     throw InputError("--only", fmt::format("{} is no engine of {}", lora, name));
   }
   const bool is_off_alone = selection.only == std::vector<std::string>{"off"};
@@ -582,10 +583,11 @@ void run_model(const std::string& name, const Selection& selection, Results& res
   }
   exact.save();
   for (const std::string& note : exact.notes()) fmt::print("{}\n", note);
-  if (!selection.measures("off")) return;
+  const bool rates_prefills = selection.measures("off") && config.num_experts == 0;
+  if (!rates_prefills && !selection.measures("fast")) return;
   Products fast({.order = ProductOrder::fast, .launches = LaunchOrder::overlaps_previous});
-  if (config.num_experts == 0) bench.rate_prefills(fast);
-  if (selection.only.empty()) bench.run({.order = ProductOrder::fast}, fast);
+  if (rates_prefills) bench.rate_prefills(fast);
+  if (selection.measures("fast")) bench.run({.order = ProductOrder::fast}, fast);
 }
 
 void run_cold_loads(const std::string& name, Results& results) {
