@@ -15,12 +15,14 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/gpu/graph_times.hpp"
 #include "bench/gpu/read_node.hpp"
 #include "gpu/attention/paged_attention.hpp"
 #include "gpu/runtime/cuda_check.hpp"
@@ -219,33 +221,9 @@ class Bench {
     return 4 * pairs * c_.num_heads * c_.head_dim;
   }
 
-  template <typename Enqueue>
-  static double median_us(cudaStream_t stream, const Enqueue& enqueue) {
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < kLaunches; ++i) enqueue(i);
-    cudaGraph_t graph = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    cudaGraphExec_t exec = nullptr;
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    cudaEvent_t begin = nullptr, end = nullptr;
-    LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
-    LORATORY_CUDA_CHECK(cudaEventCreate(&end));
-    std::vector<double> times;
-    for (int i = 0; i < kWarmups + kReplays; ++i) {
-      LORATORY_CUDA_CHECK(cudaEventRecord(begin, stream));
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-      LORATORY_CUDA_CHECK(cudaEventRecord(end, stream));
-      LORATORY_CUDA_CHECK(cudaEventSynchronize(end));
-      float ms = 0;
-      LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-      if (i >= kWarmups) times.push_back(1e3 * double{ms} / kLaunches);
-    }
-    LORATORY_CUDA_CHECK(cudaEventDestroy(begin));
-    LORATORY_CUDA_CHECK(cudaEventDestroy(end));
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-    std::ranges::sort(times);
-    return times[times.size() / 2];
+  static double median_us(cudaStream_t stream, const std::function<void(int)>& enqueue) {
+    return bench::median_graph_us({.launches = kLaunches, .warmups = kWarmups, .replays = kReplays},
+                                  stream, enqueue);
   }
 };
 

@@ -14,12 +14,14 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
+#include "bench/gpu/graph_times.hpp"
 #include "bench/gpu/read_node.hpp"
 #include "gpu/product/base_product.hpp"
 #include "gpu/product/product_tuner.hpp"
@@ -162,33 +164,8 @@ class Bench {
     return result(ours, tokens) == result(other, tokens);
   }
 
-  template <typename Launch>
-  double time_graph(int launches, int replays, const Launch& one) const {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < launches; ++i) one(i);
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    cudaEvent_t begin = nullptr, end = nullptr;
-    LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
-    LORATORY_CUDA_CHECK(cudaEventCreate(&end));
-    std::vector<double> times;
-    for (int i = 0; i <= replays; ++i) {
-      LORATORY_CUDA_CHECK(cudaEventRecord(begin, stream_));
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream_));
-      LORATORY_CUDA_CHECK(cudaEventRecord(end, stream_));
-      LORATORY_CUDA_CHECK(cudaEventSynchronize(end));
-      float ms = 0;
-      LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-      if (i > 0) times.push_back(1e3 * double{ms} / launches);
-    }
-    LORATORY_CUDA_CHECK(cudaEventDestroy(begin));
-    LORATORY_CUDA_CHECK(cudaEventDestroy(end));
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-    std::ranges::sort(times);
-    return times[times.size() / 2];
+  double time_graph(int launches, int replays, const std::function<void(int)>& one) const {
+    return bench::median_graph_us({.launches = launches, .replays = replays}, stream_, one);
   }
   static int replays_for(int64_t tokens) { return tokens <= 256 ? 20 : 5; }
   int launches_for(int64_t tokens) const {

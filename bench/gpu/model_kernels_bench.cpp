@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/gpu/graph_times.hpp"
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/model/activation.hpp"
@@ -71,31 +72,8 @@ using Launch = std::function<void(cudaStream_t)>;
 double microseconds(const Launch& launch, int count, cudaStream_t stream) {
   launch(stream);
   LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
-  LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < count; ++i) launch(stream);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-  LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  cudaEvent_t begin = nullptr, end = nullptr;
-  LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
-  LORATORY_CUDA_CHECK(cudaEventCreate(&end));
-  std::vector<double> times;
-  for (int i = 0; i < kWarmups + kReplays; ++i) {
-    LORATORY_CUDA_CHECK(cudaEventRecord(begin, stream));
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-    LORATORY_CUDA_CHECK(cudaEventRecord(end, stream));
-    LORATORY_CUDA_CHECK(cudaEventSynchronize(end));
-    float ms = 0;
-    LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= kWarmups) times.push_back(1e3 * double{ms} / count);
-  }
-  LORATORY_CUDA_CHECK(cudaEventDestroy(begin));
-  LORATORY_CUDA_CHECK(cudaEventDestroy(end));
-  LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-  std::ranges::sort(times);
-  return times[times.size() / 2];
+  return bench::median_graph_us({.launches = count, .warmups = kWarmups, .replays = kReplays},
+                                stream, [&](int) { launch(stream); });
 }
 
 class Bench {

@@ -9,11 +9,11 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <vector>
 
+#include "bench/gpu/graph_times.hpp"
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 
@@ -42,46 +42,14 @@ DeviceBuffer mapping(const Row& row) {
   return device;
 }
 
-cudaGraphExec_t capture(const DeviceSegmentBuilder& builder, const int32_t* slots,
-                        int64_t num_tokens, cudaStream_t stream) {
-  LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < kBuilds; ++i) builder.build(slots, num_tokens, stream);
-  cudaGraph_t graph = nullptr;
-  LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t exec = nullptr;
-  LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-  LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  return exec;
-}
-
-// Microseconds of a build in each replay, ascending.
-std::vector<double> times_us(cudaGraphExec_t graph, cudaStream_t stream) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  LORATORY_CUDA_CHECK(cudaEventCreate(&begin));
-  LORATORY_CUDA_CHECK(cudaEventCreate(&end));
-  std::vector<double> times;
-  for (int i = 0; i < kWarmups + kReplays; ++i) {
-    LORATORY_CUDA_CHECK(cudaEventRecord(begin, stream));
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph, stream));
-    LORATORY_CUDA_CHECK(cudaEventRecord(end, stream));
-    LORATORY_CUDA_CHECK(cudaEventSynchronize(end));
-    float ms = 0;
-    LORATORY_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= kWarmups) times.push_back(1e3 * double{ms} / kBuilds);
-  }
-  LORATORY_CUDA_CHECK(cudaEventDestroy(begin));
-  LORATORY_CUDA_CHECK(cudaEventDestroy(end));
-  std::ranges::sort(times);
-  return times;
-}
-
 void measure(const Row& row, cudaStream_t stream) {
   const DeviceSegmentBuilder builder(row.num_tokens, row.max_loras, kSegmentSizes);
   const DeviceBuffer slots = mapping(row);
-  const cudaGraphExec_t graph =
-      capture(builder, reinterpret_cast<const int32_t*>(slots.get()), row.num_tokens, stream);
-  const std::vector<double> times = times_us(graph, stream);
-  LORATORY_CUDA_CHECK(cudaGraphExecDestroy(graph));
+  const auto build = [&](int) {
+    builder.build(reinterpret_cast<const int32_t*>(slots.get()), row.num_tokens, stream);
+  };
+  const std::vector<double> times = bench::graph_times_us(
+      {.launches = kBuilds, .warmups = kWarmups, .replays = kReplays}, stream, build);
   fmt::print("| {} | {} | {:.2f} | {:.2f} | {:.2f} |\n", row.num_tokens, row.max_loras,
              times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]);
 }
