@@ -67,11 +67,7 @@ void StepByHand::add_adapter(const RandomAdapter& adapter) {
 }
 
 SubmitStatus StepByHand::submit(const EngineRequest& request) {
-  RequestSpec spec;
-  spec.id = request.id;
-  spec.num_prompt_tokens = uint32_t(request.prompt.size());
-  spec.max_new_tokens = uint32_t(request.params.max_new_tokens);
-  spec.tokens = request.prompt;
+  RequestSpec spec = request_spec(request);
   if (!request.adapter.empty()) spec.adapter = scheduler.residency().find_name(request.adapter);
   const SubmitStatus status = scheduler.submit(spec, now_ns_);
   runner.set_sampling(request.id, request.params.sampling);

@@ -40,6 +40,17 @@ std::vector<DecisionSink*> sinks_of(DecisionSink* engine, DecisionSink* sink) {
 
 }  // namespace
 
+RequestSpec request_spec(const EngineRequest& request) {
+  return {.id = request.id,
+          .priority = request.priority,
+          .num_prompt_tokens = uint32_t(request.prompt.size()),
+          .max_new_tokens = uint32_t(request.params.max_new_tokens),
+          .tokens = request.prompt,
+          .stop_tokens = request.params.stop_tokens,
+          .prompt_logprobs = request.params.prompt_logprobs,
+          .disable_prefix_cache = request.disable_prefix_cache};
+}
+
 ReferenceEngine::ReferenceEngine(const reference::Model& model, const SchedulerConfig& config,
                                  const ModelRunnerConfig& runner, uint64_t seed, DecisionSink* sink,
                                  StepsAhead ahead)
@@ -82,15 +93,7 @@ PinStatus ReferenceEngine::pin(std::string_view name) {
 
 SubmitStatus ReferenceEngine::submit(const EngineRequest& request) {
   check_vocabulary(request, model_.config.vocab);
-  RequestSpec spec;
-  spec.id = request.id;
-  spec.priority = request.priority;
-  spec.num_prompt_tokens = uint32_t(request.prompt.size());
-  spec.max_new_tokens = uint32_t(request.params.max_new_tokens);
-  spec.tokens = request.prompt;
-  spec.stop_tokens = request.params.stop_tokens;
-  spec.prompt_logprobs = request.params.prompt_logprobs;
-  spec.disable_prefix_cache = request.disable_prefix_cache;
+  RequestSpec spec = request_spec(request);
   if (!request.adapter.empty()) {
     spec.adapter = scheduler().residency().find_name(request.adapter);
     if (spec.adapter == kBaseUid) return SubmitStatus::unknown_adapter;

@@ -22,6 +22,9 @@ struct EngineRequest {
   bool disable_prefix_cache = false;
 };
 
+/// What the scheduler is told of it, but for the adapter. It points into `request`.
+RequestSpec request_spec(const EngineRequest& request);
+
 struct EngineOutput {
   FinishReason reason = FinishReason::abort;
   std::vector<int32_t> tokens;

@@ -71,15 +71,7 @@ void GpuEngine::unpin(std::string_view name) {
 }
 
 sim::SubmitStatus GpuEngine::submit(const sim::EngineRequest& request) {
-  sim::RequestSpec spec;
-  spec.id = request.id;
-  spec.priority = request.priority;
-  spec.num_prompt_tokens = uint32_t(request.prompt.size());
-  spec.max_new_tokens = uint32_t(request.params.max_new_tokens);
-  spec.tokens = request.prompt;
-  spec.stop_tokens = request.params.stop_tokens;
-  spec.prompt_logprobs = request.params.prompt_logprobs;
-  spec.disable_prefix_cache = request.disable_prefix_cache;
+  sim::RequestSpec spec = sim::request_spec(request);
   if (!request.adapter.empty()) {
     spec.adapter = scheduler().residency().find_name(request.adapter);
     if (spec.adapter == sim::kBaseUid) return sim::SubmitStatus::unknown_adapter;
