@@ -12,7 +12,6 @@
 #include "gpu/plan/lora_launch.hpp"
 #include "gpu/plan/quantized_launch.hpp"
 #include "gpu/plan/room_of_sm.hpp"
-#include "gpu/plan/work_list.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/check.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "gpu/plan/lora_variant.hpp"
-#include "gpu/plan/work_list.hpp"
 
 namespace loratory::gpu {
 
@@ -14,7 +13,6 @@ struct LoraKernel {
   int ahead_bytes = 0;  ///< more, if QuantizedParams::widens_ahead
 
   int num_threads() const { return 32 * variant.warps; }
-  KernelOfWork work() const { return {op, variant.warps}; }
 };
 
 }  // namespace loratory::gpu
