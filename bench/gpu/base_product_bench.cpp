@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>

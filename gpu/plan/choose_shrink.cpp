@@ -109,9 +109,8 @@ LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
   return {.rank_tiles = 4, .cluster = 8};
 }
 
-/// A small rank of many adapters behind a product of x (split_sums). A fourth of the CTAs of
-/// clusters of 8 find room sooner, where the product still has most of the SMs. Several slices and
-/// long rows lose by it.
+/// A small rank of many adapters behind a product of x (split_sums), as steps of an engine showed.
+/// Long rows lose by clusters of 2, and several slices of 24 and 32 adapters do.
 bool suits_clusters_of_2(const LaunchShape& shape) {
   return shape.num_split_units > 0 && shape.num_slices == 1 && !has_long_rows(shape) &&
          !shape.has_experts && most_segments(shape, 8) >= h200::kManySegmentsBehindProduct;
