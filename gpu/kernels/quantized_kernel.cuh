@@ -37,7 +37,7 @@ struct QuantizedConfig
 template <typename C>
 constexpr int quantized_ctas_per_sm() {
   const bool is_large = sizeof(typename C::Out) == 4 || (C::kHBytes == 1 && C::kRankTiles == 1) ||
-                        (C::kGated && C::kRankTiles == 4);
+                        (C::kGated && C::kRankTiles == 4 && C::kTokenTiles == 1);
   return C::kCtasPerSm - (is_large ? C::kCtasOfEightWarps : 0);
 }
 

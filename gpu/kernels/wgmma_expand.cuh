@@ -329,24 +329,29 @@ class WgmmaExpand {
     const TileSlice& s = walk.slice;
     const reference::Dtype format = quantized(p).of[s.index].b;
     const int column = (walk.tile - s.first_column_tile) * C::kTileColumns + kEach * c.quad;
-    const EightFactors of_b[2] = {b_factors(p, work, s, column),
-                                  b_factors(p, work, s, column + 32)};
+    const EightFactors of_b[2] = {factors_of(work, s, column), factors_of(work, s, column + 32)};
 #pragma unroll
     for (int j = 0; j < C::kTileColumns / 2; ++j) acc[j] = 0;
 #pragma unroll 1
-    for (int rank = 0; rank < s.rank; rank += kPanelRanks) {
+    for (int rank = 0; rank < num_ranks(s); rank += kPanelRanks) {
       wait_for_copies<kAhead - 1>();
-      sync_warpgroup(warpgroup());  // all have read the numbers before these
+      sync_readers();  // all have read the numbers before these
       widen_own(format, read_stage_);
       fence_async_proxy();
       sync_warpgroup(warpgroup());
       start(s, rank, c.widened_b(), acc);
+      if (C::kGated && rank == 0) load_next_base(work, walk);
       load_b(work, read_stage_);
       commit_copies();
       read_stage_ = read_stage_ == C::kNumBStages - 1 ? 0 : read_stage_ + 1;
       wait_for_wgmma(acc);
     }
     scale(s, of_b, acc);
+  }
+  /// Of a gated expand, a slice may have no rank here, and rows no slot.
+  __device__ EightFactors factors_of(const WorkTile& work, const TileSlice& s, int column) const {
+    if (C::kGated && s.rank == 0) return {};
+    return b_factors(p, work, s, column);
   }
   /// Sum 4 j + 2 i + e is that of token i and column 2 j + e of this thread's.
   __device__ void scale(const TileSlice& s, const EightFactors (&of_b)[2], Sums& acc) const {

@@ -44,9 +44,10 @@ inline constexpr LoraVariant kQuantizedExpandVariants[] = {
     {4, 1, 1, 1, true, 1, false, 4},
 };
 
-/// Those of eight warps without wgmma also end with SwiGLU, beside wide x.
-inline constexpr std::span<const LoraVariant> kQuantizedGatedVariants(kQuantizedExpandVariants, 3);
-static_assert(std::ranges::none_of(kQuantizedGatedVariants, &LoraVariant::needs_wgmma));
+/// Those of eight warps also end with SwiGLU, beside wide x.
+inline constexpr std::span<const LoraVariant> kQuantizedGatedVariants(kQuantizedExpandVariants, 4);
+static_assert(std::ranges::all_of(kQuantizedGatedVariants,
+                                  [](const LoraVariant& v) { return v.warps == 8; }));
 
 /// `op` is shrink, expand or gated_expand.
 constexpr std::span<const LoraVariant> quantized_variants(LoraOp op) {

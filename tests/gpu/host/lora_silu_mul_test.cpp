@@ -122,7 +122,7 @@ TEST(LoraSiluMul, IsAShrinkAndAGatedExpand) {
   EXPECT_TRUE(has_kernel(LoraOp::gated_expand, variants->expand));
 }
 
-// Beside wide x, but where it would go by wgmma.
+// Beside wide x.
 TEST(LoraSiluMul, IsOf8BitWeightsToo) {
   Call call;
   for (LoraSliceDesc& s : call.desc.slices) {
@@ -133,10 +133,25 @@ TEST(LoraSiluMul, IsOf8BitWeightsToo) {
   ASSERT_TRUE(variants.has_value());
   EXPECT_TRUE(has_quantized_kernel(LoraOp::shrink, variants->shrink));
   EXPECT_TRUE(has_quantized_kernel(LoraOp::gated_expand, variants->expand));
-  call.variants = {kQuantizedShrinkVariants[0], {.rank_tiles = 4, .token_tiles = 8, .stages = 2}};
+  call.variants = {kQuantizedShrinkVariants[0], {.rank_tiles = 4, .warps = 4}};
   EXPECT_THAT(call.error(), HasSubstr("gated_expand has no kernel"));
   call.y.dtype = Dtype::f16;
   EXPECT_FALSE(call.can()) << "x is bf16";
+}
+
+// By wgmma.
+TEST(LoraSiluMul, IsOf8BitWeightsInPrefillToo) {
+  Call call;
+  call.desc.slices = {slice(32, 64), slice(32, 64)};
+  for (LoraSliceDesc& s : call.desc.slices) {
+    s.a.dtype = s.b.dtype = Dtype::f8_e4m3fn;
+    s.a_scale = s.b_scale = device_view(Dtype::f32, at(0x5000), {4});
+  }
+  call.x.shape[0] = call.y.shape[0] = call.activation.shape[0] = 1024;
+  const auto variants = LoraLayer(call.desc).silu_mul_variants_for(call.tensors(), call.activation);
+  ASSERT_TRUE(variants.has_value());
+  EXPECT_TRUE(variants->shrink.needs_wgmma());
+  EXPECT_EQ(variants->expand, (LoraVariant{.rank_tiles = 4, .token_tiles = 8, .stages = 2}));
 }
 
 TEST(LoraSiluMul, NamesWhatDoesNotFit) {

@@ -296,9 +296,11 @@ std::vector<SiluMulVariants> quantized_silu_mul_variants() {
   std::vector<SiluMulVariants> out;
   for (const LoraVariant& shrink :
        {kQuantizedShrinkVariants[0],
-        LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4}}) {
+        LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4},
+        LoraVariant{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3}}) {
     for (const LoraVariant& v : kQuantizedGatedVariants) {
-      if (shrink.segment_size() % v.segment_size() == 0) out.push_back({shrink, v});
+      const bool divides = shrink.segment_size() % v.segment_size() == 0;
+      if (divides && v.needs_wgmma() == shrink.needs_wgmma()) out.push_back({shrink, v});
     }
   }
   return out;
