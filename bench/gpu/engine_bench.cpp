@@ -246,7 +246,7 @@ double product_tflops(const DeviceModel& model, Products& products) {
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   const BaseProduct product(products,
                             model.matrix(model.layout().layers[0].gate_up, rows, m.hidden), nullptr,
-                            Dtype::bf16, tokens);
+                            Dtype::bf16, tokens, /*feeds_silu_mul=*/true);
   const auto launch = [&] {
     product.launch(device_view(Dtype::bf16, x.get(), {tokens, m.hidden}),
                    device_view(Dtype::bf16, y.get(), {tokens, rows}), nullptr);

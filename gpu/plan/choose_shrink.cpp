@@ -174,9 +174,17 @@ LoraVariant shrink_of_clusters(const LaunchShape& shape) {
   return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
 }
 
+/// Up to 8 tokens, several slices of a small rank are faster in clusters, behind a product that is
+/// not long.
+bool is_small_in_clusters(const LaunchShape& shape) {
+  return shape.max_rank <= 16 && shape.num_slices > 1 && shape.num_tokens <= 8 &&
+         shape.num_columns < h200::kColumnsOfLongProduct;
+}
+
 /// Long rows gained nothing.
 bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
-  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape)) {
+  if (shape.num_tokens > kMostTokensThroughMemory || shape.has_experts || has_long_rows(shape) ||
+      is_small_in_clusters(shape)) {
     return false;
   }
   const int64_t segments = most_segments(shape, v.segment_size());

@@ -9,14 +9,15 @@ std::string_view name(ProductOrder order) {
 }
 
 BaseProduct::BaseProduct(Products& products, const DeviceView& weight, const void* bias,
-                         reference::Dtype out, int64_t max_tokens)
+                         reference::Dtype out, int64_t max_tokens, bool feeds_silu_mul)
     : products_(&products),
       shape_{.num_out = weight.shape[0],
              .num_in = weight.shape[1],
              .max_tokens = max_tokens,
              .weight = weight.dtype,
              .out = out,
-             .has_bias = bias != nullptr},
+             .has_bias = bias != nullptr,
+             .feeds_silu_mul = feeds_silu_mul},
       weight_(weight),
       bias_(bias) {
   check_shape(shape_);

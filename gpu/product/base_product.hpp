@@ -89,10 +89,10 @@ class Products {
 /// One product: weights, and the plan of their shape.
 class BaseProduct {
  public:
-  /// Lifetime: `products`, weight and bias outlive it.
+  /// `feeds_silu_mul` as in ProductShape. Lifetime: `products`, weight and bias outlive it.
   /// Errors   InputError: check_shape(), check_weights(); those of Products::plan().
   BaseProduct(Products& products, const DeviceView& weight, const void* bias, reference::Dtype out,
-              int64_t max_tokens);
+              int64_t max_tokens, bool feeds_silu_mul = false);
 
   /// y = x W^T (+ bias), for x [M, K] and y [M, N], 0 <= M <= max_tokens. Never allocates, never
   /// waits, may be captured. With LaunchOrder::overlaps_previous weights may be fetched before the

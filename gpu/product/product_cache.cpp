@@ -90,7 +90,8 @@ ProductShape shape_from(const JsonFields& fields) {
                            .max_tokens = fields.size("max_tokens", kMostTokens),
                            .weight = dtype_field(fields, "weight"),
                            .out = dtype_field(fields, "out"),
-                           .has_bias = fields.flag_or("bias", false)};
+                           .has_bias = fields.flag_or("bias", false),
+                           .feeds_silu_mul = fields.flag_or("silu_mul", false)};
   if (shape.out != shape.weight && shape.out != Dtype::f32) {
     fields.fail("out", "does not go with the weights", kRemedy);
   }
@@ -106,9 +107,10 @@ ProductKey key_from(const JsonFields& fields) {
 }
 
 nlohmann::ordered_json to_json(const ProductShape& shape, const ProductPlan& plan) {
-  nlohmann::ordered_json out{{"num_out", shape.num_out},       {"num_in", shape.num_in},
-                             {"max_tokens", shape.max_tokens}, {"weight", name(shape.weight)},
-                             {"out", name(shape.out)},         {"bias", shape.has_bias}};
+  nlohmann::ordered_json out{{"num_out", shape.num_out},        {"num_in", shape.num_in},
+                             {"max_tokens", shape.max_tokens},  {"weight", name(shape.weight)},
+                             {"out", name(shape.out)},          {"bias", shape.has_bias},
+                             {"silu_mul", shape.feeds_silu_mul}};
   for (const ProductBucket& bucket : plan) {
     out["buckets"].push_back({{"tokens", bucket.tokens},
                               {"choice", to_text(bucket.choice)},

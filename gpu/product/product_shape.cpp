@@ -65,9 +65,9 @@ bool is_aligned_as_packed(const DeviceView& view) {
 }  // namespace
 
 std::string describe(const ProductShape& shape) {
-  return fmt::format("{} x {} {} -> {}{}, up to {} tokens", shape.num_out, shape.num_in,
+  return fmt::format("{} x {} {} -> {}{}{}, up to {} tokens", shape.num_out, shape.num_in,
                      name(shape.weight), name(shape.out), shape.has_bias ? ", bias" : "",
-                     shape.max_tokens);
+                     shape.feeds_silu_mul ? ", SwiGLU" : "", shape.max_tokens);
 }
 
 void check_shape(const ProductShape& shape) {

@@ -16,11 +16,14 @@ struct ProductShape {
   reference::Dtype weight = reference::Dtype::bf16;  ///< of W, x and bias
   reference::Dtype out = reference::Dtype::bf16;     ///< of y: that of W, or f32
   bool has_bias = false;
+  /// W's rows are gate's and up's, and without LoRA SwiGLU follows: plans prefer a kernel that ends
+  /// with it (BaseProduct::launch_silu_mul()).
+  bool feeds_silu_mul = false;
 
   auto operator<=>(const ProductShape&) const = default;
 };
 
-/// "4096 x 14336 bf16 -> f32, bias, up to 8192 tokens"
+/// "4096 x 14336 bf16 -> f32, bias, SwiGLU, up to 8192 tokens"
 std::string describe(const ProductShape& shape);
 
 /// Errors   InputError naming the field: no size from 1 to 2^31 - 1; a dtype other than f32, bf16

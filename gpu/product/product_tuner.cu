@@ -5,10 +5,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
-#include "gpu/product/skinny_plan.hpp"
+#include "gpu/product/product_cost.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
@@ -19,20 +18,6 @@ using reference::Dtype;
 
 constexpr size_t kPoolBytes = size_t(256) << 20;  // several times an L2
 constexpr int kReplays = 5, kNumThreads = 256, kNumBlocks = 132 * 8;
-// What the chain of products that is timed here does not show (docs/base_products.md, Speed). In a
-// layer small kernels lie between products. One of the library starts when they have ended; an own
-// one has its first weights by then. The next product of the chain begins on SMs that one has no
-// tile for, or fewer than for others, and while its last tiles are stored; a small kernel hardly
-// gains by that. Idle SMs cost a share of the product's time, the end of a tile so many us for each
-// result of a thread.
-constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
-// Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
-// the shrink beside it (on_idle_sms() of lora_variant.hpp), which saves so many us: less than
-// every measured case. In a last round that some SMs have no tile of, these take the shrink's CTAs,
-// which load their A by then: a share of the product's time. CTAs that share loads leave as many
-// idle, and gained nothing, but for pairs in the last round.
-constexpr int32_t kSmsOfShrink = 32;
-constexpr double kShrinkUs = 2, kUnevenGain = 0.2;
 
 // --- data
 // -----------------------------------------------------------------------------------------
@@ -235,48 +220,19 @@ class Tuner {
     for (Candidate& candidate : candidates) {
       if (candidate.is_equal) candidate.us = time_us(candidate.choice, bucket.tokens);
     }
-    const Candidate& best = *std::ranges::min_element(
-        candidates, {}, [&](const Candidate& c) { return us_in_a_layer(c, bucket.tokens); });
+    const auto cheapest = [&](ProductUse use) -> const Candidate& {
+      return *std::ranges::min_element(
+          candidates, {}, [&](const Candidate& c) { return cost(c, bucket.tokens, use); });
+    };
+    const Candidate& best = cheapest(ProductUse::alone);
     bucket.choice = best.choice;
     bucket.us = best.us;
-    bucket.before_lora = std::ranges::min_element(candidates, {}, [&](const Candidate& c) {
-                           return us_before_lora(c, bucket.tokens);
-                         })->choice;
+    bucket.before_lora = cheapest(ProductUse::before_lora).choice;
   }
 
-  double us_in_a_layer(const Candidate& c, int64_t num_tokens) const {
+  double cost(const Candidate& c, int64_t num_tokens, ProductUse use) const {
     if (!overlaps(launches_)) return c.us;
-    if (c.choice.kernel != ProductKernel::skinny) return c.us + kWaitUs;
-    const Rounds r = rounds_of(c, num_tokens);
-    return c.us * (1 + (r.is_one ? kIdleCost : kUnevenCost) * r.idle) + r.end_us;
-  }
-
-  double us_before_lora(const Candidate& c, int64_t num_tokens) const {
-    const bool may_run_beside = overlaps(launches_) && num_tokens <= kMostTokensThroughMemory &&
-                                c.choice.kernel == ProductKernel::skinny;
-    if (!may_run_beside) return us_in_a_layer(c, num_tokens);
-    const Rounds r = rounds_of(c, num_tokens);
-    const int32_t ctas = c.choice.num_ctas();
-    if (!r.is_one && ctas <= 2) return c.us * (1 - kUnevenGain * r.idle) + r.end_us;
-    const bool has_shrink_beside = ctas == 1 && r.idle_sms >= kSmsOfShrink;
-    return us_in_a_layer(c, num_tokens) - (has_shrink_beside ? kShrinkUs : 0);
-  }
-
-  /// How a product's tiles fill the SMs.
-  struct Rounds {
-    bool is_one;       ///< no SM has two tiles, and some have none
-    double idle;       ///< share of the rounds' SMs that have no tile
-    int32_t idle_sms;  ///< from the start
-    double end_us;     ///< of the last tile
-  };
-  Rounds rounds_of(const Candidate& c, int64_t num_tokens) const {
-    const SkinnyLayout layout = skinny_layout(shape_, num_tokens, c.choice);
-    const int32_t num_sms = products_.num_sms(), ctas = c.choice.num_ctas();
-    const double tiles = double(layout.num_items()) * ctas / num_sms;  // of an SM
-    return {.is_one = tiles < 1,
-            .idle = 1 - tiles / std::ceil(tiles),
-            .idle_sms = layout.idle_sms(ctas, num_sms),
-            .end_us = kEndUs * layout.results_of_thread()};
+    return us_in_a_layer(shape_, num_tokens, c.choice, use, c.us, products_.num_sms());
   }
 
   /// The median of a few replays of a graph, per launch.

@@ -103,11 +103,13 @@ SkinnyLayout skinny_layout(const ProductShape& shape, int64_t num_tokens,
   return out;
 }
 
+bool may_fuse_silu(const ProductShape& shape, const ProductChoice& choice) {
+  return choice.kernel == ProductKernel::skinny && choice.columns % (16 * choice.token_ctas) == 0 &&
+         shape.num_out % 16 == 0 && shape.out == shape.weight && !shape.has_bias;
+}
 bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
                 const ProductTensors& tensors) {
-  return choice.kernel == ProductKernel::skinny && choice.columns % (16 * choice.token_ctas) == 0 &&
-         shape.num_out % 16 == 0 && shape.out == shape.weight && !shape.has_bias &&
-         is_even(tensors.y);
+  return may_fuse_silu(shape, choice) && is_even(tensors.y);
 }
 
 SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choice,

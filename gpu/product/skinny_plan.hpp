@@ -90,7 +90,8 @@ SkinnyParams skinny_params(const ProductShape& shape, const ProductChoice& choic
                            const SkinnyLayout& layout, const ProductTensors& tensors);
 
 /// Whether the kernel of a choice can end with SwiGLU: tiles and halves of W in eights of rows, y
-/// in pairs of 16 bits, no bias.
+/// of 16 bits, no bias; fuses_silu(): and y in pairs.
+bool may_fuse_silu(const ProductShape& shape, const ProductChoice& choice);
 bool fuses_silu(const ProductShape& shape, const ProductChoice& choice,
                 const ProductTensors& tensors);
 

@@ -177,17 +177,16 @@ void ModelPass::add_groups() {
 void ModelPass::add_mlp(Products& products, int64_t index, Layer& layer) {
   const ModelConfig& c = model_.config();
   const LayerOffsets& w = model_.layout().layers[size_t(index)];
-  const auto product = [&](int64_t weight, int64_t bias, int64_t rows, int64_t columns, Dtype out) {
-    return BaseProduct(products, model_.matrix(weight, rows, columns), model_.optional(bias), out,
-                       layout_.num_tokens);
-  };
   if (!has_experts(c, index)) {
-    layer.gate_up.emplace(
-        product(w.gate_up, w.gate_up_bias, 2 * c.intermediate, c.hidden, model_.dtype()));
-    layer.down.emplace(product(w.down, w.down_bias, c.hidden, c.intermediate, model_.dtype()));
+    const DeviceView gate_up = model_.matrix(w.gate_up, 2 * c.intermediate, c.hidden);
+    layer.gate_up.emplace(products, gate_up, model_.optional(w.gate_up_bias), model_.dtype(),
+                          layout_.num_tokens, /*feeds_silu_mul=*/true);
+    layer.down.emplace(products, model_.matrix(w.down, c.hidden, c.intermediate),
+                       model_.optional(w.down_bias), model_.dtype(), layout_.num_tokens);
     return;
   }
-  layer.router.emplace(product(w.router, -1, c.num_experts, c.hidden, Dtype::f32));
+  layer.router.emplace(products, model_.matrix(w.router, c.num_experts, c.hidden), nullptr,
+                       Dtype::f32, layout_.num_tokens);
   if (slots_ == nullptr) return;
   const auto lora = [&](std::initializer_list<Projection> slices,
                         int64_t rows_per_x) -> std::optional<ExpertLora> {

@@ -338,6 +338,7 @@ ProductShape gated_shape(const Trial& trial) {
   shape.out = trial.pick(4, 6) == 0 ? Dtype::f32 : shape.weight;
   shape.has_bias = trial.pick(5, 6) == 0;
   if (trial.pick(6, 12) == 0) shape.weight = shape.out = Dtype::f32;
+  shape.feeds_silu_mul = true;
   return shape;
 }
 
@@ -397,7 +398,8 @@ TEST_F(BaseProductOnGpu, SwigluHasTheBitsOfTheProductAndSiluMul) {
     const Case c = make_case(trial, numbers, gated_shape(trial));
     const GuardedTensor x(c.x);
     const void* const bias = c.shape.has_bias ? c.device_bias.view().data : nullptr;
-    const BaseProduct product(products(), c.device_w.view(), bias, c.shape.out, kMaxTokens);
+    const BaseProduct product(products(), c.device_w.view(), bias, c.shape.out, kMaxTokens,
+                              c.shape.feeds_silu_mul);
     const Tensor expected = silu_mul_of_product(c, product, x);
     const int64_t shift = trial.pick(60, 4) == 0 ? 1 : 0;
     bool is_fused = false;

@@ -307,6 +307,21 @@ TEST(ChooseVariant, ShrinkOfEightTokensNeedsTwiceAsManyIdleSms) {
   EXPECT_FALSE(chosen_with(s, &LaunchShape::idle_sms, 23).through_memory);
 }
 
+// q, k and v of one adapter beside a product that leaves 36 SMs idle.
+TEST(ChooseVariant, SmallShrinkOfSeveralSlicesAndEightTokensStaysInClusters) {
+  LaunchShape s = shape(LoraOp::shrink, 8, 16);
+  s.num_slices = 3, s.num_slots = 1, s.num_rank_blocks = 3, s.num_columns = 6144;
+  s.idle_sms = 36, s.num_split_units = 384;
+  EXPECT_EQ(choose_variant(s), (LoraVariant{.cluster = 4, .stages = 2}));
+  const auto is_through_memory = [&](auto field, auto value) {
+    return chosen_with(s, field, value).through_memory;
+  };
+  EXPECT_TRUE(is_through_memory(&LaunchShape::max_rank, 17));
+  EXPECT_TRUE(is_through_memory(&LaunchShape::num_tokens, 9));
+  EXPECT_TRUE(is_through_memory(&LaunchShape::num_slices, 1));
+  EXPECT_TRUE(is_through_memory(&LaunchShape::num_columns, 16384));
+}
+
 // Gate and up of a long product that leaves four SMs idle: three segments of 64 tokens where there
 // may be four adapters, two slices.
 TEST(ChooseVariant, ShrinkOfFewAdaptersFitsBesideALongProduct) {

@@ -435,6 +435,7 @@ ProductCache some_cache() {
   for (ProductShape shape : {kDown, with(24, 8)}) {
     shape.max_tokens = 20;
     shape.has_bias = shape.num_in == 8;
+    shape.feeds_silu_mul = !shape.has_bias;
     ProductPlan plan;
     for (const int64_t tokens : token_buckets(20)) {
       plan.push_back({.tokens = tokens,
