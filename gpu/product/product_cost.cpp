@@ -15,6 +15,9 @@ namespace {
 // thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
 constexpr double kSiluMulUs = 4;  ///< of a launch of its own
+// From 65 tokens on, tiles in several rounds cost a layer more than the chain shows: for each but the
+// first.
+constexpr double kRoundUs = 2;
 // Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
 // the shrink beside it (on_idle_sms() of lora_variant.hpp), which saves so many us: less than
 // every measured case. In a last round that some SMs have no tile of, these take the shrink's CTAs,
@@ -26,25 +29,26 @@ constexpr double kShrinkUs = 2, kUnevenGain = 0.2;
 
 /// How a product's tiles fill the SMs.
 struct Rounds {
-  bool is_one;       ///< no SM has two tiles, and some have none
+  double count;      ///< 1: no SM has two tiles
   double idle;       ///< share of the rounds' SMs that have no tile
   int32_t idle_sms;  ///< from the start
   double end_us;     ///< of the last tile
 };
 Rounds rounds_of(const SkinnyLayout& layout, int32_t ctas, int num_sms) {
   const double tiles = double(layout.num_items()) * ctas / num_sms;  // of an SM
-  return {.is_one = tiles < 1,
-          .idle = 1 - tiles / std::ceil(tiles),
+  const double count = std::ceil(tiles);
+  return {.count = count,
+          .idle = 1 - tiles / count,
           .idle_sms = layout.idle_sms(ctas, num_sms),
           .end_us = kEndUs * layout.results_of_thread()};
 }
 
 double us_of_own(const Rounds& r, double us) {
-  return us * (1 + (r.is_one ? kIdleCost : kUnevenCost) * r.idle) + r.end_us;
+  return us * (1 + (r.count == 1 ? kIdleCost : kUnevenCost) * r.idle) + r.end_us;
 }
 
 double us_of_own_before_lora(const Rounds& r, int32_t ctas, double us) {
-  if (!r.is_one && ctas <= 2) return us * (1 - kUnevenGain * r.idle) + r.end_us;
+  if (r.count > 1 && ctas <= 2) return us * (1 - kUnevenGain * r.idle) + r.end_us;
   const bool has_shrink_beside = ctas == 1 && r.idle_sms >= kSmsOfShrink;
   return us_of_own(r, us) - (has_shrink_beside ? kShrinkUs : 0);
 }
@@ -59,6 +63,7 @@ double us_in_a_layer(const ProductShape& shape, int64_t num_tokens, const Produc
     return us + kWaitUs + (is_before_lora ? kShrinkUs : 0);
   }
   const Rounds r = rounds_of(skinny_layout(shape, num_tokens, choice), choice.num_ctas(), num_sms);
+  if (num_tokens > kWgmmaRows) us += kRoundUs * (r.count - 1);
   return is_before_lora && num_tokens <= kMostTokensThroughMemory
              ? us_of_own_before_lora(r, choice.num_ctas(), us)
              : us_of_own(r, us);

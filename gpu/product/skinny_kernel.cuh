@@ -5,15 +5,15 @@
 #include <type_traits>
 
 #include "gpu/kernels/bulk_tensor.cuh"
-#include "gpu/kernels/fragments.cuh"
 #include "gpu/kernels/wgmma_any.cuh"
-#include "gpu/model/swish.cuh"
 #include "gpu/product/skinny_plan.hpp"
+#include "gpu/product/skinny_results.cuh"
 
 // A CTA of the skinny kernel: one or two warpgroups multiply, behind them one warp loads W and one
-// x. Columns of y are the rows of wgmma, 64 at a time, and tokens its columns, which come in steps
-// of 8: few tokens take few cycles. A tile's last 64 rows and its tokens may be fewer than a
-// product reads: what lies behind them meets no number of the tile.
+// x. Up to 64 tokens, columns of y are the rows of wgmma, 64 at a time, and tokens its columns,
+// which come in steps of 8: few tokens take few cycles. More tokens are its rows, 64 for each of
+// two warpgroups, and columns of y its columns: no product is of more columns than the tile. What a
+// product reads behind a tile's last rows and tokens meets no number of the tile.
 
 namespace loratory::gpu {
 
@@ -23,9 +23,12 @@ struct SkinnyConfig {
   static constexpr int kColumns = kTileColumns;
   static constexpr int kTokens = kMostTokens;  // of wgmma
   static constexpr int kPanels = skinny_panels(kColumns, kTokens);
-  static constexpr int kGroups = skinny_groups(kColumns, kTokens);
-  static constexpr int kNumWgmma = skinny_blocks(kColumns) / kGroups;  // of a group, side by side
-  static_assert(skinny_blocks(kColumns) % kGroups == 0);
+  static constexpr int kGroups = skinny_groups(kTokens);
+  static constexpr bool kTokensAreRows = kTokens > kWgmmaRows;
+  static_assert(kTokens <= kGroups * kWgmmaRows);
+  static constexpr int kNumWgmma = kTokensAreRows ? 1 : skinny_blocks(kColumns);  // side by side
+  static constexpr int kWgmmaColumns = kTokensAreRows ? (kColumns + 15) / 16 * 16 : kTokens;
+  using Sums = float[kNumWgmma][kWgmmaColumns / 2];  // of a thread
   static constexpr int kRowBytes = 2 * kPanelDepth;
   static constexpr int kWeightBytes = kPanels * kColumns * kRowBytes;  // of a stage
   static constexpr int kConsumers = 128 * kGroups;                     // threads
@@ -56,7 +59,7 @@ class SkinnyCta {
         column_cta_(cluster_rank() % params.column_ctas),
         token_cta_(cluster_rank() / params.column_ctas),
         warp_(__shfl_sync(~0U, int(threadIdx.x) / 32, 0)),
-        first_row_(C::kGroups == 1 ? 0 : warp_ / 4 * C::kNumWgmma * kWgmmaRows) {}
+        first_token_(C::kTokensAreRows ? warp_ / 4 * kWgmmaRows : 0) {}
 
   __device__ void run(const CUtensorMap& weights, const CUtensorMap& x) {
     if (warp_ == 0) init_barriers();
@@ -79,8 +82,7 @@ class SkinnyCta {
 
  private:
   using Weight = typename C::Weight;
-  using Sums = float[C::kNumWgmma][C::kTokens / 2];
-  enum class Out : uint8_t { f32, pairs, singles };
+  using Sums = typename C::Sums;
 
   const SkinnyParams& p;
   std::byte* const stages_;
@@ -88,7 +90,7 @@ class SkinnyCta {
   const int cluster_;                 // CTAs
   const int column_cta_, token_cta_;  // this one's place among them
   const int warp_;                    // the compiler knows that its lanes have the same one
-  const int first_row_;               // of this warpgroup, in the tile
+  const int first_token_;             // of this warpgroup
 
   /// One warp.
   __device__ void init_barriers() {
@@ -212,7 +214,8 @@ class SkinnyCta {
 #pragma unroll
       for (int j = 0; j < C::kNumWgmma; ++j) wait_for_sums(sums[j]);
       release(previous);
-      store(item(i), sums);
+      const Item of = item(i);
+      SkinnyResults<C>(p, of.first_token + first_token_, of.first_column).store(sums);
     }
   }
 
@@ -259,8 +262,8 @@ class SkinnyCta {
   };
   __device__ Operands operands_of(int stage) const {
     const std::byte* const at = stages_ + stage * p.stage_bytes;
-    return {uniform(matrix_descriptor(at + first_row_ * C::kRowBytes)),
-            uniform(matrix_descriptor(at + C::kWeightBytes))};
+    return {uniform(matrix_descriptor(at)),
+            uniform(matrix_descriptor(at + C::kWeightBytes + first_token_ * C::kRowBytes))};
   }
   /// Equal in all lanes, which the compiler cannot know: it would move each descriptor of a step
   /// from each lane's registers to those of the warp.
@@ -277,138 +280,16 @@ class SkinnyCta {
 #pragma unroll
     for (int k16 = 0; k16 < C::kPanels * 4; ++k16) {
       const int panel = k16 / 4, within = k16 % 4 * 2;
+      const uint64_t x = moved(of.x, panel * x_panel + within);
 #pragma unroll
       for (int j = 0; j < C::kNumWgmma; ++j) {
         const int row = panel * C::kColumns + j * kWgmmaRows;
-        wgmma_any<Weight>(sums[j], moved(of.w, row * C::kRowBytes / 16 + within),
-                          moved(of.x, panel * x_panel + within), adds || k16 > 0);
+        const uint64_t w = moved(of.w, row * C::kRowBytes / 16 + within);
+        wgmma_any<Weight>(sums[j], C::kTokensAreRows ? x : w, C::kTokensAreRows ? w : x,
+                          adds || k16 > 0);
       }
     }
     commit_wgmma();
-  }
-
-  // --- results ----------------------------------------------------------------------------------
-
-  __device__ void store(const Item& of, const Sums& sums) const {
-    if (p.is_gated)
-      store_gated(of, sums);
-    else if (p.out_is_f32)
-      store_all<Out::f32>(of, sums);
-    else if (p.in_pairs)
-      store_all<Out::pairs>(of, sums);
-    else
-      store_all<Out::singles>(of, sums);
-  }
-  // A thread has up to eight words before it stores the first, without a branch between them: from
-  // a sum to its store it takes a hundred cycles and more, with SwiGLU 250, and one or two warps of
-  // a scheduler hide none of that. __syncwarp() behind them keeps ptxas from starting on all words
-  // at once, for which it has no registers.
-
-  /// Of eight columns and so many eights of tokens: lanes have two neighbouring columns of a token.
-  static constexpr int kNumEights = C::kTokens < 64 ? C::kTokens / 8 : 8;
-  using Eights = uint32_t[kNumEights];
-
-  /// SwiGLU: a thread has gate and up of the same column and tokens, eight rows apart.
-  __device__ void store_gated(const Item& of, const Sums& sums) const {
-    const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
-#pragma unroll
-    for (int j = 0; j < C::kNumWgmma; ++j) {
-      const int row = first + j * kWgmmaRows;
-      if (row >= C::kColumns) continue;
-#pragma unroll
-      for (int t = 0; t < C::kTokens; t += 8 * kNumEights) {
-        Eights eights;
-#pragma unroll
-        for (int i = 0; i < kNumEights; ++i) {
-          const float* const four = sums[j] + t / 2 + 4 * i;
-          eights[i] = gated(transposed(pack<Weight>(four[0], four[1])),
-                            transposed(pack<Weight>(four[2], four[3])));
-        }
-        store_pairs(of.first_token + t, (of.first_column + row) / 2, eights);
-        __syncwarp();
-      }
-    }
-  }
-  /// Of two numbers each, as the product would have stored them.
-  __device__ static uint32_t gated(uint32_t gates, uint32_t ups) {
-    const float2 gate = unpack<Weight>(gates), up = unpack<Weight>(ups);
-    return pack<Weight>(silu_mul(gate.x, up.x), silu_mul(gate.y, up.y));
-  }
-
-  template <Out kOut>
-  __device__ void store_all(const Item& of, const Sums& sums) const {
-    const int first = first_row_ + int(threadIdx.x) % 128 / 32 * 16;
-#pragma unroll
-    for (int j = 0; j < 2 * C::kNumWgmma; ++j) {
-      const int row = first + j / 2 * kWgmmaRows + j % 2 * 8, column = of.first_column + row;
-      if (row >= C::kColumns) continue;
-      const float bias = bias_of(column + int(threadIdx.x) % 32 / 4);
-#pragma unroll
-      for (int t = 0; t < C::kTokens; t += 8 * kNumEights) {
-        store_eights<kOut>(of.first_token + t, column, sums[j / 2] + t / 2 + 2 * (j % 2), bias);
-        __syncwarp();
-      }
-    }
-  }
-  /// Without a bias a sum of -0 stays what it is.
-  __device__ float bias_of(int column) const {
-    if (p.bias == nullptr || column >= p.y_columns) return -0.0F;
-    return to_float<Weight>(static_cast<const uint16_t*>(p.bias)[column]);
-  }
-  /// Of each four numbers of `sums`, a lane has two neighbouring tokens of one column.
-  template <Out kOut>
-  __device__ void store_eights(int token, int column, const float* sums, float bias) const {
-    if constexpr (kOut == Out::f32) {
-      store_f32(token, column, sums, bias);
-    } else {
-      Eights eights;
-#pragma unroll
-      for (int i = 0; i < kNumEights; ++i) {
-        const float* const two = sums + 4 * i;
-        eights[i] = transposed(pack<Weight>(two[0] + bias, two[1] + bias));
-      }
-      if constexpr (kOut == Out::pairs)
-        store_pairs(token, column, eights);
-      else
-        store_singles(token, column, eights);
-    }
-  }
-
-  __device__ void store_pairs(int first_token, int first_column, const Eights& eights) const {
-    const int token = first_token + int(threadIdx.x) % 32 / 4;
-    const int column = first_column + int(threadIdx.x) % 4 * 2;
-    if (column >= p.y_columns) return;
-    uint16_t* y = static_cast<uint16_t*>(p.y) + token * p.y_stride + column;
-#pragma unroll
-    for (int i = 0; i < kNumEights; ++i) {
-      if (token + 8 * i < p.num_tokens) *reinterpret_cast<uint32_t*>(y) = eights[i];
-      y += 8 * p.y_stride;
-    }
-  }
-  __device__ void store_singles(int first_token, int first_column, const Eights& eights) const {
-    const int token = first_token + int(threadIdx.x) % 32 / 4;
-    const int column = first_column + int(threadIdx.x) % 4 * 2;
-    uint16_t* y = static_cast<uint16_t*>(p.y) + token * p.y_stride + column;
-#pragma unroll
-    for (int i = 0; i < kNumEights; ++i) {
-      const bool has_token = token + 8 * i < p.num_tokens;
-      if (has_token && column < p.y_columns) y[0] = uint16_t(eights[i]);
-      if (has_token && column + 1 < p.y_columns) y[1] = uint16_t(eights[i] >> 16);
-      y += 8 * p.y_stride;
-    }
-  }
-  __device__ void store_f32(int first_token, int first_column, const float* sums,
-                            float bias) const {
-    const int token = first_token + int(threadIdx.x) % 4 * 2;
-    const int column = first_column + int(threadIdx.x) % 32 / 4;
-    if (column >= p.y_columns) return;
-    float* y = static_cast<float*>(p.y) + token * p.y_stride + column;
-#pragma unroll
-    for (int i = 0; i < kNumEights; ++i) {
-      if (token + 8 * i < p.num_tokens) y[0] = sums[4 * i] + bias;
-      if (token + 8 * i + 1 < p.num_tokens) y[p.y_stride] = sums[4 * i + 1] + bias;
-      y += 8 * p.y_stride;
-    }
   }
 };
 

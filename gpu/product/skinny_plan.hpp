@@ -19,8 +19,8 @@ namespace loratory::gpu {
 inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
 inline constexpr int kSkinnyTokenCtas[] = {1, 2};
-inline constexpr int kMostSkinnyCtas = 8;                // of a cluster
-inline constexpr int kWgmmaRows = 64;                    // columns of y in one product
+inline constexpr int kMostSkinnyCtas = 8;  // of a cluster
+inline constexpr int kWgmmaRows = 64;
 inline constexpr int kWgmmaTokens[] = {8, 32, 64, 128};  // the last: most of a CTA
 inline constexpr int kPanelDepth = 64;                   // numbers of K in a row of 128 bytes
 inline constexpr int kMaxSkinnyStages = 32;
@@ -34,12 +34,10 @@ constexpr int skinny_panels(int columns, int tokens) {
   return columns + tokens <= 80 ? 4 : 2;
 }
 
-/// Products of 64 columns that a tile takes, and the warpgroups that share them: four products of
-/// 128 tokens would fill all registers of one.
+/// Products of 64 columns that a tile takes, up to 64 tokens. More tokens are the rows of products,
+/// 64 for each warpgroup.
 constexpr int skinny_blocks(int columns) { return (columns + kWgmmaRows - 1) / kWgmmaRows; }
-constexpr int skinny_groups(int columns, int tokens) {
-  return skinny_blocks(columns) * tokens > 3 * 128 ? 2 : 1;
-}
+constexpr int skinny_groups(int tokens) { return tokens > kWgmmaRows ? 2 : 1; }
 
 /// Whether there is such a tile and cluster. Each CTA loads whole eights of W's rows.
 bool has_skinny_kernel(const ProductChoice& choice);
@@ -58,11 +56,9 @@ struct SkinnyLayout {
 
   /// With what the products read behind the last stage. 1024 to align.
   int32_t shared_bytes() const;
-  int32_t num_threads() const { return 128 * skinny_groups(columns, tokens) + 2 * 32; }
+  int32_t num_threads() const { return 128 * skinny_groups(tokens) + 2 * 32; }
   /// Of a tile, by the threads that multiply.
-  int32_t results_of_thread() const {
-    return columns * tokens / (128 * skinny_groups(columns, tokens));
-  }
+  int32_t results_of_thread() const { return columns * tokens / (128 * skinny_groups(tokens)); }
   int32_t num_items() const { return num_token_groups * num_column_groups; }
   /// The SMs of `num_sms` that have no tile where a cluster has `num_ctas`.
   int32_t idle_sms(int32_t num_ctas, int num_sms) const {

@@ -64,10 +64,21 @@ TEST(ProductCost, ALastRoundThatIsNotFullCostsUnlessAShrinkRunsThere) {
   EXPECT_EQ(cost(kGateUp, 8, of_four, ProductUse::before_lora), cost(kGateUp, 8, of_four));
 }
 
+TEST(ProductCost, RoundsOfManyTokensCost) {
+  const char* const tile = "skinny:96:2";  // 256 tiles in two rounds
+  const double idle = 1 - 256.0 / (2 * kSms);
+  const auto without = [&](int64_t num_tokens) {
+    return kUs * (1 + 0.25 * idle) + end_us(kGateUp, num_tokens, tile);
+  };
+  EXPECT_DOUBLE_EQ(cost(kGateUp, 64, tile), without(64));
+  EXPECT_NEAR(cost(kGateUp, 65, tile), without(65) + 2, 0.02);
+  EXPECT_LT(cost(kGateUp, 128, "skinny:192:1"), cost(kGateUp, 128, tile));
+}
+
 TEST(ProductCost, TheEndOfATileCounts) {
   const double wide = end_us(kGateUp, 128, "skinny:192:1"),
                narrow = end_us(kGateUp, 8, "skinny:48:1");
-  EXPECT_DOUBLE_EQ(wide, 3.84);  // 192 results of a thread
+  EXPECT_DOUBLE_EQ(wide, 1.92);  // 96 results of a thread
   EXPECT_LT(narrow, 0.2);
 }
 

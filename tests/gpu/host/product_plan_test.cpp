@@ -189,10 +189,8 @@ TEST(SkinnyPlan, TokensAndTileNameTheKernel) {
   EXPECT_EQ(layout(64, 9).x_rows, 16);
   EXPECT_EQ(layout(64, 129).x_rows, 128);
   EXPECT_EQ(skinny_layout(kDown, 9, tile(64, 4)).x_rows, 32);
-  EXPECT_EQ(layout(16, 512).num_threads(), 192);
   EXPECT_EQ(layout(256, 64).num_threads(), 192);
-  EXPECT_EQ(layout(192, 128).num_threads(), 192);
-  EXPECT_EQ(layout(224, 65).num_threads(), 320);
+  EXPECT_EQ(layout(16, 65).num_threads(), 320);
   EXPECT_EQ(layout(256, 512).num_threads(), 320);
 }
 
@@ -379,8 +377,8 @@ TEST(SkinnyPlan, ThreadsShareTheResultsOfATile) {
         .results_of_thread();
   };
   EXPECT_EQ(results(32, "skinny:64:2"), 16);
-  EXPECT_EQ(results(128, "skinny:192:1"), 192);
-  EXPECT_EQ(results(128, "skinny:224:1"), 112);   // two warpgroups
+  EXPECT_EQ(results(64, "skinny:192:1"), 96);
+  EXPECT_EQ(results(128, "skinny:192:1"), 96);    // two warpgroups
   EXPECT_EQ(results(128, "skinny:128:1:2"), 64);  // 64 tokens a CTA
 }
 

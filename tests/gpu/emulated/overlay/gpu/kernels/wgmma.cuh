@@ -29,13 +29,15 @@ using WgmmaSums = float[kColumns / 2];
 
 inline void fence_wgmma() {}
 
+inline constexpr int kMostSums = 128;  // of a thread, of 256 columns
+
 struct WgmmaInFlight {
   void (*run)(const WgmmaInFlight& of, float* sums);
   float* sums;
   int num_sums;
   uint64_t a, b;
   bool adds;
-  float before[64] = {}, after[64] = {};
+  float before[kMostSums] = {}, after[kMostSums] = {};
   // Of multiply_weights(): the operand in registers, and its numbers.
   const uint4* weights = nullptr;
   uint4 weights_before{};
@@ -120,7 +122,7 @@ template <typename Weight, int kCount>
 void wgmma(float (&c)[kCount], uint64_t a, uint64_t b, bool adds) {
   check_rows(a, 64);
   check_rows(b, 2 * kCount);
-  static_assert(kCount <= 64);
+  static_assert(kCount <= kMostSums);
   start_wgmma({&wgmma_now<Weight, kCount>, c, kCount, a, b, adds});
 }
 inline void commit_wgmma() { wgmma_in_flight().emplace_back(); }
@@ -129,7 +131,7 @@ inline void check_operands(const WgmmaInFlight& of) {
     throw std::runtime_error("wgmma: weights have changed");
   }
   if (lane_id() % 9 != 0) return;  // four lanes read all columns and half of the rows
-  float again[64];
+  float again[kMostSums];
   of.run(of, again);
   if (std::memcmp(again, of.after, sizeof(float) * size_t(of.num_sums)) != 0) {
     throw std::runtime_error("wgmma: an operand has changed");
