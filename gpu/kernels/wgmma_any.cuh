@@ -24,10 +24,10 @@ namespace loratory::gpu {
 #define LORATORY_NAMES_8 LORATORY_NAMES_4 ",%4,%5,%6,%7"
 #define LORATORY_NAMES_24 \
   LORATORY_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
-#define LORATORY_NAMES_48                                                \
-  LORATORY_NAMES_24                                                      \
-      ",%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39" \
-      ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define LORATORY_NAMES_48                                            \
+  LORATORY_NAMES_24                                                  \
+  ",%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39" \
+  ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define LORATORY_NAMES_64 \
   LORATORY_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define LORATORY_NAMES_80 \
@@ -38,20 +38,21 @@ namespace loratory::gpu {
   LORATORY_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define LORATORY_NAMES_128 \
   LORATORY_NAMES_112       \
-      ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-/// The numbers behind the sums' are those of a, b and adds.
-#define LORATORY_WGMMA(columns, count, at_a, at_b, at_adds, dtypes)                          \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #at_adds                           \
-               ", 0;\n"                                                                      \
-               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." dtypes                \
-               " {" LORATORY_NAMES_##count "}, %" #at_a ", %" #at_b ", adds, 1, 1, 0, 0;\n}" \
-               : LORATORY_SUMS_##count(0)                                                    \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+/// a, b and adds are the operands behind the sums.
+#define LORATORY_WGMMA(columns, count, at_b, at_adds, dtypes)                                 \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #at_adds                            \
+               ", 0;\n"                                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." dtypes                 \
+               " {" LORATORY_NAMES_##count "}, %" #count ", %" #at_b ", adds, 1, 1, 0, 0;\n}" \
+               : LORATORY_SUMS_##count(0)                                                     \
                : "l"(a), "l"(b), "r"(int(adds)))
-#define LORATORY_WGMMA_IF(columns, count, at_a, at_b, at_adds)        \
-  if constexpr (kCount == count && kIsBf16)                           \
-    LORATORY_WGMMA(columns, count, at_a, at_b, at_adds, "bf16.bf16"); \
-  else if constexpr (kCount == count)                                 \
-  LORATORY_WGMMA(columns, count, at_a, at_b, at_adds, "f16.f16")
+#define LORATORY_WGMMA_IF(columns, count, at_b, at_adds)        \
+  if constexpr (kCount == count && kIsBf16)                     \
+    LORATORY_WGMMA(columns, count, at_b, at_adds, "bf16.bf16"); \
+  else if constexpr (kCount == count)                           \
+  LORATORY_WGMMA(columns, count, at_b, at_adds, "f16.f16")
 
 /// As wgmma(), of as many columns as c is for: 8, 16, 32, 48, 64, 96, 128, 160, 192, 224 or 256.
 template <typename Weight, int kCount>
@@ -63,16 +64,15 @@ __device__ inline void wgmma_any(float (&c)[kCount], uint64_t a, uint64_t b, boo
   } else {
     static_assert(std::find(std::begin(kOthers), std::end(kOthers), kCount) != std::end(kOthers));
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-    LORATORY_WGMMA_IF(8, 4, 4, 5, 6);
-    LORATORY_WGMMA_IF(16, 8, 8, 9, 10);
-    LORATORY_WGMMA_IF(48, 24, 24, 25, 26);
-    LORATORY_WGMMA_IF(96, 48, 48, 49, 50);
-    LORATORY_WGMMA_IF(128, 64, 64, 65, 66);
-    LORATORY_WGMMA_IF(160, 80, 80, 81, 82);
-    LORATORY_WGMMA_IF(192, 96, 96, 97, 98);
-    LORATORY_WGMMA_IF(224, 112, 112, 113, 114);
-    LORATORY_WGMMA_IF(256, 128, 128, 129, 130);
+    LORATORY_WGMMA_IF(8, 4, 5, 6);
+    LORATORY_WGMMA_IF(16, 8, 9, 10);
+    LORATORY_WGMMA_IF(48, 24, 25, 26);
+    LORATORY_WGMMA_IF(96, 48, 49, 50);
+    LORATORY_WGMMA_IF(128, 64, 65, 66);
+    LORATORY_WGMMA_IF(160, 80, 81, 82);
+    LORATORY_WGMMA_IF(192, 96, 97, 98);
+    LORATORY_WGMMA_IF(224, 112, 113, 114);
+    LORATORY_WGMMA_IF(256, 128, 129, 130);
 #endif
   }
 }

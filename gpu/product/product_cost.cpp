@@ -15,8 +15,7 @@ namespace {
 // thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
 constexpr double kSiluMulUs = 4;  ///< of a launch of its own
-// From 65 tokens on, tiles in several rounds cost a layer more than the chain shows: for each but the
-// first.
+// From 65 tokens on, each round of tiles but the first costs a layer more than the chain shows.
 constexpr double kRoundUs = 2;
 // Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
 // the shrink beside it (on_idle_sms() of lora_variant.hpp), which saves so many us: less than

@@ -19,8 +19,8 @@ namespace loratory::gpu {
 inline constexpr int kSkinnyColumns[] = {16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 inline constexpr int kSkinnyClusters[] = {1, 2, 4, 8};
 inline constexpr int kSkinnyTokenCtas[] = {1, 2};
-inline constexpr int kMostSkinnyCtas = 8;  // of a cluster
-inline constexpr int kWgmmaRows = 64;
+inline constexpr int kMostSkinnyCtas = 8;                // of a cluster
+inline constexpr int kWgmmaRows = 64;                    // of one product
 inline constexpr int kWgmmaTokens[] = {8, 32, 64, 128};  // the last: most of a CTA
 inline constexpr int kPanelDepth = 64;                   // numbers of K in a row of 128 bytes
 inline constexpr int kMaxSkinnyStages = 32;
