@@ -29,8 +29,8 @@ bool fills_segments(const LaunchShape& shape) {
   return shape.num_tokens > 1024 || shape.num_tokens >= 16 * shape.num_slots;
 }
 
-/// With as many adapters as there can be: a graph does not know how many there are.
-int64_t most_segments(const LaunchShape& shape) {
+/// A graph does not know how many there are.
+int64_t most_adapters(const LaunchShape& shape) {
   return std::min(shape.num_tokens, shape.num_slots);
 }
 
@@ -40,23 +40,20 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   const int cluster = is_small || few ? 8 : 2;
   if (shape.max_rank <= 16) {
     // Half as many CTAs where they would be more than 1.5 an SM: what each does besides counts.
-    const bool has_many = shape.num_tokens <= 32 && most_segments(shape) * shape.num_slices > 24;
+    const bool has_many = shape.num_tokens <= 32 && most_adapters(shape) * shape.num_slices > 24;
     return {.cluster = has_many ? 4 : cluster, .stages = 2};
   }
-  // Few segments and blocks: smaller tiles, so that more SMs have one.
-  const bool has_few_segments = shape.num_tokens <= 32 && most_segments(shape) <= 16;
-  if (!has_few_segments || shape.num_rank_blocks > 2) return {.rank_tiles = 4, .cluster = cluster};
+  // Few adapters and blocks: smaller tiles, so that more SMs have one.
+  const bool are_few = shape.num_tokens <= 32 && most_adapters(shape) <= 16;
+  if (!are_few || shape.num_rank_blocks > 2) return {.rank_tiles = 4, .cluster = cluster};
   if (shape.num_in > 8192) return {.rank_tiles = 2, .cluster = cluster, .stages = 2};
   return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .cluster = cluster};
 }
 
 // A work tile is a segment and 64 of its ranks. The largest cluster for which all tiles fit in one
-// wave of an H100 or H200, which the shallower pipeline makes longer. The last segment of each
-// adapter is assumed to be half full.
+// wave of an H100 or H200, which the shallower pipeline makes longer.
 LoraVariant shrink_by_wgmma(const LaunchShape& shape) {
-  const int64_t full = (shape.num_tokens + 63) / 64;
-  const int64_t segments = full + std::min(full, shape.num_slots) / 2;
-  const int64_t tiles = segments * shape.num_rank_blocks;
+  const int64_t tiles = segments_of_64(shape) * shape.num_rank_blocks;
   if (tiles <= 30) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 5};
   if (tiles <= 45) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3};
   if (tiles <= 92) return {.rank_tiles = 4, .token_tiles = 8, .cluster = 4, .stages = 3};
