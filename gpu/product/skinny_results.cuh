@@ -61,44 +61,39 @@ class SkinnyResults {
         store_row<Out::singles>(exists, row, column, numbers);
     }
   }
-  static constexpr int kWordsAtOnce = C::kColumns > 224 ? 4 : 8;  // 256 columns have 128 sums
   /// Eights of gate and up take turns.
   __device__ void store_gated_row(bool exists, int64_t row, int column, const float* sums) const {
-    constexpr int kNumWords = C::kColumns / 16;
-#pragma unroll
-    for (int first = 0; first < kNumWords; first += kWordsAtOnce) {
-      uint32_t words[kWordsAtOnce];
-#pragma unroll
-      for (int i = 0; i < kWordsAtOnce && first + i < kNumWords; ++i) {
-        const float* const four = sums + 8 * (first + i);
-        words[i] = gated(pack<Weight>(four[0], four[1]), pack<Weight>(four[4], four[5]));
-      }
-#pragma unroll
-      for (int i = 0; i < kWordsAtOnce && first + i < kNumWords; ++i) {
-        const int at = column + 8 * (first + i);
-        auto* const y = static_cast<uint16_t*>(p.y) + row + at;
-        if (exists && at < p.y_columns) *reinterpret_cast<uint32_t*>(y) = words[i];
-      }
-      __syncwarp();
-    }
+    const auto make = [&](int i) {
+      const float* const four = sums + 8 * i;
+      return gated(pack<Weight>(four[0], four[1]), pack<Weight>(four[4], four[5]));
+    };
+    store_words<C::kColumns / 16>(make, [&](int i, uint32_t word) {
+      const int at = column + 8 * i;
+      auto* const y = static_cast<uint16_t*>(p.y) + row + at;
+      if (exists && at < p.y_columns) *reinterpret_cast<uint32_t*>(y) = word;
+    });
   }
   template <Out kOut>
   __device__ void store_row(bool exists, int64_t row, int column, const float* sums) const {
-    constexpr int kNumWords = C::kColumns / 8;
+    const auto make = [&](int i) -> float2 {
+      const int at = column + 8 * i;
+      return {sums[4 * i] + bias_of(at), sums[4 * i + 1] + bias_of(at + 1)};
+    };
+    store_words<C::kColumns / 8>(make, [&](int i, const float2& two) {
+      const int at = column + 8 * i;
+      if (exists && at < p.y_columns) store_two<kOut>(row + at, at + 1 < p.y_columns, two);
+    });
+  }
+  template <int kNumWords, typename Make, typename Store>
+  __device__ static void store_words(const Make& make, const Store& store) {
+    constexpr int kAtOnce = C::kColumns > 224 ? 4 : 8;  // 256 columns have 128 sums
 #pragma unroll
-    for (int first = 0; first < kNumWords; first += kWordsAtOnce) {
-      float2 twos[kWordsAtOnce];
+    for (int first = 0; first < kNumWords; first += kAtOnce) {
+      decltype(make(0)) words[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kWordsAtOnce && first + i < kNumWords; ++i) {
-        const float* const two = sums + 4 * (first + i);
-        const int at = column + 8 * (first + i);
-        twos[i] = {two[0] + bias_of(at), two[1] + bias_of(at + 1)};
-      }
+      for (int i = 0; i < kAtOnce && first + i < kNumWords; ++i) words[i] = make(first + i);
 #pragma unroll
-      for (int i = 0; i < kWordsAtOnce && first + i < kNumWords; ++i) {
-        const int at = column + 8 * (first + i);
-        if (exists && at < p.y_columns) store_two<kOut>(row + at, at + 1 < p.y_columns, twos[i]);
-      }
+      for (int i = 0; i < kAtOnce && first + i < kNumWords; ++i) store(first + i, words[i]);
       __syncwarp();
     }
   }
