@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "gpu/kernels/bulk_tensor.cuh"
-#include "gpu/kernels/wgmma_any.cuh"
+#include "gpu/kernels/wgmma.cuh"
 #include "gpu/product/skinny_plan.hpp"
 #include "gpu/product/skinny_results.cuh"
 
@@ -285,8 +285,8 @@ class SkinnyCta {
       for (int j = 0; j < C::kNumWgmma; ++j) {
         const int row = panel * C::kColumns + j * kWgmmaRows;
         const uint64_t w = moved(of.w, row * C::kRowBytes / 16 + within);
-        wgmma_any<Weight>(sums[j], C::kTokensAreRows ? x : w, C::kTokensAreRows ? w : x,
-                          adds || k16 > 0);
+        wgmma<Weight>(sums[j], C::kTokensAreRows ? x : w, C::kTokensAreRows ? w : x,
+                      adds || k16 > 0);
       }
     }
     commit_wgmma();

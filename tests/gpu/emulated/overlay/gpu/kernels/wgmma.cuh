@@ -1,16 +1,18 @@
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <map>
 #include <stdexcept>
+#include <vector>
 
 #include "gpu/kernels/ptx.cuh"
 
 // gpu/kernels/wgmma.cuh for an emulated GPU. A product reads shared memory when it is started, and
 // once more when it is waited for: what it read must be the same. Until then its sums are NaN, and
 // nobody may write them.
-// wgmma_any.cuh beside this file has the rest.
 
 namespace loratory::gpu {
 
@@ -169,6 +171,23 @@ void wait_for_wgmma(float (&c)[kCount]) {
 template <int kCount, int kCountToo>
 void wait_for_wgmma(float (&c)[kCount], float (&too)[kCountToo]) {
   wait_for_wgmma_of(c, too);
+}
+
+/// Ends c's products alone, though the real one waits for all: sums that nobody named stay NaN, as
+/// a compiler may take them from registers before the wait.
+template <int kCount>
+void wait_for_sums(float (&c)[kCount]) {
+  emulated::pause();
+  WgmmaGroups& groups = wgmma_in_flight();
+  for (auto& group : groups) {
+    for (const WgmmaInFlight& of : group) {
+      if (of.sums == c) end_wgmma(of);
+    }
+  }
+  for (auto& group : groups) {
+    std::erase_if(group, [&](const WgmmaInFlight& of) { return of.sums == c; });
+  }
+  while (groups.size() > 1 && groups.front().empty()) groups.pop_front();
 }
 
 }  // namespace loratory::gpu
