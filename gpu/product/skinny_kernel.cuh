@@ -12,8 +12,8 @@
 // A CTA of the skinny kernel: one or two warpgroups multiply, behind them one warp loads W and one
 // x. Up to 64 tokens, columns of y are the rows of wgmma, 64 at a time, and tokens its columns,
 // which come in steps of 8: few tokens take few cycles. More tokens are its rows, 64 for each of
-// two warpgroups, and columns of y its columns: no product is of more columns than the tile. What a
-// product reads behind a tile's last rows and tokens meets no number of the tile.
+// two warpgroups, and the tile's columns its columns, in steps of 16. What a product reads behind a
+// tile's last rows and tokens meets no number of the tile.
 
 namespace loratory::gpu {
 
