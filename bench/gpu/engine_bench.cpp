@@ -244,6 +244,7 @@ double product_tflops(const DeviceModel& model, Products& products) {
   const DeviceBuffer y = make_device_buffer(size_t(tokens * rows * 2));
   fill_random(Dtype::bf16, x.get(), tokens * m.hidden, 1, kKvSeed, nullptr);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
+  // The shape of the engine's, so that its plan serves.
   const BaseProduct product(products,
                             model.matrix(model.layout().layers[0].gate_up, rows, m.hidden), nullptr,
                             Dtype::bf16, tokens, /*feeds_silu_mul=*/true);

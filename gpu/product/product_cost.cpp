@@ -15,7 +15,8 @@ namespace {
 // thread.
 constexpr double kWaitUs = 4, kIdleCost = 0.12, kUnevenCost = 0.25, kEndUs = 0.02;
 constexpr double kSiluMulUs = 4;  ///< of a launch of its own
-// From 65 tokens on, each round of tiles but the first costs a layer more than the chain shows.
+// With more tokens, each round of tiles but the first costs a layer more than the chain shows.
+constexpr int64_t kTokensOfFreeRounds = 64;
 constexpr double kRoundUs = 2;
 // Before LoRA, of few tokens, idle SMs are of use. A product that leaves so many from its start has
 // the shrink beside it (on_idle_sms() of lora_variant.hpp), which saves so many us: less than
@@ -57,15 +58,17 @@ double us_of_own_before_lora(const Rounds& r, int32_t ctas, double us) {
 double us_in_a_layer(const ProductShape& shape, int64_t num_tokens, const ProductChoice& choice,
                      ProductUse use, double us, int num_sms) {
   const bool is_before_lora = use == ProductUse::before_lora;
-  if (shape.feeds_silu_mul && !is_before_lora && !may_fuse_silu(shape, choice)) us += kSiluMulUs;
+  const bool needs_silu_mul =
+      shape.feeds_silu_mul && !is_before_lora && !may_fuse_silu(shape, choice);
+  double more = needs_silu_mul ? kSiluMulUs : 0;
   if (choice.kernel != ProductKernel::skinny) {
-    return us + kWaitUs + (is_before_lora ? kShrinkUs : 0);
+    return us + more + kWaitUs + (is_before_lora ? kShrinkUs : 0);
   }
   const Rounds r = rounds_of(skinny_layout(shape, num_tokens, choice), choice.num_ctas(), num_sms);
-  if (num_tokens > kWgmmaRows) us += kRoundUs * (r.count - 1);
-  return is_before_lora && num_tokens <= kMostTokensThroughMemory
-             ? us_of_own_before_lora(r, choice.num_ctas(), us)
-             : us_of_own(r, us);
+  if (num_tokens > kTokensOfFreeRounds) more += kRoundUs * (r.count - 1);
+  const bool has_use_of_idle_sms = is_before_lora && num_tokens <= kMostTokensThroughMemory;
+  return more +
+         (has_use_of_idle_sms ? us_of_own_before_lora(r, choice.num_ctas(), us) : us_of_own(r, us));
 }
 
 }  // namespace loratory::gpu

@@ -24,7 +24,7 @@ struct SkinnyConfig {
   static constexpr int kTokens = kMostTokens;  // of wgmma
   static constexpr int kPanels = skinny_panels(kColumns, kTokens);
   static constexpr int kGroups = skinny_groups(kTokens);
-  static constexpr bool kTokensAreRows = kTokens > kWgmmaRows;
+  static constexpr bool kTokensAreRows = tokens_are_rows(kTokens);
   static_assert(kTokens <= kGroups * kWgmmaRows);
   static constexpr int kNumWgmma = kTokensAreRows ? 1 : skinny_blocks(kColumns);  // side by side
   static constexpr int kWgmmaColumns = kTokensAreRows ? (kColumns + 15) / 16 * 16 : kTokens;

@@ -34,10 +34,13 @@ constexpr int skinny_panels(int columns, int tokens) {
   return columns + tokens <= 80 ? 4 : 2;
 }
 
-/// Products of 64 columns that a tile takes, up to 64 tokens. More tokens are the rows of products,
-/// 64 for each warpgroup.
+/// Whether tokens are the rows of products, 64 for each warpgroup; else columns of y are.
+constexpr bool tokens_are_rows(int tokens) { return tokens > kWgmmaRows; }
+constexpr int skinny_groups(int tokens) {
+  return tokens_are_rows(tokens) ? tokens / kWgmmaRows : 1;
+}
+/// Products of 64 columns that a tile takes where columns are rows.
 constexpr int skinny_blocks(int columns) { return (columns + kWgmmaRows - 1) / kWgmmaRows; }
-constexpr int skinny_groups(int tokens) { return tokens > kWgmmaRows ? 2 : 1; }
 
 /// Whether there is such a tile and cluster. Each CTA loads whole eights of W's rows.
 bool has_skinny_kernel(const ProductChoice& choice);

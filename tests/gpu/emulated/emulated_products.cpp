@@ -70,9 +70,9 @@ Kernel kernel_of(reference::Dtype weight, const SkinnyLayout& layout) {
 
 // Rows of W, or of x where tokens are rows of products, from this place on, up to the end of their
 // panel.
-int rows_of_panel(const SkinnyLayout& layout, bool tokens_are_rows, size_t place) {
+int rows_of_panel(const SkinnyLayout& layout, size_t place) {
   const int row = int((place - kFirstStage) % size_t(layout.stage_bytes) / 128);
-  if (!tokens_are_rows) return layout.columns - row % layout.columns;
+  if (!tokens_are_rows(layout.tokens)) return layout.columns - row % layout.columns;
   return layout.x_rows - (row - layout.panels * layout.columns) % layout.x_rows;
 }
 
@@ -88,18 +88,17 @@ void run_skinny_product(const ProductShape& shape, const ProductChoice& choice,
   }
   const Maps maps{map_of(tensors.weight, choice.columns / choice.token_ctas, tensors.is_gated),
                   map_of(tensors.x, layout.x_rows / choice.cluster, false)};
-  const bool tokens_are_rows = layout.tokens > kWgmmaRows;
-  const Launch launch{
-      .num_threads = layout.num_threads(),
-      .cluster = choice.num_ctas(),
-      .num_clusters = std::min(run.max_clusters, layout.num_items()),
-      .shared_bytes = kDynamic + size_t(layout.shared_bytes()),
-      .seed = run.seed,
-      .wgmma_rows = [&](size_t place) { return rows_of_panel(layout, tokens_are_rows, place); },
-      .wgmma_columns =
-          tokens_are_rows ? layout.columns : std::min(layout.x_rows, int32_t(tensors.x.shape[0])),
-      .prior_grid = run.prior_grid,
-      .dependents_find_x = true};
+  const Launch launch{.num_threads = layout.num_threads(),
+                      .cluster = choice.num_ctas(),
+                      .num_clusters = std::min(run.max_clusters, layout.num_items()),
+                      .shared_bytes = kDynamic + size_t(layout.shared_bytes()),
+                      .seed = run.seed,
+                      .wgmma_rows = [&](size_t place) { return rows_of_panel(layout, place); },
+                      .wgmma_columns = tokens_are_rows(layout.tokens)
+                                           ? layout.columns
+                                           : std::min(layout.x_rows, int32_t(tensors.x.shape[0])),
+                      .prior_grid = run.prior_grid,
+                      .dependents_find_x = true};
   kernel_of(shape.weight, layout)(params, maps, launch);
 }
 
