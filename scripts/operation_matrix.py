@@ -89,7 +89,7 @@ def tests_recorded():
     found = {}
     files = [json.loads(path.read_text()) for path in RESULTS.glob("gpu-tests-*.json")]
     for record in sorted(files, key=lambda record: record["date"]):
-        for test in record["fixed_set"]["tests"]:
+        for test in record.get("fixed_set", {"tests": []})["tests"]:
             found[test["test"]] = test
     return found
 

@@ -79,7 +79,7 @@ def arguments():
     parser.add_argument("binary", type=pathlib.Path, help="gpu_test")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
-    parser.add_argument("--filter", default="*", help="gtest filter of the fixed set")
+    parser.add_argument("--filter", default="*", help="gtest filter of the fixed set, or '' for none")
     parser.add_argument("--shares", type=int, default=6,
                         help="processes for the engine's tests, and as many for the others")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or ''")
@@ -291,7 +291,8 @@ def main():
               flush=True)
         passed = passed and part["passed"]
 
-    keep(result, "fixed_set", fixed_set(args, stem))
+    if args.filter:
+        keep(result, "fixed_set", fixed_set(args, stem))
     with concurrent.futures.ThreadPoolExecutor() as pool:
         parts = {pool.submit(checked, args, tool, stem): tool for tool in args.tools}
         for part in concurrent.futures.as_completed(parts):

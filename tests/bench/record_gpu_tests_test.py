@@ -114,6 +114,11 @@ class RecordGpuTests(unittest.TestCase):
         self.assertEqual(code, 0, self.done.stderr)
         self.assertIn("--gtest_filter=A.*", record["sanitizer"]["racecheck"]["command"])
 
+    def test_the_tools_alone(self):
+        code, record = self.record("--filter", "", "--tools", "racecheck")
+        self.assertEqual((code, sorted(record["sanitizer"])), (0, ["racecheck"]), self.done.stderr)
+        self.assertNotIn("fixed_set", record)
+
     def test_one_shard_that_fails_fails_its_tool(self):
         self.program("compute-sanitizer", f"{SANITIZER}; exit $((GTEST_SHARD_INDEX == 1))")
         code, record = self.record("--tools", "memcheck")
