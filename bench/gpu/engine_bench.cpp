@@ -443,7 +443,7 @@ class ModelBench {
   void run(const EngineKind& kind, Products& products) {
     const int64_t begin = now_ns();
     const EngineMemory memory =
-        plan_engine_memory(model_.config(), config_, options(kind), {}, int64_t{80} << 30, 1);
+        plan_engine_memory(model_.config(), config_, options(kind), 0, int64_t{80} << 30, 1);
     if (!fits_now(own_bytes(memory))) base_.reset();
     GpuExecutor engine(model_, products, config_, options(kind), wall_clock);
     fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
@@ -457,7 +457,7 @@ class ModelBench {
   /// From now on engines are measured beside one without LoRA, if there is memory for two.
   void keep_base(Products& products) {
     const EngineMemory memory =
-        plan_engine_memory(model_.config(), config_, options({}), {}, int64_t{80} << 30, 1);
+        plan_engine_memory(model_.config(), config_, options({}), 0, int64_t{80} << 30, 1);
     if (!fits_now(2 * own_bytes(memory))) return;
     base_ = std::make_unique<GpuExecutor>(model_, products, config_, options({}), wall_clock);
     fill_kv(*base_, model_.dtype());

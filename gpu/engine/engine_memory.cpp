@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "gpu/api/lora_desc.hpp"
 #include "gpu/engine/arena.hpp"
 #include "gpu/engine/decode_graphs.hpp"
 #include "gpu/engine/step_batch.hpp"
 #include "gpu/plan/lora_variant.hpp"
+#include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/cost/gpu_spec.hpp"
 
@@ -24,6 +27,26 @@ constexpr int64_t kRuntimeBytes = kGiB / 4 * 3;
 constexpr int64_t kMostSlices = 3;    // of a packed layer: q, k, v
 constexpr int64_t kExpertSlices = 2;  // gate, up
 
+/// What DeviceSegmentBuilder counts on every GPU that has the engine's kernels.
+constexpr int64_t kMostGroups = 4400;
+
+/// Errors   InputError: what the kernels would refuse once everything is loaded.
+void require_config(const ModelConfig& model, const SchedulerConfig& config,
+                    const EngineOptions& options) {
+  if (!std::has_single_bit(config.block_size)) {
+    throw InputError(
+        "--block-size",
+        fmt::format("{} is not a power of two, as the kernels need", config.block_size), "use 16");
+  }
+  const int64_t slots = options.lora ? config.residency.max_loras : 0;
+  if (slots * model.num_experts > kMostGroups) {
+    throw InputError("--max-loras",
+                     fmt::format("{} slots of {} experts are more than {} groups of rows", slots,
+                                 model.num_experts, kMostGroups),
+                     fmt::format("use {} at most", kMostGroups / model.num_experts));
+  }
+}
+
 /// Of the layers that have no experts.
 int64_t widest_mlp(const ModelConfig& model) {
   for (int64_t i = 0; i < model.num_layers; ++i) {
@@ -38,8 +61,21 @@ int64_t slot_image_bytes(const ModelConfig& model, const EngineOptions& options)
 
 }  // namespace
 
+AttentionPlan plan_attention(const ModelConfig& model, const SchedulerConfig& bounded,
+                             reference::Dtype dtype) {
+  return AttentionPlan({.dtype = dtype,
+                        .num_heads = int32_t(model.num_heads),
+                        .kv_heads = int32_t(model.num_kv_heads),
+                        .head_dim = int32_t(model.head_dim),
+                        .block_size = int32_t(bounded.block_size),
+                        .scale = float(1 / std::sqrt(double(model.head_dim)))},
+                       {.max_tokens = bounded.max_num_batched_tokens,
+                        .max_rows = int32_t(bounded.max_num_seqs),
+                        .max_context = int32_t(bounded.max_model_len)});
+}
+
 PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded,
-                        const EngineOptions& options, int64_t attention_bytes) {
+                        const EngineOptions& options) {
   const auto size = int64_t(size_bytes(options.dtype));
   const int64_t q = model.num_heads * model.head_dim, kv = model.num_kv_heads * model.head_dim;
   PassLayout out;
@@ -79,7 +115,10 @@ PassLayout lay_out_pass(const ModelConfig& model, const SchedulerConfig& bounded
   const StepShape most{int32_t(tokens), int32_t(sampled), int32_t(sampled)};
   out.step_bytes = lay_out_step(most, max_blocks_per_row(bounded)).bytes;
   out.step = arena.add(out.step_bytes);
-  out.attention = arena.add(attention_bytes);
+  const int64_t rope_bytes = int64_t{bounded.max_model_len} * (model.head_dim / 2) * 4;
+  out.rope_cos = arena.add(rope_bytes);
+  out.rope_sin = arena.add(rope_bytes);
+  out.attention = arena.add(plan_attention(model, bounded, options.dtype).workspace_bytes());
   out.bytes = arena.bytes();
   return out;
 }
@@ -130,9 +169,10 @@ std::string shortage(const EngineMemory& memory, int64_t missing) {
 }  // namespace
 
 EngineMemory plan_engine_memory(const ModelConfig& model, const SchedulerConfig& config,
-                                const EngineOptions& options, const KernelNeeds& needs,
+                                const EngineOptions& options, int64_t product_bytes,
                                 int64_t free_bytes, double utilization) {
   require_gpu_model(model, options.dtype);
+  require_config(model, config, options);
   EngineMemory out;
   out.usable_bytes = int64_t(double(free_bytes) * utilization);
   const sim::MemorySplit law = law_of(model, config, options, out.usable_bytes);
@@ -147,8 +187,7 @@ EngineMemory plan_engine_memory(const ModelConfig& model, const SchedulerConfig&
   SchedulerConfig bounded = config;
   if (bounded.num_blocks == 0) bounded.num_blocks = UINT32_MAX / config.block_size;
   bounded = bounded_by_model(bounded, model);
-  const int64_t pass = lay_out_pass(model, bounded, options, needs.attention_bytes).bytes +
-                       needs.product_bytes + kRuntimeBytes;
+  const int64_t pass = lay_out_pass(model, bounded, options).bytes + product_bytes + kRuntimeBytes;
   const int64_t left = out.usable_bytes - weights - slots - pass;
   const int64_t fitting = std::max<int64_t>(0, left) / std::max<int64_t>(1, block);
   const int64_t wanted = config.num_blocks > 0 ? config.num_blocks : std::max<int64_t>(2, fitting);

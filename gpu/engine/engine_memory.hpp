@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/attention/paged_attention.hpp"
 #include "gpu/engine/engine_options.hpp"
 #include "gpu/engine/slot_layout.hpp"
 #include "gpu/engine/weight_layout.hpp"
@@ -38,21 +39,20 @@ struct PassLayout {
   int64_t split_sums = 0;  ///< of LoraLayerDesc
   int64_t step = 0;        ///< StepArrays of the largest step
   int64_t step_bytes = 0;
-  int64_t attention = 0;  ///< what AttentionPlan asks for
+  int64_t rope_cos = 0, rope_sin = 0;  ///< f32 [positions, head_dim / 2]
+  int64_t attention = 0;               ///< what AttentionPlan asks for
   int64_t bytes = 0;
 
   /// tokens to top_logprobs, which lie side by side: what a step gives the host.
   int64_t results_bytes() const { return top_logprobs + num_sampled * kMostLogprobs * 8 - tokens; }
 };
 
-/// What the kernels ask for beside the engine's own buffers.
-struct KernelNeeds {
-  int64_t attention_bytes = 0;
-  int64_t product_bytes = 0;
-};
+/// Attention of all layers. `bounded` is bounded_by_model().
+AttentionPlan plan_attention(const reference::ModelConfig& model,
+                             const sim::SchedulerConfig& bounded, reference::Dtype dtype);
 
 PassLayout lay_out_pass(const reference::ModelConfig& model, const sim::SchedulerConfig& bounded,
-                        const EngineOptions& options, int64_t attention_bytes);
+                        const EngineOptions& options);
 
 /// Bytes of the keys, or the values, of a layer: [num_blocks, kv heads, block_size, head_dim].
 int64_t kv_tensor_bytes(const reference::ModelConfig& model, const sim::SchedulerConfig& config,
@@ -74,12 +74,13 @@ struct EngineMemory {
   std::string problem;            ///< one line; empty = it fits
 };
 
-/// The blocks of `config`, or as many as fit if that is 0. `free_bytes` is what the GPU has left
-/// for this program, of which the engine may use the fraction `utilization`. Errors   InputError as
-/// require_gpu_model().
+/// The blocks of `config`, or as many as fit if that is 0. `product_bytes` is the workspace of
+/// Products. `free_bytes` is what the GPU has left for this program, of which the engine may use
+/// the fraction `utilization`. Errors   InputError as require_gpu_model(); a block size that is no
+/// power of two, more slots of experts than a step can count.
 EngineMemory plan_engine_memory(const reference::ModelConfig& model,
                                 const sim::SchedulerConfig& config, const EngineOptions& options,
-                                const KernelNeeds& needs, int64_t free_bytes, double utilization);
+                                int64_t product_bytes, int64_t free_bytes, double utilization);
 
 /// A table: what, the law, planned, and allocated where it is known (`allocated` may be empty).
 std::string memory_table(const EngineMemory& memory, const std::vector<int64_t>& allocated);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpu/model/sampler.hpp"
 #include "gpu/moe/router.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
@@ -43,6 +44,10 @@ void require_gpu_model(const reference::ModelConfig& model, Dtype dtype) {
   }
   if (dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f32) {
     refuse(fmt::format("{} is no type of activations", name(dtype)), "use bf16, f16 or f32");
+  }
+  if (model.vocab > kMostVocab) {
+    refuse(fmt::format("has {} tokens", model.vocab),
+           fmt::format("the sampler takes {} at most", kMostVocab));
   }
   if (model.head_dim % 2 != 0 || model.head_dim < 2 || model.head_dim > kMostHeadDim) {
     refuse(fmt::format("head_dim {} has no kernel", model.head_dim),

@@ -42,7 +42,8 @@ bool has_experts(const reference::ModelConfig& model, int64_t layer);
 
 /// Errors   InputError in one line: a model that reference/ cannot compute, shared experts, more
 ///          experts than the router takes, 16-bit experts whose sizes are no multiples of 8, an odd
-///          or too large head size, a dtype that the kernels lack.
+///          or too large head size, a dtype that the kernels lack, a vocabulary that the sampler
+///          does not take.
 void require_gpu_model(const reference::ModelConfig& model, reference::Dtype dtype);
 
 /// The slots of such an engine. Errors  InputError as SlotLayout.

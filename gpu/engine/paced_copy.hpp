@@ -7,7 +7,7 @@
 namespace loratory::gpu {
 
 /// A transfer in parts that leaves room to the steps beside it. A copy at the full rate of PCIe
-/// writes memory that a step reads, and costs it 2 to 3 % while it lasts. So it rests between parts
+/// writes memory that a step reads, and costs it 2 to 4 % while it lasts. So it rests between parts
 /// as long as steps run, and takes all that is left at once where none does.
 class PacedCopy {
  public:

@@ -6,6 +6,7 @@
 
 #include "gpu/engine/arena.hpp"
 #include "reference/base/check.hpp"
+#include "scheduler_sim/executors/plan_problem.hpp"
 
 namespace loratory::gpu {
 
@@ -13,11 +14,6 @@ using sim::Request;
 using sim::Scheduler;
 using sim::StepPlan;
 using sim::StepRow;
-
-bool has_no_weights(const StepRow& row, const Scheduler& scheduler) {
-  return row.adapter != sim::kBaseRef && row.slot == sim::kNoSlot &&
-         scheduler.request(row.request).end_at_commit;
-}
 
 namespace {
 

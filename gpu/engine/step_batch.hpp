@@ -54,10 +54,6 @@ struct StepBatch {
   bool is_one_token_a_row() const { return token_ids.size() == contexts.size(); }
 };
 
-/// A row that waited for an adapter which then failed to load: it ends at the commit, and no pass
-/// computes it.
-bool has_no_weights(const sim::StepRow& row, const sim::Scheduler& scheduler);
-
 /// How the token of a request at `position` is sampled.
 using SamplingOf = std::function<SamplingRow(uint64_t request_id, int64_t position)>;
 

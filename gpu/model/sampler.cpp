@@ -11,7 +11,6 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int64_t kMostVocab = 262144;
 constexpr int64_t kMostRows = 65535;  // of a grid
 
 }  // namespace

@@ -106,6 +106,7 @@ struct Shared {
   uint32_t list_size;
 };
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // clusters
 class RowSampler {
  public:
   __device__ RowSampler(const SampleLaunch& launch, int slice_size, Shared& shared, float* slice)
@@ -589,6 +590,7 @@ class RowSampler {
     return log(sum_of(all) * 0x1p-63);
   }
 };
+#endif
 
 __global__ void __launch_bounds__(kNumThreads, 2)
     sample_kernel(const __grid_constant__ SampleLaunch p, int slice_size) {

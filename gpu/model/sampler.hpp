@@ -15,6 +15,8 @@ namespace loratory::gpu {
 
 /// Most likely tokens whose log-probabilities a row may ask for.
 inline constexpr int32_t kMostTopTokens = 1024;
+/// Of sample() and its logits.
+inline constexpr int64_t kMostVocab = 262'144;
 
 /// How the token of one row is chosen; 40 bytes.
 struct SamplingRow {
@@ -31,7 +33,7 @@ SamplingRow sampling_row(const reference::SamplingParams& params, int64_t positi
 
 /// Arrays on the device. What a row has not asked for is left as it is.
 struct SampleArgs {
-  DeviceView logits;                  ///< f32 [R, vocab]; R up to 65,535, vocab up to 262,144
+  DeviceView logits;                  ///< f32 [R, vocab]; R up to 65,535, vocab up to kMostVocab
   const SamplingRow* rows = nullptr;  ///< [R]
   int32_t* tokens = nullptr;          ///< [R]
   double* logprobs = nullptr;         ///< [R], or null: no row asks for any

@@ -281,12 +281,8 @@ unsigned grid_of(const ExpertProductLaunch& p, int columns, int ctas_per_sm) {
 template <typename T, typename Tile>
 void launch_tile(const ExpertProductLaunch& p, CUstream_st* stream, LaunchOrder order) {
   const auto kernel = expert_product_kernel<T, Tile>;
-  static const bool allowed = [&] {
-    LORATORY_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             Tile::kSharedBytes));
-    return true;
-  }();
-  (void)allowed;
+  LORATORY_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           Tile::kSharedBytes));
   launch_kernel(kernel,
                 {.grid = grid_of(p, Tile::kColumns, Tile::kCtasPerSm),
                  .block = unsigned(Tile::kNumThreads),

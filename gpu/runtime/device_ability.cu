@@ -7,18 +7,24 @@ namespace {
 
 constexpr int kHopper = 9;
 
-int ask_major() {
-  int device = 0, major = kHopper;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-    cudaGetLastError();  // or the next check would report it
-    return kHopper;
+int ask_major(int device) {
+  int major = kHopper;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess) {
+    return major;
   }
-  return major;
+  cudaGetLastError();  // or the next check would report it
+  return kHopper;
 }
 int compute_major() {
-  static const int answer = ask_major();
-  return answer;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) {
+    cudaGetLastError();
+    return kHopper;
+  }
+  thread_local int last_device = -1, major = kHopper;
+  if (device != last_device) major = ask_major(device);
+  last_device = device;
+  return major;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/model/slot_lora.hpp"
+#include "scheduler_sim/executors/plan_problem.hpp"
 
 namespace loratory::sim {
 
@@ -19,27 +20,6 @@ using reference::Vector;
 namespace {
 
 constexpr int32_t kNoToken = -1;
-
-// A row that waited for an adapter which then failed to load: it ends at the commit.
-bool has_no_weights(const StepRow& row, const Scheduler& scheduler) {
-  return row.adapter != kBaseRef && row.slot == kNoSlot &&
-         scheduler.request(row.request).end_at_commit;
-}
-
-std::string problem_of(const StepRow& row, const reference::SlotWeights& slots,
-                       const Residency& residency) {
-  if (row.adapter == kBaseRef) {
-    return row.slot == kNoSlot ? "" : fmt::format("a base row has slot {}", row.slot);
-  }
-  const Uid uid = residency.uid(row.adapter);
-  if (row.slot < 0 || row.slot >= slots.max_loras()) {
-    return fmt::format("adapter {} has slot {}", uid, row.slot);
-  }
-  const reference::SlotContent planned{uid, row.generation}, found = slots.content(row.slot);
-  if (found == planned) return "";
-  return fmt::format("slot {} holds adapter {} of generation {}, the plan says {} of {}", row.slot,
-                     found.uid, found.generation, planned.uid, planned.generation);
-}
 
 }  // namespace
 
@@ -98,12 +78,8 @@ void ModelRunner::set_sampling(uint64_t id, const reference::SamplingParams& par
 // --- steps ----------------------------------------------------------------------------------
 
 std::string ModelRunner::problem(const StepPlan& plan, const Scheduler& scheduler) const {
-  for (const StepRow& row : plan.rows) {
-    if (has_no_weights(row, scheduler)) continue;
-    const std::string text = problem_of(row, slots_, scheduler.residency());
-    if (!text.empty()) return text;
-  }
-  return "";
+  return plan_problem(plan, scheduler, slots_.max_loras(),
+                      [&](int32_t slot) { return slots_.content(slot); });
 }
 
 // Padding tokens are first tokens of sequences of their own, all in the null block.

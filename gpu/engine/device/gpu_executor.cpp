@@ -12,6 +12,7 @@
 #include "gpu/engine/device/engine_kernels.hpp"
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "scheduler_sim/executors/plan_problem.hpp"
 
 namespace loratory::gpu {
 
@@ -90,7 +91,7 @@ void GpuExecutor::capture_graphs() {
     nothing.row_starts.push_back(0);
     pad(nothing, DecodeGraphs::shape(graph));
     const StepArrays arrays = lay_out_step(nothing.shape(), max_blocks_);
-    write_step(nothing, arrays, {shared.arrays.get(), size_t(arrays.bytes)});
+    write_step(nothing, arrays, {shared.arrays.get(), size_t(pass_->layout().step_bytes)});
     LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), shared.arrays.get(),
                                         size_t(arrays.bytes), cudaMemcpyHostToDevice,
                                         stream_.get()));
@@ -191,7 +192,10 @@ void GpuExecutor::unloaded(Uid uid) {
 
 // --- loads and copies -------------------------------------------------------------------------
 
-void GpuExecutor::begin_load(const sim::LoadStart& load, int64_t) { store_->begin_load(load.uid); }
+void GpuExecutor::begin_load(const sim::LoadStart& load, int64_t) {
+  load_errors_.erase(load.uid);
+  store_->begin_load(load.uid);
+}
 
 sim::LoadEnd GpuExecutor::end_load(int64_t) {
   LORATORY_ASSERT(load_end_ns_.has_value(), "only what ended ends");
@@ -245,23 +249,8 @@ Uid GpuExecutor::end_copy(int64_t) {
 // --- steps ------------------------------------------------------------------------------------
 
 std::string GpuExecutor::problem(const StepPlan& plan, const Scheduler& scheduler) const {
-  for (const StepRow& row : plan.rows) {
-    if (has_no_weights(row, scheduler)) continue;
-    if (row.adapter == sim::kBaseRef) {
-      if (row.slot != sim::kNoSlot) return fmt::format("a base row has slot {}", row.slot);
-      continue;
-    }
-    const Uid uid = scheduler.residency().uid(row.adapter);
-    if (row.slot < 0 || size_t(row.slot) >= slot_states_.size()) {
-      return fmt::format("adapter {} has slot {}", uid, row.slot);
-    }
-    const reference::SlotContent planned{uid, row.generation};
-    const reference::SlotContent& found = slot_states_[size_t(row.slot)].content;
-    if (found == planned) continue;
-    return fmt::format("slot {} holds adapter {} of generation {}, the plan says {} of {}",
-                       row.slot, found.uid, found.generation, planned.uid, planned.generation);
-  }
-  return "";
+  return plan_problem(plan, scheduler, int32_t(slot_states_.size()),
+                      [&](int32_t slot) { return slot_states_[size_t(slot)].content; });
 }
 
 void GpuExecutor::wait_for_copy(CUevent_st* filled) {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "gpu/engine/device/gpu_executor.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::gpu {
@@ -12,9 +13,13 @@ constexpr double kUtilization = 0.9;  // of what is free, as vLLM's gpu_memory_u
 
 void require_gpu() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess && count > 0) return;
-  cudaGetLastError();
-  throw InputError("--executor", "this machine has no GPU", "use --executor reference");
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    throw InputError("--executor", "this machine has no GPU", "use --executor reference");
+  }
+  if (!has_clusters()) {
+    throw InputError("--executor", "the GPU is older than sm_90", "use --executor reference");
+  }
 }
 
 reference::Dtype dtype_in(const std::string& directory) {
@@ -36,8 +41,8 @@ class LoadedModel final : public GpuModel {
                            const EngineOptions& options) const override {
     size_t free_bytes = 0, all_bytes = 0;
     LORATORY_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));
-    const KernelNeeds needs{.product_bytes = int64_t(products_.workspace_bytes())};
-    return plan_engine_memory(model_.config(), config, options, needs,
+    return plan_engine_memory(model_.config(), config, options,
+                              int64_t(products_.workspace_bytes()),
                               int64_t(free_bytes) + model_.bytes(), kUtilization);
   }
 

@@ -1,6 +1,5 @@
 #include "gpu/engine/device/model_pass.hpp"
 
-#include <cmath>
 #include <initializer_list>
 
 #include "gpu/engine/device/engine_kernels.hpp"
@@ -112,28 +111,14 @@ struct ModelPass::Step {
 
 ModelPass::~ModelPass() = default;
 
-AttentionPlan ModelPass::plan_attention(const sim::SchedulerConfig& bounded) const {
-  const ModelConfig& c = model_.config();
-  return AttentionPlan({.dtype = model_.dtype(),
-                        .num_heads = int32_t(c.num_heads),
-                        .kv_heads = int32_t(c.num_kv_heads),
-                        .head_dim = int32_t(c.head_dim),
-                        .block_size = int32_t(bounded.block_size),
-                        .scale = float(1 / std::sqrt(double(c.head_dim)))},
-                       {.max_tokens = bounded.max_num_batched_tokens,
-                        .max_rows = int32_t(bounded.max_num_seqs),
-                        .max_context = int32_t(bounded.max_model_len)});
-}
-
 ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceSlots* slots,
                      const sim::SchedulerConfig& bounded, const EngineOptions& options)
     : model_(model),
       slots_(slots),
       block_size_(int32_t(bounded.block_size)),
-      attention_(plan_attention(bounded)),
-      layout_(lay_out_pass(model.config(), bounded, options, attention_.workspace_bytes())),
-      workspace_(make_device_buffer(size_t(layout_.bytes))),
-      kv_(model.config(), bounded, model.dtype()) {
+      attention_(plan_attention(model.config(), bounded, model.dtype())),
+      layout_(lay_out_pass(model.config(), bounded, options)),
+      workspace_(make_device_buffer(size_t(layout_.bytes))) {
   // NaN where nothing was written, and no counts of an earlier life.
   LORATORY_CUDA_CHECK(cudaMemset(workspace_.get(), 0xFF, size_t(layout_.bytes)));
   LORATORY_CUDA_CHECK(
@@ -146,20 +131,20 @@ ModelPass::ModelPass(const DeviceModel& model, Products& products, const DeviceS
   add_groups();
   add_rope(bounded.max_model_len);
   add_layers(products);
+  kv_.emplace(model.config(), bounded, model.dtype());
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void ModelPass::add_rope(int64_t num_positions) {
   const RopeTables tables =
       make_rope_tables(model_.config().rope, model_.config().head_dim, num_positions);
-  const size_t bytes = tables.cos.size() * sizeof(float);
-  rope_ = make_device_buffer(2 * bytes);
-  const auto add = [&](std::byte* to, const std::vector<float>& from) {
-    LORATORY_CUDA_CHECK(cudaMemcpy(to, from.data(), bytes, cudaMemcpyHostToDevice));
-    return device_view(Dtype::f32, to, {num_positions, model_.config().head_dim / 2});
+  const auto add = [&](int64_t offset, const std::vector<float>& from) {
+    LORATORY_CUDA_CHECK(cudaMemcpy(at<void>(offset), from.data(), from.size() * sizeof(float),
+                                   cudaMemcpyHostToDevice));
+    return device_view(Dtype::f32, at<void>(offset), {num_positions, model_.config().head_dim / 2});
   };
-  rope_cos_ = add(rope_.get(), tables.cos);
-  rope_sin_ = add(rope_.get() + bytes, tables.sin);
+  rope_cos_ = add(layout_.rope_cos, tables.cos);
+  rope_sin_ = add(layout_.rope_sin, tables.sin);
 }
 
 void ModelPass::add_groups() {
@@ -356,7 +341,7 @@ void ModelPass::attention(const Step& step, int64_t index) const {
   const DeviceView attended = view(layout_.attended, tokens, q_size(c));
   const DeviceView delta = view(layout_.delta, tokens, c.hidden);
   linear(step, layer.qkv, layer.qkv_lora, normed, qkv);
-  const KvView kv = kv_.layer(index);
+  const KvView kv = kv_->layer(index);
   rotary(step.batch,
          {.qkv = qkv,
           .num_heads = int32_t(c.num_heads),

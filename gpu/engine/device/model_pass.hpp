@@ -27,7 +27,7 @@ class DeviceKv {
            reference::Dtype dtype);
 
   KvView layer(int64_t index) const;
-  /// NaN over some blocks of all layers; `blocks` is on the device.
+  /// NaN over some blocks of all layers; the device reads `blocks`, there or in page-locked memory.
   void poison(const int32_t* blocks, int32_t num_blocks, CUstream_st* stream) const;
   int64_t bytes() const { return num_layers_ * 2 * tensor_bytes_; }
 
@@ -67,7 +67,7 @@ class ModelPass {
   /// [sampled rows, kMostLogprobs]
   const int32_t* top_tokens() const { return at<int32_t>(layout_.top_tokens); }
   const double* top_logprobs() const { return at<double>(layout_.top_logprobs); }
-  const DeviceKv& kv() const { return kv_; }
+  const DeviceKv& kv() const { return *kv_; }
   const PassLayout& layout() const { return layout_; }
   int64_t bytes() const { return layout_.bytes; }
 
@@ -83,7 +83,6 @@ class ModelPass {
   DeviceView view(int64_t offset, int64_t num_rows, int64_t num_columns) const;
   BatchView batch(const StepArrays& arrays) const;
   RmsNormArgs norm(int64_t weight, const DeviceView& x, const DeviceView& y) const;
-  AttentionPlan plan_attention(const sim::SchedulerConfig& bounded) const;
   void add_rope(int64_t num_positions);
   void add_layers(Products& products);
   void add_groups();
@@ -109,13 +108,13 @@ class ModelPass {
   AttentionPlan attention_;
   PassLayout layout_;
   DeviceBuffer workspace_;
-  DeviceBuffer rope_;
   DeviceView rope_cos_, rope_sin_;
-  DeviceKv kv_;
   std::vector<Layer> layers_;
   std::unique_ptr<BaseProduct> lm_head_;
   std::unique_ptr<Lora> lora_;
   std::unique_ptr<ExpertGroups> experts_;  // by expert alone
+  // Comes last: until then its memory is there for the products of layers_, which are timed.
+  std::optional<DeviceKv> kv_;
 };
 
 }  // namespace loratory::gpu

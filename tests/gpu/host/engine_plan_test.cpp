@@ -120,7 +120,7 @@ TEST(WeightLayout, NamesExpertsAsCheckpointsDo) {
 
 EngineMemory plan(const ModelConfig& model, const sim::SchedulerConfig& config, int64_t free_bytes,
                   const EngineOptions& options = {}) {
-  return plan_engine_memory(model, config, options, {}, free_bytes, 0.9);
+  return plan_engine_memory(model, config, options, 0, free_bytes, 0.9);
 }
 
 // The engine's own count of weights and slots is the law's but for padding to 256 bytes.
@@ -170,14 +170,46 @@ TEST(EngineMemory, NeedsNoSlotsWithoutLora) {
 
 TEST(EngineMemory, BuffersOfAPassAreApart) {
   ModelConfig model = preset("Qwen3-8B");
-  const PassLayout p = lay_out_pass(model, bounded_by_model(served(1000), model), {}, 1000);
-  const std::vector<int64_t> all{p.x,       p.normed,     p.qkv,     p.attended, p.delta,
-                                 p.gate_up, p.activation, p.sampled, p.logits,   p.ids,
-                                 p.tokens,  p.logprobs,   p.lora_h,  p.step,     p.attention};
+  const PassLayout p = lay_out_pass(model, bounded_by_model(served(1000), model), {});
+  const std::vector<int64_t> all{p.x,        p.normed,     p.qkv,     p.attended, p.delta,
+                                 p.gate_up,  p.activation, p.sampled, p.logits,   p.ids,
+                                 p.tokens,   p.logprobs,   p.lora_h,  p.step,     p.rope_cos,
+                                 p.rope_sin, p.attention};
   EXPECT_TRUE(std::ranges::is_sorted(all));
   EXPECT_EQ(p.normed - p.x, 2048 * 4096 * 2);
   EXPECT_EQ(p.ids - p.logits, 256 * model.vocab * 4);
-  EXPECT_EQ(p.bytes - p.attention, 1024);
+  EXPECT_EQ(p.attention - p.rope_sin, 8192 * 64 * 4);
+}
+
+// Sums of 256 rows of 131,072 positions: 512 pieces of 32 heads each.
+TEST(EngineMemory, CountsTheWorkspaceOfAttention) {
+  const ModelConfig model = preset("Llama-3.1-8B");
+  const auto bytes = [&](uint32_t rows) {
+    sim::SchedulerConfig config = served(10'000);
+    config.max_model_len = 131'072;
+    config.max_num_seqs = rows;
+    const int64_t of_sums =
+        plan_attention(model, bounded_by_model(config, model), Dtype::bf16).workspace_bytes();
+    const EngineMemory memory = plan(model, config, 140 * kGiB);
+    EXPECT_GE(memory.lines[3].planned_bytes, of_sums);
+    return of_sums;
+  };
+  EXPECT_GT(bytes(256), 2 * kGiB);
+  EXPECT_GT(bytes(1024), 8 * kGiB);
+}
+
+TEST(EngineMemory, RefusesWhatTheKernelsCannotTake) {
+  sim::SchedulerConfig config = served();
+  config.block_size = 24;
+  EXPECT_EQ(error_of([&] { plan(preset("Qwen3-8B"), config, 80 * kGiB); }),
+            "--block-size: 24 is not a power of two, as the kernels need; use 16");
+  config = served();
+  config.residency.max_loras = 40;
+  const ModelConfig many = with_experts(preset("Qwen3-8B"), 128, 8);
+  EXPECT_EQ(
+      error_of([&] { plan(many, config, 140 * kGiB); }),
+      "--max-loras: 40 slots of 128 experts are more than 4400 groups of rows; use 34 at most");
+  EXPECT_EQ(error_of([&] { plan(many, config, 140 * kGiB, {.lora = false}); }), "");
 }
 
 // --- limits ---------------------------------------------------------------------------------
