@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -21,9 +22,10 @@ inline constexpr int64_t kMostRanksOfEight = 768;  ///< the same, of eight token
 /// Ranks of a row of h in the workspace: rows begin at multiples of kVectorBytes.
 inline int64_t h_row_size(int64_t max_rank) { return (max_rank + 3) / 4 * 4; }
 
+/// Also of a view that says it has more axes than there are.
 inline std::string shape_of_view(const DeviceView& view) {
   std::string out;
-  for (int i = 0; i < view.num_axes; ++i) {
+  for (int i = 0; i < std::min(view.num_axes, int(view.shape.size())); ++i) {
     out += fmt::format("{}{}", i == 0 ? "" : ", ", view.shape[size_t(i)]);
   }
   return "[" + out + "]";

@@ -30,12 +30,14 @@ std::string describe(const LoraLayerDesc& desc) {
   };
   return fmt::format(
       "op={} slices=[{}] offset_start={} add_inputs={} mode={{h={} sum={} scale={}}} "
-      "num_experts={} rows_per_x={} router_weights={} workspace={} workspace_bytes={}{}{}",
+      "num_experts={} rows_per_x={} router_weights={} workspace={} workspace_bytes={} "
+      "split_sums={} split_sums_bytes={}{}{}",
       name(desc.op), slices, desc.offset_start, desc.add_inputs,
       kIntermediateModes[size_t(desc.mode.h)], kSumModes[size_t(desc.mode.sum)],
       kScaleModes[size_t(desc.mode.scale)], desc.experts.num_experts, desc.experts.rows_per_x,
       fmt::ptr(desc.experts.router_weights), fmt::ptr(desc.workspace), desc.workspace_bytes,
-      blocks("a_block", desc.a_block), blocks("b_block", desc.b_block));
+      fmt::ptr(desc.split_sums), desc.split_sums_bytes, blocks("a_block", desc.a_block),
+      blocks("b_block", desc.b_block));
 }
 
 std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& d) { return out << describe(d); }

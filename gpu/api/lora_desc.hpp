@@ -19,7 +19,9 @@
 //          of them 8-bit (f8_e4m3fn, f8_e5m2, i8), each slice's A and B of its own format, with
 //          factors: see 8-bit below. x, h and y f32, bf16 or f16, each its own; beside 8-bit
 //          weights x and h may be 8-bit too.
-// Strides  any, 64-bit, not negative. The innermost axis of every tensor has stride 1.
+// Strides  not negative, in elements: of the outermost axis any, of others below 2^30, of factors
+// below
+//          2^31. The innermost axis of every tensor has stride 1.
 // Lifetime The memory behind the pointers may change between launches (an adapter is copied into a
 //          slot). The pointers may not: a captured graph keeps them.
 // 8-bit    A number is bits · factor. Which shapes of factors go together, what is rounded where
@@ -77,7 +79,8 @@ struct LoraLayerDesc {
   reference::BlockSize a_block{}, b_block{};  ///< of the factors of 8-bit weights
 };
 
-/// "op=lora_linear slices=[{a=bf16[4, 16, 64] b=...}] ...": every field as name=value.
+/// "op=lora_linear slices=[{a=bf16[4, 16, 64] b=...}] ...": every field as name=value, scales
+/// and blocks where there are any.
 std::string describe(const LoraLayerDesc& desc);
 std::ostream& operator<<(std::ostream& out, const LoraLayerDesc& desc);
 
@@ -87,8 +90,9 @@ size_t workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank)
 size_t quantized_workspace_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank,
                                  int64_t block_k);
 
-/// 516 bytes for each token and 16 ranks of a slice, of these a multiple of 64. The rules choose
-/// shrinks that meet in memory for up to kMostTokensThroughMemory.
+/// 516 bytes for each token and tile of 16 ranks. A slice has whole tiles, and all slices together
+/// count as a multiple of four. The rules choose shrinks that meet in memory for up to
+/// kMostTokensThroughMemory.
 size_t split_sums_bytes(int64_t num_tokens, int64_t num_slices, int64_t max_rank);
 
 }  // namespace loratory::gpu

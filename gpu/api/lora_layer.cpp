@@ -286,10 +286,17 @@ void LoraLayer::check_tensors(const LoraTensors& tensors, const SegmentView& seg
   if (has_8_bits()) check_factors(tensors);
 }
 
-void LoraLayer::check_variant(const LoraVariant& variant, const LoraTensors& tensors) const {
+void LoraLayer::check_variant(const LoraVariant& variant, LoraPath path,
+                              const LoraTensors& tensors) const {
   const auto require_of = [&](bool ok, const char* rule) {
     if (!ok) require(false, "variant", fmt::format("{}: {}", rule, describe(variant)));
   };
+  if (path == LoraPath::generic) {  // takes any, and its segments
+    require_of(
+        std::min({variant.rank_tiles, variant.token_tiles, variant.cluster, variant.warps}) >= 1,
+        "needs positive sizes");
+    return;
+  }
   require_of(has_kernel(desc_.op, variant), "has no kernel");
   require_of(variant.cluster == 1 || has_clusters(),
              "needs clusters, which this GPU lacks: it is older than sm_90");
@@ -411,10 +418,10 @@ void LoraLayer::launch_variant(const LoraVariant& variant, const LoraTensors& te
     launch_8_bits(variant, tensors, segments, stream, order);
     return;
   }
+  const LoraPath path = path_for(tensors);
+  check_variant(variant, path, tensors);
   KernelParams filled = params(tensors, segments);
   set_items(desc_.op, variant, filled);
-  const LoraPath path = path_for(tensors);
-  if (path == LoraPath::tensor_core) check_variant(variant, tensors);
   filled.parts_per_segment = parts_per_segment(variant, segments);
   if (desc_.op == LoraOp::expand) fuse_slices(variant, num_tokens(tensors), filled);
   if (num_tokens(tensors) == 0) return;

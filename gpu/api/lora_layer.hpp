@@ -152,7 +152,7 @@ class LoraLayer {
   /// That a step may have, times the experts.
   int64_t most_slots(const LoraTensors& tensors) const;
   LaunchShape shape_of(const LoraTensors& tensors) const;
-  void check_variant(const LoraVariant& variant, const LoraTensors& tensors) const;
+  void check_variant(const LoraVariant& variant, LoraPath path, const LoraTensors& tensors) const;
   KernelParams params(const LoraTensors& tensors, const SegmentView& segments) const;
   void set_h(const LoraVariant& variant, KernelParams& out) const;
   void set_items(LoraOp op, const LoraVariant& variant, KernelParams& out) const;
@@ -163,6 +163,7 @@ class LoraLayer {
   // Of gate and up: lora_silu_mul.cpp.
   bool is_gate_and_up() const;
   bool both_h_fit() const;
+  bool can_be_shrunk_before() const;
   bool can_shrink(const LoraLayer& next) const;
   bool can_end_with_silu_mul(const LoraTensors& tensors, const DeviceView& activation) const;
   void check_activation(const LoraTensors& tensors, const DeviceView& activation) const;

@@ -42,20 +42,24 @@ bool LoraLayer::both_h_fit() const {
   return width <= kMostRanks;
 }
 
-/// A CTA keeps a panel of ranks of each slice, and leaves the sums of a split in the columns of
-/// gate that it has read. Every split has as many.
-bool LoraLayer::can_shrink(const LoraLayer& next) const {
-  const LoraExperts& experts = next.desc_.experts;
-  const bool is_plain = next.desc_.op == LoraOp::linear && !next.has_8_bits() &&
-                        next.params_.num_slices == 1 && experts.num_experts == 1 &&
-                        experts.rows_per_x == 1 && experts.router_weights == nullptr &&
-                        next.params_.slices[0].a_rank_steps == 0;
-  const int32_t num_in = params_.slices[0].num_out;
+/// A CTA keeps a panel of its ranks, and leaves the sums of a split in the columns of gate that it
+/// has read. Every split has as many.
+bool LoraLayer::can_be_shrunk_before() const {
+  const bool is_plain = desc_.op == LoraOp::linear && !has_8_bits() && params_.num_slices == 1 &&
+                        desc_.experts.num_experts == 1 && desc_.experts.rows_per_x == 1 &&
+                        desc_.experts.router_weights == nullptr &&
+                        params_.slices[0].a_rank_steps == 0;
+  const int32_t num_in = params_.num_in;
   const int32_t of_last_split = num_in - (kNumSplits - 1) * split_size(num_in);
-  const int32_t of_sums = padded_rank(int(next.max_rank_)) * int(sizeof(float) / sizeof(uint16_t));
-  return is_plain && num_in % kPanelRanks == 0 && next.weight_ == weight_ &&
-         next.params_.num_in == num_in && next.num_slots_ == num_slots_ && next.weights_aligned_ &&
-         std::max(max_rank_, next.max_rank_) <= kPanelRanks && of_sums <= of_last_split;
+  const int32_t of_sums = padded_rank(int(max_rank_)) * int(sizeof(float) / sizeof(uint16_t));
+  return is_plain && weights_aligned_ && num_in % kPanelRanks == 0 && max_rank_ <= kPanelRanks &&
+         of_sums <= of_last_split;
+}
+
+/// A CTA keeps a panel of ranks of each slice.
+bool LoraLayer::can_shrink(const LoraLayer& next) const {
+  return next.can_be_shrunk_before() && max_rank_ <= kPanelRanks && next.weight_ == weight_ &&
+         next.params_.num_in == params_.slices[0].num_out && next.num_slots_ == num_slots_;
 }
 
 bool LoraLayer::can_end_with_silu_mul(const LoraTensors& tensors,
@@ -160,9 +164,10 @@ void LoraLayer::launch_behind_splits(const LoraTensors& tensors, const DeviceVie
                                      const SegmentView& segments, CUstream_st* stream,
                                      LaunchOrder order) const {
   check_tensors(tensors, segments);
+  require(can_be_shrunk_before(), "splits", "are of no layer that a launch_silu_mul() shrinks for");
   check_view("splits", splits, 2);
-  require(splits.shape[0] == num_tokens(tensors) && splits.shape[1] >= params_.num_in &&
-              is_aligned(splits),
+  require(splits.shape[0] == num_tokens(tensors) && splits.shape[1] == 2 * params_.num_in &&
+              splits.dtype == weight_ && is_aligned(splits),
           "splits", "is not the y that a launch_silu_mul() of the layer before has left");
   require(path_for(tensors) == LoraPath::tensor_core && are_aligned(tensors), "y",
           "or x is not what a launch_silu_mul() shrinks for");

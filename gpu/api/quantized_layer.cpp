@@ -62,6 +62,8 @@ void LoraLayer::check_mode() const {
 
 void LoraLayer::check_factor_view(const std::string& place, const DeviceView& scale,
                                   int num_axes) const {
+  require(num_axes >= 0 && num_axes <= int(scale.shape.size()), place,
+          fmt::format("has {} axes, {} at most fit", num_axes, scale.shape.size()));
   require(scale.data != nullptr, place, "is null, 8-bit numbers have factors");
   require(scale.dtype == Dtype::f32, place, fmt::format("is {}, needs f32", name(scale.dtype)));
   require(reinterpret_cast<uintptr_t>(scale.data) % alignof(float) == 0, place,

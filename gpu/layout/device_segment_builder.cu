@@ -10,7 +10,6 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t(1) << 30;
 constexpr int64_t kHeaderBytes = 64;  // num_bad_entries, then a count for each list
 static_assert(kHeaderBytes >= 8 + 4 * kMaxSegmentSizes && kHeaderBytes % sizeof(Segment) == 0);
 
@@ -19,13 +18,9 @@ void require(bool ok, const std::string& place, const std::string& rule) {
 }
 
 void check(int64_t max_tokens, int32_t max_loras, std::span<const int32_t> segment_sizes) {
-  require(max_tokens >= 0 && max_tokens <= kMostTokens, "max_tokens", "must be 0 to 2^30");
-  require(max_loras >= 1, "max_loras", "must be at least 1");
+  check_segment_limits(max_tokens, max_loras, segment_sizes);
   require(!segment_sizes.empty() && segment_sizes.size() <= size_t(kMaxSegmentSizes),
           "segment_sizes", "needs 1 to " + std::to_string(kMaxSegmentSizes) + " sizes");
-  for (const int32_t size : segment_sizes) {
-    require(size >= 1, "segment_sizes", "must be at least 1");
-  }
 }
 
 using BuilderKernel = void (*)(SegmentBuilderParams);

@@ -23,7 +23,7 @@ void DeviceSegments::EventFree::operator()(void* event) const {
 }
 
 DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size)
-    : max_tokens_(max_tokens),
+    : max_tokens_((check_segment_limits(max_tokens, max_loras, {&segment_size, 1}), max_tokens)),
       max_loras_(max_loras),
       max_segments_(int32_t(max_segments(max_tokens, max_loras, segment_size))) {
   list_.segment_size = segment_size;

@@ -17,7 +17,7 @@ class DeviceSegments {
   static constexpr size_t kNumHostBuffers = 4;
 
   /// Room for the largest step.
-  /// Errors   InputError: segment_size < 1; std::runtime_error from CUDA.
+  /// Errors   InputError as check_segment_limits(); std::runtime_error from CUDA.
   DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size);
 
   /// Builds the list and copies the used part of it, in stream order. Past num_segments and the

@@ -7,11 +7,20 @@
 namespace loratory::gpu {
 namespace {
 
+constexpr int64_t kMost = int64_t{1} << 30;  // tokens, and slots
+
 void check_size(int32_t segment_size) {
   if (segment_size < 1) throw InputError("segment_size", "must be at least 1");
 }
 
 }  // namespace
+
+void check_segment_limits(int64_t max_tokens, int32_t max_loras,
+                          std::span<const int32_t> segment_sizes) {
+  if (max_tokens < 0 || max_tokens > kMost) throw InputError("max_tokens", "must be 0 to 2^30");
+  if (max_loras < 1 || max_loras > kMost) throw InputError("max_loras", "must be 1 to 2^30");
+  for (const int32_t size : segment_sizes) check_size(size);
+}
 
 int64_t max_segments(int64_t num_tokens, int32_t max_loras, int32_t segment_size) {
   check_size(segment_size);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "reference/layout/batch_layout.hpp"
@@ -34,6 +35,13 @@ struct SegmentView {
   /// sized for no more. 0: unknown, which only costs time.
   int32_t max_segments = 0;
 };
+
+/// What a builder of segments may have room for.
+/// Errors   InputError naming the argument: max_tokens outside 0 to 2^30, max_loras outside 1 to
+/// 2^30,
+///          a segment size < 1.
+void check_segment_limits(int64_t max_tokens, int32_t max_loras,
+                          std::span<const int32_t> segment_sizes);
 
 /// Most segments that num_tokens tokens of max_loras slots can need.
 /// Errors   InputError: segment_size < 1.

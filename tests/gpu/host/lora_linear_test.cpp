@@ -138,6 +138,8 @@ TEST(LoraLinear, ChecksEachLaunch) {
   call = {};
   call.x.num_axes = 0;
   EXPECT_THAT(call.error(), HasSubstr("x: has shape [], needs 2 axes"));
+  call.x.num_axes = 1 << 30;
+  EXPECT_THAT(call.error(), HasSubstr("x: has shape [8, 64, 0], needs 2 axes"));
   call = {};
   call.segments.segment_size = 16;
   EXPECT_THAT(call.error(), HasSubstr("segments: has segments of 16 tokens, the kernel needs 8"));

@@ -230,6 +230,23 @@ TEST(LoraShrink, NamesAVariantWithoutAKernel) {
             "aligned=true launches=1 through_memory=false warps=8");
   EXPECT_THAT(error_of_shrink({.cluster = 8, .stages = 2, .launches = 2}),
               HasSubstr("variant: has no kernel"));
+  EXPECT_THAT(error_of_shrink({.rank_tiles = 0, .cluster = 8, .stages = 2}),
+              HasSubstr("variant: has no kernel"));
+}
+
+// The generic path takes any variant, for the segments that it says.
+TEST(LoraExpand, NamesAVariantOfNoSize) {
+  const auto error = [](const LoraVariant& v, Dtype y) {
+    const ExpandCall call;
+    const LoraTensors tensors{.h = call.h, .y = device_view(y, at(0x20000), {8, 48})};
+    return error_of(
+        [&] { LoraLayer(expand_desc()).launch_variant(v, tensors, call.segments, nullptr); });
+  };
+  EXPECT_THAT(error({.warps = 0}, Dtype::bf16), HasSubstr("variant: has no kernel"));
+  for (const LoraVariant& v : {LoraVariant{.warps = 0}, LoraVariant{.token_tiles = 0},
+                               LoraVariant{.cluster = 0}, LoraVariant{.rank_tiles = 0}}) {
+    EXPECT_THAT(error(v, Dtype::f16), HasSubstr("variant: needs positive sizes"));
+  }
 }
 
 // Eight tokens and three rank tiles, for which there are four.

@@ -264,10 +264,10 @@ TEST(LoraSiluMul, NamesWhatDoesNotFitBehindSplits) {
   DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 64});
   DeviceView splits = device_view(Dtype::bf16, at(0x100000), {8, 4096});
   SegmentView segments = Call{}.segments;
+  LoraLayerDesc down = NextCall{}.down;
   const auto error = [&] {
     return error_of([&] {
-      LoraLayer(NextCall{}.down)
-          .launch_behind_splits({.x = x, .h = {}, .y = y}, splits, segments, nullptr);
+      LoraLayer(down).launch_behind_splits({.x = x, .h = {}, .y = y}, splits, segments, nullptr);
     });
   };
   segments.segment_size = 32;
@@ -275,12 +275,16 @@ TEST(LoraSiluMul, NamesWhatDoesNotFitBehindSplits) {
   segments.segment_size = 64;
   splits.shape[0] = 7;
   EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
-  splits.shape[0] = 8, splits.shape[1] = 2040;
+  splits.shape[0] = 8, splits.shape[1] = 2048;
   EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
   splits.shape[1] = 4096, splits.data = at(0x100002);
   EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
-  splits.data = at(0x100000), y.strides[0] = 65;
+  splits.data = at(0x100000), splits.dtype = Dtype::f16;
+  EXPECT_THAT(error(), HasSubstr("splits: is not the y that"));
+  splits.dtype = Dtype::bf16, y.strides[0] = 65;
   EXPECT_THAT(error(), HasSubstr("y: or x is not what"));
+  y.strides[0] = 64, down.slices[0] = NextCall{}.slice(2048, 64, 128);
+  EXPECT_THAT(error(), HasSubstr("splits: are of no layer that a launch_silu_mul() shrinks for"));
 }
 
 TEST(LoraSiluMul, NamesANextLayerThatDoesNotFit) {

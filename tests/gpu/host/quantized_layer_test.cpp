@@ -66,6 +66,8 @@ TEST(QuantizedLayer, NamesWhatDoesNotFit) {
   d = desc();
   d.slices[0].a_scale.strides[1] = 2;
   EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: needs an innermost stride of 1"));
+  d.slices[0].a_scale.num_axes = 1 << 30;
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: has 1073741824 axes, 3 at most fit"));
   d = desc();
   d.b_block = {16, 0};
   EXPECT_THAT(error_of(d), HasSubstr("b_block: is 16 x 0, needs two positive sizes, or 0 x 0"));

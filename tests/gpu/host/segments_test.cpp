@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "reference/base/input_error.hpp"
+#include "tests/gpu/host/error_of.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -71,6 +72,19 @@ TEST(Segments, OfAMultipleAreThoseOfTheSize) {
     }
     EXPECT_EQ(cut, expected) << size;
   }
+}
+
+TEST(Segments, HaveLimits) {
+  const auto error = [](int64_t max_tokens, int32_t max_loras, std::vector<int32_t> sizes) {
+    return error_of([&] { check_segment_limits(max_tokens, max_loras, sizes); });
+  };
+  EXPECT_EQ(error(0, 1, {8}), "");
+  EXPECT_EQ(error(int64_t{1} << 30, 1 << 30, {8, 64}), "");
+  EXPECT_EQ(error(-1, 1, {8}), "max_tokens: must be 0 to 2^30");
+  EXPECT_EQ(error((int64_t{1} << 30) + 1, 1, {8}), "max_tokens: must be 0 to 2^30");
+  EXPECT_EQ(error(1, 0, {8}), "max_loras: must be 1 to 2^30");
+  EXPECT_EQ(error(1, (1 << 30) + 1, {8}), "max_loras: must be 1 to 2^30");
+  EXPECT_EQ(error(1, 1, {8, 0}), "segment_size: must be at least 1");
 }
 
 TEST(Segments, NeedASize) {
