@@ -109,11 +109,11 @@ sim::ExpectedError expected_error(const sim::Validation& errors, int num_folds) 
           .how = fmt::format("{} folds of whole sweeps", num_folds)};
 }
 
-void run(const CalibrateOptions& o) {
+void run(const CLI::App& command, const CalibrateOptions& o) {
   if (o.num_folds == 1) {
     throw InputError("--folds", "1 fold leaves no runs to fit", "give 2 or more, or 0 for none");
   }
-  OutputFiles files(input_files(o.measured));
+  OutputFiles files(command, input_files(o.measured));
   files.open("--out", o.out);
   files.open("--csv", o.csv);
   MeasuredRuns measured = read_measured(o.measured);
@@ -164,7 +164,7 @@ void add_calibrate(CLI::App& app) {
     if (settle_step_options(command, options->steps)) {
       calibrate_steps(command, options->steps, options->out, options->seed);
     } else {
-      run(*options);
+      run(command, *options);
     }
   });
 }

@@ -126,8 +126,9 @@ bool settle_step_options(const CLI::App& command, StepOptions& o) {
   return true;
 }
 
-void calibrate_steps(const CLI::App&, StepOptions o, const std::string& out, uint64_t seed) {
-  OutputFiles files({{"the recorded steps", o.steps}});
+void calibrate_steps(const CLI::App& command, StepOptions o, const std::string& out,
+                     uint64_t seed) {
+  OutputFiles files(command, {{"the recorded steps", o.steps}, {"the model", o.system.model}});
   files.open("--out", out);
   files.open("--steps-out", o.steps_out);
   Recording recording = is_profiled(o) ? profile_now(o, seed) : read_steps(o);

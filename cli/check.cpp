@@ -128,11 +128,25 @@ void refuse_both_or_none(const CLI::App& command, const CheckOptions& o) {
   }
 }
 
+// Our own scheduler takes its sessions from stdin and nothing from flags.
+void refuse_others(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (name == "--serve-scheduler" || name == "--help" || option->count() == 0) continue;
+    throw InputError(name, "has no effect beside --serve-scheduler", "leave it out");
+  }
+}
+
 void run(const CLI::App& command, const CheckOptions& o) {
-  if (o.scheduler.serves) return serve_own_scheduler();
+  if (o.scheduler.serves) {
+    refuse_others(command);
+    return serve_own_scheduler();
+  }
   refuse_both_or_none(command, o);
   const bool is_kernel = !o.impl.empty();
-  OutputFiles files({{"the ledger", o.ledger}});
+  OutputFiles files(
+      command,
+      {{"the ledger", o.ledger}, {"the kernel", o.impl}, {"the scheduler", o.scheduler.scheduler}});
   files.open("--json", o.json);
   files.open("--junit", o.junit);
   files.open("--transcript", o.transcript);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/config_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
 
@@ -36,10 +37,27 @@ bool OutputFiles::identify(const std::string& path, int stream, Identity& identi
   return true;
 }
 
-OutputFiles::OutputFiles(const std::vector<InputFile>& inputs) {
+OutputFiles::OutputFiles(const CLI::App& command, std::vector<InputFile> inputs) {
+  inputs.push_back({"the config file", config_path(command)});
   for (const InputFile& input : inputs) {
+    if (input.path.empty()) continue;
     Identity identity;
     if (identify(input.path, STDIN_FILENO, identity)) known_.push_back({identity, input.what});
+    std::error_code none;
+    if (!fs::is_directory(input.path, none)) continue;
+    folders_.push_back({input.what, fs::canonical(input.path, none).string()});
+  }
+}
+
+void OutputFiles::refuse_file_in_folder(const std::string& flag, const std::string& path) const {
+  std::error_code none;
+  if (!fs::exists(path, none)) return;
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = fs::canonical(parent.empty() ? "." : parent, none).string() + "/";
+  for (const InputFile& input : folders_) {
+    if (!folder.starts_with(input.path + "/")) continue;
+    throw InputError(flag, fmt::format("{} is a file of {}", shown(path), input.what),
+                     "it would be overwritten: name another file");
   }
 }
 
@@ -58,6 +76,7 @@ void OutputFiles::open(const std::string& flag, const std::string& path) {
     throw InputError(flag, fmt::format("{} is {}", shown(path), same->what),
                      "it would be overwritten: name another file");
   }
+  refuse_file_in_folder(flag, path);
   try {
     outputs_.push_back({flag, std::make_unique<AtomicFile>(is_stdout ? "-" : path)});
   } catch (const InputError& error) {

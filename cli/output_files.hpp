@@ -10,9 +10,14 @@
 
 #include "reference/base/atomic_file.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace loratory::cli {
 
-/// A file that the run reads: what to call it in a message ("the trace"), and where. "-" is stdin.
+/// A file or a folder that the run reads: what to call it in a message ("the trace"), and where.
+/// "-" is stdin.
 struct InputFile {
   std::string what;
   std::string path;
@@ -26,11 +31,12 @@ struct InputFile {
 /// one output may go there, and then no table does.
 class OutputFiles {
  public:
-  explicit OutputFiles(const std::vector<InputFile>& inputs);
+  /// The config file of `command` is an input too.
+  OutputFiles(const CLI::App& command, std::vector<InputFile> inputs);
 
   /// Opens the file that `flag` asks for; none if `path` is empty. Throws InputError at `flag` if
-  /// it is (or is a link to) one of the inputs or an output that is open already, or cannot be
-  /// written.
+  /// it is (or is a link to) one of the inputs, a file in one that is a folder, or an output that
+  /// is open already, or cannot be written.
   void open(const std::string& flag, const std::string& path);
 
   /// Where to write what `flag` asks for; null if it does not.
@@ -60,8 +66,10 @@ class OutputFiles {
   };
 
   static bool identify(const std::string& path, int stream, Identity& identity);
+  void refuse_file_in_folder(const std::string& flag, const std::string& path) const;
 
   std::vector<Known> known_;
+  std::vector<InputFile> folders_;  // by their real paths
   std::vector<Output> outputs_;
   bool stdout_is_taken_ = false;
 };

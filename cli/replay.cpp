@@ -88,7 +88,7 @@ void write_both(const sim::ConfigResult& simulated, const sim::SizeResult& resul
 void run(const CLI::App& command, ReplayOptions options) {
   settle_real_options(command, options.real, options.system);
   refuse_ignored_options(command, options.workload, options.system, options.slo);
-  OutputFiles files(input_files(command, options.workload, options.system));
+  OutputFiles files(command, input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
   files.open("--event-log", options.event_log);
   const sim::Trace trace = load_workload(options.workload);

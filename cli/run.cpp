@@ -115,6 +115,17 @@ std::set<std::string> names_of(const Names& names) {
   return out;
 }
 
+std::vector<InputFile> input_files(const RunOptions& options, const Names& names,
+                                   const sim::RequestFile& file) {
+  std::vector<InputFile> out{{"the request file", options.requests}, {"the model", options.model}};
+  for (const auto& [name, path] : names) out.push_back({"adapter " + name, path});
+  for (const sim::RequestLine& line : file.lines) {
+    const auto* operation = std::get_if<sim::AdapterOperation>(&line.what);
+    if (operation != nullptr) out.push_back({"an adapter of the request file", operation->path});
+  }
+  return out;
+}
+
 // --- text -------------------------------------------------------------------------------------
 
 sim::ServingRequest* request_in(sim::RequestLine& line) {
@@ -203,6 +214,20 @@ sim::ModelRunnerConfig runner_config(const RunOptions& options, int64_t max_lora
           .lora_dtype = is_fp8 ? sim::LoraDtype::fp8 : sim::LoraDtype::of_model};
 }
 
+void require_consistent(const RunOptions& options, const sim::SchedulerConfig& c) {
+  if (c.residency.max_cpu_loras < c.residency.max_loras) {
+    throw InputError(
+        "--max-cpu-loras",
+        fmt::format("{} is below --max-loras {}", options.max_cpu_loras, c.residency.max_loras),
+        "an adapter in a slot is in host memory too");
+  }
+  if (c.max_num_batched_tokens < c.max_num_seqs) {
+    throw InputError("--max-num-batched-tokens",
+                     fmt::format("must be at least --max-num-seqs = {}", c.max_num_seqs),
+                     "every running request gets a token in every step");
+  }
+}
+
 sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFile& file,
                                       const ServingModel& model, size_t num_adapters,
                                       int64_t max_lora_rank) {
@@ -217,9 +242,10 @@ sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFil
   c.max_model_len = max_model_len(options, model.config());
   const Demand demand = demand_of(file, c);
   c.num_blocks = options.kv_blocks > 0
-                     ? options.kv_blocks
+                     ? 1 + options.kv_blocks  // the null block
                      : model.num_kv_blocks(c, runner_config(options, max_lora_rank),
                                            demand.together, demand.one);
+  require_consistent(options, c);
   const std::string problem = c.problem();
   if (!problem.empty()) throw InputError("run", problem);
   return c;
@@ -244,7 +270,7 @@ std::string describe_engine(const RunOptions& options, const sim::SchedulerConfi
   return fmt::format("{}; max_loras {} of rank {}{}, max_cpu_loras {}; {} KV blocks of {} tokens",
                      options.executor, c.residency.max_loras, max_lora_rank,
                      options.lora_dtype == "fp8" ? " in fp8" : "", c.residency.max_cpu_loras,
-                     format_count(c.num_blocks), c.block_size);
+                     format_count(c.num_blocks - 1), c.block_size);
 }
 
 // --- the run ----------------------------------------------------------------------------------
@@ -272,13 +298,13 @@ std::vector<std::string> texts_of(Tokenizer* tokenizer, const sim::ServedFile& s
   return texts;
 }
 
-void run(const RunOptions& options) {
+void run(const CLI::App& command, const RunOptions& options) {
   const Names names = adapter_names(options);
-  OutputFiles files({{"the request file", options.requests}});
-  files.open("--out", options.out);
   sim::ServingReport report;
   report.base_model = options.model;
   report.file = sim::read_request_file(options.requests);
+  OutputFiles files(command, input_files(options, names, report.file));
+  files.open("--out", options.out);
   sim::resolve_names(report.file, options.model, names_of(names));
   const std::unique_ptr<ServingModel> model = load_model(options);
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(options, report.file);
@@ -348,7 +374,7 @@ void add_run(CLI::App& app) {
   command.add_option("--python", options->python,
                      "Python 3 with the package tokenizers, for prompts and outputs as text");
   add_engine_options(command, *options);
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

@@ -130,7 +130,7 @@ void run(const CLI::App& command, const SizeOptions& options) {
   refuse_ignored_options(command, options.workload, options.system, options.slo);
   sim::SweepOptions sweep;
   set_sizes(options, sweep);
-  OutputFiles files(input_files(command, options.workload, options.system));
+  OutputFiles files(command, input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
   const std::vector<sim::Trace> traces = traces_of(options);
   const sim::Trace& trace = traces.front();

@@ -25,7 +25,7 @@ struct ConvertOptions {
 };
 
 void run(const CLI::App& command, const ConvertOptions& options) {
-  OutputFiles files({{"the trace", options.in}});
+  OutputFiles files(command, {{"the trace", options.in}});
   files.open("out", options.out);
   sim::Trace trace = read_with_progress(options.in, options.read);
   refuse_ignored_options(command, trace);

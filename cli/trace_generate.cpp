@@ -210,7 +210,7 @@ sim::Trace generate_with_progress(sim::GenerateOptions& options) {
 void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   check_flags(flags);
   refuse_ignored_flags(command, flags);
-  OutputFiles files(input_files(flags));
+  OutputFiles files(command, input_files(flags));
   files.open("--out", flags.out);
   Generation generation;
   sim::GenerateOptions& options = generation.options;

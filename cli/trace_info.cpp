@@ -45,7 +45,7 @@ std::vector<uint64_t> capacities(const std::vector<std::string>& texts) {
 
 void run(const CLI::App& command, const InfoOptions& options) {
   const std::vector<uint64_t> blocks = capacities(options.reuse);
-  OutputFiles files({{"the trace", options.trace}});
+  OutputFiles files(command, {{"the trace", options.trace}});
   files.open("--json", options.json);
   const sim::Trace trace = read_with_progress(options.trace, options.read);
   refuse_ignored_options(command, trace);

@@ -61,10 +61,10 @@ std::vector<sim::PredictedRun> predict(const sim::MeasuredTable& table,
        .on_progress = [&](int64_t done, int64_t total) { progress.show(done, total, "runs"); }});
 }
 
-void run(const ValidateOptions& options) {
+void run(const CLI::App& command, const ValidateOptions& options) {
   std::vector<InputFile> inputs = input_files(options.measured);
   inputs.push_back({"the profile", options.profile});
-  OutputFiles files(inputs);
+  OutputFiles files(command, inputs);
   files.open("--json", options.json);
   files.open("--csv", options.csv);
   files.open("--html", options.html);
@@ -103,7 +103,7 @@ void add_validate(CLI::App& app) {
   command.add_option("--json", options->json, "Write everything")->group("Outputs");
   command.add_option("--csv", options->csv, "Write one row per run")->group("Outputs");
   command.add_option("--html", options->html, "Write the offline report page")->group("Outputs");
-  command.final_callback([options] { run(*options); });
+  command.final_callback([&command, options] { run(command, *options); });
 }
 
 }  // namespace loratory::cli

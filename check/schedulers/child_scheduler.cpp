@@ -20,6 +20,7 @@
 #include "check/schedulers/json_lines.hpp"
 #include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/wording.hpp"
 
 extern char** environ;
 
@@ -52,6 +53,11 @@ std::string how_it_ended(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
+// What a shell ends with that found no such command, or may not run it.
+bool is_no_command(int status) {
+  return WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127);
+}
+
 // In a group of its own, so that what it starts ends with it.
 pid_t start(const std::string& command, int fd) {
   posix_spawn_file_actions_t files;
@@ -79,7 +85,8 @@ pid_t start(const std::string& command, int fd) {
 
 class ChildScheduler final : public SchedulerUnderTest {
  public:
-  ChildScheduler(const std::string& command, int64_t timeout_ms) : timeout_ms_(timeout_ms) {
+  ChildScheduler(const std::string& command, int64_t timeout_ms)
+      : command_(command), timeout_ms_(timeout_ms) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       throw InputError("--scheduler", fmt::format("no socket: {}", std::strerror(errno)));
@@ -152,6 +159,10 @@ class ChildScheduler final : public SchedulerUnderTest {
   [[noreturn]] void ended(const Message& message) {
     int status = 0;
     const bool is_known = reap(status);
+    if (is_known && is_no_command(status)) {
+      throw InputError("--scheduler", fmt::format("/bin/sh cannot run it: {}", shown(command_)),
+                       "give a command, or a path that ends with .so");
+    }
     throw DoorError(fmt::format("the process {} before it answered {}{}",
                                 is_known ? how_it_ended(status) : "closed its output",
                                 word_of(message),
@@ -181,6 +192,7 @@ class ChildScheduler final : public SchedulerUnderTest {
     pid_ = -1;
   }
 
+  std::string command_;
   int64_t timeout_ms_;
   std::optional<Socket> socket_;
   pid_t pid_ = -1;

@@ -12,8 +12,8 @@ namespace loratory::check {
 /// A scheduler in a process of its own: `command` is run by /bin/sh, reads a message per line and
 /// writes a reply per line. Its stderr is ours. It is told to end by the end of its stdin, and
 /// killed with all that it started if it does not.
-/// Errors  InputError: no process could be made. DoorError: it ended, or gave no line within
-/// `timeout_ms` of a message.
+/// Errors  InputError: no process could be made, or the shell knows no such command. DoorError: it
+/// ended, or gave no line within `timeout_ms` of a message.
 std::unique_ptr<SchedulerUnderTest> child_scheduler(const std::string& command,
                                                     int64_t timeout_ms = 10'000);
 

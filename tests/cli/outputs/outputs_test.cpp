@@ -65,6 +65,23 @@ TEST_F(Outputs, NeitherIsAnyOtherInput) {
   write("run.toml", "tp = 1\n");
   expect_error("replay --trace t.jsonl --config run.toml --prom run.toml",
                "--prom: 'run.toml' is the config file; it would be overwritten: name another file");
+  write("any.toml", "");
+  for (const std::string command :
+       {"trace info t.jsonl --json", "trace convert t.jsonl", "trace generate --requests 1 --out",
+        "check --impl reference --json", "validate --measured m.csv --json",
+        "calibrate --measured m.csv --out"}) {
+    const std::string flag =
+        command.starts_with("trace convert") ? "out" : command.substr(command.rfind("--"));
+    expect_error(command + " any.toml --config any.toml",
+                 flag +
+                     ": 'any.toml' is the config file; it would be overwritten: name another "
+                     "file");
+  }
+  write("kernel.so", "a kernel");
+  expect_error("check --impl ./kernel.so --json kernel.so",
+               "--json: 'kernel.so' is the kernel; it would be overwritten: name another file");
+  expect_error("check --scheduler ./kernel.so --junit kernel.so",
+               "--junit: 'kernel.so' is the scheduler; it would be overwritten: name another file");
   expect_error("trace generate --requests 1 --arrivals trace:t.jsonl --out t.jsonl",
                "--out: 't.jsonl' is the trace of --arrivals; it would be overwritten: name another "
                "file");

@@ -91,6 +91,46 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenRunTest, testing::ValuesIn(reference::kModel
 
 // --- what comes out ---------------------------------------------------------------------------
 
+// A copy of the model in the test's folder, because a failure would write to it.
+TEST_F(RunTest, FilesOfTheModelAndItsAdaptersAreNeverOverwritten) {
+  fs::copy(kModel, path("m"), fs::copy_options::recursive);
+  fs::create_symlink("m", path("link"));
+  write("r.jsonl",
+        "{\"operation\": \"load_lora_adapter\", \"lora_name\": \"b\", \"lora_path\": "
+        "\"m/adapters/qv_r4\"}\n{\"prompt\": [1], \"max_tokens\": 1}\n");
+  const std::string config = content("m/config.json");
+  for (const std::string out : {"m/config.json", "./m/config.json", "link/config.json"}) {
+    const Outcome outcome = loratory("run --model m --requests r.jsonl --out " + out);
+    expect_bad_input(outcome,
+                     "--out: '" + out + "' is a file of the model; it would be overwritten");
+  }
+  EXPECT_EQ(content("m/config.json"), config);
+  fs::rename(path("m/adapters"), path("a"));
+  write("r.jsonl",
+        "{\"operation\": \"load_lora_adapter\", \"lora_name\": \"b\", \"lora_path\": "
+        "\"a/qv_r4\"}\n{\"prompt\": [1], \"max_tokens\": 1}\n");
+  expect_bad_input(loratory("run --model m --requests r.jsonl --out a/qv_r4/adapter_config.json"),
+                   "is a file of an adapter of the request file; it would be overwritten");
+}
+
+// As of `replay`, the null block is not counted.
+TEST_F(RunTest, OneKvBlockHoldsTheTokensOfABlock) {
+  write("r.jsonl", R"({"prompt": [1, 2, 3], "max_tokens": 13, "ignore_eos": true})"
+                   "\n");
+  const Outcome outcome = run("--kv-blocks 1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("; 1 KV blocks of 16 tokens"));
+}
+
+TEST_F(RunTest, NamesTheFlagsThatDoNotFitEachOther) {
+  write("r.jsonl", R"({"prompt": [1], "max_tokens": 1})"
+                   "\n");
+  expect_bad_input(run("--max-loras 3 --max-cpu-loras 2"),
+                   "--max-cpu-loras: 2 is below --max-loras 3; an adapter in a slot is in host");
+  expect_bad_input(run("--max-num-seqs 10 --max-num-batched-tokens 3"),
+                   "--max-num-batched-tokens: must be at least --max-num-seqs = 10");
+}
+
 TEST_F(RunTest, WritesALineForEachRequestInTheOrderOfTheFile) {
   write("r.jsonl", R"({"request_id": "late", "prompt": [1, 2, 3], "max_tokens": 9, "priority": 1})"
                    "\n"
@@ -232,7 +272,7 @@ TEST_F(RunTest, BadInputIsOneLineBeforeAnythingRuns) {
   expect_bad_input(run(adapter("qv_r4") + adapter("qv_r4")), "--adapter: 'qv_r4' is given twice");
   expect_bad_input(run(adapter("qv_r4") + "--max-lora-rank 2"), "--max-lora-rank: 2 is below");
   expect_bad_input(run("--max-num-seqs 4 --max-num-batched-tokens 2"),
-                   "run: max_num_batched_tokens must be >= max_num_seqs");
+                   "--max-num-batched-tokens: must be at least --max-num-seqs = 4");
   expect_bad_input(run("--max-model-len 129"), "--max-model-len: the model has 128 positions");
   write("r.jsonl",
         "{\"operation\": \"load_lora_adapter\", \"lora_name\": \"a\", \"lora_path\": \"nowhere\"}\n"
