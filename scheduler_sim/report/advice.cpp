@@ -419,7 +419,7 @@ std::string caveat(const SizeResult& result) {
            "step is an estimate (docs/cost_model.md); for milliseconds fit a --profile";
   }
   if (times != "roofline") return "";
-  return "treat the sizes as a ranking: the roofline's mean step was 32 % off in the median of 160 "
+  return "treat the sizes as a ranking: the roofline's mean step was 26 % off in the median of 160 "
          "measured servers (docs/cost_model.md); for milliseconds fit a --profile";
 }
 

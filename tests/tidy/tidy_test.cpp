@@ -165,6 +165,8 @@ const std::vector<Arrow> kArrows = {
     {"check/samples/", "reference/|scheduler_sim/|check/[a-z]+/"},  // the C headers alone
     {"scheduler_sim/", "scheduler_sim/report/", "scheduler_sim/report/"},
     {"gpu/", "check/[^l]|cli/|scheduler_sim/report/"},
+    {"gpu/", "scheduler_sim/", "gpu/engine/"},
+    {"gpu/", "check/", "gpu/plugin/"},
 };
 
 TEST(Tidy, RoomsUseEachOtherOneWay) {
