@@ -28,6 +28,17 @@ def test_batch_layout_is_vllms() -> None:
         lt.batch_layout([3], 3)
 
 
+def test_counts_of_layouts_are_not_negative() -> None:
+    with pytest.raises(lt.InputError, match="^max_loras: -1 is negative"):
+        lt.batch_layout([], -1, num_padded_tokens=3)
+    for refused in (lambda: lt.token_slots([(0, -1)]),
+                    lambda: lt.chunked_layout([(0, -1)], 16, [8], [1.0]),
+                    lambda: lt.request_layout([(0, -1)], [8], [1.0]),
+                    lambda: lt.sampler_mapping([lt.SampledRequest(0, -1)])):
+        with pytest.raises(lt.InputError, match=r"^requests\[0\]: has -1 tokens$"):
+            refused()
+
+
 def test_other_layouts() -> None:
     requests = [lt.RequestTokens(1, 3), lt.RequestTokens(0, 1), (1, 2)]
     assert lt.token_slots(requests).tolist() == [1, 1, 1, 0, 1, 1]

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <string>
 
 #include "reference/base/input_error.hpp"
 
@@ -27,13 +29,27 @@ void fill_groups(BatchLayout& layout) {
 
 }  // namespace
 
+void check_requests(std::span<const RequestTokens> requests) {
+  int64_t num_tokens = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const int32_t of_request = requests[i].num_tokens;
+    num_tokens += of_request;
+    if (of_request >= 0 && num_tokens <= std::numeric_limits<int32_t>::max()) continue;
+    throw InputError(fmt::format("requests[{}]", i),
+                     of_request < 0 ? fmt::format("has {} tokens", of_request)
+                                    : "the tokens up to here are more than 2^31 - 1");
+  }
+}
+
 std::vector<int32_t> token_slots(std::span<const RequestTokens> requests) {
+  check_requests(requests);
   std::vector<int32_t> slots;
   for (const RequestTokens& r : requests) slots.insert(slots.end(), size_t(r.num_tokens), r.slot);
   return slots;
 }
 
 void check_slots(std::span<const int32_t> slots, int32_t max_loras) {
+  if (max_loras < 0) throw InputError("max_loras", fmt::format("{} is negative", max_loras));
   for (size_t t = 0; t < slots.size(); ++t) {
     if (slots[t] >= kBaseSlot && slots[t] < max_loras) continue;
     throw InputError(fmt::format("slots[{}]", t),

@@ -15,7 +15,11 @@ struct RequestTokens {
   int32_t num_tokens = 0;  ///< scheduled in this step: of a chunk, not of the whole prompt
 };
 
+/// InputError where a request has less than no tokens, or all together more than an int32 counts.
+void check_requests(std::span<const RequestTokens> requests);
+
 /// token_slots[t] for a flattened batch: the tokens of the requests in their order [2.13].
+/// Errors   as check_requests().
 std::vector<int32_t> token_slots(std::span<const RequestTokens> requests);
 
 /// Which tokens belong to which slot, sorted once for every kernel of the step; the arrays of
@@ -39,7 +43,8 @@ struct BatchLayout {
 
 /// Writes every element of every array, whatever `layout` held before; the vectors keep their
 /// memory. Tokens from slots.size() to num_padded_tokens are padding: base tokens.
-/// Errors   InputError: a slot outside [-1, max_loras), num_padded_tokens < slots.size().
+/// Errors   InputError: max_loras < 0, a slot outside [-1, max_loras), num_padded_tokens <
+///          slots.size().
 /// Cost     O(T + L).
 void build(std::span<const int32_t> slots, int32_t max_loras, int32_t num_padded_tokens,
            BatchLayout& layout);
@@ -47,7 +52,7 @@ void build(std::span<const int32_t> slots, int32_t max_loras, int32_t num_padded
 /// Without padding.
 BatchLayout make_batch_layout(std::span<const int32_t> slots, int32_t max_loras);
 
-/// InputError unless every slot lies in [-1, max_loras).
+/// InputError unless every slot lies in [-1, max_loras), and 0 <= max_loras.
 void check_slots(std::span<const int32_t> slots, int32_t max_loras);
 
 }  // namespace loratory::reference

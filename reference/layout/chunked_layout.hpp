@@ -25,7 +25,7 @@ struct ChunkedLayout {
 
 /// Writes every element whatever `layout` held before. Of each slot the full segments come first.
 /// Errors   InputError: a slot outside [0, lora_ranks.size()), segment_size < 1, or ranks and
-///          scalings of different lengths.
+///          scalings of different lengths; as check_requests().
 /// Cost     O(T log T).
 void build(std::span<const RequestTokens> requests, int32_t segment_size,
            std::span<const int32_t> lora_ranks, std::span<const float> scalings,

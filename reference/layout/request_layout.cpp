@@ -71,6 +71,7 @@ void build(std::span<const RequestTokens> requests, std::span<const int32_t> lor
   if (lora_ranks.size() != scalings.size()) {
     throw InputError("lora_ranks, scalings", "have different lengths");
   }
+  check_requests(requests);
   std::vector<int32_t> slots;
   for (const RequestTokens& r : requests) slots.push_back(r.slot);
   check_slots(slots, int32_t(lora_ranks.size()));

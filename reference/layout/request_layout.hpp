@@ -39,7 +39,8 @@ struct RequestLayout {
 };
 
 /// Writes every field whatever `layout` held before. lora_ranks and scalings: [max_loras].
-/// Errors   InputError: a slot outside [-1, max_loras), ranks and scalings of different lengths.
+/// Errors   InputError: a slot outside [-1, max_loras), ranks and scalings of different lengths; as
+///          check_requests().
 /// Cost     O(R log R).
 void build(std::span<const RequestTokens> requests, std::span<const int32_t> lora_ranks,
            std::span<const float> scalings, RequestLayout& layout);

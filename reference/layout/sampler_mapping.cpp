@@ -3,6 +3,9 @@
 namespace loratory::reference {
 
 SamplerMapping make_sampler_mapping(std::span<const SampledRequest> requests) {
+  std::vector<RequestTokens> tokens;
+  for (const SampledRequest& r : requests) tokens.push_back(r.tokens);
+  check_requests(tokens);
   SamplerMapping mapping;
   int32_t begin = 0;
   for (const SampledRequest& r : requests) {

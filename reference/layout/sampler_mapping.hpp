@@ -22,9 +22,11 @@ struct SamplerMapping {
   std::vector<int32_t> row_slots;
   std::vector<int32_t> row_tokens;
 };
+/// Errors   as check_requests().
 SamplerMapping make_sampler_mapping(std::span<const SampledRequest> requests);
 
 /// vLLM's older form of row_slots: out[i] = i + slot·num_rows, the base model as slot max_loras.
+/// Errors   as check_slots().
 std::vector<int32_t> padded_sampler_indices(std::span<const int32_t> row_slots, int32_t max_loras);
 
 }  // namespace loratory::reference

@@ -52,9 +52,10 @@ void check_output(std::string_view function, const TensorView& y, int64_t num_to
   check_shape(place, y, {num_tokens, kAnySize});
   check_wide_dtype(place, y.dtype);
   if (offset_start < 0) throw InputError(std::string(function) + ": offset_start", "is negative");
-  if (offset_start + num_columns <= y.size(1)) return;
-  throw InputError(place, fmt::format("has {} columns, the slices end at {}", y.size(1),
-                                      offset_start + num_columns));
+  if (num_columns <= y.size(1) - offset_start) return;
+  // The end of an offset near 2^63 fits into 64 bits without a sign alone.
+  const uint64_t end = uint64_t(offset_start) + uint64_t(num_columns);
+  throw InputError(place, fmt::format("has {} columns, the slices end at {}", y.size(1), end));
 }
 
 void check_same_dtype(std::string_view place, Dtype dtype, std::string_view other, Dtype expected) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "reference/base/input_error.hpp"
 #include "reference/layout/batch_layout.hpp"
 #include "reference/layout/chunked_layout.hpp"
@@ -13,6 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::ThrowsMessage;
 using Ints = std::vector<int32_t>;
 
 struct BatchExample {
@@ -72,6 +75,25 @@ TEST(BatchLayout, RejectsSlotsThatDoNotExist) {
   EXPECT_THROW(make_batch_layout(Ints{-2}, 2), InputError);
   BatchLayout layout;
   EXPECT_THROW(build(Ints{0, 1}, 2, 1, layout), InputError);
+}
+
+// No count of tokens or slots is below 0, and an int32 holds them all together.
+TEST(Layouts, RejectCountsThatCannotBe) {
+  BatchLayout layout;
+  EXPECT_THROW(build({}, -1, 3, layout), InputError);
+  EXPECT_THROW(padded_sampler_indices(Ints{-1}, -1), InputError);
+  const int32_t most = std::numeric_limits<int32_t>::max();
+  for (const RequestTokens bad : {RequestTokens{0, -1}, RequestTokens{0, most}}) {
+    const std::vector<RequestTokens> requests{{0, 1}, bad};
+    const auto names_it = ThrowsMessage<InputError>(testing::StartsWith("requests[1]: "));
+    EXPECT_THAT([&] { token_slots(requests); }, names_it);
+    RequestLayout by_request;
+    EXPECT_THAT([&] { build(requests, Ints{8}, std::vector<float>{1}, by_request); }, names_it);
+    ChunkedLayout in_chunks;
+    EXPECT_THAT([&] { build(requests, 16, Ints{8}, std::vector<float>{1}, in_chunks); }, names_it);
+    const std::vector<SampledRequest> sampled{{requests[0]}, {requests[1]}};
+    EXPECT_THAT([&] { make_sampler_mapping(sampled); }, names_it);
+  }
 }
 
 ChunkedLayout chunked(std::vector<RequestTokens> requests, int32_t segment_size) {

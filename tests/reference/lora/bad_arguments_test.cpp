@@ -157,6 +157,8 @@ TEST(BadArguments, OfExpand) {
               StartsWith("expand: y: has dtype"));
   EXPECT_THAT(expand_error([](O&, A& a) { a.offset_start = 3; }),
               StartsWith("expand: y: has 9 columns, the slices end at 10"));
+  EXPECT_THAT(expand_error([](O&, A& a) { a.offset_start = INT64_MAX; }),
+              StartsWith("expand: y: has 9 columns, the slices end at 9223372036854775814"));
   EXPECT_THAT(expand_error([](O&, A& a) { a.offset_start = -1; }),
               StartsWith("expand: offset_start: is negative"));
   EXPECT_THAT(expand_error([](O& o, A&) { o.slots[2] = 2; }), StartsWith("slots[2]"));
