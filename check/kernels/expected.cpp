@@ -23,17 +23,19 @@ namespace {
 Oracle facts_of(const OneRow& row) {
   const std::array<int32_t, 1> slots{0}, ranks{row.rank()};
   const std::array<float, 1> scalings{row.slice().scalings[row.pair()]};
-  if (row.c().operation == LORATORY_OP_EMBEDDING || row.c().expands()) {
-    // h is given: a column of A, or the row of h as a table of one.
-    const bool is_h = row.c().expands();
-    ConstTensorView a = is_h ? row.h() : row.a();
-    if (is_h) a.shape.push_back(1), a.strides.push_back(1);
-    const int64_t id = is_h ? 0 : row.step.token_ids[size_t(row.token())];
-    const std::array<int64_t, 1> ids{id};
+  if (row.c().expands()) {
+    return reference::expand_oracle({.h = OneRow::one(OneRow::one(row.h())),
+                                     .slots = slots,
+                                     .slices = {{OneRow::one(row.b()), ranks, scalings}},
+                                     .add_inputs = row.c().add_inputs,
+                                     .y = row.y()});
+  }
+  if (row.c().operation == LORATORY_OP_EMBEDDING) {
+    const std::array<int64_t, 1> ids{row.step.token_ids[size_t(row.token())]};
     return reference::embedding_oracle(
         {.token_ids = ids,
          .slots = slots,
-         .slice = {OneRow::one(a), OneRow::one(row.b()), ranks, scalings, std::nullopt},
+         .slice = {OneRow::one(row.a()), OneRow::one(row.b()), ranks, scalings, std::nullopt},
          .mode = {},
          .y = row.y()});
   }

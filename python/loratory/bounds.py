@@ -32,20 +32,19 @@ class Bounds:
     expected  [T, N] float64; NaN where the operation must not write
     bound     [T, N] float64: |got - expected| of a right implementation, whatever its order of
               summation; NaN likewise
+    covered   [T, N]: where the operation writes
     """
 
     expected: npt.NDArray[np.float64]
     bound: npt.NDArray[np.float64]
-
-    @property
-    def covered(self) -> npt.NDArray[np.bool_]:
-        """[T, N]: where the operation writes."""
-        return ~np.isnan(self.bound)
+    covered: npt.NDArray[np.bool_]
 
     def errors_over(self, got: ArrayLike) -> npt.NDArray[np.float64]:
         """[T, N] |got - expected| / bound, 0 where nothing is covered. Above 1 is a wrong result.
-        An infinity counts as right where the exact result rounds to it; NaN never."""
-        return _loratory.error_over(read(got, "got"), self.expected, self.bound)
+        An infinity counts as right where the exact result rounds to it. NaN never does, and
+        nothing does where the exact result is NaN."""
+        return _loratory.error_over(read(got, "got"), self.expected, self.bound,
+                                    self.covered.view(np.uint8))
 
     def worst(self, got: ArrayLike) -> float:
         """The largest of errors_over(got); 0 if nothing is covered."""
@@ -64,22 +63,23 @@ def linear_bounds(x: ArrayLike, a: Arrays, b: Arrays, ranks: IntLists, scalings:
     flushes_subnormals  results of products and sums, not inputs
 
     Valid if no intermediate overflows. Takes Ctrl-C several times a second.
+    Errors: as linear().
     """
     slices = read_slices(a, "a")
-    expected, bound = _loratory.linear_bounds(
+    expected, bound, covered = _loratory.linear_bounds(
         read(x, "x"), slices, read_slices(b, "b"), int_lists(ranks, len(slices), "ranks"),
         float_lists(scalings, len(slices), "scalings"), ints(slots, "slots"), offset_start,
         add_inputs, mode.names(), unit, operand_rounding, flushes_subnormals, read(y, "y"))
-    return Bounds(expected, bound)
+    return Bounds(expected, bound, covered.view(np.bool_))
 
 
 def embedding_bounds(token_ids: Ints, a: ArrayLike, b: ArrayLike, ranks: Ints, scalings: Floats,
                      slots: Ints, y: ArrayLike, *, mode: NumericMode = DEFAULT_MODE,
                      unit: float = FP32_UNIT, operand_rounding: float = 0.0,
                      flushes_subnormals: bool = False) -> Bounds:
-    """Of embedding() with the same arguments; y is the base before the call."""
-    expected, bound = _loratory.embedding_bounds(
+    """Of embedding() with the same arguments; y is the base before the call. Errors: as there."""
+    expected, bound, covered = _loratory.embedding_bounds(
         ints(token_ids, "token_ids", np.int64), ints(slots, "slots"), read(a, "a"), read(b, "b"),
         ints(ranks, "ranks"), floats(scalings, "scalings"), mode.names(), unit, operand_rounding,
         flushes_subnormals, read(y, "y"))
-    return Bounds(expected, bound)
+    return Bounds(expected, bound, covered.view(np.bool_))

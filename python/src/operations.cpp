@@ -4,7 +4,6 @@
 
 #include "python/src/linear_args.hpp"
 #include "reference/base/input_error.hpp"
-#include "reference/layout/batch_layout.hpp"
 #include "reference/lora/check_args.hpp"
 #include "reference/lora/scaling.hpp"
 
@@ -91,9 +90,6 @@ void linear(const Array& x, const Arrays& a, const Arrays& b, const Int32Lists& 
     if (biases[i] != nullptr) args.slices[i].bias = biases[i]->view();
   }
   reference::check_linear(args);
-  reference::check_shape("lora_linear: x", args.x, {std::ssize(slots), reference::kAnySize});
-  reference::check_slots(slots, int32_t(reference::max_loras(args)));
-  reference::lora_linear(rows_of(args, 0, 0));  // checks all that is not of a row
   run_in_parts(std::ssize(slots), num_products(args), [&](int64_t begin, int64_t end) {
     reference::lora_linear(rows_of(args, begin, end));
   });

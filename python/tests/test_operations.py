@@ -214,6 +214,56 @@ def test_errors_name_the_argument_and_write_nothing(change: dict[str, Any], line
     assert bits(y) == bits(layer.y)
 
 
+@pytest.mark.parametrize("change, line", [
+    ({"ranks": [[200_000, 1, 0], [5, 0, 0]]}, "ranks[0]: rank 200000 is outside [0, 8]"),
+    ({"y": np.zeros((6, 3), np.float32)}, "y: has 3 columns, the slices end at 36"),
+    ({"offset_start": -4}, "offset_start: is negative"),
+    ({"offset_start": 2**63 - 1}, "y: has 36 columns"),
+    ({"x": np.zeros((6, 100), np.float32)}, "a: has shape"),
+    ({"x": np.zeros((6, 40), np.float16)}, "a: has dtype f32, x has f16"),
+    ({"y": np.zeros((6, 36), np.int8)}, "y: has dtype i8"),
+    ({"slots": [0, 1, -1, 1 << 30, 0, 1]}, "slot 1073741824 with max_loras 3"),
+    ({"scalings": [[1.0], [1.0]]}, "scalings: has 1 scalings for 3 slots"),
+    ({"scalings": [[float("nan")] * 3] * 2}, "scalings[0]: is not finite"),
+    ({"unit": -1.0}, "unit: "), ({"unit": float("nan")}, "unit: "),
+    ({"operand_rounding": float("inf")}, "operand_rounding: "),
+])
+def test_bounds_refuse_what_the_operation_refuses(change: dict[str, Any], line: str) -> None:
+    layer = Layer("f32")
+    names = ("x", "a", "b", "ranks", "scalings", "slots")
+    arguments = {**dict(zip(names, layer.arguments())), "y": layer.y, **change}
+    with pytest.raises(lt.InputError) as error:
+        lt.linear_bounds(**arguments)
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change, line", [
+    ({"token_ids": [7, 50, 0]}, "token_ids[1]: id 50"),
+    ({"ranks": [200_000, 1]}, "ranks[0]: rank 200000"),
+    ({"scalings": [1.0]}, "scalings: has 1 scalings for 2 slots"),
+    ({"slots": [0, 1, 1 << 30]}, "slot 1073741824"),
+    ({"y": np.zeros((3, 15), np.float32)}, "y: has 15 columns"),
+    ({"b": np.zeros((2, 16, 4), np.float16)}, "b: has dtype f16, a has f32"),
+])
+def test_bounds_of_embeddings_do_too(change: dict[str, Any], line: str) -> None:
+    arguments = {"token_ids": [7, 49, 0], "a": np.ones((2, 4, 50), np.float32),
+                 "b": np.ones((2, 16, 4), np.float32), "ranks": [4, 2], "scalings": [1.0, 0.5],
+                 "slots": [1, -1, 0], "y": np.zeros((3, 16), np.float32), **change}
+    with pytest.raises(lt.InputError) as error:
+        lt.embedding_bounds(**arguments)
+    assert line in str(error.value)
+
+
+def test_a_result_that_is_no_number_is_covered_and_never_right() -> None:
+    layer = Layer("f32")
+    layer.x[0, 0] = np.nan
+    bounds = lt.linear_bounds(*layer.arguments(), layer.y)
+    assert bounds.covered[0].all() and np.isnan(bounds.expected[0]).all()
+    assert not bounds.covered[2].any()
+    assert bounds.worst(lt.linear(*layer.arguments(), layer.y.copy())) == np.inf
+    assert bounds.worst(np.zeros_like(layer.y)) == np.inf
+
+
 def test_a_read_only_output_is_refused() -> None:
     layer = Layer("f32")
     layer.y.flags.writeable = False

@@ -35,8 +35,12 @@ void check_scalings(std::string_view place, std::span<const float> scalings, int
 /// Everything that shrink() checks before it writes.
 void check_shrink(const ShrinkArgs& args);
 
-/// What lora_linear() checks beyond its shrink and expand: biases, and that A and B agree.
+/// Everything that lora_linear() checks before it writes: its shrink, its expand, biases, and that
+/// A and B agree.
 void check_linear(const LinearArgs& args);
+
+/// Everything that lora_embedding() checks before it writes.
+void check_embedding(const EmbeddingArgs& args);
 
 /// y of an expand: `num_columns` of all slices from offset_start on.
 void check_output(std::string_view function, const TensorView& y, int64_t num_tokens,

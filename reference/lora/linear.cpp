@@ -13,16 +13,38 @@
 namespace loratory::reference {
 namespace {
 
-std::vector<ExpandSlice> expand_slices(std::span<const LoraSlice> slices) {
-  std::vector<ExpandSlice> out;
-  for (const LoraSlice& s : slices) out.push_back({s.b, s.ranks, s.scalings});
-  return out;
+// lora_linear() in two steps, with the buffer h between them.
+struct Steps {
+  ShrinkArgs down;
+  ExpandArgs up;
+};
+
+Steps steps_of(const LinearArgs& args, const TensorView& h) {
+  Steps steps{.down = {.x = args.x, .slots = args.slots, .slices = {}, .h = h},
+              .up = {.h = h,
+                     .slots = args.slots,
+                     .slices = {},
+                     .offset_start = args.offset_start,
+                     .add_inputs = args.add_inputs,
+                     .mode = args.mode,
+                     .y = args.y}};
+  for (const LoraSlice& slice : args.slices) {
+    steps.down.slices.push_back({slice.a, slice.ranks});
+    steps.up.slices.push_back({slice.b, slice.ranks, slice.scalings});
+  }
+  return steps;
 }
 
-}  // namespace
+// Dtype and shape of h without memory, which is all that checks look at.
+TensorView h_of(const LinearArgs& args) {
+  int64_t max_rank = 0;
+  for (const LoraSlice& slice : args.slices) max_rank = std::max(max_rank, slice.a.size(1));
+  const bool as_x = args.mode.h == IntermediateMode::store_as_x;
+  const Extents shape{int64_t(args.slices.size()), int64_t(args.slots.size()), max_rank};
+  return {as_x ? args.x.dtype : Dtype::f32, nullptr, shape, row_major_strides(shape)};
+}
 
-void check_linear(const LinearArgs& args) {
-  const auto num_tokens = int64_t(args.slots.size());
+void check_slices(const LinearArgs& args) {
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const LoraSlice& slice = args.slices[i];
     const std::string place = fmt::format("lora_linear: slices[{}]", i);
@@ -34,10 +56,7 @@ void check_linear(const LinearArgs& args) {
     check_shape(place + ".bias", *slice.bias, {slice.a.size(0), slice.b.size(1)});
     check_same_dtype(place + ".bias", slice.bias->dtype, "y", args.y.dtype);
   }
-  check_shape("lora_linear: y", args.y, {num_tokens, kAnySize});
 }
-
-namespace {
 
 void add_bias(const LinearArgs& args) {
   int64_t offset = args.offset_start;
@@ -53,29 +72,22 @@ void add_bias(const LinearArgs& args) {
 
 }  // namespace
 
+void check_linear(const LinearArgs& args) {
+  check_slices(args);
+  check_shape("lora_linear: y", args.y, {int64_t(args.slots.size()), kAnySize});
+  const Steps steps = steps_of(args, h_of(args));
+  check_shrink(steps.down);
+  check_expand(steps.up);
+}
+
 void lora_linear(const LinearArgs& args) {
-  check_linear(args);
-  int64_t max_rank = 0;
-  ShrinkArgs down{.x = args.x, .slots = args.slots, .slices = {}, .h = {}};
-  for (const LoraSlice& slice : args.slices) {
-    max_rank = std::max(max_rank, slice.a.size(1));
-    down.slices.push_back({slice.a, slice.ranks});
-  }
-  const bool as_x = args.mode.h == IntermediateMode::store_as_x;
-  Tensor h(as_x ? args.x.dtype : Dtype::f32,
-           {int64_t(args.slices.size()), int64_t(args.slots.size()), max_rank});
-  down.h = h.view();
-  shrink(down);
-  const ExpandArgs up{.h = h.view(),
-                      .slots = args.slots,
-                      .slices = expand_slices(args.slices),
-                      .offset_start = args.offset_start,
-                      .add_inputs = args.add_inputs,
-                      .mode = args.mode,
-                      .y = args.y};
-  check_expand(up);  // before the bias changes y
+  check_linear(args);  // before the bias changes y
+  const TensorView described = h_of(args);
+  Tensor h(described.dtype, described.shape);
+  const Steps steps = steps_of(args, h.view());
+  shrink(steps.down);
   add_bias(args);
-  expand(up);
+  expand(steps.up);
 }
 
 void lora_logits(const ConstTensorView& hidden, std::span<const int32_t> row_slots,
@@ -83,9 +95,36 @@ void lora_logits(const ConstTensorView& hidden, std::span<const int32_t> row_slo
   lora_linear({.x = hidden, .slots = row_slots, .slices = {lm_head}, .mode = mode, .y = logits});
 }
 
-void lora_embedding(const EmbeddingArgs& args) {
+namespace {
+
+// lora_embedding() once h, the gathered columns of A, is there.
+ExpandArgs expand_of(const EmbeddingArgs& args, const ConstTensorView& h) {
   const LoraSlice& slice = args.slice;
-  const auto num_tokens = int64_t(args.slots.size());
+  return {.h = h,
+          .slots = args.slots,
+          .slices = {{slice.b, slice.ranks, slice.scalings}},
+          .mode = args.mode,
+          .y = args.y};
+}
+
+Extents h_shape(const EmbeddingArgs& args) {
+  return {1, int64_t(args.slots.size()), args.slice.a.size(1)};
+}
+
+void check_ids(const EmbeddingArgs& args) {
+  const int64_t num_ids = args.slice.a.size(2);
+  for (size_t t = 0; t < args.token_ids.size(); ++t) {
+    const int64_t id = args.token_ids[t];
+    if (id >= 0 && id < num_ids) continue;
+    throw InputError(fmt::format("lora_embedding: token_ids[{}]", t),
+                     fmt::format("id {} is outside the vocabulary of {}", id, num_ids));
+  }
+}
+
+}  // namespace
+
+void check_embedding(const EmbeddingArgs& args) {
+  const LoraSlice& slice = args.slice;
   if (args.token_ids.size() != args.slots.size()) {
     throw InputError("lora_embedding: token_ids", "must be one per slot");
   }
@@ -97,22 +136,21 @@ void lora_embedding(const EmbeddingArgs& args) {
   check_same_dtype("lora_embedding: slice.b", slice.b.dtype, "a", slice.a.dtype);
   check_ranks("lora_embedding: slice.ranks", slice.ranks, max_loras, slice.a.size(1));
   check_slots(args.slots, int32_t(max_loras));
-  Tensor h(slice.a.dtype, {1, num_tokens, slice.a.size(1)});
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    const int64_t id = args.token_ids[t];
-    if (id < 0 || id >= slice.a.size(2)) {
-      throw InputError(fmt::format("lora_embedding: token_ids[{}]", t),
-                       fmt::format("id {} is outside the vocabulary of {}", id, slice.a.size(2)));
-    }
+  check_ids(args);
+  const Extents shape = h_shape(args);
+  check_expand(expand_of(args, {slice.a.dtype, nullptr, shape, row_major_strides(shape)}));
+}
+
+void lora_embedding(const EmbeddingArgs& args) {
+  check_embedding(args);
+  const LoraSlice& slice = args.slice;
+  Tensor h(slice.a.dtype, h_shape(args));
+  for (int64_t t = 0; t < h.shape()[1]; ++t) {
     const int32_t slot = args.slots[t];
     const int32_t rank = slot == kBaseSlot ? 0 : slice.ranks[slot];
-    for (int64_t j = 0; j < rank; ++j) h.set(slice.a.get(slot, j, id), 0, t, j);
+    for (int64_t j = 0; j < rank; ++j) h.set(slice.a.get(slot, j, args.token_ids[t]), 0, t, j);
   }
-  expand({.h = h.view(),
-          .slots = args.slots,
-          .slices = {{slice.b, slice.ranks, slice.scalings}},
-          .mode = args.mode,
-          .y = args.y});
+  expand(expand_of(args, h.view()));
 }
 
 }  // namespace loratory::reference

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "reference/layout/batch_layout.hpp"
+#include "reference/lora/check_args.hpp"
 #include "reference/numerics/matrix.hpp"
 
 namespace loratory::reference {
@@ -22,13 +23,15 @@ ExactH exact_shrink(const ConstTensorView& x_t, const ConstTensorView& a, int64_
           num_in};
 }
 
+ExactH given_h(const Vector<double>& h) { return {h, h.cwiseAbs(), 0}; }
+
 ExactH exact_column(const ConstTensorView& a, int64_t column, int64_t rank) {
   Vector<double> h(rank);
   for (int64_t j = 0; j < rank; ++j) h(j) = a.get(j, column);
-  return {h, h.cwiseAbs(), 0};
+  return given_h(h);
 }
 
-void add_slice(const ExactH& exact, const LoraSlice& slice, int32_t slot, int64_t row,
+void add_slice(const ExactH& exact, const ExpandSlice& slice, int32_t slot, int64_t row,
                int64_t offset, const ConstTensorView* base, Oracle& oracle) {
   const auto b = read_matrix<double>(slice.b[slot], slice.b.size(1), slice.ranks[slot]);
   const Matrix<double> abs_b = b.cwiseAbs();
@@ -57,6 +60,7 @@ Oracle empty_oracle(const ConstTensorView& y) {
 }  // namespace
 
 Oracle linear_oracle(const LinearArgs& args) {
+  check_linear(args);
   Oracle oracle = empty_oracle(args.y);
   const ConstTensorView base = args.y;
   int64_t offset = args.offset_start;
@@ -65,8 +69,29 @@ Oracle linear_oracle(const LinearArgs& args) {
       const int32_t slot = args.slots[t];
       if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
       const auto row = int64_t(t);
-      add_slice(exact_shrink(args.x[row], slice.a[slot], slice.ranks[slot]), slice, slot, row,
-                offset, args.add_inputs ? &base : nullptr, oracle);
+      add_slice(exact_shrink(args.x[row], slice.a[slot], slice.ranks[slot]),
+                {slice.b, slice.ranks, slice.scalings}, slot, row, offset,
+                args.add_inputs ? &base : nullptr, oracle);
+    }
+    offset += slice.b.size(1);
+  }
+  return oracle;
+}
+
+Oracle expand_oracle(const ExpandArgs& args) {
+  check_expand(args);
+  Oracle oracle = empty_oracle(args.y);
+  const ConstTensorView base = args.y;
+  int64_t offset = args.offset_start;
+  for (size_t i = 0; i < args.slices.size(); ++i) {
+    const ExpandSlice& slice = args.slices[i];
+    for (size_t t = 0; t < args.slots.size(); ++t) {
+      const int32_t slot = args.slots[t];
+      if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
+      const auto row = int64_t(t);
+      const ConstTensorView h = args.h[int64_t(i)][row];
+      add_slice(given_h(read_vector<double>(h, slice.ranks[slot])), slice, slot, row, offset,
+                args.add_inputs ? &base : nullptr, oracle);
     }
     offset += slice.b.size(1);
   }
@@ -74,13 +99,15 @@ Oracle linear_oracle(const LinearArgs& args) {
 }
 
 Oracle embedding_oracle(const EmbeddingArgs& args) {
+  check_embedding(args);
   Oracle oracle = empty_oracle(args.y);
   const ConstTensorView base = args.y;
   for (size_t t = 0; t < args.slots.size(); ++t) {
     const int32_t slot = args.slots[t];
     if (slot == kBaseSlot || args.slice.ranks[slot] == 0) continue;
     add_slice(exact_column(args.slice.a[slot], args.token_ids[t], args.slice.ranks[slot]),
-              args.slice, slot, int64_t(t), 0, &base, oracle);
+              {args.slice.b, args.slice.ranks, args.slice.scalings}, slot, int64_t(t), 0, &base,
+              oracle);
   }
   return oracle;
 }

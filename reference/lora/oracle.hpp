@@ -23,6 +23,9 @@ struct Oracle {
 /// Errors, repeatability: as lora_linear.   Cost  O(T·S·R·(K + N)).
 Oracle linear_oracle(const LinearArgs& args);
 
+/// Likewise of expand: h is exact as it is given.
+Oracle expand_oracle(const ExpandArgs& args);
+
 /// Likewise of lora_embedding.
 Oracle embedding_oracle(const EmbeddingArgs& args);
 

@@ -130,6 +130,8 @@ double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
 }
 
 double error_over(double got, double exact, double bound, Dtype out) {
+  // A comparison with NaN is false: what cannot be judged must not pass for what is right.
+  if (std::isnan(exact) || std::isnan(bound)) return std::numeric_limits<double>::infinity();
   const double rounded = round_to(out, exact);
   if (std::isnan(got) || std::isinf(got) || std::isinf(rounded)) {
     return got == rounded ? 0 : std::numeric_limits<double>::infinity();

@@ -70,7 +70,8 @@ double all_reduce_error_bound(std::span<const double> partials, std::span<const 
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
                           double unit = 0x1p-24);
 
-/// |got - exact| / bound, with the rules below for infinity and NaN in `out`.
+/// |got - exact| / bound, with the rules below for infinity and NaN in `out`; infinity too where
+/// `exact` or `bound` is NaN.
 double error_over(double got, double exact, double bound, Dtype out);
 
 /// |got - y*| / error_bound: above 1 is a wrong result. If y* rounds to infinity in the output

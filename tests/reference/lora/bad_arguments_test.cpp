@@ -7,6 +7,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/lora/linear.hpp"
+#include "reference/lora/oracle.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -120,6 +121,8 @@ std::string expand_error(const std::function<void(Operands&, ExpandArgs&)>& spoi
       .y = o.y.view()};
   spoil(o, args);
   const Tensor before = o.y;
+  EXPECT_EQ(error_of([&] { expand_oracle(args); }), error_of([&] { expand(args); }));
+  o.y = before;
   const std::string error = error_of([&] { expand(args); });
   EXPECT_TRUE(error == "no error" || before.bytes() == o.y.bytes()) << error;
   return error;
@@ -175,6 +178,8 @@ std::string linear_error(const std::function<void(Operands&, LinearArgs&)>& spoi
                   .y = o.y.view()};
   spoil(o, args);
   const Tensor before = o.y;
+  EXPECT_EQ(error_of([&] { linear_oracle(args); }), error_of([&] { lora_linear(args); }));
+  o.y = before;
   const std::string error = error_of([&] { lora_linear(args); });
   EXPECT_TRUE(error == "no error" || before.bytes() == o.y.bytes()) << error;
   return error;
@@ -210,6 +215,13 @@ TEST(BadArguments, OfLinear) {
   EXPECT_THAT(linear_error([](O& o, A&) { o.scalings0[0] = INFINITY; }),
               StartsWith("expand: slices[0].scalings[0]"));
   EXPECT_THAT(linear_error([](O&, A& a) { a.offset_start = 3; }), StartsWith("expand: y: "));
+  EXPECT_THAT(linear_error([](O& o, A&) { o.ranks0[0] = 200'000; }),
+              StartsWith("shrink: slices[0].ranks[0]: rank 200000"));
+  EXPECT_THAT(linear_error([](O& o, A&) { o.slots[2] = 1 << 30; }), StartsWith("slots[2]: "));
+  EXPECT_THAT(linear_error([](O&, A& a) { a.x.shape[1] = 1; }), StartsWith("shrink: slices[0].a"));
+  EXPECT_THAT(
+      linear_error([](O& o, A& a) { a.slices[0].scalings = std::span(o.scalings0).first(1); }),
+      StartsWith("expand: slices[0].scalings: has 1 scalings for 2 slots"));
 }
 
 // ---- embedding ----
@@ -224,6 +236,8 @@ std::string embedding_error(const std::function<void(Operands&, EmbeddingArgs&)>
                      .y = y.view()};
   spoil(o, args);
   const Tensor before = y;
+  EXPECT_EQ(error_of([&] { embedding_oracle(args); }), error_of([&] { lora_embedding(args); }));
+  y = before;
   const std::string error = error_of([&] { lora_embedding(args); });
   EXPECT_TRUE(error == "no error" || before.bytes() == y.bytes()) << error;
   return error;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -198,6 +199,15 @@ TEST(ErrorBound, InfinityMustBeMetByTheSameInfinity) {
   EXPECT_EQ(error_over_bound(-INFINITY, past, f16), INFINITY);
   EXPECT_EQ(error_over_bound(NAN, {}, f16), INFINITY);
   EXPECT_EQ(error_over_bound(0, {}, f16), 0);
+}
+
+// No comparison with NaN holds, so that one would take what cannot be judged for right.
+TEST(ErrorOver, IsInfiniteWhereNothingCanBeJudged) {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(error_over(1, nan, 1, Dtype::f32), infinity);
+  EXPECT_EQ(error_over(1, 1, nan, Dtype::f32), infinity);
+  EXPECT_EQ(error_over(nan, 1, 1, Dtype::f32), infinity);
+  EXPECT_EQ(error_over(1.5, 1, 2, Dtype::f32), 0.25);
 }
 
 }  // namespace

@@ -296,6 +296,20 @@ TEST(LoraEmbedding, GathersAColumnOfA) {
                      .y = y.view()};
   lora_embedding(args);
   EXPECT_THAT(values(y), ElementsAre(3, 9, 7, 13, 1, 1));
+  const Oracle oracle = embedding_oracle(args);
+  EXPECT_EQ(oracle.at(1, 0)->delta, 6);
+  // The same h, given.
+  Tensor h = tensor(Dtype::bf16, {1, 3, 2}, {1, 4, 3, 6, kNan, kNan});
+  const Oracle given = expand_oracle(
+      {.h = h.view(), .slots = slots, .slices = {{b.view(), ranks, scalings}}, .y = y.view()});
+  for (int64_t i = 0; i < 6; ++i) {
+    const auto& facts = oracle.elements[size_t(i)];
+    const auto& of_given = given.elements[size_t(i)];
+    ASSERT_EQ(facts.has_value(), of_given.has_value());
+    if (!facts) continue;
+    EXPECT_EQ(facts->result(), of_given->result());
+    EXPECT_EQ(facts->sum_b_h, of_given->sum_b_h);
+  }
   for (const int64_t bad : {-1, 3}) {
     ids[2] = bad;
     EXPECT_THROW(lora_embedding(args), InputError) << "of a base token too";
