@@ -132,11 +132,28 @@ def from_bits(bits: tuple[str, NumpyArray]) -> NumpyArray:
     return array.view(numpy_dtype(dtype))
 
 
+class _UnequalLengths(InputError):
+    """A list of lists that is no array."""
+
+
+def _as_numpy(values: Any, name: str) -> NumpyArray:
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        if isinstance(values, SupportsDLPack):
+            return np.from_dlpack(cast(Any, values))
+        listed = values if isinstance(values, Sequence) else list(values)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise InputError(f"{name}: {type(values).__name__} is no list of numbers "
+                         "and no array in host memory") from error
+    try:
+        return np.asarray(listed)
+    except ValueError as error:
+        raise _UnequalLengths(f"{name}: its lists have unequal lengths") from error
+
+
 def _numbers(values: Any, name: str, dtype: type) -> NumpyArray:
-    if isinstance(values, SupportsDLPack):
-        array = values if isinstance(values, np.ndarray) else np.from_dlpack(cast(Any, values))
-    else:
-        array = np.asarray(list(values) if not isinstance(values, Sequence) else values)
+    array = _as_numpy(values, name)
     if array.size == 0:
         return np.zeros(array.shape, dtype)
     if issubclass(dtype, np.integer):
@@ -145,6 +162,8 @@ def _numbers(values: Any, name: str, dtype: type) -> NumpyArray:
         info = np.iinfo(dtype)
         if array.min() < info.min or array.max() > info.max:
             raise InputError(f"{name}: a number is outside [{info.min}, {info.max}]")
+    if array.dtype.kind in "OSU":
+        raise InputError(f"{name}: {array.dtype} is no type of numbers")
     return array.astype(dtype)
 
 
@@ -166,13 +185,17 @@ def _per_slice(values: Any, num_slices: int, axes: int, dtype: type,
     """An array of `axes` axes for each slice, from one for all or one for each."""
     try:
         whole = _numbers(values, name, dtype)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        whole = None  # slices of unequal lengths
-    if whole is not None and whole.ndim == axes:
-        return [whole] * num_slices
-    return [_numbers(value, f"{name}[{i}]", dtype) for i, value in enumerate(values)]
+        if whole.ndim == axes:
+            return [whole] * num_slices
+        if whole.ndim < axes:
+            raise InputError(f"{name}: {whole.ndim} axes where {axes} or {axes + 1} are expected")
+    except _UnequalLengths:
+        pass  # of slices: each is an array nevertheless
+    arrays = [_numbers(value, f"{name}[{i}]", dtype) for i, value in enumerate(values)]
+    for i, array in enumerate(arrays):
+        if array.ndim != axes:
+            raise InputError(f"{name}[{i}]: {array.ndim} axes where {axes} are expected")
+    return arrays
 
 
 def int_lists(values: Any, num_slices: int, name: str, axes: int = 1) -> list[list[int]]:

@@ -264,6 +264,41 @@ def test_a_result_that_is_no_number_is_covered_and_never_right() -> None:
     assert bounds.worst(np.zeros_like(layer.y)) == np.inf
 
 
+@pytest.mark.parametrize("change, line", [
+    ({"ranks": 2}, "ranks: int is no list of numbers and no array in host memory"),
+    ({"ranks": np.array(2)}, "ranks: 0 axes where 1 or 2 are expected"),
+    ({"ranks": [[[8, 3, 0]], [[5, 0, 0]]]}, "ranks[0]: 2 axes where 1 are expected"),
+    ({"ranks": [[8, 3, 0], [5, 0]]}, 
+     "lora_linear: slices[1].a: has shape [3, 8, 40]; expected [2, any, any]"),
+    ({"slots": None}, "slots: NoneType is no list of numbers and no array in host memory"),
+    ({"slots": [[0], [1, 2]]}, "slots: its lists have unequal lengths"),
+    ({"scalings": [["a"] * 3] * 2}, "scalings: <U1 is no type of numbers"),
+    ({"scalings": [None, None]}, "scalings: object is no type of numbers"),
+])
+def test_what_is_no_list_of_numbers_is_named(change: dict[str, Any], line: str) -> None:
+    layer = Layer("f32")
+    names = ("x", "a", "b", "ranks", "scalings", "slots")
+    with pytest.raises(lt.InputError) as error:
+        lt.linear(**{**dict(zip(names, layer.arguments())), **change}, y=layer.y)
+    assert str(error.value) == line
+
+
+def test_arguments_of_experts_are_named() -> None:
+    rows = lt.ExpertRows(experts=[0, 1], slots=[0, 0], num_slots=1)
+    a, b = np.ones((1, 2, 4, 5), np.float32), np.ones((1, 2, 6, 4), np.float32)
+    x, y = np.ones((2, 5), np.float32), np.zeros((2, 6), np.float32)
+    for ranks, line in (([[4, 2], [1]], "ranks[0]: 1 axes where 2 are expected"),
+                        ([4, 2], "ranks: 1 axes where 2 or 3 are expected"),
+                        ([[[4], [2, 1]]], "ranks[0]: its lists have unequal lengths")):
+        with pytest.raises(lt.InputError) as error:
+            lt.expert_linear(x, rows, a, b, ranks, [[1.0, 1.0]], y)
+        assert str(error.value) == line
+    h = lt.expert_shrink(x, rows, a, [[4, 2]])
+    with pytest.raises(lt.InputError, match="y: has 6 columns, the slices end at"):
+        lt.expert_expand(h, rows, b, [[4, 2]], [[1.0, 1.0]], y, offset_start=2**63 - 1)
+    assert not y.any()
+
+
 def test_a_read_only_output_is_refused() -> None:
     layer = Layer("f32")
     layer.y.flags.writeable = False
