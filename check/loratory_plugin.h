@@ -255,12 +255,13 @@ struct LoratoryClaims {
   uint32_t activation_scales;        ///< of 8-bit x and h
   const struct LoratoryMode* modes;  ///< null: the default, {0, 0, 0}
   int64_t num_modes;
-  int64_t max_rank;
+  int64_t max_rank;  ///< this and the next four: 0, no limit
   int64_t max_slots;
   int64_t max_slices;
   int64_t max_tokens;
   int64_t max_experts_per_token;
-  int64_t rank_multiple;  ///< of R; true ranks are any up to R
+  /// Of R; true ranks are any up to R. This and the next two: up to 65,536; 0: any size.
+  int64_t rank_multiple;
   int64_t num_in_multiple;
   int64_t num_out_multiple;  ///< of every N_i and of offset_start
   /// Bytes that the first element and every row of A, B, x, h and y are aligned to, and in some
@@ -268,7 +269,8 @@ struct LoratoryClaims {
   /// element to 256 in every case.
   int64_t alignment;
   /// Relative error of one product or sum in the accumulators: 2^-24 for fp32, 2^-22 for tensor
-  /// cores, which truncate. 0: 2^-24.
+  /// cores, which truncate. 0: 2^-24. From n·unit = 1 on nothing bounds the error of a sum of n
+  /// terms, so that K and ranks are drawn up to 1/(4·unit), or one multiple if that is more.
   double unit;
   /// Of an operand rounded before the product, summed over both: 2^-10 for TF32. 0: none.
   double operand_rounding;

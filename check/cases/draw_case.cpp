@@ -31,6 +31,7 @@ int64_t bit_of(Draw& draw, uint32_t set, int64_t otherwise) {
 
 int64_t at_most(int64_t value, int64_t limit) { return limit > 0 ? std::min(value, limit) : value; }
 int64_t multiple(int64_t value, int64_t of) { return of > 1 ? (value + of - 1) / of * of : value; }
+int64_t multiple_below(int64_t limit, int64_t of) { return limit / of * of; }
 
 struct Drawing {
   Draw& draw;
@@ -81,10 +82,27 @@ struct Drawing {
     return size_multiple(claims(), claimed, c.weight);
   }
 
+  // So many terms that a sum of them still has a bound (loratory_plugin.h), and that a check of
+  // numbers has something to hold them to.
+  int64_t with_bound(int64_t num_terms, int64_t of) const {
+    const double most = 0.25 / claims().unit;  // infinity where nothing is claimed
+    if (double(num_terms) <= most) return num_terms;
+    return std::max(of, multiple_below(int64_t(most), of));
+  }
+
+  // Where a limit is too low for a rank that keeps rows aligned, the claim on ranks alone counts.
+  int64_t largest_rank(int64_t rolled) const {
+    const int64_t of = in_multiples_of(claims().rank_multiple), limit = claims().max_rank;
+    const int64_t rank = with_bound(multiple(rolled, of), of);
+    if (limit == 0 || rank <= limit) return rank;
+    return multiple_below(limit, limit >= of ? of : std::max<int64_t>(1, claims().rank_multiple));
+  }
+
   void sizes() const {
     c.num_in =
         size({63, 65, 100, 127, 129, 200, 257}, {896, 2048, 2880, 4096, 4097, 4100, 14336}, 40);
-    c.num_in = multiple(c.num_in, in_multiples_of(claims().num_in_multiple));
+    c.num_in = with_bound(multiple(c.num_in, in_multiples_of(claims().num_in_multiple)),
+                          in_multiples_of(claims().num_in_multiple));
     const bool is_packed =
         c.operation != LORATORY_OP_EMBEDDING && c.operation != LORATORY_OP_LOGITS;
     int64_t num_slices = is_packed ? draw.one_of<int64_t>({1, 1, 2, 3, 3, 4}) : 1;
@@ -114,8 +132,7 @@ struct Drawing {
 
   void ranks() const {
     const int64_t largest = size({1, 2, 3, 5, 8, 12, 16, 17, 24}, {8, 16, 16, 32, 64}, 9);
-    c.max_rank = int32_t(
-        at_most(multiple(largest, in_multiples_of(claims().rank_multiple)), claims().max_rank));
+    c.max_rank = int32_t(largest_rank(largest));
     const int64_t slots =
         kind == kToy ? draw.between(1, 5) : draw.one_of<int64_t>({1, 2, 3, 4, 8, 20});
     const int64_t num_slots = at_most(slots, claims().max_slots);

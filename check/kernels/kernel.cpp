@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "reference/base/input_error.hpp"
 
@@ -16,6 +17,8 @@ namespace {
 void require(bool ok, std::string_view place, std::string_view rule) {
   if (!ok) throw InputError(fmt::format("plugin: {}", place), std::string(rule));
 }
+
+constexpr int64_t kMostMultiple = 1 << 16;
 
 // Where the structs of version 1 end.
 constexpr uint32_t kPluginBytes = sizeof(LoratoryPlugin), kClaimsBytes = sizeof(LoratoryClaims);
@@ -58,9 +61,40 @@ void check_modes(const LoratoryClaims& claims) {
   }
 }
 
-void check_claims(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
+void check_memory(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
   require(plugin.memory == LORATORY_MEMORY_HOST || plugin.memory == LORATORY_MEMORY_CUDA, "memory",
           "is neither LORATORY_MEMORY_HOST nor LORATORY_MEMORY_CUDA");
+  const bool is_on_device = plugin.memory == LORATORY_MEMORY_CUDA;
+  require(is_on_device || (claims.promises & LORATORY_CAPTURABLE) == 0, "claims.promises",
+          "LORATORY_CAPTURABLE is for LORATORY_MEMORY_CUDA");
+}
+
+// Sizes of cases are computed from these: larger multiples would overflow, and no kernel has them.
+void check_limits(const LoratoryClaims& claims) {
+  const std::pair<const char*, int64_t> limits[] = {
+      {"max_rank", claims.max_rank},
+      {"max_slots", claims.max_slots},
+      {"max_slices", claims.max_slices},
+      {"max_tokens", claims.max_tokens},
+      {"max_experts_per_token", claims.max_experts_per_token}};
+  for (const auto& [name, limit] : limits) {
+    require(limit >= 0, fmt::format("claims.{}", name), "is negative; 0 is no limit");
+  }
+  const std::pair<const char*, int64_t> multiples[] = {
+      {"rank_multiple", claims.rank_multiple},
+      {"num_in_multiple", claims.num_in_multiple},
+      {"num_out_multiple", claims.num_out_multiple}};
+  for (const auto& [name, multiple] : multiples) {
+    require(multiple >= 0 && multiple <= kMostMultiple, fmt::format("claims.{}", name),
+            fmt::format("is not within [0, {}]", kMostMultiple));
+  }
+  require(claims.max_rank == 0 || claims.max_rank >= claims.rank_multiple, "claims.max_rank",
+          "is below claims.rank_multiple: no rank is left");
+}
+
+}  // namespace
+
+void check_claims(const LoratoryClaims& claims) {
   require_set(claims.operations, LORATORY_NUM_OPERATIONS, "claims.operations", false);
   require_set(claims.weight_dtypes, 6, "claims.weight_dtypes", false);
   require_set(claims.x_dtypes, 6, "claims.x_dtypes", true);
@@ -76,18 +110,15 @@ void check_claims(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
   const bool is_power = claims.alignment >= 0 && std::has_single_bit(uint64_t(claims.alignment));
   require(claims.alignment == 0 || (is_power && claims.alignment <= 256), "claims.alignment",
           "is neither 0 nor a power of two up to 256");
-  const bool is_on_device = plugin.memory == LORATORY_MEMORY_CUDA;
-  require(is_on_device || (claims.promises & LORATORY_CAPTURABLE) == 0, "claims.promises",
-          "LORATORY_CAPTURABLE is for LORATORY_MEMORY_CUDA");
+  check_limits(claims);
 }
-
-}  // namespace
 
 Kernel::Kernel(const LoratoryPlugin& plugin)
     : plugin_(as_far_as_it_goes(&plugin, kPluginBytes, "LoratoryPlugin")) {
   check_functions(plugin_);
   claims_ = as_far_as_it_goes(plugin_.claims, kClaimsBytes, "LoratoryClaims");
-  check_claims(plugin_, claims_);
+  check_memory(plugin_, claims_);
+  check_claims(claims_);
 }
 
 Kernel Kernel::load(const std::string& path) {

@@ -7,6 +7,10 @@
 
 namespace loratory::check {
 
+/// What a kernel claims to take and to promise, whatever its memory.
+/// Errors   InputError: a set with no member or an unknown one, a number outside its range.
+void check_claims(const LoratoryClaims& claims);
+
 /// A kernel under test: what loratory_plugin.h has, checked once.
 class Kernel {
  public:

@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/vector.h>
 
+#include "check/kernels/kernel.hpp"
+
 namespace loratory::python {
 
 Claims::Claims(const nb::dict& claims) {
@@ -35,6 +37,7 @@ Claims::Claims(const nb::dict& claims) {
   claims_.operand_rounding = nb::cast<double>(claims["operand_rounding"]);
   claims_.promises = bits("promises");
   claims_.abilities = bits("abilities");
+  check::check_claims(claims_);
 }
 
 }  // namespace loratory::python

@@ -273,6 +273,21 @@ def test_a_case_judges_what_a_kernel_wrote(label: str) -> None:
         assert only.error_over_bound == np.inf
 
 
+@pytest.mark.parametrize("claim, line", [
+    ({"rank_multiple": 1 << 40}, "claims.rank_multiple: is not within"),
+    ({"num_in_multiple": 1 << 62}, "claims.num_in_multiple: is not within"),
+    ({"max_slots": -1}, "claims.max_slots: is negative"),
+    ({"max_rank": 7, "rank_multiple": 8}, "claims.max_rank: is below"),
+    ({"unit": 0.5}, "claims.unit: "),
+])
+def test_claims_that_cannot_be_are_named(claim: dict[str, Any], line: str) -> None:
+    for use in (lambda: lt.draw_labels(3, claims=lt.Claims(**claim)),
+                lambda: lt.check(mine, **QUICK, **claim),
+                lambda: lt.LoraCase("linear.K4.N4.r1.n1.f32.seed7", lt.Claims(**claim))):
+        with pytest.raises(lt.InputError, match=re.escape(line)):
+            use()
+
+
 def test_draws_repeat() -> None:
     assert lt.draw_labels(5, seed=3) == lt.draw_labels(5, seed=3) != lt.draw_labels(5, seed=4)
     claims = lt.Claims(weight_dtypes=["bf16"], max_rank=16)

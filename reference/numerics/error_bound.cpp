@@ -79,7 +79,7 @@ double after_rounding(double exact, double error, double unit, double absolute) 
 }
 
 double gamma(double num_roundings, double unit) {
-  LORATORY_ASSERT(num_roundings * unit < 1, "the bound needs n·u < 1");
+  if (!(num_roundings * unit < 1)) return std::numeric_limits<double>::infinity();
   return num_roundings * unit / (1 - num_roundings * unit);
 }
 
@@ -88,6 +88,7 @@ double delta_error_bound(const DeltaFacts& f, const Arithmetic& a) {
   const double s = std::fabs(f.scaling), m = s * f.sum_b_xa;
   const double num_terms = double(f.rank) * h.terms_per_rank;
   const double gamma_all = gamma(num_h_roundings(f, a) + num_terms + 2, a.unit);
+  if (std::isinf(gamma_all)) return gamma_all;  // of the largest n here
   const double gamma_expand = gamma(num_terms + 2, a.unit);
 
   const double gamma_h = gamma(num_h_roundings(f, a), a.unit);
@@ -125,7 +126,9 @@ double all_reduce_error_bound(std::span<const double> partials, std::span<const 
 }
 
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h, double unit) {
-  const double error = gamma(double(num_in), unit) * sum_xa + 0x1p-149 * double(num_in);
+  const double gamma_h = gamma(double(num_in), unit);
+  if (std::isinf(gamma_h)) return gamma_h;
+  const double error = gamma_h * sum_xa + 0x1p-149 * double(num_in);
   return kOracleAllowance * after_rounding(h_star, error, unit_roundoff(h), underflow_unit(h));
 }
 

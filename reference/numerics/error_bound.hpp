@@ -48,7 +48,8 @@ inline constexpr double kOracleAllowance = 1 + 0x1p-20;
 /// One rounding of a number that is off by `error` from `exact`: how far it is off then.
 double after_rounding(double exact, double error, double unit, double absolute);
 
-/// n·u / (1 - n·u): the relative error of n roundings of unit u in any order. Needs n·u < 1.
+/// n·u / (1 - n·u): the relative error of n roundings of unit u in any order. From n·u = 1 on
+/// nothing bounds it: infinity, and so is every bound here that needs it.
 double gamma(double num_roundings, double unit);
 
 /// |d - d*| for d before it meets base: E_d of [1.18].

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "check/cases/case_data.hpp"
@@ -90,6 +91,48 @@ TEST(Case, RowsAreAlignedAsClaimed) {
   EXPECT_EQ(case_named("linear.K16.N8.r8.n1.bf16.a16.seed1").alignment, 16);
   EXPECT_THAT(error_of("linear.K16.N8.r8.n1.bf16.a24.seed1"), HasSubstr("is not a power of two"));
   EXPECT_THAT(error_of("linear.K17.N8.r8.n1.bf16.a16.seed1"), HasSubstr("in multiples of 8"));
+}
+
+TEST(Case, RanksAreMultiplesBelowTheLimit) {
+  LoratoryClaims claims = *reference_plugin().claims;
+  claims.rank_multiple = 8;
+  claims.max_rank = 20;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Case c = draw_case(seed, {.claims = claims, .operation = LORATORY_OP_LINEAR});
+    EXPECT_EQ(c.max_rank % 8, 0) << label_of(c);
+    EXPECT_LE(c.max_rank, 16) << label_of(c);
+  }
+  // A limit that aligned ranks do not fit below: the claim on ranks is kept.
+  claims.alignment = 128;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Case c = draw_case(seed, {.claims = claims, .operation = LORATORY_OP_LINEAR});
+    EXPECT_EQ(c.max_rank % 8, 0) << label_of(c);
+  }
+}
+
+// A sum is bounded while n·unit < 1: K and ranks are drawn below.
+TEST(Case, SumsHaveABound) {
+  LoratoryClaims claims = *reference_plugin().claims;
+  int64_t most = 0;
+  for (const double unit : {0x1p-12, 0x1p-8}) {
+    claims.unit = unit;
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      const Case c = draw_case(seed, {.claims = claims, .operation = LORATORY_OP_LINEAR});
+      EXPECT_LT(double(c.num_in + 2 * c.max_rank + 8) * unit, 1) << label_of(c);
+      most = std::max(most, c.num_in);
+    }
+  }
+  EXPECT_EQ(most, 1024);
+  claims.num_in_multiple = 2000;  // of which one must be
+  EXPECT_EQ(draw_case(1, {.claims = claims, .operation = LORATORY_OP_LINEAR}).num_in, 2000);
+  claims.num_in_multiple = 0;
+  claims.unit = 0;
+  most = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Case c = draw_case(seed, {.claims = claims, .operation = LORATORY_OP_LINEAR});
+    most = std::max(most, c.num_in);
+  }
+  EXPECT_EQ(most, 14336);
 }
 
 TEST(Case, ErrorsNameTheField) {

@@ -508,11 +508,27 @@ TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
   is_refused([](Changed& c) { c.claims.layouts = 0; });
   is_refused([](Changed& c) { c.claims.alignment = 24; });
   is_refused([](Changed& c) { c.claims.promises |= LORATORY_CAPTURABLE; });
+  is_refused([](Changed& c) { c.claims.rank_multiple = int64_t(1) << 40; });
+  is_refused([](Changed& c) { c.claims.num_in_multiple = int64_t(1) << 62; });
+  is_refused([](Changed& c) { c.claims.num_out_multiple = -1; });
+  is_refused([](Changed& c) { c.claims.max_tokens = -1; });
+  is_refused([](Changed& c) { c.claims.max_rank = 7, c.claims.rank_multiple = 8; });
   EXPECT_THROW(Kernel(LoratoryPlugin{}), InputError);
   EXPECT_THROW(Kernel::load("/nowhere/libnothing.so"), InputError);
   Options options = quick();
   options.checks = {"number"};
   EXPECT_THROW(run_kernel_checks(Kernel(reference_plugin()), options), InputError);
+}
+
+// 14-bit accumulators: docs/error_bounds.md has them declare this.
+TEST(KernelChecks, CoarseAccumulatorsAreJudged) {
+  Changed coarse;
+  coarse.claims.unit = 0x1p-12;
+  Options options = quick();
+  options.num_cases = 40;
+  EXPECT_TRUE(run_kernel_checks(coarse.kernel(), options).ok());
+  options.labels = {"linear.K4097.N4.r2.n2.uniform.f32.seed3"};  // without bound, and no crash
+  EXPECT_TRUE(run_kernel_checks(coarse.kernel(), options).ok());
 }
 
 TEST(KernelChecks, AKnownFindingHidesNoOther) {

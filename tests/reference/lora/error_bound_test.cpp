@@ -201,6 +201,20 @@ TEST(ErrorBound, InfinityMustBeMetByTheSameInfinity) {
   EXPECT_EQ(error_over_bound(0, {}, f16), 0);
 }
 
+// Where roundings are too many or too coarse, nothing is bounded: no bound is NaN or less.
+TEST(ErrorBound, IsInfiniteFromNTimesUnitOn) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(gamma(4096, 0x1p-12), kInfinity);
+  EXPECT_LT(gamma(4095, 0x1p-12), kInfinity);
+  for (const double size : {0.0, 1.0}) {
+    const DeltaFacts facts{.delta = size, .num_in = 14336, .rank = 8, .sum_b_xa = size};
+    const Arithmetic coarse{.unit = 0x1p-12};
+    EXPECT_EQ(error_bound(facts, coarse), kInfinity);
+    EXPECT_EQ(error_over_bound(7, facts, coarse), 0);
+    EXPECT_EQ(shrink_error_bound(size, size, 14336, Dtype::f32, 0x1p-12), kInfinity);
+  }
+}
+
 // No comparison with NaN holds, so that one would take what cannot be judged for right.
 TEST(ErrorOver, IsInfiniteWhereNothingCanBeJudged) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
