@@ -8,6 +8,7 @@
 #include "reference/base/input_error.hpp"
 #include "reference/lora/check_args.hpp"
 #include "reference/numerics/matrix.hpp"
+#include "reference/quantized/quantize.hpp"
 
 namespace loratory::reference {
 
@@ -44,7 +45,7 @@ BaseInput base_input(const ConstTensorView& x, std::optional<Dtype> quantised) {
     const auto numbers = read_vector<float>(x[row], num_in);
     float& scale = out.scales[size_t(row)];
     const float largest = num_in == 0 ? 0 : numbers.cwiseAbs().maxCoeff();
-    if (quantised && largest != 0) scale = largest / float(largest_finite(*quantised));
+    if (quantised) scale = quantization_scale(largest, *quantised);
     for (int64_t c = 0; c < num_in; ++c) {
       const float v = numbers(c) / scale;
       out.numbers.set(quantised ? round_to(*quantised, v, Overflow::saturate) : v, row, c);

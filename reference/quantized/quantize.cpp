@@ -53,8 +53,7 @@ float largest_number(const QuantizeArgs& args, const Group& group) {
 // Writes the bits; returns the factor.
 float quantize_group(const QuantizeArgs& args, const Group& group) {
   const float absmax = largest_number(args, group);
-  const float scale =
-      absmax == 0 ? 1.0F : std::max(absmax / float(largest_finite(args.bits.dtype)), 0x1p-126F);
+  const float scale = quantization_scale(absmax, args.bits.dtype);
   for (int64_t t = group.first_row; t < group.last_row; ++t) {
     for (int64_t c = group.begin; c < end_of(args, group, t); ++c) {
       const auto v = float(args.v.get(t, c));
@@ -68,6 +67,11 @@ float quantize_group(const QuantizeArgs& args, const Group& group) {
 }
 
 }  // namespace
+
+float quantization_scale(float absmax, Dtype dtype) {
+  if (absmax == 0) return 1;
+  return std::max(absmax / float(largest_finite(dtype)), 0x1p-126F);
+}
 
 void quantize(const QuantizeArgs& args) {
   check(args);

@@ -7,6 +7,10 @@
 
 namespace loratory::reference {
 
+/// The factor of 8-bit numbers whose largest magnitude is `absmax`: max(absmax / largest, 2^-126),
+/// 1 if absmax is 0. The floor keeps it from rounding to 0, where every quotient would be infinite.
+float quantization_scale(float absmax, Dtype dtype);
+
 struct QuantizeArgs {
   ConstTensorView v;                ///< [T, n], f32, f16 or bf16
   std::span<const int32_t> widths;  ///< [T] how many numbers of a row count; others are not read
@@ -15,7 +19,7 @@ struct QuantizeArgs {
   TensorView scale;                 ///< f32: [] tensor, [T, 1] token, [T, ceil(n/group_k)] block
 };
 
-/// scale = max(absmax / largest, 2^-126), 1 if absmax is 0; bits = nearest(v / scale).
+/// scale = quantization_scale(absmax); bits = nearest(v / scale).
 ///
 /// absmax is of the finite numbers under one factor; largest is 448, 57344 or 127.
 /// Rounding  both quotients in fp32; then to nearest even, saturating. absmax = 0: all bits are 0.

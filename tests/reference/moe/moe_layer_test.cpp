@@ -88,6 +88,19 @@ TEST(MoeLayer, QuantisedRowsSaturateNowhereAndKeepZero) {
   EXPECT_TRUE(std::isnan(base.numbers.get(2, 0)));
 }
 
+// [1.50] The scale of numbers so small that it would round to 0 is the smallest that is normal.
+TEST(MoeLayer, QuantisedRowsOfTinyNumbersAreNumbers) {
+  const Tensor x = tensor(Dtype::f32, {2, 2}, {1e-43, 0, 0x1p-126, -0x1p-126});
+  for (const Dtype dtype : {Dtype::f8_e4m3fn, Dtype::f8_e5m2}) {
+    const BaseInput base = base_input(x.view(), dtype);
+    EXPECT_EQ(base.scales, (std::vector<float>{0x1p-126F, 0x1p-126F}));
+    EXPECT_EQ(base.numbers.get(0, 0), round_to(dtype, double(1e-43F) * 0x1p126));
+    EXPECT_EQ(base.numbers.get(0, 1), 0);
+    EXPECT_EQ(base.numbers.get(1, 0), 1);
+    EXPECT_EQ(base.numbers.get(1, 1), -1);
+  }
+}
+
 // [1.37] The element of slot -1 says 1 here, and base tokens have no delta nevertheless.
 TEST(MoeLayer, SlotsThatAreOffAndBaseTokensGiveTheBase) {
   TwoExperts example;
