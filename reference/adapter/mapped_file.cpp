@@ -26,7 +26,9 @@ namespace {
 
 class FileDescriptor {
  public:
-  explicit FileDescriptor(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  // To open a named pipe may wait for its writer for ever, unless it is opened so.
+  explicit FileDescriptor(const std::string& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) fail_for_errno(path, "cannot be opened");
   }
   ~FileDescriptor() { close(fd_); }

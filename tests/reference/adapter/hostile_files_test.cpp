@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <limits>
 #include <new>
 
@@ -174,6 +177,20 @@ TEST(HostileFiles, AFileLargerThanMemoryIsMapped) {
   std::filesystem::remove(path);
   EXPECT_EQ(o.code, "E_SHAPE");
   EXPECT_LE(o.bytes, 64 * kKiB);
+}
+
+// To open a pipe that nobody writes to would wait for ever.
+TEST(HostileFiles, APipeIsNoFileOfWeights) {
+  const std::string path = testing::TempDir() + "pipe.safetensors";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  auto opening = std::async(std::launch::async,
+                            [&] { return outcome([&] { SafetensorsFile::open(path); }).code; });
+  const bool has_ended = opening.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  EXPECT_TRUE(has_ended) << "waits for a writer";
+  if (!has_ended) std::ofstream(path, std::ios::app);  // it goes on, and the test ends
+  EXPECT_EQ(opening.get(), "E_IO");
+  std::filesystem::remove(path);
 }
 
 Outcome parsing(const std::string& text) {
