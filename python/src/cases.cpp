@@ -10,6 +10,7 @@
 
 #include "check/cases/case.hpp"
 #include "check/cases/case_data.hpp"
+#include "check/cases/draw.hpp"
 #include "check/cases/draw_case.hpp"
 #include "check/kernels/expected.hpp"
 #include "python/src/claims.hpp"
@@ -183,7 +184,8 @@ std::vector<std::string> draw_labels(const nb::dict& claimed, int64_t num_cases,
   for (int64_t i = 0; i < num_cases && !operations.empty(); ++i) {
     const auto operation = LoratoryOperation(operations[size_t(i) % operations.size()]);
     const check::CaseLimits limits{claims.get(), operation, max_products};
-    labels.push_back(check::label_of(check::draw_case(seed + uint64_t(i), limits)));
+    const uint64_t of_case = check::random_bits(seed, 1, uint64_t(i)) >> 32;
+    labels.push_back(check::label_of(check::draw_case(of_case, limits)));
   }
   return labels;
 }

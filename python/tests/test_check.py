@@ -262,7 +262,7 @@ def test_a_case_judges_what_a_kernel_wrote(label: str) -> None:
     lt.assert_matches_reference(case, y)
     wrong = case.y.copy()
     covered = [(t, s) for t, s in enumerate(case.slots) if s >= 0 and case.layer.ranks[0][s] > 0]
-    if covered and "tiny" not in label:
+    if covered and "tiny" not in label and "cancel" not in label:  # less than a rounding
         with pytest.raises(AssertionError, match=re.escape(f"REPRO: pytest --lora-case {label}")):
             lt.assert_matches_reference(case, wrong)  # nothing was added
     base = [t for t, s in enumerate(case.slots) if s < 0]
@@ -271,6 +271,11 @@ def test_a_case_judges_what_a_kernel_wrote(label: str) -> None:
         (only,) = case.judge(y).wrong
         assert (only.row, only.column, only.got) == (base[0], y.shape[1] - 1, 1.25)
         assert only.error_over_bound == np.inf
+
+
+def test_cases_of_two_seeds_differ() -> None:
+    seen = [label for seed in range(1, 6) for label in lt.draw_labels(20, seed=seed)]
+    assert len(set(seen)) >= 0.95 * len(seen)
 
 
 @pytest.mark.parametrize("claim, line", [
