@@ -172,4 +172,13 @@ int64_t Expected::find(int64_t row, int64_t slice) const {
   return index_[size_t(row * num_slices_ + slice)];
 }
 
+bool may_write_beyond_rank(const CaseData& data, const StepData& step, int64_t row, double value) {
+  const Case& c = data.shape;
+  const int64_t token = row / c.experts_per_token;
+  if (data.beyond != BeyondRank::zeros || !c.shrinks() || step.active_slot(token) < 0) return false;
+  if (c.has_experts() && step.experts[size_t(row)] < 0) return false;
+  const bool x_is_nan = std::isnan(step.x->get(c.x_by_row ? row : token, 0));
+  return value == 0 || (std::isnan(value) && x_is_nan);
+}
+
 }  // namespace loratory::check

@@ -39,4 +39,9 @@ class Expected {
   std::vector<double> exact_, bound_;
 };
 
+/// May a shrink write `value` to h[·, row, ·] beyond the rank? One that multiplies all ranks gets
+/// zeros for those that an adapter has not, or NaN where x is NaN. Not in rows without adapter or
+/// expert, and only where the data has zeros beyond the ranks.
+bool may_write_beyond_rank(const CaseData& data, const StepData& step, int64_t row, double value);
+
 }  // namespace loratory::check

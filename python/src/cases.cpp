@@ -160,6 +160,7 @@ class Judge {
       for (int64_t column = 0; column < before.size(1); ++column) {
         if (allowed.get(row, column) == 1) continue;
         if (std::memcmp(before.address(row, column), got.address(row, column), size) == 0) continue;
+        if (check::may_write_beyond_rank(data_, data_.step, row, got.get(row, column))) continue;
         wrong_.emplace_back(slice, row, column, got.get(row, column), before.get(row, column),
                             INFINITY);
       }

@@ -273,6 +273,28 @@ def test_a_case_judges_what_a_kernel_wrote(label: str) -> None:
         assert only.error_over_bound == np.inf
 
 
+def test_a_shrink_may_write_zeros_beyond_the_rank() -> None:
+    label = "shrink.K5.N4.r1,3.s0,1,b.f32.seed7"
+
+    def all_ranks(x: Any, a: Any, slots: Any, h: Any) -> None:
+        for t, slot in enumerate(slots):
+            if slot >= 0:
+                h[0, t] = a[0][slot] @ x[t]
+
+    case = lt.LoraCase(label, lt.Claims(reads_beyond_rank=True))
+    lt.assert_matches_reference(case, case.run(all_ranks))
+    h = case.run(all_ranks)
+    h[0, 0, 2] = 0.5
+    (only,) = case.judge(h).wrong
+    assert (only.row, only.column, only.got) == (0, 2, 0.5)
+    h = case.run(all_ranks)
+    h[0, 2] = 0  # of a base token
+    assert {wrong.row for wrong in case.judge(h).wrong} == {2}
+    strict = lt.LoraCase(label)
+    h = strict.run(all_ranks)
+    assert {(wrong.row, wrong.column) for wrong in strict.judge(h).wrong} == {(0, 1), (0, 2)}
+
+
 def test_cases_of_two_seeds_differ() -> None:
     seen = [label for seed in range(1, 6) for label in lt.draw_labels(20, seed=seed)]
     assert len(set(seen)) >= 0.95 * len(seen)
