@@ -81,8 +81,7 @@ check::Kernel kernel_of(const std::string& impl) {
 
 using Ledger = std::vector<check::LedgerLine>;
 
-check::Report check_kernel(const CheckOptions& o, const Ledger& ledger,
-                           const std::string& command) {
+check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::string& command) {
   check::Options options;
   options.operations = o.operations;
   options.checks = o.checks;
@@ -95,12 +94,12 @@ check::Report check_kernel(const CheckOptions& o, const Ledger& ledger,
   options.shrinks = !o.keeps_case;
   options.stops_at_first = o.stops_at_first;
   options.command = command;
-  options.knows = [&](auto name, auto label) { return check::is_in_ledger(ledger, name, label); };
+  options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
+  options.on_case = [&](auto label) { check::note_case(ledger, label); };
   return check::run_kernel_checks(kernel_of(o.impl), options);
 }
 
-check::Report check_scheduler(const CheckOptions& o, const Ledger& ledger,
-                              const std::string& command) {
+check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::string& command) {
   check::SchedulerOptions options;
   options.labels = o.labels;
   options.judges = o.checks;
@@ -110,7 +109,8 @@ check::Report check_scheduler(const CheckOptions& o, const Ledger& ledger,
   options.shrinks = !o.keeps_case;
   options.stops_at_first = o.stops_at_first;
   options.command = command;
-  options.knows = [&](auto name, auto label) { return check::is_in_ledger(ledger, name, label); };
+  options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
+  options.on_case = [&](auto label) { check::note_case(ledger, label); };
   return check_scheduler(o.scheduler, options);
 }
 

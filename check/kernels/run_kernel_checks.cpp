@@ -12,6 +12,7 @@
 #include "check/kernels/checks/checks.hpp"
 #include "check/kernels/pattern.hpp"
 #include "check/kernels/shrink_case.hpp"
+#include "check/report/ledger.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
 
@@ -142,6 +143,7 @@ class Session {
 
   void judge(const Case& c) {
     ++report_.num_cases;
+    if (options_.on_case) options_.on_case(label_of(c));
     const CaseVerdict verdict = run_case(kernel_, *memory_, c, options_.checks, options_.max_bytes);
     for (const auto& [name, tally] : verdict.tallies) add(name, tally);
     for (const CaseFinding& finding : verdict.findings) tell(c, finding);
@@ -157,11 +159,11 @@ class Session {
     left_out_[name].insert(tally.left_out.begin(), tally.left_out.end());
   }
 
-  // The first of each check, and the first of each that is known.
   void tell(const Case& c, const CaseFinding& finding) {
-    const bool is_known = options_.knows && options_.knows(finding.check, label_of(c));
-    if (!(is_known ? known_ : failed_).insert(finding.check).second) return;
-    if (!is_known && options_.stops_at_first) is_over_ = true;
+    const std::vector<size_t> lines =
+        options_.knows ? options_.knows(finding.check, label_of(c)) : std::vector<size_t>();
+    if (!told_.add(finding.check, lines)) return;
+    if (lines.empty() && options_.stops_at_first) is_over_ = true;
     Case smallest = c;
     CaseFinding of_smallest = finding;
     // large_offsets has sizes of its own: a smaller case is as large.
@@ -200,12 +202,12 @@ class Session {
       const bool is_asked_for =
           options_.checks.empty() ||
           std::ranges::find(options_.checks, check.name) != options_.checks.end();
-      if (!is_asked_for && !failed_.contains(result.name)) continue;
+      if (!is_asked_for && !told_.has_failed(result.name)) continue;
       if (!skipped.empty()) {
         result.state = CheckState::skipped, result.note = skipped;
-      } else if (failed_.contains(result.name)) {
+      } else if (told_.has_failed(result.name)) {
         result.state = CheckState::failed;
-      } else if (known_.contains(result.name)) {
+      } else if (told_.has_known(result.name)) {
         result.state = CheckState::observed, result.note = "a known finding";
       } else if (result.num_comparisons == 0 && check.look != nullptr) {
         result.state = CheckState::skipped;
@@ -242,7 +244,7 @@ class Session {
   std::map<std::string, CheckResult> results_;
   std::map<std::string, int64_t> num_different_;
   std::map<std::string, std::set<std::string>> left_out_;
-  std::set<std::string> failed_, known_;  // checks
+  FirstFindings told_;
   bool is_over_ = false;
 };
 

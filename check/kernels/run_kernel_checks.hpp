@@ -27,8 +27,11 @@ struct Options {
   bool shrinks = true;          ///< look for the smallest case that still shows a finding
   bool stops_at_first = false;  ///< the first finding ends the run; else the first of each check
   std::string command = "loratory check --impl ...";  ///< what a REPRO line begins with
-  /// Is a finding of this check in this case known? It is told then, and hides no other one.
-  std::function<bool(std::string_view check, std::string_view label)> knows;
+  /// Which lines of a ledger know a finding of this check in this case. One that some do is told
+  /// for each line once, and hides no other one.
+  std::function<std::vector<size_t>(std::string_view check, std::string_view label)> knows;
+  /// Told of every case that is judged.
+  std::function<void(std::string_view label)> on_case;
   /// Asked between cases; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted;
 };

@@ -52,11 +52,25 @@ std::vector<LedgerLine> parse_ledger(std::string_view text, const std::string& f
   return ledger;
 }
 
-bool is_in_ledger(const std::vector<LedgerLine>& ledger, std::string_view check,
-                  std::string_view label) {
-  return std::ranges::any_of(ledger, [&](const LedgerLine& line) {
-    return line.check == check && matches(line.label, label);
-  });
+std::vector<size_t> lines_for(const std::vector<LedgerLine>& ledger, std::string_view check,
+                              std::string_view label) {
+  std::vector<size_t> numbers;
+  for (const LedgerLine& line : ledger) {
+    if (line.check == check && matches(line.label, label)) numbers.push_back(line.number);
+  }
+  return numbers;
+}
+
+void note_case(std::vector<LedgerLine>& ledger, std::string_view label) {
+  for (LedgerLine& line : ledger) line.has_case = line.has_case || matches(line.label, label);
+}
+
+bool FirstFindings::add(const std::string& check, const std::vector<size_t>& lines) {
+  if (lines.empty()) return failed_.insert(check).second;
+  std::set<size_t>& told = known_[check];
+  const size_t before = told.size();
+  told.insert(lines.begin(), lines.end());
+  return told.size() > before;
 }
 
 void apply_ledger(const std::vector<LedgerLine>& ledger, Report& report) {
@@ -71,7 +85,7 @@ void apply_ledger(const std::vector<LedgerLine>& ledger, Report& report) {
     const auto ran = [&](const CheckResult& check) {
       return check.name == line.check && check.state != CheckState::skipped && check.num_cases > 0;
     };
-    if (!is_seen && std::ranges::any_of(report.checks, ran)) {
+    if (!is_seen && line.has_case && std::ranges::any_of(report.checks, ran)) {
       report.stale.push_back(
           fmt::format("line {}: {} {} {}", line.number, line.check, line.label, line.reference));
     }

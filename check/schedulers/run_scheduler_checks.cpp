@@ -6,8 +6,8 @@
 #include <chrono>
 #include <map>
 #include <optional>
-#include <set>
 
+#include "check/report/ledger.hpp"
 #include "check/schedulers/child_scheduler.hpp"
 #include "check/schedulers/json_lines.hpp"
 #include "check/schedulers/judge.hpp"
@@ -68,6 +68,7 @@ class Run {
     if (scheduler_ == nullptr) scheduler_ = make_();
     const SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
     ++report_.num_cases;
+    if (options_.on_case) options_.on_case(label_of(session));
     if (!result.name.empty()) report_.subject = result.name;
     if (!result.finding || result.finding->judge != "door") claims_ = result.claims;
     num_exchanges_ += result.counts.exchanges;
@@ -76,11 +77,11 @@ class Run {
     tell(session, *result.finding);
   }
 
-  // The first of each judge, and the first of each that is known.
   void tell(const Session& session, const SchedulerFinding& finding) {
-    const bool is_known = options_.knows && options_.knows(finding.judge, label_of(session));
-    if (!(is_known ? known_ : failed_).insert(finding.judge).second) return;
-    if (!is_known && options_.stops_at_first) is_stopped_ = true;
+    const std::vector<size_t> lines =
+        options_.knows ? options_.knows(finding.judge, label_of(session)) : std::vector<size_t>();
+    if (!told_.add(finding.judge, lines)) return;
+    if (lines.empty() && options_.stops_at_first) is_stopped_ = true;
     add_finding(session, finding);
   }
 
@@ -126,9 +127,9 @@ class Run {
       const bool is_asked = options_.judges.empty() ||
                             std::ranges::count(options_.judges, check.name) > 0 ||
                             check.name == "sense";
-      if (failed_.contains(check.name)) {
+      if (told_.has_failed(check.name)) {
         check.state = CheckState::failed;
-      } else if (known_.contains(check.name)) {
+      } else if (told_.has_known(check.name)) {
         check.state = CheckState::observed;
         check.note = "a known finding";
       } else if (judge.needs != nullptr && !is_claimed(judge.needs)) {
@@ -165,7 +166,7 @@ class Run {
   Report report_;
   Claims claims_;
   int64_t num_exchanges_ = 0;
-  std::set<std::string> failed_, known_;  // judges
+  FirstFindings told_;
   bool is_stopped_ = false;
 };
 

@@ -21,8 +21,11 @@ struct SchedulerOptions {
   bool shrinks = true;  ///< look for the smallest session that still shows a finding
   bool stops_at_first = false;
   std::string command = "loratory check --scheduler ...";  ///< what a REPRO line begins with
-  /// Is a finding of this judge in this session known? It is told then, and hides no other one.
-  std::function<bool(std::string_view judge, std::string_view label)> knows{};
+  /// Which lines of a ledger know a finding of this judge in this session. One that some do is told
+  /// for each line once, and hides no other one.
+  std::function<std::vector<size_t>(std::string_view judge, std::string_view label)> knows{};
+  /// Told of every session that is played.
+  std::function<void(std::string_view label)> on_case{};
   /// Asked between sessions; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted{};
 };

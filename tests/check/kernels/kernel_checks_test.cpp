@@ -11,6 +11,7 @@
 #include "check/kernels/pattern.hpp"
 #include "check/kernels/reference_call.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
+#include "check/report/ledger.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -540,12 +541,33 @@ TEST(KernelChecks, AKnownFindingHidesNoOther) {
   std::string first;
   options.knows = [&](std::string_view, std::string_view label) {
     if (first.empty()) first = label;
-    return label == first;
+    return label == first ? std::vector<size_t>{1} : std::vector<size_t>();
   };
   const Report report = run_kernel_checks(faulty.kernel(), options);
   ASSERT_EQ(report.findings.size(), 2u);
   EXPECT_EQ(report.findings[0].label, first);
   EXPECT_NE(report.findings[1].label, first);
+}
+
+// Every line has its finding, although the check has one already; a line none of whose cases was
+// judged says nothing.
+TEST(KernelChecks, EveryLineOfTheLedgerHasItsFinding) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall& call) {
+    static_cast<float*>(call.y.data)[-1] = 0;
+  });
+  Options options = quick();
+  options.labels = {"linear.K3.N2.r1.n1.f32.seed1", "linear.K4.N2.r1.n1.f32.seed1"};
+  const std::string text =
+      "guards linear.K3.* a\nguards linear.K4.* b\nguards linear.K5.* c\nnumbers linear.K4.* d\n";
+  std::vector<LedgerLine> ledger = parse_ledger(text, "l", kernel_check_names());
+  options.knows = [&](auto check, auto label) { return lines_for(ledger, check, label); };
+  options.on_case = [&](auto label) { note_case(ledger, label); };
+  Report report = run_kernel_checks(faulty.kernel(), options);
+  apply_ledger(ledger, report);
+  ASSERT_EQ(report.findings.size(), 2u) << as_text(report);
+  EXPECT_EQ(report.findings[0].reference, "a");
+  EXPECT_EQ(report.findings[1].reference, "b");
+  EXPECT_EQ(report.stale, std::vector<std::string>{"line 4: numbers linear.K4.* d"});
 }
 
 TEST(Report, JsonHasWhatTheTextHas) {
