@@ -10,10 +10,7 @@ namespace loratory::check {
 namespace {
 
 void* or_no_room(void* address, bool is_there) {
-  if (!is_there) {
-    throw NoRoom("", "the host has no memory left for this case",
-                 "end what else runs, or take smaller cases (--max-products)");
-  }
+  if (!is_there) throw_no_room();
   return address;
 }
 
@@ -50,6 +47,11 @@ class HostMemory final : public Memory {
 };
 
 }  // namespace
+
+void throw_no_room() {
+  throw NoRoom("", "the host has no memory left for this case",
+               "end what else runs, or take smaller cases (--max-products)");
+}
 
 std::unique_ptr<Memory> make_host_memory() { return std::make_unique<HostMemory>(); }
 

@@ -20,6 +20,9 @@ class NoRoom : public InputError {
   using InputError::InputError;
 };
 
+/// Throws NoRoom: the host has none.
+[[noreturn]] void throw_no_room();
+
 /// Where a plugin's tensors lie, and the stream its work goes to.
 class Memory {
  public:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <set>
 
 #include "check/cases/draw.hpp"
@@ -142,6 +143,14 @@ class Session {
   }
 
   void judge(const Case& c) {
+    try {
+      judge_in_memory(c);
+    } catch (const std::bad_alloc&) {  // the tensors of the case, or their judge's numbers
+      throw_no_room();
+    }
+  }
+
+  void judge_in_memory(const Case& c) {
     ++report_.num_cases;
     if (options_.on_case) options_.on_case(label_of(c));
     const CaseVerdict verdict = run_case(kernel_, *memory_, c, options_.checks, options_.max_bytes);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <new>
 
 #include "check/kernels/case_run.hpp"
 #include "check/kernels/kernel.hpp"
@@ -530,6 +531,12 @@ TEST(KernelChecks, CoarseAccumulatorsAreJudged) {
   EXPECT_TRUE(run_kernel_checks(coarse.kernel(), options).ok());
   options.labels = {"linear.K4097.N4.r2.n2.uniform.f32.seed3"};  // without bound, and no crash
   EXPECT_TRUE(run_kernel_checks(coarse.kernel(), options).ok());
+}
+
+// Memory that ends while a case is prepared or judged is no finding either.
+TEST(KernelChecks, NoMemoryForACaseIsNoRoom) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) { throw std::bad_alloc(); });
+  EXPECT_THROW(run_kernel_checks(faulty.kernel(), quick()), NoRoom);
 }
 
 TEST(KernelChecks, AKnownFindingHidesNoOther) {
