@@ -10,6 +10,7 @@ enum class CauseKind : uint8_t {
   none,             ///< the SLO is met, or nobody has looked
   too_large,        ///< a request needs more KV blocks than there are
   too_long,         ///< a request is longer than max_model_len
+  none_completes,   ///< every request is cancelled before its last token
   slots,            ///< requests wait for a slot of the GPU
   loads,            ///< requests wait while their adapter is read or copied
   slots_and_loads,  ///< neither alone
@@ -28,9 +29,9 @@ struct Cause {
   double miss = 0;          ///< of the configuration; 0 = no request was measured
   double miss_without = 0;  ///< with the bottleneck taken away
   double miss_of_base = 0;  ///< of the base model alone: the same requests, no adapters, no slots
-  /// too_large, too_long: the number of requests. slots, loads: the share of requests that waited a
-  /// millisecond or more for it. load_peaks: request rate of the busiest 10 s (of a trace below 100
-  /// s, the busiest tenth) over the mean.
+  /// too_large, too_long, none_completes: the number of requests. slots, loads: the share of
+  /// requests that waited a millisecond or more for it. load_peaks: request rate of the busiest 10
+  /// s (of a trace below 100 s, the busiest tenth) over the mean.
   double figure = 0;
 };
 

@@ -23,6 +23,13 @@ struct Latencies {
   bool has_first_token, has_tpot;
 };
 
+// A client that left before its first token has waited so long for it in vain.
+bool left_without_token(const RequestRecord& r) {
+  return r.outcome == RequestOutcome::cancelled && r.first_token_ns < 0;
+}
+
+double vain_wait_ms(const RequestRecord& r) { return double(r.finish_ns - r.arrival_ns) * kMs; }
+
 Latencies latencies_of(const RequestRecord& r) {
   const double tokens_after_first = double(r.output_tokens) - 1;
   return {
@@ -160,10 +167,13 @@ void MetricsCollector::on(const Decision& d, const decision::Finish& finish) {
 
 void MetricsCollector::count_lateness(const RequestRecord& r) {
   if (r.outcome == RequestOutcome::failed) slo_is_missed_ = true;
-  if (r.outcome != RequestOutcome::completed) return;
-  const Latencies l = latencies_of(r);
-  late_ttft_ += watched_.ttft_ms > 0 && l.has_first_token && l.ttft_ms > watched_.ttft_ms;
-  late_tpot_ += watched_.tpot_ms > 0 && l.has_tpot && l.tpot_ms > watched_.tpot_ms;
+  if (left_without_token(r)) {
+    late_ttft_ += watched_.ttft_ms > 0 && vain_wait_ms(r) > watched_.ttft_ms;
+  } else if (r.outcome == RequestOutcome::completed) {
+    const Latencies l = latencies_of(r);
+    late_ttft_ += watched_.ttft_ms > 0 && l.has_first_token && l.ttft_ms > watched_.ttft_ms;
+    late_tpot_ += watched_.tpot_ms > 0 && l.has_tpot && l.tpot_ms > watched_.tpot_ms;
+  }
   slo_is_missed_ |= std::max(late_ttft_, late_tpot_) >= late_for_certain_;
 }
 
@@ -291,11 +301,12 @@ void MetricsCollector::fill(ConfigResult& result, const Slo& slo, uint32_t block
 }
 
 void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool keep_details) {
-  std::vector<double> ttft, tpot, e2el, queue;
+  std::vector<double> ttft, tpot, e2el, queue, vain_waits;
   int64_t good = 0;
   for (const RequestRecord& r : records_) {
     result.cancelled += r.outcome == RequestOutcome::cancelled;
     result.failed += r.outcome == RequestOutcome::failed || r.outcome == RequestOutcome::rejected;
+    if (left_without_token(r)) vain_waits.push_back(vain_wait_ms(r));
     if (r.outcome != RequestOutcome::completed) continue;
     ++result.completed;
     result.total_input_tokens += r.prompt_tokens;
@@ -311,7 +322,6 @@ void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool
   result.tpot = summarize_ms(tpot, slo.percentile);
   result.e2el = summarize_ms(e2el, slo.percentile);
   result.queue = summarize_ms(queue, slo.percentile);
-  result.slo_ttft_ms = result.ttft.pslo_ms;
   result.slo_tpot_ms = result.tpot.pslo_ms;
   result.max_concurrent_requests = most_concurrent(records_);
   if (result.num_requests > 0) result.slo_attainment = double(good) / double(result.num_requests);
@@ -324,6 +334,9 @@ void MetricsCollector::fill_latencies(ConfigResult& result, const Slo& slo, bool
         (double(result.total_input_tokens) + output_tokens) / result.duration_s;
   }
   if (keep_details) result.ttft_cdf_ms = cdf(ttft), result.tpot_cdf_ms = cdf(tpot);
+  ttft.insert(ttft.end(), vain_waits.begin(), vain_waits.end());
+  // A short wait says nothing of the token that did not come, so it makes no percentile better.
+  result.slo_ttft_ms = std::max(result.ttft.pslo_ms, quantile(ttft, slo.percentile / 100));
 }
 
 void MetricsCollector::fill_adapters(ConfigResult& result) const {

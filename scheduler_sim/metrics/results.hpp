@@ -131,7 +131,10 @@ struct ConfigResult {
 
   LatencySummary ttft, tpot, itl, e2el, queue;
 
-  double slo_ttft_ms = 0, slo_tpot_ms = 0;  ///< ttft.pslo_ms and tpot.pslo_ms
+  /// What the SLO is judged on, at its percentile: ttft.pslo_ms, or with the requests that were
+  /// cancelled before their first token, each with the time that it had waited, if that is more;
+  /// and tpot.pslo_ms.
+  double slo_ttft_ms = 0, slo_tpot_ms = 0;
 
   double adapter_gpu_hit_ratio = 0;  ///< of requests with an adapter: on the GPU at their arrival
   double adapter_cpu_hit_ratio = 0;  ///< of those not on the GPU: on the CPU

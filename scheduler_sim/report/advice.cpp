@@ -19,20 +19,24 @@ struct CauseName {
 };
 
 // In the order of CauseKind.
-constexpr auto kCauseNames = std::to_array<CauseName>({{"none", ""},
-                                                       {"too_large", "larger than the KV cache"},
-                                                       {"too_long", "longer than max_model_len"},
-                                                       {"slots", "slots"},
-                                                       {"loads", "adapter loads"},
-                                                       {"slots_and_loads", "slots and loads"},
-                                                       {"kv_cache", "KV cache"},
-                                                       {"seats", "max_num_seqs"},
-                                                       {"lora_compute", "LoRA compute"},
-                                                       {"load_peaks", "load peaks"},
-                                                       {"gpu_speed", "GPU speed"}});
+constexpr auto kCauseNames =
+    std::to_array<CauseName>({{"none", ""},
+                              {"too_large", "larger than the KV cache"},
+                              {"too_long", "longer than max_model_len"},
+                              {"none_completes", "cancelled, none completes"},
+                              {"slots", "slots"},
+                              {"loads", "adapter loads"},
+                              {"slots_and_loads", "slots and loads"},
+                              {"kv_cache", "KV cache"},
+                              {"seats", "max_num_seqs"},
+                              {"lora_compute", "LoRA compute"},
+                              {"load_peaks", "load peaks"},
+                              {"gpu_speed", "GPU speed"}});
 
-bool is_refusal(CauseKind kind) {
-  return kind == CauseKind::too_large || kind == CauseKind::too_long;
+// Its figure is a number of requests, and no percentile says anything.
+bool is_counted(CauseKind kind) {
+  return kind == CauseKind::too_large || kind == CauseKind::too_long ||
+         kind == CauseKind::none_completes;
 }
 
 const char* measure_of(const Cause& cause) { return cause.is_ttft ? "TTFT" : "TPOT"; }
@@ -65,9 +69,11 @@ std::string miss_text(const ConfigResult& c) {
   return fmt::format("{} {}", measure_of(c.cause), factor_text(c.cause.miss));
 }
 
-std::string refusals(const ConfigResult& c) {
+// What no percentile shows; empty if the SLO is missed by one.
+std::string counted_miss(const ConfigResult& c) {
+  if (c.failed == 0) return c.completed == 0 ? "no request completes" : "";
   const std::string count = count_text(c.failed, "request");
-  if (!is_refusal(c.cause.kind)) return fmt::format("{} failed", count);
+  if (!is_counted(c.cause.kind)) return fmt::format("{} failed", count);
   return fmt::format("{} {}", count, cause_word(c.cause.kind));
 }
 
@@ -104,6 +110,7 @@ std::string because(const Cause& c) {
     case CauseKind::none:
     case CauseKind::too_large:
     case CauseKind::too_long:
+    case CauseKind::none_completes:
       break;
   }
   return "";
@@ -134,7 +141,8 @@ std::string about_fewer(const SizeResult& result, const ConfigResult& chosen) {
     return fmt::format("; {} lose more than 1 % of the goodput", slots_text(*fewer));
   }
   const Cause& cause = fewer->cause;
-  if (fewer->failed > 0) return fmt::format("; with {}, {}", slots_text(*fewer), refusals(*fewer));
+  const std::string counted = counted_miss(*fewer);
+  if (!counted.empty()) return fmt::format("; with {}, {}", slots_text(*fewer), counted);
   return fmt::format("; with {}, {} {} is {} the limit{}", slots_text(*fewer), measure_of(cause),
                      format_percentile(result.slo.percentile), factor_text(cause.miss),
                      cause.kind == CauseKind::none ? "" : " (" + cause_word(cause.kind) + ")");
@@ -301,7 +309,8 @@ const char* name_of(CauseKind kind) { return kCauseNames[size_t(kind)].name; }
 std::string verdict_text(const ConfigResult& c) {
   if (!c.feasible) return c.problem;
   if (c.meets_slo) return "meets the SLO";
-  if (c.failed > 0) return refusals(c);
+  const std::string counted = counted_miss(c);
+  if (!counted.empty()) return counted;
   const Cause& cause = c.cause;
   std::string text = miss_text(c);
   if (cause.kind == CauseKind::none) return text + longest_wait(c.waits);
@@ -312,7 +321,7 @@ std::string verdict_text(const ConfigResult& c) {
 }
 
 std::string cause_sentence(const Cause& c, const Slo& slo) {
-  if (is_refusal(c.kind)) {
+  if (is_counted(c.kind)) {
     return fmt::format("{} {} {}", count_text(int64_t(c.figure), "request"),
                        c.figure == 1 ? "is" : "are", cause_word(c.kind));
   }
@@ -353,7 +362,7 @@ std::string next_limit(const SizeResult& result) {
     const int32_t closest = best_goodput(result);
     if (closest < 0) return what_would_fit(result);
     const ConfigResult& c = result.configs[size_t(closest)];
-    if (is_refusal(c.cause.kind)) return what_would_fit(result);
+    if (is_counted(c.cause.kind)) return what_would_fit(result);
     return "what would do: " + relaxed_slo(result, size_t(closest)) + faster_loads(result, c) +
            remedies_text(result) + more_room_text(result);
   }

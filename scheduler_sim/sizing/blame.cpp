@@ -45,9 +45,18 @@ Cause named(Cause cause, const Trial& trial) {
   return cause;
 }
 
-// Requests that were refused: larger than the cache, or longer than max_model_len.
-Cause cause_of_failures(Cause cause, const Trace& trace, const EngineSpec& engine,
-                        const ConfigResult& missed) {
+// No percentile is to blame where requests fail or none completes.
+bool is_counted(const ConfigResult& missed) { return missed.failed > 0 || missed.completed == 0; }
+
+// Requests that were refused, being larger than the cache or longer than max_model_len, or were all
+// cancelled.
+Cause counted_cause(Cause cause, const Trace& trace, const EngineSpec& engine,
+                    const ConfigResult& missed) {
+  if (missed.failed == 0) {
+    cause.kind = CauseKind::none_completes;
+    cause.figure = double(missed.cancelled);
+    return cause;
+  }
   const auto too_large = std::ranges::count_if(trace.requests, [&](const TraceRequest& r) {
     const int64_t tokens = int64_t{r.prompt_tokens} + r.output_tokens - (r.output_tokens > 0);
     return ceil_div(tokens, int64_t{engine.scheduler.block_size}) > missed.memory.kv_blocks;
@@ -111,7 +120,7 @@ double poisson_miss(const Bench& bench) {
 Cause cause_of_base(const Bench& bench, const ConfigResult& base) {
   Cause cause = base.cause;
   cause.miss_of_base = cause.miss;
-  if (base.failed > 0) return cause_of_failures(cause, bench.trace, bench.engine, base);
+  if (is_counted(base)) return counted_cause(cause, bench.trace, bench.engine, base);
   std::vector<Trial> trials;
   if (may_lack_kv(base, bench.engine)) {
     trials.push_back({CauseKind::kv_cache, bench.miss({.kv_limit = true}), 0, 0});
@@ -198,7 +207,7 @@ Cause find_cause(const Trace& trace, const EngineSpec& engine, const ConfigResul
   Cause cause = miss_of(missed, slo);
   const double base_miss = yardsticks.base.cause.miss;
   cause.miss_of_base = base_miss;
-  if (missed.failed > 0) return cause_of_failures(cause, trace, engine, missed);
+  if (is_counted(missed)) return counted_cause(cause, trace, engine, missed);
   if (base_miss > 1 && cause.miss <= kNoWorse * base_miss) {
     cause.kind = yardsticks.base_cause.kind;
     cause.miss_without = yardsticks.base_cause.miss_without;

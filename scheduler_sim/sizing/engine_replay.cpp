@@ -124,7 +124,8 @@ SimulationConfig simulation_config(const Trace& trace, const EngineSpec& engine,
 bool meets_slo(const ConfigResult& result, const Slo& slo) {
   const bool ttft_ok = slo.ttft_ms <= 0 || result.slo_ttft_ms <= slo.ttft_ms;
   const bool tpot_ok = slo.tpot_ms <= 0 || result.slo_tpot_ms <= slo.tpot_ms;
-  return result.feasible && result.failed == 0 && ttft_ok && tpot_ok;
+  const bool all_served = result.failed == 0 && result.completed > 0;
+  return result.feasible && all_served && ttft_ok && tpot_ok;
 }
 
 Cause miss_of(const ConfigResult& result, const Slo& slo) {

@@ -102,6 +102,28 @@ TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
   }
 }
 
+// A request takes seconds, and its client leaves after 400 ms.
+TEST_F(ReplayAndSize, WhereNothingCompletesNothingMeets) {
+  std::string rows;
+  for (int i = 0; i < 200; ++i) {
+    rows += "{\"arrival_ms\":" + std::to_string(5 * i) +
+            ",\"prompt_tokens\":2000,\"output_tokens\":2000,\"adapter\":\"a" +
+            std::to_string(i % 40) + "\",\"cancel_ms\":" + std::to_string(5 * i + 400) + "}\n";
+  }
+  write("t.jsonl", rows);
+  const Outcome size = loratory("size --trace t.jsonl --max-loras 2,40 --json s.json");
+  EXPECT_EQ(size.exit_code, 3) << size.out;
+  const json config = json::parse(content("s.json"))["configs"][1];
+  EXPECT_EQ(config["completed"], 0);
+  EXPECT_EQ(config["meets_slo"], false);
+  EXPECT_EQ(config["verdict"], "no request completes");
+  EXPECT_EQ(config["cause"]["kind"], "none_completes");
+  EXPECT_EQ(config["cause"]["figure"], 200);
+  const Outcome replay = loratory("replay --trace t.jsonl --max-loras 2");
+  EXPECT_EQ(replay.exit_code, 0) << replay.err;
+  EXPECT_NE(replay.out.find("no request completes"), std::string::npos) << replay.out;
+}
+
 TEST_F(ReplayAndSize, WhatDoesNotFitIsARow) {
   const Outcome run = loratory("size " + sample_ + "--gpu A10G --max-loras 1,64 " +
                                "--no-headroom --json size.json");

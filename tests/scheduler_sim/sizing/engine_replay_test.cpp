@@ -64,6 +64,7 @@ TEST(EngineReplay, PinnedAdaptersStayOnTheGpu) {
 
 TEST(MeetsSlo, NothingMayFail) {
   ConfigResult r;
+  r.completed = 1;
   r.slo_ttft_ms = 10, r.slo_tpot_ms = 5;
   EXPECT_TRUE(meets_slo(r, {}));
   EXPECT_TRUE(meets_slo(r, {.ttft_ms = 10, .tpot_ms = 5}));
@@ -73,6 +74,28 @@ TEST(MeetsSlo, NothingMayFail) {
   EXPECT_FALSE(meets_slo(r, {}));
   r.failed = 0, r.feasible = false;
   EXPECT_FALSE(meets_slo(r, {}));
+  r.feasible = true, r.completed = 0;
+  EXPECT_FALSE(meets_slo(r, {}));
+}
+
+// One seat: the first request has its token after 10 ms and the seat for 100. The others leave
+// after 60 ms, which is the least that their first tokens would have taken.
+TEST(MeetsSlo, ClientsThatLeftHaveWaited) {
+  EngineSpec spec = engine();
+  spec.scheduler.max_num_seqs = 1;
+  Trace trace = round_robin(1, 4);
+  for (TraceRequest& r : trace.requests) r.arrival_ns = 0;
+  for (size_t i = 1; i < 4; ++i) trace.requests[i].cancel_ns = 60 * kMillisecond;
+  for (TraceRequest& r : trace.requests) r.adapter = kBaseModel;
+  for (const double limit_ms : {50, 59, 60, 70}) {
+    const Slo slo{.ttft_ms = limit_ms};
+    const ConfigResult result = replay(trace, spec, {1, 1}, slo).result;
+    EXPECT_EQ(result.completed, 1);
+    EXPECT_EQ(result.ttft.pslo_ms, 10);
+    EXPECT_EQ(result.slo_ttft_ms, 60);
+    EXPECT_EQ(result.meets_slo, limit_ms >= 60) << limit_ms;
+    EXPECT_EQ(would_meet(trace, spec, {1, 1}, slo), limit_ms >= 60) << limit_ms;
+  }
 }
 
 // One slot, two adapters by turns. The first request of adapter 1 finds its weights on the disk and
