@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
+#include "scheduler_sim/cost/lora_shapes.hpp"
+#include "scheduler_sim/cost/transfer.hpp"
 
 namespace loratory::cli {
 namespace {
@@ -103,12 +106,25 @@ sim::KvPricing window_pricing(const sim::EnginePreset& engine, const sim::Trace&
           .least_share = engine.least_window_share};
 }
 
+// Which a simulated transfer has no room for.
+void refuse_huge_adapters(const System& system, uint32_t max_rank) {
+  const auto bytes = double(max_rank) *
+                     double(sim::lora_parameters_per_rank(system.model, system.memory.targets)) *
+                     double(sim::lora_dtype_bytes(system.model, system.memory.lora_dtype));
+  if (bytes <= double(sim::kMostTransferBytes)) return;
+  throw InputError("the adapters",
+                   fmt::format("one of rank {} has {}, and a transfer {} at most", max_rank,
+                               format_bytes(bytes), format_bytes(double(sim::kMostTransferBytes))),
+                   "give smaller ranks, or fewer --target-modules");
+}
+
 }  // namespace
 
 sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace) {
   const SystemOptions options = with_engine_defaults(given);
   const uint32_t max_rank = max_rank_of(trace);
   const System system = resolve_system(options, max_rank);
+  refuse_huge_adapters(system, max_rank);
   sim::EngineSpec engine;
   engine.name = system.engine.version.empty() ? system.engine.name : system.engine.version;
   engine.model = system.model;

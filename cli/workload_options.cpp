@@ -43,7 +43,7 @@ void add_adapter_options(CLI::App& app, AdapterOptions& options) {
                  "servegen:FILE[#MODEL]")
       ->capture_default_str()
       ->group("Workload");
-  add_numbers(app, "--ranks", options.ranks, {1, 65'536},
+  add_numbers(app, "--ranks", options.ranks, {1, sim::kMaxRank},
               "Ranks, assigned to the adapters in turn: 8,16 (default: 16)")
       ->group("Workload");
 }

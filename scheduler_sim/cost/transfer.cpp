@@ -12,13 +12,12 @@ namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 // Bounds within which work and times cannot overflow.
-constexpr int64_t kMostBytes = int64_t{1} << 44;
 constexpr int64_t kLeastBytesPerSecond = 1'000'000;
 constexpr int64_t kMostBytesPerSecond = int64_t{1} << 44;
 constexpr int kMostWorkers = 32;
 
 void require_job(int64_t bytes) {
-  LORATORY_ASSERT(bytes >= 0 && bytes <= kMostBytes, "a transfer has 0 to 2^44 bytes");
+  LORATORY_ASSERT(bytes >= 0 && bytes <= kMostTransferBytes, "a transfer has 0 to 2^44 bytes");
 }
 
 void require_channel(int64_t latency_ns, int64_t bytes_per_s) {

@@ -21,6 +21,9 @@ struct LoadCosts {
   int64_t h2d_bytes_per_s = 51'200'000'000;  ///< PCIe 5 x16 at 0.8
 };
 
+/// Most bytes of one transfer.
+inline constexpr int64_t kMostTransferBytes = int64_t{1} << 44;
+
 /// The end of a transfer; time_ns = kNever when none is under way.
 struct TransferDone {
   int64_t time_ns = kNever;

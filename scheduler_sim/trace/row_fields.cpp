@@ -89,7 +89,7 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
       row.block_tokens = count(cell, 1);
       return;
     case Field::rank:
-      row.rank = count(cell, 1);
+      row.rank = uint32_t(integer(cell, 1, kMaxRank));
       return;
     case Field::priority:
       row.priority = int32_t(integer(cell, INT32_MIN, INT32_MAX));

@@ -8,7 +8,7 @@
 
 namespace loratory::sim {
 
-/// Largest number of tokens, rank or block size in a row.
+/// Largest number of tokens or block size in a row.
 inline constexpr int64_t kMaxCount = INT32_MAX;
 /// Times stay below 100 years from the origin, so that sums of a few of them fit 64 bits.
 inline constexpr int64_t kMaxTimeNs = int64_t{100} * 365 * 86'400 * 1'000'000'000;

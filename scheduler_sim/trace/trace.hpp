@@ -29,6 +29,9 @@ struct TraceRequest {
   uint32_t session = 0;  ///< 0 = none
 };
 
+/// Largest rank of an adapter, wherever it comes from.
+inline constexpr uint32_t kMaxRank = 65'536;
+
 struct TraceAdapter {
   std::string name;
   uint32_t rank = 0;  ///< 0 = the trace does not say

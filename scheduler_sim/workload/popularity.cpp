@@ -19,8 +19,6 @@ namespace {
 constexpr std::string_view kForms =
     "give uniform, zipf:A, power:A, weights:FILE or servegen:FILE[#MODEL]";
 
-constexpr uint32_t kMaxRank = 65'536;
-
 double share_of(const Popularity& popularity, uint32_t index, uint32_t num_adapters) {
   const double n = num_adapters;
   switch (popularity.kind) {

@@ -156,6 +156,18 @@ TEST_F(ReplayAndSize, BadInputIsOneLine) {
                    "divisor of it");
 }
 
+// Of a model as large as a config.json may say, at the largest rank.
+TEST_F(ReplayAndSize, AnAdapterThatIsTooLargeToMoveIsOneLine) {
+  write("config.json", R"({"model_type": "llama", "hidden_size": 65536, "num_hidden_layers": 400,
+    "num_attention_heads": 512, "intermediate_size": 262144, "vocab_size": 32000})");
+  write("t.jsonl",
+        R"({"arrival_ms":0,"prompt_tokens":3,"output_tokens":4,"adapter":"a","rank":65536})"
+        "\n");
+  expect_bad_input("replay --trace t.jsonl --kv-blocks 10000 --model config.json",
+                   "the adapters: one of rank 65536 has 71.9 TiB, and a transfer 16 TiB at most; "
+                   "give smaller ranks, or fewer --target-modules");
+}
+
 TEST_F(ReplayAndSize, BadPinsAreOneLine) {
   expect_bad_input("replay " + sample_ + "--pin nobody",
                    "--pin: the workload has no adapter 'nobody'; name one of its adapters");

@@ -137,6 +137,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"block_tokens\":4,"
                 "\"block_ids\":[1]}\n",
                 "t:2:82: block_ids in a trace of token_ids; use one of them throughout"},
+        BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"adapter\":\"a\","
+                "\"rank\":65537}",
+                "t:1:74: rank is out of range: '65537'; it must be in 1..65536"},
         BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"rank\":8}",
                 "t:1:60: a rank without an adapter; name the adapter"},
         BadCase{"{\"arrival_ms\":5,\"prompt_tokens\":3,\"output_tokens\":1,\"adapter\":\"\"}",
