@@ -213,10 +213,11 @@ int64_t parse_memory(std::string_view value) {
   return int64_t(bytes);
 }
 
-double parse_bandwidth(std::string_view value) {
+double parse_bandwidth(std::string_view value, double least = kLeastBandwidth) {
   const double bytes_per_s = parse_quantity(value, "B/s", kPlace);
-  if (bytes_per_s < kLeastBandwidth || bytes_per_s > kLargestBandwidth) {
-    throw InputError(kPlace, fmt::format("a bandwidth of {} is not from 1MB/s to 16TB/s", value));
+  if (bytes_per_s < least || bytes_per_s > kLargestBandwidth) {
+    throw InputError(kPlace, fmt::format("a bandwidth of {} is not from {:g}MB/s to 16TB/s", value,
+                                         least / 1e6));
   }
   return bytes_per_s;
 }
@@ -239,7 +240,8 @@ void set_number(GpuSpec& gpu, std::string_view key, std::string_view value) {
   } else if (key == "fp8") {
     gpu.fp8_flops = parse_flops(value);
   } else if (key == "host") {
-    gpu.host_bytes_per_s = parse_bandwidth(value);
+    // What transfers reach of it is no less than the least bandwidth.
+    gpu.host_bytes_per_s = parse_bandwidth(value, kLeastBandwidth / gpu.link_fraction);
   } else if (key == "link") {
     gpu.link_bytes_per_s = parse_bandwidth(value);
   } else {

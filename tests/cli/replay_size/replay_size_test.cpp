@@ -168,6 +168,13 @@ TEST_F(ReplayAndSize, AnAdapterThatIsTooLargeToMoveIsOneLine) {
                    "give smaller ranks, or fewer --target-modules");
 }
 
+// Copies reach 0.8 of the link to the host, and have 1 MB/s or more.
+TEST_F(ReplayAndSize, ASlowHostLinkIsOneLine) {
+  expect_bad_input("replay " + sample_ + "--max-loras 8 --gpu H200,host=1.24MB/s",
+                   "--gpu: a bandwidth of 1.24MB/s is not from 1.25MB/s to 16TB/s");
+  EXPECT_EQ(replay("--gpu H200,host=1.25MB/s --max-loras 64 --rate-scale 0.001")["failed"], 0);
+}
+
 TEST_F(ReplayAndSize, BadPinsAreOneLine) {
   expect_bad_input("replay " + sample_ + "--pin nobody",
                    "--pin: the workload has no adapter 'nobody'; name one of its adapters");

@@ -154,7 +154,7 @@ TEST(GpuSpec, PresetsListsAndOverrides) {
   EXPECT_DOUBLE_EQ(smaller.flops, parse_gpu_spec("H100-80").flops);
   for (const char* bad : {"", "H300", "mem=80GiB", "mem=80GiB,bw=3TB/s,flops=0", "H200,H200",
                           "H200,mem=80GB/s", "H200,mem=-1GiB", "H200,bw=nan", "H200,x=1",
-                          "mem=80,bw=1,flops=1e99999", "H200,mem=1e300"}) {
+                          "mem=80,bw=1,flops=1e99999", "H200,mem=1e300", "H200,host=1.1MB/s"}) {
     EXPECT_THROW(parse_gpu_spec(bad), InputError) << bad;
   }
 }
