@@ -175,6 +175,19 @@ TEST_F(ReplayAndSize, ASlowHostLinkIsOneLine) {
   EXPECT_EQ(replay("--gpu H200,host=1.25MB/s --max-loras 64 --rate-scale 0.001")["failed"], 0);
 }
 
+TEST_F(ReplayAndSize, ALimitOfNearlyNothingIsOneLine) {
+  const std::string size = "size " + sample_ + "--max-loras 64 --no-headroom ";
+  for (const std::string flag : {"--slo-ttft-ms", "--slo-tpot-ms"}) {
+    const std::string remedy = "; give 0.001 or more, or 0 for no limit";
+    expect_bad_input(size + flag + " 1e-306",
+                     flag + ": 1e-306 ms is less than a microsecond" + remedy);
+    expect_bad_input(size + flag + " 0.0009",
+                     flag + ": 0.0009 ms is less than a microsecond" + remedy);
+    EXPECT_EQ(loratory(size + flag + " 0.001").exit_code, 3);
+    EXPECT_EQ(loratory(size + flag + " 0").exit_code, 0);
+  }
+}
+
 TEST_F(ReplayAndSize, BadPinsAreOneLine) {
   expect_bad_input("replay " + sample_ + "--pin nobody",
                    "--pin: the workload has no adapter 'nobody'; name one of its adapters");
