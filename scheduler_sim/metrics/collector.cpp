@@ -254,7 +254,7 @@ void MetricsCollector::on_commit(const Scheduler& scheduler, int64_t now_ns) {
 void MetricsCollector::sample(const Scheduler& scheduler, int64_t now_ns) {
   const auto num_waiting = int64_t(scheduler.waiting().size());
   max_waiting_ = std::max(max_waiting_, num_waiting);
-  max_kv_blocks_ = std::max(max_kv_blocks_, int64_t(scheduler.blocks().num_referenced()));
+  max_kv_blocks_ = std::max(max_kv_blocks_, int64_t(scheduler.blocks().most_referenced()));
   if (now_ns < next_sample_ns_) return;
   next_sample_ns_ = now_ns - now_ns % sample_every_ns_ + sample_every_ns_;
   timeline_.push_back({now_ns, int32_t(scheduler.running().size()), int32_t(num_waiting),

@@ -151,7 +151,7 @@ struct ConfigResult {
   double gpu_busy_fraction = 0;  ///< step time / duration
   int64_t max_waiting = 0;
   int64_t max_running = 0;    ///< most requests in a step
-  int64_t max_kv_blocks = 0;  ///< most blocks in use, at arrivals and after requests finish
+  int64_t max_kv_blocks = 0;  ///< most blocks in use at one time
   Waits waits;
 
   FleetSummary fleet;  ///< everything above is of the whole fleet, `memory` of one replica

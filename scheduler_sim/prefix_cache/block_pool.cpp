@@ -64,7 +64,7 @@ void BlockPool::acquire(BlockId id) {
   LORATORY_ASSERT(blocks_[id].key != kNoKey, "only a published block can be shared");
   if (ref_counts_[id]++ == 0) {
     remove_cached(id);
-    ++num_referenced_;
+    count_referenced();
   }
 }
 

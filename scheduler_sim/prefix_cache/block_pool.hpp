@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,7 @@ class BlockPool {
   explicit BlockPool(uint32_t num_blocks);
 
   uint32_t num_referenced() const { return num_referenced_; }
+  uint32_t most_referenced() const { return most_referenced_; }  ///< at one time so far
   uint32_t num_allocatable() const { return plain_free_.size() + num_cached_free_; }
   uint32_t ref_count(BlockId id) const { return ref_counts_[id]; }
 
@@ -74,7 +76,7 @@ class BlockPool {
   BlockId allocate() {
     const BlockId id = plain_free_.size() > 0 ? plain_free_.pop_lowest() : take_cached();
     ref_counts_[id] = 1;
-    ++num_referenced_;
+    count_referenced();
     return id;
   }
   /// Makes a referenced block matchable; no effect if another block has the key already, or if the
@@ -97,6 +99,7 @@ class BlockPool {
     BlockId prev = kNullBlock, next = kNullBlock;  // cached-free queue
   };
 
+  void count_referenced() { most_referenced_ = std::max(most_referenced_, ++num_referenced_); }
   BlockId take_cached();
   void drop_reference(BlockId id, bool is_cached);
   void push_cached(BlockId id);
@@ -110,7 +113,7 @@ class BlockPool {
   std::unordered_map<BlockKey, BlockId> published_;
   std::unordered_set<uint64_t> dead_namespaces_;
   uint32_t num_cached_free_ = 0;
-  uint32_t num_referenced_ = 0;
+  uint32_t num_referenced_ = 0, most_referenced_ = 0;
 };
 
 }  // namespace loratory::sim

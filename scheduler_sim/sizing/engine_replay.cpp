@@ -97,7 +97,10 @@ int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
 MemoryPlan memory_of(const EngineSpec& engine, EnginePoint point) {
   MemoryPlan plan =
       plan_memory(engine.model, engine.gpu, engine.memory, point.max_loras, point.max_cpu_loras);
-  if (engine.forced_kv_blocks > 0) plan.split.kv_blocks = engine.forced_kv_blocks;
+  if (engine.forced_kv_blocks > 0) {
+    plan.split.kv_blocks = engine.forced_kv_blocks;
+    plan.split.kv_bytes = plan.split.kv_blocks * plan.split.block_bytes;
+  }
   return plan;
 }
 

@@ -135,6 +135,19 @@ TEST(Metrics, GoodputCountsWhatMeetsEveryLimit) {
   EXPECT_DOUBLE_EQ(r.gpu_busy_fraction, 1);
 }
 
+// Blocks of 4. The last token of each needs none: 3 blocks and 2 are held at once, and nothing
+// after the last request.
+TEST(Metrics, TheMostBlocksAreThoseOfTheRunningRequests) {
+  const Trace trace = two_adapters({at(0, kBaseModel, 8, 2), at(0, kBaseModel, 8, 1)});
+  for (const bool fast : {true, false}) {
+    SimulationConfig c = tiny_config(LoadMode::overlap);
+    c.fast = fast;
+    EXPECT_EQ(replay(trace, c, FixedTime(50)).max_kv_blocks, 4);
+    const Trace alone = two_adapters({at(0, kBaseModel, 8, 100)});
+    EXPECT_EQ(replay(alone, c, FixedTime(50)).max_kv_blocks, 27);  // 107 tokens
+  }
+}
+
 // The last arrival is at 6000 ns, so a sample every 10 ns at most; a step takes 100 us.
 TEST(Metrics, TimelineKeepsToItsGrid) {
   std::vector<TraceRequest> requests;

@@ -21,7 +21,10 @@ TEST(EngineReplay, KvBlocksAreThoseThatRequestsCanHave) {
   Trace trace = round_robin(1, 1);
   trace.requests[0].prompt_tokens = 7 * 16;
   trace.requests[0].output_tokens = 1;
-  EXPECT_EQ(replay(trace, seven, {1, 1}, {}).result.completed, 1);
+  const ConfigResult served = replay(trace, seven, {1, 1}, {}).result;
+  EXPECT_EQ(served.completed, 1);
+  EXPECT_EQ(served.memory.kv_blocks, 7);
+  EXPECT_EQ(served.memory.kv_bytes, 7 * served.memory.block_bytes);
   trace.requests[0].output_tokens = 2;
   const ConfigResult refused = replay(trace, seven, {1, 1}, {}).result;
   EXPECT_EQ(refused.failed, 1);
