@@ -41,13 +41,23 @@ bool is_counted(CauseKind kind) {
 
 const char* measure_of(const Cause& cause) { return cause.is_ttft ? "TTFT" : "TPOT"; }
 
-std::string limits_text(const Slo& slo) {
-  const std::string percentile = format_percentile(slo.percentile);
+bool has_limits(const Slo& slo) { return slo.ttft_ms > 0 || slo.tpot_ms > 0; }
+
+// "TTFT p99 <= 500 ms and TPOT p99 <= 50 ms"; an empty limit is none.
+std::string limits_text(double percentile, const std::string& ttft, const std::string& tpot) {
+  const std::string of = format_percentile(percentile);
   std::string text;
-  if (slo.ttft_ms > 0) text = fmt::format("TTFT {} <= {}", percentile, format_ms(slo.ttft_ms));
-  if (slo.tpot_ms <= 0) return text.empty() ? "no SLO" : text;
-  return fmt::format("{}{}TPOT {} <= {}", text, text.empty() ? "" : " and ", percentile,
-                     format_ms(slo.tpot_ms));
+  if (!ttft.empty()) text = fmt::format("TTFT {} <= {}", of, ttft);
+  if (tpot.empty()) return text;
+  return fmt::format("{}{}TPOT {} <= {}", text, text.empty() ? "" : " and ", of, tpot);
+}
+
+// What it is that one configuration does, or several: without limits it is enough to serve all.
+std::string meets_text(const Slo& slo, bool is_one) {
+  if (!has_limits(slo)) return is_one ? "serves every request" : "serve every request";
+  const auto limit = [](double ms) { return ms > 0 ? format_ms(ms) : ""; };
+  return fmt::format("{} {}", is_one ? "meets" : "meet",
+                     limits_text(slo.percentile, limit(slo.ttft_ms), limit(slo.tpot_ms)));
 }
 
 std::string slots_text(const ConfigResult& c) { return count_text(c.max_loras, "slot"); }
@@ -75,6 +85,11 @@ std::string counted_miss(const ConfigResult& c) {
   const std::string count = count_text(c.failed, "request");
   if (!is_counted(c.cause.kind)) return fmt::format("{} failed", count);
   return fmt::format("{} {}", count, cause_word(c.cause.kind));
+}
+
+std::string short_verdict(const ConfigResult& c) {
+  const std::string counted = counted_miss(c);
+  return counted.empty() ? miss_text(c) : counted;
 }
 
 // --- what a cause is, with the figures that show it ------------------------------------------
@@ -153,10 +168,10 @@ std::string seeds_text(const SizeResult& result) {
 }
 
 std::string why_smallest(const SizeResult& result, const ConfigResult& chosen) {
+  const bool is_one = chosen.max_loras == 1;
   std::string text =
-      fmt::format("{} {} the fewest tried that {} {}{}", slots_text(chosen),
-                  chosen.max_loras == 1 ? "is" : "are", chosen.max_loras == 1 ? "meets" : "meet",
-                  limits_text(result.slo), seeds_text(result));
+      fmt::format("{} {} the fewest tried that {}{}", slots_text(chosen), is_one ? "is" : "are",
+                  meets_text(result.slo, is_one), seeds_text(result));
   if (chosen.headroom >= 0) {
     text += fmt::format(", up to {} of this traffic", headroom_text(chosen.headroom));
   }
@@ -166,12 +181,12 @@ std::string why_smallest(const SizeResult& result, const ConfigResult& chosen) {
 std::string why_robust(const SizeResult& result, const ConfigResult& smallest,
                        const ConfigResult& chosen) {
   const bool holds_all = chosen.max_loras >= result.workload.num_adapters;
-  return fmt::format("{} {} {}{} and {} to {} of this traffic, {}{} to {} for {}",
-                     slots_text(smallest), smallest.max_loras == 1 ? "meets" : "meet",
-                     limits_text(result.slo), seeds_text(result),
-                     smallest.max_loras == 1 ? "holds" : "hold", headroom_text(smallest.headroom),
-                     chosen.max_loras, holds_all ? ", one for every adapter," : "",
-                     headroom_text(chosen.headroom), kv_cost(smallest, chosen));
+  return fmt::format("{} {}{} and {} to {} of this traffic, {}{} to {} for {}",
+                     slots_text(smallest), meets_text(result.slo, smallest.max_loras == 1),
+                     seeds_text(result), smallest.max_loras == 1 ? "holds" : "hold",
+                     headroom_text(smallest.headroom), chosen.max_loras,
+                     holds_all ? ", one for every adapter," : "", headroom_text(chosen.headroom),
+                     kv_cost(smallest, chosen));
 }
 
 // What a smaller host costs: the row beside the chosen one that has the same slots.
@@ -188,20 +203,18 @@ std::string about_host(const SizeResult& result, const ConfigResult& chosen) {
 
 // --- what would meet the SLO --------------------------------------------------------------------
 
+// The limits that the worst seed keeps, in place of those that it does not.
 std::string relaxed_slo(const SizeResult& result, size_t closest) {
   const ConfigResult& c = result.configs[closest];
-  const std::string percentile = format_percentile(result.slo.percentile);
-  std::string text;
-  const double ttft_ms =
-      closest < result.ttft_max_ms.size() ? result.ttft_max_ms[closest] : c.slo_ttft_ms;
-  if (result.slo.ttft_ms > 0 && ttft_ms > result.slo.ttft_ms) {
-    text = fmt::format("TTFT {} <= {}", percentile, format_ms(ttft_ms));
-  }
-  if (result.slo.tpot_ms > 0 && c.slo_tpot_ms > result.slo.tpot_ms) {
-    text += fmt::format("{}TPOT {} <= {}", text.empty() ? "" : " and ", percentile,
-                        format_ms(c.slo_tpot_ms));
-  }
-  return fmt::format("{} {} {}", slots_text(c), c.max_loras == 1 ? "meets" : "meet", text);
+  const auto relaxed = [&](double limit, const std::vector<double>& most, double shown) {
+    const double worst = closest < most.size() ? most[closest] : shown;
+    return limit > 0 && worst > limit ? limit_ms(worst) : "";
+  };
+  const std::string text = limits_text(
+      result.slo.percentile, relaxed(result.slo.ttft_ms, result.ttft_max_ms, c.slo_ttft_ms),
+      relaxed(result.slo.tpot_ms, result.tpot_max_ms, c.slo_tpot_ms));
+  if (text.empty()) return "";
+  return fmt::format("; {} {} {}", slots_text(c), c.max_loras == 1 ? "meets" : "meet", text);
 }
 
 std::string remedies_text(const SizeResult& result) {
@@ -212,7 +225,7 @@ std::string remedies_text(const SizeResult& result) {
                           format_ms(r.result.slo_ttft_ms));
     } else {
       missed += fmt::format("{}{} ({})", missed.empty() ? "" : ", ", r.flags,
-                            r.fits ? miss_text(r.result) : "does not fit");
+                            r.fits ? short_verdict(r.result) : "does not fit");
     }
   }
   return missed.empty() ? text : fmt::format("{}; not {}", text, missed);
@@ -256,10 +269,21 @@ std::string rank_cost_text(const SizeResult& result) {
       cost.rank_of_trace);
 }
 
+// Without the semicolon before the first of them.
+std::string listed(std::string changes) {
+  if (changes.starts_with("; ")) changes.erase(0, 2);
+  return changes;
+}
+
 std::string what_would_fit(const SizeResult& result) {
-  std::string text = remedies_text(result) + more_room_text(result);
-  if (text.starts_with("; ")) text.erase(0, 2);
-  return text;
+  return listed(remedies_text(result) + more_room_text(result));
+}
+
+std::string what_would_do(const SizeResult& result, size_t closest) {
+  const std::string text =
+      listed(relaxed_slo(result, closest) + faster_loads(result, result.configs[closest]) +
+             remedies_text(result) + more_room_text(result));
+  return text.empty() ? "" : "what would do: " + text;
 }
 
 }  // namespace
@@ -349,9 +373,10 @@ std::string reason(const SizeResult& result) {
   }
   const ConfigResult& c = result.configs[size_t(closest)];
   std::string text = fmt::format(
-      "no configuration meets {}; the best goodput is {:.3g} requests/s with {}, where {:.1f} % of "
-      "the requests meet it",
-      limits_text(result.slo), c.request_goodput, slots_text(c), 100 * c.slo_attainment);
+      "no configuration {}; the best goodput is {:.3g} requests/s with {}, where {:.1f} % of the "
+      "requests {}",
+      meets_text(result.slo, /*is_one=*/true), c.request_goodput, slots_text(c),
+      100 * c.slo_attainment, has_limits(result.slo) ? "meet it" : "complete");
   if (c.cause.kind != CauseKind::none) text += ". There " + cause_sentence(c.cause, result.slo);
   return text + rank_cost_text(result);
 }
@@ -363,8 +388,7 @@ std::string next_limit(const SizeResult& result) {
     if (closest < 0) return what_would_fit(result);
     const ConfigResult& c = result.configs[size_t(closest)];
     if (is_counted(c.cause.kind)) return what_would_fit(result);
-    return "what would do: " + relaxed_slo(result, size_t(closest)) + faster_loads(result, c) +
-           remedies_text(result) + more_room_text(result);
+    return what_would_do(result, size_t(closest));
   }
   const ConfigResult& chosen = result.configs[size_t(result.recommended)];
   if (result.bounds && result.bounds->limit.kind != CauseKind::none) {

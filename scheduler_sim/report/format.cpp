@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "reference/base/escape.hpp"
 
 namespace loratory::sim::report {
@@ -11,6 +13,22 @@ std::string tick_ms(double value_ms) {
   const double seconds = value_ms / 1000;
   return seconds < 10'000 ? fmt::format("{:g} s", seconds)
                           : fmt::format("{:.3g} h", seconds / 3600);
+}
+
+std::string limit_ms(double value_ms) {
+  if (value_ms < 100) {  // by the digits that format_ms() shows: divided, they are what one reads
+    double parts = value_ms < 10 ? 100 : 10;
+    while (value_ms * parts < 10) parts *= 10;
+    double count = std::floor(value_ms * parts);
+    while (count / parts < value_ms) ++count;
+    return format_ms(count / parts);
+  }
+  const double part = value_ms < 1000        ? 1
+                      : value_ms < 10'000    ? 10
+                      : value_ms < 100'000   ? 100
+                      : value_ms < 3'600'000 ? 1000
+                                             : 60'000;
+  return format_ms(std::ceil(value_ms / part) * part);
 }
 
 std::string format_percentile(double percentile) { return fmt::format("p{}", percentile); }

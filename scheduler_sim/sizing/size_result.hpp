@@ -96,7 +96,7 @@ struct SizeResult {
   Slo slo;
   std::vector<ConfigResult> configs;
   std::vector<double> goodput_min, goodput_max;
-  std::vector<double> ttft_min_ms, ttft_max_ms;  ///< of the SLO percentile
+  std::vector<double> ttft_min_ms, ttft_max_ms, tpot_max_ms;  ///< of the SLO percentile
   int32_t num_seeds = 1;
   Choice choice = Choice::robust;
   int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs

@@ -244,6 +244,7 @@ SizeResult SweepRows::result() const {
     const auto ttft = range_of(row.runs, &ConfigResult::slo_ttft_ms);
     out.goodput_min.push_back(goodput.first), out.goodput_max.push_back(goodput.second);
     out.ttft_min_ms.push_back(ttft.first), out.ttft_max_ms.push_back(ttft.second);
+    out.tpot_max_ms.push_back(range_of(row.runs, &ConfigResult::slo_tpot_ms).second);
   }
   return out;
 }

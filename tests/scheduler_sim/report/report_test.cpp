@@ -248,6 +248,63 @@ TEST(Advice, SaysWhatWouldDoWhereNothingDoes) {
             "--gpu H200 (TTFT p99 412 ms); not --tp 2 (does not fit)");
 }
 
+// A limit that the worst seed keeps when it is typed as it is shown.
+TEST(Advice, RelaxedLimitsHoldForEverySeed) {
+  SizeResult result = test::small_result();
+  result.recommended = result.smallest = -1;
+  result.slo = {.tpot_ms = 20};
+  ConfigResult& closest = result.configs[1];
+  closest.meets_slo = false, closest.failed = 0;
+  closest.cause = {CauseKind::gpu_speed, false, 1.04, 0.6, 1.04, 0};
+  closest.slo_tpot_ms = 19.5;  // of the median seed
+  result.tpot_max_ms = {0, 20.84, 0};
+  EXPECT_EQ(report::next_limit(result), "what would do: 16 slots meet TPOT p99 <= 20.9 ms");
+  result.tpot_max_ms = {0, 19.9, 0};  // nothing to relax: a request was refused
+  EXPECT_EQ(report::next_limit(result), "");
+  result.remedies.resize(1);
+  result.remedies[0] = {.flags = "--tp 2", .fits = true, .result = test::small_config(16)};
+  EXPECT_EQ(report::next_limit(result), "what would do: --tp 2 (TTFT p99 413 ms)");
+}
+
+TEST(Advice, ARemedyThatRefusesRequestsSaysSo) {
+  SizeResult result = test::small_result();
+  result.recommended = result.smallest = -1;
+  result.configs[1].meets_slo = false, result.configs[1].failed = 0;
+  result.configs[1].slo_ttft_ms = 640, result.ttft_max_ms[1] = 640;
+  result.remedies.resize(1);
+  result.remedies[0] = {.flags = "--tp 2", .fits = true, .result = test::small_config(16)};
+  result.remedies[0].result.meets_slo = false, result.remedies[0].result.failed = 3;
+  EXPECT_EQ(report::next_limit(result),
+            "what would do: 16 slots meet TTFT p99 <= 640 ms; not --tp 2 (3 requests failed)");
+  result.remedies[0].result.failed = result.remedies[0].result.completed = 0;
+  EXPECT_EQ(report::next_limit(result),
+            "what would do: 16 slots meet TTFT p99 <= 640 ms; not --tp 2 (no request completes)");
+}
+
+TEST(Advice, WithoutALimitItIsEnoughToServeEveryRequest) {
+  SizeResult result = test::small_result();
+  result.slo = {};
+  result.configs = {test::small_config(1)};
+  result.recommended = result.smallest = 0;
+  EXPECT_THAT(report::reason(result),
+              HasSubstr("1 slot is the fewest tried that serves every request with all 3 seeds"));
+  result.recommended = -1;
+  result.configs[0].meets_slo = false;
+  EXPECT_THAT(report::reason(result),
+              HasSubstr("no configuration serves every request; the best goodput is 7.9 requests/s "
+                        "with 1 slot, where 99.1 % of the requests complete"));
+}
+
+TEST(Advice, LimitsAreRoundedUpAsTheyAreShown) {
+  const std::pair<double, const char*> shown[] = {
+      {0.0421, "0.043 ms"}, {0.9997, "1 ms"},         {1, "1 ms"},
+      {3.141, "3.15 ms"},   {20.8, "20.8 ms"},        {20.8001, "20.9 ms"},
+      {99.97, "100 ms"},    {640, "640 ms"},          {640.2, "641 ms"},
+      {999.7, "1 s"},       {3211, "3.22 s"},         {59'010, "59.1 s"},
+      {599'900, "10 min"},  {852'300, "14 min 13 s"}, {3'600'001, "1 h 1 min"}};
+  for (const auto& [value, text] : shown) EXPECT_EQ(report::limit_ms(value), text) << value;
+}
+
 TEST(Advice, RoomInMemoryStandsBesideWhatWasReplayed) {
   SizeResult result = test::small_result();
   result.recommended = result.smallest = -1;

@@ -102,6 +102,8 @@ TEST(Sweep, BandsHoldTheShownRow) {
   for (size_t i = 0; i < result.configs.size(); ++i) {
     EXPECT_LE(result.goodput_min[i], result.configs[i].request_goodput);
     EXPECT_GE(result.goodput_max[i], result.configs[i].request_goodput);
+    EXPECT_GE(result.ttft_max_ms[i], result.configs[i].slo_ttft_ms);
+    EXPECT_GE(result.tpot_max_ms[i], result.configs[i].slo_tpot_ms);
   }
 }
 
