@@ -83,11 +83,12 @@ class TraceReading {
     }
     std::unique_ptr<ByteSource> whole;
     const auto is_clear = [](std::string_view head) {
-      return detect_log(head) != nullptr || begins_with_columns(head);
+      return begins_with_columns(head) || detect_log(head) != nullptr;
     };
-    const Schema* log = detect_log(peek(*text_, kHeadBytes, whole, is_clear));
+    const std::string head = peek(*text_, kHeadBytes, whole, is_clear);
     peeked_ = std::exchange(text_, std::move(whole));
-    return log;
+    // A row of a trace may hold any text, also that of a log.
+    return begins_with_columns(head) ? nullptr : detect_log(head);
   }
 
   void read_log(const Schema& schema) {

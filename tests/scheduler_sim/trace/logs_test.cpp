@@ -370,6 +370,18 @@ TEST(VllmBench, NamesWhatIsMissing) {
 
 // --- what they share
 
+// A name may be any text.
+TEST(Detection, ARowOfATraceIsNoLogWhateverItsNames) {
+  for (const std::string name :
+       {"Receive: obj=", "Received request cmpl-1: prompt: 'a'", "resourceSpans"}) {
+    const std::string row =
+        R"({"arrival_ms":0,"prompt_tokens":3,"output_tokens":2,"id":")" + name + "\"}\n";
+    const Trace trace = read_trace_from(row, "t", {});
+    EXPECT_EQ(trace.format, "native") << name;
+    EXPECT_EQ(trace.requests.size(), 1u) << name;
+  }
+}
+
 TEST(AdapterFrom, NeedsModelNamesAndTheBase) {
   ReadOptions options;
   options.adapter_from_model = true;
