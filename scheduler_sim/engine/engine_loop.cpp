@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "reference/base/check.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::sim {
 
@@ -46,6 +47,10 @@ bool EngineLoop::plans_next(const Moment& until) {
 
 void EngineLoop::move_to(int64_t time_ns) {
   LORATORY_ASSERT(time_ns >= now_ns_, "time does not run backwards");
+  if (time_ns > kLastNs) {
+    throw InputError("the replay", "its requests take more than 200 years",
+                     "give shorter or fewer ones, or a faster GPU");
+  }
   now_ns_ = time_ns;
 }
 

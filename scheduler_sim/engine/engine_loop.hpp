@@ -43,6 +43,7 @@ enum class StepsAhead : uint8_t {
 ///
 /// Time is what the caller and the executor say: a virtual clock jumps from event to event, a real
 /// one passes while Executor::next waits.
+/// Errors   InputError once time passes kLastNs.
 /// Repeats  same calls at the same times, and an executor that repeats: same decisions.
 class EngineLoop : private DecisionSink {
  public:

@@ -18,7 +18,7 @@ class LatencyHistogram {
     if (i >= counts_.size()) counts_.resize(i + 1, 0);
     counts_[i] += count;
     total_ += count;
-    sum_ns_ += ns * count;
+    sum_ns_ += __int128{ns} * count;
     sum_squares_ += __int128{ns} * ns * count;
   }
   void add(const LatencyHistogram& other) {

@@ -160,9 +160,9 @@ void Starvation::repeat_walk(int64_t num_walks) {
 
 void Starvation::limit(Stretch& stretch) const {
   const RequestRef first = waiting_.first_turned_away();
-  if (first != kNoRequest && config_.t_starve_ns != kNever) {
-    stretch.deadline_ns =
-        std::min(stretch.deadline_ns, requests_[first].first_rejection_ns + config_.t_starve_ns);
+  if (first != kNoRequest) {
+    stretch.deadline_ns = std::min(stretch.deadline_ns,
+                                   later(requests_[first].first_rejection_ns, config_.t_starve_ns));
   }
   if (most_rejections_ > 0) {
     stretch.num_steps = std::min(stretch.num_steps, config_.n_starve - most_rejections_);

@@ -188,6 +188,20 @@ TEST_F(ReplayAndSize, ALimitOfNearlyNothingIsOneLine) {
   }
 }
 
+// Prompts of two billion tokens, whose steps take as long as a step can.
+TEST_F(ReplayAndSize, AReplayOfCenturiesIsOneLine) {
+  std::string rows;
+  for (int i = 0; i < 10'000; ++i) {
+    rows += "{\"arrival_ms\":1,\"prompt_tokens\":2147483646,\"output_tokens\":1}\n";
+  }
+  write("t.jsonl", rows);
+  expect_bad_input(
+      "replay --trace t.jsonl --kv-blocks 16777216 --block-size 65536 --model Llama-2-7B "
+      "--gpu A10G --max-num-batched-tokens 2147483647",
+      "the replay: its requests take more than 200 years; give shorter or fewer ones, or a faster "
+      "GPU");
+}
+
 TEST_F(ReplayAndSize, BadPinsAreOneLine) {
   expect_bad_input("replay " + sample_ + "--pin nobody",
                    "--pin: the workload has no adapter 'nobody'; name one of its adapters");

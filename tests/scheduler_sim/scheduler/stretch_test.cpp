@@ -71,6 +71,16 @@ TEST(Stretch, EndsBeforeSomebodyReserves) {
   EXPECT_EQ(stretch.num_steps, 4);
 }
 
+TEST(Stretch, HasNoLimitWhereItsTimeNeverComes) {
+  SchedulerConfig c = Engine::config(1);
+  c.t_starve_ns = kNever - 1;
+  Engine e(c);
+  e.now_ns = 1000;
+  e.submit('a', 1, 3, 20), e.submit('b', 2, 3, 20);
+  e.step(), e.step();
+  EXPECT_EQ(e.scheduler.stretch().deadline_ns, kNever);
+}
+
 TEST(Stretch, HasNoLimitWhereNobodyIsTurnedAway) {
   Engine e(Engine::config(1));
   e.submit('a', 1, 3, 200);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fuzz/support/tier_counts.hpp"
+#include "reference/base/input_error.hpp"
 #include "tests/scheduler_sim/simulator/tiny_replay.hpp"
 
 namespace loratory::sim {
@@ -18,6 +19,22 @@ std::vector<std::string> events(const Simulator& simulator) {
     out.push_back(std::to_string(d.time_ns) + " " + name_of(d));
   }
   return out;
+}
+
+// 11.6 days a step, and 10,000 of them.
+TEST(Simulator, EndsWithAnErrorBeforeTheClockOverflows) {
+  const Trace trace = two_adapters({at(0, kBaseModel, 3, 10'000)});
+  for (const bool fast : {true, false}) {
+    for (const StepsAhead ahead : {StepsAhead::none, StepsAhead::one}) {
+      SimulationConfig c = tiny_config(LoadMode::overlap);
+      c.scheduler.num_blocks = 3000;
+      c.fast = fast;
+      c.steps_ahead = ahead;
+      const FixedTime times(1'000'000'000'000'000);
+      Simulator s(trace, c, times);
+      EXPECT_THROW(s.run(), InputError);
+    }
+  }
 }
 
 TEST(Simulator, OverlapLoadsBesideTheSteps) {
