@@ -6,6 +6,8 @@
 #include <nlopt.hpp>
 #include <stdexcept>
 
+#include "reference/base/input_error.hpp"
+
 namespace loratory::sim {
 namespace {
 
@@ -122,6 +124,9 @@ std::vector<double> minimise(Problem& problem) {
   try {
     optimiser.optimize(x, least);
   } catch (const nlopt::roundoff_limited&) {  // x is as good as numbers of this size can be
+  } catch (const std::runtime_error&) {       // it finds no way on from x
+    throw InputError("calibrate", "no terms fit figures that are so far apart",
+                     "leave out rows that were not measured");
   }
   return x;
 }

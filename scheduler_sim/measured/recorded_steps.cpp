@@ -13,42 +13,51 @@
 #include "scheduler_sim/trace/csv_cells.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
+#include "scheduler_sim/trace/row_fields.hpp"
+#include "scheduler_sim/trace/text_encoding.hpp"
 
 namespace loratory::sim {
 namespace {
 
+// What a step can have at most; a sum is over its rows or tokens.
+constexpr int64_t kMostOfSum = int64_t{1} << 47;
+constexpr int64_t kMostPairs = int64_t{1} << 53;
+constexpr int64_t kLongestNs = 1'000'000'000'000'000;
+
 struct StepColumn {
   std::string_view name;
+  int64_t most;
   int64_t (*get)(const RecordedStep&);
   void (*set)(RecordedStep&, int64_t);
 };
 
 template <int64_t BatchShape::*Field>
-constexpr StepColumn of_shape(std::string_view name) {
-  return {name, [](const RecordedStep& s) { return s.shape.*Field; },
+constexpr StepColumn of_shape(std::string_view name, int64_t most = kMaxCount) {
+  return {name, most, [](const RecordedStep& s) { return s.shape.*Field; },
           [](RecordedStep& s, int64_t value) { s.shape.*Field = value; }};
 }
 
 constexpr std::array kStepColumns{
-    StepColumn{"held", [](const RecordedStep& s) { return int64_t{s.is_held}; },
+    StepColumn{"held", 1, [](const RecordedStep& s) { return int64_t{s.is_held}; },
                [](RecordedStep& s, int64_t value) { s.is_held = value != 0; }},
     of_shape<&BatchShape::num_seqs>("num_seqs"),
     of_shape<&BatchShape::num_tokens>("num_tokens"),
     of_shape<&BatchShape::num_prefill_tokens>("num_prefill_tokens"),
     of_shape<&BatchShape::num_sampled>("num_sampled"),
-    of_shape<&BatchShape::decode_context_tokens>("decode_context_tokens"),
-    of_shape<&BatchShape::prefill_context_tokens>("prefill_context_tokens"),
-    of_shape<&BatchShape::prefill_pairs>("prefill_pairs"),
+    of_shape<&BatchShape::decode_context_tokens>("decode_context_tokens", kMostOfSum),
+    of_shape<&BatchShape::prefill_context_tokens>("prefill_context_tokens", kMostOfSum),
+    of_shape<&BatchShape::prefill_pairs>("prefill_pairs", kMostPairs),
     of_shape<&BatchShape::num_lora_tokens>("num_lora_tokens"),
-    of_shape<&BatchShape::lora_rank_tokens>("lora_rank_tokens"),
+    of_shape<&BatchShape::lora_rank_tokens>("lora_rank_tokens", kMostOfSum),
     of_shape<&BatchShape::num_adapters>("num_adapters"),
-    of_shape<&BatchShape::sum_rank>("sum_rank"),
-    of_shape<&BatchShape::max_rank>("max_rank"),
+    of_shape<&BatchShape::sum_rank>("sum_rank", kMostOfSum),
+    of_shape<&BatchShape::max_rank>("max_rank", kMaxRank),
     of_shape<&BatchShape::longest_decode_context>("longest_decode_context"),
     of_shape<&BatchShape::longest_prefill>("longest_prefill"),
-    StepColumn{"rows_changed", [](const RecordedStep& s) { return int64_t{s.shape.rows_changed}; },
+    StepColumn{"rows_changed", 1,
+               [](const RecordedStep& s) { return int64_t{s.shape.rows_changed}; },
                [](RecordedStep& s, int64_t value) { s.shape.rows_changed = value != 0; }},
-    StepColumn{"step_ns", [](const RecordedStep& s) { return s.ns; },
+    StepColumn{"step_ns", kLongestNs, [](const RecordedStep& s) { return s.ns; },
                [](RecordedStep& s, int64_t value) { s.ns = value; }},
 };
 
@@ -75,14 +84,16 @@ ColumnOrder read_header(std::string_view line) {
   return order;
 }
 
-RecordedStep read_step(std::string_view line, const ColumnOrder& order) {
+RecordedStep read_step(const Line& line, const ColumnOrder& order) {
+  check_is_whole(line);
   RecordedStep step;
   const size_t cells =
-      for_each_cell(line, ',', [&](std::string_view text, uint32_t place, size_t i) {
+      for_each_cell(line.text, ',', [&](std::string_view text, uint32_t place, size_t i) {
         int64_t value = 0;
         if (i >= order.size()) return;
-        if (parse_integer(text, value) != Parse::good || value < 0) {
-          bad_row(place, fmt::format("{} must be a whole number of 0 or more", order[i]->name));
+        if (parse_integer(text, value) != Parse::good || value < 0 || value > order[i]->most) {
+          bad_row(place, fmt::format("{} must be a whole number from 0 to {}", order[i]->name,
+                                     order[i]->most));
         }
         order[i]->set(step, value);
       });
@@ -95,7 +106,8 @@ RecordedStep read_step(std::string_view line, const ColumnOrder& order) {
 }
 
 std::vector<RecordedStep> read_steps(ByteSource& raw, std::string_view name) {
-  const std::unique_ptr<ByteSource> text = decompressed(raw, std::string(name));
+  const std::unique_ptr<ByteSource> unpacked = decompressed(raw, std::string(name));
+  const std::unique_ptr<ByteSource> text = utf8_text(*unpacked, std::string(name));
   LineReader lines(*text);
   Line line;
   std::vector<RecordedStep> steps;
@@ -106,12 +118,16 @@ std::vector<RecordedStep> read_steps(ByteSource& raw, std::string_view name) {
       if (order.empty()) {
         order = read_header(line.text);
       } else {
-        steps.push_back(read_step(line.text, order));
+        steps.push_back(read_step(line, order));
       }
     } catch (const BadRow& bad) {
       throw InputError(fmt::format("{}:{}:{}", name, line.number, bad.column), bad.rule,
                        bad.remedy);
     }
+  }
+  if (text->is_truncated()) {
+    throw InputError(fmt::format("{}:{}:1", name, line.number + 1),
+                     "the compressed data stops in the middle", "fetch the file again");
   }
   if (steps.empty()) throw InputError(name, "has no steps", "record some with --executor");
   return steps;

@@ -21,7 +21,8 @@ struct RecordedStep {
 
 /// Writes and reads steps: CSV, traces/SCHEMA.md has the columns. Plain, gzip or zstd.
 /// Errors   InputError at file:line:column: a column that is missing or unknown, a cell that is no
-///          whole number >= 0, a step of 0 ns or without rows.
+///          whole number or out of its column's range, a step of 0 ns or without rows, a last row
+///          without a newline.
 void write_recorded_steps(std::ostream& out, std::span<const RecordedStep> steps);
 std::vector<RecordedStep> read_recorded_steps(const std::string& path);
 std::vector<RecordedStep> read_recorded_steps_from(std::string_view bytes, std::string_view name);

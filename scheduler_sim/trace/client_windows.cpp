@@ -90,10 +90,7 @@ ClientWindow parse_window(const Line& line) {
   if (line.is_too_long) bad_row(1, "a line without end", "not a table of client windows");
   check_no_nul(line.text);
   check_utf8(line.text);
-  if (!line.is_terminated) {
-    bad_row(line.text.size() + 1, "the last row has no newline and may be cut off",
-            "append a newline if the file is whole");
-  }
+  check_is_whole(line);
   const Cells cells = split(line.text);
   ClientWindow window;
   window.category = name(cells[kCategory]);

@@ -138,6 +138,12 @@ void check_utf8(std::string_view line) {
   bad_row(at + 1, "text that is not UTF-8", "convert the file to UTF-8");
 }
 
+void check_is_whole(const Line& line) {
+  if (line.is_terminated) return;
+  bad_row(line.text.size() + 1, "the last row has no newline and may be cut off",
+          "append a newline if the file is whole");
+}
+
 std::string excerpt(std::string_view text) {
   constexpr size_t kMaxChars = 32;
   std::string shown = "'" + std::string(text.substr(0, kMaxChars));

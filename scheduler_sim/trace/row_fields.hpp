@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/schema.hpp"
 #include "scheduler_sim/trace/trace_builder.hpp"
 
@@ -20,6 +21,8 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
 /// NUL bytes and text that is not UTF-8 are BadRows.
 void check_no_nul(std::string_view line);
 void check_utf8(std::string_view line);
+/// A last row without a newline may be cut off, which makes it a BadRow.
+void check_is_whole(const Line& line);
 
 /// First characters of `text`, for a message, with what is not printable ASCII as '?'.
 std::string excerpt(std::string_view text);

@@ -199,6 +199,20 @@ TEST(StepFit, TooFewStepsOrNoneHeldAreErrors) {
   EXPECT_THAT(message(steps), HasSubstr("nothing can judge the fit"));
 }
 
+TEST(StepFit, FiguresThatNoTermsFitAreAnError) {
+  auto steps =
+      record(profiling_plan(kLimits, 1), ProfileModel(known_profile()), engine_of(kLimits));
+  std::ranges::find(steps, false, &RecordedStep::is_held)->shape.num_seqs = INT32_MAX;
+  try {
+    fit_steps(steps, {});
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "calibrate: no terms fit figures that are so far apart; leave out rows that were "
+                 "not measured");
+  }
+}
+
 TEST(RecordedSteps, AreReadAsTheyWereWritten) {
   const auto steps =
       record(profiling_plan(kLimits, 1), ProfileModel(known_profile()), engine_of(kLimits));
@@ -235,8 +249,18 @@ TEST(RecordedSteps, BadFilesSayWhere) {
   EXPECT_THAT(message("held,num_seqs\n"), HasSubstr("s.csv:1:1: column num_tokens is missing"));
   EXPECT_THAT(message("held,held\n"), HasSubstr("s.csv:1:6: column held appears twice"));
   EXPECT_EQ(message(header + "0,1,x,0,1,9,0,0,0,0,0,0,0,9,0,0,5\n"),
-            "s.csv:2:5: num_tokens must be a whole number of 0 or more");
+            "s.csv:2:5: num_tokens must be a whole number from 0 to 2147483647");
   EXPECT_THAT(message(header + "0,1,1,0,1,-9,0,0,0,0,0,0,0,9,0,0,5\n"), HasSubstr("s.csv:2:11"));
+  EXPECT_EQ(message(header + "0,9007199254740993,1,0,1,9,0,0,0,0,0,0,0,9,0,0,5\n"),
+            "s.csv:2:3: num_seqs must be a whole number from 0 to 2147483647");
+  EXPECT_EQ(message(header + "2,1,1,0,1,9,0,0,0,0,0,0,0,9,0,0,5\n"),
+            "s.csv:2:1: held must be a whole number from 0 to 1");
+  EXPECT_THAT(message(header + "0,1,1,0,1,9,0,0,0,0,0,0,0,9,0,2,5\n"),
+              HasSubstr("s.csv:2:31: rows_changed must be a whole number from 0 to 1"));
+  EXPECT_EQ(message("\xef\xbb\xbf" + header + "0,1,1,0,1,9,0,0,0,0,0,0,0,9,0,0,5\n"), "");
+  EXPECT_EQ(message(header + "0,1,1,0,1,9,0,0,0,0,0,0,0,9,0,0,5"),
+            "s.csv:2:34: the last row has no newline and may be cut off; append a newline if the "
+            "file is whole");
   EXPECT_THAT(message(header + "0,1,1\n"), HasSubstr("3 cells, but the header has 17"));
   EXPECT_THAT(message(header + "0,0,1,0,1,9,0,0,0,0,0,0,0,9,0,0,5\n"), HasSubstr("without rows"));
   EXPECT_THAT(message(header + "0,1,1,0,1,9,0,0,0,0,0,0,0,9,0,0,0\n"), HasSubstr("took no time"));
