@@ -123,9 +123,21 @@ Tensor random_numbers(int64_t columns, uint64_t seed) {
   return out;
 }
 
+// The oracle's x has the dtype of its weights, which are the f32 numbers of 8-bit ones.
+Tensor as_f32(const reference::ConstTensorView& x) {
+  Tensor out(Dtype::f32, x.shape);
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    for (int64_t j = 0; j < x.size(1); ++j) out.set(x.get(i, j), i, j);
+  }
+  return out;
+}
+
 // Every covered element within its bound, every other one as it was.
-void expect_right(reference::LinearArgs args, const Tensor& base, const Tensor& y) {
-  const reference::Oracle oracle = linear_oracle(args);
+void expect_right(const reference::LinearArgs& args, const Tensor& base, const Tensor& y) {
+  const Tensor x = as_f32(args.x);
+  reference::LinearArgs exact = args;
+  exact.x = x.view();
+  const reference::Oracle oracle = linear_oracle(exact);
   reference::Arithmetic arithmetic = kernel_arithmetic(args, kTensorCoreUnit);
   arithmetic.weight = Dtype::bf16;  // of the parts of h
   int64_t num_covered = 0;
