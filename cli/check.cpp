@@ -130,11 +130,12 @@ void refuse_both_or_none(const CLI::App& command, const CheckOptions& o) {
 
 // Our own scheduler takes its sessions from stdin and nothing from flags.
 void refuse_others(const CLI::App& command) {
+  std::vector<std::string> others;
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
-    if (name == "--serve-scheduler" || name == "--help" || option->count() == 0) continue;
-    throw InputError(name, "has no effect beside --serve-scheduler", "leave it out");
+    if (name != "--serve-scheduler" && name != "--help") others.push_back(name);
   }
+  refuse_ignored(command, others, "our own scheduler answers the lines of stdin");
 }
 
 void run(const CLI::App& command, const CheckOptions& o) {

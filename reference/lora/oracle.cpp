@@ -57,6 +57,18 @@ Oracle empty_oracle(const ConstTensorView& y) {
   return {y.size(1), std::vector<std::optional<DeltaFacts>>(size_t(y.size(0) * y.size(1)))};
 }
 
+// Of one slice. `h_of` gives the exact h of a row, its slot and its rank.
+template <typename HOf>
+void add_rows(const ExpandSlice& slice, std::span<const int32_t> slots, int64_t offset,
+              const ConstTensorView* base, const HOf& h_of, Oracle& oracle) {
+  for (size_t t = 0; t < slots.size(); ++t) {
+    const int32_t slot = slots[t];
+    if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
+    const auto row = int64_t(t);
+    add_slice(h_of(row, slot, slice.ranks[slot]), slice, slot, row, offset, base, oracle);
+  }
+}
+
 }  // namespace
 
 Oracle linear_oracle(const LinearArgs& args) {
@@ -65,14 +77,11 @@ Oracle linear_oracle(const LinearArgs& args) {
   const ConstTensorView base = args.y;
   int64_t offset = args.offset_start;
   for (const LoraSlice& slice : args.slices) {
-    for (size_t t = 0; t < args.slots.size(); ++t) {
-      const int32_t slot = args.slots[t];
-      if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
-      const auto row = int64_t(t);
-      add_slice(exact_shrink(args.x[row], slice.a[slot], slice.ranks[slot]),
-                {slice.b, slice.ranks, slice.scalings}, slot, row, offset,
-                args.add_inputs ? &base : nullptr, oracle);
-    }
+    const auto h_of = [&](int64_t row, int32_t slot, int32_t rank) {
+      return exact_shrink(args.x[row], slice.a[slot], rank);
+    };
+    add_rows({slice.b, slice.ranks, slice.scalings}, args.slots, offset,
+             args.add_inputs ? &base : nullptr, h_of, oracle);
     offset += slice.b.size(1);
   }
   return oracle;
@@ -84,16 +93,11 @@ Oracle expand_oracle(const ExpandArgs& args) {
   const ConstTensorView base = args.y;
   int64_t offset = args.offset_start;
   for (size_t i = 0; i < args.slices.size(); ++i) {
-    const ExpandSlice& slice = args.slices[i];
-    for (size_t t = 0; t < args.slots.size(); ++t) {
-      const int32_t slot = args.slots[t];
-      if (slot == kBaseSlot || slice.ranks[slot] == 0) continue;
-      const auto row = int64_t(t);
-      const ConstTensorView h = args.h[int64_t(i)][row];
-      add_slice(given_h(read_vector<double>(h, slice.ranks[slot])), slice, slot, row, offset,
-                args.add_inputs ? &base : nullptr, oracle);
-    }
-    offset += slice.b.size(1);
+    const auto h_of = [&](int64_t row, int32_t, int32_t rank) {
+      return given_h(read_vector<double>(args.h[int64_t(i)][row], rank));
+    };
+    add_rows(args.slices[i], args.slots, offset, args.add_inputs ? &base : nullptr, h_of, oracle);
+    offset += args.slices[i].b.size(1);
   }
   return oracle;
 }
@@ -102,13 +106,11 @@ Oracle embedding_oracle(const EmbeddingArgs& args) {
   check_embedding(args);
   Oracle oracle = empty_oracle(args.y);
   const ConstTensorView base = args.y;
-  for (size_t t = 0; t < args.slots.size(); ++t) {
-    const int32_t slot = args.slots[t];
-    if (slot == kBaseSlot || args.slice.ranks[slot] == 0) continue;
-    add_slice(exact_column(args.slice.a[slot], args.token_ids[t], args.slice.ranks[slot]),
-              {args.slice.b, args.slice.ranks, args.slice.scalings}, slot, int64_t(t), 0, &base,
-              oracle);
-  }
+  const LoraSlice& slice = args.slice;
+  const auto h_of = [&](int64_t row, int32_t slot, int32_t rank) {
+    return exact_column(slice.a[slot], args.token_ids[size_t(row)], rank);
+  };
+  add_rows({slice.b, slice.ranks, slice.scalings}, args.slots, 0, &base, h_of, oracle);
   return oracle;
 }
 

@@ -80,7 +80,8 @@ TEST_F(CheckTest, BadInputIsOneLine) {
   expect_error("--scheduler ./none.so", "./none.so: cannot be loaded");
   expect_error("--scheduler no-such-program-here --cases 2",
                "--scheduler: /bin/sh cannot run it: 'no-such-program-here'; give a command");
-  expect_error("--serve-scheduler --cases 3", "--cases: has no effect beside --serve-scheduler");
+  expect_error("--serve-scheduler --cases 3",
+               "--cases: changes nothing: our own scheduler answers the lines of stdin");
   expect_error("--scheduler own --checks slot", "--checks: no judge is called 'slot'");
   expect_error("--scheduler own --case sched.seed1.lora2", "did you mean 'loras'?");
   expect_error("--scheduler own --seed x", "--seed: 'x' is not a number");
