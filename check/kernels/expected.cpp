@@ -80,9 +80,7 @@ void add_shrunk(const OneRow& row, const Arithmetic& arithmetic, std::vector<dou
       sum += product, magnitude += std::fabs(product);
     }
     exact.push_back(sum);
-    bound.push_back(
-        reference::shrink_error_bound(sum, magnitude, x.size(0), row.c().h, arithmetic.unit) +
-        arithmetic.operand_rounding * magnitude);
+    bound.push_back(reference::shrink_error_bound(sum, magnitude, x.size(0), arithmetic));
   }
 }
 

@@ -228,7 +228,7 @@ std::vector<DeltaModel> SliceModel::expand(const RandomH& h) const {
   }
   const double s = std::fabs(scaling_), u = 0x1p-24;
   const int64_t num_terms = arithmetic_.mode.h == IntermediateMode::split2 ? 2 * rank_ : rank_;
-  const double smallest = arithmetic_.flushes_subnormals ? 0x1p-125 : 0x1p-149;
+  const double smallest = lost_below_normal(arithmetic_);
   std::vector<DeltaModel> out(static_cast<size_t>(num_columns_));
   for (int64_t n = 0; n < num_columns_; ++n) {
     const auto at = size_t(n);
@@ -302,7 +302,7 @@ DeltaModels delta_models(const EmbeddingArgs& args, const Arithmetic& arithmetic
 DeltaModels delta_models(const ShrinkArgs& args, const Arithmetic& arithmetic) {
   const int64_t num_tokens = args.x.size(0), width = args.h.size(2);
   const Accumulators accumulators = accumulators_of(arithmetic);
-  const double smallest = arithmetic.flushes_subnormals ? 0x1p-125 : 0x1p-149;
+  const double smallest = lost_below_normal(arithmetic);
   DeltaModels out{width, {}, {}};
   out.elements.resize(args.slices.size() * size_t(num_tokens * width));
   for (size_t i = 0; i < args.slices.size(); ++i) {

@@ -127,15 +127,10 @@ namespace {
 
 constexpr double kWrong = std::numeric_limits<double>::infinity();
 
-// The worst of the stage so far, and this element. NaN and infinities must be those expected.
+// The worst of the stage so far, and this element. NaN must be met by NaN.
 void judge(double got, double exact, double bound, Dtype dtype, double& worst) {
-  const double rounded = round_to(dtype, exact);
-  if (!std::isfinite(got) || !std::isfinite(rounded)) {
-    const bool same = (std::isnan(got) && std::isnan(rounded)) || got == rounded;
-    worst = std::max(worst, same ? 0 : kWrong);
-    return;
-  }
-  worst = std::max(worst, std::fabs(got - exact) / bound);
+  if (std::isnan(got) && std::isnan(exact)) return;
+  worst = std::max(worst, error_over(got, exact, bound, dtype));
 }
 
 double judge_input(const MoeArgs& args, const Tensor& input) {

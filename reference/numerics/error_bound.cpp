@@ -57,13 +57,20 @@ double computed_h(const Arithmetic& a, const HRounding& h, double of_h, double o
   return rounded_parts ? (1 + gamma_h) * of_terms : of_h + gamma_h * of_terms;
 }
 
+// The `error` that after_rounding() made a bound of.
+double before_rounding(double exact, double bound, Dtype out) {
+  const double u = unit_roundoff(out);
+  const double error = bound / kOracleAllowance - u * std::fabs(exact) - underflow_unit(out);
+  return std::max(0.0, error) / (1 + u);
+}
+
 // Absolute errors where results fall below the normal range.
 double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding& h) {
   const double s = std::fabs(f.scaling), num_terms = double(f.rank) * h.terms_per_rank;
   const bool folded = a.mode.scale == ScaleMode::folded_b;
   const double scale_of_products = folded ? std::max(1.0, s) : s;
-  double z = 0x1p-149 * (1 + scale_of_products * num_terms + s * double(f.num_in) * f.sum_b);
-  if (a.flushes_subnormals) z *= 0x1p24;
+  double z =
+      lost_below_normal(a) * (1 + scale_of_products * num_terms + s * double(f.num_in) * f.sum_b);
   z += 2 * h.absolute * s * f.sum_b;
   if (folded) {
     const double gamma_h = gamma(num_h_roundings(f, a), a.unit);
@@ -73,6 +80,8 @@ double underflow_terms(const DeltaFacts& f, const Arithmetic& a, const HRounding
 }
 
 }  // namespace
+
+double lost_below_normal(const Arithmetic& a) { return a.flushes_subnormals ? 0x1p-125 : 0x1p-149; }
 
 double after_rounding(double exact, double error, double unit, double absolute) {
   return error + unit * (std::fabs(exact) + error) + absolute;
@@ -125,20 +134,28 @@ double all_reduce_error_bound(std::span<const double> partials, std::span<const 
   return kOracleAllowance * (error + u * magnitude);
 }
 
-double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h, double unit) {
-  const double gamma_h = gamma(double(num_in), unit);
+double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, const Arithmetic& a) {
+  const double gamma_h = gamma(double(num_in), a.unit);
   if (std::isinf(gamma_h)) return gamma_h;
-  const double error = gamma_h * sum_xa + 0x1p-149 * double(num_in);
-  return kOracleAllowance * after_rounding(h_star, error, unit_roundoff(h), underflow_unit(h));
+  const double vanished = lost_below_normal(a) * double(num_in);
+  const double error = (gamma_h + a.operand_rounding) * sum_xa + vanished;
+  return kOracleAllowance *
+         after_rounding(h_star, error, unit_roundoff(a.out), underflow_unit(a.out));
+}
+
+double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h, double unit) {
+  return shrink_error_bound(h_star, sum_xa, num_in, {.out = h, .unit = unit});
 }
 
 double error_over(double got, double exact, double bound, Dtype out) {
   // A comparison with NaN is false: what cannot be judged must not pass for what is right.
   if (std::isnan(exact) || std::isnan(bound)) return std::numeric_limits<double>::infinity();
-  const double rounded = round_to(out, exact);
-  if (std::isnan(got) || std::isinf(got) || std::isinf(rounded)) {
-    return got == rounded ? 0 : std::numeric_limits<double>::infinity();
-  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (std::isnan(got)) return kInfinity;
+  const double error = std::isfinite(bound) ? before_rounding(exact, bound, out) : 0;
+  const double least = round_to(out, exact - error), most = round_to(out, exact + error);
+  if (std::isinf(got)) return got == least || got == most ? 0 : kInfinity;
+  if (std::isinf(least) && least == most) return kInfinity;
   return std::fabs(got - exact) / bound;
 }
 

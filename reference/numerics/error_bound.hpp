@@ -67,16 +67,26 @@ double error_bound(const DeltaFacts& facts, const Arithmetic& arithmetic);
 double all_reduce_error_bound(std::span<const double> partials, std::span<const double> bounds,
                               Dtype out);
 
-/// |h - h*| of one element of shrink, in `h`: gamma_K · sum_c |x_c A_jc| and one rounding.
+/// What a product or a sum may lose below the normal range, twice: docs/error_bounds.md says why.
+double lost_below_normal(const Arithmetic& arithmetic);
+
+/// |h - h*| of one element of shrink, whose dtype is `arithmetic.out`: gamma_K and the rounding of
+/// operands, times sum_c |x_c A_jc|, what products and sums lose below the normal range, and one
+/// rounding.
+double shrink_error_bound(double h_star, double sum_xa, int64_t num_in,
+                          const Arithmetic& arithmetic);
+/// The same with products and sums of fp32 and no rounding of operands.
 double shrink_error_bound(double h_star, double sum_xa, int64_t num_in, Dtype h,
                           double unit = 0x1p-24);
 
-/// |got - exact| / bound, with the rules below for infinity and NaN in `out`; infinity too where
-/// `exact` or `bound` is NaN.
+/// |got - exact| / bound: above 1 is a wrong result. An infinity has 0 if a number rounds to it in
+/// `out` that is as near to `exact` as the bound leaves it before its last rounding; a finite
+/// number has infinity if none of those rounds to one. NaN never passes, nor does anything where
+/// `exact` or `bound` is NaN. `bound` is one that ends with after_rounding(), times
+/// kOracleAllowance.
 double error_over(double got, double exact, double bound, Dtype out);
 
-/// |got - y*| / error_bound: above 1 is a wrong result. If y* rounds to infinity in the output
-/// dtype, 0 for that infinity and infinity for anything else; NaN never passes.
+/// The same for error_bound().
 double error_over_bound(double got, const DeltaFacts& facts, const Arithmetic& arithmetic);
 
 }  // namespace loratory::reference

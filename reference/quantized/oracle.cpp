@@ -244,7 +244,7 @@ double error_bound(const StageFacts& f, const Arithmetic& a) {
   const double gamma_sum = gamma(double(f.num_terms) + 4, a.unit);
   if (std::isinf(gamma_sum)) return gamma_sum;
   double error = (gamma_sum + a.operand_rounding) * f.magnitude + f.given +
-                 0x1p-149 * f.underflows * (a.flushes_subnormals ? 0x1p24 : 1);
+                 lost_below_normal(a) * f.underflows;
   if (a.mode.sum == SumMode::two_round) error = after_rounding(f.delta, error, u_out, eta_out);
   if (f.adds_base) error = after_rounding(f.result(), error, a.unit, 0);
   return kOracleAllowance * after_rounding(f.result(), error, u_out, eta_out);

@@ -65,7 +65,7 @@ std::vector<RandomSum> sums_of(const Dequantised& left, const Dequantised& right
   const SumFacts facts =
       sums_of_products(left.numbers, std::span<const double>(right.numbers), width);
   const int64_t num_terms = terms_per_number * facts.num_terms;
-  const double vanished = (a.flushes_subnormals ? 0x1p-125 : 0x1p-149) *
+  const double vanished = lost_below_normal(a) *
                           (1 + std::fabs(s) * double(num_terms) * (1 + right.largest_factor) *
                                    (1 + left.largest_factor));
   std::vector<RandomSum> out;

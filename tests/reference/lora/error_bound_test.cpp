@@ -201,6 +201,29 @@ TEST(ErrorBound, InfinityMustBeMetByTheSameInfinity) {
   EXPECT_EQ(error_over_bound(0, {}, f16), 0);
 }
 
+// Numbers from 65520 on round to infinity. Which of the two a sum becomes that is near to it by
+// less than its error before the last rounding, nobody can say.
+TEST(ErrorBound, BothSidesOfOverflowPassWithinTheErrorBeforeTheLastRounding) {
+  const Arithmetic f16{.out = Dtype::f16};
+  const auto of = [&](double delta, double got) {
+    const DeltaFacts facts{.base = 65504,
+                           .delta = delta,
+                           .scaling = 1,
+                           .num_in = 8,
+                           .rank = 1,
+                           .sum_b_h = delta,
+                           .sum_b_xa = delta};
+    return error_over_bound(got, facts, f16);
+  };
+  EXPECT_EQ(of(15.999999, INFINITY), 0);
+  EXPECT_LE(of(15.999999, 65504), 1);
+  EXPECT_LE(of(16.000001, 65504), 1);
+  EXPECT_EQ(of(16.000001, INFINITY), 0);
+  EXPECT_EQ(of(15.9, INFINITY), INFINITY);
+  EXPECT_EQ(of(16.1, 65504), INFINITY);
+  EXPECT_EQ(of(15.999999, -INFINITY), INFINITY);
+}
+
 // Where roundings are too many or too coarse, nothing is bounded: no bound is NaN or less.
 TEST(ErrorBound, IsInfiniteFromNTimesUnitOn) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -213,6 +236,23 @@ TEST(ErrorBound, IsInfiniteFromNTimesUnitOn) {
     EXPECT_EQ(error_over_bound(7, facts, coarse), 0);
     EXPECT_EQ(shrink_error_bound(size, size, 14336, Dtype::f32, 0x1p-12), kInfinity);
   }
+}
+
+// What a kernel says of itself counts in a shrink alone as it does in a whole delta.
+TEST(ErrorBound, OfAShrinkCountsFlushesAndTheLastRoundingOfRoundedOperands) {
+  const Arithmetic plain{.out = Dtype::f32};
+  EXPECT_EQ(shrink_error_bound(1, 2, 8, plain), shrink_error_bound(1, 2, 8, Dtype::f32));
+  // Eight products just below the normal range, all flushed.
+  const double lost = 8 * 0x1p-126;
+  EXPECT_GT(lost, shrink_error_bound(lost, lost, 8, plain));
+  EXPECT_LE(lost, shrink_error_bound(lost, lost, 8, {.flushes_subnormals = true}));
+  // Operands that are off by all they may be, and a result that is off by half a step of bf16 of
+  // what they give.
+  const double rounding = 0x1p-10, u = unit_roundoff(Dtype::bf16);
+  const double off = rounding + (1 + rounding) * u;
+  const Arithmetic tf32{.out = Dtype::bf16, .unit = 0x1p-60, .operand_rounding = rounding};
+  EXPECT_GE(shrink_error_bound(1, 1, 1, tf32), off);
+  EXPECT_LT(shrink_error_bound(1, 1, 1, tf32), 1.001 * off);
 }
 
 // No comparison with NaN holds, so that one would take what cannot be judged for right.
