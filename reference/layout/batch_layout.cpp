@@ -61,6 +61,9 @@ void check_slots(std::span<const int32_t> slots, int32_t max_loras) {
 void build(std::span<const int32_t> slots, int32_t max_loras, int32_t num_padded_tokens,
            BatchLayout& layout) {
   check_slots(slots, max_loras);
+  if (max_loras == std::numeric_limits<int32_t>::max()) {
+    throw InputError("max_loras", "with the base model, 2^31 groups", "use less than 2^31 - 1");
+  }
   if (num_padded_tokens < int32_t(slots.size())) {
     throw InputError("num_padded_tokens", "smaller than the number of tokens");
   }

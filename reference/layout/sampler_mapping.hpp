@@ -26,7 +26,7 @@ struct SamplerMapping {
 SamplerMapping make_sampler_mapping(std::span<const SampledRequest> requests);
 
 /// vLLM's older form of row_slots: out[i] = i + slot·num_rows, the base model as slot max_loras.
-/// Errors   as check_slots().
+/// Errors   as check_slots(); InputError if (max_loras + 1)·num_rows is beyond 2^31 - 1.
 std::vector<int32_t> padded_sampler_indices(std::span<const int32_t> row_slots, int32_t max_loras);
 
 }  // namespace loratory::reference

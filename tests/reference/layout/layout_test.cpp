@@ -82,6 +82,12 @@ TEST(Layouts, RejectCountsThatCannotBe) {
   BatchLayout layout;
   EXPECT_THROW(build({}, -1, 3, layout), InputError);
   EXPECT_THROW(padded_sampler_indices(Ints{-1}, -1), InputError);
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  EXPECT_THROW(make_batch_layout(Ints{0}, kMost), InputError);
+  constexpr int32_t kSlots = (1 << 30) - 2;
+  EXPECT_THAT(padded_sampler_indices(Ints{-1, -1}, kSlots),
+              ElementsAre(2 * kSlots, 2 * kSlots + 1));
+  EXPECT_THROW(padded_sampler_indices(Ints{-1, -1}, kSlots + 1), InputError);
   const int32_t most = std::numeric_limits<int32_t>::max();
   for (const RequestTokens bad : {RequestTokens{0, -1}, RequestTokens{0, most}}) {
     const std::vector<RequestTokens> requests{{0, 1}, bad};
