@@ -96,9 +96,12 @@ void add_module(nb::module_& m) {
       .def("a", [](const Module& self) { return bits_of(self, self.module->a); })
       .def("b", [](const Module& self) { return bits_of(self, self.module->b); })
       .def("dequantized_a",
-           [](const Module& self) { return numbers_of(dequantized_a(*self.module)); })
-      .def("dequantized_b",
-           [](const Module& self) { return numbers_of(dequantized_b(*self.module)); });
+           [](const Module& self) {
+             return numbers_of(without_gil([&] { return dequantized_a(*self.module); }));
+           })
+      .def("dequantized_b", [](const Module& self) {
+        return numbers_of(without_gil([&] { return dequantized_b(*self.module); }));
+      });
 }
 
 struct LoadedAdapter {

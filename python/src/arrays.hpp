@@ -43,6 +43,13 @@ using NumpyArray = nb::ndarray<nb::numpy, nb::ro>;
 /// Throws InputError: "dtype: ...".
 reference::Dtype dtype_of(std::string_view name);
 
+/// What `compute` gives, computed without the GIL. It may touch no object of Python.
+template <typename Compute>
+auto without_gil(const Compute& compute) {
+  const nb::gil_scoped_release no_gil;
+  return compute();
+}
+
 /// A numpy array of the bits (of the numbers, if they are f32 or i8) that shows what `owner` owns.
 NumpyArray show(const reference::ConstTensorView& view, nb::handle owner);
 

@@ -125,11 +125,13 @@ Numbers error_over(const Array& got, const GivenNumbers& expected, const GivenNu
   const double* want = expected.data();
   const double* limit = bound.data();
   const uint8_t* is_covered = covered.data();
-  for (size_t i = 0; i < errors.size(); ++i) {
-    if (is_covered[i] == 0) continue;
-    const int64_t row = int64_t(i) / view.size(1), column = int64_t(i) % view.size(1);
-    errors[i] = reference::error_over(view.get(row, column), want[i], limit[i], view.dtype);
-  }
+  without_gil([&] {
+    for (size_t i = 0; i < errors.size(); ++i) {
+      if (is_covered[i] == 0) continue;
+      const int64_t row = int64_t(i) / view.size(1), column = int64_t(i) % view.size(1);
+      errors[i] = reference::error_over(view.get(row, column), want[i], limit[i], view.dtype);
+    }
+  });
   return to_numpy(std::move(errors), {expected.shape(0), expected.shape(1)});
 }
 

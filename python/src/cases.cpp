@@ -27,13 +27,19 @@ using reference::Tensor;
 
 struct TestCase {
   TestCase(const std::string& label, const nb::dict& claimed)
-      : claims(claimed),
-        data(check::case_named(label), (claims.get().abilities & LORATORY_READS_BEYOND_RANK) != 0
-                                           ? check::BeyondRank::zeros
-                                           : check::BeyondRank::nan) {}
+      : claims(claimed), data(draw(label, claims.get())) {}
 
   Claims claims;
   CaseData data;
+
+ private:
+  static CaseData draw(const std::string& label, const LoratoryClaims& claims) {
+    const bool reads_all = (claims.abilities & LORATORY_READS_BEYOND_RANK) != 0;
+    return without_gil([&] {
+      return CaseData(check::case_named(label),
+                      reads_all ? check::BeyondRank::zeros : check::BeyondRank::nan);
+    });
+  }
 };
 
 // A numpy array of the bits of a tensor that is not written; with the name of its dtype.
@@ -174,17 +180,16 @@ class Judge {
   std::vector<Wrong> wrong_;
 };
 
-std::vector<std::string> draw_labels(const nb::dict& claimed, int64_t num_cases, uint64_t seed,
+std::vector<std::string> draw_labels(const LoratoryClaims& claims, int64_t num_cases, uint64_t seed,
                                      int64_t max_products) {
-  const Claims claims(claimed);
   std::vector<int32_t> operations;
   for (int32_t i = 0; i < LORATORY_NUM_OPERATIONS; ++i) {
-    if ((claims.get().operations >> i & 1) != 0) operations.push_back(i);
+    if ((claims.operations >> i & 1) != 0) operations.push_back(i);
   }
   std::vector<std::string> labels;
   for (int64_t i = 0; i < num_cases && !operations.empty(); ++i) {
     const auto operation = LoratoryOperation(operations[size_t(i) % operations.size()]);
-    const check::CaseLimits limits{claims.get(), operation, max_products};
+    const check::CaseLimits limits{claims, operation, max_products};
     const uint64_t of_case = check::random_bits(seed, 1, uint64_t(i)) >> 32;
     labels.push_back(check::label_of(check::draw_case(of_case, limits)));
   }
@@ -206,10 +211,13 @@ void add_cases(nb::module_& m) {
              return step_dict(nb::cast<const TestCase&>(self).data.step, self);
            })
       .def("judge", [](const TestCase& test, const Array& got) {
-        const nb::gil_scoped_release no_gil;
-        return Judge(test, got.view()).judge();
+        return without_gil([&] { return Judge(test, got.view()).judge(); });
       });
-  m.def("draw_labels", &draw_labels);
+  m.def("draw_labels", [](const nb::dict& claimed, int64_t num_cases, uint64_t seed,
+                          int64_t max_products) {
+    const Claims claims(claimed);
+    return without_gil([&] { return draw_labels(claims.get(), num_cases, seed, max_products); });
+  });
 }
 
 }  // namespace loratory::python

@@ -24,7 +24,7 @@ std::vector<RequestTokens> requests_of(const Requests& requests) {
 
 nb::dict batch_layout(const Int32s& slots, int32_t max_loras, int32_t num_padded_tokens) {
   reference::BatchLayout layout;
-  reference::build(slots, max_loras, num_padded_tokens, layout);
+  without_gil([&] { reference::build(slots, max_loras, num_padded_tokens, layout); });
   nb::dict out;
   out["token_lora_mapping"] = to_numpy(std::move(layout.token_lora_mapping));
   out["token_indices_sorted"] = to_numpy(std::move(layout.token_indices_sorted));
@@ -39,7 +39,8 @@ nb::dict batch_layout(const Int32s& slots, int32_t max_loras, int32_t num_padded
 nb::dict chunked_layout(const Requests& requests, int32_t segment_size, const Int32s& ranks,
                         const Floats& scalings) {
   reference::ChunkedLayout layout;
-  reference::build(requests_of(requests), segment_size, ranks, scalings, layout);
+  without_gil(
+      [&] { reference::build(requests_of(requests), segment_size, ranks, scalings, layout); });
   nb::dict out;
   out["permutation"] = to_numpy(std::move(layout.permutation));
   out["weight_indices"] = to_numpy(std::move(layout.weight_indices));
@@ -51,7 +52,7 @@ nb::dict chunked_layout(const Requests& requests, int32_t segment_size, const In
 
 nb::dict request_layout(const Requests& requests, const Int32s& ranks, const Floats& scalings) {
   reference::RequestLayout layout;
-  reference::build(requests_of(requests), ranks, scalings, layout);
+  without_gil([&] { reference::build(requests_of(requests), ranks, scalings, layout); });
   nb::dict out;
   out["seg_lens"] = to_numpy(std::move(layout.seg_lens));
   out["seg_indptr"] = to_numpy(std::move(layout.seg_indptr));
@@ -75,11 +76,13 @@ nb::dict request_layout(const Requests& requests, const Int32s& ranks, const Flo
 using Sampled = std::vector<std::tuple<int32_t, int32_t, bool, bool>>;
 
 nb::dict sampler_mapping(const Sampled& requests) {
-  std::vector<reference::SampledRequest> sampled;
-  for (const auto& [slot, num_tokens, samples, prompt_logprobs] : requests) {
-    sampled.push_back({{slot, num_tokens}, samples, prompt_logprobs});
-  }
-  reference::SamplerMapping mapping = reference::make_sampler_mapping(sampled);
+  reference::SamplerMapping mapping = without_gil([&] {
+    std::vector<reference::SampledRequest> sampled;
+    for (const auto& [slot, num_tokens, samples, prompt_logprobs] : requests) {
+      sampled.push_back({{slot, num_tokens}, samples, prompt_logprobs});
+    }
+    return reference::make_sampler_mapping(sampled);
+  });
   nb::dict out;
   out["row_slots"] = to_numpy(std::move(mapping.row_slots));
   out["row_tokens"] = to_numpy(std::move(mapping.row_tokens));
@@ -90,7 +93,7 @@ nb::dict sampler_mapping(const Sampled& requests) {
 
 void add_layouts(nb::module_& m) {
   m.def("token_slots", [](const Requests& requests) {
-    return to_numpy(reference::token_slots(requests_of(requests)));
+    return to_numpy(without_gil([&] { return reference::token_slots(requests_of(requests)); }));
   });
   m.def("batch_layout", &batch_layout);
   m.def("chunked_layout", &chunked_layout);

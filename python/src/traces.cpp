@@ -35,10 +35,12 @@ sim::ReadOptions options_of(const std::string& format, bool skip_bad_rows, uint3
 
 template <typename T, typename Get>
 nb::ndarray<nb::numpy, T> column(const Trace& trace, Get get) {
-  std::vector<T> values;
-  values.reserve(trace.requests.size());
-  for (const TraceRequest& request : trace.requests) values.push_back(get(request));
-  return to_numpy(std::move(values));
+  return to_numpy(without_gil([&] {
+    std::vector<T> values;
+    values.reserve(trace.requests.size());
+    for (const TraceRequest& request : trace.requests) values.push_back(get(request));
+    return values;
+  }));
 }
 
 nb::dict columns(const Trace& trace) {
@@ -77,7 +79,7 @@ nb::dict tokens(const sim::TokenStatistics& s) {
 }
 
 nb::dict summary(const Trace& trace) {
-  const sim::TraceSummary s = sim::summarize(trace);
+  const sim::TraceSummary s = without_gil([&] { return sim::summarize(trace); });
   nb::dict out;
   out["num_requests"] = s.num_requests;
   out["span_s"] = s.span_s;
