@@ -142,7 +142,10 @@ class Reading {
     }
     while (lines.next(line)) {
       if (line.text.empty()) continue;
-      add(line.number, guarded(line, [&] { return header.read(line, also_); }));
+      add(line.number, guarded(line, [&] {
+            if (!text.is_truncated()) check_is_whole(line);
+            return header.read(line, also_);
+          }));
     }
     if (text.is_truncated()) {
       fail(line.number + 1, {1, "the compressed data stops in the middle", "fetch it again"});
