@@ -4,6 +4,7 @@
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "gpu/runtime/tensor_map.hpp"
 
 namespace loratory::gpu {
@@ -39,12 +40,9 @@ void launch(const AttentionLaunch& launch) {
   if (kCopies == Copies::blocks) {
     maps = {map_of(launch.dtype, p.k, p), map_of(launch.dtype, p.v, p)};
   }
-  int device = 0, num_sms = 0;
-  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
-  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   LORATORY_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  const GridShape shape{.grid = unsigned(kCtasPerSm<kHeadDim> * num_sms),
+  const GridShape shape{.grid = unsigned(kCtasPerSm<kHeadDim> * num_sms()),
                         .block = unsigned(kThreads<kHeadDim, kCopies>),
                         .shared_bytes = size_t(kShared)};
   launch_kernel(kernel, shape, launch.stream, order_of(p), p, maps);

@@ -31,14 +31,11 @@ const void* kernel_of(LoraOp op) {
 }  // namespace
 
 void launch_generic_lora(const LoraLaunch& launch) {
-  int device = 0, num_sms = 0;
-  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
-  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(generic::kCtasPerSm * num_sms));
+  config.gridDim = dim3(unsigned(generic::kCtasPerSm * num_sms()));
   config.blockDim = dim3(generic::kNumThreads);
   config.stream = launch.stream;
   config.attrs = &overlap;

@@ -95,7 +95,7 @@ int max_active_clusters(const LoraKernel& kernel, int shared_bytes) {
 
 Occupancy query_occupancy(const LoraKernel& kernel, int shared_bytes) {
   Occupancy out{.shared_bytes = shared_bytes,
-                .num_sms = attribute(cudaDevAttrMultiProcessorCount),
+                .num_sms = num_sms(),
                 .shared_bytes_of_sm = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
   allow_shared_bytes(kernel, out.shared_bytes);
   if (kernel.variant.launched_cluster() > 1) {

@@ -7,6 +7,7 @@
 #include "gpu/moe/expert_tile.hpp"
 #include "gpu/moe/moe_launch.hpp"
 #include "gpu/plan/kernel_params.hpp"
+#include "gpu/runtime/device_ability.hpp"
 
 // A CTA takes items: a segment, rows of one expert, and a tile of its columns. Segments come first,
 // so that CTAs side by side share the weights of an expert in L2. W and x go through a pipeline in
@@ -264,13 +265,6 @@ __global__ void __launch_bounds__(kPlainRows* kPlainColumns)
 static_assert(kPlainDepth == kPlainColumns);
 
 // --- launches ---------------------------------------------------------------------------------
-
-int num_sms() {
-  int device = 0, out = 0;
-  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
-  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device));
-  return out;
-}
 
 /// As many CTAs as the GPU holds, or fewer if no step of this shape has work for them.
 unsigned grid_of(const ExpertProductLaunch& p, int columns, int ctas_per_sm) {

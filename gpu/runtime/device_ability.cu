@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "gpu/runtime/cuda_check.hpp"
+
 namespace loratory::gpu {
 namespace {
 
@@ -31,5 +33,12 @@ int compute_major() {
 
 bool has_clusters() { return compute_major() >= kHopper; }
 bool has_wgmma() { return compute_major() == kHopper; }
+
+int num_sms() {
+  int device = 0, out = 0;
+  LORATORY_CUDA_CHECK(cudaGetDevice(&device));
+  LORATORY_CUDA_CHECK(cudaDeviceGetAttribute(&out, cudaDevAttrMultiProcessorCount, device));
+  return out;
+}
 
 }  // namespace loratory::gpu

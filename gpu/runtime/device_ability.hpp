@@ -9,4 +9,7 @@ bool has_clusters();
 /// Whether it has wgmma, the matrix instructions of a warpgroup: sm_90 alone.
 bool has_wgmma();
 
+/// The SMs of the current device. Errors: std::runtime_error without one.
+int num_sms();
+
 }  // namespace loratory::gpu
