@@ -14,9 +14,11 @@ namespace {
 
 constexpr uint32_t kDefaultBlockSize = 16;
 
-uint32_t max_rank_of(const sim::Trace& trace) {
+uint32_t max_rank_of(std::span<const sim::Trace> traces) {
   uint32_t rank = 1;
-  for (const sim::TraceAdapter& adapter : trace.adapters) rank = std::max(rank, adapter.rank);
+  for (const sim::Trace& trace : traces) {
+    for (const sim::TraceAdapter& adapter : trace.adapters) rank = std::max(rank, adapter.rank);
+  }
   return rank;
 }
 
@@ -45,22 +47,21 @@ sim::CpuEviction cpu_eviction(const std::string& name) {
   return name == "lru" ? sim::CpuEviction::lru : sim::CpuEviction::idle_first;
 }
 
-std::vector<sim::AdapterIndex> pinned_adapters(const std::vector<std::string>& names,
-                                               const sim::Trace& trace) {
-  std::vector<sim::AdapterIndex> pins;
-  for (const std::string& name : names) {
-    const auto it = std::ranges::find(trace.adapters, name, &sim::TraceAdapter::name);
-    if (it == trace.adapters.end()) {
-      throw InputError("--pin", fmt::format("the workload has no adapter '{}'", name),
-                       "name one of its adapters");
+void check_pins(const std::vector<std::string>& names, std::span<const sim::Trace> traces) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::count(names.begin(), names.begin() + int64_t(i), names[i]) > 0) {
+      throw InputError("--pin", fmt::format("'{}' is named twice", names[i]), "name it once");
     }
-    const auto adapter = sim::AdapterIndex(it - trace.adapters.begin());
-    if (std::ranges::count(pins, adapter) > 0) {
-      throw InputError("--pin", fmt::format("'{}' is named twice", name), "name it once");
+    for (const sim::Trace& trace : traces) {
+      if (std::ranges::count(trace.adapters, names[i], &sim::TraceAdapter::name) > 0) continue;
+      const bool is_first = &trace == traces.data();
+      throw InputError("--pin",
+                       fmt::format("{}the workload has no adapter '{}'",
+                                   is_first ? "" : "with another seed ", names[i]),
+                       is_first ? "name one of its adapters"
+                                : "name one that all seeds have, or give --seeds 1");
     }
-    pins.push_back(adapter);
   }
-  return pins;
 }
 
 int64_t milliseconds(int64_t ms) {
@@ -120,9 +121,10 @@ void refuse_huge_adapters(const System& system, uint32_t max_rank) {
 
 }  // namespace
 
-sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace) {
+sim::EngineSpec make_engine(const SystemOptions& given, std::span<const sim::Trace> traces) {
   const SystemOptions options = with_engine_defaults(given);
-  const uint32_t max_rank = max_rank_of(trace);
+  const uint32_t max_rank = max_rank_of(traces);
+  const sim::Trace& trace = traces.front();
   const System system = resolve_system(options, max_rank);
   refuse_huge_adapters(system, max_rank);
   sim::EngineSpec engine;
@@ -134,7 +136,8 @@ sim::EngineSpec make_engine(const SystemOptions& given, const sim::Trace& trace)
   engine.default_rank = max_rank;
   engine.lora_ranks = system.engine.lora_ranks;
   engine.scheduler = scheduler_config(options, trace);
-  engine.pins = pinned_adapters(options.pins, trace);
+  check_pins(options.pins, traces);
+  engine.pins = options.pins;
   engine.memory.block_size = engine.scheduler.block_size;
   if (system.engine.windows_hold) engine.memory.kv_pricing = window_pricing(system.engine, trace);
   if (!engine.scheduler.chunked_prefill &&

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <span>
+
 #include "cli/system_options.hpp"
 #include "scheduler_sim/sizing/engine_replay.hpp"
 
 namespace loratory::cli {
 
-/// The engine that the flags describe, for this trace: --max-lora-rank, --block-size and
-/// --max-model-len default to what the trace needs. Throws InputError.
-sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trace);
+/// The engine that the flags describe, for these traces: --max-lora-rank, --block-size and
+/// --max-model-len default to what they need. They have the same requests, and each its adapters.
+/// Throws InputError.
+sim::EngineSpec make_engine(const SystemOptions& options, std::span<const sim::Trace> traces);
+inline sim::EngineSpec make_engine(const SystemOptions& options, const sim::Trace& trace) {
+  return make_engine(options, {&trace, 1});
+}
 
 }  // namespace loratory::cli

@@ -68,18 +68,19 @@ void open_outputs(OutputFiles& files, const OutputOptions& options) {
 
 namespace {
 
-void say_what_was_drawn(const OutputFiles& files, const sim::PerfettoExtent& extent) {
-  if (extent.is_complete()) return;
-  fmt::print(files.table(), "--perfetto draws the first {} of {} requests, {} of {} slot spans\n",
-             format_count(int64_t(extent.requests)), format_count(int64_t(extent.all_requests)),
-             format_count(int64_t(extent.slot_spans)),
-             format_count(int64_t(extent.all_slot_spans)));
+std::string what_was_drawn(const sim::PerfettoExtent& extent) {
+  if (extent.is_complete()) return "";
+  return fmt::format(
+      "--perfetto draws the first {} of {} requests, {} of {} slot spans\n",
+      format_count(int64_t(extent.requests)), format_count(int64_t(extent.all_requests)),
+      format_count(int64_t(extent.slot_spans)), format_count(int64_t(extent.all_slot_spans)));
 }
 
 }  // namespace
 
-void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace,
-                   bool perfetto) {
+std::string write_outputs(OutputFiles& files, const sim::SizeResult& result,
+                          const sim::Trace& trace, bool perfetto) {
+  std::string note;
   const sim::ConfigResult& row = detailed_row(result);
   if (auto* out = files.find("--json")) sim::write_results_json(*out, result);
   if (auto* out = files.find("--csv")) {
@@ -90,11 +91,12 @@ void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim:
   }
   if (auto* out = files.find("--html")) sim::write_html(*out, result, trace.adapters);
   if (auto* out = perfetto ? files.find("--perfetto") : nullptr; out != nullptr) {
-    say_what_was_drawn(files, sim::write_perfetto(*out, row, result.provenance, trace.adapters));
+    note = what_was_drawn(sim::write_perfetto(*out, row, result.provenance, trace.adapters));
   }
   if (auto* out = files.find("--prom")) {
     sim::write_prometheus(*out, row, result.workload, result.provenance);
   }
+  return note;
 }
 
 }  // namespace loratory::cli

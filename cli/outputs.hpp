@@ -35,7 +35,8 @@ std::vector<InputFile> input_files(const CLI::App& command, const WorkloadOption
 void open_outputs(OutputFiles& files, const OutputOptions& options);
 
 /// Writes the outputs that are open, --perfetto only if `perfetto`; commit() is left to the caller.
-void write_outputs(OutputFiles& files, const sim::SizeResult& result, const sim::Trace& trace,
-                   bool perfetto = true);
+/// `trace` is that of detailed_row(). A line for the table if --perfetto does not draw all.
+std::string write_outputs(OutputFiles& files, const sim::SizeResult& result,
+                          const sim::Trace& trace, bool perfetto = true);
 
 }  // namespace loratory::cli

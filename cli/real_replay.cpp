@@ -174,7 +174,7 @@ void play(sim::TraceRun& run, const sim::Trace& trace, const sim::EngineSpec& en
   const auto num_requests = std::ssize(trace.requests);
   Progress progress("playing");
   progress.show(0, num_requests, "requests");
-  run.run(engine.pins,
+  run.run(pins_in(trace, engine),
           [&](int64_t num_arrived) { progress.show(num_arrived, num_requests, "requests"); });
 }
 

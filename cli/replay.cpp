@@ -2,10 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
@@ -75,14 +79,20 @@ sim::ReplayOutput replay_with_progress(const sim::Trace& trace, const sim::Engin
 }
 
 // What the real run and its simulation have to say of each other.
-void write_both(const sim::ConfigResult& simulated, const sim::SizeResult& result,
-                const sim::Trace& trace, OutputFiles& files) {
+std::string write_both(const sim::ConfigResult& simulated, const sim::SizeResult& result,
+                       const sim::Trace& trace, OutputFiles& files) {
   const sim::ConfigResult& real = detailed_row(result);
-  std::fputs(("\n" + sim::simulation_error_text(real, simulated)).c_str(), files.table());
   if (auto* out = files.find("--perfetto")) {
     sim::write_perfetto(*out, {"real", real}, {"simulated", simulated}, result.provenance,
                         trace.adapters);
   }
+  return "\n" + sim::simulation_error_text(real, simulated);
+}
+
+// What a flag came to whose 0 stands for something else.
+void settle(std::vector<sim::Setting>& settings, std::string_view name, int64_t value) {
+  const auto found = std::ranges::find(settings, name, &sim::Setting::name);
+  if (found != settings.end() && found->value == "0") found->value = fmt::format("{}", value);
 }
 
 void run(const CLI::App& command, ReplayOptions options) {
@@ -138,7 +148,7 @@ void run(const CLI::App& command, ReplayOptions options) {
   result.provenance.inputs =
       inputs_of(trace, input_files(command, options.workload, options.system));
   result.workload = sim::summarize_workload(trace, engine);
-  result.workload.adapters = describe_adapters(trace, options.workload);
+  result.workload.adapters = describe_adapters({&trace, 1}, options.workload);
   if (options.real.is_real()) {
     result.workload.cost_model = "a real clock";
     if (!real.host.empty()) result.workload.notes.push_back("host: " + real.host);
@@ -146,13 +156,15 @@ void run(const CLI::App& command, ReplayOptions options) {
     describe_step_times(result.workload, options.system);
   }
   result.slo = options.slo;
+  settle(result.provenance.settings, "max-cpu-loras", cpu);
+  settle(result.provenance.settings, "kv-blocks", output.result.memory.kv_blocks);
   result.configs.push_back(std::move(output.result));
-  std::fputs(sim::replay_console(result).c_str(), files.table());
-  std::fputs(sim::fleet_console(result).c_str(), files.table());
-  write_outputs(files, result, trace, /*perfetto=*/!simulated);
-  if (simulated) write_both(*simulated, result, trace, files);
+  std::string text = sim::replay_console(result) + sim::fleet_console(result);
+  text += write_outputs(files, result, trace, /*perfetto=*/!simulated);
+  if (simulated) text += write_both(*simulated, result, trace, files);
   if (auto* out = files.find("--event-log")) write_event_log(*out, output);
   files.commit();
+  std::fputs(text.c_str(), files.table());
   end_with(exit_code_of(result));
 }
 

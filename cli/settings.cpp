@@ -64,6 +64,12 @@ std::string resolved(std::string_view name, const sim::EngineSpec& engine) {
   if (name == "max-model-len") return fmt::format("{}", engine.scheduler.max_model_len);
   if (name == "disk-gbps") return gigabytes(engine.loads.disk_bytes_per_s);
   if (name == "h2d-gbps") return gigabytes(engine.loads.h2d_bytes_per_s);
+  if (name == "reserve-gib") {
+    const int64_t given = engine.memory.reserve_bytes;
+    const int64_t bytes =
+        given >= 0 ? given : sim::default_reserve_bytes(engine.model, engine.memory);
+    return fmt::format("{}", double(bytes) / double(kGiB));
+  }
   return "";
 }
 

@@ -4,7 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/commands.hpp"
 #include "cli/engine.hpp"
@@ -88,12 +92,12 @@ void set_sizes(const SizeOptions& options, sim::SweepOptions& sweep) {
 // this model cannot run on is no alternative, and a profile is of one system only.
 std::vector<sim::Alternative> alternatives_to(const SystemOptions& system,
                                               const sim::EngineSpec& engine,
-                                              const sim::Trace& trace) {
+                                              const std::vector<sim::Trace>& traces) {
   std::vector<sim::Alternative> found;
   if (!system.profile.empty()) return found;
   const auto try_one = [&](std::string flags, const SystemOptions& other) {
     try {
-      found.push_back({std::move(flags), make_engine(other, trace)});
+      found.push_back({std::move(flags), make_engine(other, traces)});
       found.back().engine.fleet = engine.fleet;
     } catch (const InputError&) {
     }
@@ -126,6 +130,23 @@ void say_what_is_left_out(const sim::SweepOptions& sweep, const sim::Trace& trac
              count_text(num_pairs, "pair"));
 }
 
+// https://no-color.org
+bool has_colors(std::FILE* table) {
+  const char *const no_color = std::getenv("NO_COLOR"), *const terminal = std::getenv("TERM");
+  const bool is_dumb = terminal != nullptr && std::string_view(terminal) == "dumb";
+  const bool is_refused = no_color != nullptr && *no_color != '\0';
+  return isatty(fileno(table)) == 1 && !is_dumb && !is_refused;
+}
+
+// Until here a seed is the number of its trace.
+void count_seeds_from(uint64_t first, sim::SizeResult& result) {
+  for (sim::ConfigResult& row : result.configs) row.seed += first;
+  for (sim::ConfigResult& row : result.fleets) row.seed += first;
+  if (!result.bounds) return;
+  result.bounds->base.seed += first;
+  result.bounds->resident.seed += first;
+}
+
 void run(const CLI::App& command, const SizeOptions& options) {
   refuse_ignored_options(command, options.workload, options.system, options.slo);
   sim::SweepOptions sweep;
@@ -136,13 +157,13 @@ void run(const CLI::App& command, const SizeOptions& options) {
   const sim::Trace& trace = traces.front();
   refuse_ignored_options(command, trace);
   say_what_is_left_out(sweep, trace);
-  sim::EngineSpec engine = make_engine(options.system, trace);
+  sim::EngineSpec engine = make_engine(options.system, traces);
   apply_fleet(engine, options.fleet, options.workload.seed);
   sweep.slo = options.slo;
   sweep.choice = options.choose == "smallest" ? sim::Choice::smallest : sim::Choice::robust;
   sweep.find_headroom = !options.no_headroom;
   sweep.num_threads = options.num_threads;
-  sweep.alternatives = [&] { return alternatives_to(options.system, engine, trace); };
+  sweep.alternatives = [&] { return alternatives_to(options.system, engine, traces); };
   std::vector<sim::ConfigResult> fleets;
   if (options.fleet.is_auto()) {
     fleets = find_fleets(traces, engine, sweep, options.fleet);
@@ -159,15 +180,17 @@ void run(const CLI::App& command, const SizeOptions& options) {
   result.provenance.settings = settings_of(command, options.system, engine);
   result.provenance.inputs =
       inputs_of(trace, input_files(command, options.workload, options.system));
-  for (sim::ConfigResult& row : result.configs) row.seed += options.workload.seed;
-  result.workload.adapters = describe_adapters(trace, options.workload);
+  result.workload.adapters = describe_adapters(traces, options.workload);
   describe_step_times(result.workload, options.system);
   result.fleets = std::move(fleets);
-  std::FILE* const table = files.table();
-  std::fputs(sim::size_console(result, isatty(fileno(table)) == 1).c_str(), table);
-  std::fputs(sim::fleet_console(result).c_str(), table);
-  write_outputs(files, result, trace);
+  const sim::Trace& shown = traces[detailed_row(result).seed];
+  count_seeds_from(options.workload.seed, result);
+  const std::string note = write_outputs(files, result, shown);
   files.commit();
+  std::FILE* const table = files.table();
+  const std::string text =
+      sim::size_console(result, has_colors(table)) + sim::fleet_console(result);
+  std::fputs((text + note).c_str(), table);
   end_with(exit_code_of(result));
 }
 
@@ -189,7 +212,7 @@ void add_size(CLI::App& app) {
   add_choice(
       command, "--choose", options->choose, {"robust", "smallest"},
       "robust: the size with most headroom among those that cost little; smallest: the first "
-      "that meets the SLO");
+      "that meets the SLO and serves 99 % of the best goodput");
   command.add_flag("--no-headroom", options->no_headroom,
                    "Do not look for the largest rate that each size can serve");
   add_number(command, "--seeds", options->num_seeds, {1, 100},

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <set>
 
 #include "cli/flags.hpp"
 #include "cli/read_options.hpp"
@@ -77,8 +78,26 @@ void add_workload_options(CLI::App& app, WorkloadOptions& options) {
       ->group("Workload");
 }
 
+// A slice of a trace, or one with the times of a calendar: nothing happens for longer than it
+// lasts. Counted from there, rates and their peaks would be those of the silence.
+void count_from_first_arrival(sim::Trace& trace) {
+  if (trace.requests.empty()) return;
+  const int64_t first_ns = trace.requests.front().arrival_ns;
+  const int64_t span_ns = trace.requests.back().arrival_ns - first_ns;
+  if (span_ns == 0 || first_ns <= span_ns) return;
+  for (sim::TraceRequest& r : trace.requests) {
+    r.arrival_ns -= first_ns;
+    if (r.cancel_ns != sim::kNever) r.cancel_ns -= first_ns;
+  }
+  trace.notes.push_back(
+      fmt::format("times count from the first arrival, {} after the trace's start",
+                  format_ms(double(first_ns) * 1e-6)));
+}
+
 sim::Trace read_workload_trace(const WorkloadOptions& options) {
-  return read_with_progress(options.trace_path, options.read);
+  sim::Trace trace = read_with_progress(options.trace_path, options.read);
+  count_from_first_arrival(trace);
+  return trace;
 }
 
 void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed) {
@@ -101,15 +120,19 @@ sim::Trace load_workload(const WorkloadOptions& options) {
   return trace;
 }
 
-std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& options) {
+std::string describe_adapters(std::span<const sim::Trace> traces, const WorkloadOptions& options) {
   const AdapterOptions& adapters = options.adapters;
+  const sim::Trace& trace = traces.front();
   if (!adapters.are_given()) {
     return trace.adapters.empty()
                ? "base model only"
                : fmt::format("{} of the trace", count_text(std::ssize(trace.adapters), "adapter"));
   }
   const size_t count = adapters.num_adapters != 0 ? adapters.num_adapters : trace.adapters.size();
-  const std::vector<uint32_t> ranks = adapters.ranks_or_default();
+  std::set<uint32_t> ranks;  // a file of --popularity may have its own
+  for (const sim::Trace& one : traces) {
+    for (const sim::TraceAdapter& adapter : one.adapters) ranks.insert(adapter.rank);
+  }
   return fmt::format("{}, {}, {} {}", count_text(int64_t(count), "adapter"), adapters.popularity,
                      ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t 
 sim::Trace load_workload(const WorkloadOptions& options);
 
 /// For the header of an output: "256 adapters, zipf:1, ranks 8,16" or "64 adapters of the trace".
-std::string describe_adapters(const sim::Trace& trace, const WorkloadOptions& options);
+/// `traces` are those of all seeds.
+std::string describe_adapters(std::span<const sim::Trace> traces, const WorkloadOptions& options);
 
 }  // namespace loratory::cli

@@ -21,6 +21,9 @@ enum class CauseKind : uint8_t {
   gpu_speed,        ///< the base model alone misses, however its requests arrive
 };
 
+/// Cause::figure of slots and loads where a replay does not show what requests wait for.
+inline constexpr double kUnknownFigure = -1;
+
 /// Why an SLO is missed. A "miss" is a measured percentile over its limit, of TTFT or TPOT
 /// whichever is larger: 2 = twice what is allowed, up to 1 = met.
 struct Cause {
@@ -30,8 +33,8 @@ struct Cause {
   double miss_without = 0;  ///< with the bottleneck taken away
   double miss_of_base = 0;  ///< of the base model alone: the same requests, no adapters, no slots
   /// too_large, too_long, none_completes: the number of requests. slots, loads: the share of
-  /// requests that waited a millisecond or more for it. load_peaks: request rate of the busiest 10
-  /// s (of a trace below 100 s, the busiest tenth) over the mean.
+  /// requests that waited a millisecond or more for it, or kUnknownFigure. load_peaks: request rate
+  /// of the busiest 10 s (of a trace below 100 s, the busiest tenth) over the mean.
   double figure = 0;
 };
 

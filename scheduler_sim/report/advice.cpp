@@ -95,15 +95,13 @@ std::string short_verdict(const ConfigResult& c) {
 // --- what a cause is, with the figures that show it ------------------------------------------
 
 std::string because(const Cause& c) {
-  const std::string waits = share_text(c.figure);
+  const std::string waits =
+      c.figure == kUnknownFigure ? "requests" : share_text(c.figure) + " of the requests";
   switch (c.kind) {
     case CauseKind::slots:
-      return fmt::format("{} of the requests wait for a slot; with one for every adapter", waits);
+      return fmt::format("{} wait for a slot; with one for every adapter", waits);
     case CauseKind::loads:
-      return fmt::format(
-          "{} of the requests wait while their adapter is loaded; if loads took no "
-          "time",
-          waits);
+      return fmt::format("{} wait while their adapter is loaded; if loads took no time", waits);
     case CauseKind::slots_and_loads:
       return "requests wait for slots and for loads; with all adapters resident";
     case CauseKind::kv_cache:
@@ -169,9 +167,14 @@ std::string seeds_text(const SizeResult& result) {
 
 std::string why_smallest(const SizeResult& result, const ConfigResult& chosen) {
   const bool is_one = chosen.max_loras == 1;
+  // Fewer may meet it, too, and serve less.
+  const bool is_first = std::ranges::none_of(result.configs, [&](const ConfigResult& c) {
+    return c.max_loras < chosen.max_loras && c.feasible && c.num_seeds_met == result.num_seeds;
+  });
   std::string text =
-      fmt::format("{} {} the fewest tried that {}{}", slots_text(chosen), is_one ? "is" : "are",
-                  meets_text(result.slo, is_one), seeds_text(result));
+      fmt::format("{} {} the fewest tried that {}{}{}", slots_text(chosen), is_one ? "is" : "are",
+                  meets_text(result.slo, is_one), seeds_text(result),
+                  is_first ? "" : " and lose less than 1 % of the best goodput");
   if (chosen.headroom >= 0) {
     text += fmt::format(", up to {} of this traffic", headroom_text(chosen.headroom));
   }
@@ -337,7 +340,7 @@ std::string verdict_text(const ConfigResult& c) {
   if (!counted.empty()) return counted;
   const Cause& cause = c.cause;
   std::string text = miss_text(c);
-  if (cause.kind == CauseKind::none) return text + longest_wait(c.waits);
+  if (cause.kind == CauseKind::none) return cause.is_ttft ? text + longest_wait(c.waits) : text;
   if (c.num_seeds_met > 0) {
     text += fmt::format(" in {} of {} seeds", c.num_seeds - c.num_seeds_met, c.num_seeds);
   }
@@ -387,6 +390,9 @@ std::string next_limit(const SizeResult& result) {
     const int32_t closest = best_goodput(result);
     if (closest < 0) return what_would_fit(result);
     const ConfigResult& c = result.configs[size_t(closest)];
+    if (c.cause.kind == CauseKind::too_long) {
+      return fmt::format("--max-model-len {} takes the longest request", result.longest_request);
+    }
     if (is_counted(c.cause.kind)) return what_would_fit(result);
     return what_would_do(result, size_t(closest));
   }

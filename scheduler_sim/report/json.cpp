@@ -87,7 +87,7 @@ Json cause_object(const Cause& cause) {
           {"miss", cause.miss},
           {"miss_without", cause.miss_without},
           {"miss_of_base", cause.miss_of_base},
-          {"figure", cause.figure}};
+          {"figure", cause.figure == kUnknownFigure ? Json() : Json(cause.figure)}};
 }
 
 Json config_object(const ConfigResult& config, const SizeResult& result) {

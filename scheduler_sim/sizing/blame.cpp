@@ -93,11 +93,6 @@ struct Bench {
   }
 };
 
-// What requests wait for is not recorded in blocking load mode, and in a fleet.
-bool waits_are_known(const EngineSpec& engine) {
-  return engine.scheduler.load_mode == LoadMode::overlap && !engine.fleet;
-}
-
 bool may_lack_kv(const ConfigResult& r, const EngineSpec& engine) {
   return !waits_are_known(engine) || r.num_preemptions > 0 || r.waits.batch.requests > 0;
 }
@@ -136,12 +131,13 @@ Cause cause_of_base(const Bench& bench, const ConfigResult& base) {
 std::vector<Trial> trials_of(const Bench& bench, const ConfigResult& missed) {
   const Waits& waits = missed.waits;
   const bool waits_show = waits_are_known(bench.engine);
+  const auto shown = [&](double share) { return waits_show ? share : kUnknownFigure; };
   std::vector<Trial> trials;
   const double moving = waits.load.of_late_time + waits.copy.of_late_time;
   if (!waits_show || waits.load.requests + waits.copy.requests > 0) {
     const bool is_disk = waits.load.of_late_time >= waits.copy.of_late_time;
     trials.push_back({CauseKind::loads, bench.miss({.load_time = true}), moving,
-                      is_disk ? waits.load.requests : waits.copy.requests});
+                      shown(is_disk ? waits.load.requests : waits.copy.requests)});
   }
   if (may_lack_kv(missed, bench.engine)) {
     trials.push_back(
@@ -152,7 +148,7 @@ std::vector<Trial> trials_of(const Bench& bench, const ConfigResult& missed) {
   }
   if (!waits_show || waits.slot.requests > 0) {
     trials.push_back({CauseKind::slots, bench.miss({.slots = true}), waits.slot.of_late_time,
-                      waits.slot.requests});
+                      shown(waits.slot.requests)});
   }
   return trials;
 }

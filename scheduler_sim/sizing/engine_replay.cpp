@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "reference/base/check.hpp"
 #include "reference/base/integers.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/simulator/simulator.hpp"
@@ -75,13 +76,27 @@ void run_alone(ReplayOutput& out, const Trace& trace, const SimulationConfig& co
                bool keep_details, const OnArrivals& on_arrivals) {
   Simulator simulator(trace, config, step_time);
   simulator.watch(on_arrivals);
-  pin_and_run(simulator, engine.pins);
+  pin_and_run(simulator, pins_in(trace, engine));
   simulator.metrics().fill(out.result, slo, config.scheduler.block_size, keep_details);
   out.result.event_log_hash = simulator.log().hash();
   out.decisions = simulator.log().decisions();
 }
 
 }  // namespace
+
+bool waits_are_known(const EngineSpec& engine) {
+  return engine.scheduler.load_mode == LoadMode::overlap && !engine.fleet;
+}
+
+std::vector<AdapterIndex> pins_in(const Trace& trace, const EngineSpec& engine) {
+  std::vector<AdapterIndex> pins;
+  for (const std::string& name : engine.pins) {
+    const auto found = std::ranges::find(trace.adapters, name, &TraceAdapter::name);
+    LORATORY_ASSERT(found != trace.adapters.end(), "a pinned adapter is one of the trace");
+    pins.push_back(AdapterIndex(found - trace.adapters.begin()));
+  }
+  return pins;
+}
 
 int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
   int64_t longest = 0, total = 0;
@@ -164,6 +179,7 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
   } else {
     run_alone(out, trace, config, *times, engine, slo, keep_details, on_arrivals);
   }
+  if (!waits_are_known(engine)) result.waits = {};
   fill_cost(result, engine);
   result.meets_slo = meets_slo(result, slo);
   result.cause = miss_of(result, slo);
@@ -178,7 +194,7 @@ bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point,
   config.stop_when_missed = slo;
   const auto step_time = engine.make_step_time(occupied(point, trace));
   Simulator simulator(trace, config, *step_time);
-  pin_and_run(simulator, engine.pins);
+  pin_and_run(simulator, pins_in(trace, engine));
   if (simulator.metrics().slo_is_missed()) return false;
   ConfigResult result;
   simulator.metrics().fill(result, slo, config.scheduler.block_size, /*keep_details=*/false);

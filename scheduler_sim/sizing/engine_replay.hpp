@@ -35,8 +35,9 @@ struct EngineSpec {
   std::function<std::unique_ptr<StepTimeModel>(EnginePoint)> make_step_time;
   uint32_t default_rank = 16;  ///< of adapters whose rank the trace does not give; its largest rank
   std::span<const int64_t> lora_ranks;  ///< allowed max_lora_rank, ascending; empty = any
-  /// Pinned from the start [5.19]. A configuration without a slot beside theirs is not feasible.
-  std::vector<AdapterIndex> pins;
+  /// Adapters pinned from the start [5.19], by name: traces with adapters of their own number them
+  /// differently. A configuration without a slot beside theirs is not feasible.
+  std::vector<std::string> pins;
   uint32_t forced_kv_blocks = 0;  ///< > 0: this many KV blocks, whatever memory allows
   bool fast = true;
   StepsAhead steps_ahead = StepsAhead::none;
@@ -71,8 +72,15 @@ ReplayOutput replay(const Trace& trace, const EngineSpec& engine, EnginePoint po
                     ReplayDetail detail = ReplayDetail::metrics, const Spared& spared = {},
                     const OnArrivals& on_arrivals = {});
 
+/// Whether replays of the engine show what requests wait for: not in blocking load mode, which
+/// admits first, nor behind a router. ConfigResult::waits is 0 then.
+bool waits_are_known(const EngineSpec& engine);
+
 /// Whether the replay would meet the SLO; it ends as soon as it cannot.
 bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point, const Slo& slo);
+
+/// EngineSpec::pins in the trace, which has all of them.
+std::vector<AdapterIndex> pins_in(const Trace& trace, const EngineSpec& engine);
 
 /// Blocks with which no request ever waits for one or is preempted: all that run have the longest.
 int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler);

@@ -29,7 +29,7 @@ bool meets_with_every_trace(const std::vector<Trace>& traces, const EngineSpec& 
 void run_fleet(ReplayOutput& out, const Trace& trace, const SimulationConfig& config,
                const StepTimeModel& step_time, const EngineSpec& engine, const Slo& slo,
                bool keep_details, const OnArrivals& on_arrivals) {
-  Fleet fleet(trace, config, step_time, *engine.fleet, engine.pins);
+  Fleet fleet(trace, config, step_time, *engine.fleet, pins_in(trace, engine));
   fleet.watch(on_arrivals);
   fleet.run();
   fill_fleet(out.result, fleet, trace, slo, config.scheduler.block_size, keep_details);

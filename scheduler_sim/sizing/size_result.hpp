@@ -102,6 +102,7 @@ struct SizeResult {
   int32_t recommended = -1;  ///< index into configs, -1 = none meets the SLOs
   int32_t smallest = -1;     ///< what Choice::smallest recommends
   std::optional<Bounds> bounds;
+  int64_t longest_request = 0;        ///< prompt and output tokens, of the first trace
   std::vector<Remedy> remedies;       ///< where nothing is recommended: what was tried beside
   std::optional<MoreRoom> more_room;  ///< where memory is what nothing is recommended for
   std::optional<RankCost> rank_cost;  ///< of the recommended size or the closest

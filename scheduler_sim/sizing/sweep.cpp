@@ -48,6 +48,7 @@ void add_details(SizeResult& result, int32_t row, int32_t chosen, const std::vec
   config.timeline = std::move(detailed.timeline);
   config.slot_spans = std::move(detailed.slot_spans);
   config.requests = std::move(detailed.requests);
+  config.itl_counts = std::move(detailed.itl_counts);
 }
 
 // Where the miss-ratio curves have points: the sizes that auto would try, and those of the rows.
@@ -86,6 +87,14 @@ std::optional<Remedy> more_replicas(const ConfigResult& c, const std::vector<Tra
   return try_out(fleet, traces, point, slo);
 }
 
+int64_t longest_request(const Trace& trace) {
+  int64_t longest = 0;
+  for (const TraceRequest& r : trace.requests) {
+    longest = std::max(longest, int64_t{r.prompt_tokens} + r.output_tokens);
+  }
+  return longest;
+}
+
 // Up to the first alternative that meets the SLO.
 std::vector<Remedy> try_alternatives(const SizeResult& result, const std::vector<Trace>& traces,
                                      const SweepOptions& options) {
@@ -105,8 +114,10 @@ std::vector<Remedy> try_alternatives(const SizeResult& result, const std::vector
 
 std::vector<Remedy> find_remedies(const SizeResult& result, const std::vector<Trace>& traces,
                                   const EngineSpec& engine, const SweepOptions& options) {
-  std::vector<Remedy> remedies = try_alternatives(result, traces, options);
   const int32_t closest = best_goodput(result);
+  // No other system takes requests that max_model_len does not allow.
+  if (closest >= 0 && result.configs[size_t(closest)].cause.kind == CauseKind::too_long) return {};
+  std::vector<Remedy> remedies = try_alternatives(result, traces, options);
   if (closest < 0) return remedies;
   if (auto fleet = more_replicas(result.configs[size_t(closest)], traces, engine, result.slo)) {
     remedies.insert(remedies.begin(), std::move(*fleet));
@@ -164,6 +175,7 @@ SizeResult sweep(const std::vector<Trace>& traces, const EngineSpec& engine,
   }
   SizeResult result = rows.result();
   result.recommended = recommended;
+  result.longest_request = longest_request(traces.front());
   result.smallest = choose(result, Choice::smallest);
   const int32_t focus = recommended >= 0 ? recommended : best_goodput(result);
   if (focus >= 0) result.bounds = rows.find_limit(size_t(focus), yardsticks);

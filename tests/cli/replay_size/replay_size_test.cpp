@@ -100,6 +100,108 @@ TEST_F(ReplayAndSize, SizeFindsTheMiddle) {
   for (const char* file : {"report.html", "r.csv", "q.csv.gz", "p.json", "m.prom"}) {
     EXPECT_GT(content(file).size(), 100u) << file;
   }
+  const std::string metrics = content("m.prom");
+  const size_t gaps = metrics.find("vllm:inter_token_latency_seconds_count{");
+  ASSERT_NE(gaps, std::string::npos);
+  const std::string line = metrics.substr(gaps, metrics.find('\n', gaps) - gaps);
+  EXPECT_FALSE(line.ends_with("} 0")) << line;
+}
+
+// Every seed numbers its adapters anew. A row is that of one seed, pins and ranks are looked for in
+// all.
+TEST_F(ReplayAndSize, ARowOfSeveralSeedsIsTheReplayOfItsSeed) {
+  std::string rows;
+  for (int i = 0; i < 300; ++i) {
+    rows += "{\"arrival_ms\":" + std::to_string(200 * i) +
+            ",\"prompt_tokens\":500,\"output_tokens\":" + std::to_string(50 + i % 7 * 40) + "}\n";
+  }
+  write("t.jsonl", rows);
+  const std::string flags =
+      " --trace t.jsonl --adapters 16 --popularity zipf:1 --ranks 8,16,32 --max-cpu-loras 16 "
+      "--pin adapter-000 --gpu L40S --slo-ttft-ms 60000 --slo-tpot-ms 400 ";
+  const Outcome size = loratory("size" + flags +
+                                "--seed 5 --max-loras 2,3,4,6 --no-headroom --json s.json "
+                                "--requests-csv s.csv --perfetto p.json");
+  ASSERT_EQ(size.exit_code, 0) << size.err;
+  const json result = json::parse(content("s.json"));
+  bool is_another = false;
+  for (size_t i = 0; i < result["configs"].size(); ++i) {
+    const json& row = result["configs"][i];
+    const auto seed = row["seed"].get<uint64_t>();
+    is_another = is_another || seed != 5;
+    const Outcome replay = loratory("replay" + flags + "--seed " + std::to_string(seed) +
+                                    " --max-loras " + std::to_string(row["max_loras"].get<int>()) +
+                                    " --json r.json --requests-csv r.csv");
+    ASSERT_EQ(replay.exit_code, 0) << replay.err;
+    EXPECT_EQ(json::parse(content("r.json"))["configs"][0]["event_log_hash"], row["event_log_hash"])
+        << "row " << i << ", seed " << seed;
+    if (i == result["recommended"].get<size_t>()) {
+      EXPECT_EQ(content("r.csv"), content("s.csv"));
+    }
+  }
+  EXPECT_TRUE(is_another);
+  EXPECT_GE(result["yardsticks"]["base"]["seed"], 5);
+}
+
+// Blocking loads show nobody what a request waits for.
+TEST_F(ReplayAndSize, WhatIsNotKnownOfWaitsIsNotSaid) {
+  const std::string engine = sample_ + "--engine vllm --gpu H100-80 --rate-scale 0.6 ";
+  const Outcome replay = loratory("replay " + engine + "--max-loras 8 --json r.json");
+  EXPECT_EQ(replay.out.find("late requests wait"), std::string::npos) << replay.out;
+  EXPECT_EQ(json::parse(content("r.json"))["configs"][0]["wait_batch_requests"], 0);
+  const Outcome size = loratory("size " + engine + "--max-loras 8 --no-headroom --json s.json");
+  ASSERT_EQ(size.exit_code, 3) << size.err;
+  const json cause = json::parse(content("s.json"))["configs"][0]["cause"];
+  EXPECT_EQ(cause["kind"], "slots");
+  EXPECT_TRUE(cause["figure"].is_null());
+  EXPECT_NE(size.out.find("requests wait for a slot; with one for every adapter"),
+            std::string::npos)
+      << size.out;
+}
+
+TEST_F(ReplayAndSize, RequestsThatAreTooLongNeedNoOtherGpu) {
+  const Outcome run =
+      loratory("size " + sample_ + "--gpu L40S --max-loras 8 --max-model-len 2000 --no-headroom");
+  EXPECT_EQ(run.exit_code, 3) << run.err;
+  EXPECT_NE(run.out.find("--max-model-len 7669 takes the longest request"), std::string::npos)
+      << run.out;
+  EXPECT_EQ(run.out.find("--gpu H200"), std::string::npos) << run.out;
+}
+
+// A slice of a trace keeps the times of the whole.
+TEST_F(ReplayAndSize, ALateTraceCountsFromItsFirstArrival) {
+  std::string early, late;
+  for (int i = 0; i < 50; ++i) {
+    const std::string rest = ",\"prompt_tokens\":500,\"output_tokens\":100,\"cancel_ms\":";
+    const int at = 100 * i;
+    early += "{\"arrival_ms\":" + std::to_string(at) + rest + std::to_string(at + 9000) + "}\n";
+    late += "{\"arrival_ms\":" + std::to_string(at + 3'600'000) + rest +
+            std::to_string(at + 3'609'000) + "}\n";
+  }
+  write("early.jsonl", early);
+  write("late.jsonl", late);
+  ASSERT_EQ(loratory("replay --trace early.jsonl --json e.json").exit_code, 0);
+  ASSERT_EQ(loratory("replay --trace late.jsonl --json l.json").exit_code, 0);
+  const json a = json::parse(content("e.json")), b = json::parse(content("l.json"));
+  EXPECT_EQ(a["configs"], b["configs"]);
+  EXPECT_EQ(a["workload"]["request_rate"], b["workload"]["request_rate"]);
+  EXPECT_NE(b["workload"]["notes"].dump().find("times count from the first arrival, 1 h"),
+            std::string::npos)
+      << b["workload"]["notes"];
+}
+
+TEST_F(ReplayAndSize, SettingsHaveWhatZeroCameTo) {
+  ASSERT_EQ(loratory("replay " + sample_ + "--json r.json").exit_code, 0);
+  const json result = json::parse(content("r.json"));
+  const auto setting = [&](const std::string& name) -> std::string {
+    for (const json& s : result["settings"]) {
+      if (s["name"] == name) return s["value"];
+    }
+    return "no setting";
+  };
+  EXPECT_EQ(setting("max-cpu-loras"), "32");
+  EXPECT_EQ(setting("kv-blocks"), std::to_string(result["configs"][0]["kv_blocks"].get<int64_t>()));
+  EXPECT_GT(std::stod(setting("reserve-gib")), 0.5);
 }
 
 // A request takes seconds, and its client leaves after 400 ms.

@@ -197,8 +197,10 @@ TEST(Advice, VerdictsNameTheLimitThatRules) {
   c.num_seeds_met = 0;
   EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x: KV cache");
   c.cause.kind = CauseKind::none;  // a replay by itself
+  EXPECT_EQ(report::verdict_text(c), "TPOT 1.30x");
+  c.cause.is_ttft = true;
   EXPECT_EQ(report::verdict_text(c),
-            "TPOT 1.30x: late requests wait for a slot (50 % of their wait)");
+            "TTFT 1.30x: late requests wait for a slot (50 % of their wait)");
   c.failed = 1, c.cause.kind = CauseKind::too_large;
   EXPECT_EQ(report::verdict_text(c), "1 request larger than the KV cache");
   EXPECT_EQ(report::verdict_text(test::infeasible_config()),

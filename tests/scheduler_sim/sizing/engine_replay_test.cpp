@@ -56,9 +56,9 @@ TEST(EngineReplay, PinnedAdaptersStayOnTheGpu) {
     return hits;
   };
   EXPECT_LT(hits_of_zero(), 15);
-  spec.pins = {0};
+  spec.pins = {"0"};
   EXPECT_GE(hits_of_zero(), 15);
-  spec.pins = {0, 3};
+  spec.pins = {"0", "3"};
   const ConfigResult full = replay(trace, spec, {2, 4}, {}).result;
   EXPECT_FALSE(full.feasible);
   EXPECT_EQ(full.problem, "2 pinned adapters fill every slot");
