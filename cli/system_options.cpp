@@ -210,6 +210,7 @@ std::string not_of_profile(const SystemOptions& options, const sim::StepProfile&
   if (profile.model != sim::load_model_spec(options.model).name) found.emplace_back("model");
   if (profile.gpu != gpu.name) found.emplace_back("GPU");
   if (profile.engine != engine) found.emplace_back("engine");
+  if (profile.tp != options.tp) found.emplace_back("tp");
   return fmt::format("{}", fmt::join(found, ", "));
 }
 

@@ -43,6 +43,12 @@ std::string text_at(const json& parent, const char* key, std::string_view place)
   return parent[key].get<std::string>();
 }
 
+int tp_in(const json& value, std::string_view place) {
+  const auto tp = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
+  if (tp < 1 || tp > 1024) fail(place, "tp", "must be an integer from 1 to 1024");
+  return int(tp);
+}
+
 double coefficient(const json& value, std::string_view key, std::string_view place) {
   if (!value.is_number()) fail(place, key, "must be a number of nanoseconds");
   const double number = value.get<double>();
@@ -194,13 +200,14 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
     fail(place, "schema", fmt::format("must be \"{}\"", kSchema));
   }
   const json provenance = object_at(root, "provenance", place);
-  require_known_keys(provenance, {"model", "gpu", "engine", "source"}, place);
+  require_known_keys(provenance, {"model", "gpu", "engine", "source", "tp"}, place);
 
   StepProfile profile;
   profile.model = text_at(provenance, "model", place);
   profile.gpu = text_at(provenance, "gpu", place);
   profile.engine = text_at(provenance, "engine", place);
   profile.source = text_at(provenance, "source", place);
+  if (provenance.contains("tp")) profile.tp = tp_in(provenance["tp"], place);
   if (!root.contains("constant_ns")) fail(place, "constant_ns", "is missing");
   profile.constant_ns = coefficient(root["constant_ns"], "constant_ns", place);
   read_terms(object_at(root, "ns_per", place), profile, place);
@@ -231,6 +238,7 @@ std::string format_step_profile(const StepProfile& profile) {
                         {"gpu", profile.gpu},
                         {"engine", profile.engine},
                         {"source", profile.source}};
+  if (profile.tp != 1) root["provenance"]["tp"] = profile.tp;
   root["constant_ns"] = profile.constant_ns;
   root["ns_per"] = nlohmann::ordered_json::object();
   for (size_t i = 0; i < kStepTerms.size(); ++i) {

@@ -51,6 +51,7 @@ constexpr size_t step_term(std::string_view name) {
 ///    "constant_ns": 9100000,
 ///    "ns_per": {"num_seqs": 56000, "decode_context_tokens": 70, "num_adapters": 370000},
 ///    ... and, each only if the server has it:
+///    "tp": 2,                                                in "provenance": GPUs of the server
 ///    "host_ns": 4300000,                                     beside the GPU's work, in every step
 ///    "above": {"tokens": 350, "ns_per_token": 16000},        where products get bound by FLOP/s
 ///    "lora_block_ns": {"shrink": 1.0, "expand": 0.8},        LoraGrid's blocks
@@ -61,6 +62,7 @@ constexpr size_t step_term(std::string_view name) {
 /// "loratory.step_profile/1" has the first four keys alone.
 struct StepProfile {
   std::string model, gpu, engine, source;
+  int tp = 1;  ///< GPUs that share the model
   double constant_ns = 0;
   std::array<double, kStepTerms.size()> ns_per{};
   double host_ns = 0;

@@ -104,6 +104,7 @@ StepProfile prior_profile(const EngineSpec& engine) {
   profile.model = engine.model.name;
   profile.gpu = engine.gpu.name;
   profile.engine = engine.name;
+  profile.tp = engine.memory.tp;
   profile.term("decode_context_tokens") = physics.context_ns;
   profile.term("prefill_pairs") = physics.pair_ns;
   profile.launch_above_tokens =

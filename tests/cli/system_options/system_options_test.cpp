@@ -270,6 +270,9 @@ TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
   describe_step_times(workload, options);
   EXPECT_EQ(workload.not_of_profile, "");
   EXPECT_EQ(workload.expected_error.num_runs, 86);
+  options.tp = 2;
+  describe_step_times(workload, options);
+  EXPECT_EQ(workload.not_of_profile, "tp");
 }
 
 }  // namespace

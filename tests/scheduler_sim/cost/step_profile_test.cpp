@@ -55,6 +55,10 @@ TEST(StepProfile, RoundTripsBitForBit) {
     profile.ns_per[i] = 1.0 / (3.0 + double(i));
   }
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
+  profile.tp = 2;
+  EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
+  EXPECT_EQ(error_of(with(kText, "\"source\"", "\"tp\": 1.5, \"source\"")),
+            "p.json: tp: must be an integer from 1 to 1024");
 }
 
 constexpr const char* kServer = R"({"schema": "loratory.step_profile/2",
