@@ -53,6 +53,7 @@
 #include "cold_loads.hpp"
 #include "gpu/engine/device/engine_kernels.hpp"
 #include "gpu/engine/device/gpu_executor.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 #include "read_node.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"

@@ -39,11 +39,11 @@ void AdapterStore::remove(Uid uid) {
   images_.erase(uid);
 }
 
-std::shared_ptr<std::byte> AdapterStore::free_buffer() {
+std::shared_ptr<std::byte> AdapterStore::free_buffer() const {
   for (const auto& buffer : buffers_) {
     if (buffer.use_count() == 1) return buffer;
   }
-  return buffers_.emplace_back(allocate_(size_t(layout_.bytes())));
+  return nullptr;
 }
 
 // --- loads ------------------------------------------------------------------------------------
@@ -52,9 +52,11 @@ void AdapterStore::begin_load(Uid uid) {
   const auto source = sources_.find(uid);
   LORATORY_ASSERT(source != sources_.end(), "only a registered adapter is loaded");
   ++num_loading_;
+  std::shared_ptr<std::byte> image = free_buffer();
+  const bool allocates = image == nullptr;
   {
     const std::scoped_lock lock(mutex_);
-    waiting_.push_back({uid, source->second, free_buffer(), ""});
+    waiting_.push_back({uid, source->second, std::move(image), allocates, ""});
   }
   wakes_worker_.notify_one();
 }
@@ -82,6 +84,8 @@ void AdapterStore::run(Job& job) const {
       job.error = fmt::format("adapter {}: {}", job.uid, job.error);
       return;
     }
+    // Here, because page-locking takes its time and the caller plans steps.
+    if (job.allocates) job.image = allocate_(size_t(layout_.bytes()));
     write_slot_image(layout_, adapter, {job.image.get(), size_t(layout_.bytes())});
   } catch (const std::exception& error) {
     job.error = error.what();
@@ -102,6 +106,7 @@ AdapterStore::Ended AdapterStore::take_ended() {
     done_.pop_front();
   }
   --num_loading_;
+  if (job.allocates && job.image != nullptr) buffers_.push_back(job.image);
   if (job.error.empty()) images_.insert_or_assign(job.uid, std::move(job.image));
   return {job.uid, job.error};
 }

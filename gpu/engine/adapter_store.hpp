@@ -23,7 +23,8 @@ namespace loratory::gpu {
 /// All calls come from one thread.
 class AdapterStore {
  public:
-  /// Memory of at least so many bytes that the GPU copies from. Kept and used again.
+  /// Memory of at least so many bytes that the GPU copies from. Kept and used again. Workers call
+  /// it too, several at once.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
   /// Allocates `num_images` at once; more only when all are in use.
@@ -37,8 +38,8 @@ class AdapterStore {
   /// Forgets source and image.
   void remove(sim::Uid uid);
 
-  /// Calls the adapter's source on a worker. Whatever it throws, or an adapter that slots have no
-  /// room for, fails this load alone.
+  /// Calls the adapter's source on a worker, which allocates memory too if none is free. Whatever
+  /// they throw, or an adapter that slots have no room for, fails this load alone.
   void begin_load(sim::Uid uid);
   struct Ended {
     sim::Uid uid = sim::kBaseUid;
@@ -62,10 +63,11 @@ class AdapterStore {
   struct Job {
     sim::Uid uid = sim::kBaseUid;
     sim::AdapterSource source;
-    std::shared_ptr<std::byte> image;
+    std::shared_ptr<std::byte> image;  // null: the worker allocates
+    bool allocates = false;
     std::string error;
   };
-  std::shared_ptr<std::byte> free_buffer();
+  std::shared_ptr<std::byte> free_buffer() const;
   void work();
   void run(Job& job) const;
 
@@ -73,7 +75,8 @@ class AdapterStore {
   Allocate allocate_;
   std::unordered_map<sim::Uid, sim::AdapterSource> sources_;
   std::unordered_map<sim::Uid, std::shared_ptr<std::byte>> images_;
-  std::vector<std::shared_ptr<std::byte>> buffers_;  // free: nobody else holds it
+  // Free: nobody else holds it. What a load allocates joins them when the load is taken.
+  std::vector<std::shared_ptr<std::byte>> buffers_;
   int num_loading_ = 0;
 
   mutable std::mutex mutex_;

@@ -30,7 +30,7 @@ class GpuModel {
 };
 
 /// A Hugging Face folder, in `dtype`, or that of its configuration.
-/// Errors   InputError: a build without CUDA, a machine without a GPU, and those of
+/// Errors   InputError: a build without CUDA, a machine without a GPU of sm_90, and those of
 ///          DeviceModel::load().
 std::unique_ptr<GpuModel> load_gpu_model(const std::string& directory,
                                          std::optional<reference::Dtype> dtype);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <iterator>
 
 #include "gpu/engine/arena.hpp"
@@ -227,12 +228,19 @@ void write_slot_image(const SlotLayout& layout, const Adapter& adapter,
   poison(image, layout.ranks_offset(), layout.bytes());
   std::memset(image.data() + layout.ranks_offset(), 0, size_t(num_modules) * 4);
   std::memset(image.data() + layout.scalings_offset(), 0, size_t(num_modules) * 4);
+  std::exception_ptr error;  // one that left the loop would end the program
 #pragma omp parallel for schedule(dynamic) num_threads(kLoadThreads)
   for (int64_t i = 0; i < num_modules; ++i) {
-    const LoraModule* const from = adapter.find(layout.modules()[size_t(i)].id);
-    poison_module(layout, from, i, image);
-    if (from != nullptr) write_module(layout, *from, i, image);
+    try {
+      const LoraModule* const from = adapter.find(layout.modules()[size_t(i)].id);
+      poison_module(layout, from, i, image);
+      if (from != nullptr) write_module(layout, *from, i, image);
+    } catch (...) {
+#pragma omp critical(write_slot_image)
+      error = std::current_exception();
+    }
   }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 }  // namespace loratory::gpu

@@ -11,8 +11,8 @@
 #include "gpu/kernels/ptx.cuh"
 
 // Matrix instructions of a warpgroup, four warps, which read both operands from shared memory. Only
-// sm_90 has them. Elsewhere these functions do nothing, and nobody calls them
-// (LoraVariant::needs_wgmma).
+// sm_90 has them. Elsewhere these functions do nothing, and no kernel that calls them is launched:
+// LoRA and attention have others (LoraVariant::needs_wgmma), launch_skinny_product() throws.
 
 namespace loratory::gpu {
 

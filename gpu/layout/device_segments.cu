@@ -18,10 +18,6 @@ size_t token_row_bytes(size_t num_tokens) { return num_tokens * sizeof(int32_t);
 
 }  // namespace
 
-void DeviceSegments::EventFree::operator()(void* event) const {
-  cudaEventDestroy(static_cast<cudaEvent_t>(event));
-}
-
 DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t segment_size)
     : max_tokens_((check_segment_limits(max_tokens, max_loras, {&segment_size, 1}), max_tokens)),
       max_loras_(max_loras),
@@ -31,12 +27,7 @@ DeviceSegments::DeviceSegments(int64_t max_tokens, int32_t max_loras, int32_t se
       std::max(segment_row_bytes(size_t(max_segments_)), token_row_bytes(max_tokens));
   row_bytes_ = (most + 255) / 256 * 256;
   device_ = make_cleared_device_buffer(2 * row_bytes_);
-  for (HostBuffer& host : host_) {
-    host.bytes = make_pinned_buffer(2 * row_bytes_);
-    cudaEvent_t event = nullptr;
-    LORATORY_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    host.copied.reset(event);
-  }
+  for (HostBuffer& host : host_) host.bytes = make_pinned_buffer(2 * row_bytes_);
 }
 
 void DeviceSegments::check(const reference::BatchLayout& layout) const {
@@ -55,8 +46,7 @@ void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* s
   build(layout, list_.segment_size, list_);
   HostBuffer& host = host_[next_];
   next_ = (next_ + 1) % kNumHostBuffers;
-  const auto copied = static_cast<cudaEvent_t>(host.copied.get());
-  LORATORY_CUDA_CHECK(cudaEventSynchronize(copied));  // usually long past
+  LORATORY_CUDA_CHECK(cudaEventSynchronize(host.copied.get()));  // usually long past
   const auto num_segments = int32_t(list_.segments.size());
   const size_t segments_end = segment_row_bytes(list_.segments.size());
   const size_t tokens_end = token_row_bytes(layout.token_indices_sorted.size());
@@ -67,7 +57,7 @@ void DeviceSegments::upload(const reference::BatchLayout& layout, CUstream_st* s
   LORATORY_CUDA_CHECK(cudaMemcpy2DAsync(device_.get(), row_bytes_, from, row_bytes_,
                                         std::max(segments_end, tokens_end), 2,
                                         cudaMemcpyHostToDevice, stream));
-  LORATORY_CUDA_CHECK(cudaEventRecord(copied, stream));
+  LORATORY_CUDA_CHECK(cudaEventRecord(host.copied.get(), stream));
 }
 
 SegmentView DeviceSegments::view() const {

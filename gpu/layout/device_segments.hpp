@@ -3,6 +3,7 @@
 #include <array>
 
 #include "gpu/layout/segments.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
 struct CUstream_st;
@@ -31,13 +32,10 @@ class DeviceSegments {
   SegmentView view() const;
 
  private:
-  struct EventFree {
-    void operator()(void* event) const;
-  };
   /// What one upload copies from, and the event that ends the copy.
   struct HostBuffer {
     PinnedBuffer bytes;
-    std::unique_ptr<void, EventFree> copied;
+    Event copied = make_event();
   };
 
   void check(const reference::BatchLayout& layout) const;

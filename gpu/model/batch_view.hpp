@@ -15,8 +15,8 @@ struct BatchView {
   const int32_t* token_ids = nullptr;
   const int32_t* last_sampled = nullptr;
   const int32_t* positions = nullptr;  ///< [T] of a token in its sequence, from 0
-  /// [T] the row of a token, -1 = padding. A padding token writes no K and V, and its activations
-  /// are finite numbers that nobody reads.
+  /// [T] the row of a token, -1 = padding. A padding token writes no K and V, and no result follows
+  /// from its activations: finite numbers, but for its rows of experts, where anything may lie.
   const int32_t* token_rows = nullptr;
   const int32_t* row_starts = nullptr;  ///< [R + 1] the first token of a row
   /// [R] tokens of the row that have K and V once this step's are written; 0 = a padded row.

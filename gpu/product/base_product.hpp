@@ -22,6 +22,8 @@
 // Bound    order exact: product_error_bound() of product_bound.hpp.
 // Memory   one workspace, which cuBLASLt asks for. So products of one `Products` must not run at
 //          the same time on several streams.
+// GPUs     sm_90 (H100, H200): the own kernel, which defines the bits, is by wgmma. Elsewhere a
+//          plan or a launch of it is std::runtime_error.
 
 namespace loratory::gpu {
 

@@ -9,6 +9,7 @@
 
 #include "gpu/product/product_cost.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 
 namespace loratory::gpu {
@@ -68,23 +69,6 @@ __global__ void count_differences(const uint32_t* a, const uint32_t* b, int64_t 
 // --- one shape
 // ------------------------------------------------------------------------------------
 
-struct StreamDestroy {
-  void operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
-};
-struct EventDestroy {
-  void operator()(CUevent_st* event) const { cudaEventDestroy(event); }
-};
-struct GraphDestroy {
-  void operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
-};
-using Event = std::unique_ptr<CUevent_st, EventDestroy>;
-
-Event make_event() {
-  cudaEvent_t event = nullptr;
-  LORATORY_CUDA_CHECK(cudaEventCreate(&event));
-  return Event(event);
-}
-
 struct Candidate {
   ProductChoice choice;
   double us = std::numeric_limits<double>::infinity();
@@ -110,9 +94,6 @@ class Tuner {
     y_ = make_device_buffer(y_bytes);
     expected_ = make_device_buffer(y_bytes);
     count_ = make_device_buffer(sizeof(unsigned long long));
-    cudaStream_t stream = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    stream_.reset(stream);
   }
 
   ProductPlan tune() {
@@ -138,7 +119,7 @@ class Tuner {
   int num_copies_ = 1;
   size_t copy_bytes_ = 0;
   DeviceBuffer pool_, x_, bias_, y_, expected_, count_;
-  std::unique_ptr<CUstream_st, StreamDestroy> stream_;
+  const Stream stream_ = make_stream();
 
   static size_t bytes_of(int64_t rows, int64_t columns, Dtype dtype) {
     return size_t(rows * columns) * size_bytes(dtype);
@@ -238,8 +219,12 @@ class Tuner {
   /// The median of a few replays of a graph, per launch.
   double time_us(const ProductChoice& choice, int64_t num_tokens) const {
     const int launches = num_tokens <= 256 ? 20 : num_tokens <= 2048 ? 6 : 2;
-    const auto graph = capture(choice, num_tokens, launches);
-    const Event begin = make_event(), end = make_event();
+    const Graph graph = capture(stream_.get(), [&] {
+      for (int i = 0; i < launches; ++i) {
+        launch(choice, num_tokens, i % num_copies_, y_.get(), launches_);
+      }
+    });
+    const Event begin = make_timed_event(), end = make_timed_event();
     std::vector<float> times;
     for (int i = 0; i <= kReplays; ++i) {
       LORATORY_CUDA_CHECK(cudaEventRecord(begin.get(), stream_.get()));
@@ -252,19 +237,6 @@ class Tuner {
     }
     std::ranges::sort(times);
     return 1e3 * double{times[times.size() / 2]} / launches;
-  }
-  std::unique_ptr<CUgraphExec_st, GraphDestroy> capture(const ProductChoice& choice,
-                                                        int64_t num_tokens, int launches) const {
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < launches; ++i) {
-      launch(choice, num_tokens, i % num_copies_, y_.get(), launches_);
-    }
-    cudaGraph_t graph = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &graph));
-    cudaGraphExec_t exec = nullptr;
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    return std::unique_ptr<CUgraphExec_st, GraphDestroy>(exec);
   }
 };
 

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <tuple>
 
 #include "gpu/product/skinny_kernel.cuh"
 #include "gpu/product/skinny_product.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "gpu/runtime/tensor_map.hpp"
 #include "reference/base/check.hpp"
 
@@ -102,6 +104,8 @@ int max_clusters(Kernel kernel, const ProductChoice& choice, const SkinnyLayout&
 void launch_skinny_product(const ProductShape& shape, const ProductChoice& choice,
                            const ProductTensors& tensors, CUstream_st* stream, LaunchOrder order) {
   if (tensors.x.shape[0] == 0) return;
+  // Elsewhere the kernel is empty where it multiplies, or not there.
+  if (!has_wgmma()) throw std::runtime_error("products: this GPU has no wgmma (sm_90 has it)");
   const SkinnyLayout layout = skinny_layout(shape, tensors.x.shape[0], choice);
   const Kernel kernel = kernel_of(shape.weight, choice.columns, layout.tokens);
   CUtensorMap weights = (tensors.is_gated ? map_of_halves : map_of)(

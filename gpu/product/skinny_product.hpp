@@ -14,7 +14,8 @@ namespace loratory::gpu {
 /// Bound     product_error_bound().
 /// Repeats   bitwise, and row t does not depend on M, its place, the tile or the cluster.
 /// Cost      reads W once for each 128 tokens, at once for all of them; no workspace.
-/// Errors    std::runtime_error: CUDA's name and text. The arguments were checked.
+/// Errors    std::runtime_error: a GPU without wgmma; CUDA's name and text. The arguments were
+///           checked.
 void launch_skinny_product(const ProductShape& shape, const ProductChoice& choice,
                            const ProductTensors& tensors, CUstream_st* stream, LaunchOrder order);
 

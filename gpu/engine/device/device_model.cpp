@@ -9,9 +9,10 @@
 #include <cstring>
 #include <functional>
 
-#include "gpu/engine/device/cuda_handles.hpp"
 #include "gpu/engine/device/engine_kernels.hpp"
 #include "gpu/engine/engine_options.hpp"
+#include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "reference/model/checkpoint.hpp"
 
 namespace loratory::gpu {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gpu/engine/device/engine_kernels.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 
 namespace loratory::gpu {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "gpu/api/lora_layer.hpp"
-#include "gpu/engine/device/cuda_handles.hpp"
 #include "gpu/engine/paced_copy.hpp"
 #include "gpu/engine/slot_layout.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "gpu/runtime/device_buffer.hpp"
 #include "reference/model/packed_linear.hpp"
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpu/engine/device/engine_kernels.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/executors/plan_problem.hpp"
@@ -95,17 +96,12 @@ void GpuExecutor::capture_graphs() {
     LORATORY_CUDA_CHECK(cudaMemcpyAsync(pass_->step_arrays(), shared.arrays.get(),
                                         size_t(arrays.bytes), cudaMemcpyHostToDevice,
                                         stream_.get()));
-    pass_->launch(arrays, /*max_row_tokens=*/1, graph.max_adapters, stream_.get());
+    const auto launch = [&] {
+      pass_->launch(arrays, /*max_row_tokens=*/1, graph.max_adapters, stream_.get());
+    };
+    launch();
     LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    pass_->launch(arrays, /*max_row_tokens=*/1, graph.max_adapters, stream_.get());
-    cudaGraph_t captured = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.get(), &captured));
-    cudaGraphExec_t executable = nullptr;
-    const cudaError_t made = cudaGraphInstantiate(&executable, captured, 0);
-    cudaGraphDestroy(captured);
-    LORATORY_CUDA_CHECK(made);
-    executables_.emplace_back(executable);
+    executables_.push_back(capture(stream_.get(), launch));
   }
 }
 

@@ -13,9 +13,9 @@
 
 #include "gpu/engine/adapter_store.hpp"
 #include "gpu/engine/decode_graphs.hpp"
-#include "gpu/engine/device/cuda_handles.hpp"
 #include "gpu/engine/device/model_pass.hpp"
 #include "gpu/engine/host_time.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "reference/model/slot_weights.hpp"
 #include "scheduler_sim/engine/sampled_before.hpp"
 #include "scheduler_sim/serving/clock.hpp"

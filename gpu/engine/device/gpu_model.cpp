@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "gpu/engine/device/gpu_executor.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -17,8 +18,9 @@ void require_gpu() {
     cudaGetLastError();
     throw InputError("--executor", "this machine has no GPU", "use --executor reference");
   }
-  if (!has_clusters()) {
-    throw InputError("--executor", "the GPU is older than sm_90", "use --executor reference");
+  if (!has_wgmma()) {
+    throw InputError("--executor", "the GPU is not of sm_90 (H100, H200)",
+                     "use --executor reference");
   }
 }
 

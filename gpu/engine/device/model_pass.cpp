@@ -9,6 +9,7 @@
 #include "gpu/model/rotary.hpp"
 #include "gpu/moe/expert_product.hpp"
 #include "gpu/moe/router.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 
 namespace loratory::gpu {
 
@@ -299,7 +300,8 @@ void ModelPass::begin(const Step& step) const {
   }
   attention_.build_work(step.batch, at<void>(layout_.attention), step.stream);
   const DeviceView x = view(layout_.x, step.num_tokens(), c.hidden);
-  // The first that reads segments: after everything before it.
+  // Overlaps nothing: segments and the work of attention are there from here on, and kernels that
+  // overlap read them before they wait.
   embed(step.batch,
         {.table = model_.matrix(model_.layout().embed_tokens, c.vocab, c.hidden),
          .x = x,

@@ -13,6 +13,7 @@
 #include "gpu/model/activation.hpp"
 #include "gpu/product/base_product.hpp"
 #include "gpu/product/product_bound.hpp"
+#include "gpu/product/product_tuner.hpp"
 #include "gpu/product/skinny_plan.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "guarded_tensor.hpp"
@@ -520,13 +521,60 @@ TEST_F(BaseProductOnGpu, PlansAreKept) {
   std::filesystem::remove(file);
 }
 
-// The shapes of real models, all plans: bits over M, and what is chosen.
+/// Too large to be drawn on the host.
+struct LargeMatrix {
+  LargeMatrix(int64_t rows, int64_t columns, uint64_t seed)
+      : memory(make_device_buffer(size_t(rows * columns) * size_bytes(Dtype::bf16))),
+        view(device_view(Dtype::bf16, memory.get(), {rows, columns})) {
+    fill_random(view, seed, /*wide=*/true, nullptr);
+  }
+  DeviceBuffer memory;
+  DeviceView view;
+};
+
+DeviceView first_rows(DeviceView all, int64_t num_rows) {
+  all.shape[0] = num_rows;
+  return all;
+}
+
+/// In steps that end and begin a bucket, each row has the bits that it has in the largest step, by
+/// whatever kernel the plan chose.
+void expect_one_class_of_bits(int64_t num_out, int64_t num_in) {
+  const LargeMatrix w(num_out, num_in, 11), x(kMaxTokens, num_in, 12);
+  const BaseProduct product(products(), w.view, nullptr, Dtype::bf16, kMaxTokens);
+  const Tensor nothing = poisoned(Dtype::bf16, kMaxTokens, num_out, num_out);
+  GuardedTensor y(nothing);
+  const auto run = [&](int64_t tokens, ProductUse use) {
+    y.write(nothing);
+    product.launch(first_rows(x.view, tokens), first_rows(y.view(), tokens), nullptr,
+                   LaunchOrder::after_previous, use);
+    return y.read();
+  };
+  const Tensor all = run(kMaxTokens, ProductUse::alone);
+  for (const int64_t tokens : {1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 300}) {
+    for (const ProductUse use : {ProductUse::alone, ProductUse::before_lora}) {
+      const Tensor some = run(tokens, use);
+      for (int64_t row = 0; row < kMaxTokens; ++row) {
+        ASSERT_TRUE(same_row_bits(some, row, row < tokens ? all : nothing, row))
+            << "row " << row << " of " << tokens << " tokens, " << describe(product.shape());
+      }
+    }
+  }
+  EXPECT_TRUE(y.guards_are_intact());
+}
+
+// The shapes of real models: whole plans, compared and timed, and what is chosen agrees over M.
 TEST_F(BaseProductOnGpu, PlansOfModelShapesHaveOneClassOfBits) {
   if (Trial::size(1, 0) == 0) return;
   for (const auto& [num_out, num_in] : {std::pair{4096, 14336}, {2560, 9728}, {6144, 4096}}) {
     const ProductPlan& plan =
-        products().plan({.num_out = num_out, .num_in = num_in, .max_tokens = 300});
-    for (const ProductBucket& bucket : plan) record_.num_results += bucket.num_compared;
+        products().plan({.num_out = num_out, .num_in = num_in, .max_tokens = kMaxTokens});
+    for (const ProductBucket& bucket : plan) {
+      EXPECT_GT(bucket.num_compared, 0) << bucket.tokens;
+      EXPECT_TRUE(std::isfinite(bucket.us)) << bucket.tokens;
+      record_.num_results += bucket.num_compared;
+    }
+    expect_one_class_of_bits(num_out, num_in);
   }
   for (const std::string& note : products().notes()) fmt::print("{}\n", note);
 }

@@ -14,6 +14,7 @@
 #include "fuzz/support/draw.hpp"
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "reference/base/input_error.hpp"
 #include "suite.hpp"
 
@@ -75,41 +76,27 @@ class DeviceMapping {
   DeviceBuffer buffer_;
 };
 
-struct Stream {
-  Stream() { LORATORY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  void wait() const { LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream)); }
-  cudaStream_t stream = nullptr;
-};
+void wait(const Stream& stream) { LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get())); }
 
 /// One captured build, to be replayed.
 class BuildGraph {
  public:
   BuildGraph(const DeviceSegmentBuilder& builder, const int32_t* mapping, int64_t num_tokens,
-             const int32_t* num_tokens_used) {
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream_.stream, cudaStreamCaptureModeGlobal));
-    builder.build(mapping, num_tokens, stream_.stream, num_tokens_used);
-    cudaGraph_t graph = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream_.stream, &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&graph_, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  }
-  ~BuildGraph() { cudaGraphExecDestroy(graph_); }
-  BuildGraph(const BuildGraph&) = delete;
-  BuildGraph& operator=(const BuildGraph&) = delete;
+             const int32_t* num_tokens_used)
+      : graph_(capture(stream_.get(), [&] {
+          builder.build(mapping, num_tokens, stream_.get(), num_tokens_used);
+        })) {}
 
   /// The stream does not wait for the default one, which brings mappings and garbage.
   void replay() const {
     LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph_, stream_.stream));
-    stream_.wait();
+    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_.get()));
+    wait(stream_);
   }
 
  private:
-  Stream stream_;
-  cudaGraphExec_t graph_ = nullptr;
+  Stream stream_ = make_stream();
+  Graph graph_;
 };
 
 /// Overwrites everything that a build of so many tokens may write, counts included.
@@ -232,11 +219,11 @@ TEST_F(SegmentBuilderOnGpu, IsClearedBeforeAnotherStreamBuilds) {
   DeviceMapping at(kTokens);
   const int32_t* const on_device = at.write(slots);
   const DeviceBuffer other = make_device_buffer(kBytes);
-  const Stream stream;
+  const Stream stream = make_stream();
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   for (int i = 0; i < 64; ++i) LORATORY_CUDA_CHECK(cudaMemset(other.get(), i, kBytes));
   const DeviceSegmentBuilder builder(kTokens, kMaxLoras, kSizes);
-  builder.build(on_device, kTokens, stream.stream);
+  builder.build(on_device, kTokens, stream.get());
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
   for (const int32_t size : kSizes) {
     expect_shows(builder.view(size), make_batch_layout(slots, kMaxLoras));
@@ -298,15 +285,15 @@ TEST_F(DeviceSegmentsOnGpu, UploadsAheadOfTheGpu) {
     layouts.push_back(make_batch_layout(mapping("zipf", num_tokens, kLoras, i), kLoras));
     seen.push_back(make_device_buffer(kTokens * 4));
   }
-  const Stream stream;
-  Gate gate(stream.stream);
+  const Stream stream = make_stream();
+  Gate gate(stream.get());
   for (size_t i = 0; i < layouts.size(); ++i) {
-    segments.upload(layouts[i], stream.stream);
+    segments.upload(layouts[i], stream.get());
     LORATORY_CUDA_CHECK(cudaMemcpyAsync(seen[i].get(), segments.view().token_indices, kTokens * 4,
-                                        cudaMemcpyDeviceToDevice, stream.stream));
+                                        cudaMemcpyDeviceToDevice, stream.get()));
   }
   gate.release();
-  stream.wait();
+  wait(stream);
   expect_shows(segments.view(), layouts.back());
   for (size_t i = 0; i < seen.size(); ++i) {
     const auto& tokens = layouts[i].token_indices_sorted;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fuzz/support/engine_case.hpp"
+#include "gpu/runtime/cuda_check.hpp"
 #include "gpu_engine.hpp"
 #include "suite.hpp"
 

@@ -8,11 +8,13 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <stdexcept>
 
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/product/skinny_plan.hpp"
 #include "gpu/product/skinny_product.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "layer_on_gpu.hpp"
 #include "suite.hpp"
 
@@ -30,41 +32,11 @@ constexpr LayerLimits kSmall{.num_products = int64_t(1) << 27, .weight_bytes = i
 
 class LoraGraph : public OnGpu {};
 
-class Stream {
- public:
-  Stream() { LORATORY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-  void wait() const { LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void wait(const Stream& stream) { LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get())); }
 
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-/// What a function launches on a stream, captured.
-class Graph {
- public:
-  template <typename Launch>
-  Graph(const Stream& stream, Launch launch) {
-    cudaGraph_t graph = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
-    launch();
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream.get(), &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  }
-  ~Graph() { cudaGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void replay(const Stream& stream) const {
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(executable_, stream.get()));
-  }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
+void replay(const Graph& graph, const Stream& stream) {
+  LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+}
 
 /// Everything that a captured launch holds on to: x, y and segments of the largest step. Segments
 /// that the device makes are made inside the graph, from a mapping that stays where it is.
@@ -98,7 +70,7 @@ class PersistentStep {
                      stream_.get());
   }
   Tensor y() const {
-    stream_.wait();
+    wait(stream_);
     EXPECT_TRUE(y_.guards_are_intact());
     return y_.read();
   }
@@ -207,19 +179,24 @@ TEST_F(LoraGraph, P67P68P70P71ReplaysFollowTheStep) {
     const auto kernels = layer.kernels(steps.now().batch);
     const KernelUnderTest& kernel = kernels[size_t(trial.pick(1, int64_t(kernels.size())))];
     SCOPED_TRACE(kernel.name);
-    const Stream stream;
+    const Stream stream = make_stream();
     const auto from = SegmentsFrom(trial.pick(2, 2));
     trial.classify(from == SegmentsFrom::device, "segments made on the device");
     PersistentStep step(steps.now(), kernel, stream, from);
     step.prepare(steps.now().batch, false);
-    const Graph graph(stream, [&] { step.launch(); });
+    const auto fails = [&] {
+      step.launch();
+      throw std::runtime_error("after a launch");
+    };
+    EXPECT_THROW(capture(stream.get(), fails), std::runtime_error);  // the stream is free again
+    const Graph graph = capture(stream.get(), [&] { step.launch(); });
     for (uint64_t i = 0; i < 8; ++i) {
       const std::string kind = steps.next();
       trial.classify(true, kind);
-      stream.wait();
+      wait(stream);
       layer.write(steps.now());
       step.prepare(steps.now().batch, i % 2 == 1);
-      graph.replay(stream);
+      replay(graph, stream);
       EXPECT_TRUE(have_same_bits(step.y(), eager(trial, i, steps.now())))
           << "step " << i << ", " << kind << ": " << describe(c);
       trial.count(num_numbers(steps.now().batch.y));
@@ -233,7 +210,7 @@ TEST_F(LoraGraph, P69PointersStay) {
   for_all_seeds(8, [](Trial& trial) {
     Steps steps(trial, graph_case(trial));
     const LayerOnGpu layer(steps.now());
-    const Stream stream;
+    const Stream stream = make_stream();
     PersistentStep step(steps.now(), layer.kernels(steps.now().batch)[0], stream,
                         SegmentsFrom(trial.pick(2, 2)));
     const SegmentView before = step.segments();
@@ -244,7 +221,7 @@ TEST_F(LoraGraph, P69PointersStay) {
       EXPECT_EQ(step.segments().num_segments, before.num_segments);
       EXPECT_EQ(step.segments().token_indices, before.token_indices);
     }
-    stream.wait();
+    wait(stream);
   });
 }
 
@@ -255,13 +232,13 @@ TEST_F(LoraGraph, HundredReplaysGiveTheSameBits) {
     const LayerOnGpu layer(data);
     const Tensor expected = eager(trial, 0, data);
     const auto kernels = layer.kernels(data.batch);
-    const Stream stream;
+    const Stream stream = make_stream();
     PersistentStep step(data, kernels[size_t(trial.pick(1, int64_t(kernels.size())))], stream);
     step.prepare(data.batch, false);
-    const Graph graph(stream, [&] { step.launch(); });
+    const Graph graph = capture(stream.get(), [&] { step.launch(); });
     for (int i = 0; i < 100; ++i) {
       step.prepare(data.batch, false);
-      graph.replay(stream);
+      replay(graph, stream);
       EXPECT_TRUE(have_same_bits(step.y(), expected)) << "replay " << i;
       if (testing::Test::HasFailure()) return;
     }
@@ -324,7 +301,7 @@ class Chain {
   void run_slowly() const {
     for (size_t i = 0; i < kNumLayers; ++i) {
       launch(i, LaunchOrder::after_previous);
-      stream_.wait();
+      wait(stream_);
     }
   }
   void launch_all(LaunchOrder order) const {
@@ -338,7 +315,7 @@ class Chain {
   }
   /// y of every layer.
   std::vector<Tensor> results() const {
-    stream_.wait();
+    wait(stream_);
     std::vector<Tensor> out;
     for (size_t i = 1; i < tensors_.size(); ++i) out.push_back(tensors_[i].read());
     return out;
@@ -393,18 +370,19 @@ void expect_same(const std::vector<Tensor>& got, const std::vector<Tensor>& expe
 
 void check_chains(bool with_products) {
   for_all_seeds(10, [&](Trial& trial) {
-    const Stream stream;
+    const Stream stream = make_stream();
     Chain chain(trial, stream, with_products);
     chain.run_slowly();
     const std::vector<Tensor> expected = chain.results();
-    const Graph graph(stream, [&] { chain.launch_all(LaunchOrder::overlaps_previous); });
+    const Graph graph =
+        capture(stream.get(), [&] { chain.launch_all(LaunchOrder::overlaps_previous); });
     for (int i = 0; i < 20 && !testing::Test::HasFailure(); ++i) {
       SCOPED_TRACE(i % 2 == 0 ? "eager" : "captured");
       chain.write_bases();
       if (i % 2 == 0) {
         chain.launch_all(LaunchOrder::overlaps_previous);
       } else {
-        graph.replay(stream);
+        replay(graph, stream);
       }
       expect_same(chain.results(), expected);
     }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "fuzz/support/random_model.hpp"
 #include "gpu/engine/fp8_matrix.hpp"
@@ -145,6 +146,17 @@ TEST(SlotImage, RowsMayLieApart) {
       EXPECT_EQ(image, expected);
     }
   }
+}
+
+// Modules are written by threads, out of which nothing may be thrown.
+TEST(SlotImage, WhatAThreadThrowsIsThrown) {
+  const Case c = dense_case(1);
+  reference::Adapter huge = c.adapter.adapter;
+  reference::ConstTensorView& a = huge.modules.front().a;
+  a = {a.dtype, a.data, {2, int64_t{1} << 62}, {0, 0}};
+  const SlotLayout layout(base_model_shapes(c.config), {}, huge.rank, Dtype::bf16);
+  std::vector<std::byte> image(size_t(layout.bytes()));
+  EXPECT_THROW(write_slot_image(layout, huge, image), std::bad_alloc);
 }
 
 // --- fp8 ---------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
+#include <thread>
 
 #include "fuzz/support/engine_case.hpp"
 #include "gpu/engine/adapter_store.hpp"
@@ -25,10 +27,10 @@ std::shared_ptr<std::byte> host_memory(size_t bytes) {
 
 class Store {
  public:
-  Store()
+  explicit Store(AdapterStore::Allocate allocate = host_memory)
       : config_(reference::tiny_model_config()),
         store_(SlotLayout(base_model_shapes(config_), {}, 8, reference::Dtype::bf16), 2, 1,
-               host_memory) {}
+               std::move(allocate)) {}
 
   AdapterStore& operator*() { return store_; }
   AdapterStore* operator->() { return &store_; }
@@ -87,6 +89,27 @@ TEST(AdapterStore, AFailedLoadFailsAlone) {
   for (Uid uid = 1; uid <= 3; ++uid) EXPECT_EQ(store->image(uid), nullptr);
   EXPECT_EQ(store.load(4, sim::source_of(good)).error, "");
   EXPECT_TRUE(store.holds(4, good.adapter));
+}
+
+// Memory is asked for on a worker: the caller neither waits for it nor meets its error.
+TEST(AdapterStore, ALoadWithoutMemoryFailsAlone) {
+  int num_calls = 0;
+  std::thread::id last_caller;
+  Store store([&](size_t bytes) {
+    last_caller = std::this_thread::get_id();
+    if (++num_calls == 2) throw std::runtime_error("no memory");
+    return host_memory(bytes);
+  });
+  const RandomAdapter a = random_adapter(store.config(), 1), b = random_adapter(store.config(), 2);
+  EXPECT_EQ(store.load(1, sim::source_of(a)).error, "");
+  EXPECT_EQ(store.load(2, sim::source_of(b)).error, "no memory");
+  EXPECT_NE(last_caller, std::this_thread::get_id());
+  EXPECT_EQ(store->image(2), nullptr);
+  EXPECT_EQ(store->num_images(), 1);
+  EXPECT_EQ(store.load(3, sim::source_of(b)).error, "");
+  EXPECT_EQ(store->num_images(), 2);
+  EXPECT_TRUE(store.holds(1, a.adapter));
+  EXPECT_TRUE(store.holds(3, b.adapter));
 }
 
 class Folder {
