@@ -95,6 +95,20 @@ void settle(std::vector<sim::Setting>& settings, std::string_view name, int64_t 
   if (found != settings.end() && found->value == "0") found->value = fmt::format("{}", value);
 }
 
+void check_sizes(const ReplayOptions& options, const sim::EngineSpec& engine, int32_t cpu) {
+  if (cpu < options.max_loras) {
+    throw InputError("--max-cpu-loras", "must be at least --max-loras",
+                     "an adapter on the GPU is on the CPU too");
+  }
+  if (std::ssize(engine.pins) >= options.max_loras) {
+    throw InputError("--pin",
+                     fmt::format("{} {} {}", count_text(std::ssize(engine.pins), "pinned adapter"),
+                                 engine.pins.size() == 1 ? "fills" : "fill",
+                                 count_text(options.max_loras, "slot")),
+                     "one slot must stay free for the others: raise --max-loras");
+  }
+}
+
 void run(const CLI::App& command, ReplayOptions options) {
   settle_real_options(command, options.real, options.system);
   refuse_ignored_options(command, options.workload, options.system, options.slo);
@@ -109,17 +123,7 @@ void run(const CLI::App& command, ReplayOptions options) {
   engine.forced_kv_blocks = options.kv_blocks;
   apply_fleet(engine, options.fleet, options.workload.seed);
   const int32_t cpu = options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * options.max_loras;
-  if (cpu < options.max_loras) {
-    throw InputError("--max-cpu-loras", "must be at least --max-loras",
-                     "an adapter on the GPU is on the CPU too");
-  }
-  if (std::ssize(engine.pins) >= options.max_loras) {
-    throw InputError("--pin",
-                     fmt::format("{} {} {}", count_text(std::ssize(engine.pins), "pinned adapter"),
-                                 engine.pins.size() == 1 ? "fills" : "fill",
-                                 count_text(options.max_loras, "slot")),
-                     "one slot must stay free for the others: raise --max-loras");
-  }
+  check_sizes(options, engine, cpu);
   if (options.fleet.is_auto()) {
     engine.fleet->num_replicas =
         find_replicas({trace}, engine, {options.max_loras, cpu}, options.slo, options.fleet);

@@ -43,8 +43,8 @@ struct BatchLayout {
 
 /// Writes every element of every array, whatever `layout` held before; the vectors keep their
 /// memory. Tokens from slots.size() to num_padded_tokens are padding: base tokens.
-/// Errors   InputError: max_loras < 0 or 2^31 - 1, a slot outside [-1, max_loras), num_padded_tokens <
-///          slots.size().
+/// Errors   InputError: max_loras < 0 or 2^31 - 1, a slot outside [-1, max_loras),
+///          num_padded_tokens < slots.size().
 /// Cost     O(T + L).
 void build(std::span<const int32_t> slots, int32_t max_loras, int32_t num_padded_tokens,
            BatchLayout& layout);

@@ -135,8 +135,8 @@ TEST(MeasuredTable, BadCellsAreNamed) {
             "runs.csv:2:1: 4e+09 requests in 3600 s, over 1e8; give a shorter duration, or lower "
             "rates");
   EXPECT_EQ(error_of("model,mean_ttft_ms\nLlama-3.1-8B,12"),
-            "runs.csv:2:16: the last row has no newline and may be cut off; append a newline if the "
-            "file is whole");
+            "runs.csv:2:16: the last row has no newline and may be cut off; append a newline if "
+            "the file is whole");
   EXPECT_EQ(error_of(""), "runs.csv:1:1: the file is empty; give a CSV of measured runs");
   EXPECT_EQ(error_of("model\n"),
             "runs.csv:2:1: the table has no rows; give one row for each measured run");
