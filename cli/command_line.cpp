@@ -65,8 +65,9 @@ const CLI::Option* flag_named_in(const CLI::App& app, const std::string& message
   return app.get_option_no_throw(name.starts_with('-') ? name : "--" + name);
 }
 
-std::string explain_count(const Given& given, const std::string& message) {
+std::string explain_count(const CLI::App& program, const Given& given, const std::string& message) {
   const CLI::Option* flag = flag_named_in(*given.app, message);
+  if (flag == nullptr) flag = flag_named_in(program, message);  // --config
   if (flag == nullptr) return message;
   if (flag->get_expected_min() == 0) {
     return fmt::format("{}: takes no value; leave out '=' and what follows", flag->get_name());
@@ -115,7 +116,7 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
     return fmt::format("--config: {}; name a TOML file of flags", message);
   }
   if (!unknown.empty()) return explain_unknown(program, given, unknown.front());
-  if (error.get_name() == "ArgumentMismatch") return explain_count(given, message);
+  if (error.get_name() == "ArgumentMismatch") return explain_count(program, given, message);
   const std::vector<std::string> commands = subcommands_of(*given.app);
   if (error.get_name() == "RequiredError" && !commands.empty()) {
     return fmt::format("{}: the command is missing; give one of {}", given.name,

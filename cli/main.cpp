@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -28,6 +30,15 @@ constexpr const char* kFooter =
     "Exit codes: 0 recommended, or done; 1 a --fail-if holds, or a failure such as a full disk; 2 "
     "bad\n"
     "input; 3 no configuration meets the SLO; 4 none fits in memory.";
+
+// A file that is opened would get the number of a standard stream that is closed. /dev/null takes
+// it instead, so that stdin cannot be read and stdout not be written; what stderr gets is lost.
+void fill_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    ::open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);  // the lowest free number
+  }
+}
 
 int fail(ExitCode code, std::string_view line) {
   std::fprintf(stderr, "loratory: %s\n", loratory::printable(line).c_str());
@@ -72,6 +83,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_closed_streams();
   loratory::cli::clean_up_on_signals();
   loratory::cli::remember_command(argc, argv);
   try {

@@ -1,6 +1,7 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,21 +32,40 @@ void wipe() {
   drawn_on = nullptr;
 }
 
-}  // namespace
+// 0: it does not say. Its window may change its size at any time.
+int columns_of(std::FILE* terminal) {
+  winsize size{};
+  return ::ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
-std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s,
-                          std::string_view unit) {
+std::string line_with_bar(const std::string& label, int64_t done, int64_t total, double elapsed_s,
+                          std::string_view unit, int64_t bar_width) {
   const std::string_view blank = unit.empty() ? "" : " ";
   if (total <= 0 && done <= 0) return fmt::format("{}  {:.0f} s", label, elapsed_s);
   if (total <= 0) return fmt::format("{}  {}{}{}  {:.0f} s", label, done, blank, unit, elapsed_s);
   const int64_t filled =
-      std::clamp<int64_t>(int64_t(double(kBarWidth) * double(done) / double(total)), 0, kBarWidth);
+      std::clamp<int64_t>(int64_t(double(bar_width) * double(done) / double(total)), 0, bar_width);
   std::string line = fmt::format("{}  [{:#<{}}{:.<{}}]  {}/{}{}{}  {:.0f} s", label, "", filled, "",
-                                 kBarWidth - filled, done, total, blank, unit, elapsed_s);
+                                 bar_width - filled, done, total, blank, unit, elapsed_s);
   if (done > 0 && done < total) {
     const double left_s = elapsed_s * double(total - done) / double(done);
     line += fmt::format(", {:.0f} s left", left_s);
   }
+  return line;
+}
+
+}  // namespace
+
+std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s,
+                          std::string_view unit, int columns) {
+  const auto line_of = [&](int64_t bar_width) {
+    return line_with_bar(label, done, total, elapsed_s, unit, bar_width);
+  };
+  std::string line = line_of(kBarWidth);
+  const int64_t excess = std::ssize(line) - (columns - 1);  // one that is full may wrap
+  if (columns == 0 || excess <= 0) return line;
+  line = line_of(std::max<int64_t>(0, kBarWidth - excess));
+  line.resize(std::min(line.size(), size_t(columns - 1)));
   return line;
 }
 
@@ -79,7 +99,7 @@ void Progress::draw_until(const std::stop_token& stop) {
     pause = kRedrawInterval;
     const double elapsed_s = std::chrono::duration<double>(Clock::now() - start_).count();
     const std::string line =
-        kWipeLine + progress_line(label_, done_, total_, elapsed_s, unit_.load());
+        kWipeLine + progress_line(label_, done_, total_, elapsed_s, unit_.load(), columns_of(out_));
     const std::scoped_lock lock(terminal());
     std::fputs(line.c_str(), out_);
     std::fflush(out_);

@@ -40,8 +40,9 @@ class Progress {
 };
 
 /// "size  [#####.....]  5/10  12 s, 12 s left"; without a total "size  12 s" or, once some is done,
-/// "reading  3000 rows  12 s".
+/// "reading  3000 rows  12 s". Shorter than a terminal of `columns`: the bar shrinks first, then
+/// the end is cut off. 0: nobody knows how wide it is.
 std::string progress_line(const std::string& label, int64_t done, int64_t total, double elapsed_s,
-                          std::string_view unit = "");
+                          std::string_view unit = "", int columns = 0);
 
 }  // namespace loratory::cli

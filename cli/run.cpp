@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "cli/serving_model.hpp"
 #include "cli/tokenizer.hpp"
 #include "cli/wall_clock.hpp"
+#include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/integers.hpp"
 #include "reference/base/units.hpp"
@@ -115,6 +117,14 @@ std::set<std::string> names_of(const Names& names) {
   return out;
 }
 
+// Two of them may be of one folder.
+int64_t num_adapters(const Names& names, const sim::RequestFile& file) {
+  return std::ssize(names) + std::ranges::count_if(file.lines, [](const sim::RequestLine& line) {
+           const auto* operation = std::get_if<sim::AdapterOperation>(&line.what);
+           return operation != nullptr && operation->kind == sim::OperationKind::load;
+         });
+}
+
 std::vector<InputFile> input_files(const RunOptions& options, const Names& names,
                                    const sim::RequestFile& file) {
   std::vector<InputFile> out{{"the request file", options.requests}, {"the model", options.model}};
@@ -130,6 +140,11 @@ std::vector<InputFile> input_files(const RunOptions& options, const Names& names
 
 sim::ServingRequest* request_in(sim::RequestLine& line) {
   return std::get_if<sim::ServingRequest>(&line.what);
+}
+
+void say_without_texts(const std::exception& why) {
+  const std::string line = fmt::format("loratory: without texts: {}\n", printable(why.what()));
+  std::fputs(line.c_str(), stderr);
 }
 
 // Needed where a prompt is text. Where none is, its lack costs the texts of the output alone.
@@ -149,7 +164,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const RunOptions& options, sim::Reques
     return std::make_unique<Tokenizer>(options.python, path);
   } catch (const InputError& error) {
     if (is_needed) throw;
-    fmt::print(stderr, "loratory: without texts: {}\n", error.what());
+    say_without_texts(error);
     return nullptr;
   }
 }
@@ -229,10 +244,10 @@ void require_consistent(const RunOptions& options, const sim::SchedulerConfig& c
 }
 
 sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFile& file,
-                                      const ServingModel& model, size_t num_adapters,
+                                      const ServingModel& model, int64_t num_adapters,
                                       int64_t max_lora_rank) {
   sim::SchedulerConfig c;
-  const int32_t as_needed = std::clamp(int32_t(num_adapters), 1, kDefaultLoras);
+  const auto as_needed = int32_t(std::clamp<int64_t>(num_adapters, 1, kDefaultLoras));
   c.residency.max_loras = options.max_loras > 0 ? options.max_loras : as_needed;
   c.residency.max_cpu_loras =
       options.max_cpu_loras > 0 ? options.max_cpu_loras : 4 * c.residency.max_loras;
@@ -291,11 +306,18 @@ std::unique_ptr<ServingModel> load_model(const RunOptions& options) {
   return load_serving_model(options.executor, options.model, options.dtype);
 }
 
-std::vector<std::string> texts_of(Tokenizer* tokenizer, const sim::ServedFile& served) {
-  std::vector<std::string> texts;
-  if (tokenizer == nullptr) return texts;
-  for (const sim::ServedRequest& r : served.requests) texts.push_back(tokenizer->decode(r.tokens));
-  return texts;
+// False if the tokenizer fails: the tokens are not lost with their texts.
+bool add_texts(Tokenizer& tokenizer, sim::ServingReport& report) {
+  try {
+    for (const sim::ServedRequest& r : report.served.requests) {
+      report.texts.push_back(tokenizer.decode(r.tokens));
+    }
+  } catch (const std::exception& error) {
+    report.texts.clear();
+    say_without_texts(error);
+    return false;
+  }
+  return true;
 }
 
 void run(const CLI::App& command, const RunOptions& options) {
@@ -313,8 +335,8 @@ void run(const CLI::App& command, const RunOptions& options) {
   add_end_tokens(report.file, model->config().eos_token_ids);
   const Folders folders = open_adapters(names, report.file, *model);
   const int64_t max_lora_rank = slot_rank(options, folders);
-  const sim::SchedulerConfig config =
-      scheduler_config(options, report.file, *model, folders.size(), max_lora_rank);
+  const sim::SchedulerConfig config = scheduler_config(
+      options, report.file, *model, num_adapters(names, report.file), max_lora_rank);
   report.engine = describe_engine(options, config, max_lora_rank);
 
   WallClock clock;
@@ -324,11 +346,11 @@ void run(const CLI::App& command, const RunOptions& options) {
   for (const auto& [name, path] : names) engine.add_adapter(name, folders.at(path));
   clock.restart();
   report.served = serve(engine, report.file, folders);
-  report.texts = texts_of(tokenizer.get(), report.served);
+  const bool has_texts = tokenizer == nullptr || add_texts(*tokenizer, report);
   write_served_requests(*files.find("--out"), report);
+  files.commit();  // before the table: whoever reads that may go away
   std::fputs(serving_console(report).c_str(), files.table());
-  files.commit();
-  end_with(num_failures(report) == 0 ? ExitCode::good : ExitCode::failure);
+  end_with(has_texts && num_failures(report) == 0 ? ExitCode::good : ExitCode::failure);
 }
 
 void add_engine_options(CLI::App& command, RunOptions& options) {

@@ -53,6 +53,9 @@ for line in sys.stdin:
         say(tokenizer.decode(question["ids"]))
 )py";
 
+constexpr const char* kPythonRemedy =
+    "name a Python 3 with the package tokenizers, or give prompts as token ids";
+
 // Both ends of a stream; the first is kept from processes that are started meanwhile.
 std::array<int, 2> make_stream() {
   std::array<int, 2> ends{};
@@ -84,7 +87,7 @@ class Tokenizer::Process {
     ::close(stream_);
     throw InputError("--python",
                      fmt::format("{} cannot be started: {}", shown(python), std::strerror(error)),
-                     "name a Python 3 with the package tokenizers, or give prompts as token ids");
+                     kPythonRemedy);
   }
   ~Process() {
     ::close(stream_);
@@ -93,11 +96,15 @@ class Tokenizer::Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  // What the script says at first. Errors  InputError: it is no Python 3 that runs it.
+  json hello(const std::string& python);
+
   json ask(const json& question) {
     send(question.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace) + "\n");
     return answer();
   }
 
+ private:
   json answer() {
     std::array<char, 65536> buffer{};
     size_t end = unread_.find('\n');
@@ -117,7 +124,6 @@ class Tokenizer::Process {
     return value;
   }
 
- private:
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t count = ::send(stream_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -132,10 +138,20 @@ class Tokenizer::Process {
   std::string unread_;
 };
 
+json Tokenizer::Process::hello(const std::string& python) {
+  try {
+    json value = answer();
+    if (value.contains("ready") || value.contains("error")) return value;
+  } catch (const std::runtime_error&) {  // it ended, or prints something else
+  }
+  throw InputError("--python", fmt::format("{} does not answer as Python 3 does", shown(python)),
+                   kPythonRemedy);
+}
+
 Tokenizer::Tokenizer(const std::string& python, const std::string& file)
     : process_(std::make_unique<Process>(python, file)) {
-  const json hello = process_->answer();
-  if (!hello.contains("error")) return;
+  const json hello = process_->hello(python);
+  if (hello.contains("ready")) return;
   const std::string why = hello["error"].get<std::string>();
   if (hello.value("missing", false)) {
     throw InputError("--python",

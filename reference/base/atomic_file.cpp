@@ -33,8 +33,10 @@ constexpr int kGzipLevel = 6;
 constexpr int kZstdLevel = 3;
 
 [[noreturn]] void fail_to_open(const std::string& path, const char* what) {
-  throw InputError(path, fmt::format("{}: {}", what, std::strerror(errno)),
-                   "name a folder that exists, is writable and has room");
+  const int error = errno;
+  throw InputError(path, fmt::format("{}: {}", what, std::strerror(error)),
+                   error == EISDIR ? "name a file in it"
+                                   : "name a folder that exists, is writable and has room");
 }
 
 [[noreturn]] void fail_to_write(const std::string& path) {
@@ -60,6 +62,7 @@ class HiddenFile {
   explicit HiddenFile(const std::string& path) : path_(path), final_(path) {
     if (path == "-") {
       fd_ = STDOUT_FILENO;
+      in_place_ = true;
       return;
     }
     struct stat status {};
@@ -76,7 +79,7 @@ class HiddenFile {
   }
 
   ~HiddenFile() {
-    if (fd_ > STDERR_FILENO) ::close(fd_);
+    if (fd_ >= 0 && path_ != "-") ::close(fd_);
     if (temporary_.empty()) return;
     const std::scoped_lock lock(temporaries().mutex);
     ::unlink(temporary_.c_str());
@@ -96,11 +99,11 @@ class HiddenFile {
   }
 
   void sync() {
-    if (!has_name() && ::fsync(fd_) != 0) fail_to_write(path_);
+    if (!in_place_ && ::fsync(fd_) != 0) fail_to_write(path_);
   }
 
   void publish() {
-    if (has_name()) return;
+    if (in_place_) return;
     const std::scoped_lock lock(temporaries().mutex);
     if (temporary_.empty()) link_anonymous();
     if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail_to_write(path_);
@@ -139,8 +142,6 @@ class HiddenFile {
     if (is_pipe) ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
   }
 
-  bool has_name() const { return in_place_ || fd_ == STDOUT_FILENO; }
-
   // An anonymous file vanishes by itself when the process is killed; where the file system has
   // none, a named one beside the final name has to do.
   void open_hidden() {
@@ -171,7 +172,7 @@ class HiddenFile {
   std::string final_;
   std::string temporary_;  // empty = the file has no name yet
   int fd_ = -1;
-  bool in_place_ = false;
+  bool in_place_ = false;  // stdout, a device, a pipe: it has its name already
 };
 
 // What turns the bytes of the stream into the bytes of the file.

@@ -14,7 +14,7 @@ struct ServingReport {
   ServedFile served;
   std::string base_model;          ///< what the base model is called
   std::string engine;              ///< a line: executor and sizes
-  std::vector<std::string> texts;  ///< of each request's tokens; empty: there is no tokenizer
+  std::vector<std::string> texts;  ///< of each request's tokens; empty: nobody made them
 };
 
 /// One JSON object per request, a line each, in the order of the file.

@@ -98,7 +98,10 @@ class LineFields final : public JsonFields {
 
   std::vector<int32_t> ids(const char* key, const json& value) const {
     std::vector<int32_t> out;
-    for (const json& id : value) out.push_back(int32_t(integer(key, id, 0, kMostId)));
+    for (size_t i = 0; i < value.size(); ++i) {
+      const std::string element = fmt::format("{}[{}]", key, i);
+      out.push_back(int32_t(integer(element.c_str(), value[i], 0, kMostId)));
+    }
     return out;
   }
 

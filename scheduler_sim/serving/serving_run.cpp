@@ -1,5 +1,8 @@
 #include "scheduler_sim/serving/serving_run.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "reference/base/check.hpp"
@@ -92,20 +95,38 @@ void ServingRun::operate(const RequestLine& line, const AdapterOperation& operat
       return pin(line, operation);
     case OperationKind::unpin:
       loop_.call(line.arrival_ns, [&](Scheduler& scheduler, int64_t now_ns) {
-        scheduler.unpin(scheduler.residency().find_name(operation.name), now_ns);
+        const Uid uid = scheduler.residency().find_name(operation.name);
+        pins_.erase(uid);
+        scheduler.unpin(uid, now_ns);
       });
       break;
   }
   LORATORY_ASSERT(is_done, "resolve_names() has followed the names");
 }
 
+namespace {
+
+// Of an adapter that is not pinned: what is in its way?
+const char* reason_of_busy(const Residency& residency) {
+  const auto num_pinned = std::ranges::count_if(
+      residency.claimants(), [&](AdapterRef ref) { return residency.pinned(ref); });
+  return num_pinned + 2 > residency.config().max_loras ? "it would leave no slot for other adapters"
+                                                       : "every slot is in use now";
+}
+
+}  // namespace
+
 void ServingRun::pin(const RequestLine& line, const AdapterOperation& operation) {
-  const PinStatus status = loop_.call(line.arrival_ns, [&](Scheduler& scheduler, int64_t now_ns) {
-    return scheduler.pin(scheduler.residency().find_name(operation.name), now_ns);
+  loop_.call(line.arrival_ns, [&](Scheduler& scheduler, int64_t now_ns) {
+    const Uid uid = scheduler.residency().find_name(operation.name);
+    const PinStatus status = scheduler.pin(uid, now_ns);
+    LORATORY_ASSERT(status != PinStatus::unknown, "resolve_names() has followed the names");
+    if (status == PinStatus::ok) {
+      pins_.insert_or_assign(uid, line.number);
+    } else {
+      out_.refused.push_back({line.number, reason_of_busy(scheduler.residency())});
+    }
   });
-  LORATORY_ASSERT(status != PinStatus::unknown, "resolve_names() has followed the names");
-  if (status == PinStatus::ok) return;
-  out_.refused.push_back({line.number, "it would leave no slot for other adapters"});
 }
 
 // --- what comes out ---------------------------------------------------------------------------
@@ -136,8 +157,21 @@ void ServingRun::on_decision(const Decision& decision) {
     served.first_scheduled_ns = decision.time_ns;
     served.num_cached_tokens = admission->num_cached_tokens;
   }
+  const auto* failure = decision.get_if<decision::LoadFailure>();
+  if (failure != nullptr && !failure->is_retried) on_load_failure(decision.uid);
   const auto* finish = decision.get_if<decision::Finish>();
   if (finish != nullptr) on_finish(decision, finish->reason);
+}
+
+// The pin ends with it. That of an adapter whose unload was asked for has ended before.
+void ServingRun::on_load_failure(Uid uid) {
+  const auto pin = pins_.extract(uid);
+  if (pin.empty()) return;
+  const Residency& residency = loop_.scheduler().residency();
+  const AdapterRef adapter = residency.find_uid(uid);
+  if (adapter == kBaseRef || residency.retiring(adapter)) return;
+  out_.refused.push_back(
+      {pin.mapped(), fmt::format("its adapter cannot be loaded: {}", executor_.load_error(uid))});
 }
 
 // A request is alive while the scheduler says that it ends, and gone right after.

@@ -34,7 +34,8 @@ struct ServedRequest {
   int64_t finish_ns = -1;
 };
 
-/// An operation that the engine refused when its time came.
+/// An operation that the engine refused when its time came, or a pin whose adapter could not be
+/// loaded then.
 struct RefusedOperation {
   uint64_t line = 0;
   std::string why;
@@ -82,6 +83,7 @@ class ServingRun : private DecisionSink, private StepObserver {
   bool register_adapter(const std::string& name, const AdapterFolder& folder, bool replace,
                         int64_t time_ns);
   void pin(const RequestLine& line, const AdapterOperation& operation);
+  void on_load_failure(Uid uid);
 
   void on_decision(const Decision& decision) override;
   void on_finish(const Decision& decision, FinishReason reason);
@@ -92,6 +94,7 @@ class ServingRun : private DecisionSink, private StepObserver {
   ModelExecutor& executor_;
   Clock& clock_;
   EngineLoop loop_;
+  std::map<Uid, uint64_t> pins_;              // the line of each pin
   std::vector<const ServingRequest*> asked_;  // by id, which is the place in out_.requests
   ServedFile out_;
   int64_t num_finished_ = 0;

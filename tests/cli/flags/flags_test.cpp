@@ -112,6 +112,7 @@ class Flags : public ::testing::Test {
     size->add_flag("--pack", pack_);
     size->fallthrough();
     program_.add_subcommand("replay");
+    program_.add_option("--config", config_);
     program_.require_subcommand(1);
     refuse_missing_values(program_);
   }
@@ -134,7 +135,7 @@ class Flags : public ::testing::Test {
   CLI::App program_{"", "loratory"};
   int32_t max_loras_ = 8;
   bool pack_ = false;
-  std::string load_mode_ = "overlap", json_;
+  std::string load_mode_ = "overlap", json_, config_;
   std::vector<uint32_t> ranks_;
 };
 
@@ -159,6 +160,8 @@ TEST_F(Flags, SlipsGetTheNearestName) {
 TEST_F(Flags, WhatIsMissingIsSaid) {
   EXPECT_EQ(parse({}), "loratory: the command is missing; give one of size, replay");
   EXPECT_EQ(parse({"size", "--json"}), "--json: its value is missing; see loratory size --help");
+  EXPECT_EQ(parse({"size", "--config"}),
+            "--config: its value is missing; see loratory size --help");
   EXPECT_EQ(parse({"size", "--json", "--ranks", "4"}),
             "--json: its value is missing, '--ranks' is a flag");
   EXPECT_EQ(parse({"size", "--max-loras=", "--ranks", "4"}), "--max-loras: its value is empty");
@@ -188,6 +191,8 @@ TEST_F(Flags, ThatChangeNothingAreRefused) {
 TEST_F(Flags, AreGivenOnce) {
   EXPECT_EQ(parse({"size", "--max-loras", "4", "--max-loras", "4"}),
             "--max-loras: is given 2 times; give it once");
+  EXPECT_EQ(parse({"size", "--config", "a", "--config", "b"}),
+            "--config: is given 2 times; give it once");
 }
 
 }  // namespace

@@ -105,10 +105,8 @@ TEST_F(Outputs, AreOpenedBeforeTheTraceIsRead) {
       "replay --trace none --json missing/r.json",
       "--json: missing/r.json: cannot be created: No such file or directory; name a folder "
       "that exists, is writable and has room");
-  expect_error(
-      "trace convert none .",
-      "out: .: cannot be opened: Is a directory; name a folder that exists, is writable and "
-      "has room");
+  expect_error("trace convert none .",
+               "out: .: cannot be opened: Is a directory; name a file in it");
 }
 
 TEST_F(Outputs, OfARunThatFailsAreNoneAndTheOldOnesStay) {

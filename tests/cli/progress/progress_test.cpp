@@ -35,6 +35,17 @@ TEST(Progress, LineShowsWhatIsLeft) {
             "size  [##############################]  10/10  24 s");
 }
 
+TEST(Progress, LineFitsTheTerminal) {
+  const auto line = [](int columns) { return progress_line("size", 5, 10, 12, "", columns); };
+  EXPECT_EQ(line(0), line(1000)) << "0: nobody knows";
+  EXPECT_EQ(line(62), "size  [###############...............]  5/10  12 s, 12 s left");
+  EXPECT_EQ(line(60), "size  [##############..............]  5/10  12 s, 12 s left");
+  EXPECT_EQ(line(32), "size  []  5/10  12 s, 12 s left");
+  EXPECT_EQ(line(31), "size  []  5/10  12 s, 12 s lef");
+  EXPECT_EQ(line(1), "");
+  EXPECT_EQ(progress_line("reading", 5, 0, 3, "rows", 12), "reading  5 ");
+}
+
 TEST(Progress, SilentWhenNotATerminal) {
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
@@ -89,7 +100,7 @@ class ProgressOnATerminal : public ProgramTest {
   bool start(std::vector<const char*> words, int input = -1) {
     words.insert(words.begin(), LORATORY_CLI);
     words.push_back(nullptr);
-    child_ = ::forkpty(&terminal_, nullptr, nullptr, nullptr);
+    child_ = ::forkpty(&terminal_, nullptr, nullptr, &size_);
     if (child_ != 0) return child_ > 0;
     if (input >= 0) ::dup2(input, STDIN_FILENO);
     if (::chdir(folder_.c_str()) == 0) ::execv(LORATORY_CLI, const_cast<char**>(words.data()));
@@ -119,6 +130,7 @@ class ProgressOnATerminal : public ProgramTest {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
+  winsize size_{};  // unknown
   pid_t child_ = -1;
   int terminal_ = -1;
   std::string screen_;
@@ -152,18 +164,34 @@ TEST_F(ProgressOnATerminal, ReadingAPipeShowsItsRows) {
 }
 
 // So long that it is ended by Ctrl-C.
+const std::vector<const char*> kLongReplay = {"replay",     "--trace",        "t.jsonl",
+                                              "--stepwise", "--max-num-seqs", "1"};
+
 TEST_F(ProgressOnATerminal, AReplayShowsItsRequests) {
   std::string rows;
   for (int i = 0; i < 5000; ++i) rows += kRow;
   write("t.jsonl", rows);
-  if (!start({"replay", "--trace", "t.jsonl", "--stepwise", "--max-num-seqs", "1"})) {
-    GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
-  }
+  if (!start(kLongReplay)) GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
   EXPECT_TRUE(wait_for("/5000 requests")) << screen_;
   EXPECT_NE(screen_.find("\r\x1b[Kreplaying  ["), std::string::npos) << screen_;
   EXPECT_EQ(::write(terminal_, "\x03", 1), 1);
   finish();
   EXPECT_TRUE(screen_.ends_with("\r\x1b[K")) << screen_;
+}
+
+TEST_F(ProgressOnATerminal, LinesAreNoWiderThanIt) {
+  std::string rows;
+  for (int i = 0; i < 5000; ++i) rows += kRow;
+  write("t.jsonl", rows);
+  size_.ws_col = 30;
+  if (!start(kLongReplay)) GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
+  EXPECT_TRUE(wait_for("replaying  [")) << screen_;
+  EXPECT_EQ(::write(terminal_, "\x03", 1), 1);
+  finish();
+  const size_t start = screen_.find("replaying  [");
+  const size_t end = screen_.find_first_of("\r^", start);  // the next line, or the echo of Ctrl-C
+  ASSERT_NE(end, std::string::npos) << screen_;
+  EXPECT_LT(end - start, size_.ws_col) << screen_;
 }
 
 }  // namespace

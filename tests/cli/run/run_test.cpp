@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
@@ -160,6 +162,56 @@ TEST_F(RunTest, WritesALineForEachRequestInTheOrderOfTheFile) {
   EXPECT_FALSE(lines[2]["logprobs"].contains("top_logprobs"));
   EXPECT_THAT(outcome.out, HasSubstr("(base model)"));
   EXPECT_THAT(outcome.out, HasSubstr("qv_r4"));
+}
+
+TEST_F(RunTest, ASlotForEachAdapterIsTheDefault) {
+  write("r.jsonl", "{\"prompt\": [1], \"max_tokens\": 1}\n");
+  const std::string folder = kModel + "/adapters/qv_r4";
+  const std::string two_names = fmt::format("--adapter a={0} --adapter b={0}", folder);
+  EXPECT_THAT(run(two_names).out, HasSubstr("; max_loras 2 of rank 4"));
+  write("r.jsonl", fmt::format(R"({{"operation": "load_lora_adapter", "lora_name": "c", )"
+                               R"("lora_path": "{}"}})"
+                               "\n"
+                               R"({{"prompt": [1], "max_tokens": 1}})"
+                               "\n",
+                               folder));
+  EXPECT_THAT(run(two_names).out, HasSubstr("; max_loras 3 of rank 4"));
+}
+
+// The request file would be stdin, and the results stdout.
+TEST_F(RunTest, ResultsAreThereThoughStdoutIsClosed) {
+  write("r.jsonl", "{\"prompt\": [1], \"max_tokens\": 1}\n");
+  const Outcome outcome = run("2>err.txt <&- >&-; exit $? #");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.err, "loratory: stdout: cannot be written to its end\n");
+  EXPECT_EQ(results().size(), 1u);
+  fs::remove(path("out.jsonl"));
+  EXPECT_EQ(run(">out.txt <&- 2>&-; exit $? #").exit_code, 0);
+  EXPECT_EQ(results().size(), 1u);
+  fs::remove(path("out.jsonl"));
+  expect_bad_input(
+      loratory("run --model " + kModel + " --requests - --out out.jsonl <&-"),
+      "loratory: -: cannot be read: Bad file descriptor; name a readable file, or - for stdin");
+}
+
+// The table is longer than what a stream holds back.
+TEST_F(RunTest, ResultsAreThereThoughNobodyReadsTheTable) {
+  constexpr int kNumAdapters = 60, kStdout = 9;
+  std::string requests, flags;
+  for (int i = 0; i < kNumAdapters; ++i) {
+    requests += fmt::format("{{\"model\": \"a{}\", \"prompt\": [1], \"max_tokens\": 1}}\n", i);
+    flags += fmt::format("--adapter a{}={}/adapters/qv_r4 ", i, kModel);
+  }
+  write("r.jsonl", requests);
+  EXPECT_GT(run(flags).out.size(), 4096u);
+  fs::remove(path("out.jsonl"));
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  ::dup2(pipe[1], kStdout);
+  for (const int end : pipe) ::close(end);
+  EXPECT_NE(run(flags + fmt::format(">&{} 2>err.txt; exit $? #", kStdout)).exit_code, 0);
+  ::close(kStdout);
+  EXPECT_EQ(results().size(), size_t{kNumAdapters});
 }
 
 TEST_F(RunTest, AStopTokenEndsARequest) {
@@ -348,6 +400,38 @@ TEST_F(TextRunTest, WithoutTheLibraryTextIsOneLine) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, HasSubstr("loratory: without texts: --python: 'python3' cannot import"));
   EXPECT_FALSE(results().at(0).contains("text"));
+}
+
+TEST_F(TextRunTest, AnotherProgramThanAPythonIsOneLine) {
+  for (const char* other : {"true", "echo"}) {
+    const std::string python = fmt::format("--python {}", other);
+    const std::string line = fmt::format(
+        "--python: '{}' does not answer as Python 3 does; name a Python 3 with the "
+        "package tokenizers, or give prompts as token ids\n",
+        other);
+    write("r.jsonl", "{\"prompt\": \"text\"}\n");
+    expect_bad_input(run(python), line);
+    write("r.jsonl", "{\"prompt\": [1]}\n");
+    const Outcome outcome = run(python);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.err, "loratory: without texts: " + line);
+    EXPECT_EQ(run(python + " >out.txt 2>/dev/full #").exit_code, 0);
+    fs::remove(path("out.jsonl"));
+  }
+}
+
+TEST_F(TextRunTest, APythonThatDiesTakesNoTokensWithIt) {
+  write("packages/tokenizers.py", std::string(kSpeller) +
+                                      "import os\n"
+                                      "Tokenizer.decode = lambda self, ids: os._exit(0)\n");
+  write("r.jsonl", "{\"prompt\": \"text\"}\n{\"prompt\": [1]}\n");
+  const Outcome outcome = run();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.err, "loratory: without texts: tokenizer: the Python that runs it has ended\n");
+  EXPECT_THAT(outcome.out, HasSubstr("(base model)"));
+  ASSERT_EQ(results().size(), 2u);
+  EXPECT_EQ(results()[1]["finish_reason"], "length");
+  EXPECT_FALSE(results()[0].contains("text"));
 }
 
 TEST_F(TextRunTest, AnotherFileThanATokenizerIsNamed) {

@@ -129,15 +129,37 @@ TEST_F(AtomicFileTest, LeavesADeviceADevice) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-TEST_F(AtomicFileTest, AFolderThatDoesNotExistIsOneClearLine) {
+// In a child: its stdout is closed, and the file gets that number.
+TEST_F(AtomicFileTest, AppearsWhereStdoutIsClosed) {
+  const auto commit = [&] {
+    ::close(STDOUT_FILENO);
+    AtomicFile file(path("a.txt"));
+    file.stream() << "whole";
+    file.commit();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(commit(), testing::ExitedWithCode(0), "");
+  ASSERT_TRUE(fs::exists(path("a.txt")));
+  EXPECT_EQ(read_file(path("a.txt")), "whole");
+}
+
+// What opening it says; empty if nothing is wrong.
+std::string error_of(const std::string& path) {
   try {
-    AtomicFile file(path("none/a.txt"));
-    FAIL() << "opened a file in a folder that does not exist";
+    AtomicFile file(path);
   } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()), path("none/a.txt") +
-                                             ": cannot be created: No such file or directory; "
-                                             "name a folder that exists, is writable and has room");
+    return error.what();
   }
+  return "";
+}
+
+TEST_F(AtomicFileTest, WhatCannotBeOpenedIsOneClearLine) {
+  EXPECT_EQ(error_of(path("none/a.txt")),
+            path("none/a.txt") +
+                ": cannot be created: No such file or directory; name a folder "
+                "that exists, is writable and has room");
+  EXPECT_EQ(error_of(folder_),
+            folder_.string() + ": cannot be opened: Is a directory; name a file in it");
 }
 
 TEST_F(AtomicFileTest, CompressesByName) {

@@ -1,9 +1,11 @@
 #include "scheduler_sim/serving/serving_run.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fuzz/support/random_model.hpp"
 #include "reference/base/input_error.hpp"
@@ -14,6 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // Whatever is done takes 100 ns.
 class SlowClock final : public Clock {
@@ -36,7 +39,7 @@ class ServingRunTest : public testing::Test {
                    const std::map<std::string, AdapterFolder>& folders = {},
                    const std::set<std::string>& names = {}) {
     SchedulerConfig config;
-    config.residency = {.max_loras = 1, .max_cpu_loras = 2};
+    config.residency = {.max_loras = max_loras_, .max_cpu_loras = max_loras_ + 1};
     config.num_blocks = 100;
     config.max_model_len = 32;
     executor_ = std::make_unique<ClockedReferenceExecutor>(
@@ -48,7 +51,18 @@ class ServingRunTest : public testing::Test {
     return run.serve(file_, folders, [this](int64_t count) { ended_.push_back(count); });
   }
 
+  AdapterFolder folder() const {
+    const auto made = std::make_shared<reference::RandomAdapter>(random_adapter(model_.config, 2));
+    return {.rank = 4, .bytes = 1, .source = [made] { return made->adapter; }};
+  }
+  static AdapterFolder broken() {
+    return {.rank = 4, .bytes = 1, .source = []() -> reference::Adapter {
+              throw InputError("disk", "it is gone");
+            }};
+  }
+
   const reference::Model model_ = random_model(reference::tiny_model_config(), 1);
+  int32_t max_loras_ = 1;
   SlowClock clock_;
   std::unique_ptr<ClockedReferenceExecutor> executor_;
   RequestFile file_;
@@ -81,16 +95,62 @@ TEST_F(ServingRunTest, AnIdleEngineWaitsForTheNextArrival) {
 }
 
 TEST_F(ServingRunTest, AnAdapterThatCannotBeHadIsTheErrorOfItsRequests) {
-  const AdapterFolder broken{.rank = 4, .bytes = 1, .source = []() -> reference::Adapter {
-                               throw InputError("disk", "it is gone");
-                             }};
   const ServedFile out =
       serve("{\"model\": \"a\", \"prompt\": [1]}\n{\"prompt\": [1], \"max_tokens\": 1}\n",
-            {{"a", broken}}, {"a"});
+            {{"a", broken()}}, {"a"});
   EXPECT_EQ(out.requests[0].reason, FinishReason::error);
   EXPECT_EQ(out.requests[0].error, "disk: it is gone");
   EXPECT_EQ(out.requests[1].reason, FinishReason::length);
   EXPECT_EQ(out.num_loads, 2) << "it is tried twice";
+}
+
+// What was refused, as "line: why".
+std::vector<std::string> refusals(const ServedFile& out) {
+  std::vector<std::string> lines;
+  for (const RefusedOperation& refused : out.refused) {
+    lines.push_back(fmt::format("{}: {}", refused.line, refused.why));
+  }
+  return lines;
+}
+
+TEST_F(ServingRunTest, APinThatIsRefusedSaysWhatIsInItsWay) {
+  max_loras_ = 2;
+  const ServedFile out =
+      serve(R"({"prompt": [1], "max_tokens": 20, "model": "a"})"
+            "\n"
+            R"({"prompt": [1], "max_tokens": 20, "model": "b"})"
+            "\n"
+            R"({"operation": "pin_lora", "lora_name": "c", "arrival_s": 1e-6})"
+            "\n"
+            R"({"operation": "pin_lora", "lora_name": "b"})"
+            "\n"
+            R"({"operation": "pin_lora", "lora_name": "c", "arrival_s": 1})"
+            "\n",
+            {{"a", folder()}, {"b", folder()}, {"c", folder()}}, {"a", "b", "c"});
+  EXPECT_EQ(out.requests[1].reason, FinishReason::length);
+  EXPECT_LT(out.requests[1].first_scheduled_ns, 1000);
+  EXPECT_GT(out.requests[1].finish_ns, 1000);
+  EXPECT_THAT(refusals(out), ElementsAre("3: every slot is in use now",
+                                         "5: it would leave no slot for other adapters"));
+}
+
+TEST_F(ServingRunTest, APinWhoseAdapterCannotBeHadIsRefused) {
+  max_loras_ = 2;
+  const std::string pin = "{\"operation\": \"pin_lora\", \"lora_name\": \"a\"}\n";
+  const std::string request = "{\"prompt\": [1], \"max_tokens\": 1}\n";
+  const ServedFile out = serve(pin + request, {{"a", broken()}}, {"a"});
+  EXPECT_THAT(refusals(out), ElementsAre("1: its adapter cannot be loaded: disk: it is gone"));
+  EXPECT_EQ(out.requests[0].reason, FinishReason::length);
+}
+
+TEST_F(ServingRunTest, APinThatIsTakenBackNeedsNoAdapter) {
+  max_loras_ = 2;
+  const std::string pin = "{\"operation\": \"pin_lora\", \"lora_name\": \"a\"}\n";
+  const std::string request = "{\"prompt\": [1], \"max_tokens\": 1}\n";
+  for (const char* back : {"unpin_lora", "unload_lora_adapter"}) {
+    const std::string line = fmt::format("{{\"operation\": \"{}\", \"lora_name\": \"a\"}}\n", back);
+    EXPECT_THAT(serve(pin + line + request, {{"a", broken()}}, {"a"}).refused, IsEmpty()) << back;
+  }
 }
 
 TEST_F(ServingRunTest, WhatTheSchedulerRefusesSaysWhy) {
