@@ -5,6 +5,7 @@
 #include <csignal>
 #include <thread>
 
+#include "check/schedulers/child_scheduler.hpp"
 #include "cli/progress.hpp"
 #include "reference/base/atomic_file.hpp"
 
@@ -22,6 +23,7 @@ void clean_up_on_signals() {
     sigwait(&signals, &signal);
     Progress::wipe_for_good();
     abandon_files();
+    check::abandon_children();
     std::signal(signal, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
     std::raise(signal);

@@ -13,7 +13,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -48,6 +50,17 @@ class Socket {
   int fd_;
 };
 
+// Groups of processes that were started and have not been reaped.
+struct Groups {
+  std::mutex mutex;
+  std::set<pid_t> ids;
+};
+
+Groups& groups() {
+  static auto& all = *new Groups;  // outlives every thread
+  return all;
+}
+
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
   return fmt::format("ended with status {}", WEXITSTATUS(status));
@@ -73,6 +86,7 @@ pid_t start(const std::string& command, int fd) {
   posix_spawnattr_setsigmask(&attributes, &none);
   const char* const words[] = {"/bin/sh", "-c", command.c_str(), nullptr};
   pid_t pid = -1;
+  const std::scoped_lock lock(groups().mutex);
   const int error =
       posix_spawn(&pid, words[0], &files, &attributes, const_cast<char* const*>(words), environ);
   posix_spawnattr_destroy(&attributes);
@@ -80,6 +94,7 @@ pid_t start(const std::string& command, int fd) {
   if (error != 0) {
     throw InputError("--scheduler", fmt::format("no process: {}", std::strerror(error)));
   }
+  groups().ids.insert(pid);
   return pid;
 }
 
@@ -172,24 +187,26 @@ class ChildScheduler final : public SchedulerUnderTest {
   // Waits a little for the process to end. False: it goes on.
   bool reap(int& status) {
     for (int i = 0; i < kNumLooks && pid_ > 0; ++i) {
-      const pid_t got = waitpid(pid_, &status, WNOHANG);
-      if (got == pid_) {
-        kill(-pid_, SIGKILL);  // what it left behind
-        pid_ = -1;
-        return true;
-      }
+      if (is_reaped(status, WNOHANG)) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     return false;
   }
 
+  bool is_reaped(int& status, int how) {
+    const std::scoped_lock lock(groups().mutex);
+    if (how != WNOHANG) kill(-pid_, SIGKILL);
+    if (waitpid(pid_, &status, how) != pid_) return false;
+    kill(-pid_, SIGKILL);  // what it left behind
+    groups().ids.erase(pid_);
+    pid_ = -1;
+    return true;
+  }
+
   void end() {
     socket_.reset();
     int status = 0;
-    if (pid_ <= 0 || reap(status)) return;
-    kill(-pid_, SIGKILL);
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
+    if (pid_ > 0 && !reap(status)) is_reaped(status, 0);
   }
 
   std::string command_;
@@ -204,6 +221,11 @@ class ChildScheduler final : public SchedulerUnderTest {
 std::unique_ptr<SchedulerUnderTest> child_scheduler(const std::string& command,
                                                     int64_t timeout_ms) {
   return std::make_unique<ChildScheduler>(command, timeout_ms);
+}
+
+void abandon_children() {
+  groups().mutex.lock();  // for good: no process is started any more
+  for (const pid_t group : groups().ids) kill(-group, SIGKILL);
 }
 
 void serve_scheduler(SchedulerUnderTest& scheduler, std::FILE* in, std::FILE* out) {

@@ -17,8 +17,12 @@ namespace loratory::check {
 std::unique_ptr<SchedulerUnderTest> child_scheduler(const std::string& command,
                                                     int64_t timeout_ms = 10'000);
 
-/// The other side: answers the lines of `in` on `out` until `in` ends. A line that is no message
-/// gets {"error": "..."}.
+/// For who is about to end the process at any moment (Ctrl-C), which does not reach the children:
+/// kills them all with what they started, and lets no further one begin.
+void abandon_children();
+
+/// The other side: answers the lines of `in` on `out` until `in` ends. A line that is no message,
+/// or that the scheduler throws DoorError for, gets {"error": "..."}.
 void serve_scheduler(SchedulerUnderTest& scheduler, std::FILE* in, std::FILE* out);
 
 }  // namespace loratory::check

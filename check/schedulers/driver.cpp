@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -19,7 +20,7 @@ namespace {
 constexpr uint64_t kDrawsEnd = UINT64_MAX - 1;
 constexpr int kIdlePlans = 8;  // without anything happening, a second apart
 constexpr int64_t kIdleNs = 1'000'000'000;
-constexpr int64_t kMostDrainSteps = 100'000;
+constexpr int64_t kMostMoves = 2'000;  // exchanges, without a step
 
 /// Ends the session: a judge has objected.
 struct Objection {
@@ -359,6 +360,7 @@ class Driver {
   // tokens of all requests, four times over for what is preempted and computed again.
   void drain(SessionDraw& draw, const char* judge) {
     int num_idle = 0;
+    int64_t num_moves = 0;
     last_end_step_ = num_steps_;
     const int64_t most_steps = 4 * num_tokens_to_come() + 100;
     while (!world_.live().empty() || !world_.steps().empty()) {
@@ -366,7 +368,15 @@ class Driver {
         throw Objection{judge, fmt::format("{} requests live, and none ended in {} steps",
                                            world_.live().size(), most_steps)};
       }
-      if (step_drain(draw)) {
+      const auto before = what_drains();
+      const bool is_busy = step_drain(draw);
+      num_moves = what_drains() == before ? num_moves + 1 : 0;
+      if (num_moves > most_moves()) {
+        throw Objection{judge, fmt::format("{} requests wait, and adapters come and go without a "
+                                           "step: none stays until its request runs",
+                                           world_.live().size())};
+      }
+      if (is_busy) {
         num_idle = 0;
       } else if (++num_idle == kIdlePlans) {
         throw Objection{judge, fmt::format("{} requests wait, nothing runs and nothing is on its "
@@ -376,10 +386,21 @@ class Driver {
         now_ns_ += kIdleNs;
       }
     }
+    end_transfers(draw, judge);
+  }
+
+  void end_transfers(SessionDraw& draw, const char* judge) {
     for (int64_t i = 0; !loads_.empty() || !copies_.empty(); ++i) {
-      if (i > kMostDrainSteps) throw Objection{judge, "transfers go on for ever, for nobody"};
+      if (i > most_moves()) throw Objection{judge, "transfers go on for ever, for nobody"};
       end_transfer(draw, false);
     }
+  }
+
+  // An adapter takes a few to come to the GPU, and all of them may have to.
+  int64_t most_moves() const { return kMostMoves + 8 * int64_t(world_.adapters().size()); }
+  // Changes with every step that is planned or ends, and with the end of every request.
+  std::array<size_t, 3> what_drains() const {
+    return {size_t(num_steps_), world_.steps().size(), world_.live().size()};
   }
 
   bool step_drain(SessionDraw& draw) {
@@ -415,7 +436,7 @@ class Driver {
   void bring_pinned(SessionDraw& draw) {
     for (const auto& [uid, a] : world_.adapters()) {
       for (int64_t i = 0; a.pinned && world_.ready_slot_of(uid) == kNoSlot; ++i) {
-        if ((loads_.empty() && copies_.empty() && !plan()) || i > kMostDrainSteps) {
+        if ((loads_.empty() && copies_.empty() && !plan()) || i > most_moves()) {
           throw Objection{"pins", fmt::format("uid {} is pinned, and never comes to the GPU", uid)};
         }
         end_transfer(draw, false);
@@ -427,7 +448,7 @@ class Driver {
     if (!world_.claims().unloads) return;
     const auto names = world_.names();
     for (const auto& [which, uid] : names) say(message::Unload{which, false});
-    while (!loads_.empty() || !copies_.empty()) end_transfer(draw, false);
+    end_transfers(draw, "progress");
     plan();
   }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "reference/base/escape.hpp"
@@ -232,7 +234,10 @@ class Fields final : public JsonFields {
   template <typename T>
   std::vector<T> integers(const char* key, int64_t low, int64_t high) const {
     std::vector<T> out;
-    for (const json& value : list(key)) out.push_back(T(integer(key, value, low, high)));
+    for (const json& value : list(key)) {
+      const std::string place = fmt::format("{}[{}]", key, out.size());
+      out.push_back(T(integer(place.c_str(), value, low, high)));
+    }
     return out;
   }
   template <typename Enum, size_t N>
@@ -265,6 +270,13 @@ class Fields final : public JsonFields {
 };
 
 constexpr int64_t kMostBlocks = int64_t{1} << 24;
+
+void require_protocol(const Fields& hello) {
+  const auto protocol = hello.integer_or<int32_t>("protocol", kSchedulerProtocol, 1, kMost32);
+  if (protocol == kSchedulerProtocol) return;
+  hello.fail("protocol",
+             fmt::format("is {}, and this end speaks {}", protocol, kSchedulerProtocol));
+}
 
 Limits read_limits(const Fields& hello) {
   const json& value = hello.at("limits");
@@ -300,6 +312,7 @@ message::Commit read_commit(const Fields& f) {
 message::Any read_message(const Fields& f) {
   switch (f.word<size_t>("op", kOps)) {
     case 0:
+      require_protocol(f);
       return message::Hello{read_limits(f)};
     case 1:
       return message::Register{f.name_at("name"), f.flag_or("replace", false)};
@@ -385,15 +398,35 @@ Claims read_claims(const Fields& hello) {
 
 Reply read_hello_reply(const Fields& f) {
   f.allow({"protocol", "name", "claims"});
-  const auto protocol = f.integer_at<int32_t>("protocol", 1, kMost32);
-  if (protocol != kSchedulerProtocol) {
-    f.fail("protocol",
-           fmt::format("is {}, and this harness speaks {}", protocol, kSchedulerProtocol));
-  }
+  f.at("protocol");
+  require_protocol(f);
   Reply reply;
   reply.name = f.name_at("name");
   reply.claims = read_claims(f);
   return reply;
+}
+
+template <typename... Kinds>
+bool is_one_of(const Message& message) {
+  return ((message.get_if<Kinds>() != nullptr) || ...);
+}
+
+// The table of messages in docs/check_scheduler.md.
+bool may_answer(Status status, const Message& asked) {
+  using namespace message;
+  switch (status) {
+    case Status::ok:
+      return true;
+    case Status::exists:
+      return is_one_of<Register>(asked);
+    case Status::unknown:
+      return is_one_of<Unload, Pin, Unpin, Submit, Abort>(asked);
+    case Status::busy:
+      return is_one_of<Pin>(asked);
+    case Status::refused:
+      return is_one_of<Submit>(asked);
+  }
+  return false;
 }
 
 Reply read_reply(const Fields& f, const Message& asked) {
@@ -408,6 +441,9 @@ Reply read_reply(const Fields& f, const Message& asked) {
   f.allow(known);
   Reply reply;
   if (f.has("status")) reply.status = f.word<Status>("status", kStatuses);
+  if (!may_answer(reply.status, asked)) {
+    f.fail("status", fmt::format("'{}' is no answer to {}", word_of(reply.status), word_of(asked)));
+  }
   const bool is_new = is_register && reply.status == Status::ok;
   if (is_new) reply.uid = f.uid_at("uid");
   reply.events = f.objects("events", read_event);
@@ -416,9 +452,24 @@ Reply read_reply(const Fields& f, const Message& asked) {
   return reply;
 }
 
+// Which of two values was meant, nobody knows. The JSON library keeps one of them.
+json parse_without_twins(std::string_view text, const std::string& place) {
+  std::map<int, std::set<std::string>> keys;  // of the objects that are open, by depth
+  const auto note = [&](int depth, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::object_start) keys[depth + 1].clear();
+    if (event == json::parse_event_t::key && !keys[depth].insert(value.get<std::string>()).second) {
+      throw DoorError(fmt::format("{}: {}: stands twice in one object", place,
+                                  shown(value.get<std::string>())));
+    }
+    return true;
+  };
+  return json::parse(text, note);
+}
+
 json parse_object(std::string_view text, const std::string& place) {
   try {
-    return parse_json_object(text, place, kLongestLine);
+    parse_json_object(text, place, kLongestLine);  // else it says why not
+    return parse_without_twins(text, place);
   } catch (const InputError& error) {
     throw DoorError(error.what());
   }

@@ -1,5 +1,7 @@
 #include "check/schedulers/own_scheduler.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -58,11 +60,16 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
   }
 
  private:
+  struct Step {
+    int64_t number = 0;
+    std::vector<uint64_t> samples;  // requests whose rows do, in the order of the rows
+  };
+
   void answer(const message::Hello& m) {
     const sim::SchedulerConfig config = config_of(m.limits, options_);
     if (const std::string problem = config.problem(); !problem.empty()) throw DoorError(problem);
     scheduler_.emplace(config, static_cast<sim::DecisionSink*>(this));
-    plans_.clear();
+    steps_.clear();
     reply_.name = "loratory";
     reply_.claims = {.loads = true,
                      .prefix_cache = options_.prefix_cache,
@@ -131,15 +138,33 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
     scheduler_->abort(m.id, now_ns_);
   }
 
-  void answer(const message::LoadDone& m) { scheduler_->load_done(m.uid, m.ok, now_ns_); }
-  void answer(const message::CopyDone& m) { scheduler_->copy_done(m.uid, now_ns_); }
+  // The scheduler takes the engine's word; somebody else's harness may have it wrong.
+  void answer(const message::LoadDone& m) {
+    if (!is_in(m.uid, sim::AdapterState::loading)) throw DoorError("load_done without a load");
+    scheduler_->load_done(m.uid, m.ok, now_ns_);
+  }
+  void answer(const message::CopyDone& m) {
+    const sim::Residency& residency = scheduler_->residency();
+    if (!is_in(m.uid, sim::AdapterState::copying) ||
+        residency.slot(residency.find_uid(m.uid)) != m.slot) {
+      throw DoorError("copy_done without a copy into that slot");
+    }
+    scheduler_->copy_done(m.uid, now_ns_);
+  }
+  bool is_in(Uid uid, sim::AdapterState state) const {
+    const sim::AdapterRef ref = scheduler_->residency().find_uid(uid);
+    return ref != sim::kBaseRef && scheduler_->residency().state(ref) == state;
+  }
 
-  void answer(const message::Plan&) {
-    if (!plans_.empty() && !scheduler_->can_plan_ahead()) return;
+  void answer(const message::Plan& m) {
+    if (!steps_.empty() && !scheduler_->can_plan_ahead()) return;
     const sim::StepPlan& plan = scheduler_->plan(now_ns_);
     if (plan.empty()) return;
-    plans_.push_back(&plan);
-    for (const sim::StepRow& row : plan.rows) reply_.rows.push_back(row_of(row));
+    steps_.push_back({.number = m.step, .samples = {}});
+    for (const sim::StepRow& row : plan.rows) {
+      reply_.rows.push_back(row_of(row));
+      if (row.samples) steps_.back().samples.push_back(reply_.rows.back().id);
+    }
     for (const sim::AdapterRef a : plan.wait_for) {
       reply_.wait_for.push_back(scheduler_->residency().uid(a));
     }
@@ -158,8 +183,17 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
   }
 
   void answer(const message::Commit& m) {
-    if (plans_.empty()) throw DoorError("commit without a step");
-    plans_.erase(plans_.begin());
+    if (steps_.empty()) throw DoorError("commit without a step");
+    if (m.step != steps_.front().number) {
+      throw DoorError(
+          fmt::format("commit of step {}: the oldest is {}", m.step, steps_.front().number));
+    }
+    if (!std::ranges::equal(m.sampled, steps_.front().samples, {}, &message::Sampled::id)) {
+      throw DoorError(
+          fmt::format("sampled: must have the ids [{}], the rows of step {} that sample",
+                      fmt::join(steps_.front().samples, ", "), m.step));
+    }
+    steps_.erase(steps_.begin());
     std::vector<int32_t> tokens;
     for (const message::Sampled& s : m.sampled) tokens.push_back(s.token);
     scheduler_->commit({tokens}, now_ns_);
@@ -205,7 +239,7 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
 
   OwnOptions options_;
   std::optional<sim::Scheduler> scheduler_;
-  std::vector<const sim::StepPlan*> plans_;  // in flight
+  std::vector<Step> steps_;  // in flight
   int64_t now_ns_ = 0;
   Reply reply_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -69,8 +70,10 @@ class Run {
     const SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
     ++report_.num_cases;
     if (options_.on_case) options_.on_case(label_of(session));
-    if (!result.name.empty()) report_.subject = result.name;
-    if (!result.finding || result.finding->judge != "door") claims_ = result.claims;
+    if (!result.name.empty()) {  // hello was answered
+      report_.subject = result.name;
+      claims_ = result.claims;
+    }
     num_exchanges_ += result.counts.exchanges;
     if (!result.finding) return;
     scheduler_ = nullptr;
@@ -193,7 +196,9 @@ SchedulerFactory scheduler_named(const std::string& text, int64_t timeout_ms) {
   if (text == "own") return [] { return own_scheduler(); };
   if (text == "own-blocking") return [] { return own_scheduler({.blocking = true}); };
   if (text == "own-packed") return [] { return own_scheduler({.packed = true}); };
-  if (text.ends_with(".so") && text.find(' ') == std::string::npos) {
+  // A command may end so as well: "python3 wrap.py libmine.so".
+  const bool is_one_word = text.find(' ') == std::string::npos;
+  if (text.ends_with(".so") && (is_one_word || std::filesystem::exists(text))) {
     return load_scheduler_library(text);
   }
   if (text.find_first_not_of(' ') == std::string::npos) {

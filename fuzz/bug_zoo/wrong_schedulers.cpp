@@ -254,6 +254,23 @@ struct PrefetchEvictsRunning : NaiveScheduler {
   }
 };
 
+struct PrefetchEvictsReady : NaiveScheduler {
+  static constexpr Note kNote{"prefetch_evicts_ready",
+                              "what waits takes the slot of what is ready and has not run yet",
+                              "sgl-project/sglang#8712"};
+  void answer(const message::Plan& m) override {
+    for (const Request* r : in_order(false)) {
+      if (r->uid != kBaseUid) bring(adapters_.at(r->uid));
+    }
+    NaiveScheduler::answer(m);
+  }
+  using NaiveScheduler::answer;
+  void bring(Adapter& a) {
+    if (a.on_cpu && a.slot == kNoSlot) start_copy(a, {});
+    if (!a.on_cpu && !a.loading) start_load(a, {});
+  }
+};
+
 struct CopyNotAwaited : NaiveScheduler {
   static constexpr Note kNote{"copy_not_awaited", "rows read a slot while it is being copied to",
                               "sgl-project/sglang#39143"};
@@ -466,6 +483,22 @@ struct NobodyIsABarrier : NaiveScheduler {
   bool is_barrier(const Request&) const override { return false; }
 };
 
+// Strictly in order but for that: nobody would be passed.
+struct PreemptedToTheBack : NaiveScheduler {
+  static constexpr Note kNote{"preempted_to_the_back",
+                              "who is preempted waits behind all who came later",
+                              "vllm-project/vllm#41952"};
+  void begin(const message::Hello& m) override {
+    NaiveScheduler::begin(m);
+    reply_.claims.max_overtakes = 0;
+  }
+  bool is_barrier(const Request&) const override { return true; }
+  void preempt(Request& r) override {
+    NaiveScheduler::preempt(r);
+    r.serial = next_serial_++;
+  }
+};
+
 struct RowsOneTooMany : NaiveScheduler {
   static constexpr Note kNote{"rows_one_too_many", "one row more than max_num_seqs",
                               "sgl-project/sglang#25078"};
@@ -519,6 +552,7 @@ const std::vector<ZooScheduler>& wrong_schedulers() {
       wrong<PreemptedKeepsItsPlace>(),
       wrong<ReaderInFlightForgotten>(),
       wrong<PrefetchEvictsRunning>(),
+      wrong<PrefetchEvictsReady>(),
       wrong<CopyNotAwaited>(),
       wrong<RunsBeforeItIsLoaded>(),
       wrong<SlotOfCopyGivenAway>(),
@@ -537,6 +571,7 @@ const std::vector<ZooScheduler>& wrong_schedulers() {
       wrong<AbortInFlightForgotten>(),
       wrong<ReservationOutlivesAbort>(),
       wrong<NobodyIsABarrier>(),
+      wrong<PreemptedToTheBack>(),
       wrong<RowsOneTooMany>(),
       wrong<BudgetForgotten>(),
       wrong<ChunkSamples>(),
@@ -550,8 +585,12 @@ struct LatestFirst : NaiveScheduler {
   bool goes_before(const Adapter& a, const Adapter& b) const override { return b.uid < a.uid; }
 };
 
-// Strictly in order: the first that cannot run stops the rest.
+// Strictly in order: the first that cannot run stops the rest, and nobody is ever passed.
 struct HeadOfLine : NaiveScheduler {
+  void begin(const message::Hello& m) override {
+    NaiveScheduler::begin(m);
+    reply_.claims.max_overtakes = 0;
+  }
   bool is_barrier(const Request&) const override { return true; }
 };
 

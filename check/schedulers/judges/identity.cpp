@@ -18,6 +18,7 @@ class IdentityJudge final : public Judge {
     if (const auto* pin = m.get_if<message::Pin>()) return of_name(w, pin->name, reply);
     if (const auto* unpin = m.get_if<message::Unpin>()) return of_name(w, unpin->name, reply);
     if (const auto* submit = m.get_if<message::Submit>()) return of_submit(w, *submit, reply);
+    if (const auto* abort = m.get_if<message::Abort>()) return of_abort(w, *abort, reply);
     return {};
   }
 
@@ -51,6 +52,16 @@ class IdentityJudge final : public Judge {
     if (is_known != (reply.status == Status::unknown)) return {};
     return fmt::format("'{}' is {}, and the answer is {}", name,
                        is_known ? "registered" : "not registered", word_of(reply.status));
+  }
+
+  // One that was aborted in flight is as good as gone, for some, and lives until the commit.
+  static std::string of_abort(const World& w, const message::Abort& m, const Reply& reply) {
+    const World::Request* const r = w.request(m.id);
+    const bool may_be_unknown = r == nullptr || r->num_in_flight > 0;
+    if (reply.status == Status::ok && r != nullptr) return {};
+    if (reply.status == Status::unknown && may_be_unknown) return {};
+    return fmt::format("request {} is {}, and the answer to its abort is {}", m.id,
+                       r == nullptr ? "not live" : "live", word_of(reply.status));
   }
 
   static std::string of_submit(const World& w, const message::Submit& m, const Reply& reply) {

@@ -8,7 +8,8 @@ namespace loratory::check {
 namespace {
 
 // While a request waits, later ones of its priority come before it at most so often as was claimed.
-// Plans during which an adapter moves do not count.
+// A wait ends with a row; another one begins when the request is preempted. Plans during which an
+// adapter moves do not count.
 class OvertakingJudge final : public Judge {
  public:
   const char* name() const override { return "overtaking"; }
@@ -20,11 +21,12 @@ class OvertakingJudge final : public Judge {
     for (const Row& row : reply.rows) {
       const World::Request& r = *w.request(row.id);
       if (!r.has_run) latest[r.priority] = std::max(latest[r.priority], r.serial);
+      num_overtakes_.erase(r.serial);
     }
     if (latest.empty() || w.is_moving()) return {};
     for (const auto& [id, serial] : w.live()) {
       const World::Request& r = w.requests()[serial];
-      if (r.has_run || r.aborted || has_row(reply, id)) continue;
+      if (r.has_table || r.aborted || has_row(reply, id)) continue;
       const auto later = latest.find(r.priority);
       if (later == latest.end() || later->second < serial) continue;
       if (++num_overtakes_[serial] <= w.claims().max_overtakes) continue;

@@ -37,7 +37,11 @@ class PrefixesJudge final : public Judge {
   static std::string of_position(const World& w, const World::Request& r, const Row& row,
                                  uint32_t p, int64_t step) {
     const uint32_t size = w.limits().block_size;
+    // Judges who object to such a table, or to such a length, may not have been asked.
+    if (p / size >= row.blocks.size()) return fmt::format("position {} is in no block", p);
     const uint32_t block = row.blocks[p / size];
+    if (block >= w.limits().num_blocks) return fmt::format("there is no block {}", block);
+    if (p >= r.tokens.size()) return fmt::format("it has {} tokens", r.tokens.size());
     const World::Written& written = w.written(block, p % size);
     const std::string where = fmt::format("position {} in block {}", p, block);
     if (written.request == World::kNobody || written.step >= step) {

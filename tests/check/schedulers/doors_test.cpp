@@ -97,6 +97,33 @@ TEST(ChildScheduler, IsKilledWithWhatItStarted) {
   EXPECT_THAT(state(), testing::AnyOf("gone", "Z"));
 }
 
+const CheckResult& check_of(const Report& report, std::string_view name) {
+  return *std::ranges::find(report.checks, name, &CheckResult::name);
+}
+
+TEST(SchedulerNamed, AFileWithABlankInItsPathIsALibrary) {
+  const std::string folder = testing::TempDir() + "a folder";
+  std::filesystem::create_directories(folder);
+  const std::string library = folder + "/x.so";
+  std::filesystem::copy_file(LORATORY_SCHEDULER_PLUGIN, library);
+  EXPECT_EQ(scheduler_named(library)()->exchange(hello()).name, "loratory");
+  std::filesystem::remove_all(folder);
+}
+
+// Claims are those of the hello that was answered, whatever broke behind it.
+TEST(RunSchedulerChecks, ABrokenDoorLeavesTheClaims) {
+  const std::string command =
+      "read line; echo '{\"protocol\":1,\"name\":\"x\",\"claims\":{\"pins\":true,"
+      "\"chunked_prefill\":true}}'; read line; echo '{\"status\":\"busy\"}'; read line";
+  const Report report = run_scheduler_checks(scheduler_named(command),
+                                             {.num_sessions = 1, .shrinks = false, .command = "x"});
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].check, "door");
+  EXPECT_THAT(report.findings[0].what, HasSubstr("status: 'busy' is no answer to register"));
+  EXPECT_EQ(check_of(report, "pins").state, CheckState::passed);
+  EXPECT_EQ(check_of(report, "unloads").note, "unloads is not claimed");
+}
+
 TEST(PluginScheduler, WhatBreaksIsOneLine) {
   const auto error_of_loading = [](const std::string& path) -> std::string {
     try {
@@ -131,20 +158,60 @@ TEST(PluginScheduler, WhatBreaksIsOneLine) {
   EXPECT_THROW(plugin_scheduler(plugin), InputError);
 }
 
-TEST(ServeScheduler, AnswersWhatIsNoMessage) {
+// What our own scheduler answers to each line.
+std::vector<std::string> served(const std::vector<std::string>& lines) {
   std::FILE* in = std::tmpfile();
   std::FILE* out = std::tmpfile();
-  std::fputs("{\"op\":\"jump\"}\n{\"op\":\"plan\",\"step\":1}\n", in);
+  for (const std::string& line : lines) std::fputs((line + "\n").c_str(), in);
   std::rewind(in);
   serve_scheduler(*own_scheduler(), in, out);
   std::rewind(out);
-  char text[1000] = {};
-  const size_t size = std::fread(text, 1, sizeof text - 1, out);
+  std::vector<std::string> answers;
+  for (char text[4000]; std::fgets(text, sizeof text, out) != nullptr;) answers.push_back(text);
   std::fclose(in);
   std::fclose(out);
-  EXPECT_THAT(std::string(text, size),
-              testing::AllOf(HasSubstr("{\"error\":\"message: op: 'jump' is none of hello,"),
-                             HasSubstr("{\"error\":\"a session begins with hello\"}\n")));
+  return answers;
+}
+
+TEST(ServeScheduler, AnswersWhatIsNoMessage) {
+  EXPECT_THAT(served({R"({"op":"jump"})", R"({"op":"plan","step":1})"}),
+              testing::ElementsAre(
+                  testing::StartsWith("{\"error\":\"message: op: 'jump' is none of hello,"),
+                  "{\"error\":\"a session begins with hello\"}\n"));
+}
+
+// Somebody else's harness that has lost its way is told so, and the session goes on.
+TEST(ServeScheduler, RefusesWhatNeverBegan) {
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {R"({"op":"hello","protocol":1,"limits":{}})", "loratory"},
+      {R"({"op":"load_done","uid":9})", "load_done without a load"},
+      {R"({"op":"register","name":"a"})", "ok"},
+      {R"({"op":"load_done","uid":1})", "load_done without a load"},
+      {R"({"op":"copy_done","uid":1,"slot":0})", "copy_done without a copy into that slot"},
+      {R"({"op":"submit","id":7,"adapter":"a","prompt":[1],"max_new_tokens":2})", "load"},
+      {R"({"op":"load_done","uid":1})", "ok"},
+      {R"({"op":"plan","step":1})", "copy"},
+      {R"({"op":"copy_done","uid":1,"slot":1})", "copy_done without a copy into that slot"},
+      {R"({"op":"copy_done","uid":1,"slot":0})", "ok"},
+      {R"({"op":"plan","step":1})", R"({"id":7,)"},
+      {R"({"op":"commit","step":2,"sampled":[{"id":7,"token":1}]})",
+       "commit of step 2: the oldest is 1"},
+      {R"({"op":"commit","step":1,"sampled":[]})", "sampled: must have the ids [7], the rows of"},
+      {R"({"op":"commit","step":1,"sampled":[{"id":7,"token":1},{"id":7,"token":1}]})",
+       "sampled: must have the ids [7], the rows of"},
+      {R"({"op":"commit","step":1,"sampled":[{"id":8,"token":1}]})",
+       "sampled: must have the ids [7], the rows of"},
+      {R"({"op":"commit","step":1,"sampled":[{"id":7,"token":1}]})", "ok"},
+  };
+  std::vector<std::string> lines;
+  for (const auto& [line, says] : all) lines.push_back(line);
+  const std::vector<std::string> answers = served(lines);
+  ASSERT_EQ(answers.size(), all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_THAT(answers[i], HasSubstr(all[i].second)) << lines[i];
+    EXPECT_EQ(answers[i].starts_with("{\"error\""), all[i].second.find(' ') != std::string::npos)
+        << answers[i];
+  }
 }
 
 // --- the sample ---------------------------------------------------------------------------------
@@ -156,10 +223,6 @@ Report report_of(const std::string& script, int64_t num_sessions) {
   return run_scheduler_checks(
       scheduler_named("python3 " + script),
       {.num_sessions = num_sessions, .command = "loratory check --scheduler x"});
-}
-
-const CheckResult& check_of(const Report& report, std::string_view name) {
-  return *std::ranges::find(report.checks, name, &CheckResult::name);
 }
 
 TEST(NaiveScheduler, IsRight) {

@@ -2,6 +2,7 @@
 // one line that names the key and quotes the text.
 #include "check/schedulers/json_lines.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "check/schedulers/own_scheduler.hpp"
@@ -105,19 +106,24 @@ TEST(JsonLines, WhatIsNoReplyIsRefusedInOneLine) {
       {message::Plan{}, R"({"rows":[{"id":1}]})", "reply to plan: rows[0]: uid: is missing"},
       {message::Plan{}, R"({"rows":[3]})", "reply to plan: rows[0]: must be an object"},
       {message::Plan{}, R"({"rows":3})", "reply to plan: rows: must be a list"},
-      {message::Plan{}, R"({"wait_for":["a"]})", "wait_for: must be an integer from 1 to"},
+      {message::Plan{}, R"({"wait_for":["a"]})", "wait_for[0]: must be an integer from 1 to"},
       {message::Abort{}, R"({"events":[{"event":"copied","uid":1}]})",
        "events[0]: event: 'copied' is none of load, copy, evict,"},
       {message::Abort{}, R"({"events":[{"event":"copy","uid":1}]})", "events[0]: slot: is missing"},
       {message::Abort{}, R"({"events":[{"event":"load","id":1}]})", "events[0]: uid: is missing"},
       {message::Abort{}, R"({"events":[{"event":"load","uid":1,"slot":2}]})",
        "events[0]: 'slot': is no key here"},
+      {message::Plan{}, R"({"rows":[],"events":[],"rows":[]})",
+       "reply to plan: 'rows': stands twice in one object"},
+      {message::Abort{},
+       R"({"events":[{"event":"load","uid":1},{"event":"load","uid":1,"uid":2}]})",
+       "reply to abort: 'uid': stands twice in one object"},
       {message::Abort{}, R"({"status":"fine"})", "status: 'fine' is none of ok, exists,"},
       {message::Abort{}, R"({"error":"no"})", "reply to abort: error: says 'no'"},
       {message::Register{}, R"({"status":"ok"})", "reply to register: uid: is missing"},
       {message::Register{}, R"({"uid":1e300})", "uid: must be an integer from 1 to"},
       {message::Hello{}, R"({"protocol":2,"name":"x","claims":{}})",
-       "protocol: is 2, and this harness speaks 1"},
+       "protocol: is 2, and this end speaks 1"},
       {message::Hello{}, R"({"protocol":1,"name":"x","claims":{"pin":true}})",
        "claims: 'pin': is no key here; did you mean 'pins'?"},
   };
@@ -130,11 +136,37 @@ TEST(JsonLines, WhatIsNoReplyIsRefusedInOneLine) {
               HasSubstr("... (1008 bytes)"));
 }
 
+// What the table of messages in docs/check_scheduler.md says, and nothing else.
+TEST(JsonLines, EachMessageHasItsStatuses) {
+  const std::vector<std::pair<message::Any, std::string>> all = {
+      {message::Register{}, "ok exists"},  {message::Unload{}, "ok unknown"},
+      {message::Pin{}, "ok unknown busy"}, {message::Unpin{}, "ok unknown"},
+      {message::Abort{}, "ok unknown"},    {message::Submit{}, "ok unknown refused"},
+      {message::LoadDone{}, "ok"},         {message::CopyDone{}, "ok"},
+      {message::Commit{}, "ok"},
+  };
+  for (const auto& [asked, allowed] : all) {
+    std::string taken;
+    for (const std::string word : {"ok", "exists", "unknown", "busy", "refused"}) {
+      const bool needs_uid = std::holds_alternative<message::Register>(asked) && word == "ok";
+      const std::string line = error_of(
+          fmt::format(R"({{"status":"{}"{}}})", word, needs_uid ? R"(,"uid":1)" : ""), asked);
+      if (line == "none") {
+        taken += (taken.empty() ? "" : " ") + word;
+      } else {
+        EXPECT_THAT(line, HasSubstr(fmt::format("status: '{}' is no answer to ", word)));
+      }
+    }
+    EXPECT_EQ(taken, allowed) << word_of(at(asked));
+  }
+}
+
 // A served scheduler reads messages of somebody else's harness.
 TEST(JsonLines, WhatIsNoMessageIsRefused) {
   const std::vector<std::pair<std::string, std::string>> all = {
       {R"({"op":"jump"})", "op: 'jump' is none of hello, register,"},
-      {R"({"op":"submit","id":1,"prompt":[-1]})", "prompt: must be an integer from 0"},
+      {R"({"op":"submit","id":1,"prompt":[-1]})", "prompt[0]: must be an integer from 0"},
+      {R"({"op":"hello","protocol":2,"limits":{}})", "protocol: is 2, and this end speaks 1"},
       {R"({"op":"hello"})", "limits: is missing"},
       {R"({"op":"commit","step":1,"sampled":[{"id":1}]})", "sampled[0]: token: is missing"},
   };
