@@ -246,13 +246,13 @@ enum LoratoryAbility {
 struct LoratoryClaims {
   uint32_t struct_bytes;  ///< sizeof(struct LoratoryClaims)
   uint32_t operations;
-  uint32_t weight_dtypes;  ///< with f32, f16, bf16: those of x too
+  uint32_t weight_dtypes;  ///< with f32, f16, bf16: those of x too; 8-bit: linear, shrink, expand
   uint32_t x_dtypes;       ///< beside 8-bit weights: of x, and of h in an expand
   uint32_t y_dtypes;       ///< 0: as the weights (as x beside 8-bit ones)
   uint32_t h_dtypes;       ///< of h in shrink and expand; 0: f32
   uint32_t layouts;
-  uint32_t weight_scales;            ///< of 8-bit weights
-  uint32_t activation_scales;        ///< of 8-bit x and h
+  uint32_t weight_scales;            ///< of 8-bit weights, which need some: tensor, channel, block
+  uint32_t activation_scales;        ///< of 8-bit x and h, likewise: tensor, token, block
   const struct LoratoryMode* modes;  ///< null: the default, {0, 0, 0}
   int64_t num_modes;
   int64_t max_rank;  ///< this and the next four: 0, no limit
@@ -288,7 +288,7 @@ struct LoratoryPlugin {
 
   /// `layer` and the tensors it names live until destroy(). *state comes back in every other call.
   int (*create)(void* context, const struct LoratoryLayer* layer, void** state);
-  /// Bytes of run()'s workspace for steps of up to `max_tokens`; null: none is needed.
+  /// Bytes of run()'s workspace for steps of up to `max_tokens`, 2^40 at most; null: none.
   int64_t (*workspace_bytes)(void* state, int64_t max_tokens);
   /// Once for each step before its run(), outside any graph: where engines build their metadata.
   /// The step's arrays lie where those of run() will. May be null.

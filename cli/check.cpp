@@ -9,6 +9,7 @@
 
 #include "check/kernels/kernel.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
+#include "check/kernels/running_case.hpp"
 #include "check/report/ledger.hpp"
 #include "cli/check_scheduler.hpp"
 #include "cli/commands.hpp"
@@ -56,14 +57,14 @@ uint64_t seed_of(const std::string& text) {
   return parse_number<uint64_t>("--seed", text, {0, kMostSeed}, "give a whole number, or fresh");
 }
 
-double seconds_of(std::string text) {
+double seconds_of(const std::string& text) {
   if (text.empty()) return 0;
-  double unit = 1;
-  if (text.ends_with('s') || text.ends_with('m')) {
-    unit = text.ends_with('m') ? 60 : 1;
-    text.pop_back();
-  }
-  return unit * parse_number<double>("--budget", text, {0.001, 1e6}, "such as 60s or 10m");
+  const bool is_in_minutes = text.ends_with('m');
+  const std::string number = text.substr(0, text.size() - (is_in_minutes || text.ends_with('s')));
+  // What is no number is quoted with its unit.
+  const bool has_unit_left = number.find_first_not_of("0123456789.eE+-") != std::string::npos;
+  return (is_in_minutes ? 60 : 1) * parse_number<double>("--budget", has_unit_left ? text : number,
+                                                         {0.001, 1e6}, "such as 60s or 10m");
 }
 
 check::Kernel kernel_of(const std::string& impl) {
@@ -96,6 +97,8 @@ check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::str
   options.command = command;
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
+  check::RunningCase running;
+  options.on_run = [&](auto label) { running.begin(fmt::format("{} --case {}", command, label)); };
   return check::run_kernel_checks(kernel_of(o.impl), options);
 }
 
@@ -138,6 +141,19 @@ void refuse_others(const CLI::App& command) {
   refuse_ignored(command, others, "our own scheduler answers the lines of stdin");
 }
 
+// What a REPRO line begins with: whatever decides what is found in a case that is named.
+std::string repro_of(const CLI::App& command, const CheckOptions& o) {
+  std::string repro = o.impl.empty() ? fmt::format("loratory check --scheduler {}",
+                                                   shell_word(o.scheduler.scheduler))
+                                     : fmt::format("loratory check --impl {}", shell_word(o.impl));
+  if (command.count("--timeout-ms") > 0) {
+    repro += fmt::format(" --timeout-ms {}", o.scheduler.timeout_ms);
+  }
+  if (command.count("--max-bytes") > 0) repro += fmt::format(" --max-bytes {}", o.max_bytes);
+  if (!o.checks.empty()) repro += fmt::format(" --checks {}", fmt::join(o.checks, ","));
+  return repro;
+}
+
 void run(const CLI::App& command, const CheckOptions& o) {
   if (o.scheduler.serves) {
     refuse_others(command);
@@ -157,9 +173,7 @@ void run(const CLI::App& command, const CheckOptions& o) {
         read_text_file(o.ledger), o.ledger,
         is_kernel ? check::kernel_check_names() : check::scheduler_judge_names());
   }
-  const std::string repro =
-      is_kernel ? fmt::format("loratory check --impl {}", shell_word(o.impl))
-                : fmt::format("loratory check --scheduler {}", shell_word(o.scheduler.scheduler));
+  const std::string repro = repro_of(command, o);
   check::Report report =
       is_kernel ? check_kernel(o, ledger, repro) : check_scheduler(o, ledger, repro);
   check::apply_ledger(ledger, report);

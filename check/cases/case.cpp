@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
@@ -39,20 +40,21 @@ struct Word {
   std::string_view text;
   void (*set)(Case&);
   bool (*is_set)(const Case&);
+  std::string_view kind{};  // of which a label has one; empty: the word itself
 };
 const std::array<Word, 20> kWords{{
     {"dense", [](Case& c) { c.layout = LORATORY_LAYOUT_DENSE; },
-     [](const Case& c) { return c.layout == LORATORY_LAYOUT_DENSE; }},
+     [](const Case& c) { return c.layout == LORATORY_LAYOUT_DENSE; }, "layout"},
     {"stacked", [](Case& c) { c.layout = LORATORY_LAYOUT_STACKED; },
-     [](const Case& c) { return c.layout == LORATORY_LAYOUT_STACKED; }},
+     [](const Case& c) { return c.layout == LORATORY_LAYOUT_STACKED; }, "layout"},
     {"gaps", [](Case& c) { c.gaps = true; }, [](const Case& c) { return c.gaps; }},
     {"noadd", [](Case& c) { c.add_inputs = false; }, [](const Case& c) { return !c.add_inputs; }},
     {"split2", [](Case& c) { c.mode.h = IntermediateMode::split2; },
-     [](const Case& c) { return c.mode.h == IntermediateMode::split2; }},
+     [](const Case& c) { return c.mode.h == IntermediateMode::split2; }, "h mode"},
     {"cast", [](Case& c) { c.mode.h = IntermediateMode::cast_to_weight; },
-     [](const Case& c) { return c.mode.h == IntermediateMode::cast_to_weight; }},
+     [](const Case& c) { return c.mode.h == IntermediateMode::cast_to_weight; }, "h mode"},
     {"storex", [](Case& c) { c.mode.h = IntermediateMode::store_as_x; },
-     [](const Case& c) { return c.mode.h == IntermediateMode::store_as_x; }},
+     [](const Case& c) { return c.mode.h == IntermediateMode::store_as_x; }, "h mode"},
     {"twice", [](Case& c) { c.mode.sum = SumMode::two_round; },
      [](const Case& c) { return c.mode.sum == SumMode::two_round; }},
     {"folded", [](Case& c) { c.mode.scale = ScaleMode::folded_b; },
@@ -65,18 +67,21 @@ const std::array<Word, 20> kWords{{
     {"off", [](Case& c) { c.disabled_slots = true; },
      [](const Case& c) { return c.disabled_slots; }},
     {"wtensor", [](Case& c) { c.weight_scales = LORATORY_SCALES_TENSOR; },
-     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_TENSOR; }},
+     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_TENSOR; }, "weight scales"},
     {"wchannel", [](Case& c) { c.weight_scales = LORATORY_SCALES_CHANNEL; },
-     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_CHANNEL; }},
+     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_CHANNEL; }, "weight scales"},
     {"wblock", [](Case& c) { c.weight_scales = LORATORY_SCALES_BLOCK; },
-     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_BLOCK; }},
+     [](const Case& c) { return c.weight_scales == LORATORY_SCALES_BLOCK; }, "weight scales"},
     {"atensor", [](Case& c) { c.activation_scales = LORATORY_SCALES_TENSOR; },
-     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_TENSOR; }},
+     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_TENSOR; },
+     "activation scales"},
     {"atoken", [](Case& c) { c.activation_scales = LORATORY_SCALES_TOKEN; },
-     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_TOKEN; }},
+     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_TOKEN; },
+     "activation scales"},
     {"ablock", [](Case& c) { c.activation_scales = LORATORY_SCALES_BLOCK; },
-     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_BLOCK; }},
-    {"reals", [](Case& c) { c.fill = Fill::reals; }, [](const Case&) { return false; }},
+     [](const Case& c) { return c.activation_scales == LORATORY_SCALES_BLOCK; },
+     "activation scales"},
+    {"reals", [](Case& c) { c.fill = Fill::reals; }, [](const Case&) { return false; }, "fill"},
 }};
 
 // --- reading --------------------------------------------------------------------------------
@@ -297,14 +302,38 @@ LoratoryOperation operation_named(std::string_view name) {
       did_you_mean(name, names, fmt::format("name one of {}", fmt::join(names, ", "))));
 }
 
+namespace {
+
+std::string_view kind_of(std::string_view field) {
+  for (const Word& word : kWords) {
+    if (word.text == field) return word.kind.empty() ? field : word.kind;
+  }
+  const auto has_name = [&](auto member) { return name(member) == field; };
+  if (std::ranges::any_of(kFills, has_name)) return "fill";
+  if (std::ranges::any_of(kMappings, has_name)) return "mapping";
+  if (dtype_named(field)) return "dtype";
+  return field.starts_with("seed") ? "seed" : field.substr(0, 1);
+}
+
+void refuse_kinds_twice(std::span<const std::string_view> fields) {
+  for (size_t i = 1; i < fields.size(); ++i) {
+    for (size_t before = 0; before < i; ++before) {
+      if (kind_of(fields[before]) != kind_of(fields[i])) continue;
+      fail(fields[i], fmt::format("is of the same kind as {}, and a label has no kind twice",
+                                  shown(fields[before])));
+    }
+  }
+}
+
+}  // namespace
+
 Case case_named(std::string_view label) {
   const std::vector<std::string_view> fields = split(label, '.');
   Case c{.operation = operation_named(fields[0]), .ranks = {}, .max_rank = 0, .slots = {}};
+  if (std::ranges::find(fields, "") != fields.end()) fail(label, "has a field of no letters");
+  refuse_kinds_twice(std::span(fields).subspan(1));
   Dtypes dtypes;
   for (size_t i = 1; i < fields.size(); ++i) {
-    if (fields[i].empty()) fail(label, "has a field of no letters");
-    if (std::count(fields.begin() + 1, fields.end(), fields[i]) > 1)
-      fail(fields[i], "is there twice");
     if (read_word(fields[i], c) || read_dtype(fields[i], dtypes)) continue;
     read_number(fields[i], c);
   }

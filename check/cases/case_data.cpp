@@ -405,7 +405,7 @@ struct StepMaker {
         fill_row({c().seed, kY, uint64_t(content * c().num_columns() + s.first)}, numbers, c().y,
                  to, s.count);
       } else {
-        poison(c().y, to, s.count);
+        poison_signalling(c().y, to, s.count);
       }
     }
   }

@@ -1,10 +1,16 @@
 #include "check/cases/draw_case.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "check/cases/draw.hpp"
+#include "reference/base/input_error.hpp"
 
 namespace loratory::check {
 
@@ -231,6 +237,121 @@ Case draw_case(uint64_t seed, const CaseLimits& limits) {
   drawing.alignment();
   drawing.absences();
   return c;
+}
+
+namespace {
+
+// What a label says, field by field, against the claims.
+struct Claimed {
+  const Case& c;
+  const LoratoryClaims& claims;
+
+  void require(bool is_claimed, std::string_view field, std::string_view what) const {
+    if (is_claimed) return;
+    throw InputError(fmt::format("case: '{}'", field),
+                     fmt::format("the kernel does not claim {}", what));
+  }
+  void able(bool is_asked, LoratoryAbility ability, std::string_view field,
+            std::string_view what) const {
+    require(!is_asked || (claims.abilities & ability) != 0, field, what);
+  }
+
+  void dtypes() const {
+    const auto one_of = [&](uint32_t set, Dtype otherwise, Dtype dtype, std::string_view of) {
+      const bool is_in = set == 0 ? dtype == otherwise : has(set, int(dtype));
+      require(is_in, reference::name(dtype), fmt::format("this dtype of {}", of));
+    };
+    one_of(claims.weight_dtypes, c.weight, c.weight, "weights");
+    if (is_quantized(c.weight)) one_of(claims.x_dtypes, Dtype::bf16, c.x, "x");
+    const Dtype like = is_quantized(c.x) ? Dtype::bf16 : c.x;
+    if (!c.shrinks()) one_of(claims.y_dtypes, like, c.y, "y");
+    const bool has_h = c.shrinks() || (c.expands() && !c.has_quantized_activations());
+    if (has_h) one_of(claims.h_dtypes, Dtype::f32, c.h, "h");
+  }
+
+  void scales() const {
+    if (!c.is_quantized()) return;
+    require(has(claims.weight_scales, c.weight_scales), "dtype", "these factors of 8-bit weights");
+    require(!c.has_quantized_activations() || has(claims.activation_scales, c.activation_scales),
+            "dtype", "these factors of 8-bit x");
+  }
+
+  // Beside 8-bit weights the sum alone is drawn.
+  void mode() const {
+    const auto is_this = [&](const LoratoryMode& m) {
+      const NumericMode mode{IntermediateMode(m.h), SumMode(m.sum), ScaleMode(m.scale)};
+      return c.is_quantized() ? mode.sum == c.mode.sum : mode == c.mode;
+    };
+    constexpr LoratoryMode kDefault{};
+    const std::span<const LoratoryMode> modes(claims.num_modes > 0 ? claims.modes : &kDefault,
+                                              claims.num_modes > 0 ? size_t(claims.num_modes) : 1);
+    require(std::ranges::any_of(modes, is_this), "mode", "these rounding points");
+  }
+
+  void limits() const {
+    const auto within = [&](int64_t value, int64_t limit, std::string_view field,
+                            std::string_view of) {
+      require(limit == 0 || value <= limit, field,
+              fmt::format("{} {}, {} at most", value, of, limit));
+    };
+    within(c.max_rank, claims.max_rank, "r", "rows of a slot's buffer");
+    within(c.num_slots(), claims.max_slots, "r", "slots");
+    within(int64_t(c.num_out.size()), claims.max_slices, "N", "slices");
+    within(c.num_tokens, claims.max_tokens, "n", "tokens");
+    if (c.has_experts()) {
+      within(c.experts_per_token, claims.max_experts_per_token, "k", "experts per token");
+    }
+  }
+
+  void multiples() const {
+    const auto in_multiples = [&](int64_t value, int64_t of, std::string_view field) {
+      require(value % of == 0, field, fmt::format("{}, which is no multiple of {}", value, of));
+    };
+    const int64_t in = size_multiple(claims, claims.num_in_multiple, c.weight);
+    const int64_t out = size_multiple(claims, claims.num_out_multiple, c.weight);
+    const int64_t rank = size_multiple(claims, claims.rank_multiple, c.weight);
+    in_multiples(c.num_in, in, "K");
+    for (const int64_t n : c.num_out) in_multiples(n, out, "N");
+    in_multiples(c.offset_start, out, "o");
+    const bool has_no_aligned = claims.max_rank > 0 && claims.max_rank < rank;
+    in_multiples(c.max_rank, has_no_aligned ? std::max<int64_t>(1, claims.rank_multiple) : rank,
+                 "r");
+    const bool is_aligned = claims.alignment > 0 && c.alignment >= claims.alignment;
+    require(c.alignment == 0 || is_aligned, "a", "tensors of this alignment");
+  }
+
+  bool has_absent_slices() const {
+    return std::ranges::any_of(c.ranks, [](const std::vector<int32_t>& of_slot) {
+      return std::ranges::min(of_slot) == 0 && std::ranges::max(of_slot) > 0;
+    });
+  }
+
+  void abilities() const {
+    able(c.offset_start > 0, LORATORY_TAKES_OFFSET, "o", "offset_start");
+    able(!c.add_inputs, LORATORY_TAKES_NO_INPUTS, "noadd", "to go without inputs");
+    able(c.gaps, LORATORY_TAKES_GAPS, "gaps", "rows that lie apart");
+    able(has_absent_slices(), LORATORY_TAKES_ABSENT_SLICES, "r", "absent slices");
+    able(c.router_weights, LORATORY_TAKES_ROUTER_WEIGHTS, "router", "router weights");
+    able(c.x_by_row, LORATORY_TAKES_ROWS_OF_X, "xrows", "rows of x for each expert");
+    able(c.absent_experts, LORATORY_TAKES_ABSENT_EXPERTS, "away", "absent experts");
+    able(c.disabled_slots, LORATORY_TAKES_DISABLED_SLOTS, "off", "disabled slots");
+  }
+};
+
+}  // namespace
+
+void check_claimed(const Case& c, const LoratoryClaims& claims) {
+  constexpr std::array<std::string_view, 3> kLayouts{"slices", "dense", "stacked"};
+  const Claimed claimed{c, claims};
+  claimed.require(has(claims.operations, c.operation), operation_name(c.operation),
+                  "this operation");
+  claimed.require(has(claims.layouts, c.layout), kLayouts[size_t(c.layout)], "this layout");
+  claimed.dtypes();
+  claimed.scales();
+  claimed.mode();
+  claimed.limits();
+  claimed.multiples();
+  claimed.abilities();
 }
 
 }  // namespace loratory::check

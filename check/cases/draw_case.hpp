@@ -19,4 +19,8 @@ int64_t size_multiple(const LoratoryClaims& claims, int64_t claimed, reference::
 /// that engines serve, K = 4097 and no tokens at all among them.
 Case draw_case(uint64_t seed, const CaseLimits& limits);
 
+/// InputError naming the field of the label that the claims do not cover. They cover every case
+/// that is drawn from them.
+void check_claimed(const Case& c, const LoratoryClaims& claims);
+
 }  // namespace loratory::check

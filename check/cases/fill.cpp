@@ -95,6 +95,12 @@ void poison(Dtype dtype, std::byte* begin, int64_t count) {
   std::memset(begin, dtype == Dtype::i8 ? 0x7F : 0xFF, size_t(count) * size_bytes(dtype));
 }
 
+void poison_signalling(Dtype dtype, std::byte* begin, int64_t count) {
+  const uint32_t bits = dtype == Dtype::f32 ? 0x7F810000U : dtype == Dtype::f16 ? 0x7C10U : 0x7F81U;
+  const size_t size = size_bytes(dtype);
+  for (int64_t i = 0; i < count; ++i) std::memcpy(begin + size_t(i) * size, &bits, size);
+}
+
 Tensor poisoned_tensor(Dtype dtype, const Extents& shape, int64_t gap) {
   Extents strides(shape.size(), 1);
   int64_t stride = shape.empty() ? 1 : shape.back() + gap;

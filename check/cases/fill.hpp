@@ -39,6 +39,9 @@ void fill_row(const NumberStream& from, const Palette& palette, reference::Dtype
 
 /// NaN of every number, or 127 in i8, which has none: what nobody may read.
 void poison(reference::Dtype dtype, std::byte* begin, int64_t count);
+/// The same of wide dtypes, but signalling: whoever computes with it writes another NaN, which
+/// tells him from one who wrote nothing.
+void poison_signalling(reference::Dtype dtype, std::byte* begin, int64_t count);
 
 /// All poison; rows of the innermost axis lie `gap` further apart than they are long.
 reference::Tensor poisoned_tensor(reference::Dtype dtype, const reference::Extents& shape,

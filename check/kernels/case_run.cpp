@@ -138,9 +138,7 @@ void CaseRun::expect_rows(std::string_view check, const StepData& step, const Ca
                           const Outcome& outcome, const std::function<int64_t(int64_t)>& origin,
                           bool bits, std::string_view where) {
   const Variant& base = plain();
-  // Where the plain run is wrong already, values say nothing about what was changed since.
-  const bool is_plain_wrong = verdict_->has("numbers") || verdict_->has("covered_written");
-  if (!bits && is_plain_wrong) return;
+  if (!bits && is_plain_wrong()) return;
   std::vector<Stretch> at = data.covered(step), from;
   for (const Stretch& s : at) {
     from.push_back(base.expected.stretches()[size_t(base.expected.find(origin(s.row), s.slice))]);
@@ -201,6 +199,7 @@ void CaseRun::expect_reference(std::string_view check, const CaseData& data, con
   // Blamed alone if the same numbers are right where nothing lay before.
   Trial fresh(*kernel_, *memory_, data, max_tokens());
   const bool is_right_elsewhere = unlike_reference(data, step, fresh.run(step).output).empty();
+  if (!is_right_elsewhere && is_plain_wrong()) return;  // which is said already
   const std::string_view lane = is_exact_in_any_order() ? "exact" : "numbers";
   fail(is_right_elsewhere ? check : lane,
        fmt::format("{}: {} of {} elements differ, first {}",
@@ -211,10 +210,26 @@ void CaseRun::expect_reference(std::string_view check, const CaseData& data, con
 
 namespace {
 
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// `numbers` and `exact` tell some of what they see under other names.
+bool looks_at_elements(std::string_view name) { return name == "numbers" || name == "exact"; }
+bool is_told_by_those(std::string_view name) {
+  return name == "covered_written" || name == "nan_containment";
+}
+
+bool is_looked_at(const std::vector<std::string>& names, std::string_view name) {
+  return names.empty() || has(names, name) ||
+         (looks_at_elements(name) && std::ranges::any_of(names, is_told_by_those));
+}
+
 // A kernel that fails or loses the device is told whatever was asked for: nothing was judged then.
-bool is_wanted(const std::vector<std::string>& names, std::string_view name) {
+bool is_told(const std::vector<std::string>& names, std::string_view name) {
   const bool ends_a_case = name == "accepted" || name == "device_health";
-  return names.empty() || ends_a_case || std::ranges::find(names, name) != names.end();
+  return names.empty() || ends_a_case || has(names, name) ||
+         (is_told_by_those(name) && std::ranges::any_of(names, looks_at_elements));
 }
 
 }  // namespace
@@ -227,7 +242,7 @@ CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
   try {
     run.plain();
     for (const KernelCheck& check : kernel_checks()) {
-      if (check.look == nullptr || !is_wanted(names, check.name)) continue;
+      if (check.look == nullptr || !is_looked_at(names, check.name)) continue;
       if (check.skip != nullptr && !check.skip(kernel).empty()) continue;
       check.look(run);
     }
@@ -238,8 +253,7 @@ CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
     verdict.device_is_lost = true;
   }
   if (!names.empty()) {
-    std::erase_if(verdict.findings,
-                  [&](const CaseFinding& f) { return !is_wanted(names, f.check); });
+    std::erase_if(verdict.findings, [&](const CaseFinding& f) { return !is_told(names, f.check); });
   }
   return verdict;
 }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfenv>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -49,6 +51,67 @@ void check_functions(const LoratoryPlugin& plugin) {
 void require_set(uint32_t bits, uint32_t count, std::string_view place, bool may_be_empty) {
   require(bits >> count == 0, place, fmt::format("has a bit above {}", count - 1));
   require(may_be_empty || bits != 0, place, "is empty: nothing is left to judge");
+}
+
+constexpr uint32_t bit(int member) { return 1U << member; }
+
+// 8-bit weights (and x) beside the factors that they come with.
+constexpr uint32_t kWide = bit(LORATORY_F32) | bit(LORATORY_F16) | bit(LORATORY_BF16);
+constexpr uint32_t kFp8 = bit(LORATORY_F8_E4M3FN) | bit(LORATORY_F8_E5M2);
+constexpr uint32_t kPlainOperations =
+    bit(LORATORY_OP_LINEAR) | bit(LORATORY_OP_SHRINK) | bit(LORATORY_OP_EXPAND);
+constexpr uint32_t kBlock = bit(LORATORY_SCALES_BLOCK);
+constexpr uint32_t kWeightScales =
+    bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_CHANNEL) | kBlock;
+constexpr uint32_t kActivationScales =
+    bit(LORATORY_SCALES_TENSOR) | bit(LORATORY_SCALES_TOKEN) | kBlock;
+
+void check_layouts(const LoratoryClaims& claims) {
+  const bool is_wide_linear =
+      (claims.operations & ~bit(LORATORY_OP_LINEAR)) == 0 && (claims.weight_dtypes & ~kWide) == 0;
+  require(claims.layouts != bit(LORATORY_LAYOUT_STACKED) || is_wide_linear, "claims.layouts",
+          "stacked is a layout of linear on f32, f16 or bf16; add another for the rest");
+}
+
+// Block goes with block alone.
+bool go_together(const LoratoryClaims& claims) {
+  const uint32_t weights = claims.weight_scales, x = claims.activation_scales;
+  return (weights & x & kBlock) != 0 || ((weights & ~kBlock) != 0 && (x & ~kBlock) != 0);
+}
+
+// An 8-bit dtype of x or of weights beside which there is no other would silently not be drawn.
+void check_8_bit_x(const LoratoryClaims& claims) {
+  const uint32_t x = claims.x_dtypes == 0 ? bit(LORATORY_BF16) : claims.x_dtypes;
+  const uint32_t weights = claims.weight_dtypes;
+  require((x & ~kWide) == 0 || go_together(claims), "claims.activation_scales",
+          "has none that goes with weight_scales, and 8-bit x needs some: block goes with block, "
+          "tensor and token with tensor and channel");
+  const auto all_of = [&](uint32_t scales) {
+    return (claims.weight_scales & scales) == 0 || (claims.activation_scales & scales) != 0;
+  };
+  for (const uint32_t kind : {kFp8, bit(LORATORY_I8)}) {
+    require((x & kind) == 0 || (weights & kind) != 0, "claims.x_dtypes",
+            "i8 goes with weights of i8, fp8 with fp8");
+    const bool has_x = (x & kWide) != 0 || ((x & kind) != 0 && all_of(kBlock) && all_of(~kBlock));
+    require((weights & kind) == 0 || has_x, "claims.x_dtypes",
+            "has none for some of the weights: i8 goes with i8, fp8 with fp8, block with block");
+  }
+}
+
+void check_8_bit(const LoratoryClaims& claims) {
+  require((claims.weight_scales & ~kWeightScales) == 0, "claims.weight_scales",
+          "has others than tensor, channel and block");
+  require((claims.activation_scales & ~kActivationScales) == 0, "claims.activation_scales",
+          "has others than tensor, token and block");
+  if ((claims.weight_dtypes & ~kWide) == 0) return;
+  require(claims.weight_scales != 0, "claims.weight_scales",
+          "is empty, and 8-bit weights need tensor, channel or block");
+  require((claims.operations & kPlainOperations) != 0, "claims.weight_dtypes",
+          "8-bit weights are for linear, shrink and expand");
+  require((claims.operations & ~kPlainOperations) == 0 || (claims.weight_dtypes & kWide) != 0,
+          "claims.weight_dtypes",
+          "8-bit weights are for linear, shrink and expand; the others need f32, f16 or bf16");
+  check_8_bit_x(claims);
 }
 
 void check_modes(const LoratoryClaims& claims) {
@@ -103,6 +166,10 @@ void check_claims(const LoratoryClaims& claims) {
   require_set(claims.layouts, 3, "claims.layouts", false);
   require_set(claims.weight_scales, 5, "claims.weight_scales", true);
   require_set(claims.activation_scales, 5, "claims.activation_scales", true);
+  require_set(claims.promises, 3, "claims.promises", true);
+  require_set(claims.abilities, 11, "claims.abilities", true);
+  check_layouts(claims);
+  check_8_bit(claims);
   check_modes(claims);
   require(claims.unit >= 0 && claims.unit < 0x1p-7, "claims.unit", "is not within [0, 2^-7)");
   require(claims.operand_rounding >= 0 && claims.operand_rounding < 0.125,
@@ -121,11 +188,26 @@ Kernel::Kernel(const LoratoryPlugin& plugin)
   check_claims(claims_);
 }
 
-Kernel Kernel::load(const std::string& path) {
+namespace {
+
+// One that was linked with -ffast-math sets the process to flush subnormals, those of the judge
+// too.
+void* open_library(const std::string& path) {
+  std::fenv_t ours{};
+  std::fegetenv(&ours);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    throw InputError(path, fmt::format("cannot be loaded: {}", dlerror()));
-  }
+  std::fesetenv(&ours);
+  if (library != nullptr) return library;
+  // A name without a slash is looked for where the system has its libraries.
+  const bool is_here = path.find('/') == std::string::npos && std::filesystem::exists(path);
+  throw InputError(path, fmt::format("cannot be loaded: {}", dlerror()),
+                   is_here ? fmt::format("name it ./{}", path) : "");
+}
+
+}  // namespace
+
+Kernel Kernel::load(const std::string& path) {
+  void* const library = open_library(path);
   void* const symbol = dlsym(library, "loratory_plugin");
   if (symbol == nullptr) {
     throw InputError(path, "has no function loratory_plugin(); export it with C linkage");

@@ -106,6 +106,15 @@ void check_names(const Options& options) {
   }
 }
 
+std::vector<Case> named_cases(const Kernel& kernel, const Options& options) {
+  std::vector<Case> out;
+  for (const std::string& label : options.labels) {
+    out.push_back(case_named(label));
+    check_claimed(out.back(), kernel.claims());
+  }
+  return out;
+}
+
 // All cases of one kernel, and what came of them.
 class Session {
  public:
@@ -118,8 +127,8 @@ class Session {
   }
 
   Report run() {
-    for (const std::string& label : options_.labels) judge(case_named(label));
     if (options_.labels.empty()) draw_cases();
+    for (const Case& c : named_cases(kernel_, options_)) judge(c);
     report_.seconds = seconds_since(begin_);
     add_checks();
     return std::move(report_);
@@ -153,10 +162,15 @@ class Session {
   void judge_in_memory(const Case& c) {
     ++report_.num_cases;
     if (options_.on_case) options_.on_case(label_of(c));
-    const CaseVerdict verdict = run_case(kernel_, *memory_, c, options_.checks, options_.max_bytes);
+    const CaseVerdict verdict = run_checks(c, options_.checks);
     for (const auto& [name, tally] : verdict.tallies) add(name, tally);
     for (const CaseFinding& finding : verdict.findings) tell(c, finding);
     if (verdict.device_is_lost) is_over_ = true;
+  }
+
+  CaseVerdict run_checks(const Case& c, const std::vector<std::string>& names) {
+    if (options_.on_run) options_.on_run(label_of(c));
+    return run_case(kernel_, *memory_, c, names, options_.max_bytes);
   }
 
   void add(const std::string& name, const Tally& tally) {
@@ -180,8 +194,7 @@ class Session {
     if (options_.shrinks && has_its_sizes && finding.check != "device_health") {
       smallest = shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
         if (is_past(2)) return false;
-        for (CaseFinding& f :
-             run_case(kernel_, *memory_, candidate, {}, options_.max_bytes).findings) {
+        for (CaseFinding& f : run_checks(candidate, {}).findings) {
           if (f.check == finding.check) return of_smallest = std::move(f), true;
         }
         return false;
@@ -218,7 +231,7 @@ class Session {
         result.state = CheckState::failed;
       } else if (told_.has_known(result.name)) {
         result.state = CheckState::observed, result.note = "a known finding";
-      } else if (result.num_comparisons == 0 && check.look != nullptr) {
+      } else if (result.num_comparisons == 0 && check.name != "device_health") {
         result.state = CheckState::skipped;
         if (left_out_[result.name].empty()) result.note = "no case had anything to look at";
       } else {

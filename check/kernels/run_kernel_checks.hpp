@@ -32,13 +32,15 @@ struct Options {
   std::function<std::vector<size_t>(std::string_view check, std::string_view label)> knows;
   /// Told of every case that is judged.
   std::function<void(std::string_view label)> on_case;
+  /// Told of every case before it runs: of those, and of smaller ones while a finding shrinks.
+  std::function<void(std::string_view label)> on_run;
   /// Asked between cases; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted;
 };
 
 /// Draws cases that the kernel claims to take, runs it on them and judges what it wrote.
-/// Errors   InputError: an option that no operation, check or label has. A kernel that fails is a
-///          finding, not an error.
+/// Errors   InputError: an option that no operation, check or label has, a label that the claims do
+///          not cover. A kernel that fails is a finding, not an error.
 /// Repeats  the same report for the same options, if the kernel repeats; `seconds` apart.
 /// Threads  calls of one kernel must not overlap.
 Report run_kernel_checks(const Kernel& kernel, const Options& options = {});

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "check/kernels/expected.hpp"
-#include "reference/base/escape.hpp"
 
 namespace loratory::check {
 
@@ -58,14 +57,6 @@ Trial::Trial(const Kernel& kernel, Memory& memory, CaseData data, int64_t max_to
 
 Trial::~Trial() { destroy(); }
 
-void Trial::require(int status, const char* function) {
-  if (status == 0) return;
-  const auto error = kernel_->plugin().error;
-  const char* const text = error == nullptr ? nullptr : error(kernel_->plugin().context);
-  throw KernelFailed(fmt::format("{} returned {}: {}", function, status,
-                                 text == nullptr ? "no error text" : printable(text)));
-}
-
 void Trial::create() {
   InArena place(weights_, data_.shape.alignment);
   place_layer(data_, max_tokens_, place);
@@ -73,7 +64,9 @@ void Trial::create() {
   layer_ = place_layer(data_, max_tokens_, place);
   layer_.layer.slices = layer_.slices.data();
   weights_.upload();
-  require(kernel_->plugin().create(kernel_->plugin().context, &layer_.layer, &state_), "create()");
+  const LoratoryPlugin& plugin = kernel_->plugin();
+  must_succeed(*kernel_, "create()",
+               [&] { return plugin.create(plugin.context, &layer_.layer, &state_); });
 }
 
 void Trial::destroy() {
@@ -92,13 +85,12 @@ void Trial::change(const CaseData& to, int64_t slot) {
   copy_slot(to, data_, slot);
   weights_.upload();
   const auto changed = kernel_->plugin().weights_changed;
-  if (changed != nullptr) require(changed(state_, int32_t(slot)), "weights_changed()");
+  if (changed == nullptr) return;
+  must_succeed(*kernel_, "weights_changed()", [&] { return changed(state_, int32_t(slot)); });
 }
 
 void Trial::place_step(const StepData& step) {
-  const auto ask = kernel_->plugin().workspace_bytes;
-  const int64_t bytes = ask == nullptr ? 0 : ask(state_, step.num_tokens());
-  if (bytes < 0) throw KernelFailed(fmt::format("workspace_bytes() returned {}", bytes));
+  const int64_t bytes = workspace_bytes(*kernel_, state_, step.num_tokens());
   const Part workspace{"the workspace", 0, nullptr, size_t(bytes), false};
   InArena place(tensors_, data_.shape.alignment);
   place(workspace);
@@ -115,11 +107,14 @@ void Trial::place_step(const StepData& step) {
 
 void Trial::prepare() {
   const auto prepare = kernel_->plugin().prepare;
-  if (prepare != nullptr) require(prepare(state_, &call_.step, memory_->stream()), "prepare()");
+  if (prepare == nullptr) return;
+  must_succeed(*kernel_, "prepare()",
+               [&] { return prepare(state_, &call_.step, memory_->stream()); });
 }
 
 void Trial::launch() {
-  require(kernel_->plugin().run(state_, &call_.call, memory_->stream()), "run()");
+  must_succeed(*kernel_, "run()",
+               [&] { return kernel_->plugin().run(state_, &call_.call, memory_->stream()); });
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -9,13 +8,9 @@
 #include "check/kernels/arena.hpp"
 #include "check/kernels/kernel.hpp"
 #include "check/kernels/place_case.hpp"
+#include "check/kernels/plugin_calls.hpp"
 
 namespace loratory::check {
-
-/// A kernel refused what it claims to take, or failed at it.
-class KernelFailed : public std::runtime_error {
-  using runtime_error::runtime_error;
-};
 
 /// Something was written that must not be.
 struct Trespass {
@@ -59,7 +54,6 @@ class Trial {
   void prepare();
   void launch();
   Outcome finish(const StepData& step);
-  void require(int status, const char* function);
 
   const Kernel* kernel_;
   Memory* memory_;

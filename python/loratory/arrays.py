@@ -198,13 +198,22 @@ def _per_slice(values: Any, num_slices: int, axes: int, dtype: type,
     return arrays
 
 
-def int_lists(values: Any, num_slices: int, name: str, axes: int = 1) -> list[list[int]]:
-    """A flat list of int32 for each slice."""
-    lists = _per_slice(values, num_slices, axes, np.int32, name)
-    return [array.reshape(-1).tolist() for array in lists]
+def int_lists(values: Any, num_slices: int, name: str, axes: int = 1,
+              shape: tuple[int, ...] | None = None) -> list[list[int]]:
+    """A flat list of int32 for each slice, from arrays of `axes` axes and this shape."""
+    return _flat_lists(_per_slice(values, num_slices, axes, np.int32, name), name, shape)
 
 
-def float_lists(values: Any, num_slices: int, name: str, axes: int = 1) -> list[list[float]]:
-    """A flat list of fp32 for each slice."""
-    lists = _per_slice(values, num_slices, axes, np.float32, name)
-    return [array.reshape(-1).tolist() for array in lists]
+def float_lists(values: Any, num_slices: int, name: str, axes: int = 1,
+                shape: tuple[int, ...] | None = None) -> list[list[float]]:
+    """A flat list of fp32 for each slice, from arrays of `axes` axes and this shape."""
+    return _flat_lists(_per_slice(values, num_slices, axes, np.float32, name), name, shape)
+
+
+def _flat_lists(arrays: list[NumpyArray], name: str,
+                shape: tuple[int, ...] | None) -> list[list[Any]]:
+    for array in arrays:
+        if shape is not None and array.shape != shape:
+            raise InputError(f"{name}: has the shape {list(array.shape)}, and the weights have "
+                             f"{list(shape)} slots and experts")
+    return [array.reshape(-1).tolist() for array in arrays]

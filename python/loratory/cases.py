@@ -11,7 +11,7 @@ import numpy as np
 
 from loratory import _loratory
 from loratory.arrays import ArrayLike, NumpyArray, from_bits, read
-from loratory.checking import Claims, Layer, make_layer, parameters_of
+from loratory.checking import Claims, Layer, make_layer, parameters_of, whole
 from loratory.frameworks import framework_named
 
 __all__ = ["LoraCase", "WrongElement", "Verdict", "assert_matches_reference", "draw_labels"]
@@ -28,12 +28,15 @@ class WrongElement:
     column: int
     got: float
     want: float
+    """what was there before, where the operation must not write"""
     error_over_bound: float
+    may_be_written: bool = True
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """worst: the largest error / bound; above 1 is a wrong result."""
+    """worst: the largest error / bound; above 1 is a wrong result, infinity something written that
+    must not be."""
 
     worst: float
     wrong: list[WrongElement]
@@ -57,11 +60,14 @@ class LoraCase:
     slots      [T], -1: no adapter
     token_ids, experts, router_weights, enabled
                of the operations that have them; else None
+
+    Errors: InputError, a label that names no case, or one that the claims do not cover (None: all
+    are).
     """
 
     def __init__(self, label: str, claims: Claims | None = None) -> None:
         compiled = (claims or Claims()).compiled(frozenset())
-        self._case = _loratory.TestCase(label, compiled)
+        self._case = _loratory.TestCase(label, compiled, claims is not None)
         self.label: str = self._case.label
         self.layer: Layer = make_layer(_with_host(self._case.layer()), _numpy)
         step = {name: _numpy(value) for name, value in self._case.step().items()}
@@ -131,9 +137,12 @@ class LoraCase:
 
 
 def _numpy(raw: Any, host: bool = False) -> Any:
+    """Of what the module shows; read-only."""
     if raw is None:
         return None
-    return from_bits(raw) if isinstance(raw, tuple) else raw
+    array = from_bits(raw) if isinstance(raw, tuple) else raw
+    array.flags.writeable = False
+    return array
 
 
 def _with_host(raw: dict[str, Any]) -> dict[str, Any]:
@@ -159,15 +168,16 @@ class _Converter:
 def draw_labels(num_cases: int, *, seed: int = 1, claims: Claims | None = None,
                 max_products: int = 1 << 22) -> list[str]:
     """Labels of cases that the claims cover; the same for the same arguments."""
-    return _loratory.draw_labels((claims or Claims()).compiled(frozenset()), num_cases, seed,
-                                 max_products)
+    return _loratory.draw_labels(
+        (claims or Claims()).compiled(frozenset()), whole("num_cases", num_cases, 1, 100_000_000),
+        whole("seed", seed, 0, (1 << 64) - 1), whole("max_products", max_products, 1, 1 << 40))
 
 
 def _sentence(case: LoraCase, wrong: WrongElement) -> str:
     where = f"h[{wrong.slice}, {wrong.row}, " if case.writes_h else f"y[{wrong.row}, "
     token = wrong.row // max(1, case.layer.experts_per_token)
     slot = int(case.slots[token])
-    if wrong.error_over_bound == float("inf") and not np.isfinite(wrong.want):
+    if not wrong.may_be_written:
         return f"{where}{wrong.column}] (slot {slot}) is {wrong.got:.9g} and must not be written"
     return (f"{where}{wrong.column}] (slot {slot}) is {wrong.got:.9g}, not {wrong.want:.9g}: "
             f"{wrong.error_over_bound:.3g} times the bound")

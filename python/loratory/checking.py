@@ -7,6 +7,9 @@ arithmetic that the kernel declares.
 from __future__ import annotations
 
 import inspect
+import json
+import math
+import operator
 import pathlib
 import re
 import sys
@@ -14,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
+from xml.sax.saxutils import escape
 
 from loratory import _loratory
 from loratory.errors import InputError
@@ -56,7 +60,7 @@ class Claims:
     h_dtypes           of h in shrink and expand; empty: f32
     layouts            "slices": any strides; "dense": vLLM's stacks; "stacked": SGLang's pool
     weight_scales, activation_scales
-                       of "tensor", "channel", "token", "block"
+                       of "tensor", "channel", "token", "block"; needed with 8-bit dtypes
     modes              the rounding points; every mode is judged as itself
     unit               of one product or sum: 2^-24, or TENSOR_CORE_UNIT; 0: 2^-24
     operand_rounding   of an operand rounded before the product, summed over both: 2^-10 for TF32
@@ -107,10 +111,10 @@ class Claims:
     flushes_subnormals: bool = False
 
     def compiled(self, asked: frozenset[str]) -> dict[str, Any]:
-        """As the compiled module takes it; `asked` are the parameters of the kernel."""
+        """As the compiled module takes it; `asked` are the parameters of the kernel. Errors:
+        InputError naming the field."""
         limits = ("max_rank", "max_slots", "max_slices", "max_tokens", "max_experts_per_token",
-                  "rank_multiple", "num_in_multiple", "num_out_multiple", "alignment", "unit",
-                  "operand_rounding")
+                  "rank_multiple", "num_in_multiple", "num_out_multiple", "alignment")
 
         def if_asked(said: bool | None, parameter: str) -> bool:
             return parameter in asked if said is None else said
@@ -134,16 +138,61 @@ class Claims:
             "layouts": _bits("layouts", self.layouts, LAYOUTS),
             **{name: _bits(name, getattr(self, name), SCALES)
                for name in ("weight_scales", "activation_scales")},
-            "modes": [[H_MODES.index(m.h), SUM_MODES.index(m.sum), SCALE_MODES.index(m.scale)]
-                      for m in self.modes],
-            **{name: getattr(self, name) for name in limits},
+            "modes": [_mode(mode) for mode in _all_of("modes", self.modes, NumericMode)],
+            **{name: whole(f"claims.{name}", getattr(self, name), -1 << 63, (1 << 63) - 1)
+               for name in limits},
+            **{name: _real(f"claims.{name}", getattr(self, name))
+               for name in ("unit", "operand_rounding")},
             "promises": sum(bit for bit, is_set in promises if is_set),
             "abilities": sum(bit for bit, is_set in abilities if is_set),
         }
 
 
+def whole(name: str, value: Any, least: int, most: int) -> int:
+    """An int of [least, most]. Errors: InputError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or not least <= number <= most:
+        raise InputError(f"{name}: {value!r} is no whole number from {least} to {most}")
+    return number
+
+
+def _real(name: str, value: Any) -> float:
+    """A finite float. Errors: InputError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{name}: {value!r} is no number")
+    return number
+
+
+def _all_of(name: str, values: Any, kind: type) -> list[Any]:
+    """One of `kind`, or several. Errors: InputError, anything else."""
+    if isinstance(values, kind):
+        return [values]
+    listed = list(values) if isinstance(values, Iterable) else [values]
+    for value in listed:
+        if not isinstance(value, kind):
+            raise InputError(f"{name}: {value!r} is no {kind.__name__}")
+    return listed
+
+
+def _mode(mode: NumericMode) -> list[int]:
+    parts = ((H_MODES, mode.h), (SUM_MODES, mode.sum), (SCALE_MODES, mode.scale))
+    for known, chosen in parts:
+        if chosen not in known:
+            raise InputError(f"modes: {chosen!r} is not known; one of {', '.join(known)}")
+    return [known.index(chosen) for known, chosen in parts]
+
+
 def claims_with(claims: Claims | None, claimed: Mapping[str, Any]) -> Claims:
     """`claims` with some fields named one by one. Errors: InputError, a field that Claims lacks."""
+    if claims is not None and not isinstance(claims, Claims):
+        raise InputError(f"claims: {claims!r} is no loratory.Claims")
     unknown = sorted(claimed.keys() - {f.name for f in fields(Claims)})
     if unknown:
         raise InputError(f"{unknown[0]}: neither an argument nor a field of loratory.Claims")
@@ -151,12 +200,11 @@ def claims_with(claims: Claims | None, claimed: Mapping[str, Any]) -> Claims:
 
 
 def _bits(name: str, chosen: Iterable[str], known: tuple[str, ...]) -> int:
-    if isinstance(chosen, str):
-        chosen = [chosen]
-    unknown = [item for item in chosen if item not in known]
+    names = _all_of(name, chosen, str)
+    unknown = [item for item in names if item not in known]
     if unknown:
         raise InputError(f'{name}: "{unknown[0]}" is not known; one of {", ".join(known)}')
-    return sum(1 << known.index(item) for item in set(chosen))
+    return sum(1 << known.index(item) for item in set(names))
 
 
 @dataclass(frozen=True)
@@ -369,9 +417,21 @@ class _Bridge:
                result: Any) -> None:
         """What a kernel returns instead of writing it: jax has no arrays to write to."""
         name = "h" if layer.operation.endswith("shrink") else "y"
-        if result is not None and result is not arguments.get(name):
-            dtype, array = given[name]
-            self._framework.store(result, array, dtype)
+        if result is None or result is arguments.get(name):
+            return
+        dtype, array = given[name]
+        target = self._framework.tensor(array, dtype)
+        wanted = target.dtype, tuple(target.shape)
+        came = getattr(result, "dtype", None), tuple(getattr(result, "shape", ()))
+        if came != wanted:
+            raise InputError(f"the kernel returned {_tensor_text(result, *came)}, and {name} is "
+                             f"{_tensor_text(target, *wanted)}")
+        self._framework.store(result, array, dtype)
+
+
+def _tensor_text(tensor: Any, dtype: Any, shape: tuple[int, ...]) -> str:
+    """What it is."""
+    return type(tensor).__name__ if dtype is None else f"{dtype} {list(shape)}"
 
 
 def make_layer(raw: dict[str, Any], tensor: Callable[[Any, bool], Any]) -> Layer:
@@ -395,18 +455,21 @@ def check_names() -> list[str]:
 
 
 def _report(compiled: _loratory.Report, command: str) -> Report:
-    def in_python(text: str) -> str:
-        """The harness writes a line for a shell: its command, and --case LABEL."""
-        pattern = re.escape(command) + r" --case ([\w.,+/-]+)"
-        return re.sub(pattern, lambda m: f"{command[:-1]}, labels=['{m[1]}'])", text)
+    def in_python(text: str, written: str = command) -> str:
+        """The harness writes a line for a shell: its command, which is `written` in this text, and
+        --case LABEL."""
+        pattern = re.escape(written) + r" --case ([\w.,+/-]+)"
+        return re.sub(pattern, lambda m: f"{written[:-1]}, labels=['{m[1]}'])", text)
 
+    in_json = json.dumps(command, ensure_ascii=False)[1:-1]
+    in_xml = escape(command, {'"': "&quot;"})
     results = [CheckResult(**{f.name: getattr(c, f.name) for f in fields(CheckResult)})
                for c in compiled.checks]
     findings = [Finding(**{f.name: in_python(getattr(c, f.name)) for f in fields(Finding)})
                 for c in compiled.findings]
     return Report(compiled.subject, compiled.seed, compiled.num_cases, compiled.seconds,
                   compiled.ok, results, findings, in_python(compiled.text()),
-                  in_python(compiled.json()), in_python(compiled.junit()))
+                  in_python(compiled.json(), in_json), in_python(compiled.junit(), in_xml))
 
 
 def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = None,
@@ -436,7 +499,7 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
                the layer until its end.
     device     "cpu", or "cuda" for a kernel that wants tensors on the GPU
     cases      how many are drawn from `seed`; none begins after budget_s (0: no limit)
-    labels     these cases alone, as a finding names them
+    labels     these cases alone, as a finding names them; the claims must cover them
     checks     of check_names(); empty: all
     max_products  multiplications of the largest case
     max_bytes  of the largest tensor of large_offsets. None: room for more than 2^31 elements and as
@@ -449,13 +512,17 @@ def check(kernel: Kernel, claims: Claims | None = None, *, name: str | None = No
     chosen = claims_with(claims, claimed)
     if device not in ("cpu", "cuda"):
         raise InputError(f'device: "{device}" is not known; "cpu" or "cuda"')
+    if max_bytes is None:
+        max_bytes = 20 << 30 if device == "cuda" else 0
     bridge = _Bridge(kernel, framework_named(framework or _default_framework()))
     title = name or getattr(kernel, "__qualname__", type(kernel).__name__)
     command = f"loratory.check({title}, ...)"
     options = {
-        "operations": [], "checks": list(checks), "labels": list(labels), "seed": seed,
-        "num_cases": cases, "budget_s": float(budget_s), "max_products": max_products,
-        "max_bytes": (20 << 30 if device == "cuda" else 0) if max_bytes is None else max_bytes,
+        "operations": [], "checks": _all_of("checks", checks, str),
+        "labels": _all_of("labels", labels, str), "seed": whole("seed", seed, 0, (1 << 64) - 1),
+        "num_cases": whole("cases", cases, 1, 100_000_000), "budget_s": _real("budget_s", budget_s),
+        "max_products": whole("max_products", max_products, 1, 1 << 40),
+        "max_bytes": whole("max_bytes", max_bytes, 0, 1 << 50),
         "shrinks": shrink_findings, "stops_at_first": stop_at_first,
         "command": command,
     }

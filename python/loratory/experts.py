@@ -12,6 +12,7 @@ from loratory import _loratory
 from loratory.arrays import (ArrayLike, Arrays, Dtype, FloatLists, Floats, IntLists, Ints,
                              NumpyArray, empty, float_lists, floats, int_lists, ints, read,
                              read_slices, write)
+from loratory.errors import InputError
 from loratory.modes import DEFAULT_MODE, NumericMode
 
 __all__ = ["ExpertRows", "expert_shrink", "expert_expand", "expert_linear"]
@@ -37,11 +38,19 @@ class ExpertRows:
     enabled: list[bool] | None = None
 
     def compiled(self) -> _loratory.ExpertRows:
-        """As the compiled module takes it."""
+        """As the compiled module takes it. Errors: InputError, an `enabled` of another length."""
+        if self.enabled is not None and len(self.enabled) != self.num_slots:
+            raise InputError(f"enabled: has {len(self.enabled)} entries, and num_slots is "
+                             f"{self.num_slots}")
         enabled = [1] * self.num_slots if self.enabled is None else [int(e) for e in self.enabled]
         return _loratory.ExpertRows(self.experts_per_token, ints(self.experts, "experts"),
                                     ints(self.expert_map, "expert_map"),
                                     ints(self.slots, "slots"), [*enabled, 0])
+
+
+def _shape(slices: list[_loratory.Array]) -> tuple[int, ...] | None:
+    """[L, E] of weights; None: of those that are refused anyhow."""
+    return tuple(slices[0].shape[:2]) if slices and len(slices[0].shape) == 4 else None
 
 
 def expert_shrink(x: ArrayLike, rows: ExpertRows, a: Arrays, ranks: IntLists, *,
@@ -62,7 +71,8 @@ def expert_shrink(x: ArrayLike, rows: ExpertRows, a: Arrays, ranks: IntLists, *,
         rank = max(array.shape[2] for array in slices)
         out = empty(h_dtype, [len(slices), num_rows, rank])
     _loratory.expert_shrink(read(x, "x"), rows.compiled(), slices,
-                            int_lists(ranks, len(slices), "ranks", 2), write(out, "out"))
+                            int_lists(ranks, len(slices), "ranks", 2, _shape(slices)),
+                            write(out, "out"))
     return out
 
 
@@ -78,8 +88,8 @@ def expert_expand(h: ArrayLike, rows: ExpertRows, b: Arrays, ranks: IntLists,
     """
     slices = read_slices(b, "b")
     _loratory.expert_expand(read(h, "h"), rows.compiled(), slices,
-                            int_lists(ranks, len(slices), "ranks", 2),
-                            float_lists(scalings, len(slices), "scalings", 2),
+                            int_lists(ranks, len(slices), "ranks", 2, _shape(slices)),
+                            float_lists(scalings, len(slices), "scalings", 2, _shape(slices)),
                             floats(router_weights, "router_weights"), offset_start, mode.names(),
                             write(y, "y"))
     return y
@@ -91,7 +101,7 @@ def expert_linear(x: ArrayLike, rows: ExpertRows, a: Arrays, b: Arrays, ranks: I
     """expert_expand(expert_shrink(x)), in place. Shapes as there. Returns y."""
     slices = read_slices(a, "a")
     _loratory.expert_linear(read(x, "x"), rows.compiled(), slices, read_slices(b, "b"),
-                            int_lists(ranks, len(slices), "ranks", 2),
-                            float_lists(scalings, len(slices), "scalings", 2),
+                            int_lists(ranks, len(slices), "ranks", 2, _shape(slices)),
+                            float_lists(scalings, len(slices), "scalings", 2, _shape(slices)),
                             floats(router_weights, "router_weights"), mode.names(), write(y, "y"))
     return y

@@ -24,7 +24,8 @@ class Framework(Protocol):
         """A copy of a numpy array, on "cpu" or "cuda"."""
 
     def store(self, source: Any, array: Any, dtype: str) -> None:
-        """The numbers of the tensor `source` to where tensor(array, dtype) lies."""
+        """The numbers of the tensor `source`, of the shape and dtype of tensor(array, dtype), to
+        where that lies."""
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
         """Work inside goes to this CUstream; 0: the default one."""
@@ -84,8 +85,7 @@ class _Cupy:
         return self._cupy.asarray(numpy_bits(array)[0])
 
     def store(self, source: Any, array: Any, dtype: str) -> None:
-        target = self.tensor(array, dtype)
-        target[...] = source.view(target.dtype) if source.dtype != target.dtype else source
+        self.tensor(array, dtype)[...] = source
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
         if stream == 0:

@@ -21,6 +21,7 @@ from typing import Literal
 from loratory import _loratory
 from loratory.arrays import (ArrayLike, Arrays, Dtype, FloatLists, IntLists, Ints, NumpyArray,
                              empty, float_lists, int_lists, ints, read, read_slices, write)
+from loratory.errors import InputError
 
 __all__ = ["quantize", "shrink_quantized", "expand_quantized", "linear_quantized"]
 
@@ -43,13 +44,18 @@ def quantize(v: ArrayLike, dtype: Dtype, *, per: Literal["tensor", "token", "blo
 
     Returns bits [T, n] and scale [] / [T, 1] / [T, ceil(n / group_k)] in fp32.
     """
+    if per not in ("tensor", "token", "block"):
+        raise InputError(f'per: "{per}" is not known; tensor, token or block')
+    if (per == "block") != (group_k > 0):
+        raise InputError(f'group_k: {group_k} beside per="{per}"; '
+                         'give 1 or more with "block", else leave it out')
     source = read(v, "v")
     rows, columns = (list(source.shape) + [0, 0])[:2]
-    groups = -(-columns // group_k) if per == "block" and group_k > 0 else 1
+    groups = -(-columns // group_k) if per == "block" else 1
     scale = empty("f32", [] if per == "tensor" else [rows, groups])
     bits = empty(dtype, [rows, columns])
     _loratory.quantize(source, [columns] * rows if widths is None else ints(widths, "widths"),
-                       group_k if per == "block" else 0, write(bits, "bits"), write(scale, "scale"))
+                       group_k, write(bits, "bits"), write(scale, "scale"))
     return bits, scale
 
 

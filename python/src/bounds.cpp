@@ -54,9 +54,9 @@ struct Judged {
 
 using JudgedArrays = std::tuple<Numbers, Numbers, nb::ndarray<nb::numpy, uint8_t>>;
 
-JudgedArrays to_arrays(Judged judged, int64_t num_rows) {
-  const size_t rows = size_t(num_rows);
-  const size_t columns = rows == 0 ? 0 : judged.expected.size() / rows;
+// Of the shape of y.
+JudgedArrays to_arrays(Judged judged, const Array& y) {
+  const size_t rows = size_t(y.view().size(0)), columns = size_t(y.view().size(1));
   return {to_numpy(std::move(judged.expected), {rows, columns}),
           to_numpy(std::move(judged.bound), {rows, columns}),
           to_numpy(std::move(judged.covered), {rows, columns})};
@@ -86,7 +86,7 @@ JudgedArrays linear_bounds(const Array& x, const Arrays& a, const Arrays& b,
       judged.add(reference::linear_oracle(rows_of(args, begin, end)), arithmetic);
     });
   }
-  return to_arrays(std::move(judged), std::ssize(slots));
+  return to_arrays(std::move(judged), y);
 }
 
 JudgedArrays embedding_bounds(const std::vector<int64_t>& token_ids, const Int32s& slots,
@@ -106,7 +106,7 @@ JudgedArrays embedding_bounds(const std::vector<int64_t>& token_ids, const Int32
     judged.add(reference::embedding_oracle(args),
                with(reference::arithmetic_of(args), {unit, operand_rounding, flushes_subnormals}));
   }
-  return to_arrays(std::move(judged), std::ssize(slots));
+  return to_arrays(std::move(judged), y);
 }
 
 using GivenNumbers = nb::ndarray<const double, nb::c_contig>;

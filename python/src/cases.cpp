@@ -26,18 +26,20 @@ using check::Stretch;
 using reference::Tensor;
 
 struct TestCase {
-  TestCase(const std::string& label, const nb::dict& claimed)
-      : claims(claimed), data(draw(label, claims.get())) {}
+  TestCase(const std::string& label, const nb::dict& claimed, bool must_be_claimed)
+      : claims(claimed), data(draw(label, claims.get(), must_be_claimed)) {}
 
   Claims claims;
   CaseData data;
 
  private:
-  static CaseData draw(const std::string& label, const LoratoryClaims& claims) {
+  static CaseData draw(const std::string& label, const LoratoryClaims& claims,
+                       bool must_be_claimed) {
     const bool reads_all = (claims.abilities & LORATORY_READS_BEYOND_RANK) != 0;
     return without_gil([&] {
-      return CaseData(check::case_named(label),
-                      reads_all ? check::BeyondRank::zeros : check::BeyondRank::nan);
+      const check::Case c = check::case_named(label);
+      if (must_be_claimed) check::check_claimed(c, claims);
+      return CaseData(c, reads_all ? check::BeyondRank::zeros : check::BeyondRank::nan);
     });
   }
 };
@@ -108,8 +110,8 @@ nb::dict layer_dict(const CaseData& data, nb::handle owner) {
   return out;
 }
 
-// (slice of h or 0, row, column, got, want, error / bound); infinity where nothing may be written.
-using Wrong = std::tuple<int64_t, int64_t, int64_t, double, double, double>;
+// (slice of h or 0, row, column, got, want, error / bound, whether the operation may write it).
+using Wrong = std::tuple<int64_t, int64_t, int64_t, double, double, double, bool>;
 
 class Judge {
  public:
@@ -155,7 +157,7 @@ class Judge {
       const double error =
           reference::error_over(got, want, expected_.bound(index, i), before_.dtype);
       worst_ = std::max(worst_, error);
-      if (!(error <= 1)) wrong_.emplace_back(at.slice, at.row, column, got, want, error);
+      if (!(error <= 1)) wrong_.emplace_back(at.slice, at.row, column, got, want, error, true);
     }
   }
 
@@ -167,8 +169,9 @@ class Judge {
         if (allowed.get(row, column) == 1) continue;
         if (std::memcmp(before.address(row, column), got.address(row, column), size) == 0) continue;
         if (check::may_write_beyond_rank(data_, data_.step, row, got.get(row, column))) continue;
+        worst_ = INFINITY;
         wrong_.emplace_back(slice, row, column, got.get(row, column), before.get(row, column),
-                            INFINITY);
+                            worst_, false);
       }
     }
   }
@@ -200,7 +203,7 @@ std::vector<std::string> draw_labels(const LoratoryClaims& claims, int64_t num_c
 
 void add_cases(nb::module_& m) {
   nb::class_<TestCase>(m, "TestCase", "A case by its label, with its tensors.")
-      .def(nb::init<const std::string&, const nb::dict&>())
+      .def(nb::init<const std::string&, const nb::dict&, bool>())
       .def_prop_ro("label", [](const TestCase& t) { return check::label_of(t.data.shape); })
       .def("layer",
            [](nb::handle_t<TestCase> self) {

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -238,10 +239,66 @@ def test_ctrl_c_in_a_kernel_ends_the_check() -> None:
     ({"checks": ["numbres"]}, "numbres"),
     ({"device": "tpu"}, "device"),
     ({"framework": "tensorflow"}, "framework"),
+    ({"cases": 0}, "cases: 0 is no whole number from 1 "),
+    ({"cases": -3}, "cases: -3 is no"),
+    ({"cases": 2.5}, "cases: 2.5 is no"),
+    ({"cases": True}, "cases: True is no"),
+    ({"seed": -1}, "seed: -1 is no"),
+    ({"seed": 1 << 64}, "seed: 18446744073709551616 is no"),
+    ({"max_products": 0}, "max_products: 0 is no"),
+    ({"max_bytes": "1G"}, "max_bytes: '1G' is no"),
+    ({"budget_s": "10s"}, "budget_s: '10s' is no number"),
+    ({"budget_s": float("nan")}, "budget_s: nan is no number"),
+    ({"labels": [3]}, "labels: 3 is no str"),
+    ({"labels": 3}, "labels: 3 is no str"),
+    ({"checks": [None]}, "checks: None is no str"),
+    ({"claims": {"max_rank": 3}}, "claims: {'max_rank': 3} is no loratory.Claims"),
+    ({"max_rank": "8"}, "claims.max_rank: '8' is no whole number"),
+    ({"max_rank": 1 << 70}, "claims.max_rank: "),
+    ({"unit": "small"}, "claims.unit: 'small' is no number"),
+    ({"modes": ["fp32"]}, "modes: 'fp32' is no NumericMode"),
+    ({"modes": lt.NumericMode(h="fp16")}, "modes: 'fp16' is not known"),  # type: ignore
+    ({"weight_dtypes": 3}, "weight_dtypes: 3 is no str"),
+    ({"weight_dtypes": ["bf16", "f8_e4m3fn"]}, "claims.weight_scales: is empty"),
+    ({"labels": "linear.K4.N4.r1.n1.f32.stacked"}, "'stacked': the kernel does not claim"),
 ])
 def test_bad_arguments(arguments: dict[str, Any], line: str) -> None:
-    with pytest.raises(lt.InputError, match=line):
+    with pytest.raises(lt.InputError, match=re.escape(line)):
         lt.check(mine, **arguments)
+
+
+def test_one_label_may_come_alone() -> None:
+    report = lt.check(mine, labels="linear.K4.N4.r1.n1.f32.seed7", checks="numbers")
+    assert report.ok and report.num_cases == 1
+
+
+@pytest.mark.parametrize("change, came", [
+    (lambda y: y.astype(np.float64), "float64 [3, 4]"),
+    (lambda y: y[:1], "float32 [1, 4]"),
+    (lambda y: np.float32(0), "float32 []"),
+    (lambda y: y.tolist(), "list"),
+])
+def test_what_a_kernel_returns_is_not_cast(change: Any, came: str) -> None:
+    def returns(y: Any) -> Any:
+        return change(np.zeros_like(y))
+
+    report = lt.check(returns, labels=["linear.K4.N4.r1.n3.f32.seed7"], shrink_findings=False)
+    assert [f.check for f in report.findings] == ["accepted"]
+    assert f"the kernel returned {came}, and y is float32 [3, 4]" in report.findings[0].what
+
+
+def test_the_line_that_runs_a_case_again_is_python_everywhere() -> None:
+    def wrong(y: Any) -> None:
+        y += 1
+
+    report = lt.check(wrong, name='a "b" <&>', labels=["linear.K4.N4.r1.s0.f32.seed7"],
+                      shrink_findings=False)
+    repro = report.findings[0].repro
+    assert repro == 'loratory.check(a "b" <&>, ..., labels=[\'linear.K4.N4.r1.s0.f32.seed7\'])'
+    assert json.loads(report.json)["findings"][0]["repro"] == repro
+    failures = ElementTree.fromstring(report.junit).iter("failure")
+    assert any(f"REPRO: {repro}" in (failure.text or "") for failure in failures)
+    assert " --case " not in report.text + report.json + report.junit
 
 
 def test_an_unknown_parameter_is_named() -> None:
@@ -268,9 +325,29 @@ def test_a_case_judges_what_a_kernel_wrote(label: str) -> None:
     base = [t for t, s in enumerate(case.slots) if s < 0]
     if base and y.shape[1]:
         y[base[0], -1] = 1.25
-        (only,) = case.judge(y).wrong
+        verdict = case.judge(y)
+        (only,) = verdict.wrong
         assert (only.row, only.column, only.got) == (base[0], y.shape[1] - 1, 1.25)
-        assert only.error_over_bound == np.inf
+        assert only.error_over_bound == verdict.worst == np.inf and not only.may_be_written
+        with pytest.raises(AssertionError, match="is 1.25 and must not be written"):
+            lt.assert_matches_reference(case, y)
+
+
+def test_inputs_of_a_case_are_read_only() -> None:
+    case = lt.LoraCase("expert_linear.K8.N4.r4x4.n9.zipf.f32.E3.k2.off.router.seed7")
+    layer = case.layer
+    for array in (case.x, case.slots, case.experts, case.router_weights, case.enabled, layer.a[0],
+                  layer.ranks[0], layer.scalings[0]):
+        assert array is not None and not array.flags.writeable
+    assert case.y.flags.writeable
+    assert not lt.LoraCase("embedding.K8.N4.r4.n3.f32").token_ids.flags.writeable  # type: ignore
+
+
+def test_a_case_that_is_not_claimed_is_refused() -> None:
+    label = "linear.K4.N4.r1.n1.f32.stacked.seed7"
+    assert lt.LoraCase(label).layer.layout == "stacked"
+    with pytest.raises(lt.InputError, match="case: 'stacked': the kernel does not claim"):
+        lt.LoraCase(label, lt.Claims())
 
 
 def test_a_shrink_may_write_zeros_beyond_the_rank() -> None:
@@ -281,7 +358,7 @@ def test_a_shrink_may_write_zeros_beyond_the_rank() -> None:
             if slot >= 0:
                 h[0, t] = a[0][slot] @ x[t]
 
-    case = lt.LoraCase(label, lt.Claims(reads_beyond_rank=True))
+    case = lt.LoraCase(label, lt.Claims(operations=["shrink"], reads_beyond_rank=True))
     lt.assert_matches_reference(case, case.run(all_ranks))
     h = case.run(all_ranks)
     h[0, 0, 2] = 0.5
@@ -366,6 +443,8 @@ def test_a_wrong_kernel_fails_with_the_line_that_replays_it(pytester: pytest.Pyt
     pytester.runpytest("--lora-case", repro).assert_outcomes(passed=1)
     unknown = pytester.runpytest("--lora-case", "linear.K1.bogus")
     assert unknown.ret != 0 and "bogus" in unknown.stdout.str()
+    outside = pytester.runpytest("--lora-case", "linear.K1.N1.r32.n1.f32")
+    assert outside.ret != 0 and "'r': the kernel does not claim 32" in outside.stdout.str()
 
 
 def test_the_plugin_is_there_without_asking(pytester: pytest.Pytester) -> None:

@@ -299,6 +299,46 @@ def test_arguments_of_experts_are_named() -> None:
     assert not y.any()
 
 
+def test_experts_refuse_what_has_another_shape() -> None:
+    a, b = np.ones((3, 2, 4, 5), np.float32), np.ones((3, 2, 6, 4), np.float32)
+    x, y = np.ones((1, 5), np.float32), np.zeros((1, 6), np.float32)
+    rows = lt.ExpertRows(experts=[0], slots=[0], num_slots=3)
+    ranks, scalings = np.full((3, 2), 4, np.int32), np.ones((3, 2), np.float32)
+    line = "has the shape [2, 3], and the weights have [3, 2] slots and experts"
+    for changed in ({"ranks": ranks.T}, {"scalings": scalings.T}):
+        given = {"ranks": ranks, "scalings": scalings, **changed}
+        with pytest.raises(lt.InputError) as error:
+            lt.expert_linear(x, rows, a, b, given["ranks"], given["scalings"], y)
+        assert str(error.value) == f"{next(iter(changed))}: {line}"
+    with pytest.raises(lt.InputError, match="ranks: has the shape"):
+        lt.expert_shrink(x, rows, a, ranks.T)
+    for enabled in ([True], [True] * 4):
+        short = lt.ExpertRows(experts=[0], slots=[0], num_slots=3, enabled=enabled)
+        with pytest.raises(lt.InputError, match="^enabled: has . entries, and num_slots is 3"):
+            lt.expert_linear(x, short, a, b, ranks, scalings, y)
+
+
+@pytest.mark.parametrize("arguments, line", [
+    ({"per": "row"}, 'per: "row" is not known; tensor, token or block'),
+    ({"per": "block"}, 'group_k: 0 beside per="block"'),
+    ({"per": "block", "group_k": -4}, 'group_k: -4 beside per="block"'),
+    ({"group_k": 4}, 'group_k: 4 beside per="token"'),
+])
+def test_quantize_refuses_what_it_would_ignore(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(lt.InputError) as error:
+        lt.quantize(np.ones((2, 8), np.float32), "i8", **arguments)
+    assert str(error.value).startswith(line)
+
+
+def test_bounds_of_no_tokens_have_the_columns() -> None:
+    layer = Layer("f32")
+    arguments = {"x": layer.x[:0], "a": layer.a, "b": layer.b, "ranks": layer.ranks,
+                 "scalings": layer.scalings, "slots": [], "y": layer.y[:0]}
+    bounds = lt.linear_bounds(**arguments)
+    assert bounds.expected.shape == bounds.bound.shape == bounds.covered.shape == (0, 36)
+    assert bounds.worst(layer.y[:0]) == 0
+
+
 def test_a_read_only_output_is_refused() -> None:
     layer = Layer("f32")
     layer.y.flags.writeable = False

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "check/cases/case_data.hpp"
+#include "check/cases/draw.hpp"
 #include "check/cases/draw_case.hpp"
 #include "check/kernels/kernel.hpp"
 #include "reference/base/input_error.hpp"
@@ -146,6 +147,107 @@ TEST(Case, ErrorsNameTheField) {
   EXPECT_THAT(error_of("linear.K4.N4.r9.f8_e5m2"), HasSubstr("wtensor"));
   EXPECT_THAT(error_of("linear.K4.N4+4.r9/8.stacked"), HasSubstr("stacked"));
   EXPECT_THAT(error_of("linear.K4.N4.r9.E4"), HasSubstr("experts are for"));
+}
+
+TEST(Case, NoKindOfFieldIsThereTwice) {
+  const auto expect_twice = [](const std::string& fields, const std::string& second) {
+    const std::string error = error_of("linear.N4.r1." + fields);
+    EXPECT_THAT(error, HasSubstr("'" + second + "': is of the same kind as '")) << fields;
+  };
+  expect_twice("K4.K8", "K8");
+  expect_twice("f32.bf16", "bf16");
+  expect_twice("xf16.xbf16", "xbf16");
+  expect_twice("dense.stacked", "stacked");
+  expect_twice("split2.cast", "cast");
+  expect_twice("tiny.reals", "reals");
+  expect_twice("zipf.base", "base");
+  expect_twice("wtensor.wblock", "wblock");
+  expect_twice("atoken.atensor", "atensor");
+  expect_twice("seed1.seed2", "seed2");
+  EXPECT_EQ(error_of("linear.K4.N4.r1.n1.s0.seed3.yf16.hf16.noadd.o4"), "");
+}
+
+LoratoryClaims small_claims() {
+  LoratoryClaims claims{};
+  claims.operations = 1U << LORATORY_OP_LINEAR | 1U << LORATORY_OP_SHRINK;
+  claims.weight_dtypes = 1U << LORATORY_BF16;
+  claims.layouts = 1U << LORATORY_LAYOUT_SLICES;
+  return claims;
+}
+
+TEST(Case, WhatTheClaimsDoNotCoverIsNamed) {
+  LoratoryClaims claims = small_claims();
+  claims.max_rank = 16, claims.max_slots = claims.max_slices = 2, claims.max_tokens = 4;
+  claims.rank_multiple = 2, claims.num_in_multiple = 8, claims.num_out_multiple = 4;
+  const auto error = [&](const std::string& label) -> std::string {
+    try {
+      check_claimed(case_named(label), claims);
+    } catch (const InputError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error("linear.K8.N4.r2.n1.bf16"), "");
+  EXPECT_EQ(error("shrink.K16.N8+4.r16/3,2.n4.bf16"), "");
+  EXPECT_EQ(error("linear.K8.N4.r2.n1.bf16.stacked"),
+            "case: 'stacked': the kernel does not claim this layout");
+  EXPECT_THAT(error("expand.K8.N4.r2.n1.bf16"), HasSubstr("'expand': the kernel does not claim"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.f16"), HasSubstr("'f16'"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.yf32"), HasSubstr("this dtype of y"));
+  EXPECT_THAT(error("shrink.K8.N4.r2.n1.bf16.hf16"), HasSubstr("this dtype of h"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.twice"), HasSubstr("these rounding points"));
+  EXPECT_THAT(error("linear.K8.N4.r18.n1.bf16"), HasSubstr("'r': the kernel does not claim 18"));
+  EXPECT_THAT(error("linear.K8.N4.r2x3.n1.bf16"), HasSubstr("3 slots, 2 at most"));
+  EXPECT_THAT(error("linear.K8.N4+4+4.r2.n1.bf16"), HasSubstr("3 slices"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n5.bf16"), HasSubstr("5 tokens"));
+  EXPECT_THAT(error("linear.K9.N4.r2.n1.bf16"), HasSubstr("'K': the kernel does not claim 9,"));
+  EXPECT_THAT(error("linear.K8.N5.r2.n1.bf16"), HasSubstr("'N'"));
+  EXPECT_THAT(error("linear.K8.N4.r3.n1.bf16"), HasSubstr("no multiple of 2"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.o4"), HasSubstr("offset_start"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.noadd"), HasSubstr("without inputs"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.gaps"), HasSubstr("apart"));
+  EXPECT_THAT(error("linear.K8.N4+4.r2/0.n1.bf16"), HasSubstr("absent slices"));
+  EXPECT_THAT(error("linear.K8.N4.r2.n1.bf16.a4"), HasSubstr("alignment"));
+}
+
+// Of the claims of the reference some are left out, others limited.
+LoratoryClaims some_claims(uint64_t seed) {
+  LoratoryClaims claims = *reference_plugin().claims;
+  const auto pick = [&](uint64_t which, uint64_t below) {
+    return random_bits(seed, which, 0) % below;
+  };
+  const auto subset = [&](uint64_t which, uint32_t of) {
+    const auto chosen = of & uint32_t(random_bits(seed, which, 1));
+    return chosen == 0 ? of : chosen;
+  };
+  claims.weight_dtypes = subset(1, 7) | (pick(2, 2) == 0 ? 0x38U : 0);
+  claims.y_dtypes = pick(3, 3) == 0 ? 0 : subset(3, 7);
+  claims.h_dtypes = pick(4, 3) == 0 ? 0 : subset(4, 7);
+  claims.layouts = subset(5, 3) | (pick(6, 2) == 0 ? 4U : 0);
+  claims.num_modes = int64_t(pick(7, 17));
+  if (claims.num_modes == 0) claims.modes = nullptr;
+  claims.max_rank = int64_t(pick(8, 2) * (8 + pick(9, 40)));
+  claims.max_slots = int64_t(pick(10, 4));
+  claims.max_slices = int64_t(pick(11, 4));
+  claims.max_tokens = int64_t(pick(12, 9));
+  claims.max_experts_per_token = int64_t(pick(13, 3));
+  claims.rank_multiple = int64_t(pick(14, 9));
+  claims.num_in_multiple = int64_t(pick(15, 9));
+  claims.num_out_multiple = int64_t(pick(16, 9));
+  claims.alignment = pick(17, 2) == 0 ? 0 : int64_t(1) << pick(18, 9);
+  claims.abilities &= uint32_t(random_bits(seed, 19, 0));
+  return claims;
+}
+
+TEST(Case, WhatIsDrawnIsClaimed) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    const LoratoryClaims claims = some_claims(seed);
+    check_claims(claims);
+    for (int operation = 0; operation < LORATORY_NUM_OPERATIONS; ++operation) {
+      const Case c = draw_case(seed, {.claims = claims, .operation = LoratoryOperation(operation)});
+      EXPECT_NO_THROW(check_claimed(c, claims)) << label_of(c);
+    }
+  }
 }
 
 TEST(CaseData, NobodyReadsBeyondARank) {

@@ -2,9 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <limits>
 #include <new>
+#include <stdexcept>
 
 #include "check/kernels/case_run.hpp"
 #include "check/kernels/kernel.hpp"
@@ -12,6 +18,7 @@
 #include "check/kernels/pattern.hpp"
 #include "check/kernels/reference_call.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
+#include "check/kernels/running_case.hpp"
 #include "check/report/ledger.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -178,7 +185,9 @@ std::string found_offset() {
 }
 
 TEST(KernelChecks, OffsetsOf32BitsAreFound) {
-  EXPECT_THAT(found_offset<false>(), HasSubstr("slots of B lie 2^31 elements apart"));
+  EXPECT_THAT(
+      found_offset<false>(),
+      HasSubstr("slots of B lie 2^31 elements apart (2 slots, 2 tokens, stride 2147483712)"));
   EXPECT_THAT(found_offset<true>(), HasSubstr("slots of B lie 2^30 elements apart"));
 }
 
@@ -226,7 +235,9 @@ std::string found_in_pool(WrapsAt wraps_at) {
 
 TEST(KernelChecks, OffsetsOf32BitsAreFoundWhereNothingLiesApart) {
   const auto of_slots = [](const char* name) {
-    return HasSubstr(std::string("slots of ") + name + " in a tensor of more than 2^31 elements");
+    return testing::AllOf(
+        HasSubstr(std::string("slots of ") + name + " in a tensor of more than 2^31 elements ("),
+        HasSubstr(" slots, 3 tokens, stride "));
   };
   EXPECT_THAT(found_in_pool([](const LoratoryLayer& l, const LoratoryCall& c, int64_t t) {
                 return wraps(c.step->slots[t] * l.stacked_a.strides[0]);
@@ -498,6 +509,216 @@ TEST(KernelChecks, AFailureOfTheKernelIsAFindingWithItsText) {
   EXPECT_FALSE(run_kernel_checks(faulty.kernel(), numbers_alone).ok());
 }
 
+TEST(KernelChecks, WhatAKernelThrowsIsAFinding) {
+  const auto what = [](auto change) -> std::string {
+    WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
+    change(faulty.plugin);
+    const Report report = run_kernel_checks(faulty.kernel(), quick());
+    EXPECT_EQ(report.findings.size(), 1u);
+    if (report.findings.empty()) return "";
+    EXPECT_EQ(report.findings[0].check, "accepted");
+    return report.findings[0].what;
+  };
+  EXPECT_EQ(what([](LoratoryPlugin& p) {
+              p.run = [](void*, const LoratoryCall*, void*) -> int {
+                throw std::runtime_error("no luck");
+              };
+            }),
+            "run() threw: no luck");
+  EXPECT_EQ(what([](LoratoryPlugin& p) {
+              p.prepare = [](void*, const LoratoryStep*, void*) -> int { throw 7; };
+            }),
+            "prepare() threw what is no std::exception");
+  EXPECT_EQ(what([](LoratoryPlugin& p) {
+              p.workspace_bytes = [](void*, int64_t) { return int64_t(1) << 62; };
+            }),
+            "workspace_bytes() returned 4611686018427387904, which is not within [0, 2^40]");
+}
+
+// Nothing was compared, so nothing passed.
+TEST(KernelChecks, AKernelThatTakesNoLayerPassesNoCheck) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
+  faulty.plugin.create = [](void*, const LoratoryLayer*, void**) { return 1; };
+  const Report report = run_kernel_checks(faulty.kernel(), quick());
+  for (const CheckResult& result : report.checks) {
+    EXPECT_NE(result.state, CheckState::passed) << result.name;
+  }
+}
+
+// A kernel that ends the process: the last line is the case that ran.
+void run_and_die(const std::function<void()>& end) {
+  static std::function<void()> end_now;
+  end_now = end;
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) { end_now(); });
+  const Kernel kernel = faulty.kernel();
+  Options options = quick();
+  options.labels = {"linear.K4.N4.r2.n1.f32.seed3"};
+  RunningCase running;
+  options.on_run = [&](std::string_view label) { running.begin("again " + std::string(label)); };
+  run_kernel_checks(kernel, options);
+}
+
+TEST(KernelChecksDeathTest, TheCaseThatRanIsSaid) {
+  const auto says = [](const std::string& what) {
+    return "the kernel " + what + " in this case\n  REPRO: again linear.K4.N4.r2.n1.*seed3";
+  };
+  EXPECT_EXIT(run_and_die([] { std::exit(0); }), testing::ExitedWithCode(1),
+              says("called exit\\(\\)"));
+  EXPECT_EXIT(run_and_die([] { std::abort(); }), testing::ExitedWithCode(1), says("was aborted"));
+#if !defined(__SANITIZE_ADDRESS__)  // which says more of a crash
+  EXPECT_EXIT(run_and_die([] { std::raise(SIGSEGV); }), testing::ExitedWithCode(1),
+              says("crashed"));
+#endif
+  // After the last case the process is the harness's again.
+  EXPECT_EXIT((run_and_die([] {}), std::exit(3)), testing::ExitedWithCode(3), "");
+}
+
+// A library that is linked with -ffast-math flushes subnormals from its first line on.
+TEST(KernelChecks, ALibraryDoesNotChangeTheArithmeticOfTheHarness) {
+#if defined(__x86_64__)
+  const std::string path = testing::TempDir() + "flushes.so";
+  const std::string command =
+      "echo '__attribute__((constructor)) void f(void) {"
+      " __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); }' |"
+      " cc -x c -shared -fPIC -o '" +
+      path + "' - 2>/dev/null";
+  if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no C compiler";
+  EXPECT_THROW(Kernel::load(path), InputError);  // it has no kernel, but has been loaded
+  volatile float smallest = std::numeric_limits<float>::min();
+  EXPECT_NE(smallest / 2, 0);
+#else
+  GTEST_SKIP() << "no x86";
+#endif
+}
+
+TEST(KernelChecks, ALibraryInThisFolderIsNamedAsOne) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(testing::TempDir());
+  std::ofstream("mine.so") << "no library";
+  try {
+    Kernel::load("mine.so");
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), testing::EndsWith("; name it ./mine.so"));
+  }
+  std::filesystem::current_path(before);
+}
+
+// What numbers and exact see of elements is told whichever of the four was asked for.
+TEST(KernelChecks, NothingWrittenIsFoundWhateverWasAskedFor) {
+  const auto found = [](Fault fault, const std::vector<std::string>& checks) {
+    WithFault faulty(fault);
+    Options options = quick();
+    options.labels = {"linear.K8.N8.r4.s0,0.f32.seed3"};
+    options.checks = checks;
+    options.shrinks = false;
+    std::vector<std::string> out;
+    for (const Finding& f : run_kernel_checks(faulty.kernel(), options).findings) {
+      out.push_back(f.check);
+    }
+    return out;
+  };
+  using testing::ElementsAre;
+  const Fault nan = [](const LoratoryLayer&, const LoratoryCall& call) {
+    y_at(call, 0, 0) = std::numeric_limits<float>::quiet_NaN();
+  };
+  EXPECT_THAT(found(nan, {"numbers"}), ElementsAre("nan_containment"));
+  EXPECT_THAT(found(nan, {"exact"}), ElementsAre("nan_containment"));
+  EXPECT_THAT(found(nan, {"nan_containment"}), ElementsAre("nan_containment"));
+  EXPECT_THAT(found(nan, {"covered_written"}), ElementsAre());
+  WithFault idle([](const LoratoryLayer&, const LoratoryCall&) {});
+  idle.plugin.run = [](void*, const LoratoryCall*, void*) { return 0; };
+  for (const char* check : {"numbers", "covered_written"}) {
+    Options options = quick();
+    options.checks = {check};
+    options.shrinks = false;
+    const Report report = run_kernel_checks(idle.kernel(), options);
+    ASSERT_EQ(report.findings.size(), 1u) << check;
+    EXPECT_EQ(report.findings[0].check, "covered_written");
+  }
+}
+
+// What is not promised need not be the same bits, but right it must be.
+TEST(KernelChecks, ARaceIsFoundWithoutAPromise) {
+  static int64_t num_runs = 0;
+  num_runs = 0;
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall& call) {
+    if (++num_runs % 5 == 3) y_at(call, 0, 0) += 100;
+  });
+  faulty.claims.promises = 0;
+  Options options = quick();
+  options.labels = {"linear.K8.N8.r4.s0,0.f32.seed3"};
+  options.checks = {"repeatable"};
+  options.shrinks = false;
+  const Report report = run_kernel_checks(faulty.kernel(), options);
+  ASSERT_EQ(report.findings.size(), 1u) << as_text(report);
+  EXPECT_EQ(report.findings[0].check, "repeatable");
+  EXPECT_THAT(report.findings[0].what,
+              HasSubstr("1 of 16 elements are off by more than the bound"));
+}
+
+// A kernel that adds to y whatever it was told writes NaN; one that reads what lies beyond the rank
+// as well.
+TEST(KernelChecks, NanOfWhatNobodyMayReadIsCalledSo) {
+  WithFault adds([](const LoratoryLayer&, const LoratoryCall&) {});
+  adds.plugin.run = [](void* state, const LoratoryCall* call, void*) {
+    LoratoryLayer layer = *static_cast<Faulty*>(state)->layer;
+    layer.add_inputs = 1;
+    run_reference(layer, *call);
+    return 0;
+  };
+  WithFault reads([](const LoratoryLayer&, const LoratoryCall&) {});
+  reads.plugin.run = [](void* state, const LoratoryCall* call, void*) {
+    LoratoryLayer layer = *static_cast<Faulty*>(state)->layer;
+    std::vector<LoratorySlice> slices(layer.slices, layer.slices + layer.num_slices);
+    const std::vector<int32_t> all(size_t(layer.num_slots), int32_t(layer.max_rank));
+    for (LoratorySlice& slice : slices) slice.ranks = all.data();
+    layer.slices = slices.data();
+    run_reference(layer, *call);
+    return 0;
+  };
+  const auto found = [](Changed& changed, const std::string& label) {
+    Options options = quick();
+    options.labels = {label};
+    std::vector<std::string> out;
+    for (const Finding& f : run_kernel_checks(changed.kernel(), options).findings) {
+      out.push_back(f.check);
+    }
+    return out;
+  };
+  // NaN is no error that has a distribution.
+  const auto is_nan_alone = testing::UnorderedElementsAre("nan_containment", "statistics");
+  EXPECT_THAT(found(adds, "linear.K8.N8.r4.s0,0.f32.noadd.seed3"), is_nan_alone);
+  EXPECT_THAT(found(reads, "linear.K8.N8.r2,3.R4.s0,0,1.f32.seed3"), is_nan_alone);
+}
+
+// A kernel that takes rows for dense: gaps are too much for it, whatever their size.
+TEST(KernelChecks, GapsOfAnySizeAreNoLargeOffsets) {
+  WithFault faulty([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    const bool has_gaps = layer.slices[0].a.strides[0] > layer.max_rank * layer.num_in;
+    const int32_t slot = call.step->num_tokens == 0 ? -1 : call.step->slots[0];
+    if (has_gaps && slot >= 0 && layer.slices[0].ranks[slot] > 0) {
+      y_at(call, 0, layer.offset_start) += 1;
+    }
+  });
+  Options options = quick();
+  options.num_cases = 120;
+  options.checks = {"large_offsets"};
+  const Report report = run_kernel_checks(faulty.kernel(), options);
+  EXPECT_TRUE(report.ok()) << as_text(report);
+  EXPECT_GT(report.find("large_offsets")->num_comparisons, 0);
+}
+
+TEST(KernelChecks, WhatLargeOffsetsLeavesOutIsSaid) {
+  Changed changed;
+  changed.claims.operations = 1U << LORATORY_OP_SHRINK | 1U << LORATORY_OP_EMBEDDING;
+  Options options = quick();
+  options.checks = {"large_offsets"};
+  options.labels = {"embedding.K9.N8.r2.n1.f32.seed1", "shrink.K9.N8.r2.n1.i8.wtensor.seed1"};
+  const Report report = run_kernel_checks(changed.kernel(), options);
+  EXPECT_EQ(report.find("large_offsets")->note, "left out: 8-bit weights, embeddings");
+}
+
 TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
   const auto is_refused = [](auto change) {
     Changed changed;
@@ -515,11 +736,72 @@ TEST(KernelChecks, ClaimsAndOptionsThatCannotBeAreErrors) {
   is_refused([](Changed& c) { c.claims.num_out_multiple = -1; });
   is_refused([](Changed& c) { c.claims.max_tokens = -1; });
   is_refused([](Changed& c) { c.claims.max_rank = 7, c.claims.rank_multiple = 8; });
+  is_refused([](Changed& c) { c.claims.promises |= 8; });
+  is_refused([](Changed& c) { c.claims.abilities |= 1U << 11; });
+  is_refused([](Changed& c) { c.claims.layouts = 1U << LORATORY_LAYOUT_STACKED; });
   EXPECT_THROW(Kernel(LoratoryPlugin{}), InputError);
   EXPECT_THROW(Kernel::load("/nowhere/libnothing.so"), InputError);
   Options options = quick();
   options.checks = {"number"};
   EXPECT_THROW(run_kernel_checks(Kernel(reference_plugin()), options), InputError);
+}
+
+TEST(KernelChecks, ClaimsOf8BitsThatNoCaseMeetsAreErrors) {
+  constexpr uint32_t kFp8 = 1U << LORATORY_F8_E4M3FN, kI8 = 1U << LORATORY_I8;
+  constexpr uint32_t kBlock = 1U << LORATORY_SCALES_BLOCK, kToken = 1U << LORATORY_SCALES_TOKEN;
+  const auto error = [](auto change) -> std::string {
+    Changed changed;
+    changed.claims.operations = 1U << LORATORY_OP_LINEAR;
+    changed.claims.weight_dtypes = 1U << LORATORY_BF16 | kFp8;
+    changed.claims.x_dtypes = 1U << LORATORY_BF16 | kFp8;
+    change(changed.claims);
+    try {
+      changed.kernel();
+    } catch (const InputError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error([](LoratoryClaims&) {}), "");
+  EXPECT_EQ(error([](LoratoryClaims& c) { c.operations |= 1U << LORATORY_OP_LOGITS; }), "");
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.weight_scales = 0; }),
+              HasSubstr("claims.weight_scales: is empty"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.weight_scales |= kToken; }),
+              HasSubstr("others than tensor, channel and block"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.weight_scales |= 1; }), HasSubstr("weight_scales"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.activation_scales = 0; }),
+              HasSubstr("claims.activation_scales: has none that goes with weight_scales"));
+  EXPECT_THAT(
+      error([](LoratoryClaims& c) { c.weight_scales = kBlock, c.activation_scales = kToken; }),
+      HasSubstr("claims.activation_scales: has none"));
+  EXPECT_THAT(
+      error([](LoratoryClaims& c) { c.activation_scales |= 1U << LORATORY_SCALES_CHANNEL; }),
+      HasSubstr("others than tensor, token and block"));
+  EXPECT_THAT(error([](LoratoryClaims& c) {
+                c.weight_dtypes = kFp8, c.operations |= 1U << LORATORY_OP_LOGITS;
+              }),
+              HasSubstr("the others need f32"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.operations = 1U << LORATORY_OP_LOGITS; }),
+              HasSubstr("for linear, shrink and expand"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.x_dtypes = kI8; }), HasSubstr("claims.x_dtypes"));
+  EXPECT_THAT(error([](LoratoryClaims& c) { c.x_dtypes = kFp8, c.activation_scales = kBlock; }),
+              HasSubstr("block with block"));
+}
+
+// Every case named is looked at before the first is run.
+TEST(KernelChecks, ACaseThatIsNotClaimedIsRefused) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) {});
+  Options options = quick();
+  options.labels = {"linear.K4.N4.r2.n1.f32", "linear.K4.N4.r2.n1.f32.stacked"};
+  bool has_run = false;
+  options.on_case = [&](std::string_view) { has_run = true; };
+  try {
+    run_kernel_checks(faulty.kernel(), options);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "case: 'stacked': the kernel does not claim this layout");
+  }
+  EXPECT_FALSE(has_run);
 }
 
 // 14-bit accumulators: docs/error_bounds.md has them declare this.

@@ -1,6 +1,8 @@
 // `loratory check` as a user runs it: exit codes, a finding with its REPRO line, ledger, outputs.
 #include <gmock/gmock.h>
+#include <sched.h>
 
+#include <csignal>
 #include <sstream>
 
 #include "tests/cli/program.hpp"
@@ -77,6 +79,9 @@ TEST_F(CheckTest, BadInputIsOneLine) {
   expect_error("--impl reference --max-products 0", "--max-products: '0' is not a number");
   expect_error("--impl reference --transcript t", "--transcript: ");
   expect_error("--impl ./none.so", "./none.so");
+  expect_error("--impl reference --budget 10ms", "--budget: '10ms' is not a number");
+  expect_error("--impl reference --operations linear --case linear.K4.N4.r1.bf16.f16",
+               "case: 'f16': is of the same kind as 'bf16'");
   expect_error("--scheduler ./none.so", "./none.so: cannot be loaded");
   expect_error("--scheduler no-such-program-here --cases 2",
                "--scheduler: /bin/sh cannot run it: 'no-such-program-here'; give a command");
@@ -122,6 +127,40 @@ TEST_F(CheckTest, AFindingIsShownReplayedAndKnown) {
   const Outcome stale = loratory("check --scheduler own --cases 2 --ledger ledger");
   EXPECT_EQ(stale.exit_code, 1);
   EXPECT_THAT(stale.out, HasSubstr("STALE line 2: prefixes * https://example.org/1"));
+}
+
+// What the run was told and what decides the finding is on the line as well.
+TEST_F(CheckTest, ReproHasTheFlagsThatDecide) {
+  if (!has_python()) GTEST_SKIP() << "no python3";
+  write_buggy_scheduler();
+  const Outcome run = loratory(
+      "check --scheduler 'python3 buggy.py' --stop-at-first --no-shrink --timeout-ms 9000 "
+      "--checks tokens,slots");
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("FINDING tokens"));
+  EXPECT_THAT(run.out, HasSubstr("REPRO: loratory check --scheduler 'python3 buggy.py' "
+                                 "--timeout-ms 9000 --checks tokens,slots --case sched.seed"));
+}
+
+// A scheduler has a group of processes of its own, which Ctrl-C and a signal do not reach.
+TEST_F(CheckTest, ASignalEndsTheSchedulerToo) {
+  write("hangs.sh", "echo $$ >pid.tmp; mv pid.tmp pid; exec sleep 600\n");
+  write("run.sh", "'" + program() + "' check --scheduler 'sh hangs.sh' --timeout-ms 600000 &\n" +
+                      "while ! [ -e pid ]; do :; done; kill -TERM $!; wait $!\n");
+  const std::string command = "cd '" + folder_.string() + "' && sh run.sh >out.txt 2>err.txt";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM) << content("err.txt");
+  const std::string pid = content("pid");
+  const auto state = [&] {
+    std::ifstream process("/proc/" + pid.substr(0, pid.find('\n')) + "/status");
+    for (std::string word; process >> word;) {
+      if (word == "State:" && process >> word) return word;
+    }
+    return std::string("gone");
+  };
+  // It was killed; the kernel may not have come to it yet.
+  for (int i = 0; i < 100'000 && state() != "gone" && state() != "Z"; ++i) sched_yield();
+  EXPECT_THAT(state(), testing::AnyOf("gone", "Z"));
 }
 
 }  // namespace
