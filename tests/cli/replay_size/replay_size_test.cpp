@@ -190,6 +190,18 @@ TEST_F(ReplayAndSize, ALateTraceCountsFromItsFirstArrival) {
       << b["workload"]["notes"];
 }
 
+// A file of weights has ranks of its own.
+TEST_F(ReplayAndSize, RanksAreThoseThatAdaptersHave) {
+  write("t.jsonl",
+        "{\"arrival_ms\":0,\"prompt_tokens\":5,\"output_tokens\":2}\n"
+        "{\"arrival_ms\":9,\"prompt_tokens\":5,\"output_tokens\":2}\n");
+  write("w.txt", "sql 1 64\n");
+  ASSERT_EQ(loratory("replay --trace t.jsonl --popularity weights:w.txt --json r.json").exit_code,
+            0);
+  EXPECT_EQ(json::parse(content("r.json"))["workload"]["adapters"],
+            "1 adapter, weights:w.txt, rank 64");
+}
+
 TEST_F(ReplayAndSize, SettingsHaveWhatZeroCameTo) {
   ASSERT_EQ(loratory("replay " + sample_ + "--json r.json").exit_code, 0);
   const json result = json::parse(content("r.json"));

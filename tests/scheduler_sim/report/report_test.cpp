@@ -216,6 +216,9 @@ TEST(Advice, ReasonComparesTheChosenWithTheSmallest) {
   EXPECT_THAT(report::reason(result), HasSubstr("of the KV blocks"));
   result.smallest = result.recommended;
   EXPECT_THAT(report::reason(result), HasSubstr("32 slots are the fewest tried that meet"));
+  EXPECT_THAT(report::reason(result), Not(HasSubstr("of the best goodput")));
+  std::ranges::find(result.configs, 24, &ConfigResult::max_loras)->num_seeds_met = 3;
+  EXPECT_THAT(report::reason(result), HasSubstr("and lose less than 1 % of the best goodput"));
   EXPECT_THAT(
       report::next_limit(result),
       HasSubstr("at 1.49x of this traffic TTFT p99 is 1.10x the limit: 41 % of the requests "
