@@ -87,12 +87,8 @@ sim::SchedulerConfig scheduler_config(const SystemOptions& o, const sim::Trace& 
   config.t_starve_ns = milliseconds(o.t_starve_ms);
   config.n_starve = o.n_starve;
   config.drain_factor = o.drain_factor;
-  uint64_t longest = 1;
-  for (const sim::TraceRequest& r : trace.requests) {
-    longest = std::max(longest, uint64_t{r.prompt_tokens} + r.output_tokens);
-  }
-  config.max_model_len = uint32_t(
-      std::min<uint64_t>(o.max_model_len > 0 ? uint64_t(o.max_model_len) : longest, UINT32_MAX));
+  const int64_t longest = o.max_model_len > 0 ? o.max_model_len : sim::longest_request(trace);
+  config.max_model_len = uint32_t(std::clamp<int64_t>(longest, 1, UINT32_MAX));
   return config;
 }
 

@@ -185,6 +185,7 @@ void fill(sim::ConfigResult& result, sim::TraceRun& run, const sim::EngineSpec& 
   result.memory = memory_of(engine, point).split;
   run.metrics().fill(result, slo, engine.scheduler.block_size, /*keep_details=*/true);
   result.event_log_hash = run.log().hash();
+  if (!waits_are_known(engine)) result.waits = {};
   fill_cost(result, engine);
   result.meets_slo = meets_slo(result, slo);
   result.cause = miss_of(result, slo);

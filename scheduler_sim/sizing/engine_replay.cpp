@@ -98,6 +98,14 @@ std::vector<AdapterIndex> pins_in(const Trace& trace, const EngineSpec& engine) 
   return pins;
 }
 
+int64_t longest_request(const Trace& trace) {
+  int64_t longest = 0;
+  for (const TraceRequest& r : trace.requests) {
+    longest = std::max(longest, int64_t{r.prompt_tokens} + r.output_tokens);
+  }
+  return longest;
+}
+
 int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler) {
   int64_t longest = 0, total = 0;
   for (const TraceRequest& r : trace.requests) {

@@ -82,6 +82,9 @@ bool would_meet(const Trace& trace, const EngineSpec& engine, EnginePoint point,
 /// EngineSpec::pins in the trace, which has all of them.
 std::vector<AdapterIndex> pins_in(const Trace& trace, const EngineSpec& engine);
 
+/// Prompt and output tokens of the longest request; 0 without requests.
+int64_t longest_request(const Trace& trace);
+
 /// Blocks with which no request ever waits for one or is preempted: all that run have the longest.
 int64_t blocks_for_all(const Trace& trace, const SchedulerConfig& scheduler);
 

@@ -87,14 +87,6 @@ std::optional<Remedy> more_replicas(const ConfigResult& c, const std::vector<Tra
   return try_out(fleet, traces, point, slo);
 }
 
-int64_t longest_request(const Trace& trace) {
-  int64_t longest = 0;
-  for (const TraceRequest& r : trace.requests) {
-    longest = std::max(longest, int64_t{r.prompt_tokens} + r.output_tokens);
-  }
-  return longest;
-}
-
 // Up to the first alternative that meets the SLO.
 std::vector<Remedy> try_alternatives(const SizeResult& result, const std::vector<Trace>& traces,
                                      const SweepOptions& options) {

@@ -59,6 +59,16 @@ TEST_F(RealReplay, GivesTheFilesOfAReplay) {
   EXPECT_EQ(std::distance(fs::directory_iterator(path("kept")), fs::directory_iterator()), 3);
 }
 
+// One request at a time, so that the others wait: for what, a blocking engine does not show.
+TEST_F(RealReplay, WhatIsNotKnownOfWaitsIsNotSaid) {
+  const Outcome run = replay("--max-num-seqs 1 --load-mode blocking --json r.json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json config = json::parse(content("r.json"))["configs"][0];
+  for (const char* what : {"wait_load", "wait_slot", "wait_copy", "wait_batch"}) {
+    EXPECT_EQ(config[std::string(what) + "_requests"], 0) << what;
+  }
+}
+
 TEST_F(RealReplay, AStepAheadDoesTheSameWork) {
   const Outcome run = replay("--json r.json --async-scheduling on --rate-scale 0.5");
   ASSERT_EQ(run.exit_code, 0) << run.err;
