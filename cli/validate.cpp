@@ -23,7 +23,7 @@
 namespace loratory::cli {
 namespace {
 
-constexpr uint64_t kMostSeed = UINT64_MAX - 100;  // runs take a few more from there
+constexpr uint64_t kMostRunSeed = UINT64_MAX - 100;  // runs take a few more from there
 
 struct ValidateOptions {
   MeasuredOptions measured;
@@ -97,7 +97,7 @@ void add_validate(CLI::App& app) {
                      "that loratory ships");
   command.add_option("--rows", options->rows,
                      "Only the runs with this text in their place, group or sweep");
-  add_number(command, "--seed", options->seed, {0, kMostSeed}, "Of arrivals and lengths");
+  add_number(command, "--seed", options->seed, {0, kMostRunSeed}, "Of arrivals and lengths");
   add_number(command, "--threads", options->num_threads, {0, 1024},
              "Parallel simulations, 0 = all cores");
   command.add_option("--json", options->json, "Write everything")->group("Outputs");

@@ -35,15 +35,12 @@ if(LORATORY_BUILD_FUZZERS)
   target_compile_options(loratory_private_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# The headers among the sources: what is installed, and what VERIFY_INTERFACE_HEADER_SETS compiles,
-# each alone.
+# The headers among the sources: what is installed.
 function(loratory_add_headers target)
   set(headers ${ARGN})
   list(FILTER headers INCLUDE REGEX "\\.hpp$")
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}"
                                   FILES ${headers})
-  # Nobody runs them. CMake makes their target last of all, with the options of the directory.
-  cmake_language(DEFER CALL add_compile_options -O0 -g0)
 endfunction()
 
 # Compiles the sources of a folder together, ten at a time: most of the time goes into the headers
@@ -131,6 +128,10 @@ function(loratory_add_test name)
                                         fmt::fmt GTest::gmock loratory_test_main)
   target_compile_definitions(${name} PRIVATE LORATORY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   loratory_test_flags(${name} ${ARG_LABEL})
+  list(LENGTH ARG_SOURCES num_sources)
+  if(num_sources GREATER 1 AND NOT ARG_LABEL STREQUAL "gpu")  # those share names
+    loratory_compile_by_folder(${name} ${ARG_SOURCES})
+  endif()
   if(ARG_LABEL MATCHES "unit|property")
     loratory_precompile_test_headers(${ARG_LABEL} headers)
     target_precompile_headers(${name} REUSE_FROM ${headers})

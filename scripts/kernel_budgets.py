@@ -3,7 +3,8 @@
 
     scripts/kernel_budgets.py           write the file
     scripts/kernel_budgets.py --check   fail if a kernel uses more, spills, lost its HMMA, or waits
-                                        more often for fragments
+                                        more often for fragments. Compiles nothing where compiler
+                                        and sources are, byte for byte, those of the file
     scripts/kernel_budgets.py --arch sm_80   what the kernels use elsewhere; writes nothing
 
 Compiles every .cu of gpu/, for sm_90a unless told otherwise. No kernel may have a stack frame or
@@ -29,11 +30,12 @@ import struct
 import subprocess
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from sources import ROOT, digest
+
 BUDGETS = ROOT / "tests" / "tidy" / "kernel_budgets.txt"
 SKIPPED = 77
 # As in gpu/CMakeLists.txt.
-FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3", f"-I{ROOT}"]
+FLAGS = ["-std=c++20", "--expt-relaxed-constexpr", "-O3"]
 # The low 12 bits of an instruction (16 bytes each since Volta).
 HMMA, LDSM = 0x23C, 0x83B
 MATRIX = {HMMA: "HMMA", 0x9F0: "HGMMA"}
@@ -50,8 +52,13 @@ def find_nvcc():
 
 
 def version_of(nvcc):
+    """("13.0", all that it says of itself)."""
     text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
-    return re.search(r"release (\S+),", text).group(1)
+    return re.search(r"release (\S+),", text).group(1), text
+
+
+def kernels():
+    return sorted((ROOT / "gpu").rglob("*.cu"))
 
 
 def readable(names):
@@ -88,8 +95,8 @@ def machine_code(cubin):
 def usage_of(nvcc, arch, source, folder):
     """({kernel: (registers, matrix instructions, turns)}, [what is in local memory]) of a file."""
     cubin = pathlib.Path(folder) / f"{source.stem}.cubin"
-    run = subprocess.run([nvcc, *FLAGS, f"-arch={arch}", "-cubin", "-Xptxas=-v", "-o", cubin,
-                          source], capture_output=True, text=True, check=False)
+    run = subprocess.run([nvcc, *FLAGS, f"-I{ROOT}", f"-arch={arch}", "-cubin", "-Xptxas=-v", "-o",
+                          cubin, source], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise SystemExit(f"{source.relative_to(ROOT)}: does not compile\n{run.stderr}")
     registers, local, entry, function = {}, [], None, None
@@ -108,39 +115,40 @@ def usage_of(nvcc, arch, source, folder):
 
 
 def measure(nvcc, arch, jobs):
-    sources = sorted((ROOT / "gpu").rglob("*.cu"))
     usage, local = {}, []
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for used, spilled in pool.map(lambda s: usage_of(nvcc, arch, s, folder), sources):
+        for used, spilled in pool.map(lambda s: usage_of(nvcc, arch, s, folder), kernels()):
             usage |= used
             local += spilled
     names = readable(list(usage))
     return {names[name]: figures for name, figures in usage.items()}, local
 
 
-def page(version, usage):
+def page(version, sources_digest, usage):
     lines = ["# Registers a thread, matrix instructions, turns, kernel; sm_90a. Not edited by hand:",
              "# scripts/kernel_budgets.py writes it, --check (a test) holds the kernels to it.",
              "# Config: weights, y, LoraOp (0 linear, 1 shrink, 2 expand, 3 gated_expand),",
              "# LoraVariant{rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory,",
              "# warps}.",
-             f"nvcc {version}"]
+             f"nvcc {version}",
+             f"sources {sources_digest}"]
     lines += [f"{registers:3} {matrix:4} {turns:3} {name}"
               for name, (registers, matrix, turns) in sorted(usage.items())]
     return "\n".join(lines) + "\n"
 
 
 def read_page():
+    """(nvcc's version, digest, {kernel: (registers, matrix instructions, turns)})."""
     lines = [line for line in BUDGETS.read_text().splitlines() if not line.startswith("#")]
-    rows = [line.split(maxsplit=3) for line in lines[1:]]
+    rows = [line.split(maxsplit=3) for line in lines[2:]]
     budgets = {name: (int(registers), matrix, int(turns))
                for registers, matrix, turns, name in rows}
-    return lines[0].split()[1], budgets
+    return lines[0].split()[1], lines[1].split()[1], budgets
 
 
 def violations(version, usage):
-    budget_version, budgets = read_page()
+    budget_version, _, budgets = read_page()
     if version != budget_version:
         print(f"kernel_budgets: nvcc {version}, the budgets are of {budget_version}: registers and "
               "turns are not compared")
@@ -168,15 +176,19 @@ def main():
     if nvcc is None:
         print("kernel_budgets: skipped, no nvcc on PATH or in /usr/local/cuda/bin")
         return SKIPPED
-    version = version_of(nvcc)
+    version, compiler = version_of(nvcc)
+    settings = f"{compiler}{FLAGS}"
+    if args.check and read_page()[1] == digest(kernels(), settings):
+        print(f"kernel_budgets: {len(read_page()[2])} kernels, measured from these sources")
+        return 0
     usage, wrong = measure(nvcc, args.arch or "sm_90a", args.jobs)
     if args.arch:
-        print("\n".join([*page(version, usage).splitlines()[4:], *wrong]))
+        print("\n".join([*page(version, "", usage).splitlines()[5:], *wrong]))
         return 0
     if args.check:
         wrong += violations(version, usage)
     else:
-        BUDGETS.write_text(page(version, usage))
+        BUDGETS.write_text(page(version, "none" if wrong else digest(kernels(), settings), usage))
     if wrong:
         print("\n".join(wrong))
         print("kernel_budgets: if this is meant, run scripts/kernel_budgets.py and defend the diff"

@@ -26,6 +26,9 @@ struct Wrong {
   double got = 0, want = 0;
 };
 
+/// Elements that a pattern is looked for in.
+inline constexpr size_t kMostWrong = 20000;
+
 /// What one check found in one case.
 struct CaseFinding {
   std::string check;

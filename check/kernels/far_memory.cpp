@@ -9,8 +9,6 @@ using reference::Tensor;
 
 namespace {
 
-constexpr int64_t kWraps = int64_t(1) << 31;
-
 // Elements in front.
 int64_t elements_before(const Places& to) {
   return to.stride * (to.count - 1) >= kWraps ? kWraps : 0;

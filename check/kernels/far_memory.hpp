@@ -7,6 +7,9 @@
 
 namespace loratory::check {
 
+/// Elements from which on an offset of 32 bits wraps.
+inline constexpr int64_t kWraps = int64_t(1) << 31;
+
 /// Where the rows of a tensor lie: row i at index at[i] of `count`, `stride` elements apart.
 struct Places {
   std::vector<int64_t> at;

@@ -16,7 +16,7 @@
 namespace loratory::check {
 namespace {
 
-void require(bool ok, std::string_view place, std::string_view rule) {
+void require_plugin(bool ok, std::string_view place, std::string_view rule) {
   if (!ok) throw InputError(fmt::format("plugin: {}", place), std::string(rule));
 }
 
@@ -28,29 +28,32 @@ constexpr uint32_t kPluginBytes = sizeof(LoratoryPlugin), kClaimsBytes = sizeof(
 // A struct that another version of the header may have filled in: what it lacks is 0.
 template <typename Struct>
 Struct as_far_as_it_goes(const Struct* from, uint32_t least, const char* name) {
-  require(from != nullptr, name, "is null");
+  require_plugin(from != nullptr, name, "is null");
   const uint32_t bytes = from->struct_bytes;
-  require(bytes >= least, fmt::format("{}.struct_bytes", name),
-          fmt::format("is {}, needs {} at least: set it to sizeof(struct {})", bytes, least, name));
+  require_plugin(
+      bytes >= least, fmt::format("{}.struct_bytes", name),
+      fmt::format("is {}, needs {} at least: set it to sizeof(struct {})", bytes, least, name));
   Struct out{};
   std::memcpy(&out, from, std::min<size_t>(bytes, sizeof(Struct)));
   return out;
 }
 
 void check_functions(const LoratoryPlugin& plugin) {
-  require(plugin.version == LORATORY_PLUGIN_VERSION, "version",
-          fmt::format("is {}, and this harness speaks {}; build it with this loratory_plugin.h",
-                      plugin.version, LORATORY_PLUGIN_VERSION));
-  require(plugin.name != nullptr && *plugin.name != '\0', "name", "is empty; give it one line");
-  require(plugin.create != nullptr, "create", "is null, and every plugin needs it");
-  require(plugin.run != nullptr, "run", "is null, and every plugin needs it");
-  require(plugin.destroy != nullptr, "destroy", "is null, and every plugin needs it");
+  require_plugin(
+      plugin.version == LORATORY_PLUGIN_VERSION, "version",
+      fmt::format("is {}, and this harness speaks {}; build it with this loratory_plugin.h",
+                  plugin.version, LORATORY_PLUGIN_VERSION));
+  require_plugin(plugin.name != nullptr && *plugin.name != '\0', "name",
+                 "is empty; give it one line");
+  require_plugin(plugin.create != nullptr, "create", "is null, and every plugin needs it");
+  require_plugin(plugin.run != nullptr, "run", "is null, and every plugin needs it");
+  require_plugin(plugin.destroy != nullptr, "destroy", "is null, and every plugin needs it");
 }
 
 // A set of bits, none of them above the last.
 void require_set(uint32_t bits, uint32_t count, std::string_view place, bool may_be_empty) {
-  require(bits >> count == 0, place, fmt::format("has a bit above {}", count - 1));
-  require(may_be_empty || bits != 0, place, "is empty: nothing is left to judge");
+  require_plugin(bits >> count == 0, place, fmt::format("has a bit above {}", count - 1));
+  require_plugin(may_be_empty || bits != 0, place, "is empty: nothing is left to judge");
 }
 
 constexpr uint32_t bit(int member) { return 1U << member; }
@@ -69,8 +72,8 @@ constexpr uint32_t kActivationScales =
 void check_layouts(const LoratoryClaims& claims) {
   const bool is_wide_linear =
       (claims.operations & ~bit(LORATORY_OP_LINEAR)) == 0 && (claims.weight_dtypes & ~kWide) == 0;
-  require(claims.layouts != bit(LORATORY_LAYOUT_STACKED) || is_wide_linear, "claims.layouts",
-          "stacked is a layout of linear on f32, f16 or bf16; add another for the rest");
+  require_plugin(claims.layouts != bit(LORATORY_LAYOUT_STACKED) || is_wide_linear, "claims.layouts",
+                 "stacked is a layout of linear on f32, f16 or bf16; add another for the rest");
 }
 
 // Block goes with block alone.
@@ -83,53 +86,56 @@ bool go_together(const LoratoryClaims& claims) {
 void check_8_bit_x(const LoratoryClaims& claims) {
   const uint32_t x = claims.x_dtypes == 0 ? bit(LORATORY_BF16) : claims.x_dtypes;
   const uint32_t weights = claims.weight_dtypes;
-  require((x & ~kWide) == 0 || go_together(claims), "claims.activation_scales",
-          "has none that goes with weight_scales, and 8-bit x needs some: block goes with block, "
-          "tensor and token with tensor and channel");
+  require_plugin(
+      (x & ~kWide) == 0 || go_together(claims), "claims.activation_scales",
+      "has none that goes with weight_scales, and 8-bit x needs some: block goes with block, "
+      "tensor and token with tensor and channel");
   const auto all_of = [&](uint32_t scales) {
     return (claims.weight_scales & scales) == 0 || (claims.activation_scales & scales) != 0;
   };
   for (const uint32_t kind : {kFp8, bit(LORATORY_I8)}) {
-    require((x & kind) == 0 || (weights & kind) != 0, "claims.x_dtypes",
-            "i8 goes with weights of i8, fp8 with fp8");
+    require_plugin((x & kind) == 0 || (weights & kind) != 0, "claims.x_dtypes",
+                   "i8 goes with weights of i8, fp8 with fp8");
     const bool has_x = (x & kWide) != 0 || ((x & kind) != 0 && all_of(kBlock) && all_of(~kBlock));
-    require((weights & kind) == 0 || has_x, "claims.x_dtypes",
-            "has none for some of the weights: i8 goes with i8, fp8 with fp8, block with block");
+    require_plugin(
+        (weights & kind) == 0 || has_x, "claims.x_dtypes",
+        "has none for some of the weights: i8 goes with i8, fp8 with fp8, block with block");
   }
 }
 
 void check_8_bit(const LoratoryClaims& claims) {
-  require((claims.weight_scales & ~kWeightScales) == 0, "claims.weight_scales",
-          "has others than tensor, channel and block");
-  require((claims.activation_scales & ~kActivationScales) == 0, "claims.activation_scales",
-          "has others than tensor, token and block");
+  require_plugin((claims.weight_scales & ~kWeightScales) == 0, "claims.weight_scales",
+                 "has others than tensor, channel and block");
+  require_plugin((claims.activation_scales & ~kActivationScales) == 0, "claims.activation_scales",
+                 "has others than tensor, token and block");
   if ((claims.weight_dtypes & ~kWide) == 0) return;
-  require(claims.weight_scales != 0, "claims.weight_scales",
-          "is empty, and 8-bit weights need tensor, channel or block");
-  require((claims.operations & kPlainOperations) != 0, "claims.weight_dtypes",
-          "8-bit weights are for linear, shrink and expand");
-  require((claims.operations & ~kPlainOperations) == 0 || (claims.weight_dtypes & kWide) != 0,
-          "claims.weight_dtypes",
-          "8-bit weights are for linear, shrink and expand; the others need f32, f16 or bf16");
+  require_plugin(claims.weight_scales != 0, "claims.weight_scales",
+                 "is empty, and 8-bit weights need tensor, channel or block");
+  require_plugin((claims.operations & kPlainOperations) != 0, "claims.weight_dtypes",
+                 "8-bit weights are for linear, shrink and expand");
+  require_plugin(
+      (claims.operations & ~kPlainOperations) == 0 || (claims.weight_dtypes & kWide) != 0,
+      "claims.weight_dtypes",
+      "8-bit weights are for linear, shrink and expand; the others need f32, f16 or bf16");
   check_8_bit_x(claims);
 }
 
 void check_modes(const LoratoryClaims& claims) {
-  require((claims.modes == nullptr) == (claims.num_modes == 0) && claims.num_modes >= 0,
-          "num_modes", "does not agree with modes");
+  require_plugin((claims.modes == nullptr) == (claims.num_modes == 0) && claims.num_modes >= 0,
+                 "num_modes", "does not agree with modes");
   for (int64_t i = 0; i < claims.num_modes; ++i) {
     const LoratoryMode& m = claims.modes[i];
-    require(m.h >= 0 && m.h <= 3 && m.sum >= 0 && m.sum <= 1 && m.scale >= 0 && m.scale <= 1,
-            fmt::format("modes[{}]", i), "has a value that no mode has");
+    require_plugin(m.h >= 0 && m.h <= 3 && m.sum >= 0 && m.sum <= 1 && m.scale >= 0 && m.scale <= 1,
+                   fmt::format("modes[{}]", i), "has a value that no mode has");
   }
 }
 
 void check_memory(const LoratoryPlugin& plugin, const LoratoryClaims& claims) {
-  require(plugin.memory == LORATORY_MEMORY_HOST || plugin.memory == LORATORY_MEMORY_CUDA, "memory",
-          "is neither LORATORY_MEMORY_HOST nor LORATORY_MEMORY_CUDA");
+  require_plugin(plugin.memory == LORATORY_MEMORY_HOST || plugin.memory == LORATORY_MEMORY_CUDA,
+                 "memory", "is neither LORATORY_MEMORY_HOST nor LORATORY_MEMORY_CUDA");
   const bool is_on_device = plugin.memory == LORATORY_MEMORY_CUDA;
-  require(is_on_device || (claims.promises & LORATORY_CAPTURABLE) == 0, "claims.promises",
-          "LORATORY_CAPTURABLE is for LORATORY_MEMORY_CUDA");
+  require_plugin(is_on_device || (claims.promises & LORATORY_CAPTURABLE) == 0, "claims.promises",
+                 "LORATORY_CAPTURABLE is for LORATORY_MEMORY_CUDA");
 }
 
 // Sizes of cases are computed from these: larger multiples would overflow, and no kernel has them.
@@ -141,18 +147,18 @@ void check_limits(const LoratoryClaims& claims) {
       {"max_tokens", claims.max_tokens},
       {"max_experts_per_token", claims.max_experts_per_token}};
   for (const auto& [name, limit] : limits) {
-    require(limit >= 0, fmt::format("claims.{}", name), "is negative; 0 is no limit");
+    require_plugin(limit >= 0, fmt::format("claims.{}", name), "is negative; 0 is no limit");
   }
   const std::pair<const char*, int64_t> multiples[] = {
       {"rank_multiple", claims.rank_multiple},
       {"num_in_multiple", claims.num_in_multiple},
       {"num_out_multiple", claims.num_out_multiple}};
   for (const auto& [name, multiple] : multiples) {
-    require(multiple >= 0 && multiple <= kMostMultiple, fmt::format("claims.{}", name),
-            fmt::format("is not within [0, {}]", kMostMultiple));
+    require_plugin(multiple >= 0 && multiple <= kMostMultiple, fmt::format("claims.{}", name),
+                   fmt::format("is not within [0, {}]", kMostMultiple));
   }
-  require(claims.max_rank == 0 || claims.max_rank >= claims.rank_multiple, "claims.max_rank",
-          "is below claims.rank_multiple: no rank is left");
+  require_plugin(claims.max_rank == 0 || claims.max_rank >= claims.rank_multiple, "claims.max_rank",
+                 "is below claims.rank_multiple: no rank is left");
 }
 
 }  // namespace
@@ -171,12 +177,13 @@ void check_claims(const LoratoryClaims& claims) {
   check_layouts(claims);
   check_8_bit(claims);
   check_modes(claims);
-  require(claims.unit >= 0 && claims.unit < 0x1p-7, "claims.unit", "is not within [0, 2^-7)");
-  require(claims.operand_rounding >= 0 && claims.operand_rounding < 0.125,
-          "claims.operand_rounding", "is not within [0, 0.125)");
+  require_plugin(claims.unit >= 0 && claims.unit < 0x1p-7, "claims.unit",
+                 "is not within [0, 2^-7)");
+  require_plugin(claims.operand_rounding >= 0 && claims.operand_rounding < 0.125,
+                 "claims.operand_rounding", "is not within [0, 0.125)");
   const bool is_power = claims.alignment >= 0 && std::has_single_bit(uint64_t(claims.alignment));
-  require(claims.alignment == 0 || (is_power && claims.alignment <= 256), "claims.alignment",
-          "is neither 0 nor a power of two up to 256");
+  require_plugin(claims.alignment == 0 || (is_power && claims.alignment <= 256), "claims.alignment",
+                 "is neither 0 nor a power of two up to 256");
   check_limits(claims);
 }
 

@@ -144,7 +144,7 @@ void classify(const ParallelCase& c) {
 // the same bits as one process.
 RC_GTEST_PROP(Parallel, P26IntegersGiveTheResultOfOneProcess, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  const ParallelCase c(seeded.seed, seeded.num_ops, Numbers::integers);
+  const ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::integers);
   classify(c);
   RC_ASSERT(holds(c, run_layer(c, c.adapters()), c.whole_result()));
 }
@@ -153,7 +153,7 @@ RC_GTEST_PROP(Parallel, P26IntegersGiveTheResultOfOneProcess, ()) {
 // one tp_rank each), so reals keep every bit in every numeric mode.
 RC_GTEST_PROP(Parallel, P26OnlyRowParallelLayersRoundAnew, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  const ParallelCase c(seeded.seed, seeded.num_ops, Numbers::reals);
+  const ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::reals);
   RC_PRE(c.kind != LayerKind::row);
   classify(c);
   RC_ASSERT(holds(c, run_layer(c, c.adapters()), c.whole_result()));
@@ -163,7 +163,7 @@ RC_GTEST_PROP(Parallel, P26OnlyRowParallelLayersRoundAnew, ()) {
 // without adapters gives on as many tp_ranks, bit for bit.
 RC_GTEST_PROP(Parallel, P26UncoveredElementsAreThoseOfTheBaseLayer, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  ParallelCase c(seeded.seed, seeded.num_ops, Numbers::reals);
+  ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::reals);
   if (c.row_output == RowOutput::scattered) c.row_output = RowOutput::reduced;
   classify(c);
   const std::vector<LoraPairs> none(c.ranks.size(), LoraPairs(c.num_out.size(), std::nullopt));
@@ -280,7 +280,7 @@ double whole_delta(const ParallelCase& c, int64_t t, int64_t n) {
 // end or at every sum.
 RC_GTEST_PROP(Parallel, P26RowLayersLieWithinTheBound, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  ParallelCase c(seeded.seed, seeded.num_ops, Numbers::reals, LayerKind::row);
+  ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::reals, LayerKind::row);
   c.row_output = RowOutput::reduced;
   classify(c);
   std::vector<RowPart> parts;
@@ -306,7 +306,7 @@ RC_GTEST_PROP(Parallel, P26RowLayersLieWithinTheBound, ()) {
 // are not equal by accident of equal buffers: B of k differs between heads.
 RC_GTEST_PROP(Parallel, P27TpRanksThatShareAHeadAgree, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  const ParallelCase c(seeded.seed, seeded.num_ops, Numbers::reals, LayerKind::qkv);
+  const ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::reals, LayerKind::qkv);
   RC_PRE(c.parallel.tp_size > c.qkv.num_kv_heads);
   classify(c);
   const auto y = run_layer(c, c.adapters());
@@ -325,7 +325,7 @@ RC_GTEST_PROP(Parallel, P27TpRanksThatShareAHeadAgree, ()) {
 // not divide R, a configuration error that names both.
 RC_GTEST_PROP(Parallel, P28FullyShardedTakesEveryRank, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  ParallelCase c(seeded.seed, seeded.num_ops, Numbers::reals, LayerKind::column);
+  ParallelCase c(seeded.seed, seeded.num_ops, ParallelFill::reals, LayerKind::column);
   sim::Draw draw(seeded.seed + 1);
   c.parallel.fully_sharded = true;
   c.parallel.max_lora_rank = draw.between(1, 17);
@@ -358,7 +358,7 @@ RC_GTEST_PROP(Parallel, P28FullyShardedTakesEveryRank, ()) {
 // the slices first: the same bits on every tp_rank. Halves and more, q | k | v with replication.
 RC_GTEST_PROP(Parallel, P15AFusedAdapterIsItsSlicesOnEveryTpRank, ()) {
   const auto seeded = sim::any_seeded_case(kMaxTokens);
-  const ParallelCase fused(seeded.seed, seeded.num_ops, Numbers::reals);
+  const ParallelCase fused(seeded.seed, seeded.num_ops, ParallelFill::reals);
   RC_PRE(fused.num_out.size() == 1 && fused.output_sizes.size() > 1);
   classify(fused);
   ParallelCase spread = fused;

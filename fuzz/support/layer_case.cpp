@@ -22,7 +22,9 @@ using check::poisoned_tensor;
 
 namespace {
 
-enum Stream : uint64_t { kX, kY, kSlots, kRanks, kScalings, kGaps, kA = 100, kB = 200 };
+struct LayerStream {
+  enum : uint64_t { kX, kY, kSlots, kRanks, kScalings, kGaps, kA = 100, kB = 200 };
+};
 
 uint64_t pick(const LayerCase& c, uint64_t stream, uint64_t index, uint64_t below) {
   return random_bits(c.seed, stream, index) % below;
@@ -97,7 +99,7 @@ void cut_to(const LayerLimits& limits, LayerCase& c) {
 
 int64_t gap_of(const LayerCase& c, uint64_t which) {
   if (!c.padded) return 0;
-  const auto gap = int64_t(pick(c, kGaps, which, 5));
+  const auto gap = int64_t(pick(c, LayerStream::kGaps, which, 5));
   return c.aligned ? 8 * gap : gap;
 }
 
@@ -110,16 +112,16 @@ std::vector<bool> used_slots(const LayerCase& c, const std::vector<int32_t>& slo
 }
 
 int32_t rank_of(const LayerCase& c, uint64_t index) {
-  const uint64_t kind = pick(c, kRanks, 2 * index, 8);
+  const uint64_t kind = pick(c, LayerStream::kRanks, 2 * index, 8);
   if (kind == 0) return c.min_rank;
   if (kind < 5) return c.max_rank;
-  return int32_t(1 + pick(c, kRanks, 2 * index + 1, uint64_t(c.max_rank)));
+  return int32_t(1 + pick(c, LayerStream::kRanks, 2 * index + 1, uint64_t(c.max_rank)));
 }
 
 float scaling_of(const LayerCase& c, uint64_t index) {
   constexpr std::array<float, 5> kExact{0.5F, 1, 2, -1, 0.5F};
-  if (c.fill == Fill::small_integers) return kExact[pick(c, kScalings, index, 5)];
-  return 0.3F + 0.37F * float(pick(c, kScalings, index, 9));
+  if (c.fill == Fill::small_integers) return kExact[pick(c, LayerStream::kScalings, index, 5)];
+  return 0.3F + 0.37F * float(pick(c, LayerStream::kScalings, index, 9));
 }
 
 // Ranks, scalings, and numbers inside the ranks of the slots that have tokens.
@@ -134,7 +136,7 @@ LayerSlice slice_of(const LayerCase& c, size_t i, const std::vector<bool>& used)
     out.ranks.push_back(rank_of(c, index));
     out.scalings.push_back(scaling_of(c, index));
   }
-  const uint64_t a_stream = kA + i, b_stream = kB + i;
+  const uint64_t a_stream = LayerStream::kA + i, b_stream = LayerStream::kB + i;
   const Palette& numbers = palette(c.fill, Operand::weight, c.weight);
   const TensorView a = out.a.view(), b = out.b.view();
 #pragma omp parallel for schedule(dynamic)
@@ -174,7 +176,7 @@ void fill_base(const LayerData& data, uint64_t seed, const Palette& numbers, int
     return;
   }
   const auto first = uint64_t(t * data.shape.num_columns() + begin);
-  fill_row({seed, kY, first}, numbers, y.dtype(), to, end - begin);
+  fill_row({seed, LayerStream::kY, first}, numbers, y.dtype(), to, end - begin);
 }
 
 }  // namespace
@@ -227,7 +229,7 @@ LayerBatch LayerData::make_batch(std::vector<int32_t> slots, uint64_t seed) cons
       fill_base(*this, seed, y_numbers, t, i, out.y);
     }
     if (!is_read) continue;
-    fill_row({seed, kX, uint64_t(t * shape.num_in)}, x_numbers, shape.weight,
+    fill_row({seed, LayerStream::kX, uint64_t(t * shape.num_in)}, x_numbers, shape.weight,
              out.x.view().address(t, 0), shape.num_in);
   }
   return out;

@@ -17,7 +17,9 @@
 namespace loratory::reference {
 namespace {
 
-enum Stream : uint64_t { kX, kY, kSlots, kWidths, kRanks, kScalings, kA, kB = kA + 100 };
+struct LoraStream {
+  enum : uint64_t { kX, kY, kSlots, kWidths, kRanks, kScalings, kA, kB = kA + 100 };
+};
 
 double random_number(const LoraCase& c, Fill fill, uint64_t stream, uint64_t index) {
   const uint64_t bits = random_bits(c.seed, stream, index);
@@ -31,7 +33,7 @@ double random_number(const LoraCase& c, Fill fill, uint64_t stream, uint64_t ind
     case Fill::cancellation: {
       // The neighbours 2i and 2i+1 of x are opposite, of the others nearly equal.
       const double pair = (double(random_bits(c.seed, stream, index / 2) >> 12) * 0x1p-52 + 0.5);
-      if (stream == kX) return index % 2 == 0 ? pair : -pair;
+      if (stream == LoraStream::kX) return index % 2 == 0 ? pair : -pair;
       return pair * (1 + real * 0x1p-12);
     }
     case Fill::tiny: {
@@ -113,30 +115,31 @@ LoraData::LoraData(const LoraCase& c, Fill fill)
     return int64_t(random_bits(c.seed, stream, uint64_t(index)) % uint64_t(count));
   };
   for (int t = 0; t < c.num_tokens; ++t) {
-    slots.push_back(int32_t(pick(kSlots, t, c.max_loras + 1)) - 1);
+    slots.push_back(int32_t(pick(LoraStream::kSlots, t, c.max_loras + 1)) - 1);
   }
   int64_t columns = 0;
   for (int i = 0; i < c.num_slices; ++i) {
-    num_out.push_back(1 + pick(kWidths, i, 6));
+    num_out.push_back(1 + pick(LoraStream::kWidths, i, 6));
     columns += num_out.back();
     ranks.emplace_back(), scalings.emplace_back();
     for (int s = 0; s < c.max_loras; ++s) {
       const int64_t index = i * c.max_loras + s;
-      ranks.back().push_back(int32_t(pick(kRanks, index, c.max_rank + 1)));
+      ranks.back().push_back(int32_t(pick(LoraStream::kRanks, index, c.max_rank + 1)));
       const float powers[] = {0.5F, 1, 2, -1, 0.5F};
       const bool exact = fill == Fill::small_integers;
-      scalings.back().push_back(exact ? powers[pick(kScalings, index, 5)]
-                                      : 0.3F + 0.37F * float(pick(kScalings, index, 9)));
+      scalings.back().push_back(exact
+                                    ? powers[pick(LoraStream::kScalings, index, 5)]
+                                    : 0.3F + 0.37F * float(pick(LoraStream::kScalings, index, 9)));
     }
     a.emplace_back(c.dtype_value(), Extents{c.max_loras, c.max_rank, c.num_in});
     b.emplace_back(c.dtype_value(), Extents{c.max_loras, num_out.back(), c.max_rank});
-    fill_tensor(c, fill, kA + uint64_t(i), a.back());
-    fill_tensor(c, fill, kB + uint64_t(i), b.back());
+    fill_tensor(c, fill, LoraStream::kA + uint64_t(i), a.back());
+    fill_tensor(c, fill, LoraStream::kB + uint64_t(i), b.back());
     poison_beyond_rank(ranks.back(), a.back(), b.back());
   }
   y = Tensor(c.dtype_value(), {c.num_tokens, columns});
-  fill_tensor(c, fill, kX, x);
-  fill_tensor(c, fill, kY, y);
+  fill_tensor(c, fill, LoraStream::kX, x);
+  fill_tensor(c, fill, LoraStream::kY, y);
 }
 
 LinearArgs LoraData::args() {

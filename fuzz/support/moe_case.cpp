@@ -16,20 +16,22 @@
 namespace loratory::reference {
 namespace {
 
-enum Stream : uint64_t {
-  kX,
-  kW13,
-  kW2,
-  kExperts,
-  kMap,
-  kSlots,
-  kEnabled,
-  kWeights,
-  kShape,
-  kRanks,
-  kScalings,
-  kA = 100,
-  kB = 200,
+struct MoeStream {
+  enum : uint64_t {
+    kX,
+    kW13,
+    kW2,
+    kExperts,
+    kMap,
+    kSlots,
+    kEnabled,
+    kWeights,
+    kShape,
+    kRanks,
+    kScalings,
+    kA = 100,
+    kB = 200,
+  };
 };
 
 double random_number(const MoeCase& c, MoeFill fill, uint64_t stream, uint64_t index) {
@@ -112,17 +114,21 @@ MoeData::MoeData(const MoeCase& of, MoeFill fill)
       x(Dtype(c.dtype), {c.num_tokens, c.hidden}),
       w13(Dtype(c.dtype), {0, 0, 0}),
       w2(Dtype(c.dtype), {c.num_experts, c.hidden, c.inner}) {
-  gated = pick(kShape, 0, 4) != 0 || Activation(c.activation) == Activation::gpt_oss;
-  weight_on_input = c.k == 1 && pick(kShape, 1, 2) == 0;
+  gated = pick(MoeStream::kShape, 0, 4) != 0 || Activation(c.activation) == Activation::gpt_oss;
+  weight_on_input = c.k == 1 && pick(MoeStream::kShape, 1, 2) == 0;
   const int64_t num_slices = gated ? 2 : 1;
   w13 = Tensor(Dtype(c.dtype), {c.num_experts, num_slices * c.inner, c.hidden});
-  fill_tensor(c, fill, kX, x), fill_tensor(c, fill, kW13, w13), fill_tensor(c, fill, kW2, w2);
+  fill_tensor(c, fill, MoeStream::kX, x);
+  fill_tensor(c, fill, MoeStream::kW13, w13);
+  fill_tensor(c, fill, MoeStream::kW2, w2);
   for (int64_t t = 0; t < c.num_tokens; ++t) {
-    slots.push_back(int32_t(pick(kSlots, t, c.max_loras + 1)) - 1);
+    slots.push_back(int32_t(pick(MoeStream::kSlots, t, c.max_loras + 1)) - 1);
     add_experts(t, fill);
   }
   // The element of slot -1 says anything.
-  for (int s = 0; s <= c.max_loras; ++s) adapter_enabled.push_back(pick(kEnabled, s, 5) != 0);
+  for (int s = 0; s <= c.max_loras; ++s) {
+    adapter_enabled.push_back(pick(MoeStream::kEnabled, s, 5) != 0);
+  }
   for (int64_t i = 0; i < num_slices; ++i) add_slice(c.hidden, c.inner, fill);
   add_slice(c.inner, c.hidden, fill);
 }
@@ -135,14 +141,14 @@ void MoeData::add_experts(int64_t t, MoeFill fill) {
   const float powers[] = {0.25F, 0.5F, 1};
   for (int64_t i = 0; i < c.k; ++i) {
     const int64_t row = t * c.k + i;
-    auto e = int32_t(pick(kExperts, row, c.num_experts));
+    auto e = int32_t(pick(MoeStream::kExperts, row, c.num_experts));
     while (std::find(experts.end() - i, experts.end(), e) != experts.end()) {
       e = (e + 1) % c.num_experts;
     }
     experts.push_back(e);
     router_weights.push_back(fill == MoeFill::integers
-                                 ? powers[pick(kWeights, row, 3)]
-                                 : 0.01F + 0.09F * float(pick(kWeights, row, 11)));
+                                 ? powers[pick(MoeStream::kWeights, row, 3)]
+                                 : 0.01F + 0.09F * float(pick(MoeStream::kWeights, row, 11)));
   }
 }
 
@@ -150,18 +156,18 @@ void MoeData::add_slice(int64_t num_in, int64_t num_out, MoeFill fill) {
   const auto i = int64_t(a.size());
   a.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, c.max_rank, num_in});
   b.emplace_back(Dtype(c.dtype), Extents{c.max_loras, c.num_experts, num_out, c.max_rank});
-  fill_tensor(c, fill, kA + uint64_t(i), a.back());
-  fill_tensor(c, fill, kB + uint64_t(i), b.back());
+  fill_tensor(c, fill, MoeStream::kA + uint64_t(i), a.back());
+  fill_tensor(c, fill, MoeStream::kB + uint64_t(i), b.back());
   ranks.emplace_back(), scalings.emplace_back();
   const float powers[] = {0.5F, 1, 2, -1};
   for (int64_t s = 0; s < c.max_loras; ++s) {
     for (int64_t e = 0; e < c.num_experts; ++e) {
       const int64_t index = (i * c.max_loras + s) * c.num_experts + e;
-      const auto rank = pick(kRanks, index, c.max_rank + 1);
+      const auto rank = pick(MoeStream::kRanks, index, c.max_rank + 1);
       ranks.back().push_back(int32_t(rank));
       scalings.back().push_back(fill == MoeFill::integers
-                                    ? powers[pick(kScalings, index, 4)]
-                                    : 0.3F + 0.37F * float(pick(kScalings, index, 9)));
+                                    ? powers[pick(MoeStream::kScalings, index, 4)]
+                                    : 0.3F + 0.37F * float(pick(MoeStream::kScalings, index, 9)));
       poison_beyond_rank(s, e, rank, a.back(), b.back());
     }
   }

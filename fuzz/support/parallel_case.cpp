@@ -9,10 +9,10 @@
 namespace loratory::reference {
 namespace {
 
-void fill(Tensor& t, sim::Draw& draw, Numbers numbers, double magnitude) {
+void fill(Tensor& t, sim::Draw& draw, ParallelFill numbers, double magnitude) {
   const size_t size = size_bytes(t.dtype());
   for (size_t at = 0; at < t.bytes().size(); at += size) {
-    const double value = numbers == Numbers::integers
+    const double value = numbers == ParallelFill::integers
                              ? double(draw.between(-1, 1))
                              : double(draw.between(-2'000'000, 2'000'000)) * 1e-6 * magnitude;
     store(t.dtype(), t.bytes().data() + at, value);
@@ -61,7 +61,7 @@ std::string_view name(LayerKind kind) {
   return kNames[size_t(kind)];
 }
 
-ParallelCase::ParallelCase(uint64_t seed, int num_tokens, Numbers numbers,
+ParallelCase::ParallelCase(uint64_t seed, int num_tokens, ParallelFill numbers,
                            std::optional<LayerKind> kind_wanted) {
   sim::Draw draw(seed);
   kind = LayerKind(draw(kNumLayerKinds));
@@ -85,8 +85,8 @@ ParallelCase::ParallelCase(uint64_t seed, int num_tokens, Numbers numbers,
   for (int64_t t = 0; t < count; ++t) slots.push_back(int32_t(draw.between(-1, max_loras - 1)));
 }
 
-void ParallelCase::draw_sizes(sim::Draw& draw, Numbers numbers) {
-  const bool integers = numbers == Numbers::integers;
+void ParallelCase::draw_sizes(sim::Draw& draw, ParallelFill numbers) {
+  const bool integers = numbers == ParallelFill::integers;
   magnitude_ = !integers && draw.one_in(4) ? 0x1p-8 : 1;
   cancels_ = !integers && draw.one_in(4);
   dtype = draw.one_of({Dtype::f32, Dtype::f16, Dtype::bf16});
@@ -126,8 +126,8 @@ void ParallelCase::draw_outputs(sim::Draw& draw) {
   }
 }
 
-void ParallelCase::draw_adapters(sim::Draw& draw, Numbers numbers) {
-  const bool integers = numbers == Numbers::integers;
+void ParallelCase::draw_adapters(sim::Draw& draw, ParallelFill numbers) {
+  const bool integers = numbers == ParallelFill::integers;
   const int64_t max_rank = parallel.max_lora_rank;
   for (int64_t s = 0; s < max_loras; ++s) {
     ranks.emplace_back(), scalings.emplace_back(), a.emplace_back(), b.emplace_back();

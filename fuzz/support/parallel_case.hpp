@@ -19,7 +19,7 @@ std::string_view name(LayerKind kind);
 
 /// Integers: exact everywhere. Reals: in (-2, 2), in one case of four around the smallest numbers
 /// of f16, in one of four such that the halves of every h nearly cancel.
-enum class Numbers : uint8_t { integers, reals };
+enum class ParallelFill : uint8_t { integers, reals };
 
 /// One layer with adapters in its slots. Everything follows from the seed and the number of tokens.
 ///
@@ -27,7 +27,7 @@ enum class Numbers : uint8_t { integers, reals };
 /// values in {-1, 0, 1}, scalings in {0.5, 1, -1}, K·R <= 128 for bf16 and 384 otherwise, so that
 /// no sum exceeds 256 (bf16) or 2048 (f16) halves.
 struct ParallelCase {
-  ParallelCase(uint64_t seed, int num_tokens, Numbers numbers,
+  ParallelCase(uint64_t seed, int num_tokens, ParallelFill numbers,
                std::optional<LayerKind> kind_wanted = std::nullopt);
 
   LayerShards shards() const { return shards_of(parallel); }
@@ -59,9 +59,9 @@ struct ParallelCase {
   std::vector<std::vector<Tensor>> a, b;  ///< [L][S], of the adapter's own rank
 
  private:
-  void draw_sizes(sim::Draw& draw, Numbers numbers);
+  void draw_sizes(sim::Draw& draw, ParallelFill numbers);
   void draw_outputs(sim::Draw& draw);
-  void draw_adapters(sim::Draw& draw, Numbers numbers);
+  void draw_adapters(sim::Draw& draw, ParallelFill numbers);
 
   double magnitude_ = 1;
   bool cancels_ = false;

@@ -17,9 +17,9 @@ float signed_unit(uint64_t seed, uint64_t stream, int64_t index) {
 }
 
 // Hands out numbers; each tensor has a stream of its own.
-class Numbers {
+class WeightMaker {
  public:
-  explicit Numbers(uint64_t seed) : seed_(seed) {}
+  explicit WeightMaker(uint64_t seed) : seed_(seed) {}
 
   Matrix<float> matrix(int64_t num_rows, int64_t num_columns, double size) {
     ++stream_;
@@ -49,7 +49,7 @@ class Numbers {
   uint64_t stream_ = 0;
 };
 
-LayerWeights random_layer(const ModelConfig& config, bool has_experts, Numbers& numbers) {
+LayerWeights random_layer(const ModelConfig& config, bool has_experts, WeightMaker& numbers) {
   const int64_t q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim;
   LayerWeights layer;
   layer.input_norm = numbers.vector(config.hidden, 1, 0.25F);
@@ -138,7 +138,7 @@ ModelConfig random_model_config(uint64_t seed) {
 }
 
 Model random_model(const ModelConfig& config, uint64_t seed) {
-  Numbers numbers(seed);
+  WeightMaker numbers(seed);
   Model model;
   model.config = config;
   model.embed_tokens = numbers.matrix(config.vocab, config.hidden, 1);

@@ -16,39 +16,39 @@ namespace {
 using reference::Dtype;
 
 constexpr int32_t kMostHeads = 1024;
-constexpr int32_t kMostHeadDim = 1024;  // of the plain path, for its shared memory
 constexpr int64_t kMostContext = int64_t{1} << 24;
 constexpr int64_t kMostCtas = INT32_MAX;
 constexpr int64_t kMostKvRows = INT32_MAX;  // tokens of all blocks and kv heads
 
-void require(bool ok, const std::string& place, const std::string& rule) {
+void require_attention(bool ok, const std::string& place, const std::string& rule) {
   if (!ok) throw InputError("attention: " + place, rule);
 }
 
 void check(const AttentionShape& s) {
-  require(s.dtype == Dtype::f32 || s.dtype == Dtype::bf16 || s.dtype == Dtype::f16, "dtype",
-          fmt::format("is {}, must be f32, bf16 or f16", name(s.dtype)));
-  require(s.kv_heads >= 1 && s.kv_heads <= kMostHeads, "kv_heads",
-          fmt::format("is {}, must be 1 to {}", s.kv_heads, kMostHeads));
-  require(s.num_heads >= 1 && s.num_heads <= kMostHeads && s.num_heads % s.kv_heads == 0,
-          "num_heads",
-          fmt::format("is {}, must be 1 to {} and a multiple of {} kv_heads", s.num_heads,
-                      kMostHeads, s.kv_heads));
-  require(s.head_dim >= 1 && s.head_dim <= kMostHeadDim, "head_dim",
-          fmt::format("is {}, must be 1 to {}", s.head_dim, kMostHeadDim));
-  require(
+  require_attention(s.dtype == Dtype::f32 || s.dtype == Dtype::bf16 || s.dtype == Dtype::f16,
+                    "dtype", fmt::format("is {}, must be f32, bf16 or f16", name(s.dtype)));
+  require_attention(s.kv_heads >= 1 && s.kv_heads <= kMostHeads, "kv_heads",
+                    fmt::format("is {}, must be 1 to {}", s.kv_heads, kMostHeads));
+  require_attention(s.num_heads >= 1 && s.num_heads <= kMostHeads && s.num_heads % s.kv_heads == 0,
+                    "num_heads",
+                    fmt::format("is {}, must be 1 to {} and a multiple of {} kv_heads", s.num_heads,
+                                kMostHeads, s.kv_heads));
+  require_attention(s.head_dim >= 1 && s.head_dim <= kMostHeadDim, "head_dim",
+                    fmt::format("is {}, must be 1 to {}", s.head_dim, kMostHeadDim));
+  require_attention(
       s.block_size >= 1 && int64_t{s.block_size} * s.kv_heads * s.head_dim <= INT32_MAX,
       "block_size",
       fmt::format("is {}, must be 1 to {}", s.block_size, INT32_MAX / (s.kv_heads * s.head_dim)));
-  require(std::isfinite(s.scale) && s.scale > 0, "scale", "must be positive and finite");
+  require_attention(std::isfinite(s.scale) && s.scale > 0, "scale", "must be positive and finite");
 }
 
 void check(const AttentionLimits& limits, int32_t num_heads) {
-  require(limits.max_tokens >= 1 && limits.max_tokens * num_heads <= kMostCtas, "max_tokens",
-          fmt::format("is {}, must be 1 to {}", limits.max_tokens, kMostCtas / num_heads));
-  require(limits.max_rows >= 1, "max_rows", "must be at least 1");
-  require(limits.max_context >= 1 && limits.max_context <= kMostContext, "max_context",
-          fmt::format("is {}, must be 1 to {}", limits.max_context, kMostContext));
+  require_attention(
+      limits.max_tokens >= 1 && limits.max_tokens * num_heads <= kMostCtas, "max_tokens",
+      fmt::format("is {}, must be 1 to {}", limits.max_tokens, kMostCtas / num_heads));
+  require_attention(limits.max_rows >= 1, "max_rows", "must be at least 1");
+  require_attention(limits.max_context >= 1 && limits.max_context <= kMostContext, "max_context",
+                    fmt::format("is {}, must be 1 to {}", limits.max_context, kMostContext));
 }
 
 AttentionPath path_of(const AttentionShape& s) {
@@ -65,9 +65,9 @@ WorkspaceLayout layout_of(const AttentionShape& s, const AttentionLimits& limits
   // Only rows of several pieces leave sums.
   const int64_t items = limits.max_context > kPieceKeys ? pieces * s.kv_heads : 0;
   // Their tiles are counted in 32 bits.
-  require(pieces < int64_t{1} << 29, "max_rows",
-          fmt::format("{} rows of {} tokens are more than 2^29 pieces", limits.max_rows,
-                      limits.max_context));
+  require_attention(pieces < int64_t{1} << 29, "max_rows",
+                    fmt::format("{} rows of {} tokens are more than 2^29 pieces", limits.max_rows,
+                                limits.max_context));
   WorkspaceLayout out{};
   int64_t end = 256;  // num_tiles
   const auto take = [&end](int64_t bytes) {
@@ -107,53 +107,58 @@ AttentionPlan::AttentionPlan(const AttentionShape& shape, const AttentionLimits&
 }
 
 void AttentionPlan::check_batch(const BatchView& batch, const void* workspace) const {
-  require(batch.num_tokens >= 0 && batch.num_tokens <= limits_.max_tokens, "num_tokens",
-          fmt::format("is {}, planned for {}", batch.num_tokens, limits_.max_tokens));
-  require(batch.num_rows >= 0 && batch.num_rows <= limits_.max_rows, "num_rows",
-          fmt::format("is {}, planned for {}", batch.num_rows, limits_.max_rows));
-  require(batch.block_size == shape_.block_size, "block_size",
-          fmt::format("of the batch is {}, planned for {}", batch.block_size, shape_.block_size));
-  require(batch.num_rows == 0 || batch.max_blocks >= 1, "max_blocks", "must be at least 1");
-  require(batch.token_rows != nullptr || batch.num_tokens == 0, "token_rows", "is null");
-  require(batch.row_starts != nullptr, "row_starts", "is null");
-  require(batch.num_rows == 0 || (batch.contexts != nullptr && batch.block_tables != nullptr),
-          batch.contexts == nullptr ? "contexts" : "block_tables", "is null");
-  require(workspace != nullptr && is_aligned(workspace, 256), "workspace",
-          "is null or not aligned to 256 bytes");
+  require_attention(batch.num_tokens >= 0 && batch.num_tokens <= limits_.max_tokens, "num_tokens",
+                    fmt::format("is {}, planned for {}", batch.num_tokens, limits_.max_tokens));
+  require_attention(batch.num_rows >= 0 && batch.num_rows <= limits_.max_rows, "num_rows",
+                    fmt::format("is {}, planned for {}", batch.num_rows, limits_.max_rows));
+  require_attention(
+      batch.block_size == shape_.block_size, "block_size",
+      fmt::format("of the batch is {}, planned for {}", batch.block_size, shape_.block_size));
+  require_attention(batch.num_rows == 0 || batch.max_blocks >= 1, "max_blocks",
+                    "must be at least 1");
+  require_attention(batch.token_rows != nullptr || batch.num_tokens == 0, "token_rows", "is null");
+  require_attention(batch.row_starts != nullptr, "row_starts", "is null");
+  require_attention(
+      batch.num_rows == 0 || (batch.contexts != nullptr && batch.block_tables != nullptr),
+      batch.contexts == nullptr ? "contexts" : "block_tables", "is null");
+  require_attention(workspace != nullptr && is_aligned(workspace, 256), "workspace",
+                    "is null or not aligned to 256 bytes");
 }
 
 void AttentionPlan::check_rows(const char* place, const DeviceView& rows,
                                int32_t num_tokens) const {
-  require(rows.dtype == shape_.dtype, place,
-          fmt::format("is {}, planned for {}", name(rows.dtype), name(shape_.dtype)));
+  require_attention(rows.dtype == shape_.dtype, place,
+                    fmt::format("is {}, planned for {}", name(rows.dtype), name(shape_.dtype)));
   const int64_t columns = int64_t{shape_.num_heads} * shape_.head_dim;
-  require(
+  require_attention(
       rows.num_axes == 2 && rows.shape[0] >= num_tokens && rows.shape[1] == columns, place,
       fmt::format("must be [{} tokens or more, {}], is {}", num_tokens, columns, describe(rows)));
-  require(rows.strides[1] == 1 && rows.strides[0] >= columns, place,
-          "has rows with gaps inside, or that overlap");
-  require(num_tokens == 0 || rows.data != nullptr, place, "is null");
+  require_attention(rows.strides[1] == 1 && rows.strides[0] >= columns, place,
+                    "has rows with gaps inside, or that overlap");
+  require_attention(num_tokens == 0 || rows.data != nullptr, place, "is null");
   const size_t bytes = size_bytes(shape_.dtype);
   const bool needs_vectors = path_ == AttentionPath::tensor_core;
-  require(is_aligned(rows.data, needs_vectors ? 16 : bytes) &&
-              (!needs_vectors || rows.strides[0] % 8 == 0),
-          place, "has rows that are not aligned to 16 bytes");
+  require_attention(is_aligned(rows.data, needs_vectors ? 16 : bytes) &&
+                        (!needs_vectors || rows.strides[0] % 8 == 0),
+                    place, "has rows that are not aligned to 16 bytes");
 }
 
 void AttentionPlan::check_kv(const KvView& kv) const {
-  require(kv.dtype == shape_.dtype, "kv",
-          fmt::format("is {}, planned for {}", name(kv.dtype), name(shape_.dtype)));
-  require(
+  require_attention(kv.dtype == shape_.dtype, "kv",
+                    fmt::format("is {}, planned for {}", name(kv.dtype), name(shape_.dtype)));
+  require_attention(
       kv.kv_heads == shape_.kv_heads && kv.head_dim == shape_.head_dim &&
           kv.block_size == shape_.block_size,
       "kv",
       fmt::format("has {} heads of {} in blocks of {}, planned for {}, {} and {}", kv.kv_heads,
                   kv.head_dim, kv.block_size, shape_.kv_heads, shape_.head_dim, shape_.block_size));
-  require(kv.num_blocks >= 1 && kv.num_blocks <= kMostKvRows / kv.kv_heads / kv.block_size, "kv",
-          fmt::format("has {} blocks, must be 1 to {}", kv.num_blocks,
-                      kMostKvRows / kv.kv_heads / kv.block_size));
-  require(kv.k != nullptr && kv.v != nullptr, "kv", "is null");
-  require(is_aligned(kv.k, 16) && is_aligned(kv.v, 16), "kv", "is not aligned to 16 bytes");
+  require_attention(
+      kv.num_blocks >= 1 && kv.num_blocks <= kMostKvRows / kv.kv_heads / kv.block_size, "kv",
+      fmt::format("has {} blocks, must be 1 to {}", kv.num_blocks,
+                  kMostKvRows / kv.kv_heads / kv.block_size));
+  require_attention(kv.k != nullptr && kv.v != nullptr, "kv", "is null");
+  require_attention(is_aligned(kv.k, 16) && is_aligned(kv.v, 16), "kv",
+                    "is not aligned to 16 bytes");
 }
 
 AttentionParams AttentionPlan::params(const BatchView& batch, void* workspace) const {
@@ -194,7 +199,7 @@ void AttentionPlan::launch(const AttentionTensors& tensors, const BatchView& bat
                            int32_t max_row_tokens, void* workspace, CUstream_st* stream,
                            LaunchOrder order) const {
   check_batch(batch, workspace);
-  require(max_row_tokens >= 1, "max_row_tokens", "must be at least 1");
+  require_attention(max_row_tokens >= 1, "max_row_tokens", "must be at least 1");
   check_rows("q", tensors.q, batch.num_tokens);
   check_rows("out", tensors.out, batch.num_tokens);
   check_kv(tensors.kv);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpu/model/kv_view.hpp"
 #include "gpu/model/sampler.hpp"
 #include "gpu/moe/router.hpp"
 #include "reference/base/input_error.hpp"
@@ -12,12 +13,6 @@
 namespace loratory::gpu {
 
 using reference::Dtype;
-
-namespace {
-
-constexpr int64_t kMostHeadDim = 1024;  // of rotary() and attention; most sizes by plain kernels
-
-}  // namespace
 
 bool has_experts(const reference::ModelConfig& model, int64_t layer) {
   return model.num_experts > 0 && model.layer_has_experts[size_t(layer)];

@@ -14,7 +14,6 @@ namespace loratory::gpu {
 
 using reference::ConstTensorView;
 using reference::Dtype;
-using reference::WeightScale;
 
 namespace {
 
@@ -44,7 +43,7 @@ uint8_t bits_of(float value) {
   return uint8_t((raw >> 24 & 0x80) | (scaled < kLeastNormal ? subnormal : normal));
 }
 
-bool has_one_factor(const WeightScale& scale) {
+bool has_one_factor(const reference::WeightScale& scale) {
   const auto& all = scale.factors;
   return !all.empty() && std::ranges::all_of(all, [&](float f) { return f == all.front(); });
 }
@@ -62,7 +61,7 @@ void copy_bits(const ConstTensorView& stored, int64_t row_size, std::byte* out) 
 }
 
 // Of row `row`, as reference::dequantized() has them.
-void read_numbers(const ConstTensorView& stored, const WeightScale& scale, int64_t row,
+void read_numbers(const ConstTensorView& stored, const reference::WeightScale& scale, int64_t row,
                   std::span<float> out) {
   reference::read_row(stored, row, 0, out);
   if (scale.factors.empty()) return;
@@ -77,8 +76,8 @@ float largest(std::span<const float> numbers) {
 
 }  // namespace
 
-float write_fp8(const ConstTensorView& stored, const WeightScale& scale, int64_t row_size,
-                std::byte* out) {
+float write_fp8(const ConstTensorView& stored, const reference::WeightScale& scale,
+                int64_t row_size, std::byte* out) {
   if (stored.dtype == Dtype::f8_e4m3fn && has_one_factor(scale)) {
     copy_bits(stored, row_size, out);
     return scale.factors.front();

@@ -6,6 +6,9 @@
 
 namespace loratory::gpu {
 
+/// Of attention and rotary(): their plain kernels keep a head in shared memory.
+inline constexpr int32_t kMostHeadDim = 1024;
+
 /// The keys and values of one layer in device memory, in the blocks of the scheduler's pool: two
 /// tensors [num_blocks, kv_heads, block_size, head_dim] without gaps, each 16-byte aligned.
 /// Position p of a row lies in block block_tables[row][p / block_size], at place p % block_size.

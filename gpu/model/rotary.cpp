@@ -11,8 +11,6 @@
 namespace loratory::gpu {
 namespace {
 
-constexpr int32_t kMostHeadDim = 1024;
-
 void check(const BatchView& batch, const RotaryArgs& args) {
   check_batch(batch, "rotary: batch");
   check_blocks(batch, args.kv, "rotary: kv");

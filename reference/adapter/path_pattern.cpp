@@ -9,6 +9,7 @@
 #include <array>
 
 #include "reference/adapter/adapter_error.hpp"
+#include "reference/base/text.hpp"
 
 namespace loratory::reference {
 namespace {
@@ -28,14 +29,13 @@ struct Free {
     kFree(object);
   }
 };
-using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
+using PatternCode = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
 using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
 
 PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_plain_char(char c) {
   return is_digit(c) || is_letter(c) || c == '_' || c == '-' || c == '.';
@@ -118,7 +118,7 @@ int match(const pcre2_code* code, std::string_view path, size_t begin, uint32_t 
 }  // namespace
 
 struct PathPattern::Compiled {
-  Code code;
+  PatternCode code;
 };
 
 PathPattern::PathPattern(std::string_view text, std::string_view field, Fit fit)
@@ -130,7 +130,7 @@ PathPattern::PathPattern(std::string_view text, std::string_view field, Fit fit)
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t offset = 0;
-  Code code(
+  PatternCode code(
       pcre2_compile(units(text), text.size(), kCompileOptions, &error, &offset, context.get()));
   if (!code) {
     fail(fmt::format("is not a regular expression: {} (byte {})", message_of(error), offset));

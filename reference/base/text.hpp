@@ -11,6 +11,8 @@ namespace loratory {
 /// Lifetime: the parts point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 /// Equal but for the case of ASCII letters.
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 

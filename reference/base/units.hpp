@@ -10,6 +10,7 @@ namespace loratory {
 
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr int64_t kGiB = int64_t{1} << 30;
+inline constexpr int64_t kNsPerUs = 1'000, kNsPerMs = 1'000'000, kNsPerSecond = 1'000'000'000;
 
 /// Reads a number with an optional prefix and unit: "80GiB", "3.35TB/s", "989T", "1.5e12".
 /// Prefixes: k M G T (powers of 1000), Ki Mi Gi Ti (powers of 1024). `unit` ("B", "B/s", "FLOP/s")

@@ -32,24 +32,24 @@ void check_expand(const ExpandArgs& args) {
 namespace {
 
 // Columns of one slice for the rows of one slot, few enough to share the work among threads.
-struct Item {
+struct ExpandItem {
   ExpandRows columns;
   std::span<const int32_t> rows;
 };
 
 void append_items(const ExpandRows& slice, std::span<const int32_t> rows,
-                  std::vector<Item>& items) {
+                  std::vector<ExpandItem>& items) {
   constexpr int64_t kColumnsPerItem = 256;  // their part of B stays in the L1 cache
   for (int64_t first = 0; first < slice.b.size(0); first += kColumnsPerItem) {
-    Item item{slice, rows};
+    ExpandItem item{slice, rows};
     item.columns.b = slice.b.part(0, first, std::min(first + kColumnsPerItem, slice.b.size(0)));
     item.columns.offset += first;
     items.push_back(std::move(item));
   }
 }
 
-std::vector<Item> work(const ExpandArgs& args, const Partition& tokens_of) {
-  std::vector<Item> items;
+std::vector<ExpandItem> work(const ExpandArgs& args, const Partition& tokens_of) {
+  std::vector<ExpandItem> items;
   int64_t offset = args.offset_start;
   for (size_t i = 0; i < args.slices.size(); ++i) {
     const ExpandSlice& slice = args.slices[i];
@@ -75,11 +75,11 @@ std::vector<Item> work(const ExpandArgs& args, const Partition& tokens_of) {
 void expand(const ExpandArgs& args) {
   check_expand(args);
   const Partition tokens_of = partition(make_batch_layout(args.slots, int32_t(max_loras(args))));
-  const std::vector<Item> items = work(args, tokens_of);
+  const std::vector<ExpandItem> items = work(args, tokens_of);
   const int64_t products_per_row = args.h.size(2) * args.y.size(1);
 #pragma omp parallel for schedule(dynamic) if (int64_t(args.slots.size()) * products_per_row >= \
                                                kMinParallelProducts)
-  for (const Item& item : items) expand_rows(item.columns, item.rows);
+  for (const ExpandItem& item : items) expand_rows(item.columns, item.rows);
 }
 
 }  // namespace loratory::reference

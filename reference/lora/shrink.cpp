@@ -30,14 +30,14 @@ void check_shrink(const ShrinkArgs& args) {
 namespace {
 
 // Rows of one slot in one slice, few enough to share the work among threads.
-struct Item {
+struct ShrinkItem {
   ShrinkRows slice;
   std::span<const int32_t> rows;
 };
 
-std::vector<Item> work(const ShrinkArgs& args, const Partition& tokens_of) {
+std::vector<ShrinkItem> work(const ShrinkArgs& args, const Partition& tokens_of) {
   constexpr size_t kRowsPerItem = 64;  // reading A costs as much as a few rows
-  std::vector<Item> items;
+  std::vector<ShrinkItem> items;
   for (size_t i = 0; i < args.slices.size(); ++i) {
     for (const auto& [slot, tokens] : tokens_of) {
       const ShrinkSlice& slice = args.slices[i];
@@ -57,11 +57,11 @@ std::vector<Item> work(const ShrinkArgs& args, const Partition& tokens_of) {
 void shrink(const ShrinkArgs& args) {
   check_shrink(args);
   const Partition tokens_of = partition(make_batch_layout(args.slots, int32_t(max_loras(args))));
-  const std::vector<Item> items = work(args, tokens_of);
+  const std::vector<ShrinkItem> items = work(args, tokens_of);
   const int64_t products_per_row = args.h.size(2) * args.x.size(1);
 #pragma omp parallel for schedule(dynamic) if (int64_t(args.slots.size()) * products_per_row >= \
                                                kMinParallelProducts)
-  for (const Item& item : items) shrink_rows(item.slice, item.rows);
+  for (const ShrinkItem& item : items) shrink_rows(item.slice, item.rows);
 }
 
 }  // namespace loratory::reference

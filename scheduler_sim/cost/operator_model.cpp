@@ -13,7 +13,8 @@
 namespace loratory::sim {
 namespace {
 
-constexpr double kLogitBytes = 8;  // bf16 from the GEMM, fp32 in the sampler, as the roofline's
+constexpr double kSamplerLogitBytes =
+    8;  // bf16 from the GEMM, fp32 in the sampler, as the roofline's
 // q|k|v, o, gate|up, down and attention of a layer.
 constexpr double kLargeKernels = 5;
 
@@ -95,7 +96,7 @@ OperatorModel::OperatorModel(const ModelSpec& model, const GpuSpec& gpu, const O
   kernels_ = small_kernels_ + num_layers_ * (kLargeKernels + (options.tp > 1 ? 2 : 0));
   const double logit_byte_ns =
       double(model.vocab) * 1e9 / (gpu.bandwidth_bytes_per_s * gpu.bandwidth_fraction);
-  logit_row_ns_ = kLogitBytes * logit_byte_ns;
+  logit_row_ns_ = kSamplerLogitBytes * logit_byte_ns;
   penalty_row_ns_ = overheads.penalty_bytes_per_logit * logit_byte_ns;
   description_ = fmt::format("operators measured on {} ({})", table.card, engine_of(table.source));
   if (!is_measured_card(table, gpu)) description_ += fmt::format(", scaled to {}", gpu.name);
@@ -241,11 +242,10 @@ double OperatorModel::overhead_ns(const BatchShape& shape, double gpu_ns, bool g
   const double launched = graph ? busy
                                 : std::max(busy, kernels_ * overheads_.launch_ns +
                                                      lora_.launch_ns(shape, overheads_.launch_ns));
-  const double host = overheads_.host_ns + lora_.host_ns(shape) +
-                      double(shape.num_seqs) * overheads_.host_row_ns +
-                      double(shape.num_waiting_seen) * overheads_.host_waiting_ns +
-                      (shape.rows_changed ? double(shape.num_seqs) : 0) *
-                          overheads_.penalty_host_row_ns;
+  const double host =
+      overheads_.host_ns + lora_.host_ns(shape) + double(shape.num_seqs) * overheads_.host_row_ns +
+      double(shape.num_waiting_seen) * overheads_.host_waiting_ns +
+      (shape.rows_changed ? double(shape.num_seqs) : 0) * overheads_.penalty_host_row_ns;
   const double total = overheads_.host_overlaps ? std::max(launched, host) : launched + host;
   return total - gpu_ns;
 }

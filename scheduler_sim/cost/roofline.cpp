@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "reference/base/units.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
 
 namespace loratory::sim {
 namespace {
 
-constexpr double kNsPerSecond = 1e9;
 constexpr double kLogitPassBytes = 8;  // per logit: bf16 from the GEMM, fp32 in the sampler
 
 double as_double(int64_t value) { return double(value); }

@@ -43,10 +43,29 @@ std::string text_at(const json& parent, const char* key, std::string_view place)
   return parent[key].get<std::string>();
 }
 
-int tp_in(const json& value, std::string_view place) {
-  const auto tp = value.is_number_unsigned() ? value.get<uint64_t>() : 0;
-  if (tp < 1 || tp > 1024) fail(place, "tp", "must be an integer from 1 to 1024");
-  return int(tp);
+// A count of "provenance" that a file may leave out.
+struct OptionalCount {
+  const char* key;
+  int most;
+  int StepProfile::*value;
+};
+
+constexpr OptionalCount kCounts[] = {{"tp", 1024, &StepProfile::tp},
+                                     {"weight_bits", 64, &StepProfile::weight_bits},
+                                     {"kv_bits", 64, &StepProfile::kv_bits},
+                                     {"adapter_bits", 64, &StepProfile::adapter_bits},
+                                     {"max_rank", 1 << 20, &StepProfile::max_rank}};
+
+void read_counts(const json& provenance, StepProfile& profile, std::string_view place) {
+  for (const auto& [key, most, value] : kCounts) {
+    if (!provenance.contains(key)) continue;
+    const json& given = provenance[key];
+    const auto count = given.is_number_unsigned() ? given.get<uint64_t>() : 0;
+    if (count < 1 || count > uint64_t(most)) {
+      fail(place, key, fmt::format("must be an integer from 1 to {}", most));
+    }
+    profile.*value = int(count);
+  }
 }
 
 double coefficient(const json& value, std::string_view key, std::string_view place) {
@@ -193,6 +212,14 @@ int64_t ProfileModel::step_ns(const BatchShape& shape) const {
   return round_step_ns(ns);
 }
 
+void describe_types(StepProfile& profile, const ModelSpec& model, LoraDtype adapters) {
+  const auto bits = [](int64_t bytes) { return int(8 * bytes); };
+  const int of_model = bits(model.dtype_bytes);
+  profile.weight_bits = model.quantization.bits > 0 ? int(model.quantization.bits) : of_model;
+  profile.kv_bits = model.fp8_kv ? 8 : of_model;
+  profile.adapter_bits = bits(lora_dtype_bytes(model, adapters));
+}
+
 StepProfile parse_step_profile(std::string_view text, std::string_view place) {
   json root = parse_object(text, place);
   const std::string schema = text_at(root, "schema", place);
@@ -200,14 +227,17 @@ StepProfile parse_step_profile(std::string_view text, std::string_view place) {
     fail(place, "schema", fmt::format("must be \"{}\"", kSchema));
   }
   const json provenance = object_at(root, "provenance", place);
-  require_known_keys(provenance, {"model", "gpu", "engine", "source", "tp"}, place);
+  require_known_keys(provenance,
+                     {"model", "gpu", "engine", "source", "tp", "weight_bits", "kv_bits",
+                      "adapter_bits", "max_rank"},
+                     place);
 
   StepProfile profile;
   profile.model = text_at(provenance, "model", place);
   profile.gpu = text_at(provenance, "gpu", place);
   profile.engine = text_at(provenance, "engine", place);
   profile.source = text_at(provenance, "source", place);
-  if (provenance.contains("tp")) profile.tp = tp_in(provenance["tp"], place);
+  read_counts(provenance, profile, place);
   if (!root.contains("constant_ns")) fail(place, "constant_ns", "is missing");
   profile.constant_ns = coefficient(root["constant_ns"], "constant_ns", place);
   read_terms(object_at(root, "ns_per", place), profile, place);
@@ -238,7 +268,9 @@ std::string format_step_profile(const StepProfile& profile) {
                         {"gpu", profile.gpu},
                         {"engine", profile.engine},
                         {"source", profile.source}};
-  if (profile.tp != 1) root["provenance"]["tp"] = profile.tp;
+  for (const auto& [key, most, value] : kCounts) {
+    if (profile.*value != StepProfile().*value) root["provenance"][key] = profile.*value;
+  }
   root["constant_ns"] = profile.constant_ns;
   root["ns_per"] = nlohmann::ordered_json::object();
   for (size_t i = 0; i < kStepTerms.size(); ++i) {

@@ -52,6 +52,8 @@ constexpr size_t step_term(std::string_view name) {
 ///    "ns_per": {"num_seqs": 56000, "decode_context_tokens": 70, "num_adapters": 370000},
 ///    ... and, each only if the server has it:
 ///    "tp": 2,                                                in "provenance": GPUs of the server
+///    "weight_bits": 16, "kv_bits": 16, "adapter_bits": 16,   there too: of one number
+///    "max_rank": 16,                                         there too: largest of its adapters
 ///    "host_ns": 4300000,                                     beside the GPU's work, in every step
 ///    "above": {"tokens": 350, "ns_per_token": 16000},        where products get bound by FLOP/s
 ///    "lora_block_ns": {"shrink": 1.0, "expand": 0.8},        LoraGrid's blocks
@@ -62,7 +64,8 @@ constexpr size_t step_term(std::string_view name) {
 /// "loratory.step_profile/1" has the first four keys alone.
 struct StepProfile {
   std::string model, gpu, engine, source;
-  int tp = 1;  ///< GPUs that share the model
+  int tp = 1;                                                        ///< GPUs that share the model
+  int weight_bits = 0, kv_bits = 0, adapter_bits = 0, max_rank = 0;  ///< 0 = it does not say
   double constant_ns = 0;
   std::array<double, kStepTerms.size()> ns_per{};
   double host_ns = 0;
@@ -99,6 +102,9 @@ class ProfileModel final : public StepTimeModel {
   StepProfile profile_;
   LoraGrid grid_;
 };
+
+/// Sets the bits of `profile` to those of a server of this model.
+void describe_types(StepProfile& profile, const ModelSpec& model, LoraDtype adapters);
 
 /// One of shipped_profile_names(), or else a profile file. Throws InputError naming the file and
 /// the key: unknown, missing or mistyped keys, another schema, non-finite numbers.

@@ -6,11 +6,11 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/integers.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 // Bounds within which work and times cannot overflow.
 constexpr int64_t kLeastBytesPerSecond = 1'000'000;
 constexpr int64_t kMostBytesPerSecond = int64_t{1} << 44;

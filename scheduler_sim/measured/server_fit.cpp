@@ -11,7 +11,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr int kDraws = 20'000;
+constexpr int kStopDraws = 20'000;
 constexpr double kMostTokensToStop = 1e6;
 constexpr double kRatioNoise = 0.03;  // of a ratio
 
@@ -21,7 +21,7 @@ class OutputLaw {
   OutputLaw(double mean_prompt_tokens, double mean_output_tokens) {
     const ShareGptLengths law(mean_prompt_tokens, mean_output_tokens);
     const RandomStream lengths(0, Purpose::prompt_tokens), stops(0, Purpose::output_tokens);
-    for (uint64_t i = 0; i < kDraws; ++i) {
+    for (uint64_t i = 0; i < kStopDraws; ++i) {
       asked_.push_back(double(law.draw(lengths, i).output_tokens));
       stops_.push_back(stops.exponential(i));
     }

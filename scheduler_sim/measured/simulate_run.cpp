@@ -20,8 +20,6 @@
 namespace loratory::sim {
 namespace {
 
-constexpr double kNsPerS = 1e9, kNsPerMs = 1e6, kNsPerUs = 1e3;
-
 // vLLM 0.8.5 merges what a request's stream has not taken (v1/engine/output_processor.py,
 // RequestOutputCollector). After a poll the steps that piled up are handed out one after the other,
 // and streams get their turn between slices of so many outputs (envs.py,
@@ -98,7 +96,7 @@ class Arrivals {
       return i < saved_.size() ? saved_[i].sent_ns : kNever;
     }
     time_s_ += gaps_.exponential(index_++) / rates_.back();
-    return int64_t(time_s_ * kNsPerS);
+    return int64_t(time_s_ * kNsPerSecond);
   }
   void skip_gap() { ++index_; }
   AdapterIndex adapter() const {
@@ -271,7 +269,7 @@ RunMeasures measure(const Run& run, const std::vector<RequestRecord>& records) {
     for (const double value : values) sum += value;
     return values.empty() ? RunMeasures::kUnknown : sum / double(values.size());
   };
-  const double seconds = double(run.end_ns) / kNsPerS;
+  const double seconds = double(run.end_ns) / kNsPerSecond;
   RunMeasures m;
   m.completed = double(ttft.size());
   m.input_tps = prompt / seconds;
@@ -317,14 +315,14 @@ SimulatedRun simulate_run(const MeasuredRun& run, const EngineSpec& engine,
   const auto step_time = engine.make_step_time(point);
   SamplingModel model(*step_time, sample_steps);
   const double duration_s = run.client.duration_s;
-  const int64_t end_ns = duration_s > 0 ? int64_t(duration_s * kNsPerS) : kNever;
+  const int64_t end_ns = duration_s > 0 ? int64_t(duration_s * kNsPerSecond) : kNever;
   Listeners listeners(closed_loop_of(run, server));
   SimulatedEngine simulated(trace, config, model, MetricsCollector(end_ns), &listeners);
   Run going{run,
             server,
             simulated,
             listeners,
-            MetricsPolls(int64_t(run.client.poll_interval_s * kNsPerS)),
+            MetricsPolls(int64_t(run.client.poll_interval_s * kNsPerSecond)),
             end_ns};
   Arrivals arrivals(run, seed);
   const Lengths lengths(run, server, seed);

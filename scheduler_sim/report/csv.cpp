@@ -26,9 +26,9 @@ std::string field(Integer value) {
 }
 
 // Writes fields of one row with the commas between them.
-class Row {
+class CsvRow {
  public:
-  explicit Row(std::ostream& out) : out_(out) {}
+  explicit CsvRow(std::ostream& out) : out_(out) {}
   void add(std::string_view field) {
     out_ << (first_ ? "" : ",") << field;
     first_ = false;
@@ -73,12 +73,12 @@ std::string adapter_fields(const RequestRecord& r, const Trace& trace) {
 
 void write_results_csv(std::ostream& out, std::span<const ConfigResult> configs,
                        std::string_view engine) {
-  Row header(out);
+  CsvRow header(out);
   report::visit_fields(ConfigResult{}, [&](const auto& name, const auto&) { header.add(name); });
   header.add("engine");
   header.end();
   for (const ConfigResult& config : configs) {
-    Row row(out);
+    CsvRow row(out);
     report::visit_fields(config, [&](const auto&, const auto& value) { row.add(field(value)); });
     row.add(csv_field(engine));
     row.end();

@@ -31,6 +31,8 @@ std::string limit_ms(double value_ms) {
   return format_ms(std::ceil(value_ms / part) * part);
 }
 
+std::string whole_percent(double fraction) { return fmt::format("{:.0f} %", 100 * fraction); }
+
 std::string format_percentile(double percentile) { return fmt::format("p{}", percentile); }
 
 bool is_own_percentile(double percentile) {

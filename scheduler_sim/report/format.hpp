@@ -11,6 +11,7 @@ namespace loratory::sim::report {
 std::string tick_ms(double value_ms);  ///< one number and one unit: "100 ms", "3 h"
 /// The least that format_ms() shows and is not below a value > 0: a limit that the value keeps.
 std::string limit_ms(double value_ms);
+std::string whole_percent(double fraction);        ///< 0.512 -> "51 %"
 std::string format_percentile(double percentile);  ///< 99 -> "p99", 99.9 -> "p99.9"
 bool is_own_percentile(double percentile);         ///< not 50, 90, 95 or 99, which all outputs have
 

@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kNsPerMs = 1e6;
-constexpr double kNsPerSecond = 1e9;
 constexpr size_t kMostProblems = 8;
 constexpr size_t kNameWidth = 24;
 

@@ -11,6 +11,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/json_fields.hpp"
+#include "reference/base/units.hpp"
 #include "reference/base/wording.hpp"
 #include "scheduler_sim/trace/byte_source.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
@@ -27,7 +28,6 @@ constexpr int64_t kMostLogprobs = 20;            // vLLM's --max-logprobs
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr size_t kLongestName = 256;
 constexpr double kLatestArrivalS = 1e7;  // four months
-constexpr double kNsPerSecond = 1e9;
 
 const std::vector<std::string> kRequestKeys = {
     "request_id", "model",    "prompt",         "max_tokens", "temperature", "top_k",    "top_p",

@@ -38,7 +38,7 @@ struct Cell {
 };
 using Cells = std::array<Cell, kNumColumns>;
 
-Cells split(std::string_view line) {
+Cells split_window(std::string_view line) {
   Cells cells;
   const size_t count =
       for_each_cell(line, ',', [&](std::string_view text, uint32_t column, size_t i) {
@@ -91,7 +91,7 @@ ClientWindow parse_window(const Line& line) {
   check_no_nul(line.text);
   check_utf8(line.text);
   check_is_whole(line);
-  const Cells cells = split(line.text);
+  const Cells cells = split_window(line.text);
   ClientWindow window;
   window.category = name(cells[kCategory]);
   window.model = name(cells[kModel]);

@@ -5,15 +5,15 @@
 namespace loratory::sim {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 16;
+constexpr size_t kReadBytes = 1 << 16;
 
 }  // namespace
 
 LineReader::LineReader(ByteSource& source, size_t max_bytes)
     : source_(source),
       max_bytes_(max_bytes),
-      buffer_(new char[kChunkBytes + kPaddingBytes]()),
-      capacity_(kChunkBytes) {}
+      buffer_(new char[kReadBytes + kPaddingBytes]()),
+      capacity_(kReadBytes) {}
 
 LineReader::~LineReader() = default;
 
@@ -68,8 +68,8 @@ bool LineReader::drop_rest_of_line() {
 // Moves the unfinished line to the front and reads behind it. False at the end of the source.
 bool LineReader::refill() {
   const size_t kept = end_ - begin_;
-  if (kept + kChunkBytes > capacity_) {
-    capacity_ = 2 * (kept + kChunkBytes);
+  if (kept + kReadBytes > capacity_) {
+    capacity_ = 2 * (kept + kReadBytes);
     std::unique_ptr<char[]> larger(new char[capacity_ + kPaddingBytes]());
     std::memcpy(larger.get(), buffer_.get() + begin_, kept);
     buffer_ = std::move(larger);

@@ -6,12 +6,11 @@
 #include <cmath>
 #include <limits>
 
+#include "reference/base/text.hpp"
+#include "reference/base/units.hpp"
+
 namespace loratory::sim {
 namespace {
-
-constexpr int64_t kNsPerSecond = 1'000'000'000;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 size_t count_digits(std::string_view text) {
   return size_t(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());

@@ -13,7 +13,7 @@ namespace loratory::sim {
 namespace {
 
 // Where a scalar stands, for messages.
-struct Cell {
+struct FieldCell {
   const ColumnSpec& spec;
   std::string_view text;
   uint32_t column;
@@ -23,7 +23,7 @@ struct Cell {
   }
 };
 
-int64_t integer(const Cell& cell, int64_t low, int64_t high) {
+int64_t integer(const FieldCell& cell, int64_t low, int64_t high) {
   int64_t value = 0;
   const Parse parse = parse_integer(cell.text, value);
   if (parse == Parse::not_a_number) cell.fail("not a whole number", "write decimal digits");
@@ -33,9 +33,11 @@ int64_t integer(const Cell& cell, int64_t low, int64_t high) {
   return value;
 }
 
-uint32_t count(const Cell& cell, int64_t low) { return uint32_t(integer(cell, low, kMaxCount)); }
+uint32_t count(const FieldCell& cell, int64_t low) {
+  return uint32_t(integer(cell, low, kMaxCount));
+}
 
-int64_t time_ns(const Cell& cell, TimeUnit unit) {
+int64_t time_ns(const FieldCell& cell, TimeUnit unit) {
   int64_t value = 0;
   const Parse parse = unit == TimeUnit::timestamp ? parse_timestamp(cell.text, value)
                       : unit == TimeUnit::seconds ? parse_scaled(cell.text, 9, value)
@@ -53,7 +55,7 @@ int64_t time_ns(const Cell& cell, TimeUnit unit) {
   return value;
 }
 
-void set_session(Row& row, const Schema& schema, const Cell& cell) {
+void set_session(Row& row, const Schema& schema, const FieldCell& cell) {
   if (schema.syntax == Syntax::csv) {
     row.session_name = cell.text;
   } else {
@@ -70,7 +72,7 @@ size_t character_bytes(unsigned char lead) {
 
 void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
                uint32_t column) {
-  const Cell cell{spec, text, column};
+  const FieldCell cell{spec, text, column};
   row.columns[size_t(spec.field)] = column;
   switch (spec.field) {
     case Field::arrival:

@@ -11,8 +11,6 @@ namespace loratory::sim {
 
 /// Largest number of tokens or block size in a row.
 inline constexpr int64_t kMaxCount = INT32_MAX;
-/// Times stay below 100 years from the origin, so that sums of a few of them fit 64 bits.
-inline constexpr int64_t kMaxTimeNs = int64_t{100} * 365 * 86'400 * 1'000'000'000;
 
 /// Puts the scalar `text`, found in column `column`, into the row. Throws BadRow.
 void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,

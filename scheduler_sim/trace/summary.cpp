@@ -5,11 +5,10 @@
 #include <numeric>
 
 #include "reference/base/check.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
-
-constexpr double kNsPerSecond = 1e9;
 
 double percentile(const std::vector<uint32_t>& sorted, double percent) {
   const double index = percent / 100 * double(sorted.size() - 1);

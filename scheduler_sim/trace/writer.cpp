@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "reference/base/escape.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
 using Buffer = fmt::memory_buffer;
 
 template <typename... Args>

@@ -13,6 +13,7 @@
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
+#include "reference/base/units.hpp"
 #include "reference/base/wording.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/random.hpp"
@@ -21,8 +22,6 @@
 namespace loratory::sim {
 namespace {
 
-constexpr double kNsPerS = 1e9;
-constexpr double kMaxTimeNs = 100.0 * 365 * 86'400 * kNsPerS;  // what the trace readers accept
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
 // Law of one gap, its scale left open.
@@ -53,8 +52,8 @@ GapShape gap_shape_of_cell(const ClientLoad::Cell& cell) {
 }
 
 int64_t add_gap(int64_t time_ns, double gap_s) {
-  const double end = double(time_ns) + gap_s * kNsPerS;
-  return end < kMaxTimeNs ? time_ns + int64_t(gap_s * kNsPerS + 0.5) : kEnd;
+  const double end = double(time_ns) + gap_s * kNsPerSecond;
+  return end < kMaxTimeNs ? time_ns + int64_t(gap_s * kNsPerSecond + 0.5) : kEnd;
 }
 
 // The arrival times of one adapter, one after the other.

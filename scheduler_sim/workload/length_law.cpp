@@ -16,7 +16,8 @@
 namespace loratory::sim {
 namespace {
 
-constexpr std::string_view kForms = "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE";
+constexpr std::string_view kLengthForms =
+    "give constant:N, lognormal:MEAN:P50[:MAX] or histogram:FILE";
 
 uint32_t parse_tokens(std::string_view text, std::string_view place) {
   const double tokens = parse_number(text, "length", place);
@@ -30,7 +31,7 @@ uint32_t parse_tokens(std::string_view text, std::string_view place) {
 LengthLaw parse_lognormal(std::string_view values, std::string_view place) {
   const auto parts = split(values, ':');
   if (parts.size() < 2 || parts.size() > 3) {
-    throw InputError(place, fmt::format("lognormal:{} lacks a value", values), kForms);
+    throw InputError(place, fmt::format("lognormal:{} lacks a value", values), kLengthForms);
   }
   const double mean = parse_number(parts[0], "mean", place);
   const double p50 = parse_number(parts[1], "p50", place);
@@ -112,7 +113,7 @@ LengthLaw parse_length_law(std::string_view text, std::string_view place) {
   }
   static const std::vector<std::string> kLaws = {"constant", "lognormal", "histogram"};
   throw InputError(place, fmt::format("unknown law of lengths {}", shown(text)),
-                   did_you_mean_other(name, kLaws, kForms));
+                   did_you_mean_other(name, kLaws, kLengthForms));
 }
 
 }  // namespace loratory::sim

@@ -16,7 +16,7 @@
 namespace loratory::sim {
 namespace {
 
-constexpr std::string_view kForms =
+constexpr std::string_view kPopularityForms =
     "give uniform, zipf:A, power:A, weights:FILE or servegen:FILE[#MODEL]";
 
 double share_of(const Popularity& popularity, uint32_t index, uint32_t num_adapters) {
@@ -132,7 +132,8 @@ Popularity parse_popularity(std::string_view text, std::string_view place) {
   const std::string_view value = colon == text.npos ? "" : text.substr(colon + 1);
   Popularity result;
   if (text == "uniform") return result;
-  if (value.empty()) throw InputError(place, fmt::format("unknown law {}", shown(text)), kForms);
+  if (value.empty())
+    throw InputError(place, fmt::format("unknown law {}", shown(text)), kPopularityForms);
   if (name == "zipf" || name == "power") {
     result.kind = name == "zipf" ? PopularityKind::zipf : PopularityKind::power;
     result.exponent = parse_number(value, "exponent", place);
@@ -150,7 +151,7 @@ Popularity parse_popularity(std::string_view text, std::string_view place) {
   } else {
     static const std::vector<std::string> kLaws = {"zipf", "power", "weights", "servegen"};
     throw InputError(place, fmt::format("unknown law {}", shown(text)),
-                     did_you_mean(name, kLaws, kForms));
+                     did_you_mean(name, kLaws, kPopularityForms));
   }
   return result;
 }

@@ -18,7 +18,7 @@ constexpr std::array<Quantile, 21> kPerson{
      {.3, 15}, {.4, 19},   {.5, 26},  {.6, 37},    {.65, 44},  {.7, 54},    {.75, 70},
      {.8, 94}, {.85, 144}, {.9, 275}, {.925, 410}, {.95, 694}, {.98, 1246}, {1, 2327}}};
 // Turns of models.
-constexpr std::array<Quantile, 21> kModel{
+constexpr std::array<Quantile, 21> kModelQuantiles{
     {{0, 2},     {.01, 8},   {.02, 14},  {.05, 31},  {.1, 61},  {.15, 100}, {.2, 144},
      {.25, 184}, {.3, 225},  {.35, 262}, {.4, 295},  {.5, 363}, {.6, 441},  {.65, 483},
      {.7, 532},  {.75, 580}, {.8, 639},  {.85, 716}, {.9, 802}, {.95, 899}, {1, 1016}}};
@@ -82,7 +82,7 @@ ShareGptLengths::Turns ShareGptLengths::draw_turns(const RandomStream& stream, u
                                                    uint64_t attempt) {
   const bool begins_with_person = stream.unit(index, 3 * attempt) < kBeginsWithPerson;
   const double person = tokens_at(kPerson, stream.unit(index, 3 * attempt + 1));
-  const double model = tokens_at(kModel, stream.unit(index, 3 * attempt + 2));
+  const double model = tokens_at(kModelQuantiles, stream.unit(index, 3 * attempt + 2));
   return begins_with_person ? Turns{person, model} : Turns{model, person};
 }
 

@@ -1,6 +1,8 @@
 // The fixtures that make_fixtures.py wrote; README.md says what lies in them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -92,5 +94,18 @@ class Fixture {
 inline const std::vector<std::string> kModels{"llama_gqa",    "llama3_tied_bias", "mixtral",
                                               "qwen2_linear", "qwen2_moe",        "qwen3_moe",
                                               "qwen3_yarn"};
+
+/// What most tests are run for, each once.
+struct Case {
+  std::string model, adapter;  // "base" = no adapter
+
+  friend void PrintTo(const Case& value, std::ostream* out) {
+    *out << value.model << "/" << value.adapter;
+  }
+};
+
+inline std::string test_name(const testing::TestParamInfo<Case>& info) {
+  return info.param.model + "_" + info.param.adapter;
+}
 
 }  // namespace loratory::reference

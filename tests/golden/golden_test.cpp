@@ -30,14 +30,6 @@
 namespace loratory::reference {
 namespace {
 
-struct Case {
-  std::string model, adapter;  // "base" = no adapter
-
-  friend void PrintTo(const Case& value, std::ostream* out) {
-    *out << value.model << "/" << value.adapter;
-  }
-};
-
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const std::string& model : kModels) {
@@ -45,10 +37,6 @@ std::vector<Case> all_cases() {
     for (const std::string& adapter : Fixture(model).adapters()) cases.push_back({model, adapter});
   }
   return cases;
-}
-
-std::string test_name(const testing::TestParamInfo<Case>& info) {
-  return info.param.model + "_" + info.param.adapter;
 }
 
 // DirectLora for an implementation that computes with W + s·B·A, made in float32 from weights in

@@ -40,24 +40,12 @@ std::string refusal(const Load& load) {
   return "accepted";
 }
 
-struct Case {
-  std::string model, adapter;
-
-  friend void PrintTo(const Case& value, std::ostream* out) {
-    *out << value.model << "/" << value.adapter;
-  }
-};
-
 std::vector<Case> all_adapters() {
   std::vector<Case> cases;
   for (const std::string& model : kModels) {
     for (const std::string& adapter : Fixture(model).adapters()) cases.push_back({model, adapter});
   }
   return cases;
-}
-
-std::string test_name(const testing::TestParamInfo<Case>& info) {
-  return info.param.model + "_" + info.param.adapter;
 }
 
 class RealAdapter : public testing::TestWithParam<Case> {

@@ -12,8 +12,6 @@ using reference::Tensor;
 
 namespace {
 
-constexpr int64_t kWraps = int64_t(1) << 31;
-
 int64_t some(int64_t value, int64_t most, int64_t multiple) {
   multiple = std::max<int64_t>(1, multiple);
   return multiple * std::max<int64_t>(1, std::min(value, most) / multiple);

@@ -13,8 +13,6 @@ using reference::Tensor;
 
 namespace {
 
-constexpr size_t kMostWrong = 20000;
-
 // Wrong elements by what is wrong with them: never written, NaN that came from elsewhere, others.
 struct Sorted {
   std::vector<Wrong> unwritten, nan, others;

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kTableRows = 24;
 
-std::string whole_percent(double fraction) { return fmt::format("{:.0f} %", 100 * fraction); }
 std::string fine_percent(double fraction) {
   return fmt::format("{} %", format_number(100 * fraction));
 }

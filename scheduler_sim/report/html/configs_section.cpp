@@ -14,7 +14,7 @@ namespace {
 
 using Show = std::string (*)(double);
 
-struct Column {
+struct ConfigColumn {
   const char* name;
   const char* unit;
   double (*value)(const ConfigResult&);  // what the column sorts by
@@ -32,7 +32,7 @@ double copy_rate(const ConfigResult& c) {
   return c.duration_s > 0 ? double(c.adapter_copies) / c.duration_s : 0;
 }
 
-const auto kColumns = std::to_array<Column>({
+const auto kColumns = std::to_array<ConfigColumn>({
     {"max", "loras", [](const ConfigResult& c) { return double(c.max_loras); }, whole, true},
     {"max cpu", "loras", [](const ConfigResult& c) { return double(c.max_cpu_loras); }, whole,
      true},
@@ -80,7 +80,7 @@ std::string row(const ConfigResult& config, bool recommended) {
                      : !config.feasible ? "<tr class=\"misfit-row\">"
                                         : "<tr>";
   for (size_t i = 0; i < kColumns.size(); ++i) {
-    const Column& column = kColumns[i];
+    const ConfigColumn& column = kColumns[i];
     if (i == kVerdictAfter) html += verdict_cell(config, recommended);
     const bool shown = config.feasible || column.shown_if_infeasible;
     html += fmt::format("<td data-value=\"{}\">{}</td>", column.value(config),

@@ -16,8 +16,6 @@ using Quantiles = std::vector<double> ConfigResult::*;
 constexpr double kSmallestMs = 0.01;  // a log axis has no zero
 constexpr std::array<size_t, 9> kTabulated = {0, 10, 25, 50, 75, 90, 95, 99, 100};
 
-std::string whole_percent(double fraction) { return fmt::format("{:.0f} %", 100 * fraction); }
-
 // Quantile i of n+1 lies at share i/n.
 Line curve_of(const SizeResult& result, size_t i, Quantiles quantiles, int style) {
   const std::vector<double>& values = result.configs[i].*quantiles;

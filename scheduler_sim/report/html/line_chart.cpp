@@ -17,7 +17,6 @@ constexpr double kTop = 34;
 constexpr double kBottom = 46;
 constexpr double kRightWithLabels = 84;
 constexpr double kRight = 18;
-constexpr double kLabelGap = 15;
 constexpr double kCharWidth = 7;  // of a tick label, about
 constexpr size_t kMaxMarkers = 40;
 

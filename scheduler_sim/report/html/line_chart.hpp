@@ -62,6 +62,7 @@ struct LineChart {
 
 inline constexpr double kChartWidth = 480;
 inline constexpr double kChartHeight = 300;
+inline constexpr double kLabelGap = 15;  ///< from one label to the next below it
 
 /// SVG markup of kChartWidth x kChartHeight. Points that are not finite are left out.
 std::string draw(LineChart chart);

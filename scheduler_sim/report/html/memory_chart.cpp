@@ -26,7 +26,6 @@ constexpr std::array kParts = {Part{"weights", "weights", &MemorySplit::weights_
 
 constexpr Box kPlot{58, 34, kChartWidth - 84, kChartHeight - 46};
 constexpr double kMaxBarWidth = 40;
-constexpr double kLabelGap = 15;
 
 double gib(int64_t bytes) { return double(bytes) / double(kGiB); }
 

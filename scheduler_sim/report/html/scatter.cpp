@@ -11,7 +11,7 @@
 namespace loratory::sim::report {
 namespace {
 
-constexpr Box kPlot{64, 30, kChartWidth - 14, kScatterHeight - 46};
+constexpr Box kScatterPlot{64, 30, kChartWidth - 14, kScatterHeight - 46};
 constexpr double kMargin = 1.15, kTolerance = 1.1;
 constexpr double kHoverRadius = 5;
 constexpr int kTicks = 4;  // twice as many have room for their names
@@ -29,21 +29,22 @@ Scales scales_of(const Scatter& scatter) {
   }
   lo /= kMargin;
   hi *= kMargin;
-  return {Scale(lo, hi, kPlot.left, kPlot.right, true),
-          Scale(lo, hi, kPlot.bottom, kPlot.top, true)};
+  return {Scale(lo, hi, kScatterPlot.left, kScatterPlot.right, true),
+          Scale(lo, hi, kScatterPlot.bottom, kScatterPlot.top, true)};
 }
 
 std::string draw_axes(const Scatter& scatter, const Scales& scales) {
   std::string svg = text({0, 14}, "name", fmt::format("predicted, {}", scatter.unit));
   for (const double tick : round_ticks(scales.y, kTicks)) {
     const double x = scales.x(tick), y = scales.y(tick);
-    svg += line({kPlot.left, y}, {kPlot.right, y}, "grid");
-    svg += line({x, kPlot.top}, {x, kPlot.bottom}, "grid");
-    svg += text({kPlot.left - 8, y + 4}, "tick end", scatter.format(tick));
-    svg += text({x, kPlot.bottom + 18}, "tick mid", scatter.format(tick));
+    svg += line({kScatterPlot.left, y}, {kScatterPlot.right, y}, "grid");
+    svg += line({x, kScatterPlot.top}, {x, kScatterPlot.bottom}, "grid");
+    svg += text({kScatterPlot.left - 8, y + 4}, "tick end", scatter.format(tick));
+    svg += text({x, kScatterPlot.bottom + 18}, "tick mid", scatter.format(tick));
   }
-  svg += line({kPlot.left, kPlot.bottom}, {kPlot.right, kPlot.bottom}, "axis");
-  return svg + text({(kPlot.left + kPlot.right) / 2, kScatterHeight - 8}, "name mid",
+  svg += line({kScatterPlot.left, kScatterPlot.bottom}, {kScatterPlot.right, kScatterPlot.bottom},
+              "axis");
+  return svg + text({(kScatterPlot.left + kScatterPlot.right) / 2, kScatterHeight - 8}, "name mid",
                     fmt::format("measured, {}", scatter.unit));
 }
 
@@ -56,10 +57,10 @@ std::string draw_diagonal(const Scales& scales, double factor, std::string_view 
 
 std::string draw_names(const Scatter& scatter) {
   std::string svg;
-  double y = kPlot.top + 14;
+  double y = kScatterPlot.top + 14;
   for (size_t i = 0; i < scatter.names.size(); ++i, y += 16) {
-    svg += marker({kPlot.left + 12, y - 4}, int(i) + 1);
-    svg += text({kPlot.left + 22, y}, fmt::format("label t{}", i + 1), scatter.names[i]);
+    svg += marker({kScatterPlot.left + 12, y - 4}, int(i) + 1);
+    svg += text({kScatterPlot.left + 22, y}, fmt::format("label t{}", i + 1), scatter.names[i]);
   }
   return svg;
 }

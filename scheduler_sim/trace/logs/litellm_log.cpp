@@ -15,27 +15,27 @@
 namespace loratory::sim {
 namespace {
 
-enum Column : size_t {
+enum LogColumn : size_t {
   kId,
   kStart,
-  kModel,
+  kModelName,
   kPrompt,
   kOutput,
   kCallType,
   kStatus,
   kCacheHit,
   kSession,
-  kNumColumns
+  kNumLogColumns
 };
-constexpr std::array<std::string_view, kNumColumns> kNames = {
+constexpr std::array<std::string_view, kNumLogColumns> kNames = {
     "request_id", "startTime", "model",     "prompt_tokens", "completion_tokens",
     "call_type",  "status",    "cache_hit", "session_id"};
-constexpr std::array kRequired = {kId, kStart, kModel, kPrompt, kOutput};
+constexpr std::array kRequired = {kId, kStart, kModelName, kPrompt, kOutput};
 
 // The text of each column, "" where there is none, and where it stands.
 struct Entry {
-  std::array<std::string, kNumColumns> texts;
-  std::array<uint32_t, kNumColumns> columns{};
+  std::array<std::string, kNumLogColumns> texts;
+  std::array<uint32_t, kNumLogColumns> columns{};
 };
 
 int64_t start_ns(const Entry& entry) {
@@ -48,7 +48,7 @@ int64_t start_ns(const Entry& entry) {
   return unix_ns;
 }
 
-uint32_t tokens(const Entry& entry, Column column) {
+uint32_t tokens(const Entry& entry, LogColumn column) {
   int64_t count = 0;
   const std::string& text = entry.texts[column];
   if (parse_integer(text, count) != Parse::good || count < 0 || count > kMaxCount) {
@@ -90,14 +90,14 @@ void read_entry(const Entry& entry, uint64_t line, LogSink& sink) {
   request.output_tokens = tokens(entry, kOutput);
   request.id = entry.texts[kId];
   request.session = entry.texts[kSession];
-  request.model = entry.texts[kModel];
+  request.model = entry.texts[kModelName];
   sink.add(std::move(request));
 }
 
 void visit_object(const JsonObject& object, uint64_t line, LogSink& sink) {
   Entry entry;
   entry.columns.fill(1);
-  for (size_t i = 0; i < kNumColumns; ++i) {
+  for (size_t i = 0; i < kNumLogColumns; ++i) {
     const auto value = member(object, kNames[i]);
     int64_t number = 0;
     if (value && value->get(number) == simdjson::SUCCESS) {
@@ -106,7 +106,7 @@ void visit_object(const JsonObject& object, uint64_t line, LogSink& sink) {
       entry.texts[i] = text_or_empty(value);
     }
   }
-  for (const Column column : kRequired) {
+  for (const LogColumn column : kRequired) {
     if (!member(object, kNames[column])) {
       bad_row(1, fmt::format("{} is missing", kNames[column]),
               "export whole rows of LiteLLM_SpendLogs");
@@ -163,7 +163,7 @@ class CsvTable {
           const auto* known = std::ranges::find(kNames, name);
           if (known != kNames.end()) place_of_[size_t(known - kNames.begin())] = i + 1;
         });
-    for (const Column column : kRequired) {
+    for (const LogColumn column : kRequired) {
       if (place_of_[column] != 0) continue;
       bad_row(header.size() + 1,
               fmt::format("column '{}' of a litellm trace is missing", kNames[column]),
@@ -196,7 +196,7 @@ class CsvTable {
   char separator_;
   LogSink& sink_;
   size_t num_columns_ = 0;
-  std::array<size_t, kNumColumns> place_of_{};  // 1-based; 0 = the table lacks it
+  std::array<size_t, kNumLogColumns> place_of_{};  // 1-based; 0 = the table lacks it
 };
 
 void check_text(std::string_view record) {

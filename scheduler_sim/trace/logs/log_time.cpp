@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <string>
 
+#include "reference/base/text.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
 
 namespace loratory::sim {
 namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_at(std::string_view text, size_t at, std::string_view pattern) {
   if (at + pattern.size() > text.size()) return false;

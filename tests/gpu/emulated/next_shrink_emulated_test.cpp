@@ -19,7 +19,7 @@ using reference::Dtype;
 using reference::LayerData;
 using reference::Tensor;
 
-constexpr GateAndUpLimits kLimits{.num_tokens = 90, .num_in = 64, .size = 6080};
+constexpr GateAndUpLimits kMlpLimits{.num_tokens = 90, .num_in = 64, .size = 6080};
 constexpr LoraVariant kShrink{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3};
 
 struct Results {
@@ -97,7 +97,7 @@ class EmulatedMlp {
 };
 
 void check_case(uint64_t seed) {
-  const DenseMlp mlp = dense_mlp(seed, Dtype::bf16, kLimits);
+  const DenseMlp mlp = dense_mlp(seed, Dtype::bf16, kMlpLimits);
   SCOPED_TRACE("REPRO: LORATORY_SEED=" + std::to_string(seed) + " " + describe(mlp.down.shape));
   EmulatedMlp emulated(mlp);
   const Results expected = emulated.one_after_the_other(), got = emulated.at_once();

@@ -28,9 +28,9 @@ using reference::Tensor;
 // Of a few column tiles and segments.
 constexpr GateAndUpLimits kLimits{.num_tokens = 140, .num_in = 64, .size = 1368};
 
-class EmulatedMlp {
+class EmulatedGateAndUp {
  public:
-  explicit EmulatedMlp(const LayerData& data)
+  explicit EmulatedGateAndUp(const LayerData& data)
       : data_(data), size_(data.shape.num_out[0]), y_(memory_.put(data.batch.y)) {
     x_ = memory_.put(data.batch.x);
     y_.shape[1] = 2 * size_;
@@ -39,9 +39,9 @@ class EmulatedMlp {
     activation_ = memory_.put(activation);
     layer_.emplace(emulated::put_linear(memory_, data));
   }
-  ~EmulatedMlp() { emulated::set_prior_grid({}); }  // of a launch that was refused
-  EmulatedMlp(const EmulatedMlp&) = delete;
-  EmulatedMlp& operator=(const EmulatedMlp&) = delete;
+  ~EmulatedGateAndUp() { emulated::set_prior_grid({}); }  // of a launch that was refused
+  EmulatedGateAndUp(const EmulatedGateAndUp&) = delete;
+  EmulatedGateAndUp& operator=(const EmulatedGateAndUp&) = delete;
 
   /// The linear, then SwiGLU of its y.
   Tensor one_after_the_other() {
@@ -101,7 +101,7 @@ class EmulatedMlp {
 void check_case(uint64_t seed, std::set<std::string>& seen) {
   const LayerData data = gate_and_up(seed, Dtype::bf16, kLimits);
   SCOPED_TRACE("REPRO: LORATORY_SEED=" + std::to_string(seed) + " " + describe(data.shape));
-  EmulatedMlp mlp(data);
+  EmulatedGateAndUp mlp(data);
   ASSERT_TRUE(mlp.can());
   const Tensor expected = mlp.one_after_the_other();
   uint64_t index = seed;

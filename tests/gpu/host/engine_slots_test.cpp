@@ -60,7 +60,7 @@ LoraSlice reference_slice(const SlotWeights& slots, const reference::ModuleId& i
 }
 
 template <typename T>
-T at(const std::vector<std::byte>& image, int64_t offset) {
+T value_at(const std::vector<std::byte>& image, int64_t offset) {
   T out;
   std::memcpy(&out, image.data() + offset, sizeof out);
   return out;
@@ -74,8 +74,8 @@ int64_t num_different(const std::vector<std::byte>& image, int64_t offset, Dtype
     for (int64_t j = 0; j < expected.size(1); ++j) {
       const int64_t index = i * expected.size(1) + j;
       const double value = dtype == Dtype::f32
-                               ? double(at<float>(image, offset + index * 4))
-                               : decode(dtype, at<uint16_t>(image, offset + index * 2));
+                               ? double(value_at<float>(image, offset + index * 4))
+                               : decode(dtype, value_at<uint16_t>(image, offset + index * 2));
       const double wanted = expected.get(i, j);
       const bool same = std::isnan(wanted) ? std::isnan(value) : value == round_to(dtype, wanted);
       count += !same;
@@ -104,8 +104,8 @@ TEST(SlotImage, EqualsTheSlotOfTheReference) {
       SCOPED_TRACE(to_string(m.id));
       const LoraSlice expected = reference_slice(slots, m.id);
       const auto index = int64_t(i);
-      EXPECT_EQ(at<int32_t>(image, layout.ranks_offset() + 4 * index), expected.ranks[0]);
-      EXPECT_EQ(at<float>(image, layout.scalings_offset() + 4 * index), expected.scalings[0]);
+      EXPECT_EQ(value_at<int32_t>(image, layout.ranks_offset() + 4 * index), expected.ranks[0]);
+      EXPECT_EQ(value_at<float>(image, layout.scalings_offset() + 4 * index), expected.scalings[0]);
       EXPECT_EQ(num_different(image, m.a_offset, dtype, expected.a[0]), 0);
       EXPECT_EQ(num_different(image, m.b_offset, dtype, expected.b[0]), 0);
     }
@@ -172,7 +172,7 @@ int64_t num_different(const std::vector<std::byte>& image, int64_t offset, int64
       const bool exists = i < expected.num_rows && j < expected.num_columns;
       const uint8_t wanted =
           exists ? expected.bits[size_t(i * expected.num_columns + j)] : uint8_t(0xFF);
-      count += at<uint8_t>(image, offset + i * row_size + j) != wanted;
+      count += value_at<uint8_t>(image, offset + i * row_size + j) != wanted;
     }
   }
   return count;
@@ -196,10 +196,10 @@ TEST(SlotImage, OfFp8HasTheBitsOfTheReference) {
       const auto b = from == nullptr ? reference::Fp8Weights{} : fp8_b(*from);
       EXPECT_EQ(num_different(image, m.a_offset, kFp8Rank, m.num_in, a), 0);
       EXPECT_EQ(num_different(image, m.b_offset, m.num_out, kFp8Rank, b), 0);
-      EXPECT_EQ(at<int32_t>(image, layout.ranks_offset() + 4 * i), from ? from->rank : 0);
+      EXPECT_EQ(value_at<int32_t>(image, layout.ranks_offset() + 4 * i), from ? from->rank : 0);
       if (from == nullptr) continue;
-      EXPECT_EQ(at<float>(image, layout.factors_offset() + 4 * i), a.factor);
-      EXPECT_EQ(at<float>(image, layout.factors_offset() + 4 * (num_modules + i)), b.factor);
+      EXPECT_EQ(value_at<float>(image, layout.factors_offset() + 4 * i), a.factor);
+      EXPECT_EQ(value_at<float>(image, layout.factors_offset() + 4 * (num_modules + i)), b.factor);
     }
   }
 }

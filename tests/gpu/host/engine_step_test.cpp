@@ -20,7 +20,7 @@ using sim::BlockId;
 using sim::Draw;
 using sim::StepPlan;
 
-constexpr int64_t kMaxRank = 4;
+constexpr int64_t kStepMaxRank = 4;
 
 SamplingRow greedy(uint64_t, int64_t position) {
   SamplingRow row;
@@ -103,8 +103,8 @@ class Workload {
       : draw_(seed),
         model_(reference::random_model(reference::random_model_config(seed), seed)),
         config_(scheduler_config(draw_)),
-        engine_(model_, config_, kMaxRank),
-        slots_(base_model_shapes(model_.config), config_.residency.max_loras, kMaxRank),
+        engine_(model_, config_, kStepMaxRank),
+        slots_(base_model_shapes(model_.config), config_.residency.max_loras, kStepMaxRank),
         kv_({.num_blocks = config_.num_blocks,
              .block_size = config_.block_size,
              .num_layers = model_.config.num_layers,

@@ -9,7 +9,7 @@
 #include "fuzz/support/moe_case.hpp"
 #include "gpu/plan/kernel_params.hpp"
 #include "gpu/plan/variant_table.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -19,8 +19,6 @@ using reference::MoeCase;
 using reference::MoeData;
 using reference::MoeFill;
 using testing::HasSubstr;
-
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 // [1.37] P20: the function that the builder runs, on the host, for every row of many cases: what
 // the reference says of slots, expert maps and adapters that are off.
@@ -111,7 +109,7 @@ TEST(ExpertPairs, NothingOutsideTheTablesIsRead) {
 constexpr ExpertSliceShape kShape{
     .num_slots = 3, .num_experts = 5, .max_rank = 16, .num_in = 64, .num_out = 32};
 
-LoraLayerDesc desc(SharedWeights shared = {}) {
+LoraLayerDesc expert_desc(SharedWeights shared = {}) {
   return {.slices = {expert_slice(Dtype::bf16, at(0x1000), at(0x2000), kShape,
                                   static_cast<const int32_t*>(at(0x3000)),
                                   static_cast<const float*>(at(0x4000)), shared)},
@@ -123,7 +121,8 @@ LoraLayerDesc desc(SharedWeights shared = {}) {
 // P25: [slot, expert] of a tensor [L, E, R, K] lies where the kernels look, beyond 2^31 too; a
 // weight that experts share has one place for all of them.
 TEST(ExpertLora, FindsTheWeightsOfASlotAndExpert) {
-  const LoraSliceDesc own = desc().slices[0], shared = desc({.a = true, .b = true}).slices[0];
+  const LoraSliceDesc own = expert_desc().slices[0],
+                      shared = expert_desc({.a = true, .b = true}).slices[0];
   KernelParams p;
   p.num_experts = 5;
   for (int32_t slot = 0; slot < 3; ++slot) {
@@ -148,20 +147,12 @@ LoraTensors tensors(int64_t tokens, int64_t k) {
           .y = device_view(Dtype::bf16, at(0x20000), {tokens * k, 32})};
 }
 
-SegmentView segments(int32_t size) {
-  return {.num_segments = static_cast<const int32_t*>(at(0x6000)),
-          .segments = static_cast<const Segment*>(at(0x7000)),
-          .token_indices = static_cast<const int32_t*>(at(0x8000)),
-          .segment_size = size,
-          .max_segments = 100};
-}
-
 GroupViews views() { return {{segments(8), segments(32), segments(64)}}; }
 
 // Every step's variant has a kernel and takes one of the sizes that a builder makes; so does the
 // expand behind it.
 TEST(ExpertLora, ChoosesAmongTheSizesOfGroups) {
-  EXPECT_EQ(LoraLayer(desc()).num_slots(), 15);
+  EXPECT_EQ(LoraLayer(expert_desc()).num_slots(), 15);
   for (const int32_t num_experts : {2, 5, 32, 128}) {
     for (const int64_t num_slots : {1, 8, 32}) {
       for (const int64_t rank : {8, 16, 64, 128, 256}) {
@@ -189,16 +180,16 @@ TEST(ExpertLora, ChoosesAmongTheSizesOfGroups) {
 
 // Many groups of few rows go by eights however many tokens there are; few of many rows do not.
 TEST(ExpertLora, SmallGroupsGoByEights) {
-  EXPECT_EQ(LoraLayer(desc()).variant_for(tensors(45, 4)).segment_size(), 8);
-  EXPECT_EQ(LoraLayer(desc()).variant_for(tensors(4096, 4)).segment_size(), 64);
-  LoraLayerDesc many = desc();
+  EXPECT_EQ(LoraLayer(expert_desc()).variant_for(tensors(45, 4)).segment_size(), 8);
+  EXPECT_EQ(LoraLayer(expert_desc()).variant_for(tensors(4096, 4)).segment_size(), 64);
+  LoraLayerDesc many = expert_desc();
   many.experts.num_experts = 2048;
   EXPECT_EQ(LoraLayer(many).variant_for(tensors(8192, 4)).segment_size(), 8);
 }
 
 // 1,200 rows in three slots of 50 experts may be eight a group; those of one adapter are 24.
 TEST(ExpertLora, KernelsFollowFromTheNumberOfAdapters) {
-  LoraLayerDesc d = desc();
+  LoraLayerDesc d = expert_desc();
   d.experts.num_experts = 50;
   LoraTensors t = tensors(300, 4);
   EXPECT_EQ(LoraLayer(d).variant_for(t).segment_size(), 8);
@@ -210,7 +201,7 @@ TEST(ExpertLora, KernelsFollowFromTheNumberOfAdapters) {
 
 // Router weights meet h between two launches, with 16 more bits than h has.
 TEST(ExpertLora, RouterWeightsNeedTwoLaunches) {
-  LoraLayerDesc d = desc();
+  LoraLayerDesc d = expert_desc();
   EXPECT_EQ(LoraLayer(d).variant_for(tensors(1, 4)).launches, 1);
   d.experts.router_weights = static_cast<const float*>(at(0x9000));
   EXPECT_EQ(LoraLayer(d).variant_for(tensors(1, 4)).launches, 2);
@@ -226,23 +217,23 @@ TEST(ExpertLora, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of([] {
                 LoraTensors t = tensors(8, 4);
                 t.y.shape[0] = 31;
-                ExpertLora(desc()).launch(t, views(), nullptr);
+                ExpertLora(expert_desc()).launch(t, views(), nullptr);
               }),
               HasSubstr("y: has 31 rows, x has 32"));
-  LoraLayerDesc d = desc();
+  LoraLayerDesc d = expert_desc();
   d.experts.num_experts = 0;
   EXPECT_THAT(error_of([&] { const ExpertLora layer(d); }),
               HasSubstr("experts.num_experts: must be at least 1"));
-  d = desc(), d.experts.rows_per_x = 0;
+  d = expert_desc(), d.experts.rows_per_x = 0;
   EXPECT_THAT(error_of([&] { const ExpertLora layer(d); }),
               HasSubstr("experts.rows_per_x: must be at least 1"));
-  d = desc(), d.slices[0].a_rank_steps = 1;
+  d = expert_desc(), d.slices[0].a_rank_steps = 1;
   EXPECT_THAT(error_of([&] { const ExpertLora layer(d); }),
               HasSubstr("a_rank_steps and experts do not go together"));
-  d = desc(), d.slices[0].b_expert_stride = -8;
+  d = expert_desc(), d.slices[0].b_expert_stride = -8;
   EXPECT_THAT(error_of([&] { const ExpertLora layer(d); }), HasSubstr("expert stride is negative"));
   // Odd strides between experts: no vectors.
-  d = desc(), d.slices[0].a_expert_stride += 4;
+  d = expert_desc(), d.slices[0].a_expert_stride += 4;
   EXPECT_FALSE(LoraLayer(d).variant_for(tensors(8, 4)).aligned);
 }
 

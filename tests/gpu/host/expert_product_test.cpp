@@ -10,15 +10,13 @@
 
 #include "gpu/moe/expert_tile.hpp"
 #include "gpu/moe/router.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
 
 using reference::Dtype;
 using testing::HasSubstr;
-
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 /// The fragments of mma.sync, walked as the kernel walks them: thread (warp, lane) has rows g and
 /// g + 8 of each tile, and must find its own columns side by side.
@@ -189,22 +187,13 @@ TEST(ExpertProduct, ChoosesSegmentsByRowsAndExperts) {
   EXPECT_EQ(expert_product_segments(Dtype::f32, 32768, 128), 8);  // the plain kernel
 }
 
-SegmentView segments(int32_t size) {
-  return {.num_segments = static_cast<const int32_t*>(at(0x6000)),
-          .segments = static_cast<const Segment*>(at(0x7000)),
-          .token_indices = static_cast<const int32_t*>(at(0x8000)),
-          .segment_size = size,
-          .max_segments = 100};
-}
-
 ExpertProductArgs args() {
   return {.x = device_view(Dtype::bf16, at(0x10000), {10, 64}),
           .weights = device_view(Dtype::bf16, at(0x20000), {4, 32, 64}),
           .y = device_view(Dtype::bf16, at(0x30000), {20, 32}),
           .rows_per_x = 2};
 }
-using gpu::error_of;
-std::string error_of(const ExpertProductArgs& a) {
+std::string product_error(const ExpertProductArgs& a) {
   const GroupViews groups{{segments(8), segments(32), segments(64)}};
   return error_of([&] { expert_product(a, groups, nullptr); });
 }
@@ -212,22 +201,22 @@ std::string error_of(const ExpertProductArgs& a) {
 TEST(ExpertProduct, NamesWhatDoesNotFit) {
   ExpertProductArgs a = args();
   a.y.shape[0] = 19;
-  EXPECT_THAT(error_of(a), HasSubstr("expert_product: y: has shape [19, 32], not [20, 32]"));
+  EXPECT_THAT(product_error(a), HasSubstr("expert_product: y: has shape [19, 32], not [20, 32]"));
   a = args(), a.x.dtype = Dtype::f16;
-  EXPECT_THAT(error_of(a), HasSubstr("expert_product: x: has dtype f16, not bf16"));
+  EXPECT_THAT(product_error(a), HasSubstr("expert_product: x: has dtype f16, not bf16"));
   a = args(), a.weights = device_view(Dtype::bf16, at(0x20000), {4, 32, 60});
   a.x = device_view(Dtype::bf16, at(0x10000), {10, 60});
-  EXPECT_THAT(error_of(a), HasSubstr("has 32 rows of 60, needs multiples of 8"));
+  EXPECT_THAT(product_error(a), HasSubstr("has 32 rows of 60, needs multiples of 8"));
   a = args(), a.weights.strides[0] += 4;
-  EXPECT_THAT(error_of(a), HasSubstr("must begin at multiples of 16 bytes"));
+  EXPECT_THAT(product_error(a), HasSubstr("must begin at multiples of 16 bytes"));
   a = args(), a.x.data = at(0x10008);
-  EXPECT_THAT(error_of(a), HasSubstr("must begin at multiples of 16 bytes"));
+  EXPECT_THAT(product_error(a), HasSubstr("must begin at multiples of 16 bytes"));
   a = args(), a.weights.strides[2] = 2;
-  EXPECT_THAT(error_of(a), HasSubstr("do not lie side by side"));
+  EXPECT_THAT(product_error(a), HasSubstr("do not lie side by side"));
   a = args(), a.rows_per_x = 0;
-  EXPECT_THAT(error_of(a), HasSubstr("rows_per_x: must be at least 1"));
+  EXPECT_THAT(product_error(a), HasSubstr("rows_per_x: must be at least 1"));
   a = args(), a.weights.num_axes = 2;
-  EXPECT_THAT(error_of(a), HasSubstr("weights: has 2 axes"));
+  EXPECT_THAT(product_error(a), HasSubstr("weights: has 2 axes"));
 }
 
 TEST(Router, NamesWhatDoesNotFit) {

@@ -13,7 +13,7 @@ namespace loratory::gpu {
 namespace {
 
 // An SM of sm_90 has 228 KB for all its CTAs, each of which takes 1 KB more than it asks for.
-constexpr int kSm = 228 << 10, kOfEach = 1 << 10;
+constexpr int kSmBytes = 228 << 10, kOfEach = 1 << 10;
 
 template <int kStages, int kOutBytes>
 int bytes_of_wgmma_expand(int num_panels) {
@@ -32,7 +32,7 @@ TEST(KernelShape, HFitsBesideThePipelinesThatTheRulesChoose) {
       for (const int at_once : {all <= 8 ? all : panels, panels}) {
         const int bytes = has_three_stages ? bytes_of_wgmma_expand<3, 4>(at_once)
                                            : bytes_of_wgmma_expand<2, 4>(at_once);
-        EXPECT_LE(bytes + kOfEach, kSm) << num_slices << " slices of rank " << max_rank;
+        EXPECT_LE(bytes + kOfEach, kSmBytes) << num_slices << " slices of rank " << max_rank;
       }
     }
   }
@@ -43,7 +43,7 @@ void expect_h_fits_beside_narrow_expand() {
   constexpr LoraVariant kVariant = kExpandVariants[kIndex];
   if constexpr (!kVariant.is_wide()) {
     using S = KernelShape<kVariant, LoraOp::expand, 4>;
-    EXPECT_LE(S::shared_bytes(int(kMostRanksOfEight)) + kOfEach, kSm) << kVariant;
+    EXPECT_LE(S::shared_bytes(int(kMostRanksOfEight)) + kOfEach, kSmBytes) << kVariant;
   }
 }
 // Of eight tokens, h of three slices of rank 256, beside y of any dtype.
@@ -54,10 +54,10 @@ TEST(KernelShape, HOfManySlicesFitsBesideNarrowExpands) {
 
 // Two CTAs per SM: three stages with two panels of h, two stages with three.
 TEST(KernelShape, TwoWgmmaExpandsShareAnSm) {
-  EXPECT_LE(2 * (bytes_of_wgmma_expand<3, 2>(2) + kOfEach), kSm);
-  EXPECT_GT(2 * (bytes_of_wgmma_expand<3, 2>(3) + kOfEach), kSm);
-  EXPECT_LE(2 * (bytes_of_wgmma_expand<2, 2>(3) + kOfEach), kSm);
-  EXPECT_GT(2 * (bytes_of_wgmma_expand<2, 2>(4) + kOfEach), kSm);
+  EXPECT_LE(2 * (bytes_of_wgmma_expand<3, 2>(2) + kOfEach), kSmBytes);
+  EXPECT_GT(2 * (bytes_of_wgmma_expand<3, 2>(3) + kOfEach), kSmBytes);
+  EXPECT_LE(2 * (bytes_of_wgmma_expand<2, 2>(3) + kOfEach), kSmBytes);
+  EXPECT_GT(2 * (bytes_of_wgmma_expand<2, 2>(4) + kOfEach), kSmBytes);
 }
 
 template <int kRankTiles, int kCluster, int kStages>
@@ -65,7 +65,7 @@ int shrinks_an_sm() {
   constexpr LoraVariant kVariant{
       .rank_tiles = kRankTiles, .token_tiles = 8, .cluster = kCluster, .stages = kStages};
   using S = KernelShape<kVariant, LoraOp::shrink, 2>;
-  const int fit = kSm / (S::shared_bytes(0) + kOfEach);
+  const int fit = kSmBytes / (S::shared_bytes(0) + kOfEach);
   EXPECT_EQ(fit, S::kCtasPerSm);
   return fit;
 }

@@ -3,16 +3,13 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
 
 using reference::Dtype;
 using testing::HasSubstr;
-
-/// Addresses that nobody reads.
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 LoraSliceDesc slice(int64_t num_out, int64_t num_in = 64, int64_t rank = 16) {
   return {.a = device_view(Dtype::bf16, at(0x1000), {4, rank, num_in}),
@@ -22,11 +19,6 @@ LoraSliceDesc slice(int64_t num_out, int64_t num_in = 64, int64_t rank = 16) {
 }
 
 LoraLayerDesc desc() { return {.slices = {slice(32), slice(16)}}; }
-
-using gpu::error_of;
-std::string error_of(const LoraLayerDesc& d) {
-  return error_of([&] { const LoraLayer layer(d); });
-}
 
 TEST(LoraLinear, KnowsItsColumns) {
   const LoraLayer layer(desc());
@@ -178,7 +170,7 @@ LoraLayerDesc with_workspace(size_t num_bytes) {
 }
 
 /// What a launch of `variant` is told, with a workspace of so many bytes.
-std::string error_of(const LoraVariant& variant, const Call& call, size_t num_bytes) {
+std::string launch_error(const LoraVariant& variant, const Call& call, size_t num_bytes) {
   return error_of([&] {
     LoraLayer(with_workspace(num_bytes))
         .launch_variant(variant, {.x = call.x, .y = call.y}, call.segments, nullptr);
@@ -231,14 +223,14 @@ TEST(LoraLinear, TwoLaunchesWithoutAWorkspaceAreRefused) {
   call.x.shape[0] = call.y.shape[0] = 1000;
   for (const LoraVariant& narrow : {LoraVariant{.cluster = 8, .stages = 2, .launches = 2},
                                     {.rank_tiles = 2, .cluster = 8, .launches = 2}}) {
-    EXPECT_EQ(error_of(narrow, call, 127999),
+    EXPECT_EQ(launch_error(narrow, call, 127999),
               "lora_linear: workspace: has 127999 bytes, the variant needs 128000");
   }
   for (const LoraVariant& wide :
        {LoraVariant{.rank_tiles = 4, .token_tiles = 4, .cluster = 8, .stages = 4, .launches = 2},
         {.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3, .launches = 2}}) {
     call.segments.segment_size = wide.segment_size();
-    EXPECT_EQ(error_of(wide, call, 0),
+    EXPECT_EQ(launch_error(wide, call, 0),
               "lora_linear: workspace: has 0 bytes, the variant needs 128000");
   }
 }
@@ -257,7 +249,7 @@ TEST(LoraLinear, TakesSegmentsOfItsVariantOnly) {
       call.segments.segment_size = size;
       const std::string error = "lora_linear: segments: has segments of " + std::to_string(size) +
                                 " tokens, the kernel needs " + std::to_string(v.segment_size());
-      EXPECT_EQ(error_of(v, call, 0), size == v.segment_size() ? "" : error) << describe(v);
+      EXPECT_EQ(launch_error(v, call, 0), size == v.segment_size() ? "" : error) << describe(v);
     }
   }
 }

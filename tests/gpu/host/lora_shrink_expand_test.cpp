@@ -4,7 +4,7 @@
 
 #include "gpu/api/lora_layer.hpp"
 #include "gpu/plan/variant_table.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -13,8 +13,6 @@ using reference::Dtype;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Addresses that nobody reads.
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 const int32_t* ranks() { return static_cast<const int32_t*>(at(0x3000)); }
 const float* scalings() { return static_cast<const float*>(at(0x4000)); }
 
@@ -40,30 +38,26 @@ struct ShrinkCall {
   }
 };
 
-std::string error_of_desc(const LoraLayerDesc& d) {
-  return error_of([&] { const LoraLayer layer(d); });
-}
-
 TEST(LoraShrink, NamesWhatDoesNotFit) {
   EXPECT_EQ(LoraLayer(shrink_desc()).max_rank(), 24);
   LoraLayerDesc d = shrink_desc();
   d.slices.clear();
-  EXPECT_THAT(error_of_desc(d), StartsWith("lora_shrink: slices: has 0 slices, needs 1 to 8"));
+  EXPECT_THAT(error_of(d), StartsWith("lora_shrink: slices: has 0 slices, needs 1 to 8"));
   d = shrink_desc();
   d.slices[1].a.shape[0] = 5;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].a: has 5 slots, the layer's first weight 4"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: has 5 slots, the layer's first weight 4"));
   d = shrink_desc();
   d.slices[1].a.dtype = Dtype::f16;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].a: is f16, the layer's first weight is bf16"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: is f16, the layer's first weight is bf16"));
   d = shrink_desc();
   d.slices[1].a.shape[2] = 63;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].a: needs the in-features of slice 0"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].a: needs the in-features of slice 0"));
   d = shrink_desc();
   d.slices[0].a.shape[1] = 0;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0].a: has room for rank 0, needs 1 to 512"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].a: has room for rank 0, needs 1 to 512"));
   d = shrink_desc();
   d.slices[0].ranks = nullptr;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0].ranks: is null"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].ranks: is null"));
 }
 
 TEST(LoraShrink, ChecksEachLaunch) {
@@ -128,25 +122,25 @@ TEST(LoraExpand, NamesWhatDoesNotFit) {
   EXPECT_EQ(LoraLayer(expand_desc()).num_columns(), 48);
   LoraLayerDesc d = expand_desc();
   d.slices.clear();
-  EXPECT_THAT(error_of_desc(d), StartsWith("lora_expand: slices: has 0 slices, needs 1 to 8"));
+  EXPECT_THAT(error_of(d), StartsWith("lora_expand: slices: has 0 slices, needs 1 to 8"));
   d = expand_desc();
   d.slices[1].b.shape[0] = 5;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].b: has 5 slots, the layer's first weight 4"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: has 5 slots, the layer's first weight 4"));
   d = expand_desc();
   d.slices[0].b.dtype = Dtype::f32;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].b: is bf16, the layer's first weight is f32"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].b: is bf16, the layer's first weight is f32"));
   d = expand_desc();
   d.slices[0].b.shape[2] = 513;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0].b: has room for rank 513, needs 1 to 512"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0].b: has room for rank 513, needs 1 to 512"));
   d = expand_desc();
   d.slices[1].scalings = nullptr;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[1].scalings: is null"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[1].scalings: is null"));
   d = expand_desc();
   d.offset_start = -1;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("offset_start: is negative"));
+  EXPECT_THAT(error_of(d), HasSubstr("offset_start: is negative"));
   d = expand_desc();
   d.offset_start = INT32_MAX;
-  EXPECT_THAT(error_of_desc(d), HasSubstr("slices[0]: ends at column 2^31 or later"));
+  EXPECT_THAT(error_of(d), HasSubstr("slices[0]: ends at column 2^31 or later"));
 }
 
 TEST(LoraExpand, ChecksEachLaunch) {
@@ -264,7 +258,7 @@ TEST(LoraShrink, NamesTooFewSplitSums) {
             "lora_shrink: split_sums: has 16511 bytes, the variant needs 16512");
   LoraLayerDesc d = shrink_desc();
   d.split_sums = at(0x40008);
-  EXPECT_EQ(error_of_desc(d), "lora_shrink: split_sums: is not at a multiple of 16 bytes");
+  EXPECT_EQ(error_of(d), "lora_shrink: split_sums: is not at a multiple of 16 bytes");
 }
 
 // No tokens: nothing to launch, whatever the strides are.

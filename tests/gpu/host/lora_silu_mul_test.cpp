@@ -5,7 +5,7 @@
 #include "gpu/plan/quantized_variants.hpp"
 #include "gpu/plan/variant_table.hpp"
 #include "gpu/runtime/device_ability.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -13,20 +13,18 @@ namespace {
 using reference::Dtype;
 using testing::HasSubstr;
 
-/// Addresses that nobody reads.
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-LoraSliceDesc slice(int64_t num_out, int64_t rank = 16) {
+LoraSliceDesc half_slice(int64_t num_out, int64_t rank = 16) {
   return {.a = device_view(Dtype::bf16, at(0x1000), {4, rank, 64}),
           .b = device_view(Dtype::bf16, at(0x2000), {4, num_out, rank}),
           .ranks = static_cast<const int32_t*>(at(0x3000)),
           .scalings = static_cast<const float*>(at(0x4000))};
 }
 
-struct Call {
+struct SiluMulCall {
   int64_t num_tokens = 8;
-  LoraLayerDesc desc{
-      .slices = {slice(32), slice(32)}, .workspace = at(0x50000), .workspace_bytes = 1 << 20};
+  LoraLayerDesc desc{.slices = {half_slice(32), half_slice(32)},
+                     .workspace = at(0x50000),
+                     .workspace_bytes = 1 << 20};
   DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
   DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 64});
   DeviceView activation = device_view(Dtype::bf16, at(0x28000), {8, 32});
@@ -47,12 +45,12 @@ struct Call {
 };
 
 TEST(LoraSiluMul, IsOfGateAndUpAlone) {
-  EXPECT_TRUE(Call{}.can());
-  Call call;
-  call.desc.slices[1] = slice(24);
+  EXPECT_TRUE(SiluMulCall{}.can());
+  SiluMulCall call;
+  call.desc.slices[1] = half_slice(24);
   EXPECT_FALSE(call.can()) << "slices of two widths";
   call = {};
-  call.desc.slices.push_back(slice(32));
+  call.desc.slices.push_back(half_slice(32));
   call.y = device_view(Dtype::bf16, at(0x20000), {8, 96});
   EXPECT_FALSE(call.can()) << "three slices";
   call = {};
@@ -65,7 +63,7 @@ TEST(LoraSiluMul, IsOfGateAndUpAlone) {
 }
 
 TEST(LoraSiluMul, NeedsWhatItsKernelsAreFor) {
-  Call call;
+  SiluMulCall call;
   call.desc.op = LoraOp::expand;
   EXPECT_FALSE(call.can());
   call = {};
@@ -89,33 +87,34 @@ TEST(LoraSiluMul, NeedsWhatItsKernelsAreFor) {
 }
 
 TEST(LoraSiluMul, NeedsAlignedTensors) {
-  Call call;
+  SiluMulCall call;
   call.x.strides[0] = 65;
   EXPECT_FALSE(call.can());
   call = {};
   call.activation.data = at(0x28002);
   EXPECT_FALSE(call.can());
   call = {};
-  call.desc.slices = {slice(32, 12), slice(32, 12)};
+  call.desc.slices = {half_slice(32, 12), half_slice(32, 12)};
   EXPECT_FALSE(call.can());
 }
 
 // h of both slices lies in shared memory at once, in panels of 64 ranks.
 TEST(LoraSiluMul, TakesRanksOfUpTo512Together) {
-  Call call;
-  call.desc.slices = {slice(32, 256), slice(32, 256)};
+  SiluMulCall call;
+  call.desc.slices = {half_slice(32, 256), half_slice(32, 256)};
   EXPECT_TRUE(call.can());
-  call.desc.slices = {slice(32, 256), slice(32, 264)};
+  call.desc.slices = {half_slice(32, 256), half_slice(32, 264)};
   EXPECT_FALSE(call.can());
-  call.desc.slices = {slice(32, 448), slice(32, 64)};
+  call.desc.slices = {half_slice(32, 448), half_slice(32, 64)};
   EXPECT_TRUE(call.can());
 }
 
 // The shrink of any step, also where a linear takes one launch.
 TEST(LoraSiluMul, IsAShrinkAndAGatedExpand) {
-  const LoraLayer layer(Call{}.desc);
-  EXPECT_EQ(layer.variant_for(Call{}.tensors()).launches, 1);
-  const auto variants = layer.silu_mul_variants_for(Call{}.tensors(), Call{}.activation);
+  const LoraLayer layer(SiluMulCall{}.desc);
+  EXPECT_EQ(layer.variant_for(SiluMulCall{}.tensors()).launches, 1);
+  const auto variants =
+      layer.silu_mul_variants_for(SiluMulCall{}.tensors(), SiluMulCall{}.activation);
   ASSERT_TRUE(variants.has_value());
   EXPECT_EQ(variants->shrink.launches, 1);
   EXPECT_TRUE(has_kernel(LoraOp::shrink, variants->shrink));
@@ -124,7 +123,7 @@ TEST(LoraSiluMul, IsAShrinkAndAGatedExpand) {
 
 // Beside wide x.
 TEST(LoraSiluMul, IsOf8BitWeightsToo) {
-  Call call;
+  SiluMulCall call;
   for (LoraSliceDesc& s : call.desc.slices) {
     s.a.dtype = s.b.dtype = Dtype::f8_e4m3fn;
     s.a_scale = s.b_scale = device_view(Dtype::f32, at(0x5000), {4});
@@ -141,8 +140,8 @@ TEST(LoraSiluMul, IsOf8BitWeightsToo) {
 
 // By wgmma.
 TEST(LoraSiluMul, IsOf8BitWeightsInPrefillToo) {
-  Call call;
-  call.desc.slices = {slice(32, 64), slice(32, 64)};
+  SiluMulCall call;
+  call.desc.slices = {half_slice(32, 64), half_slice(32, 64)};
   for (LoraSliceDesc& s : call.desc.slices) {
     s.a.dtype = s.b.dtype = Dtype::f8_e4m3fn;
     s.a_scale = s.b_scale = device_view(Dtype::f32, at(0x5000), {4});
@@ -155,7 +154,7 @@ TEST(LoraSiluMul, IsOf8BitWeightsInPrefillToo) {
 }
 
 TEST(LoraSiluMul, NamesWhatDoesNotFit) {
-  Call call;
+  SiluMulCall call;
   call.activation.shape[1] = 31;
   EXPECT_EQ(call.error(), "lora_linear: activation: has shape [8, 31], needs [8, 32]");
   call = {};
@@ -180,7 +179,7 @@ TEST(LoraSiluMul, NamesWhatDoesNotFit) {
 }
 
 TEST(LoraSiluMul, NamesVariantsThatCannotBe) {
-  Call call;
+  SiluMulCall call;
   call.variants.expand = {.stages = 3, .aligned = false};
   EXPECT_THAT(call.error(), HasSubstr("variant: lora_gated_expand has no kernel: rank_tiles=1"));
   call = {};
@@ -201,7 +200,7 @@ TEST(LoraSiluMul, NamesVariantsThatCannotBe) {
 struct NextCall {
   static constexpr int64_t kTokens = 2048, kSize = 2048;
   static LoraSliceDesc slice(int64_t num_in, int64_t num_out, int64_t rank = 64) {
-    LoraSliceDesc out = gpu::slice(num_out, rank);
+    LoraSliceDesc out = half_slice(num_out, rank);
     out.a = device_view(Dtype::bf16, at(0x1000), {4, rank, num_in});
     return out;
   }
@@ -263,7 +262,7 @@ TEST(LoraSiluMul, NamesWhatDoesNotFitBehindSplits) {
   const DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 2048});
   DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 64});
   DeviceView splits = device_view(Dtype::bf16, at(0x100000), {8, 4096});
-  SegmentView segments = Call{}.segments;
+  SegmentView segments = SiluMulCall{}.segments;
   LoraLayerDesc down = NextCall{}.down;
   const auto error = [&] {
     return error_of([&] {
@@ -288,7 +287,7 @@ TEST(LoraSiluMul, NamesWhatDoesNotFitBehindSplits) {
 }
 
 TEST(LoraSiluMul, NamesANextLayerThatDoesNotFit) {
-  Call call;
+  SiluMulCall call;
   call.variants = {{.rank_tiles = 4, .token_tiles = 8, .cluster = 8, .stages = 3},
                    kGatedShrinkVariants[0],
                    /*shrinks_next=*/true};

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "gpu/attention/decode_items.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -15,8 +15,6 @@ using reference::Dtype;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Addresses that nobody reads.
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
 const int32_t* ints(uintptr_t address) { return static_cast<const int32_t*>(at(address)); }
 
 /// Qwen3-8B.
@@ -34,7 +32,7 @@ std::string plan_error(const AttentionShape& s, const AttentionLimits& limits = 
   return error_of([&] { const AttentionPlan plan(s, limits); });
 }
 
-struct Call {
+struct AttentionCall {
   AttentionTensors tensors{.q = device_view(Dtype::bf16, at(0x10000), {100, 32 * 128}),
                            .out = device_view(Dtype::bf16, at(0x20000), {100, 32 * 128}),
                            .kv = {.dtype = Dtype::bf16,
@@ -269,69 +267,69 @@ TEST(AttentionPlan, NamesWhatDoesNotFit) {
 }
 
 TEST(AttentionLaunch, NamesTheTensorThatDoesNotFit) {
-  Call c;
+  AttentionCall c;
   c.tensors.q.dtype = Dtype::f16;
   EXPECT_EQ(c.error(), "attention: q: is f16, planned for bf16");
-  c = Call();
+  c = AttentionCall();
   c.tensors.out.shape[0] = 99;
   EXPECT_THAT(c.error(),
               StartsWith("attention: out: must be [100 tokens or more, 4096], is {dtype=bf16"));
-  c = Call();
+  c = AttentionCall();
   c.tensors.q.strides[0] = 4095;
   EXPECT_EQ(c.error(), "attention: q: has rows with gaps inside, or that overlap");
-  c = Call();
+  c = AttentionCall();
   c.tensors.q.strides[0] = 4100;
   EXPECT_EQ(c.error(), "attention: q: has rows that are not aligned to 16 bytes");
-  c = Call();
+  c = AttentionCall();
   c.tensors.out.data = at(0x20008);
   EXPECT_EQ(c.error(), "attention: out: has rows that are not aligned to 16 bytes");
-  c = Call();
+  c = AttentionCall();
   c.tensors.out.data = nullptr;
   EXPECT_EQ(c.error(), "attention: out: is null");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.dtype = Dtype::f32;
   EXPECT_EQ(c.error(), "attention: kv: is f32, planned for bf16");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.block_size = 32;
   EXPECT_EQ(c.error(),
             "attention: kv: has 8 heads of 128 in blocks of 32, planned for 8, 128 and 16");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.num_blocks = 0;
   EXPECT_EQ(c.error(), "attention: kv: has 0 blocks, must be 1 to 16777215");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.num_blocks = 16777216;
   EXPECT_EQ(c.error(), "attention: kv: has 16777216 blocks, must be 1 to 16777215");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.v = at(0x40008);
   EXPECT_EQ(c.error(), "attention: kv: is not aligned to 16 bytes");
-  c = Call();
+  c = AttentionCall();
   c.tensors.kv.k = nullptr;
   EXPECT_EQ(c.error(), "attention: kv: is null");
 }
 
 TEST(AttentionLaunch, NamesWhatTheBatchLacks) {
-  Call c;
+  AttentionCall c;
   c.batch.num_tokens = 101;
   EXPECT_EQ(c.error(), "attention: num_tokens: is 101, planned for 100");
-  c = Call();
+  c = AttentionCall();
   c.batch.num_rows = 11;
   EXPECT_EQ(c.error(), "attention: num_rows: is 11, planned for 10");
-  c = Call();
+  c = AttentionCall();
   c.batch.block_size = 8;
   EXPECT_EQ(c.error(), "attention: block_size: of the batch is 8, planned for 16");
-  c = Call();
+  c = AttentionCall();
   c.batch.max_blocks = 0;
   EXPECT_EQ(c.error(), "attention: max_blocks: must be at least 1");
-  c = Call();
+  c = AttentionCall();
   c.batch.contexts = nullptr;
   EXPECT_EQ(c.error(), "attention: contexts: is null");
-  c = Call();
+  c = AttentionCall();
   c.batch.block_tables = nullptr;
   EXPECT_EQ(c.error(), "attention: block_tables: is null");
-  c = Call();
+  c = AttentionCall();
   c.workspace = at(0x50010);
   EXPECT_EQ(c.error(), "attention: workspace: is null or not aligned to 256 bytes");
-  c = Call();
+  c = AttentionCall();
   c.max_row_tokens = 0;
   EXPECT_EQ(c.error(), "attention: max_row_tokens: must be at least 1");
 }

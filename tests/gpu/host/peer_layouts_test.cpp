@@ -108,23 +108,25 @@ TEST(PeerLayouts, StackedSlicesFollowAtTheTrueRank) {
   }
 }
 
-using gpu::error_of;
-std::string error_of(const StackedDeviceWeights& weights) {
+std::string stacked_error(const StackedDeviceWeights& weights) {
   return error_of([&] { stacked_linear(weights); });
 }
 
 TEST(PeerLayouts, StackedNamesWhatDoesNotFit) {
   Stacked stacked;
   stacked.weights.output_offset = {0, 7, 13};
-  EXPECT_THAT(error_of(stacked.weights), HasSubstr("output_offset: does not divide the rows of b"));
+  EXPECT_THAT(stacked_error(stacked.weights),
+              HasSubstr("output_offset: does not divide the rows of b"));
   stacked.weights.output_offset = {0, 7, 6};
-  EXPECT_THAT(error_of(stacked.weights), HasSubstr("output_offset: does not divide the rows of b"));
+  EXPECT_THAT(stacked_error(stacked.weights),
+              HasSubstr("output_offset: does not divide the rows of b"));
   stacked.weights.output_offset = {0};
-  EXPECT_THAT(error_of(stacked.weights), HasSubstr("output_offset: does not divide the rows of b"));
+  EXPECT_THAT(stacked_error(stacked.weights),
+              HasSubstr("output_offset: does not divide the rows of b"));
   stacked.weights.output_offset = {0, 6, 12};
-  EXPECT_THAT(error_of(stacked.weights), HasSubstr("a: has 12 rows, slices times rank are 8"));
+  EXPECT_THAT(stacked_error(stacked.weights), HasSubstr("a: has 12 rows, slices times rank are 8"));
   stacked.weights.a.num_axes = 2;
-  EXPECT_THAT(error_of(stacked.weights), HasSubstr("a, b: need three axes"));
+  EXPECT_THAT(stacked_error(stacked.weights), HasSubstr("a, b: need three axes"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "gpu/plan/quantized_plan.hpp"
 #include "gpu/plan/quantized_variants.hpp"
 #include "gpu/plan/swizzle.hpp"
-#include "tests/gpu/host/error_of.hpp"
+#include "tests/gpu/host/layer_args.hpp"
 
 namespace loratory::gpu {
 namespace {
@@ -20,14 +20,11 @@ namespace {
 using reference::Dtype;
 using testing::HasSubstr;
 
-/// Addresses that nobody reads.
-void* at(uintptr_t address) { return reinterpret_cast<void*>(address); }
-
 DeviceView factors(std::initializer_list<int64_t> shape) {
   return device_view(Dtype::f32, at(0x6000), shape);
 }
 
-LoraSliceDesc slice(Dtype a = Dtype::f8_e4m3fn, Dtype b = Dtype::f8_e5m2) {
+LoraSliceDesc quantized_slice(Dtype a = Dtype::f8_e4m3fn, Dtype b = Dtype::f8_e5m2) {
   return {.a = device_view(a, at(0x1000), {4, 32, 64}),
           .b = device_view(b, at(0x2000), {4, 48, 32}),
           .ranks = static_cast<const int32_t*>(at(0x3000)),
@@ -36,52 +33,47 @@ LoraSliceDesc slice(Dtype a = Dtype::f8_e4m3fn, Dtype b = Dtype::f8_e5m2) {
           .b_scale = factors({4})};
 }
 
-LoraLayerDesc desc() {
-  return {.slices = {slice(), slice(Dtype::f8_e5m2, Dtype::f8_e4m3fn)},
+LoraLayerDesc quantized_desc() {
+  return {.slices = {quantized_slice(), quantized_slice(Dtype::f8_e5m2, Dtype::f8_e4m3fn)},
           .workspace = at(0x50000),
           .workspace_bytes = size_t{1} << 20};
 }
 
-using gpu::error_of;
-std::string error_of(const LoraLayerDesc& d) {
-  return error_of([&] { const LoraLayer layer(d); });
-}
-
 // [1.42] [1.44]: each slice its formats; factors of the shapes that there are.
 TEST(QuantizedLayer, NamesWhatDoesNotFit) {
-  EXPECT_EQ(error_of(desc()), "");
-  LoraLayerDesc d = desc();
+  EXPECT_EQ(error_of(quantized_desc()), "");
+  LoraLayerDesc d = quantized_desc();
   d.slices[1].b.dtype = Dtype::bf16;
   EXPECT_THAT(error_of(d),
               HasSubstr("slices[1].b: is bf16, the layer's first weight is f8_e4m3fn"));
-  d = desc();
+  d = quantized_desc();
   d.slices[0].a_scale = {};
   EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: is null, 8-bit numbers have factors"));
-  d = desc();
+  d = quantized_desc();
   d.slices[1].b_scale = factors({4, 47});
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].b_scale: has shape [4, 47], needs [4] or [4, 48]"));
-  d = desc();
+  d = quantized_desc();
   d.slices[1].b_scale.dtype = Dtype::f16;
   EXPECT_THAT(error_of(d), HasSubstr("slices[1].b_scale: is f16, needs f32"));
-  d = desc();
+  d = quantized_desc();
   d.slices[0].a_scale.strides[1] = 2;
   EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: needs an innermost stride of 1"));
   d.slices[0].a_scale.num_axes = 1 << 30;
   EXPECT_THAT(error_of(d), HasSubstr("slices[0].a_scale: has 1073741824 axes, 3 at most fit"));
-  d = desc();
+  d = quantized_desc();
   d.b_block = {16, 0};
   EXPECT_THAT(error_of(d), HasSubstr("b_block: is 16 x 0, needs two positive sizes, or 0 x 0"));
-  d = desc();
+  d = quantized_desc();
   d.mode.scale = reference::ScaleMode::folded_b;
   EXPECT_THAT(error_of(d), HasSubstr("mode.scale: folds into B"));
-  d = desc();
+  d = quantized_desc();
   d.mode.h = reference::IntermediateMode::cast_to_weight;
   EXPECT_THAT(error_of(d), HasSubstr("mode.h: has no meaning for 8-bit weights"));
 }
 
 // [1.48]: n groups, then k groups.
 TEST(QuantizedLayer, BlocksAreCountedByRowsAndColumns) {
-  LoraLayerDesc d = desc();
+  LoraLayerDesc d = quantized_desc();
   d.a_block = {16, 24}, d.b_block = {10, 32};
   for (LoraSliceDesc& s : d.slices) {
     s.a_scale = factors({4, 2, 3});
@@ -97,13 +89,13 @@ TEST(QuantizedLayer, HasNoExperts) {
   for (const LoraExperts& experts :
        {LoraExperts{.num_experts = 2}, LoraExperts{.rows_per_x = 2},
         LoraExperts{.router_weights = static_cast<const float*>(at(0x40000))}}) {
-    LoraLayerDesc d = desc();
+    LoraLayerDesc d = quantized_desc();
     d.experts = experts;
     EXPECT_THAT(error_of(d), HasSubstr("experts: do not go together with 8-bit weights"));
   }
 }
 
-struct Call {
+struct QuantizedCall {
   LoraLayerDesc desc;
   DeviceView x = device_view(Dtype::bf16, at(0x10000), {8, 64});
   DeviceView y = device_view(Dtype::bf16, at(0x20000), {8, 96});
@@ -121,7 +113,7 @@ struct Call {
 
 // [1.45]: a scale for each token is [T, 1], also where T is 1.
 TEST(QuantizedLayer, ChecksEachLaunch) {
-  Call call{desc()};
+  QuantizedCall call{quantized_desc()};
   call.x_scale = factors({8, 1});
   EXPECT_THAT(call.error(), HasSubstr("x_scale: scales bf16, only 8-bit activations have a scale"));
   call.x.dtype = Dtype::f8_e4m3fn;
@@ -132,12 +124,12 @@ TEST(QuantizedLayer, ChecksEachLaunch) {
   call.x.dtype = Dtype::i8;
   call.x_scale = factors({8, 1});
   EXPECT_THAT(call.error(), HasSubstr("slices[0].a: is f8_e4m3fn, the activations are i8"));
-  call = Call{desc()};
+  call = QuantizedCall{quantized_desc()};
   call.desc.workspace_bytes = 2047;
   EXPECT_THAT(call.error(), HasSubstr("workspace: has 2047 bytes, 8-bit weights need 2048"));
   call.desc.workspace = nullptr;
   EXPECT_THAT(call.error(), HasSubstr("workspace: has 0 bytes, 8-bit weights need 2048"));
-  call = Call{desc()};
+  call = QuantizedCall{quantized_desc()};
   call.segments.segment_size = 16;
   EXPECT_THAT(call.error(), HasSubstr("has segments of 16 tokens, the kernel needs 8"));
 }
@@ -150,21 +142,21 @@ TEST(QuantizedLayer, WorkspaceHoldsHTwice) {
 
 // [1.19]: by what never changes in a layer.
 TEST(QuantizedLayer, PathFollowsFromTheLayer) {
-  EXPECT_EQ((Call{desc()}.path()), LoraPath::tensor_core);
-  Call call{desc()};
+  EXPECT_EQ((QuantizedCall{quantized_desc()}.path()), LoraPath::tensor_core);
+  QuantizedCall call{quantized_desc()};
   call.x.dtype = call.y.dtype = Dtype::f16;
   EXPECT_EQ(call.path(), LoraPath::tensor_core);
   call.y.dtype = Dtype::f32;
   EXPECT_EQ(call.path(), LoraPath::tensor_core);
   call.x.dtype = Dtype::f32;
   EXPECT_EQ(call.path(), LoraPath::generic);
-  call = Call{desc()};
+  call = QuantizedCall{quantized_desc()};
   call.desc.slices[0].a.strides[1] = 72;
   EXPECT_EQ(call.path(), LoraPath::generic);
-  call = Call{desc()};
+  call = QuantizedCall{quantized_desc()};
   call.y.strides[0] = 97;
   EXPECT_EQ(call.path(), LoraPath::generic);
-  call = Call{desc()};
+  call = QuantizedCall{quantized_desc()};
   call.desc.b_block = {16, 32};
   for (LoraSliceDesc& s : call.desc.slices) s.b_scale = factors({4, 3, 1});
   EXPECT_EQ(call.path(), LoraPath::tensor_core) << "one group of ranks";

@@ -28,7 +28,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kUnit = 0x1p-22;       // of tensor cores
 constexpr double kSplitUnit = 0x1p-17;  // of h in bf16 hi + lo
 
-struct Draw {
+struct IndexedDraw {
   uint64_t seed;
   uint64_t stream;
   uint64_t bits(int64_t index) const { return random_bits(seed, stream, uint64_t(index)); }
@@ -39,17 +39,17 @@ struct Draw {
 };
 
 template <typename T>
-T one_of(const Draw& draw, int64_t index, const std::vector<T>& values) {
+T one_of(const IndexedDraw& draw, int64_t index, const std::vector<T>& values) {
   return values[size_t(draw.below(index, int64_t(values.size())))];
 }
 
-void fill_numbers(Tensor& t, const Draw& draw, Fill fill) {
+void fill_numbers(Tensor& t, const IndexedDraw& draw, Fill fill) {
   for (int64_t i = 0; i < num_numbers(t); ++i) {
     const double real = t.dtype() == Dtype::i8 ? 64 * draw.real(i) : draw.real(i);
     set_number(t, i, fill == Fill::small_integers ? double(draw.below(i, 5) - 2) : real);
   }
 }
-void fill_factors(Tensor& t, const Draw& draw, Fill fill) {
+void fill_factors(Tensor& t, const IndexedDraw& draw, Fill fill) {
   constexpr double kPowers[] = {0.5, 1, 2};
   for (int64_t i = 0; i < num_numbers(t); ++i) {
     const double factor = 0.01 + std::fabs(draw.real(i)) / 7;
@@ -135,7 +135,7 @@ std::string describe(const QuantizedLayerCase& c) {
 }
 
 QuantizedLayerCase random_quantized_layer(uint64_t seed, bool aligned, int64_t num_products) {
-  const Draw draw{seed, 71};
+  const IndexedDraw draw{seed, 71};
   QuantizedLayerCase c{.seed = seed};
   const auto size = [&](int64_t index, const std::vector<int64_t>& even,
                         const std::vector<int64_t>& odd) {
@@ -167,7 +167,7 @@ QuantizedLayerCase random_quantized_layer(uint64_t seed, bool aligned, int64_t n
 
 QuantizedLayerCase random_quantized_gate_and_up(uint64_t seed, int64_t num_products) {
   QuantizedLayerCase c = random_quantized_layer(seed, true, num_products);
-  const Draw draw{seed, 73};
+  const IndexedDraw draw{seed, 73};
   c.num_tokens = std::max<int64_t>(c.num_tokens, 1);
   c.widths.assign(2, one_of<int64_t>(draw, 0, {8, 64, 72, 320, 1024}));
   // Sums of i8 overflow f16, and NaN has many bits.
@@ -182,7 +182,7 @@ QuantizedLayerData::QuantizedLayerData(const QuantizedLayerCase& c)
       x(c.x, {c.num_tokens, c.num_in}),
       y(c.y, {0, 0}),
       h(c.is_w8a8() ? c.x : Dtype::f32, {int64_t(c.widths.size()), c.num_tokens, c.max_rank}) {
-  const Draw draw{c.seed, 72};
+  const IndexedDraw draw{c.seed, 72};
   if (c.factors == Factors::block) {
     a_block = {1 + draw.below(0, 24), 1 + draw.below(1, std::max<int64_t>(1, c.num_in / 2))};
     b_block = {1 + draw.below(2, 40), 1 + draw.below(3, c.max_rank)};
@@ -207,9 +207,9 @@ QuantizedLayerData::QuantizedLayerData(const QuantizedLayerCase& c)
     fill_factors(b_scale.back(), {c.seed, 500 + i}, c.fill);
     ranks.emplace_back(), scalings.emplace_back();
     for (int64_t s = 0; s < c.max_loras; ++s) {
-      const Draw of{c.seed, 600 + i};
+      const IndexedDraw of{c.seed, 600 + i};
       int64_t rank = of.below(2 * s, 4) == 0 ? c.max_rank : of.below(2 * s, c.max_rank + 1);
-      if (c.lacks_modules && Draw{c.seed, 700 + i}.below(s, 3) == 0) rank = 0;
+      if (c.lacks_modules && IndexedDraw{c.seed, 700 + i}.below(s, 3) == 0) rank = 0;
       ranks.back().push_back(int32_t(rank));
       constexpr float kPowers[] = {0.5F, 1, 2, -1};
       const auto scaling = size_t(of.below(2 * s + 1, 4));

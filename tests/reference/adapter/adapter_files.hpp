@@ -35,6 +35,13 @@ inline AdapterConfig config_of(const std::string& fields = "\"r\": 2, \"lora_alp
       R"(, "target_modules": ".*", "target_parameters": ["gate_up_proj", "down_proj"]})");
 }
 
+/// A safetensors file with this header, and zeros as data.
+inline std::string file_of(const std::string& header, size_t num_data_bytes) {
+  std::string file;
+  for (int i = 0; i < 8; ++i) file.push_back(char(header.size() >> (8 * i)));
+  return file + header + std::string(num_data_bytes, '\0');
+}
+
 /// Owns the numbers of tensors. Element i of a tensor is first + i, in fp32.
 class TestTensors {
  public:

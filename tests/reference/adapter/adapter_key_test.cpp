@@ -52,17 +52,17 @@ std::string reading_of(const std::string& key, const BaseModelShapes& shapes = s
   }
 }
 
-struct Row {
+struct KeyRow {
   const char* key;  // without "base_model.model." if it begins with '~'
   const char* reading;
 };
 
-std::string full_key(const Row& row) {
+std::string full_key(const KeyRow& row) {
   const std::string key(row.key);
   return key.starts_with('~') ? key.substr(1) : "base_model.model." + key;
 }
 
-constexpr Row kAppendixB[] = {
+constexpr KeyRow kAppendixB[] = {
     {"model.layers.3.self_attn.q_proj.lora_A.weight", "layer 3 q_proj: A"},
     {"model.layers.3.mlp.up_proj.lora_B.weight", "layer 3 up_proj: B"},
     {"model.layers.0.mlp.experts.5.down_proj.lora_A.weight", "layer 0 down_proj of expert 5: A"},
@@ -91,7 +91,7 @@ constexpr Row kAppendixB[] = {
     {"model.layers.0.block_sparse_moe.gate.lora_A.weight", "E_UNSUPPORTED(router)"},
 };
 
-constexpr Row kMoreKeys[] = {
+constexpr KeyRow kMoreKeys[] = {
     {"model.layers.31.self_attn.qkv_proj.lora_B.weight", "layer 31 q_proj k v: B"},
     {"model.layers.0.mlp.gate_up_proj.lora_A.weight", "layer 0 gate_proj up_proj: A"},
     {"model.layers.0.mlp.experts.w2.lora_B.weight", "layer 0 down_proj of all experts: B"},
@@ -130,12 +130,12 @@ constexpr Row kMoreKeys[] = {
 
 // [1.23] [1.35] [1.38] [1.52] [1.53] [4.9]-[4.11]
 TEST(AdapterKey, AppendixB) {
-  for (const Row& row : kAppendixB) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
+  for (const KeyRow& row : kAppendixB) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }
 
 // [4.9]-[4.11]
 TEST(AdapterKey, MoreKeys) {
-  for (const Row& row : kMoreKeys) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
+  for (const KeyRow& row : kMoreKeys) EXPECT_EQ(reading_of(full_key(row)), row.reading) << row.key;
 }
 
 // [4.10]

@@ -13,13 +13,13 @@ namespace loratory::reference {
 namespace {
 
 constexpr Dtype kFormat = Dtype::f8_e4m3fn;
-const std::string kQ = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
+const std::string kQKey = "base_model.model.model.layers.0.self_attn.q_proj.lora_";
 
 LoraModule only_module(const Adapter& adapter) { return *adapter.find({0, -1, Projection::q}); }
 
 Fp8Weights fp8_of(const std::vector<float>& a) {
   TestTensors tensors;
-  tensors.add_numbers(kQ + "A.weight", {1, 8}, a).add(kQ + "B.weight", {12, 1});
+  tensors.add_numbers(kQKey + "A.weight", {1, 8}, a).add(kQKey + "B.weight", {12, 1});
   return fp8_a(only_module(tensors.load(config_of("\"r\": 1, \"lora_alpha\": 1"))));
 }
 
@@ -57,10 +57,10 @@ TEST(Fp8Weights, BitsOfOneFactorAreKept) {
   TestTensors tensors;
   std::string bits;
   for (int i = 0; i < 16; ++i) bits.push_back(char(i * 15));  // no NaN
-  tensors.add_bytes(kQ + "A.weight", StorageDtype::f8e4m3, {2, 8}, bits)
-      .add_bytes(kQ + "B.weight", StorageDtype::f8e4m3, {12, 2}, bits + std::string(8, '\x38'))
-      .add_numbers(kQ + "A.weight_scale", {1}, {0.3F})
-      .add_numbers(kQ + "B.weight_scale", {12}, {1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  tensors.add_bytes(kQKey + "A.weight", StorageDtype::f8e4m3, {2, 8}, bits)
+      .add_bytes(kQKey + "B.weight", StorageDtype::f8e4m3, {12, 2}, bits + std::string(8, '\x38'))
+      .add_numbers(kQKey + "A.weight_scale", {1}, {0.3F})
+      .add_numbers(kQKey + "B.weight_scale", {12}, {1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
   const Adapter adapter = tensors.load();
   const Fp8Weights a = fp8_a(only_module(adapter)), b = fp8_b(only_module(adapter));
   EXPECT_EQ(a.factor, 0.3F);

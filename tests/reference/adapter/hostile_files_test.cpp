@@ -67,12 +67,6 @@ Outcome outcome(const Read& read) {
   return result;
 }
 
-std::string file_of(const std::string& header, size_t num_data_bytes) {
-  std::string file;
-  for (int i = 0; i < 8; ++i) file.push_back(char(header.size() >> (8 * i)));
-  return file + header + std::string(num_data_bytes, '\0');
-}
-
 Outcome reading(const std::string& file) {
   return outcome([&] { SafetensorsFile::view(std::as_bytes(std::span(file)), "hostile"); });
 }

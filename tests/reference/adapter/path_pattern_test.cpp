@@ -14,7 +14,7 @@ namespace {
 using Fit = PathPattern::Fit;
 using testing::HasSubstr;
 
-constexpr const char* kQ = "model.layers.1.self_attn.q_proj";
+constexpr const char* kQPath = "model.layers.1.self_attn.q_proj";
 
 bool matches(std::string_view text, std::string_view path, Fit fit = Fit::whole_path) {
   StepBudget budget{1 << 20};
@@ -22,8 +22,8 @@ bool matches(std::string_view text, std::string_view path, Fit fit = Fit::whole_
 }
 
 // The line of the refusal, of the pattern itself or of a match.
-std::string refusal(const std::string& text, std::string_view path = kQ,
-                    Fit fit = Fit::whole_path) {
+std::string pattern_refusal(const std::string& text, std::string_view path = kQPath,
+                            Fit fit = Fit::whole_path) {
   try {
     matches(text, path, fit);
   } catch (const AdapterError& error) {
@@ -32,14 +32,14 @@ std::string refusal(const std::string& text, std::string_view path = kQ,
   return "accepted";
 }
 
-struct Row {
+struct PatternRow {
   const char* pattern;
   bool matches;
 };
 
 // [4.7] re.fullmatch(pattern, "model.layers.1.self_attn.q_proj")
 TEST(PathPattern, WholePathsAsInPython) {
-  for (const auto& [pattern, expected] : std::initializer_list<Row>{
+  for (const auto& [pattern, expected] : std::initializer_list<PatternRow>{
            {".*q_proj$", true},
            {R"(.*q_proj\Z)", true},
            {R"(\Amodel.*)", true},
@@ -66,13 +66,13 @@ TEST(PathPattern, WholePathsAsInPython) {
            {"model.layers.1.self_attn.q_proj", true},
            {"layers.1.self_attn.q_proj", false},
        }) {
-    EXPECT_EQ(matches(pattern, kQ), expected) << pattern;
+    EXPECT_EQ(matches(pattern, kQPath), expected) << pattern;
   }
 }
 
 // [4.7] re.match(rf"(.*\.)?({pattern})$", "model.layers.1.self_attn.q_proj")
 TEST(PathPattern, EndsOfPathsAsInPython) {
-  for (const auto& [pattern, expected] : std::initializer_list<Row>{
+  for (const auto& [pattern, expected] : std::initializer_list<PatternRow>{
            {"q_proj|k_proj", true},
            {"^model.layers.1.self_attn.q_proj", true},
            {"^layers.1.*", false},
@@ -86,7 +86,7 @@ TEST(PathPattern, EndsOfPathsAsInPython) {
            {"roj", false},
            {"[p]roj", false},
        }) {
-    EXPECT_EQ(matches(pattern, kQ, Fit::end), expected) << pattern;
+    EXPECT_EQ(matches(pattern, kQPath, Fit::end), expected) << pattern;
   }
 }
 
@@ -94,7 +94,7 @@ TEST(PathPattern, EndsOfPathsAsInPython) {
 // (check_target_module_exists): Unsloth's get_peft_regex of two years, ms-swift 2 and 3,
 // LLaMA-Factory with and without the vision tower.
 TEST(PathPattern, PatternsOfTrainers) {
-  constexpr std::array<const char*, 7> kPaths{kQ,
+  constexpr std::array<const char*, 7> kPaths{kQPath,
                                               "model.layers.1.mlp.down_proj",
                                               "model.layers.0.mlp.experts.5.up_proj",
                                               "model.language_model.layers.3.self_attn.k_proj",
@@ -153,7 +153,7 @@ TEST(PathPattern, RefusedOnes) {
            {"[q", "missing terminating ]"},
            {"((a{100}){100}){100}", "too large"},
        }) {
-    const std::string line = refusal(pattern);
+    const std::string line = pattern_refusal(pattern);
     EXPECT_THAT(line, HasSubstr("E_CONFIG(target_modules): ")) << pattern;
     EXPECT_THAT(line, HasSubstr(reason)) << pattern;
   }
@@ -165,7 +165,7 @@ TEST(PathPattern, NoPatternTakesExponentialTime) {
   for (const char* pattern : {"(a+)+b", "(a*)*b", "(a|aa)+b", "(.*)*(.*)*x", "(a|a)*(a|a)*b"}) {
     for (const Fit fit : {Fit::whole_path, Fit::end}) {
       const std::string text = fit == Fit::whole_path ? fmt::format("model.{}", pattern) : pattern;
-      EXPECT_THAT(refusal(text, path, fit), HasSubstr("takes too many steps")) << pattern;
+      EXPECT_THAT(pattern_refusal(text, path, fit), HasSubstr("takes too many steps")) << pattern;
     }
   }
 }
@@ -175,18 +175,18 @@ TEST(PathPattern, TheBudgetIsShared) {
   const PathPattern plain("q_proj", "rank_pattern", Fit::end);
   const PathPattern pattern("(q|k)_proj", "rank_pattern", Fit::end);
   StepBudget budget{1000};
-  EXPECT_TRUE(plain.matches(kQ, budget));
+  EXPECT_TRUE(plain.matches(kQPath, budget));
   EXPECT_EQ(budget.steps_left, 999);
-  EXPECT_TRUE(pattern.matches(kQ, budget));
+  EXPECT_TRUE(pattern.matches(kQPath, budget));
   const int64_t cost = 999 - budget.steps_left;
   EXPECT_GT(cost, 1);
-  EXPECT_TRUE(pattern.matches(kQ, budget));
+  EXPECT_TRUE(pattern.matches(kQPath, budget));
   EXPECT_EQ(budget.steps_left, 999 - 2 * cost);
   budget.steps_left = cost;
-  EXPECT_TRUE(pattern.matches(kQ, budget));
-  EXPECT_THROW(plain.matches(kQ, budget), AdapterError);
+  EXPECT_TRUE(pattern.matches(kQPath, budget));
+  EXPECT_THROW(plain.matches(kQPath, budget), AdapterError);
   budget.steps_left = cost - 1;
-  EXPECT_THROW(pattern.matches(kQ, budget), AdapterError);
+  EXPECT_THROW(pattern.matches(kQPath, budget), AdapterError);
 }
 
 // Deeper than the stack of the machine code: the interpreter answers, after as many steps.

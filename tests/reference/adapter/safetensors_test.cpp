@@ -8,18 +8,13 @@
 #include <fstream>
 
 #include "reference/adapter/adapter_error.hpp"
+#include "tests/reference/adapter/adapter_files.hpp"
 
 namespace loratory::reference {
 namespace {
 
 using testing::HasSubstr;
 using Code = AdapterErrorCode;
-
-std::string file_of(std::string header, size_t num_data_bytes) {
-  std::string file;
-  for (int i = 0; i < 8; ++i) file.push_back(char(header.size() >> (8 * i)));
-  return file + header + std::string(num_data_bytes, '\0');
-}
 
 SafetensorsFile view(const std::string& file) {
   return SafetensorsFile::view(std::as_bytes(std::span(file)), "test.safetensors");
@@ -31,7 +26,7 @@ struct Refusal {
   std::string line;
 };
 
-Refusal refusal(const std::string& file) {
+Refusal view_refusal(const std::string& file) {
   try {
     view(file);
   } catch (const AdapterError& error) {
@@ -71,7 +66,7 @@ TEST(Safetensors, ZeroSizeAndRankZeroTensorsArePartOfTheFormat) {
 
 TEST(Safetensors, SubByteTypesEndOnAByte) {
   EXPECT_EQ(view(file_of("{" + entry("x", "2", 0, 1, "F4") + "}", 1)).tensors().size(), 1);
-  EXPECT_EQ(refusal(file_of("{" + entry("x", "3", 0, 1, "F4") + "}", 1)).code, Code::shape);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("x", "3", 0, 1, "F4") + "}", 1)).code, Code::shape);
 }
 
 // The bytes that safetensors 0.8.0 (Python, numpy) writes for the same tensors.
@@ -108,46 +103,46 @@ TEST(Safetensors, WritesWhatTheOfficialWriterWrites) {
 // [4.2]
 TEST(Safetensors, NamesTheTensorThatBreaksARule) {
   const auto overlap =
-      refusal(file_of("{" + entry("a", "2", 0, 8) + "," + entry("b", "2", 4, 12) + "}", 16));
+      view_refusal(file_of("{" + entry("a", "2", 0, 8) + "," + entry("b", "2", 4, 12) + "}", 16));
   EXPECT_EQ(overlap.code, Code::io);
   EXPECT_EQ(overlap.key, "b");
   EXPECT_THAT(overlap.line, HasSubstr("an overlap"));
 
   const auto hole =
-      refusal(file_of("{" + entry("a", "1", 0, 4) + "," + entry("b", "2", 8, 16) + "}", 16));
+      view_refusal(file_of("{" + entry("a", "1", 0, 4) + "," + entry("b", "2", 8, 16) + "}", 16));
   EXPECT_EQ(hole.key, "b");
   EXPECT_THAT(hole.line, HasSubstr("a hole"));
 
-  EXPECT_THAT(refusal(file_of("{" + entry("a", "1", 0, 4) + "}", 5)).line,
+  EXPECT_THAT(view_refusal(file_of("{" + entry("a", "1", 0, 4) + "}", 5)).line,
               HasSubstr("1 bytes of data belong to no tensor"));
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "1", 4, 0) + "}", 4)).code, Code::io);
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "1", 0, 8) + "}", 4)).code, Code::io);
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "1", 0, 8) + "}", 8)).code, Code::shape);
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "1", 0, 4, "F33") + "}", 4)).code, Code::dtype);
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "-1", 0, 4) + "}", 4)).code, Code::io);
-  EXPECT_EQ(refusal(file_of("{" + entry("a", "1.0", 0, 4) + "}", 4)).code, Code::io);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "1", 4, 0) + "}", 4)).code, Code::io);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "1", 0, 8) + "}", 4)).code, Code::io);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "1", 0, 8) + "}", 8)).code, Code::shape);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "1", 0, 4, "F33") + "}", 4)).code, Code::dtype);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "-1", 0, 4) + "}", 4)).code, Code::io);
+  EXPECT_EQ(view_refusal(file_of("{" + entry("a", "1.0", 0, 4) + "}", 4)).code, Code::io);
 }
 
 // [4.2]
 TEST(Safetensors, DuplicateNamesAndFieldsAreErrors) {
   const auto twice =
-      refusal(file_of("{" + entry("a", "0", 0, 0) + "," + entry("a", "0", 0, 0) + "}", 0));
+      view_refusal(file_of("{" + entry("a", "0", 0, 0) + "," + entry("a", "0", 0, 0) + "}", 0));
   EXPECT_EQ(twice.code, Code::key);
   EXPECT_EQ(twice.key, "a");
   // The same name, once with an escape.
-  EXPECT_EQ(
-      refusal(file_of("{" + entry("a", "0", 0, 0) + "," + entry("\\u0061", "0", 0, 0) + "}", 0))
-          .code,
-      Code::key);
+  EXPECT_EQ(view_refusal(
+                file_of("{" + entry("a", "0", 0, 0) + "," + entry("\\u0061", "0", 0, 0) + "}", 0))
+                .code,
+            Code::key);
   const char* field = R"({"a":{"dtype":"F32","dtype":"F16","shape":[0],"data_offsets":[0,0]}})";
-  EXPECT_EQ(refusal(file_of(field, 0)).code, Code::key);
+  EXPECT_EQ(view_refusal(file_of(field, 0)).code, Code::key);
 }
 
 // [4.2] [4.19]
 TEST(Safetensors, ShapesThatOverflow) {
   for (const char* shape : {"4294967296,4294967296", "9223372036854775807,2", "9223372036854775808",
                             "18446744073709551616", "3037000500,3037000500,3037000500"}) {
-    const auto refused = refusal(file_of("{" + entry("a", shape, 0, 4) + "}", 4));
+    const auto refused = view_refusal(file_of("{" + entry("a", shape, 0, 4) + "}", 4));
     EXPECT_TRUE(refused.code == Code::shape || refused.code == Code::io) << refused.line;
     EXPECT_EQ(refused.key, "a") << shape;
   }
@@ -155,17 +150,17 @@ TEST(Safetensors, ShapesThatOverflow) {
 
 // [4.2] [4.19]
 TEST(Safetensors, DamagedFiles) {
-  EXPECT_EQ(refusal("").code, Code::io);
-  EXPECT_EQ(refusal("1234567").code, Code::io);
-  EXPECT_THAT(refusal(file_of("{}", 0).substr(0, 9)).line, HasSubstr("truncated"));
-  EXPECT_THAT(refusal(std::string(8, '\xff')).line, HasSubstr("100000000 are allowed"));
+  EXPECT_EQ(view_refusal("").code, Code::io);
+  EXPECT_EQ(view_refusal("1234567").code, Code::io);
+  EXPECT_THAT(view_refusal(file_of("{}", 0).substr(0, 9)).line, HasSubstr("truncated"));
+  EXPECT_THAT(view_refusal(std::string(8, '\xff')).line, HasSubstr("100000000 are allowed"));
   for (const char* header : {"", " {}", "[]", "{", "{}x", "{\"a\":1}", "{\"a\":null}", "{\"a\":{}}",
                              "{\"__metadata__\":{\"a\":1}}", "{\"__metadata__\":[]}",
                              "{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0]}}",
                              "{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0,0]}}",
                              "{\"a\":{\"dtype\":\"F32\",\"shape\":[[0]],\"data_offsets\":[0,0]}}",
                              "{\"a\":{\"more\":1}}", "{\"\xff\":1}"}) {
-    EXPECT_EQ(refusal(file_of(header, 0)).code, Code::io) << header;
+    EXPECT_EQ(view_refusal(file_of(header, 0)).code, Code::io) << header;
   }
 }
 
@@ -174,27 +169,27 @@ TEST(Safetensors, DamagedFiles) {
 TEST(Safetensors, HeadersOfAHundredMegabytes) {
   const size_t size = 100'000'000;
   std::string name = "{\"" + std::string(size - 2, 'a');
-  EXPECT_THAT(refusal(file_of(name, 0)).line, HasSubstr("longer than 1 MiB"));
+  EXPECT_THAT(view_refusal(file_of(name, 0)).line, HasSubstr("longer than 1 MiB"));
   std::string braces(size, '{');
-  EXPECT_THAT(refusal(file_of(braces, 0)).line, HasSubstr("is not JSON"));
-  EXPECT_THAT(refusal(file_of("{" + std::string(size - 2, ' ') + "}", 0)).line,
+  EXPECT_THAT(view_refusal(file_of(braces, 0)).line, HasSubstr("is not JSON"));
+  EXPECT_THAT(view_refusal(file_of("{" + std::string(size - 2, ' ') + "}", 0)).line,
               HasSubstr("longer than 1 MiB"));
   EXPECT_EQ(view(file_of("{}" + std::string(size - 2, ' '), 0)).tensors().size(), 0);
-  EXPECT_EQ(refusal(file_of("{}" + std::string(size - 1, ' '), 0)).code, Code::io);
+  EXPECT_EQ(view_refusal(file_of("{}" + std::string(size - 1, ' '), 0)).code, Code::io);
 }
 
 TEST(Safetensors, TensorsWithoutDataAreFew) {
   std::string header = "{" + entry("t", "0", 0, 0);
   for (int i = 0; i < 1023; ++i) header += "," + entry(fmt::format("t{}", i), "0", 0, 0);
   EXPECT_EQ(view(file_of(header + "}", 0)).tensors().size(), 1024);
-  EXPECT_EQ(refusal(file_of(header + "," + entry("last", "0", 0, 0) + "}", 0)).key, "last");
+  EXPECT_EQ(view_refusal(file_of(header + "," + entry("last", "0", 0, 0) + "}", 0)).key, "last");
 }
 
 // [4.2] [4.19]
 TEST(Safetensors, EntriesThatClaimMoreThanThereIsEndTheParse) {
   std::string header = "{";
   for (int i = 0; i < 100; ++i) header += entry(fmt::format("t{}", i), "4", 0, 16) + ",";
-  const auto refused = refusal(file_of(header + "never parsed", 16));
+  const auto refused = view_refusal(file_of(header + "never parsed", 16));
   EXPECT_EQ(refused.code, Code::io);
   EXPECT_EQ(refused.key, "t1");
 }

@@ -8,18 +8,12 @@
 #include "reference/base/input_error.hpp"
 #include "reference/lora/linear.hpp"
 #include "reference/lora/oracle.hpp"
+#include "tests/reference/tensors.hpp"
 
 namespace loratory::reference {
 namespace {
 
 using testing::StartsWith;
-
-Tensor filled(Dtype dtype, Extents shape, double value) {
-  Tensor t(dtype, shape);
-  const size_t size = size_bytes(dtype);
-  for (size_t i = 0; i < t.bytes().size(); i += size) store(dtype, t.bytes().data() + i, value);
-  return t;
-}
 
 std::string error_of(const std::function<void()>& call) {
   try {

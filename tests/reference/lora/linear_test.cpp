@@ -13,6 +13,7 @@
 #include "reference/lora/definition.hpp"
 #include "reference/lora/oracle.hpp"
 #include "reference/lora/scaling.hpp"
+#include "tests/reference/tensors.hpp"
 
 extern "C" void omp_set_num_threads(int);
 
@@ -21,29 +22,6 @@ namespace {
 
 using testing::ElementsAre;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-Tensor filled(Dtype dtype, Extents shape, double value) {
-  Tensor t(dtype, shape);
-  const size_t size = size_bytes(dtype);
-  for (size_t i = 0; i < t.bytes().size(); i += size) store(dtype, t.bytes().data() + i, value);
-  return t;
-}
-
-Tensor tensor(Dtype dtype, Extents shape, std::vector<double> values) {
-  Tensor t(dtype, shape);
-  for (size_t i = 0; i < values.size(); ++i) {
-    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
-  }
-  return t;
-}
-
-std::vector<double> values(const Tensor& t) {
-  std::vector<double> out;
-  for (size_t i = 0; i < t.bytes().size(); i += size_bytes(t.dtype())) {
-    out.push_back(load(t.dtype(), t.bytes().data() + i));
-  }
-  return out;
-}
 
 // A.1: what lies beyond the ranks is NaN.
 struct WorkedExample {

@@ -4,24 +4,9 @@
 #include <vector>
 
 #include "reference/moe/moe_layer.hpp"
+#include "tests/reference/tensors.hpp"
 
 namespace loratory::reference {
-
-inline Tensor tensor(Dtype dtype, Extents shape, const std::vector<double>& values) {
-  Tensor t(dtype, std::move(shape));
-  for (size_t i = 0; i < values.size(); ++i) {
-    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
-  }
-  return t;
-}
-
-inline std::vector<double> values(const Tensor& t) {
-  std::vector<double> out;
-  for (size_t i = 0; i < t.bytes().size(); i += size_bytes(t.dtype())) {
-    out.push_back(load(t.dtype(), t.bytes().data() + i));
-  }
-  return out;
-}
 
 /// E = 2, H = I = 1, identity as activation, W1 = [1, 2], W3 = W2 = [1, 1]; one token x = 3 at both
 /// experts with weights 1/4 and 3/4. One slot: expert 0 has LoRA of gate (A = B = 1), expert 1 of

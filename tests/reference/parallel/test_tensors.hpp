@@ -6,18 +6,11 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/parallel/local_buffers.hpp"
+#include "tests/reference/tensors.hpp"
 
 // Small tensors for the tests of this folder.
 
 namespace loratory::reference {
-
-inline Tensor tensor(Dtype dtype, Extents shape, std::vector<double> values) {
-  Tensor t(dtype, shape);
-  for (size_t i = 0; i < values.size(); ++i) {
-    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
-  }
-  return t;
-}
 
 /// 0, 1, 2, ...: every row and column can be told from the others.
 inline Tensor counting(Extents shape) {
@@ -26,14 +19,6 @@ inline Tensor counting(Extents shape) {
     store(Dtype::f32, t.bytes().data() + 4 * i, double(i));
   }
   return t;
-}
-
-inline std::vector<double> values(const Tensor& t) {
-  std::vector<double> out;
-  for (size_t i = 0; i < t.bytes().size(); i += size_bytes(t.dtype())) {
-    out.push_back(load(t.dtype(), t.bytes().data() + i));
-  }
-  return out;
 }
 
 /// The buffers of every tp_rank with one adapter for each slot (empty: none there).

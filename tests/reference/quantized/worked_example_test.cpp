@@ -2,17 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "reference/quantized/quantized_linear.hpp"
+#include "tests/reference/tensors.hpp"
 
 namespace loratory::reference {
 namespace {
-
-Tensor tensor(Dtype dtype, Extents shape, const std::vector<double>& values) {
-  Tensor t(dtype, std::move(shape));
-  for (size_t i = 0; i < values.size(); ++i) {
-    store(dtype, t.bytes().data() + i * size_bytes(dtype), values[i]);
-  }
-  return t;
-}
 
 // y of h = [1, 1, 1, 1] and B = [1, 2, 4, 1] under these factors.
 double expanded(Dtype dtype, const Tensor& b_scale, BlockSize block) {

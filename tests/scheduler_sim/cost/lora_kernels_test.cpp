@@ -33,7 +33,7 @@ LoraBatch batch(char kind, double tokens, double adapters, double rank, int64_t 
   return batch;
 }
 
-struct Errors {
+struct PairErrors {
   std::vector<double> of_rows;
   double worst = 0;
   std::string worst_row;
@@ -55,7 +55,7 @@ struct Errors {
 
 // The limits are the errors that docs/cost_model.md states, rounded up to whole percents.
 TEST(LoraKernels, VllmsOverSlotsOnAnH100) {
-  Errors errors;
+  PairErrors errors;
   const Json json = read(kResults / "lora-slots-h100-2026-11-23.json");
   for (const Json& row : json["rows"]) {
     const LoraLayer layer{row["K"], row["columns"]};
@@ -97,7 +97,7 @@ TEST(LoraKernels, PairsOnAnH200) {
         Family{"lora-gpu-h200-2026-11-28-f354f19-fp8", "loratory_fp8", LoraKernels::loratory, 13,
                0.05, 0.24, 1},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
-    Errors errors;
+    PairErrors errors;
     for (const auto& file : fs::directory_iterator(kResults)) {
       if (!file.path().filename().string().starts_with(family.files)) continue;
       if (file.path().extension() != ".json") continue;
@@ -187,7 +187,7 @@ TEST(LoraKernels, OursTakeOneLaunchWhereTheRulesDo) {
   EXPECT_GT(num_wide, 0);
 }
 
-BatchShape decode(int64_t rows, int64_t adapters) {
+BatchShape lora_decode(int64_t rows, int64_t adapters) {
   BatchShape shape;
   shape.num_seqs = shape.num_tokens = shape.num_sampled = rows;
   shape.num_lora_tokens = adapters > 0 ? rows : 0;
@@ -220,20 +220,22 @@ class LoraTimesTest : public testing::Test {
 // 3.942) us x 32 / 28 = 0.323 ms each. Their weights take 0.026.
 TEST_F(LoraTimesTest, AnAdapterOfAStepCostsMoreThanItsBytes) {
   options_ = vllm08(32);
-  const double each =
-      (times().gpu_ns(decode(32, 32), 32, true) - times().gpu_ns(decode(32, 4), 32, true)) / 28;
+  const double each = (times().gpu_ns(lora_decode(32, 32), 32, true) -
+                       times().gpu_ns(lora_decode(32, 4), 32, true)) /
+                      28;
   EXPECT_NEAR(each, 0.323e6, 0.1 * 0.323e6);
   options_ = {};
-  const double ours =
-      (times().gpu_ns(decode(32, 32), 32, true) - times().gpu_ns(decode(32, 4), 32, true)) / 28;
+  const double ours = (times().gpu_ns(lora_decode(32, 32), 32, true) -
+                       times().gpu_ns(lora_decode(32, 4), 32, true)) /
+                      28;
   EXPECT_LT(ours, each / 5);
 }
 
 TEST_F(LoraTimesTest, IdleSlotsCostTheirBlocks) {
   options_ = vllm08(32);
-  const double few = times().gpu_ns(decode(32, 4), 32, true);
+  const double few = times().gpu_ns(lora_decode(32, 4), 32, true);
   options_ = vllm08(384);
-  const double many = times().gpu_ns(decode(32, 4), 32, true);
+  const double many = times().gpu_ns(lora_decode(32, 4), 32, true);
   const LoraGrid grid(load_model_spec("Llama-3.1-8B"), {}, 1, 16, 1);
   const double blocks = 352 / 2.0 * (grid.shrink_blocks(32) + grid.expand_blocks(32));
   // Measured, cold, all four layers: (78.327 + 43.335 - 17.246 - 8.469 + 17.293 + 10.793 - 5.81 -
@@ -244,26 +246,26 @@ TEST_F(LoraTimesTest, IdleSlotsCostTheirBlocks) {
 
 TEST_F(LoraTimesTest, AStepWithoutAdaptersHasThemInOneGraphAlone) {
   options_ = vllm08(8);
-  EXPECT_GT(times().gpu_ns(decode(8, 0), 8, true), 0);
-  EXPECT_EQ(times().gpu_ns(decode(8, 0), 8, false), 0);
-  EXPECT_EQ(times().launch_ns(decode(8, 0), 5000), 0);
-  EXPECT_EQ(times().host_ns(decode(8, 0)), 0);
+  EXPECT_GT(times().gpu_ns(lora_decode(8, 0), 8, true), 0);
+  EXPECT_EQ(times().gpu_ns(lora_decode(8, 0), 8, false), 0);
+  EXPECT_EQ(times().launch_ns(lora_decode(8, 0), 5000), 0);
+  EXPECT_EQ(times().host_ns(lora_decode(8, 0)), 0);
   options_.lora_graphs = LoraGraphs::both;
-  EXPECT_EQ(times().gpu_ns(decode(8, 0), 8, true), 0);
+  EXPECT_EQ(times().gpu_ns(lora_decode(8, 0), 8, true), 0);
 }
 
 TEST_F(LoraTimesTest, TheHostLooksUpSlotsWhenRowsChange) {
   options_ = vllm08(100);
-  const double steady = times().host_ns(decode(8, 4));
+  const double steady = times().host_ns(lora_decode(8, 4));
   EXPECT_DOUBLE_EQ(steady, 380e3 + 4 * (10e3 + 269.0 * 100));
-  BatchShape prefill = decode(8, 4);
+  BatchShape prefill = lora_decode(8, 4);
   prefill.num_prefill_tokens = 1;
   EXPECT_DOUBLE_EQ(times().host_ns(prefill), steady);
   prefill.rows_changed = true;
   EXPECT_DOUBLE_EQ(times().host_ns(prefill) - steady, 666e3 + 8 * 758 + 16 * 50 * 30);
   EXPECT_DOUBLE_EQ(times().launch_ns(prefill, 5000), 4 * 32 * 184e3);
   options_.lora_registered = 384;  // more than have a slot
-  EXPECT_DOUBLE_EQ(times().host_ns(decode(8, 4)) - steady, 4 * 269.0 * (384 - 100));
+  EXPECT_DOUBLE_EQ(times().host_ns(lora_decode(8, 4)) - steady, 4 * 269.0 * (384 - 100));
   options_ = {};
   EXPECT_EQ(times().host_ns(prefill), 0);
   EXPECT_DOUBLE_EQ(times().launch_ns(prefill, 5000), 4 * 32 * 2 * 5000.0);
@@ -271,7 +273,7 @@ TEST_F(LoraTimesTest, TheHostLooksUpSlotsWhenRowsChange) {
 
 TEST_F(LoraTimesTest, SmallerCardsTakeLongerForTheSameBlocks) {
   options_ = vllm08(32);
-  const BatchShape shape = decode(128, 32);
+  const BatchShape shape = lora_decode(128, 32);
   const double h100 = times().gpu_ns(shape, 128, true);
   EXPECT_GT(times("A100-80").gpu_ns(shape, 128, true), 1.3 * h100);
   EXPECT_EQ(times("H100-80,mem=64GiB").gpu_ns(shape, 128, true), h100);
@@ -282,7 +284,7 @@ TEST_F(LoraTimesTest, SmallerCardsTakeLongerForTheSameBlocks) {
 TEST_F(LoraTimesTest, LmHeadSeesTheSampledRowsAlone) {
   options_ = vllm08(8);
   options_.targets = LoraTargets("lm_head");
-  BatchShape shape = decode(64, 4);
+  BatchShape shape = lora_decode(64, 4);
   const double all = times().gpu_ns(shape, 64, true);
   shape.num_sampled = 1;
   EXPECT_LT(times().gpu_ns(shape, 64, true), all);

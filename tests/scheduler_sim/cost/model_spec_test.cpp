@@ -8,6 +8,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
+#include "tests/scheduler_sim/cost/cost_testing.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -54,19 +55,10 @@ TEST(ModelSpec, TpThatDoesNotDivideTheHeadsIsAnError) {
   EXPECT_THROW(model.require_divisible(8), InputError);  // 28 heads
 }
 
-constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 4096,
+constexpr const char* kLlamaConfig = R"({"model_type": "llama", "hidden_size": 4096,
   "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
   "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": false,
   "head_dim": null, "rope_theta": 5e5, "rope_scaling": {"factor": 8.0}, "torch_dtype": "bfloat16"})";
-
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  return at == std::string::npos ? text : text.replace(at, from.size(), to);
-}
-
-ModelSpec spec_of(const std::string& text) {
-  return model_spec_of(reference::parse_model_config(text, "config.json"), "config.json");
-}
 
 std::string error_of(const std::string& text) {
   try {
@@ -78,7 +70,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(ModelSpecOf, ReadsLlama) {
-  const ModelSpec model = spec_of(kLlama);
+  const ModelSpec model = spec_of(kLlamaConfig);
   EXPECT_EQ(model.num_parameters(), 8'030'261'248);
   EXPECT_EQ(model.head_dim, 128);
   EXPECT_EQ(model.dtype_bytes, 2);
@@ -87,17 +79,17 @@ TEST(ModelSpecOf, ReadsLlama) {
 
 TEST(ModelSpecOf, DefaultsThatDependOnTheFile) {
   const std::string no_kv =
-      with(kLlama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": null");
+      with(kLlamaConfig, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": null");
   EXPECT_EQ(spec_of(no_kv).num_kv_heads, 32);
   const std::string new_dtype =
-      with(kLlama, "\"torch_dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");
+      with(kLlamaConfig, "\"torch_dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");
   EXPECT_EQ(spec_of(new_dtype).dtype_bytes, 4);
-  const std::string own_head = with(kLlama, "\"head_dim\": null", "\"head_dim\": 64");
+  const std::string own_head = with(kLlamaConfig, "\"head_dim\": null", "\"head_dim\": 64");
   EXPECT_EQ(spec_of(own_head).q_size(), 2048);
-  const std::string qwen2 = with(kLlama, "\"llama\"", "\"qwen2\"");
+  const std::string qwen2 = with(kLlamaConfig, "\"llama\"", "\"qwen2\"");
   EXPECT_TRUE(spec_of(qwen2).qkv_bias);
   EXPECT_FALSE(spec_of(qwen2).o_bias);
-  const std::string nested = std::string("{\"text_config\": ") + kLlama + "}";
+  const std::string nested = std::string("{\"text_config\": ") + kLlamaConfig + "}";
   EXPECT_EQ(spec_of(nested).hidden, 4096);
 }
 
@@ -105,17 +97,17 @@ TEST(ModelSpecOf, DefaultsThatDependOnTheFile) {
 TEST(ModelSpecOf, ModelsThatTheReferenceDoesNotCompute) {
   const auto windowed = [](const char* type) {
     return spec_of(
-        with(kLlama, "\"llama\"", fmt::format("\"{}\", \"sliding_window\": 4096", type)));
+        with(kLlamaConfig, "\"llama\"", fmt::format("\"{}\", \"sliding_window\": 4096", type)));
   };
   EXPECT_EQ(windowed("mistral").kv_size(), 8 * 128);
   EXPECT_EQ(windowed("phi3").kv_size(), 8 * 128);
   EXPECT_EQ(windowed("gemma").kv_size(), 8 * 256);  // its heads have 256 unless the file says else
-  const std::string longrope = with(kLlama, "\"factor\": 8.0", "\"rope_type\": \"longrope\"");
+  const std::string longrope = with(kLlamaConfig, "\"factor\": 8.0", "\"rope_type\": \"longrope\"");
   EXPECT_EQ(spec_of(longrope).num_parameters(), 8'030'261'248);
 }
 
 TEST(ModelSpecOf, MlpBiasesAreParameters) {
-  const std::string biased = with(kLlama, "\"head_dim\": null", "\"mlp_bias\": true");
+  const std::string biased = with(kLlamaConfig, "\"head_dim\": null", "\"mlp_bias\": true");
   EXPECT_EQ(spec_of(biased).num_parameters(), 8'030'261'248 + 32 * (2 * 14336 + 4096));
 }
 
@@ -153,14 +145,14 @@ TEST(ModelSpecOf, DenseLayersAmongExpertLayers) {
 
 TEST(ModelSpecOf, ErrorsNameFileAndKey) {
   EXPECT_THAT(error_of("{"), HasSubstr("config.json: is not JSON"));
-  EXPECT_THAT(error_of(with(kLlama, "\"hidden_size\": 4096,", "")),
+  EXPECT_THAT(error_of(with(kLlamaConfig, "\"hidden_size\": 4096,", "")),
               HasSubstr("config.json: hidden_size: is missing"));
-  EXPECT_THAT(error_of(with(kLlama, "\"llama\"", "\"gpt2\"")),
+  EXPECT_THAT(error_of(with(kLlamaConfig, "\"llama\"", "\"gpt2\"")),
               HasSubstr("if its layers have Llama's form, write \"llama\""));
-  EXPECT_THAT(error_of(with(kLlama, "bfloat16", "int3")), HasSubstr("torch_dtype"));
-  EXPECT_THAT(error_of(with(kLlama, "\"head_dim\": null", "\"quantization_config\": {}")),
+  EXPECT_THAT(error_of(with(kLlamaConfig, "bfloat16", "int3")), HasSubstr("torch_dtype"));
+  EXPECT_THAT(error_of(with(kLlamaConfig, "\"head_dim\": null", "\"quantization_config\": {}")),
               HasSubstr("quantization_config"));
-  EXPECT_THAT(error_of(with(kLlama, "\"head_dim\": null", "\"kv_lora_rank\": 512")),
+  EXPECT_THAT(error_of(with(kLlamaConfig, "\"head_dim\": null", "\"kv_lora_rank\": 512")),
               HasSubstr("config.json: kv_lora_rank: "));
 }
 

@@ -7,6 +7,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/operator_model.hpp"
+#include "tests/scheduler_sim/cost/cost_testing.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -131,8 +132,8 @@ TEST(OperatorTimes, ARelativesTimesArePutTogetherFromTheirParts) {
   EXPECT_NEAR(on("mem=80GiB,bw=3.35TB/s,flops=494.5T"),
               3000 + std::hypot(read, 2 * flops, 2 * rest), 1e-6);
   const double sm = 132 * 1.98 / (114 * 1.755);
-  EXPECT_NEAR(on("H100-PCIe"),
-              3000 + std::hypot(read * 3.35 / 2.0, flops * 989 / 756, rest * sm), 1e-6);
+  EXPECT_NEAR(on("H100-PCIe"), 3000 + std::hypot(read * 3.35 / 2.0, flops * 989 / 756, rest * sm),
+              1e-6);
   EXPECT_DOUBLE_EQ(on("H100-80"), 21000);
   EXPECT_FALSE(is_measured_card(table, parse_gpu_spec("H100-80,bw=1.675TB/s")));
 }
@@ -167,13 +168,6 @@ TEST(StepOverheads, TokensArePaddedToCapturedSizes) {
                                                                                {513, 513}}) {
     EXPECT_EQ(padded_tokens(o, tokens), padded) << tokens;
   }
-}
-
-BatchShape decode(int64_t rows, int64_t context) {
-  BatchShape shape;
-  shape.num_seqs = shape.num_tokens = shape.num_sampled = rows;
-  shape.decode_context_tokens = rows * context;
-  return shape;
 }
 
 OperatorModel llama_on(const char* gpu, const StepOverheads& overheads = {}, int tp = 1) {

@@ -11,6 +11,7 @@
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
+#include "tests/scheduler_sim/cost/cost_testing.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -152,10 +153,6 @@ constexpr Published kPublished[] = {
      "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
      "attention_chunk_size": 8192}, "vision_config": {"hidden_size": 1408}})"},
 };
-
-ModelSpec spec_of(std::string_view config) {
-  return model_spec_of(reference::parse_model_config(config, "config.json"), "config.json");
-}
 
 ModelSpec published(std::string_view repository) {
   for (const Published& model : kPublished) {

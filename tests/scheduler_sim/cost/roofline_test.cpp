@@ -6,19 +6,13 @@
 
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/rounding.hpp"
+#include "tests/scheduler_sim/cost/cost_testing.hpp"
 
 namespace loratory::sim {
 namespace {
 
 // A GPU on which numbers come out round: 1 byte/ns at fraction .9, flops fraction .8.
 GpuSpec gpu() { return parse_gpu_spec("mem=80GiB,bw=1TB/s,flops=100T,host=50GB/s"); }
-
-BatchShape decode(int64_t seqs, int64_t context) {
-  BatchShape shape;
-  shape.num_seqs = shape.num_tokens = shape.num_sampled = seqs;
-  shape.decode_context_tokens = seqs * context;
-  return shape;
-}
 
 BatchShape prefill(int64_t tokens) {
   BatchShape shape;

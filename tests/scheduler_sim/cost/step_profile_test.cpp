@@ -8,21 +8,18 @@
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/cost/model_spec.hpp"
 #include "scheduler_sim/cost/shipped_profiles.hpp"
+#include "tests/scheduler_sim/cost/cost_testing.hpp"
 
 namespace loratory::sim {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kText = R"({"schema": "loratory.step_profile/1",
+constexpr const char* kProfile = R"({"schema": "loratory.step_profile/1",
   "provenance": {"model": "M", "gpu": "G", "engine": "E", "source": "S"},
   "constant_ns": 1000.5, "ns_per": {"num_seqs": 10, "lora_step": 500, "sum_rank": 0.25}})";
 
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  return text.replace(text.find(from), from.size(), to);
-}
-
-std::string error_of(const std::string& text) {
+std::string profile_error(const std::string& text) {
   try {
     parse_step_profile(text, "p.json");
   } catch (const InputError& error) {
@@ -32,7 +29,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(StepProfile, IsLinearInItsTerms) {
-  const ProfileModel model(parse_step_profile(kText, "p.json"));
+  const ProfileModel model(parse_step_profile(kProfile, "p.json"));
   BatchShape shape;
   EXPECT_EQ(model.step_ns(shape), 1001);
   shape.num_seqs = 7;
@@ -49,16 +46,19 @@ TEST(StepProfile, NeverBelowOneNanosecond) {
 }
 
 TEST(StepProfile, RoundTripsBitForBit) {
-  StepProfile profile = parse_step_profile(kText, "p.json");
+  StepProfile profile = parse_step_profile(kProfile, "p.json");
   profile.engine = "a \"quoted\" name\n";
   for (size_t i = 0; i < profile.ns_per.size(); ++i) {
     profile.ns_per[i] = 1.0 / (3.0 + double(i));
   }
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
   profile.tp = 2;
+  profile.weight_bits = 8, profile.kv_bits = 32, profile.adapter_bits = 16, profile.max_rank = 64;
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
-  EXPECT_EQ(error_of(with(kText, "\"source\"", "\"tp\": 1.5, \"source\"")),
+  EXPECT_EQ(profile_error(with(kProfile, "\"source\"", "\"tp\": 1.5, \"source\"")),
             "p.json: tp: must be an integer from 1 to 1024");
+  EXPECT_EQ(profile_error(with(kProfile, "\"source\"", "\"kv_bits\": 0, \"source\"")),
+            "p.json: kv_bits: must be an integer from 1 to 64");
 }
 
 constexpr const char* kServer = R"({"schema": "loratory.step_profile/2",
@@ -90,9 +90,10 @@ TEST(StepProfile, HasTermsOfTheServer) {
   EXPECT_EQ(profile.expected_error.throughput, 0.025);
   EXPECT_EQ(profile.expected_error.how, "by hand");
   EXPECT_EQ(parse_step_profile(format_step_profile(profile), "p.json"), profile);
-  EXPECT_THAT(error_of(with(kServer, "least_ns", "most_ns")), HasSubstr("launch.most_ns: is not"));
-  EXPECT_THAT(error_of(with(kServer, "\"by hand\"", "1")), HasSubstr("how: must be a string"));
-  EXPECT_THAT(error_of(with(kServer, "profile/2", "profile/1")), HasSubstr("is not a key"));
+  EXPECT_THAT(profile_error(with(kServer, "least_ns", "most_ns")),
+              HasSubstr("launch.most_ns: is not"));
+  EXPECT_THAT(profile_error(with(kServer, "\"by hand\"", "1")), HasSubstr("how: must be a string"));
+  EXPECT_THAT(profile_error(with(kServer, "profile/2", "profile/1")), HasSubstr("is not a key"));
 }
 
 // Two slices of 4,096 and 1,024 columns in one launch of one layer: counted by hand from the
@@ -140,16 +141,18 @@ TEST(StepProfile, ShippedOnesHaveANameAndAnExpectedError) {
 }
 
 TEST(StepProfile, ErrorsNameFileAndKey) {
-  EXPECT_THAT(error_of("{"), HasSubstr("p.json: is not JSON"));
-  EXPECT_THAT(error_of("{\"a\": 1e400}"), HasSubstr("p.json: has a number outside"));
-  EXPECT_THAT(error_of("3"), HasSubstr("p.json: must be a JSON object"));
-  EXPECT_THAT(error_of(with(kText, "profile/1", "profile/3")), HasSubstr("p.json: schema"));
-  EXPECT_THAT(error_of(with(kText, "num_seqs", "num_rows")), HasSubstr("ns_per.num_rows"));
-  EXPECT_THAT(error_of(with(kText, "constant_ns", "constant")), HasSubstr("constant"));
-  EXPECT_THAT(error_of(with(kText, "1000.5", "\"x\"")), HasSubstr("constant_ns: must be a number"));
-  EXPECT_THAT(error_of(with(kText, "1000.5", "1e200")), HasSubstr("constant_ns: must be within"));
-  EXPECT_THAT(error_of(with(kText, "\"gpu\": \"G\", ", "")), HasSubstr("gpu: is missing"));
-  EXPECT_THAT(error_of(with(kText, "\"G\"", "4")), HasSubstr("gpu: must be a string"));
+  EXPECT_THAT(profile_error("{"), HasSubstr("p.json: is not JSON"));
+  EXPECT_THAT(profile_error("{\"a\": 1e400}"), HasSubstr("p.json: has a number outside"));
+  EXPECT_THAT(profile_error("3"), HasSubstr("p.json: must be a JSON object"));
+  EXPECT_THAT(profile_error(with(kProfile, "profile/1", "profile/3")), HasSubstr("p.json: schema"));
+  EXPECT_THAT(profile_error(with(kProfile, "num_seqs", "num_rows")), HasSubstr("ns_per.num_rows"));
+  EXPECT_THAT(profile_error(with(kProfile, "constant_ns", "constant")), HasSubstr("constant"));
+  EXPECT_THAT(profile_error(with(kProfile, "1000.5", "\"x\"")),
+              HasSubstr("constant_ns: must be a number"));
+  EXPECT_THAT(profile_error(with(kProfile, "1000.5", "1e200")),
+              HasSubstr("constant_ns: must be within"));
+  EXPECT_THAT(profile_error(with(kProfile, "\"gpu\": \"G\", ", "")), HasSubstr("gpu: is missing"));
+  EXPECT_THAT(profile_error(with(kProfile, "\"G\"", "4")), HasSubstr("gpu: must be a string"));
   EXPECT_THROW(read_step_profile("/no/such/file"), InputError);
 }
 

@@ -9,7 +9,7 @@ namespace loratory::sim {
 namespace {
 
 // So many requests in flight, each of 100 prompt tokens and `output` others. Steps take 10 ms.
-MeasuredRun run_of(int64_t concurrency, int64_t num_requests, double output) {
+MeasuredRun closed_loop(int64_t concurrency, int64_t num_requests, double output) {
   MeasuredRun run;
   run.adapters = {{0, 0}};
   run.mean_prompt_tokens = 100;
@@ -21,7 +21,7 @@ MeasuredRun run_of(int64_t concurrency, int64_t num_requests, double output) {
 
 // Both end at 30 ms, and the third is there 0.1 ms later.
 TEST(ClosedLoop, TheNextRequestComesWhenOneHasEnded) {
-  const SimulatedRun run = simulate_run(run_of(2, 3, 3), engine(), {}, 1);
+  const SimulatedRun run = simulate_run(closed_loop(2, 3, 3), engine(), {}, 1);
   EXPECT_EQ(run.num_sent, 3);
   EXPECT_DOUBLE_EQ(run.measures.completed, 3);
   EXPECT_DOUBLE_EQ(run.measures.mean_ttft_ms, 10);
@@ -36,19 +36,19 @@ TEST(ClosedLoop, RequestsThatFollowEachOtherGoOnDoingSo) {
   EngineSpec spec = engine();
   spec.scheduler.max_num_seqs = 2;
   spec.scheduler.max_num_batched_tokens = 101;
-  const SimulatedRun run = simulate_run(run_of(2, 6, 3), spec, {}, 1);
+  const SimulatedRun run = simulate_run(closed_loop(2, 6, 3), spec, {}, 1);
   EXPECT_NEAR(run.measures.mean_ttft_ms, (10 + 20 + 4 * 19.9) / 6, 1e-9);
 }
 
 // [0 ms, 2 ms) in the front end before the scheduler, or after it: the client sees both.
 TEST(ClosedLoop, TheFrontEndIsOnTheWay) {
-  const SimulatedRun run = simulate_run(run_of(1, 2, 3), engine(), {.frontend_ms = 2}, 1);
+  const SimulatedRun run = simulate_run(closed_loop(1, 2, 3), engine(), {.frontend_ms = 2}, 1);
   EXPECT_DOUBLE_EQ(run.measures.mean_ttft_ms, 12);
   EXPECT_NEAR(run.measures.output_tps, 6 / 0.062, 1e-9);
 }
 
 TEST(ClosedLoop, TheRunEndsWithItsTime) {
-  MeasuredRun run = run_of(3, 0, 3);
+  MeasuredRun run = closed_loop(3, 0, 3);
   run.client.duration_s = 0.1;  // three rounds of 30.1 ms, and part of one
   const SimulatedRun out = simulate_run(run, engine(), {}, 1);
   EXPECT_EQ(out.num_sent, 12);
@@ -59,13 +59,13 @@ TEST(ClosedLoop, TheRunEndsWithItsTime) {
 TEST(ClosedLoop, ARequestThatIsRefusedHasEnded) {
   EngineSpec spec = engine();
   spec.scheduler.max_model_len = 50;
-  const SimulatedRun run = simulate_run(run_of(2, 5, 3), spec, {}, 1);
+  const SimulatedRun run = simulate_run(closed_loop(2, 5, 3), spec, {}, 1);
   EXPECT_EQ(run.num_sent, 5);
   EXPECT_DOUBLE_EQ(run.measures.completed, 0);
 }
 
 TEST(ClosedLoop, JumpsOverNoEnd) {
-  MeasuredRun run = run_of(7, 100, 40);
+  MeasuredRun run = closed_loop(7, 100, 40);
   run.adapters = {{3, 0}};
   run.max_loras = 2;
   run.max_cpu_loras = 3;

@@ -11,11 +11,13 @@
 namespace loratory::sim {
 namespace {
 
-MeasuredTable read(const std::string& text) { return read_measured_runs_from(text, "runs.csv"); }
+MeasuredTable read_table(const std::string& text) {
+  return read_measured_runs_from(text, "runs.csv");
+}
 
-std::string error_of(const std::string& text) {
+std::string table_error(const std::string& text) {
   try {
-    read(text);
+    read_table(text);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -23,7 +25,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(MeasuredTable, EveryColumnOfOurOwn) {
-  const MeasuredTable table = read(
+  const MeasuredTable table = read_table(
       "sweep,group,model,engine,gpu,dtype,tp,max_loras,max_cpu_loras,max_lora_rank,ranks,"
       "max_num_seqs,max_num_batched_tokens,max_model_len,prefix_cache,rates_rps,rate_counts,"
       "lengths,mean_prompt_tokens,mean_output_tokens,duration_s,num_requests,concurrency,"
@@ -75,7 +77,7 @@ TEST(MeasuredTable, EveryMeasureOfBothPredictors) {
       row += "," + std::to_string(value++);
     }
   }
-  const MeasuredTable table = read(header + "\n" + row + "\n");
+  const MeasuredTable table = read_table(header + "\n" + row + "\n");
   value = 1;
   for (const RunMeasures MeasuredRun::*whose : {&MeasuredRun::measured, &MeasuredRun::other}) {
     for (const MeasureField& field : kMeasureFields) {
@@ -86,7 +88,7 @@ TEST(MeasuredTable, EveryMeasureOfBothPredictors) {
 
 // A base model's run: one rate, no counts, no slots.
 TEST(MeasuredTable, WhatIsLeftOutHasADefault) {
-  const MeasuredTable table = read(
+  const MeasuredTable table = read_table(
       "model,engine,gpu,rates_rps,mean_prompt_tokens,mean_output_tokens,duration_s,completed\n"
       "Llama-3.1-8B,vllm,H200,2,10,20,60,\n"
       ",vllm,H200,2,10,20,60,1\n"
@@ -107,38 +109,38 @@ TEST(MeasuredTable, WhatIsLeftOutHasADefault) {
 TEST(MeasuredTable, BadCellsAreNamed) {
   const std::string good = "model,engine,gpu,max_loras\n";
   EXPECT_EQ(
-      error_of(good + "Llama-3.1-8B,vllm,H200,4.5\n"),
+      table_error(good + "Llama-3.1-8B,vllm,H200,4.5\n"),
       "runs.csv:2:24: '4.5' is not a whole number from 0 to 2147483647; write decimal digits, "
       "or leave the cell empty");
-  EXPECT_EQ(error_of(good + "Llama-3.1-8B,vlm,H200,4\n"),
+  EXPECT_EQ(table_error(good + "Llama-3.1-8B,vlm,H200,4\n"),
             "runs.csv:2:14: unknown engine 'vlm'; did you mean 'vllm'?");
-  EXPECT_EQ(error_of(good + "Llama-3.1-8B,vllm\n"),
+  EXPECT_EQ(table_error(good + "Llama-3.1-8B,vllm\n"),
             "runs.csv:2:18: 2 cells, but the header has 4; one cell for every column; an empty one "
             "is a figure that is not known");
-  EXPECT_EQ(error_of("model,engine,gpu,max_lora\n"),
+  EXPECT_EQ(table_error("model,engine,gpu,max_lora\n"),
             "runs.csv:1:18: 'max_lora' is no column of measured runs; did you mean 'max_loras'?");
-  EXPECT_EQ(error_of("model,engine,model\n"),
+  EXPECT_EQ(table_error("model,engine,model\n"),
             "runs.csv:1:14: column 'model' appears twice; remove one");
-  EXPECT_EQ(error_of("model,prefix_cache\nLlama-3.1-8B,yes\n"),
+  EXPECT_EQ(table_error("model,prefix_cache\nLlama-3.1-8B,yes\n"),
             "runs.csv:2:14: prefix_cache is 'yes'; write on or off");
-  EXPECT_EQ(error_of("model,lengths\nLlama-3.1-8B,normal\n"),
+  EXPECT_EQ(table_error("model,lengths\nLlama-3.1-8B,normal\n"),
             "runs.csv:2:14: lengths is 'normal'; write constant or sharegpt");
-  EXPECT_EQ(error_of("model,mean_ttft_ms\nLlama-3.1-8B,-1\n"),
+  EXPECT_EQ(table_error("model,mean_ttft_ms\nLlama-3.1-8B,-1\n"),
             "runs.csv:2:14: '-1' is not a number from 0; write a decimal number, or leave the cell "
             "empty");
-  EXPECT_EQ(error_of("model,rates_rps,rate_counts\nLlama-3.1-8B,1 2,3\n"),
+  EXPECT_EQ(table_error("model,rates_rps,rate_counts\nLlama-3.1-8B,1 2,3\n"),
             "runs.csv:2:1: 2 rates, but 1 counts of adapters; give a count for each rate");
-  EXPECT_EQ(error_of("model,max_loras,max_cpu_loras\nLlama-3.1-8B,8,4\n"),
+  EXPECT_EQ(table_error("model,max_loras,max_cpu_loras\nLlama-3.1-8B,8,4\n"),
             "runs.csv:2:1: max_cpu_loras 4 is below max_loras 8; an adapter on the GPU is on the "
             "CPU too");
-  EXPECT_EQ(error_of("model,rates_rps,duration_s\nLlama-3.1-8B,1e6,3600\n"),
+  EXPECT_EQ(table_error("model,rates_rps,duration_s\nLlama-3.1-8B,1e6,3600\n"),
             "runs.csv:2:1: 4e+09 requests in 3600 s, over 1e8; give a shorter duration, or lower "
             "rates");
-  EXPECT_EQ(error_of("model,mean_ttft_ms\nLlama-3.1-8B,12"),
+  EXPECT_EQ(table_error("model,mean_ttft_ms\nLlama-3.1-8B,12"),
             "runs.csv:2:16: the last row has no newline and may be cut off; append a newline if "
             "the file is whole");
-  EXPECT_EQ(error_of(""), "runs.csv:1:1: the file is empty; give a CSV of measured runs");
-  EXPECT_EQ(error_of("model\n"),
+  EXPECT_EQ(table_error(""), "runs.csv:1:1: the file is empty; give a CSV of measured runs");
+  EXPECT_EQ(table_error("model\n"),
             "runs.csv:2:1: the table has no rows; give one row for each measured run");
 }
 
@@ -149,7 +151,7 @@ constexpr const char* kSweepHeader =
     "dt_finished_requests\n";
 
 TEST(MeasuredTable, RowsOfTheMultiLoraSweep) {
-  const MeasuredTable table = read(
+  const MeasuredTable table = read_table(
       std::string(kSweepHeader) +
       "qwen-2.5-7b-instruct,rank_16_rates_0.1_0.05,_2_5_16_,2,5,16,900.0,3600.06,55.5,44.5,183.77,"
       "46.25,53.18,0.05  0.1  ,2 3,100,22250,19600,60,50,35.5,6571.3,910\n"
@@ -195,15 +197,15 @@ TEST(MeasuredTable, RowsOfTheMultiLoraSweep) {
 TEST(MeasuredTable, RanksOfTheSweepGoUpToTheLargest) {
   for (const auto& [rank, ranks] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
            {"8", {8}}, {"16", {8, 16}}, {"32", {8, 16, 32}}}) {
-    const MeasuredTable table =
-        read("model,set,max_loras,n_adapters,max_lora_rank,real_req\nqwen-2.5-7b-instruct,s,2,5," +
-             rank + ",\n");
+    const MeasuredTable table = read_table(
+        "model,set,max_loras,n_adapters,max_lora_rank,real_req\nqwen-2.5-7b-instruct,s,2,5," +
+        rank + ",\n");
     EXPECT_EQ(table.runs.at(0).ranks, ranks);
   }
 }
 
 TEST(MeasuredTable, RowsOfServersWithoutAdapters) {
-  const MeasuredTable table = read(
+  const MeasuredTable table = read_table(
       "model,gpu,engine,engine_version,precision,weights,prompt_tokens,output_tokens,concurrency,"
       "batch_size,tp,ttft_ms,tpot_ms,measured\n"
       "Qwen/Qwen3-32B,h100_sxm,vllm,0.12.0,fp8,fp8,1024,128,64,64,2,4358.3,48.4,\n"
@@ -240,7 +242,7 @@ TEST(MeasuredTable, RowsOfServersWithoutAdapters) {
 
 TEST(MeasuredTable, AVersionHasThePresetOfItsTime) {
   const auto engine_of = [](const std::string& version) {
-    return read(
+    return read_table(
                "model,gpu,engine,engine_version,prompt_tokens,output_tokens,concurrency,tp\n"
                "Qwen3-32B,h100_sxm,vllm," +
                version + ",1024,128,64,2\n")
@@ -256,7 +258,7 @@ TEST(MeasuredTable, AVersionHasThePresetOfItsTime) {
 }
 
 TEST(MeasuredTable, StartsAlone) {
-  const MeasuredTable table = read(
+  const MeasuredTable table = read_table(
       "model,vllm,max_loras,max_lora_rank,weights_plus_lora_gib,kv_cache_tokens,status\n"
       "llama-3.1-8b-instruct,0.8.5-dev (v1),64,16,17.0,256640,ok\n"
       "llama-3.1-8b-instruct,0.8.5-dev (v1),256,16,,,no_kv_cache(OOM)\n"

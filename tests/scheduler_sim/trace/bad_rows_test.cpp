@@ -7,6 +7,7 @@
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/reader.hpp"
+#include "tests/scheduler_sim/trace/error_of.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -16,15 +17,6 @@ const std::string kMooncakeRow =
 const std::string kAzureHeader = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
 const std::string kVidurHeader = "arrived_at,num_prefill_tokens,num_decode_tokens\n";
 const std::string kNativeRow = "{\"arrival_ms\":5,\"prompt_tokens\":40,\"output_tokens\":1}\n";
-
-std::string error_of(const std::string& bytes, const ReadOptions& options = {}) {
-  try {
-    read_trace_from(bytes, "t", options);
-    return "no error";
-  } catch (const InputError& error) {
-    return error.what();
-  }
-}
 
 struct BadCase {
   std::string bytes;

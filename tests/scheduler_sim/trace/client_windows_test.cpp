@@ -12,7 +12,7 @@ namespace {
 const std::string kHeader =
     "category,model,client_id,window_start_s,rate_rps,cv,pattern,shape,scale\n";
 
-std::string error_of(const std::string& bytes) {
+std::string windows_error(const std::string& bytes) {
   try {
     read_client_windows_from(bytes, "w");
     return "no error";
@@ -36,23 +36,23 @@ TEST(ClientWindows, AreReadInFileOrder) {
 
 TEST(ClientWindows, BadRowsAreErrors) {
   const auto row = [](const std::string& cells) { return kHeader + cells; };
-  EXPECT_EQ(error_of("a,b\n"),
+  EXPECT_EQ(windows_error("a,b\n"),
             "w:1:1: not a table of client windows; its header is category,model,client_id,"
             "window_start_s,rate_rps,cv,pattern,shape,scale");
-  EXPECT_EQ(error_of(row("l,m,0,0,1,1,Gamma,1\n")),
+  EXPECT_EQ(windows_error(row("l,m,0,0,1,1,Gamma,1\n")),
             "w:2:20: 8 cells; a window has 9, without quotes");
-  EXPECT_EQ(error_of(row("l,m,x,0,1,1,Gamma,1,1\n")),
+  EXPECT_EQ(windows_error(row("l,m,x,0,1,1,Gamma,1,1\n")),
             "w:2:5: not a whole number: 'x'; it must be in 0..4294967295");
-  EXPECT_EQ(error_of(row("l,m,0,0,nan,1,Gamma,1,1\n")),
+  EXPECT_EQ(windows_error(row("l,m,0,0,nan,1,Gamma,1,1\n")),
             "w:2:9: not a positive number: 'nan'; write a decimal number");
-  EXPECT_EQ(error_of(row("l,m,0,0,1,1,Pareto,1,1\n")),
+  EXPECT_EQ(windows_error(row("l,m,0,0,1,1,Pareto,1,1\n")),
             "w:2:13: unknown pattern 'Pareto'; use Gamma, Weibull or nothing");
-  EXPECT_EQ(error_of(row("l,m,0,0,1,1,Gamma,0,1\n")),
+  EXPECT_EQ(windows_error(row("l,m,0,0,1,1,Gamma,0,1\n")),
             "w:2:19: not a positive number: '0'; write a decimal number");
-  EXPECT_EQ(error_of(row("l,m,0,0,1,1,,2,\n")),
+  EXPECT_EQ(windows_error(row("l,m,0,0,1,1,,2,\n")),
             "w:2:14: a parameter without a pattern; leave it empty");
-  EXPECT_EQ(error_of(row(",m,0,0,1,1,,,\n")), "w:2:1: an empty name; give one");
-  EXPECT_EQ(error_of(row("l,m,0,0,1,1,Gamma,1,12")),
+  EXPECT_EQ(windows_error(row(",m,0,0,1,1,,,\n")), "w:2:1: an empty name; give one");
+  EXPECT_EQ(windows_error(row("l,m,0,0,1,1,Gamma,1,12")),
             "w:2:23: the last row has no newline and may be cut off; append a newline if the file "
             "is whole");
 }

@@ -14,6 +14,7 @@
 #include "scheduler_sim/trace/byte_source.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/reader.hpp"
+#include "tests/scheduler_sim/trace/error_of.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -37,15 +38,6 @@ std::string packed(const std::string& bytes, const std::string& name) {
   std::string result{std::istreambuf_iterator<char>(in), {}};
   std::filesystem::remove(path);
   return result;
-}
-
-std::string error_of(const std::string& bytes) {
-  try {
-    read_trace_from(bytes, "t");
-    return "no error";
-  } catch (const InputError& error) {
-    return error.what();
-  }
 }
 
 class Compressed : public testing::TestWithParam<const char*> {};

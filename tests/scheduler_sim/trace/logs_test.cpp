@@ -4,23 +4,14 @@
 #include <sstream>
 #include <string>
 
-#include "reference/base/input_error.hpp"
 #include "scheduler_sim/trace/anonymise.hpp"
 #include "scheduler_sim/trace/logs/python_text.hpp"
 #include "scheduler_sim/trace/reader.hpp"
 #include "scheduler_sim/trace/writer.hpp"
+#include "tests/scheduler_sim/trace/error_of.hpp"
 
 namespace loratory::sim {
 namespace {
-
-std::string error_of(const std::string& bytes, const ReadOptions& options = {}) {
-  try {
-    read_trace_from(bytes, "t", options);
-    return "no error";
-  } catch (const InputError& error) {
-    return error.what();
-  }
-}
 
 ReadOptions from_model(const std::string& base) {
   ReadOptions options;

@@ -10,6 +10,7 @@
 #include "scheduler_sim/trace/client_windows.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/reader.hpp"
+#include "tests/scheduler_sim/trace/error_of.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -20,15 +21,6 @@ const std::string kVidur = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5
 const std::string kNative =
     "{\"arrival_ms\":1,\"prompt_tokens\":2,\"output_tokens\":3,\"adapter\":"
     "\"\xc3\xa9\xf0\x9f\x90\xa6\"}\n";
-
-std::string error_of(const std::string& bytes, const ReadOptions& options = {}) {
-  try {
-    read_trace_from(bytes, "t", options);
-    return "no error";
-  } catch (const InputError& error) {
-    return error.what();
-  }
-}
 
 // Each unit in two bytes.
 std::string units(const std::u16string& text, bool is_big_endian) {
@@ -96,12 +88,11 @@ TEST(Encodings, WhatIsNoTextIsNamed) {
 }
 
 TEST(SpreadsheetCsv, SemicolonsTabsQuotesAndDecimalCommas) {
-  for (
-      const std::string& csv :
-      {"arrived_at;num_prefill_tokens;num_decode_tokens\r\n0,5;10;2\r\n1,5;30;4\r\n"s,
-       "arrived_at\tnum_prefill_tokens\tnum_decode_tokens\n0.5\t10\t2\n1,5\t30\t4\n"s,
-       "\"arrived_at\",\"num_prefill_tokens\",\"num_decode_tokens\"\n"
-       "\"0.5\",\"10\",2\n1.5,30,\"4\"\n"s}) {
+  for (const std::string& csv :
+       {"arrived_at;num_prefill_tokens;num_decode_tokens\r\n0,5;10;2\r\n1,5;30;4\r\n"s,
+        "arrived_at\tnum_prefill_tokens\tnum_decode_tokens\n0.5\t10\t2\n1,5\t30\t4\n"s,
+        "\"arrived_at\",\"num_prefill_tokens\",\"num_decode_tokens\"\n"
+        "\"0.5\",\"10\",2\n1.5,30,\"4\"\n"s}) {
     const Trace trace = read_trace_from(csv, "t");
     ASSERT_EQ(trace.requests.size(), 2u) << csv;
     EXPECT_EQ(trace.format, "vidur");

@@ -10,8 +10,6 @@
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
-
 AdapterMix uniform_mix(uint32_t num_adapters) { return make_adapter_mix({}, num_adapters, {}); }
 
 struct GapStatistics {

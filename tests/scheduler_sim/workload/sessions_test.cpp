@@ -9,8 +9,6 @@
 namespace loratory::sim {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
-
 Trace requests_every_second(size_t count, uint32_t num_adapters, uint32_t message_tokens,
                             uint32_t output_tokens) {
   Trace trace;

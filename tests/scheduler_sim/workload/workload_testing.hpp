@@ -13,6 +13,8 @@
 
 namespace loratory::sim {
 
+inline constexpr int64_t kSecond = 1'000'000'000;  // in ns
+
 /// The message of the InputError that `action` throws; fails when it throws none.
 template <typename Action>
 std::string error_of(Action&& action) {
