@@ -56,6 +56,7 @@ Recording profile_now(const StepOptions& o, uint64_t seed) {
   recording.described.model = engine.model.name;
   recording.described.gpu = o.real.executor == "gpu" ? engine.gpu.name : "CPU";
   recording.described.engine = run.engine;
+  sim::describe_types(recording.described, engine.model, engine.memory.lora_dtype);
   return recording;
 }
 
@@ -132,6 +133,10 @@ void calibrate_steps(const CLI::App& command, StepOptions o, const std::string& 
   files.open("--out", out);
   files.open("--steps-out", o.steps_out);
   Recording recording = is_profiled(o) ? profile_now(o, seed) : read_steps(o);
+  for (const sim::RecordedStep& step : recording.steps) {
+    int& most = recording.described.max_rank;
+    most = std::max(most, int(step.shape.max_rank));
+  }
   sim::StepFit fit = sim::fit_steps(recording.steps, recording.described);
   fit.profile.source = source_of(o, fit);
   std::fputs(sim::step_fit_console(fit).c_str(), files.table());

@@ -1,13 +1,10 @@
 #include "cli/ignored_options.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/flags.hpp"
-#include "reference/base/input_error.hpp"
 
 namespace loratory::cli {
 namespace {
@@ -22,14 +19,6 @@ const std::vector<std::string> kAdapterFlags = {
 bool is_given(const CLI::App& command, const std::string& flag) {
   const CLI::Option* option = command.get_option_no_throw(flag);
   return option != nullptr && option->count() > 0;
-}
-
-// How far a limit is missed is a ratio, and that to nearly nothing is none.
-void refuse_tiny_limit(const char* flag, double limit_ms) {
-  constexpr double kLeastMs = 0.001;
-  if (limit_ms == 0 || limit_ms >= kLeastMs) return;
-  throw InputError(flag, fmt::format("{} ms is less than a microsecond", limit_ms),
-                   "give 0.001 or more, or 0 for no limit");
 }
 
 }  // namespace
@@ -51,8 +40,6 @@ void refuse_ignored_options(const CLI::App& command, const WorkloadOptions& work
     refuse_ignored(command, {"--disk-sharing"}, "one worker has the disk to itself",
                    "leave it out, or raise --disk-workers");
   }
-  refuse_tiny_limit("--slo-ttft-ms", slo.ttft_ms);
-  refuse_tiny_limit("--slo-tpot-ms", slo.tpot_ms);
   if (slo.ttft_ms == 0 && slo.tpot_ms == 0) {
     refuse_ignored(command, {"--slo-percentile"}, "there is no limit to meet",
                    "give --slo-ttft-ms or --slo-tpot-ms");

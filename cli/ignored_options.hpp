@@ -13,8 +13,7 @@ class App;
 /// InputError. docs/results.md lists the ones that are harmless.
 namespace loratory::cli {
 
-/// What the flags of `command` (replay or size) tell by themselves; before anything is read. Limits
-/// below a microsecond are refused too, which are no limits but mistakes.
+/// What the flags of `command` (replay or size) tell by themselves; before anything is read.
 void refuse_ignored_options(const CLI::App& command, const WorkloadOptions& workload,
                             const SystemOptions& system, const sim::Slo& slo);
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <thread>
 
+#include "check/kernels/running_case.hpp"
 #include "check/schedulers/child_scheduler.hpp"
 #include "cli/progress.hpp"
 #include "reference/base/atomic_file.hpp"
@@ -22,6 +23,7 @@ void clean_up_on_signals() {
     int signal = 0;
     sigwait(&signals, &signal);
     Progress::wipe_for_good();
+    check::tell_running_case("was interrupted");
     abandon_files();
     check::abandon_children();
     std::signal(signal, SIG_DFL);

@@ -7,6 +7,7 @@
 #include "cli/config_file.hpp"
 #include "cli/flags.hpp"
 #include "reference/base/check.hpp"
+#include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
 #include "scheduler_sim/report/csv.hpp"
 #include "scheduler_sim/report/html.hpp"
@@ -26,14 +27,27 @@ void add_output_options(CLI::App& command, OutputOptions& options) {
   command.add_option("--prom", options.prometheus, "Write a Prometheus snapshot")->group("Outputs");
 }
 
+namespace {
+
+// How far a limit is missed is a ratio, and that to nearly nothing is none.
+void add_limit(CLI::App& command, const std::string& flag, double& limit_ms,
+               const std::string& help) {
+  constexpr Range<double> kMs{0, 1e9};
+  constexpr double kLeastMs = 0.001;
+  const auto refuse_tiny = [=](const std::string& text) {
+    const double ms = parse_number(flag, text, kMs);
+    if (ms == 0 || ms >= kLeastMs) return;
+    throw InputError(flag, fmt::format("{} ms is less than a microsecond", ms),
+                     "give 0.001 or more, or 0 for no limit");
+  };
+  add_number(command, flag, limit_ms, kMs, help)->each(refuse_tiny)->group("SLO");
+}
+
+}  // namespace
+
 void add_slo_options(CLI::App& command, sim::Slo& slo) {
-  constexpr double kMostMs = 1e9;
-  add_number(command, "--slo-ttft-ms", slo.ttft_ms, {0, kMostMs},
-             "Limit of the time to first token, 0 = none")
-      ->group("SLO");
-  add_number(command, "--slo-tpot-ms", slo.tpot_ms, {0, kMostMs},
-             "Limit of the time per output token, 0 = none")
-      ->group("SLO");
+  add_limit(command, "--slo-ttft-ms", slo.ttft_ms, "Limit of the time to first token, 0 = none");
+  add_limit(command, "--slo-tpot-ms", slo.tpot_ms, "Limit of the time per output token, 0 = none");
   add_number(command, "--slo-percentile", slo.percentile, {0, 100},
              "Percentile that must meet the limits")
       ->group("SLO");

@@ -96,11 +96,6 @@ std::unique_ptr<ServingModel> load_model(const RealOptions& real, const SystemOp
   return random_serving_model(real.executor, config_named(system.model), system.dtype);
 }
 
-int64_t most_positions(const reference::ModelConfig& model) {
-  const int64_t most = model.max_position_embeddings;
-  return model.sliding_window > 0 ? std::min(most, model.sliding_window) : most;
-}
-
 void check_length(const sim::EngineSpec& engine, const reference::ModelConfig& model) {
   const int64_t most = most_positions(model);
   if (int64_t{engine.scheduler.max_model_len} <= most) return;

@@ -157,7 +157,7 @@ void run(const CLI::App& command, ReplayOptions options) {
     result.workload.cost_model = "a real clock";
     if (!real.host.empty()) result.workload.notes.push_back("host: " + real.host);
   } else {
-    describe_step_times(result.workload, options.system);
+    describe_step_times(result.workload, options.system, engine.default_rank);
   }
   result.slo = options.slo;
   settle(result.provenance.settings, "max-cpu-loras", cpu);

@@ -19,6 +19,7 @@
 #include "cli/output_files.hpp"
 #include "cli/progress.hpp"
 #include "cli/serving_model.hpp"
+#include "cli/system_options.hpp"
 #include "cli/tokenizer.hpp"
 #include "cli/wall_clock.hpp"
 #include "reference/base/escape.hpp"
@@ -161,6 +162,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const RunOptions& options, sim::Reques
                      "give token ids, or a model with its tokenizer");
   }
   try {
+    const Progress progress("starting the tokenizer");
     return std::make_unique<Tokenizer>(options.python, path);
   } catch (const InputError& error) {
     if (is_needed) throw;
@@ -190,11 +192,8 @@ void add_end_tokens(sim::RequestFile& file, const std::vector<int32_t>& end_toke
 
 // --- sizes ------------------------------------------------------------------------------------
 
-// vLLM's way: a model is served up to the positions it was trained on; a sliding window bounds what
-// we compute.
 uint32_t max_model_len(const RunOptions& options, const reference::ModelConfig& model) {
-  int64_t most = model.max_position_embeddings;
-  if (model.sliding_window > 0) most = std::min(most, model.sliding_window);
+  const int64_t most = most_positions(model);
   if (options.max_model_len > most) {
     throw InputError("--max-model-len", fmt::format("the model has {} positions", most),
                      "give that many at most");
@@ -236,11 +235,7 @@ void require_consistent(const RunOptions& options, const sim::SchedulerConfig& c
         fmt::format("{} is below --max-loras {}", options.max_cpu_loras, c.residency.max_loras),
         "an adapter in a slot is in host memory too");
   }
-  if (c.max_num_batched_tokens < c.max_num_seqs) {
-    throw InputError("--max-num-batched-tokens",
-                     fmt::format("must be at least --max-num-seqs = {}", c.max_num_seqs),
-                     "every running request gets a token in every step");
-  }
+  require_token_for_each(c.max_num_batched_tokens, c.max_num_seqs);
 }
 
 sim::SchedulerConfig scheduler_config(const RunOptions& options, sim::RequestFile& file,

@@ -101,6 +101,11 @@ const std::vector<std::string>& executor_names() {
   return kNames;
 }
 
+int64_t most_positions(const reference::ModelConfig& model) {
+  const int64_t most = model.max_position_embeddings;
+  return model.sliding_window > 0 ? std::min(most, model.sliding_window) : most;
+}
+
 const std::vector<std::string>& dtype_names() {
   static const std::vector<std::string> kNames = {"auto", "bfloat16", "float16", "float32"};
   return kNames;

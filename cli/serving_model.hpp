@@ -35,6 +35,10 @@ class ServingModel {
                                                     sim::Clock& clock) const = 0;
 };
 
+/// How many tokens a request may have, prompt and output together. vLLM's way: a model is served up
+/// to the positions it was trained on; a sliding window bounds what we compute.
+int64_t most_positions(const reference::ModelConfig& model);
+
 /// The names that --executor knows: "reference", "gpu".
 const std::vector<std::string>& executor_names();
 

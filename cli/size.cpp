@@ -181,7 +181,7 @@ void run(const CLI::App& command, const SizeOptions& options) {
   result.provenance.inputs =
       inputs_of(trace, input_files(command, options.workload, options.system));
   result.workload.adapters = describe_adapters(traces, options.workload);
-  describe_step_times(result.workload, options.system);
+  describe_step_times(result.workload, options.system, engine.default_rank);
   result.fleets = std::move(fleets);
   const sim::Trace& shown = traces[detailed_row(result).seed];
   count_seeds_from(options.workload.seed, result);

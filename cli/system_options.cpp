@@ -202,24 +202,32 @@ std::string_view table_for(const SystemOptions& options, const sim::GpuSpec& gpu
   return options.step_times == "measured" ? sim::operator_table_of(gpu) : std::string_view{};
 }
 
-// In what the system differs from the server that the profile was fitted to: "model, GPU".
-std::string not_of_profile(const SystemOptions& options, const sim::StepProfile& profile) {
-  const sim::GpuSpec gpu = sim::parse_gpu_spec(options.gpu);
-  const std::string engine = sim::engine_preset(options.engine, gpu, options.tp).version;
+// In what the system differs from the server that the profile was fitted to: "model, GPU". What the
+// profile does not say differs in nothing.
+std::string not_of_profile(const System& system, int64_t max_rank,
+                           const sim::StepProfile& profile) {
+  sim::StepProfile own;
+  sim::describe_types(own, system.model, system.memory.lora_dtype);
   std::vector<std::string> found;
-  if (profile.model != sim::load_model_spec(options.model).name) found.emplace_back("model");
-  if (profile.gpu != gpu.name) found.emplace_back("GPU");
-  if (profile.engine != engine) found.emplace_back("engine");
-  if (profile.tp != options.tp) found.emplace_back("tp");
+  const auto add_if = [&](bool differs, const char* what) {
+    if (differs) found.emplace_back(what);
+  };
+  const auto add_unless_same = [&](int sim::StepProfile::*bits, const char* what) {
+    add_if(profile.*bits != 0 && profile.*bits != own.*bits, what);
+  };
+  add_if(profile.model != system.model.name, "model");
+  add_if(profile.gpu != system.gpu.name, "GPU");
+  add_if(profile.engine != system.engine.version, "engine");
+  add_if(profile.tp != system.memory.tp, "tp");
+  add_unless_same(&sim::StepProfile::weight_bits, "dtype");
+  add_unless_same(&sim::StepProfile::kv_bits, "kv-cache-dtype");
+  add_unless_same(&sim::StepProfile::adapter_bits, "lora-dtype");
+  add_if(profile.max_rank != 0 && max_rank > profile.max_rank, "rank");
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
 void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
-  if (o.max_num_batched_tokens < o.max_num_seqs) {
-    throw InputError("--max-num-batched-tokens",
-                     fmt::format("must be at least --max-num-seqs = {}", o.max_num_seqs),
-                     "every running request gets a token in every step");
-  }
+  require_token_for_each(o.max_num_batched_tokens, o.max_num_seqs);
   if (o.no_chunked_prefill && o.long_prefill_threshold > 0) {
     throw InputError("--long-prefill-threshold", "needs chunked prefill",
                      "leave out --no-chunked-prefill");
@@ -252,6 +260,13 @@ void add_system_options(CLI::App& app, SystemOptions& options) {
     app.get_option(flag)->each(
         [&options, flag](const std::string&) { options.given.insert(flag); });
   }
+}
+
+void require_token_for_each(int64_t max_num_batched_tokens, int64_t max_num_seqs) {
+  if (max_num_batched_tokens >= max_num_seqs) return;
+  throw InputError("--max-num-batched-tokens",
+                   fmt::format("must be at least --max-num-seqs = {}", max_num_seqs),
+                   "every running request gets a token in every step");
 }
 
 SystemOptions with_engine_defaults(SystemOptions o) {
@@ -334,13 +349,15 @@ std::string describe_cost_model(const SystemOptions& given) {
       .description();
 }
 
-void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options) {
+void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options,
+                         int64_t max_rank) {
   workload.cost_model = describe_cost_model(options);
   if (options.profile.empty()) return;
   const sim::StepProfile profile = sim::read_step_profile(options.profile);
   workload.expected_error = profile.expected_error;
   workload.profile_of = fmt::format("{}, {}, {}", profile.model, profile.gpu, profile.engine);
-  workload.not_of_profile = not_of_profile(options, profile);
+  workload.not_of_profile =
+      not_of_profile(resolve_system(with_engine_defaults(options), max_rank), max_rank, profile);
 }
 
 }  // namespace loratory::cli

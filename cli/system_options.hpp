@@ -74,6 +74,9 @@ struct SystemOptions {
 /// Adds the flags, with defaults and limits in their help.
 void add_system_options(CLI::App& app, SystemOptions& options);
 
+/// A step has room for a token of each request that runs. Throws InputError.
+void require_token_for_each(int64_t max_num_batched_tokens, int64_t max_num_seqs);
+
 /// The flags with --engine's defaults for those that were not given. Throws InputError.
 SystemOptions with_engine_defaults(SystemOptions options);
 
@@ -99,7 +102,9 @@ std::unique_ptr<sim::StepTimeModel> make_step_model(const SystemOptions& options
 /// Whose step times these are: "operators measured on H100-80 (vLLM 0.24.0)", "roofline", or the
 /// profile's file. Throws InputError.
 std::string describe_cost_model(const SystemOptions& options);
-/// The same in `workload`, and how far a profile is known to be off.
-void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options);
+/// The same in `workload`, how far a profile is known to be off, and in what its server differs
+/// from a system whose adapters have ranks up to `max_rank`.
+void describe_step_times(sim::WorkloadSummary& workload, const SystemOptions& options,
+                         int64_t max_rank);
 
 }  // namespace loratory::cli

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -53,17 +56,27 @@ for line in sys.stdin:
         say(tokenizer.decode(question["ids"]))
 )py";
 
+constexpr const char* kHasEnded = "tokenizer: the Python that runs it has ended";
 constexpr const char* kPythonRemedy =
     "name a Python 3 with the package tokenizers, or give prompts as token ids";
 
-// Both ends of a stream; the first is kept from processes that are started meanwhile.
-std::array<int, 2> make_stream() {
+// Both ends of a stream; the first is kept from processes that are started meanwhile, and waits for
+// so long.
+std::array<int, 2> make_stream(std::chrono::milliseconds patience) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw std::runtime_error(fmt::format("tokenizer: no stream: {}", std::strerror(errno)));
   }
+  const timeval limit{.tv_sec = patience.count() / 1000, .tv_usec = patience.count() % 1000 * 1000};
+  for (const int direction : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    ::setsockopt(ends[0], SOL_SOCKET, direction, &limit, sizeof limit);
+  }
   return ends;
 }
+
+struct Silence : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 }  // namespace
 
@@ -71,8 +84,9 @@ std::array<int, 2> make_stream() {
 // that we block it blocks too, and Ctrl-C ends us first.
 class Tokenizer::Process {
  public:
-  Process(const std::string& python, const std::string& file) {
-    const auto [ours, theirs] = make_stream();
+  Process(const std::string& python, const std::string& file, std::chrono::milliseconds patience)
+      : patience_(patience) {
+    const auto [ours, theirs] = make_stream(patience);
     stream_ = ours;
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
@@ -91,6 +105,7 @@ class Tokenizer::Process {
   }
   ~Process() {
     ::close(stream_);
+    ::kill(child_, SIGKILL);  // it has nothing to finish, and may have hung
     ::waitpid(child_, nullptr, 0);
   }
   Process(const Process&) = delete;
@@ -111,7 +126,8 @@ class Tokenizer::Process {
     while (end == std::string::npos) {
       const ssize_t count = ::recv(stream_, buffer.data(), buffer.size(), 0);
       if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) throw std::runtime_error("tokenizer: the Python that runs it has ended");
+      if (count < 0) fail();
+      if (count == 0) throw std::runtime_error(kHasEnded);
       end = unread_.size();
       unread_.append(buffer.data(), size_t(count));
       end = unread_.find('\n', end);
@@ -128,11 +144,21 @@ class Tokenizer::Process {
     while (!bytes.empty()) {
       const ssize_t count = ::send(stream_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw std::runtime_error("tokenizer: the Python that runs it has ended");
+      if (count < 0) fail();
       bytes.remove_prefix(size_t(count));
     }
   }
 
+  std::string silence() const {
+    return fmt::format("has not answered for {} s", double(patience_.count()) / 1000);
+  }
+  // The stream has failed, or nobody was at its other end for too long.
+  [[noreturn]] void fail() const {
+    if (errno != EAGAIN) throw std::runtime_error(kHasEnded);
+    throw Silence(fmt::format("tokenizer: the Python that runs it {}", silence()));
+  }
+
+  const std::chrono::milliseconds patience_;
   int stream_ = -1;
   pid_t child_ = 0;
   std::string unread_;
@@ -142,14 +168,17 @@ json Tokenizer::Process::hello(const std::string& python) {
   try {
     json value = answer();
     if (value.contains("ready") || value.contains("error")) return value;
+  } catch (const Silence&) {
+    throw InputError("--python", fmt::format("{} {}", shown(python), silence()), kPythonRemedy);
   } catch (const std::runtime_error&) {  // it ended, or prints something else
   }
   throw InputError("--python", fmt::format("{} does not answer as Python 3 does", shown(python)),
                    kPythonRemedy);
 }
 
-Tokenizer::Tokenizer(const std::string& python, const std::string& file)
-    : process_(std::make_unique<Process>(python, file)) {
+Tokenizer::Tokenizer(const std::string& python, const std::string& file,
+                     std::chrono::milliseconds patience)
+    : process_(std::make_unique<Process>(python, file, patience)) {
   const json hello = process_->hello(python);
   if (hello.contains("ready")) return;
   const std::string why = hello["error"].get<std::string>();

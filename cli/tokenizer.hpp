@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -16,15 +17,18 @@ namespace loratory::cli {
 /// and answers line by line; docs/serving.md says why. No bytes of a text leave the machine.
 class Tokenizer {
  public:
-  /// `python` is a command, looked for on PATH.
-  /// Errors  InputError: no such command, it has no package `tokenizers`, the file is no tokenizer.
-  Tokenizer(const std::string& python, const std::string& file);
+  /// `python` is a command, looked for on PATH. It may take `patience` for its start, and for each
+  /// answer.
+  /// Errors  InputError: no such command, it has no package `tokenizers`, the file is no tokenizer,
+  ///         it says nothing.
+  Tokenizer(const std::string& python, const std::string& file,
+            std::chrono::milliseconds patience = std::chrono::minutes(2));
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   /// With the special tokens that the file puts around a text, as transformers does.
-  /// Errors  OutputError: the process has died.
+  /// Errors  std::runtime_error: the process has died, or says nothing.
   std::vector<int32_t> encode(std::string_view text);
   /// Without special tokens, as vLLM does. Bytes that are no character become U+FFFD.
   std::string decode(std::span<const int32_t> tokens);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "reference/base/atomic_file.hpp"
@@ -14,16 +15,26 @@ namespace {
 
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
+std::mutex guard;     // of what follows, for threads that do not run the case
 std::string running;  // empty: none
 
+// For whoever the kernel ends the process in: it runs, so no case begins or ends.
+void tell(const char* what) {
+  if (running.empty()) return;  // the process was not the kernel's to end
+  for (const char* text :
+       {"loratory: the kernel ", what, " in this case\n  REPRO: ", running.c_str(), "\n"}) {
+    if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+  }
+}
+
 [[noreturn]] void end_by_signal(int signal) {
-  tell_running_case(signal == SIGABRT ? "was aborted" : "crashed");
+  tell(signal == SIGABRT ? "was aborted" : "crashed");
   _exit(1);
 }
 
 void end_by_exit() {
   if (running.empty()) return;
-  tell_running_case("called exit()");
+  tell("called exit()");
   abandon_files();
   _exit(1);
 }
@@ -38,11 +49,8 @@ void use_other_stack() {
 }  // namespace
 
 void tell_running_case(const char* what) {
-  if (running.empty()) return;  // the process was not the kernel's to end
-  for (const char* text :
-       {"loratory: the kernel ", what, " in this case\n  REPRO: ", running.c_str(), "\n"}) {
-    if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
-  }
+  const std::unique_lock lock(guard, std::try_to_lock);
+  if (lock.owns_lock()) tell(what);
 }
 
 RunningCase::RunningCase() {
@@ -58,8 +66,11 @@ RunningCase::RunningCase() {
   [[maybe_unused]] static const int kIsRegistered = std::atexit(end_by_exit);
 }
 
-RunningCase::~RunningCase() { running.clear(); }
+RunningCase::~RunningCase() { begin(""); }
 
-void RunningCase::begin(std::string repro) { running = std::move(repro); }
+void RunningCase::begin(std::string repro) {
+  const std::scoped_lock lock(guard);
+  running = std::move(repro);
+}
 
 }  // namespace loratory::check

@@ -19,8 +19,9 @@ class RunningCase {
   void begin(std::string repro);
 };
 
-/// What a RunningCase says, if a case runs: `what` happened, and its REPRO line. May be called in a
-/// signal handler.
+/// For a thread that ends the process while a kernel runs in another one: says that the kernel
+/// `what`, such as "was interrupted", and the REPRO line of its case. Says nothing if no case runs,
+/// or one begins at that moment, and never waits. No signal handler may call it.
 void tell_running_case(const char* what);
 
 }  // namespace loratory::check

@@ -50,10 +50,8 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
 
   Reply exchange(const Message& m) override {
     reply_ = {};
+    if (m.get_if<message::Hello>() == nullptr) require_session_at(m.time_ns);
     now_ns_ = m.time_ns;
-    if (m.get_if<message::Hello>() == nullptr && !scheduler_) {
-      throw DoorError("a session begins with hello");
-    }
     std::visit([&](const auto& what) { answer(what); }, m.what);
     if (scheduler_) add_transfers();
     return std::move(reply_);
@@ -65,7 +63,16 @@ class OwnScheduler final : public SchedulerUnderTest, private sim::DecisionSink 
     std::vector<uint64_t> samples;  // requests whose rows do, in the order of the rows
   };
 
+  void require_session_at(int64_t time_ns) const {
+    if (!scheduler_) throw DoorError("a session begins with hello");
+    if (time_ns < now_ns_) {
+      throw DoorError(fmt::format("time_ns: is {}, and was {} before: it never falls in a session",
+                                  time_ns, now_ns_));
+    }
+  }
+
   void answer(const message::Hello& m) {
+    scheduler_.reset();  // a hello that is refused ends the session too
     const sim::SchedulerConfig config = config_of(m.limits, options_);
     if (const std::string problem = config.problem(); !problem.empty()) throw DoorError(problem);
     scheduler_.emplace(config, static_cast<sim::DecisionSink*>(this));

@@ -54,6 +54,10 @@ class Fitter {
     }
     priors_ = step_priors(engines_.front());
     profile_ = prior_profile(engines_.front());
+    for (const MeasuredRun& run : runs) {
+      for (const int64_t rank : run.ranks)
+        profile_.max_rank = std::max(profile_.max_rank, int(rank));
+    }
     profile_.server.mean_tokens_to_stop = mean_tokens_to_stop(runs).value;
     forget_what_cannot_be_told();
   }

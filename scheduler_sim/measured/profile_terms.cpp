@@ -105,6 +105,7 @@ StepProfile prior_profile(const EngineSpec& engine) {
   profile.gpu = engine.gpu.name;
   profile.engine = engine.name;
   profile.tp = engine.memory.tp;
+  describe_types(profile, engine.model, engine.memory.lora_dtype);
   profile.term("decode_context_tokens") = physics.context_ns;
   profile.term("prefill_pairs") = physics.pair_ns;
   profile.launch_above_tokens =

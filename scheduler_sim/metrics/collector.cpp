@@ -11,7 +11,7 @@ namespace loratory::sim {
 namespace {
 
 constexpr int64_t kNumSamples = 600;  // points of the timeline
-constexpr double kMs = 1e-6;          // milliseconds per nanosecond
+constexpr double kMsPerNs = 1e-6;     // milliseconds per nanosecond
 
 RequestOutcome outcome_of(FinishReason reason) {
   if (reason == FinishReason::abort) return RequestOutcome::cancelled;
@@ -28,17 +28,19 @@ bool left_without_token(const RequestRecord& r) {
   return r.outcome == RequestOutcome::cancelled && r.first_token_ns < 0;
 }
 
-double vain_wait_ms(const RequestRecord& r) { return double(r.finish_ns - r.arrival_ns) * kMs; }
+double vain_wait_ms(const RequestRecord& r) {
+  return double(r.finish_ns - r.arrival_ns) * kMsPerNs;
+}
 
 Latencies latencies_of(const RequestRecord& r) {
   const double tokens_after_first = double(r.output_tokens) - 1;
-  return {
-      .ttft_ms = double(r.first_token_ns - r.arrival_ns) * kMs,
-      .tpot_ms = double(r.finish_ns - r.first_token_ns) * kMs / std::max(1.0, tokens_after_first),
-      .e2el_ms = double(r.finish_ns - r.arrival_ns) * kMs,
-      .queue_ms = double(r.first_scheduled_ns - r.arrival_ns) * kMs,
-      .has_first_token = r.first_token_ns >= 0,
-      .has_tpot = r.output_tokens >= 2};
+  return {.ttft_ms = double(r.first_token_ns - r.arrival_ns) * kMsPerNs,
+          .tpot_ms =
+              double(r.finish_ns - r.first_token_ns) * kMsPerNs / std::max(1.0, tokens_after_first),
+          .e2el_ms = double(r.finish_ns - r.arrival_ns) * kMsPerNs,
+          .queue_ms = double(r.first_scheduled_ns - r.arrival_ns) * kMsPerNs,
+          .has_first_token = r.first_token_ns >= 0,
+          .has_tpot = r.output_tokens >= 2};
 }
 
 bool meets(const Slo& slo, const Latencies& l) {
@@ -102,7 +104,20 @@ void MetricsCollector::on_decision(const Decision& d) {
   std::visit([&](const auto& what) { on(d, what); }, d.what);
 }
 
+// Every wait begins and ends with a decision, so no queue is missed.
+void MetricsCollector::set_waiting(uint64_t request, bool waits) {
+  if (waits_.size() <= request) waits_.resize(records_.size());
+  num_waiting_ += int64_t(waits) - int64_t(waits_[request]);
+  waits_[request] = waits;
+  max_waiting_ = std::max(max_waiting_, num_waiting_);
+}
+
+void MetricsCollector::on(const Decision& d, const decision::Arrival& /*arrival*/) {
+  set_waiting(d.request, true);
+}
+
 void MetricsCollector::on(const Decision& d, const decision::Admission& admission) {
+  set_waiting(d.request, false);
   RequestRecord& r = records_[d.request];
   if (r.first_scheduled_ns >= 0) return;  // admitted again after a preemption
   r.first_scheduled_ns = d.time_ns;
@@ -140,6 +155,7 @@ void MetricsCollector::on(const Decision& d, const decision::FirstToken& /*first
 // It had a token in every step until now; a request preempted again before its next token keeps
 // the older time.
 void MetricsCollector::on(const Decision& d, const decision::Preemption& /*preemption*/) {
+  set_waiting(d.request, true);
   ++num_preemptions_;
   ++records_[d.request].num_preemptions;
   if (last_token_ns_.size() < records_.size()) last_token_ns_.resize(records_.size(), -1);
@@ -158,6 +174,7 @@ void MetricsCollector::on(const Decision& d, const decision::Finish& finish) {
   r.finish_ns = d.time_ns;
   r.output_tokens = finish.num_generated;
   r.outcome = outcome_of(finish.reason);
+  set_waiting(d.request, false);
   take_last_token(d.request);
   if (finish.reason == FinishReason::abort) --num_irregular_;
   end_ns_ = std::max(end_ns_, d.time_ns);
@@ -252,13 +269,11 @@ void MetricsCollector::on_commit(const Scheduler& scheduler, int64_t now_ns) {
 }
 
 void MetricsCollector::sample(const Scheduler& scheduler, int64_t now_ns) {
-  const auto num_waiting = int64_t(scheduler.waiting().size());
-  max_waiting_ = std::max(max_waiting_, num_waiting);
   max_kv_blocks_ = std::max(max_kv_blocks_, int64_t(scheduler.blocks().most_referenced()));
   if (now_ns < next_sample_ns_) return;
   next_sample_ns_ = now_ns - now_ns % sample_every_ns_ + sample_every_ns_;
-  timeline_.push_back({now_ns, int32_t(scheduler.running().size()), int32_t(num_waiting),
-                       scheduler.residency().num_on_gpu(),
+  timeline_.push_back({now_ns, int32_t(scheduler.running().size()),
+                       int32_t(scheduler.waiting().size()), scheduler.residency().num_on_gpu(),
                        int64_t(scheduler.blocks().num_referenced())});
 }
 

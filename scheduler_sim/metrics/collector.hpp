@@ -76,6 +76,7 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   void fill(ConfigResult& result, const Slo& slo, uint32_t block_size, bool keep_details);
 
  private:
+  void on(const Decision& d, const decision::Arrival& arrival);
   void on(const Decision& d, const decision::Admission& admission);
   void on(const Decision& d, const decision::FirstToken& first);
   void on(const Decision& d, const decision::Preemption& preemption);
@@ -90,6 +91,7 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   template <typename Kind>
   void on(const Decision& /*d*/, const Kind& /*no figure needs it*/) {}
 
+  void set_waiting(uint64_t request, bool waits);
   int64_t take_last_token(uint64_t request);
   void split_wait(RequestRecord& r) const;
   void count_lateness(const RequestRecord& r);
@@ -108,7 +110,9 @@ class MetricsCollector final : public DecisionSink, public StepObserver {
   int64_t last_step_end_ns_ = 0, busy_ns_ = 0, sum_seqs_ = 0, num_steps_ = 0;
   int64_t end_ns_ = 0;
   bool something_finished_ = false;
-  int64_t num_preemptions_ = 0, num_drains_ = 0, max_waiting_ = 0;
+  std::vector<bool> waits_;  // by request; shorter until the last one waits
+  int64_t num_waiting_ = 0, max_waiting_ = 0;
+  int64_t num_preemptions_ = 0, num_drains_ = 0;
   int64_t loads_ = 0, load_bytes_ = 0, copies_ = 0, copy_bytes_ = 0;
 
   // Of each adapter's last way to the GPU, by AdapterIndex.

@@ -149,9 +149,9 @@ struct ConfigResult {
   int64_t num_steps = 0;
   double mean_batch_seqs = 0;
   double gpu_busy_fraction = 0;  ///< step time / duration
-  int64_t max_waiting = 0;
-  int64_t max_running = 0;    ///< most requests in a step
-  int64_t max_kv_blocks = 0;  ///< most blocks in use at one time
+  int64_t max_waiting = 0;       ///< most that waited at one time; of a fleet, for one replica
+  int64_t max_running = 0;       ///< most requests in a step
+  int64_t max_kv_blocks = 0;     ///< most blocks in use at one time
   Waits waits;
 
   FleetSummary fleet;  ///< everything above is of the whole fleet, `memory` of one replica

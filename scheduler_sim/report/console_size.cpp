@@ -84,12 +84,6 @@ const auto kColumns = std::to_array<Column>({
      [](const ConfigResult& c) { return headroom_cell(c.headroom); }},
 });
 
-bool host_sizes_differ(const SizeResult& result) {
-  return std::any_of(result.configs.begin(), result.configs.end(), [&](const ConfigResult& c) {
-    return c.max_cpu_loras != result.configs.front().max_cpu_loras;
-  });
-}
-
 // What does not fit is told under the table, where there is room.
 std::string verdict_cell(const ConfigResult& config) {
   return config.feasible ? report::verdict_text(config) : "does not fit";
@@ -122,7 +116,7 @@ void add_slo_columns(std::vector<Column>& columns, double percentile) {
 // The columns that fit beside the mark and the verdict, without those that say nothing.
 std::vector<Column> choose_columns(const SizeResult& result) {
   std::vector<Column> columns(kColumns.begin(), kColumns.end());
-  if (!host_sizes_differ(result)) columns.erase(columns.begin() + 1);
+  if (!report::host_sizes_differ(result.configs)) columns.erase(columns.begin() + 1);
   const auto known = [](const ConfigResult& c) { return c.headroom >= 0; };
   if (std::ranges::none_of(result.configs, known)) columns.pop_back();
   add_slo_columns(columns, result.slo.percentile);
@@ -203,7 +197,7 @@ std::string workload_box(const SizeResult& result) {
   for (const report::Fact& fact : report::workload_facts(result)) {
     text += labelled(fact.label, fact.value);
   }
-  if (!result.configs.empty() && !host_sizes_differ(result)) {
+  if (!result.configs.empty() && !report::host_sizes_differ(result.configs)) {
     text += labelled("host", fmt::format("max_cpu_loras {}", result.configs[0].max_cpu_loras));
   }
   return text;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "scheduler_sim/report/format.hpp"
+#include "scheduler_sim/report/words.hpp"
 
 namespace loratory::sim::report {
 namespace {
@@ -67,9 +68,11 @@ bool shows_fleet(const SizeResult& result) {
 }
 
 DataTable fleet_cost_table(const std::vector<ConfigResult>& configs) {
+  const bool shows_host = host_sizes_differ(configs);
   DataTable table;
   table.head = {"max_loras",    "replicas",         "GPUs",         "goodput req/s",
                 "busiest/mean", "GPU-hours/M tok.", "USD/M tokens", "meets SLO"};
+  if (shows_host) table.head.insert(table.head.begin() + 1, "max_cpu_loras");
   for (const ConfigResult& c : configs) {
     if (!c.feasible) continue;
     const FleetSummary& fleet = c.fleet;
@@ -81,6 +84,8 @@ DataTable fleet_cost_table(const std::vector<ConfigResult>& configs) {
          fleet.usd_per_million_tokens > 0 ? fmt::format("{:.3f}", fleet.usd_per_million_tokens)
                                           : "-",
          c.meets_slo ? "yes" : "no"});
+    std::vector<std::string>& row = table.rows.back();
+    if (shows_host) row.insert(row.begin() + 1, fmt::format("{}", c.max_cpu_loras));
   }
   return table;
 }

@@ -11,7 +11,8 @@ namespace loratory::sim::report {
 /// Is there a fleet, or a price?
 bool shows_fleet(const SizeResult& result);
 
-/// Replicas, GPUs and what a million tokens cost, one row a configuration that fits.
+/// Replicas, GPUs and what a million tokens cost, one row a configuration that fits; max_cpu_loras
+/// too, where it differs.
 DataTable fleet_cost_table(const std::vector<ConfigResult>& configs);
 
 /// One row a replica; of more than 12, the lowest, the median and the highest of each column.

@@ -101,6 +101,12 @@ std::string headline(const SizeResult& result) {
   return "Set " + flags_of(config);
 }
 
+bool host_sizes_differ(const std::vector<ConfigResult>& configs) {
+  return std::ranges::any_of(configs, [&](const ConfigResult& c) {
+    return c.max_cpu_loras != configs.front().max_cpu_loras;
+  });
+}
+
 std::string flags_of(const ConfigResult& config) {
   std::string flags =
       fmt::format("--max-loras {} --max-cpu-loras {}", config.max_loras, config.max_cpu_loras);

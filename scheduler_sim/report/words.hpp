@@ -33,6 +33,9 @@ std::string notable_defaults(const Provenance& provenance);
 /// "Set --max-loras 16 --max-cpu-loras 256" or that no configuration meets the SLOs.
 std::string headline(const SizeResult& result);
 
+/// Do they differ in max_cpu_loras? Then a table of them shows it.
+bool host_sizes_differ(const std::vector<ConfigResult>& configs);
+
 /// "TTFT p99 <= 500 ms, TPOT p99 <= 50 ms", or "none".
 std::string slo_sentence(const Slo& slo);
 

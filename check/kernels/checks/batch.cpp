@@ -280,7 +280,8 @@ void look_at_rank_padding(CaseRun& run) {
   // Another layer: a promise about batches says nothing of its bits.
   run.expect_rows(
       "rank_padding", data.step, data, outcome, [](int64_t row) { return row; }, false,
-      fmt::format("buffers with room for rank {}", c.max_rank));
+      fmt::format("buffers with room for rank {}, {} beyond each adapter's", c.max_rank,
+                  run.beyond() == BeyondRank::nan ? "NaN" : "zeros"));
 }
 
 }  // namespace loratory::check

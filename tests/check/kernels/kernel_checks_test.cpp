@@ -545,6 +545,35 @@ TEST(KernelChecks, AKernelThatTakesNoLayerPassesNoCheck) {
   }
 }
 
+// A kernel that reads beyond the rank finds NaN there. The room is that of the check: the case
+// itself has none. One that is wrong anyway is not blamed for it.
+TEST(KernelChecks, RankPaddingSaysWhatLiesThereAndBlamesNothingElse) {
+  const auto report_of = [](Fault fault) {
+    WithFault faulty(fault);
+    faulty.claims.promises = 0;
+    Options options = quick();
+    options.labels = {"linear.K4.N4.r2.n1.f32.seed3"};
+    options.checks = {"rank_padding"};
+    return run_kernel_checks(faulty.kernel(), options);
+  };
+  const Report reads = report_of([](const LoratoryLayer& layer, const LoratoryCall& call) {
+    const LoratorySlice& slice = layer.slices[0];
+    for (int64_t j = slice.ranks[0]; j < layer.max_rank; ++j) {
+      y_at(call, 0, 0) += static_cast<const float*>(slice.a.data)[j * slice.a.strides[1]];
+    }
+  });
+  ASSERT_EQ(reads.findings.size(), 1u);
+  EXPECT_THAT(
+      reads.findings[0].what,
+      testing::ContainsRegex("^buffers with room for rank [3-9], NaN beyond each adapter's: "
+                             "1 of 1 elements differ, first y, row 0, .*nan, should be "));
+  const Report wrong =
+      report_of([](const LoratoryLayer&, const LoratoryCall& call) { y_at(call, 0, 0) = 1e9F; });
+  EXPECT_TRUE(wrong.findings.empty()) << as_text(wrong);
+  EXPECT_EQ(wrong.find("rank_padding")->state, CheckState::skipped);
+  EXPECT_EQ(wrong.find("rank_padding")->note, "left out: cases whose plain run is wrong");
+}
+
 // A kernel that ends the process: the last line is the case that ran.
 void run_and_die(const std::function<void()>& end) {
   static std::function<void()> end_now;

@@ -214,6 +214,25 @@ TEST(ServeScheduler, RefusesWhatNeverBegan) {
   }
 }
 
+// What time_ns leaves out is 0.
+TEST(ServeScheduler, RefusesTimeThatFalls) {
+  const std::string hello = R"({"op":"hello","time_ns":9,"protocol":1,"limits":{}})";
+  const std::string no_room = R"({"op":"hello","time_ns":1,"limits":{"num_blocks":1}})";
+  const auto falls = [](int to, int from) {
+    return testing::StartsWith(
+        fmt::format("{{\"error\":\"time_ns: is {}, and was {} before: it never falls", to, from));
+  };
+  EXPECT_THAT(
+      served({hello, R"({"op":"register","time_ns":8,"name":"a"})",
+              R"({"op":"register","time_ns":9,"name":"a"})",
+              R"({"op":"plan","time_ns":20,"step":1})", R"({"op":"plan","step":1})",
+              R"({"op":"plan","time_ns":20,"step":1})", hello,
+              R"({"op":"plan","time_ns":10,"step":1})", no_room, R"({"op":"plan","step":1})"}),
+      testing::ElementsAre(HasSubstr("claims"), falls(8, 9), HasSubstr("ok"), HasSubstr("rows"),
+                           falls(0, 20), HasSubstr("rows"), HasSubstr("claims"), HasSubstr("rows"),
+                           testing::StartsWith("{\"error\""), HasSubstr("begins with hello")));
+}
+
 // --- the sample ---------------------------------------------------------------------------------
 
 std::string sample() { return LORATORY_SOURCE_DIR "/check/samples/naive_scheduler.py"; }

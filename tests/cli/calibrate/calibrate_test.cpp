@@ -56,6 +56,9 @@ TEST_F(Calibrate, AProfileWithItsErrorOnOtherSweeps) {
   EXPECT_EQ(profile.at("schema"), "loratory.step_profile/2");
   EXPECT_EQ(profile.at("provenance").at("source"), "loratory calibrate, 8 runs of runs.csv");
   EXPECT_EQ(profile.at("provenance").at("model"), "Llama-3.1-8B");
+  for (const char* key : {"weight_bits", "kv_bits", "adapter_bits", "max_rank"}) {
+    EXPECT_EQ(profile.at("provenance").at(key), 16) << key;
+  }
   EXPECT_EQ(profile.at("expected_error").at("num_runs"), 8);
   EXPECT_EQ(profile.at("expected_error").at("how"), "2 folds of whole sweeps");
   const std::string csv = content("p.csv");
@@ -121,6 +124,10 @@ TEST_F(Calibrate, ProfilesAnEngineThatComputes) {
   const auto fitted = nlohmann::json::parse(content("q.json"));
   EXPECT_EQ(fitted.at("constant_ns"), profile.at("constant_ns"));
   EXPECT_EQ(fitted.at("ns_per"), profile.at("ns_per"));
+  // Which types they are of, steps do not say.
+  for (const auto& its : {profile, fitted}) EXPECT_EQ(its.at("provenance").at("max_rank"), 4);
+  EXPECT_TRUE(profile.at("provenance").contains("adapter_bits"));
+  EXPECT_FALSE(fitted.at("provenance").contains("adapter_bits"));
 
   // And `replay` takes them.
   write("t.jsonl", R"({"arrival_ms":0,"prompt_tokens":12,"output_tokens":4})"

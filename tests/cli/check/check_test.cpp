@@ -163,5 +163,45 @@ TEST_F(CheckTest, ASignalEndsTheSchedulerToo) {
   EXPECT_THAT(state(), testing::AnyOf("gone", "Z"));
 }
 
+// A kernel that never returns: whoever ends the run learns in which case.
+TEST_F(CheckTest, ASignalNamesTheCaseThatRuns) {
+  write("hangs.c", R"(
+#include <stdio.h>
+#include <unistd.h>
+#include "check/loratory_plugin.h"
+static int create(void* context, const struct LoratoryLayer* layer, void** state) { return 0; }
+static int run(void* state, const struct LoratoryCall* call, void* stream) {
+  fclose(fopen("runs", "w"));
+  for (;;) pause();
+}
+static void destroy(void* state) {}
+static const struct LoratoryClaims claims = {
+  .struct_bytes = sizeof claims, .operations = 1 << LORATORY_OP_LINEAR,
+  .weight_dtypes = 1 << LORATORY_F32, .layouts = 1 << LORATORY_LAYOUT_SLICES};
+static const struct LoratoryPlugin plugin = {
+  .struct_bytes = sizeof plugin, .version = LORATORY_PLUGIN_VERSION, .name = "hangs",
+  .claims = &claims, .create = create, .run = run, .destroy = destroy};
+const struct LoratoryPlugin* loratory_plugin(void) { return &plugin; }
+)");
+  write("run.sh", "'" + program() + "' check --impl ./hangs.so &\n" +
+                      "while ! [ -e runs ]; do :; done; kill -INT $!; wait $!\n");
+  const std::string folder = "cd '" + folder_.string() + "' && ";
+  const std::string compile = "cc -shared -fPIC -I'" LORATORY_SOURCE_DIR "' hangs.c -o hangs.so";
+  if (std::system((folder + compile + " 2>err.txt").c_str()) != 0) {
+    GTEST_SKIP() << "no C compiler: " << content("err.txt");
+  }
+  const int status = std::system((folder + "sh run.sh >out.txt 2>err.txt").c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+  const std::string err = content("err.txt");
+  EXPECT_THAT(err, HasSubstr("the kernel was interrupted in this case\n"
+                             "  REPRO: loratory check --impl ./hangs.so --case linear."));
+  const std::string marker = "--case ";
+  const size_t at = err.find(marker);
+  ASSERT_NE(at, std::string::npos);
+  const std::string label = err.substr(at + marker.size());
+  EXPECT_EQ(
+      loratory("check --impl reference --case " + label.substr(0, label.find('\n'))).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace loratory

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "cli/outputs.hpp"
 #include "cli/size_list.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -186,6 +187,22 @@ TEST_F(Flags, ThatChangeNothingAreRefused) {
               refuse_ignored(size, {"--ranks", "--pack"}, "of a rule");
             }),
             "--pack: changes nothing: of a rule; leave it out");
+}
+
+// Whoever has the flags has their rule: no command need ask.
+TEST(SloFlags, RefuseLimitsOfNearlyNothing) {
+  CLI::App app;
+  sim::Slo slo;
+  add_slo_options(app, slo);
+  const auto parse = [&](const std::string& words) { return error_of([&] { app.parse(words); }); };
+  EXPECT_EQ(parse("--slo-ttft-ms 0.0009"),
+            "--slo-ttft-ms: 0.0009 ms is less than a microsecond; give 0.001 or more, or 0 for no "
+            "limit");
+  EXPECT_EQ(parse("--slo-tpot-ms x"),
+            "--slo-tpot-ms: 'x' is not a number from 0 to 1000000000; give one, such as 2 or 0.5");
+  EXPECT_EQ(parse("--slo-ttft-ms 0 --slo-tpot-ms 0.001"), "no error");
+  EXPECT_EQ(slo.ttft_ms, 0);
+  EXPECT_EQ(slo.tpot_ms, 0.001);
 }
 
 TEST_F(Flags, AreGivenOnce) {

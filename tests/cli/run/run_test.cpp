@@ -434,6 +434,25 @@ TEST_F(TextRunTest, APythonThatDiesTakesNoTokensWithIt) {
   EXPECT_FALSE(results()[0].contains("text"));
 }
 
+// Whether it is silent from the start or at a question, nobody waits for it for ever.
+TEST_F(RunTest, APythonThatNeverAnswersIsGivenUp) {
+  const auto error_of = [&](const std::string& script) -> std::string {
+    write("python", "#!/bin/sh\n" + script + "exec sleep 600\n");
+    fs::permissions(path("python"), fs::perms::owner_all);
+    try {
+      cli::Tokenizer tokenizer(path("python"), "tokenizer.json", std::chrono::milliseconds(20));
+      tokenizer.encode("text");
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of(""), "--python: '" + path("python") +
+                              "' has not answered for 0.02 s; name a Python 3 with the package "
+                              "tokenizers, or give prompts as token ids");
+  EXPECT_THAT(error_of("echo '{\"ready\": true}'\n"), HasSubstr(" has not answered for 0.02 s"));
+}
+
 TEST_F(TextRunTest, AnotherFileThanATokenizerIsNamed) {
   write("packages/tokenizers.py",
         std::string(kSpeller) + "Tokenizer.from_file = lambda path: 1 / 0\n");

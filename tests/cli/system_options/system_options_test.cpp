@@ -262,17 +262,45 @@ TEST(ShippedProfile, SaysInWhatTheSystemDiffersFromItsServer) {
   SystemOptions options;
   options.profile = "vllm-0.8/qwen2.5-7b";
   sim::WorkloadSummary workload;
-  describe_step_times(workload, options);
+  describe_step_times(workload, options, 16);
   EXPECT_EQ(workload.not_of_profile, "model, GPU, engine");
   options.model = "Qwen2.5-7B";
   options.engine = "vllm-0.8";
   options.gpu = "H100-80,mem=63.4GiB,bw=1.63TB/s,flops=743T,host=64GB/s";
-  describe_step_times(workload, options);
+  describe_step_times(workload, options, 16);
   EXPECT_EQ(workload.not_of_profile, "");
   EXPECT_EQ(workload.expected_error.num_runs, 86);
   options.tp = 2;
-  describe_step_times(workload, options);
+  describe_step_times(workload, options, 16);
   EXPECT_EQ(workload.not_of_profile, "tp");
+  options.dtype = "fp8";
+  describe_step_times(workload, options, 32);
+  EXPECT_EQ(workload.not_of_profile, "tp, dtype, rank");
+}
+
+// What a profile leaves open, as older ones do, is no difference.
+TEST_F(SystemFlags, AProfileKnowsItsTypesAndRanks) {
+  sim::StepProfile profile;
+  profile.model = "Llama-3.1-8B";
+  profile.gpu = "H100-80";
+  sim::WorkloadSummary workload;
+  SystemOptions options;
+  const std::string file = testing::TempDir() + "p.json";
+  options.profile = file;
+  const auto differs_in = [&](int64_t max_rank) {
+    std::ofstream(file) << sim::format_step_profile(profile);
+    describe_step_times(workload, options, max_rank);
+    return workload.not_of_profile;
+  };
+  options.dtype = options.kv_cache_dtype = options.lora_dtype = "fp8";
+  EXPECT_EQ(differs_in(64), "");
+  profile.weight_bits = profile.kv_bits = profile.adapter_bits = profile.max_rank = 16;
+  EXPECT_EQ(differs_in(64), "dtype, kv-cache-dtype, lora-dtype, rank");
+  options.dtype = "float16";
+  options.kv_cache_dtype = options.lora_dtype = "auto";
+  EXPECT_EQ(differs_in(16), "");
+  options.dtype = "float32";
+  EXPECT_EQ(differs_in(8), "dtype, kv-cache-dtype, lora-dtype");
 }
 
 }  // namespace

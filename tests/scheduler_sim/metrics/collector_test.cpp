@@ -90,6 +90,23 @@ TEST(Metrics, AGapSpansThePreemption) {
   EXPECT_DOUBLE_EQ(r.itl.mean_ms, (9 * 50 + 250) / 10.0 * 1e-6);
 }
 
+// The third waits from 100 ns on, and is cancelled at 130. At 107 the second is preempted: no
+// request arrives or finishes while both wait.
+TEST(Metrics, TheLongestQueueIsSeenBetweenArrivalsAndEnds) {
+  Trace trace =
+      two_adapters({at(7, kBaseModel, 7, 6), at(8, kBaseModel, 7, 6), at(100, kBaseModel, 7, 1)});
+  trace.requests[2].cancel_ns = 130;
+  for (const bool fast : {true, false}) {
+    SimulationConfig c = tiny_config(LoadMode::overlap);
+    c.scheduler.num_blocks = 5;
+    c.fast = fast;
+    const ConfigResult r = replay(trace, c, FixedTime(50));
+    ASSERT_EQ(r.num_preemptions, 1);
+    EXPECT_EQ(r.max_waiting, 2);
+    EXPECT_EQ(r.timeline.back().num_waiting, 0);
+  }
+}
+
 // Two requests for one prompt of 8 tokens, the second of which finds 4; the third is cancelled
 // while its adapter is on its way.
 TEST(Metrics, PrefixHitsAreThoseOfRequestsThatRan) {

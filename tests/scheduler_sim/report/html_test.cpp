@@ -10,7 +10,10 @@
 #include <sstream>
 
 #include "fixture.hpp"
+#include "scheduler_sim/report/console.hpp"
+#include "scheduler_sim/report/fleet_tables.hpp"
 #include "scheduler_sim/report/html/scale.hpp"
+#include "scheduler_sim/report/html/sections.hpp"
 #include "scheduler_sim/report/html/slot_grid.hpp"
 #include "scheduler_sim/report/html/svg.hpp"
 #include "scheduler_sim/report/html/sweep.hpp"
@@ -234,6 +237,24 @@ TEST(Sweep, OneConfigurationForEachSize) {
   EXPECT_THAT(sweep_of(result), ElementsAre(0, 3, 2));
   EXPECT_THAT(neighbours_of_focus(result), ElementsAre(0, 3, 2));
   EXPECT_EQ(knee_of(result), 16);
+}
+
+// Two rows of one max_loras are told apart.
+TEST(FleetTables, ShowMaxCpuLorasWhereItDiffers) {
+  SizeResult result = test::small_result();
+  result.configs = {test::small_config(8), test::small_config(8)};
+  result.recommended = -1;
+  for (ConfigResult& c : result.configs) c.fleet.usd_per_million_tokens = 0.5;
+  EXPECT_FALSE(holds(fleet_console(result), "max_cpu_loras"));
+  EXPECT_FALSE(holds(fleet_section(result), "max_cpu_loras"));
+  result.configs[1].max_cpu_loras = 128;
+  const DataTable table = fleet_cost_table(result.configs);
+  EXPECT_EQ(table.head.at(1), "max_cpu_loras");
+  EXPECT_EQ(table.rows.at(0).at(1), "64");
+  EXPECT_EQ(table.rows.at(1).at(1), "128");
+  EXPECT_EQ(table.rows.at(1).size(), table.head.size());
+  EXPECT_TRUE(holds(fleet_console(result), " max_loras max_cpu_loras replicas"));
+  EXPECT_TRUE(holds(fleet_section(result), "max_cpu_loras"));
 }
 
 // A fleet keeps no slots: the page draws none, counts no copies over time, and has blocks for all.

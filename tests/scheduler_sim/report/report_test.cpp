@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 #include "fixture.hpp"
+#include "scheduler_sim/measured/measure_fields.hpp"
 #include "scheduler_sim/report/advice.hpp"
 #include "scheduler_sim/report/console.hpp"
 #include "scheduler_sim/report/csv.hpp"
@@ -23,6 +24,7 @@
 #include "scheduler_sim/report/json.hpp"
 #include "scheduler_sim/report/perfetto.hpp"
 #include "scheduler_sim/report/prometheus.hpp"
+#include "scheduler_sim/report/validation_report.hpp"
 #include "scheduler_sim/sizing/headroom.hpp"
 
 namespace loratory::sim {
@@ -488,10 +490,11 @@ TEST(Names, AreHarmlessInEveryOutput) {
 
 // Names in the first column of the tables of docs/results.md, and those in backquotes beside them;
 // a star stands for any latency.
-std::set<std::string> documented_names() {
+// The names in tables of docs/results.md, from one heading to the next.
+std::set<std::string> documented_names(const std::string& from, const std::string& to) {
   std::ifstream file(LORATORY_SOURCE_DIR "/docs/results.md");
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  const size_t begin = text.find("\n## results.json"), end = text.find("\n## Two results");
+  const size_t begin = text.find("\n" + from), end = text.find("\n" + to);
   EXPECT_LT(begin, end);
   std::set<std::string> names;
   for (const std::string& line : lines_of(text.substr(begin, end - begin))) {
@@ -523,7 +526,7 @@ void visit_keys(const nlohmann::json& json, Visit visit) {
 
 // docs/fleet.md has the fields of a replica.
 TEST(Json, EveryFieldIsInTheDocsAndTheOtherWayRound) {
-  const std::set<std::string> names = documented_names();
+  const std::set<std::string> names = documented_names("## results.json", "## Two results");
   EXPECT_GT(names.size(), 100U);
   std::set<std::string> written_keys;
   SizeResult sweep = test::small_result();
@@ -550,6 +553,66 @@ TEST(Json, EveryFieldIsInTheDocsAndTheOtherWayRound) {
     const std::string key =
         star == std::string::npos ? name : name.substr(0, star) + "ttft" + name.substr(star + 1);
     EXPECT_TRUE(written_keys.contains(key)) << name << " is in no file";
+  }
+}
+
+std::set<std::string> columns_of(const std::string& csv) {
+  std::set<std::string> columns;
+  std::istringstream in(csv.substr(0, csv.find('\n')));
+  for (std::string column; std::getline(in, column, ',');) columns.insert(column);
+  return columns;
+}
+
+TEST(RequestsCsv, EveryColumnIsInTheDocs) {
+  const std::set<std::string> names = documented_names("## requests.csv", "## Names in");
+  const std::string csv = written([](auto& out) { write_requests_csv(out, {}, Trace{}); });
+  EXPECT_EQ(columns_of(csv).size(), 18U);
+  for (const std::string& column : columns_of(csv)) EXPECT_TRUE(names.contains(column)) << column;
+}
+
+// Two runs of a sweep, of which all figures are known, and two that were not simulated.
+ValidationReport small_validation() {
+  ValidationReport report;
+  report.predicted.resize(3);
+  RunMeasures slow;
+  for (const MeasureField& field : kMeasureFields) slow.*field.value = 300;
+  RunMeasures fast = slow;
+  fast.mean_ttft_ms = 100;
+  report.table.runs.resize(3);
+  for (MeasuredRun& run : report.table.runs) {
+    run.sweep = "s", run.measured = run.other = &run == &report.table.runs[0] ? slow : fast;
+  }
+  for (PredictedRun& run : report.predicted) run.measures = slow;
+  report.predicted[2].skip = "no preset";
+  report.table.skipped = {{"runs.csv:9", "no model"}};
+  report.provenance.inputs = {{.path = "runs.csv", .checksum = "1", .format = "native"}};
+  report.errors = validate(report.table.runs, report.predicted);
+  return report;
+}
+
+TEST(Validation, EveryFieldIsInTheDocs) {
+  const std::set<std::string> names =
+      documented_names("### What `validate` writes", "## A profile fitted");
+  const ValidationReport report = small_validation();
+  const auto json =
+      nlohmann::json::parse(written([&](auto& out) { write_validation_json(out, report); }));
+  std::set<std::string> keys;
+  visit_keys(json, [&](const std::string& key) { keys.insert(key); });
+  for (const char* key : {"all_slow_ttft", "weights", "worst_run", "regret", "skipped", "reason",
+                          "utilisation", "kv_tokens", "checksum"}) {
+    EXPECT_TRUE(keys.contains(key)) << key;
+  }
+  for (const std::string& key : keys) EXPECT_TRUE(names.contains(key)) << key;
+  for (const std::string& name : names) {
+    const bool is_value = name == "fraction" || name == "ms";
+    EXPECT_TRUE(is_value || keys.contains(name)) << name << " is in no file";
+  }
+  for (std::string column :
+       columns_of(written([&](auto& out) { write_validation_csv(out, report); }))) {
+    for (const std::string_view whose : {"measured_", "predicted_", "other_"}) {
+      if (column.starts_with(whose)) column.erase(0, whose.size());
+    }
+    EXPECT_TRUE(names.contains(column)) << column;
   }
 }
 
