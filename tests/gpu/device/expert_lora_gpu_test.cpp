@@ -18,6 +18,7 @@
 #include "gpu/moe/expert_groups.hpp"
 #include "gpu/moe/expert_lora.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "layer_on_gpu.hpp"
 #include "reference/base/input_error.hpp"
@@ -658,18 +659,15 @@ TEST_F(ExpertLoraOnGpu, GraphsFollowTheRouting) {
     std::ranges::fill(nobody.slots, -1);
     on_gpu.write(nobody);
 
-    cudaStream_t stream = nullptr;
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    groups.build(on_gpu.rows(), stream);
-    layer.launch({.x = x.view(), .y = y.view()}, groups.views(), stream);
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    const Stream stream = make_stream();
+    const Graph graph = capture(stream.get(), [&] {
+      groups.build(on_gpu.rows(), stream.get());
+      layer.launch({.x = x.view(), .y = y.view()}, groups.views(), stream.get());
+    });
     const auto replay = [&] {
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
+      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // copies may end after they return
+      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
       return y.read();
     };
     EXPECT_TRUE(have_same_bits(replay(), host.y)) << "rows without an adapter";
@@ -678,9 +676,6 @@ TEST_F(ExpertLoraOnGpu, GraphsFollowTheRouting) {
     const Tensor replayed = replay();
     EXPECT_EQ(first_difference(replayed, with_chosen_kernel(host)), -1);
     trial.count(num_numbers(host.y));
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
   });
 }
 
