@@ -115,10 +115,12 @@ class DeviceMemory final : public Memory {
     const Result result = driver_.fill(Address(out), 0xFF, bytes);
     if (result != 0) release(out);
     check(result, "cuMemsetD8");
+    check(driver_.synchronize(), "cuCtxSynchronize");
     return out;
   }
   void release(void* address) override { driver_.release(Address(address)); }
-  // Copies from pageable memory may still be on their way when they return.
+  // Fills, and copies from pageable memory, may still be on their way when they return, and the
+  // kernel's stream does not wait for them.
   void write(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
     check(driver_.write(Address(to), from, bytes), "cuMemcpyHtoD");
