@@ -55,7 +55,8 @@ def check(chain, command, work):
                           capture_output=True, text=True)
     if done.returncode == 0:
         passed.touch()
-    return done.stderr
+        return ""
+    return done.stderr or f"{chain[-1]}: {command[0]} ended with {done.returncode}\n"
 
 
 def main():

@@ -15,6 +15,8 @@ using reference::Tensor;
 
 namespace {
 
+constexpr const char* kPlainIsWrong = "cases whose plain run is wrong";
+
 const std::byte* element(const Tensor& t, const Stretch& at, int64_t i) {
   return t.bytes().data() + size_t(at.element + i) * size_bytes(t.dtype());
 }
@@ -136,7 +138,7 @@ void CaseRun::expect_rows(std::string_view check, const StepData& step, const Ca
                           const Outcome& outcome, const std::function<int64_t(int64_t)>& origin,
                           bool bits, std::string_view where) {
   const Variant& base = plain();
-  if (!bits && is_plain_wrong()) return leave_out(check, "cases whose plain run is wrong");
+  if (!bits && is_plain_wrong()) return leave_out(check, kPlainIsWrong);
   std::vector<Stretch> at = data.covered(step), from;
   for (const Stretch& s : at) {
     from.push_back(base.expected.stretches()[size_t(base.expected.find(origin(s.row), s.slice))]);
@@ -224,11 +226,21 @@ bool is_looked_at(const std::vector<std::string>& names, std::string_view name) 
          (name == "exact" && std::ranges::any_of(names, is_told_by_those));
 }
 
+// What a wrong plain run is told as, if not under other names.
+bool is_of_plain_run(std::string_view name) { return name == "numbers" || is_told_by_those(name); }
+
 // A kernel that fails or loses the device is told whatever was asked for: nothing was judged then.
-bool is_told(const std::vector<std::string>& names, std::string_view name) {
+// Nor was what is left out because the plain run is wrong.
+bool is_told(const CaseVerdict& verdict, const std::vector<std::string>& names,
+             std::string_view name) {
+  const auto left_it_out = [&](const std::string& asked) {
+    const auto tally = verdict.tallies.find(asked);
+    return tally != verdict.tallies.end() && tally->second.left_out.contains(kPlainIsWrong);
+  };
   const bool ends_a_case = name == "accepted" || name == "device_health";
-  return names.empty() || ends_a_case || has(names, name) ||
-         (is_told_by_those(name) && std::ranges::any_of(names, looks_at_elements));
+  return ends_a_case || has(names, name) ||
+         (is_told_by_those(name) && std::ranges::any_of(names, looks_at_elements)) ||
+         (is_of_plain_run(name) && std::ranges::any_of(names, left_it_out));
 }
 
 }  // namespace
@@ -252,7 +264,8 @@ CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
     verdict.device_is_lost = true;
   }
   if (!names.empty()) {
-    std::erase_if(verdict.findings, [&](const CaseFinding& f) { return !is_told(names, f.check); });
+    std::erase_if(verdict.findings,
+                  [&](const CaseFinding& f) { return !is_told(verdict, names, f.check); });
   }
   return verdict;
 }

@@ -152,6 +152,7 @@ Uid NaiveResidency::cpu_victim_of_engine() const {
     if (!claims_place(u) && copying != u) candidates.push_back(u);
   }
   if (config_.cpu_eviction == CpuEviction::gpu_last) {
+    // std::ranges' does not compile with clang 14 and libstdc++ 12, which the preset fuzz takes.
     std::stable_partition(candidates.begin(), candidates.end(), [&](Uid u) { return !on_gpu(u); });
   }
   return candidates.empty() ? 0 : candidates.front();
