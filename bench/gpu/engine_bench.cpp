@@ -7,7 +7,9 @@
 //
 //   cmake --build --preset cuda --target engine_bench
 //   build/cuda/bench/gpu/engine_bench results.json [--cold-loads] [Llama-3.1-8B] [Qwen3-8B]
-//     [FOLDER/config.json] [--only=LORA,...] [--plans=FILE]
+//     [FOLDER/config.json] [--only=LORA,...] [--plans=FILE] [--context=TOKENS]
+//
+// Rows of decode have 1,024 tokens, or as many as --context says.
 //
 // --only=off (r16, r64, "r64 fp8", fast ...) measures steps of these engines alone. One step of
 // each kind lies between cudaProfilerStart and cudaProfilerStop:
@@ -25,11 +27,13 @@
 // A time is that of the GPU: up to kMostSteps steps enqueued one behind the other, the median of
 // kRepeats such runs, divided by the number of steps. Steps without adapters beside the base step
 // have kRepeatsOfEquals: medians of six runs differ by up to 2 % of a prefill. The read floor is
-// one kernel that reads weights, keys and values and adapters once, timed in the same way. Where
-// both engines fit on the GPU, runs of a step and of the same step without LoRA ("base") take
-// turns, because a GPU that has grown warm is slower, by 1 % of a prefill. Each goes first as often
-// as second: behind a kernel that only reads, a prefill is 5 % faster. The limit of a step with
-// adapters is 1.10 times the base and the bytes of its adapters at the rate of the floor.
+// one kernel that reads weights, keys and values and adapters once, timed in the same way. Runs of
+// a step and of the same step without LoRA ("base") take turns, because a GPU that has grown warm
+// is slower, by 1 % of a prefill. Each goes first as often as second: behind a kernel that only
+// reads, a prefill is 5 % faster. The base step is that of an engine without LoRA where two engines
+// fit on the GPU, else the same engine's, whose steps without adapters replay the same graphs. The
+// limit of a step with adapters is 1.10 times the base and the bytes of its adapters at the rate of
+// the floor.
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -68,7 +72,6 @@ using reference::ModelConfig;
 constexpr int kMostSteps = 10, kRepeats = 6;
 constexpr int kRepeatsOfEquals = 20;  // of steps without adapters beside the base step
 constexpr double kRunUs = 1e5;        // of steps in a row
-constexpr int32_t kContext = 1024;    // tokens of a row in decode
 constexpr int32_t kBatches[] = {1, 32, 128};
 constexpr int32_t kPrompts[] = {2048, 8192};
 constexpr int32_t kMostSlots = 32;
@@ -159,11 +162,11 @@ struct Case {
   int32_t num_adapters = 0;
 };
 
-// A step has no more adapters than rows.
-std::vector<Case> cases(int32_t num_adapters) {
+// A step has no more adapters than rows. `context`: tokens of a row in decode.
+std::vector<Case> cases(int32_t context, int32_t num_adapters) {
   std::vector<Case> out;
   for (const int32_t rows : kBatches) {
-    if (num_adapters <= rows) out.push_back({"decode", rows, 1, kContext, num_adapters});
+    if (num_adapters <= rows) out.push_back({"decode", rows, 1, context, num_adapters});
   }
   for (const int32_t tokens : kPrompts) {
     if (num_adapters <= 1) out.push_back({"prefill", 1, tokens, tokens, num_adapters});
@@ -392,12 +395,12 @@ StepTimes time_step(const Case& c, const DeviceModel& model, GpuExecutor& engine
 
 // --- engines ----------------------------------------------------------------------------------
 
-sim::SchedulerConfig scheduler(int32_t num_slots) {
+sim::SchedulerConfig scheduler(int32_t num_slots, int32_t context) {
   sim::SchedulerConfig c;
   c.max_num_seqs = 128;
   c.max_num_batched_tokens = 8192;
   c.max_model_len = 8192 + 16;
-  c.num_blocks = 1 + 128 * kContext / 16;
+  c.num_blocks = 1 + 128 * ((context + 15) / 16);
   c.residency.max_loras = num_slots;
   c.residency.max_cpu_loras = num_slots;
   return c;
@@ -429,22 +432,21 @@ int64_t own_bytes(const EngineMemory& memory) {
   for (size_t i = 1; i < memory.lines.size(); ++i) out += memory.lines[i].planned_bytes;
   return out;
 }
-bool fits_now(int64_t bytes) {
+struct GpuMemory {
+  GpuMemory() { LORATORY_CUDA_CHECK(cudaMemGetInfo(&free, &total)); }
   size_t free = 0, total = 0;
-  LORATORY_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  return bytes <= int64_t(free);
-}
+};
+bool fits_now(int64_t bytes) { return bytes <= int64_t(GpuMemory().free); }
 
 // The engines of a model, one after the other, beside that without LoRA where both fit.
 class ModelBench {
  public:
-  ModelBench(std::string name, const DeviceModel& model, Results& results)
-      : name_(std::move(name)), model_(model), results_(results) {}
+  ModelBench(std::string name, const DeviceModel& model, int32_t context, Results& results)
+      : name_(std::move(name)), model_(model), context_(context), results_(results) {}
 
   void run(const EngineKind& kind, Products& products) {
     const int64_t begin = now_ns();
-    const EngineMemory memory =
-        plan_engine_memory(model_.config(), config_, options(kind), 0, int64_t{80} << 30, 1);
+    const EngineMemory memory = planned(kind);
     if (!fits_now(own_bytes(memory))) base_.reset();
     GpuExecutor engine(model_, products, config_, options(kind), wall_clock);
     fmt::print("\n{}\n", memory_table(memory, engine.allocated()));
@@ -457,9 +459,7 @@ class ModelBench {
   }
   /// From now on engines are measured beside one without LoRA, if there is memory for two.
   void keep_base(Products& products) {
-    const EngineMemory memory =
-        plan_engine_memory(model_.config(), config_, options({}), 0, int64_t{80} << 30, 1);
-    if (!fits_now(2 * own_bytes(memory))) return;
+    if (!fits_now(2 * own_bytes(planned({})))) return;
     base_ = std::make_unique<GpuExecutor>(model_, products, config_, options({}), wall_clock);
     fill_kv(*base_, model_.dtype());
   }
@@ -469,6 +469,10 @@ class ModelBench {
   }
 
  private:
+  EngineMemory planned(const EngineKind& kind) const {
+    return plan_engine_memory(model_.config(), config_, options(kind), 0,
+                              int64_t(GpuMemory().total), 1);
+  }
   EngineOptions options(const EngineKind& kind) const {
     EngineOptions out;
     out.dtype = model_.dtype();
@@ -486,7 +490,7 @@ class ModelBench {
 
   void measure_all(const EngineKind& kind, GpuExecutor& engine) {
     const auto all = [&](const std::string& lora, int32_t num_adapters) {
-      for (const Case& c : cases(num_adapters)) {
+      for (const Case& c : cases(context_, num_adapters)) {
         const double us = measure(kind, lora, c, engine);
         if (c.kind == "prefill" && kind.is_first()) {
           prefills_.emplace_back(c.num_tokens, 1e-6 * flops_of(c, model_.config()) / us);
@@ -501,19 +505,20 @@ class ModelBench {
       compare_bits(kind, engine);
       for (const int32_t num_adapters : {1, 8, 32}) all(kind.lora, num_adapters);
     } else {  // a row of TokenSpeed's table
-      measure(kind, kind.lora, cases(1).front(), engine);
+      measure(kind, kind.lora, cases(context_, 1).front(), engine);
     }
   }
   double measure(const EngineKind& kind, const std::string& lora, const Case& c,
                  GpuExecutor& engine) {
-    const StepTimes times = time_step(c, model_, engine, base_.get());
+    GpuExecutor* const base = base_ == nullptr && c.num_adapters > 0 ? &engine : base_.get();
+    const StepTimes times = time_step(c, model_, engine, base);
     results_.add(name_, lora, kind.order, c, times);
     return times.us;
   }
 
-  static std::vector<Case> bit_cases() {
-    return {{"decode", 1, 1, kContext, 0},
-            {"decode", 32, 1, kContext, 0},
+  std::vector<Case> bit_cases() const {
+    return {{"decode", 1, 1, context_, 0},
+            {"decode", 32, 1, context_, 0},
             {"prefill", 1, kPrompts[0], kPrompts[0], 0}};
   }
   void keep_bits(GpuExecutor& engine) {
@@ -533,9 +538,11 @@ class ModelBench {
 
   const std::string name_;
   const DeviceModel& model_;
+  const int32_t context_;
   Results& results_;
   std::vector<std::pair<int32_t, double>> prefills_;  // tokens, TFLOP/s
-  const sim::SchedulerConfig config_ = bounded_by_model(scheduler(kMostSlots), model_.config());
+  const sim::SchedulerConfig config_ =
+      bounded_by_model(scheduler(kMostSlots, context_), model_.config());
   // Without LoRA. Null: not measured beside others, from the first on that did not fit beside it.
   std::unique_ptr<GpuExecutor> base_;
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
@@ -554,6 +561,7 @@ struct Selection {
   std::vector<std::string> models;
   std::vector<std::string> only;  // of EngineKind::lora, and "fast"; empty: all
   std::string plans;              // file of the products' plans; empty: none
+  int32_t context = 1024;         // tokens of a row in decode
   bool steps = true, cold_loads = true;
 
   bool measures(const std::string& lora) const {
@@ -564,7 +572,7 @@ struct Selection {
 void run_model(const std::string& name, const Selection& selection, Results& results) {
   const ModelConfig config = config_of(name);
   const DeviceModel model = DeviceModel::random(config, Dtype::bf16, 1);
-  ModelBench bench(name, model, results);
+  ModelBench bench(name, model, selection.context, results);
   Products exact({.launches = LaunchOrder::overlaps_previous, .cache_file = selection.plans});
   std::vector<EngineKind> kinds{
       {}, {.lora = "off again"}, {.lora = "r16", .rank = 16}, {.lora = "r64", .rank = 64}};
@@ -603,8 +611,14 @@ void run_cold_loads(const std::string& name, Results& results) {
   }
 }
 
+int32_t context_from(std::string_view text) {
+  const auto context = to_number<int32_t>(text);
+  if (context && *context >= 1 && *context <= kPrompts[1]) return *context;
+  throw InputError("--context", fmt::format("\"{}\" is not 1 to {} tokens", text, kPrompts[1]));
+}
+
 Selection selection(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kOnly = "--only=", kPlans = "--plans=";
+  constexpr std::string_view kOnly = "--only=", kPlans = "--plans=", kContext = "--context=";
   Selection out;
   for (const std::string& argument : arguments) {
     if (argument == "--cold-loads") {
@@ -617,6 +631,8 @@ Selection selection(const std::vector<std::string>& arguments) {
       out.cold_loads = false;
     } else if (argument.starts_with(kPlans)) {
       out.plans = argument.substr(kPlans.size());
+    } else if (argument.starts_with(kContext)) {
+      out.context = context_from(std::string_view(argument).substr(kContext.size()));
     } else {
       out.models.push_back(argument);
     }
