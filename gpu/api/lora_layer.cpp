@@ -225,6 +225,10 @@ LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
                       : choose_variant(shape_of(tensors));
 }
 
+bool LoraLayer::gains_by_idle_sms(const LoraTensors& tensors) const {
+  return gpu::gains_by_idle_sms(shape_of(tensors));
+}
+
 LoraDtypes LoraLayer::dtypes(const LoraTensors& tensors) const {
   return {.x = tensors.x.dtype, .weight = weight_, .h = tensors.h.dtype, .y = tensors.y.dtype};
 }

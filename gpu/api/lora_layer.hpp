@@ -124,8 +124,8 @@ class LoraLayer {
 
   LoraVariant variant_for(const LoraTensors& tensors) const;
   LoraPath path_for(const LoraTensors& tensors) const;
-  /// Whether a shrink may run on SMs that the product of its x leaves idle (split_sums).
-  bool gains_by_idle_sms() const { return num_split_units_ > 0; }
+  /// Whether the product of x is to leave SMs idle for the shrink; never without split_sums.
+  bool gains_by_idle_sms(const LoraTensors& tensors) const;
   int64_t num_columns() const { return num_columns_; }
   int64_t num_slots() const { return num_slots_ * desc_.experts.num_experts; }
   int64_t max_rank() const { return max_rank_; }

@@ -23,6 +23,10 @@ constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each
 /// as fit (2.67 gained, 2.78 lost), up to 32 twice as many (5.33 gained), and beside a long product
 /// those that follow them while it runs.
 constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
+/// Long rows of few tokens, whose clusters find room beside a product of few tiles. Such tiles cost
+/// as much as is gained with more adapters, or with 64 ranks of 14,336 columns; longer rows were
+/// not measured.
+constexpr int64_t kMostSegmentsOfLongRows = 2, kMostOfA = 64 * 12288, kLongestRows = 14336;
 
 constexpr int64_t kAny = INT64_MAX;
 
@@ -174,10 +178,10 @@ LoraVariant shrink_of_clusters(const LaunchShape& shape) {
   return shape.num_tokens <= 32 ? small_shrink(shape) : narrow_shrink(shape);
 }
 
-/// Up to 8 tokens, several slices of a small rank are faster in clusters, behind a product that is
-/// not long.
+/// Up to 8 tokens, several slices of up to 64 ranks are faster in clusters, behind a product that
+/// is not long.
 bool is_small_in_clusters(const LaunchShape& shape) {
-  return shape.max_rank <= 16 && shape.num_slices > 1 && shape.num_tokens <= 8 &&
+  return shape.max_rank <= 64 && shape.num_slices > 1 && shape.num_tokens <= 8 &&
          shape.num_columns < h200::kColumnsOfLongProduct;
 }
 
@@ -207,6 +211,13 @@ bool sums_strips_of_32(const LaunchShape& shape) {
 LoraVariant shrink_by_strips_of_32(const LaunchShape& shape) {
   if (!has_long_rows(shape)) return {.rank_tiles = 2, .token_tiles = 4, .cluster = 8};
   return {.rank_tiles = shape.max_rank > 16 ? 2 : 1, .token_tiles = 4, .cluster = 8, .stages = 2};
+}
+
+bool gains_by_idle_sms(const LaunchShape& shape) {
+  if (shape.num_split_units == 0) return false;
+  if (!has_long_rows(shape) || shape.num_tokens > kMostTokensBesideLongRows) return true;
+  return most_segments(shape, 8) <= h200::kMostSegmentsOfLongRows &&
+         shape.max_rank * shape.num_in <= h200::kMostOfA && shape.num_in <= h200::kLongestRows;
 }
 
 LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster) {

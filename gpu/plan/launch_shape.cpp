@@ -50,9 +50,7 @@ bool may_have_many_adapters(const LaunchShape& shape) {
 }
 
 bool has_long_rows(const LaunchShape& shape) {
-  // Columns of x: above, a warp of a narrow shrink has more K tiles in a row than stages of one.
-  constexpr int64_t kLongRows = 8192;
-  return shape.num_in > kLongRows && shape.num_tokens <= 128;
+  return shape.num_in > h200::kLongRows && shape.num_tokens <= 128;
 }
 
 }  // namespace loratory::gpu

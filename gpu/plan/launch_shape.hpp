@@ -47,8 +47,11 @@ bool may_have_many_adapters(const LaunchShape& shape);
 /// Of decode: a warp must not wait for each of several K tiles of x, so it has two stages.
 bool has_long_rows(const LaunchShape& shape);
 
-// Crossover points in tokens.
 namespace h200 {
+/// Columns of x: above, a warp of a narrow shrink has more K tiles in a row than stages of one.
+inline constexpr int64_t kLongRows = 8192;
+
+// Crossover points in tokens.
 inline constexpr int64_t kDecodeTokens = 256;        ///< above: segments of 8 tokens cost too much
 inline constexpr int64_t kShortPrefillTokens = 512;  ///< above: wgmma pays for an h of any width
 }  // namespace h200

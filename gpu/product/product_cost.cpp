@@ -26,6 +26,9 @@ constexpr double kRoundUs = 2;
 // shrink has not asked for A, whatever the tokens.
 constexpr int32_t kSmsOfShrink = 32;
 constexpr double kShrinkUs = 2, kUnevenGain = 0.2;
+// A chain counts few tiles too dear before the shrink of few tokens with long rows
+// (gains_by_idle_sms()). Steps are fastest with so many idle SMs, and lose by more.
+constexpr int32_t kMostSmsOfLongShrink = 60;
 
 /// How a product's tiles fill the SMs.
 struct Rounds {
@@ -47,10 +50,19 @@ double us_of_own(const Rounds& r, double us) {
   return us * (1 + (r.count == 1 ? kIdleCost : kUnevenCost) * r.idle) + r.end_us;
 }
 
+bool has_shrink_beside(const Rounds& r, int32_t ctas) {
+  return ctas == 1 && r.idle_sms >= kSmsOfShrink;
+}
+
 double us_of_own_before_lora(const Rounds& r, int32_t ctas, double us) {
   if (r.count > 1 && ctas <= 2) return us * (1 - kUnevenGain * r.idle) + r.end_us;
-  const bool has_shrink_beside = ctas == 1 && r.idle_sms >= kSmsOfShrink;
-  return us_of_own(r, us) - (has_shrink_beside ? kShrinkUs : 0);
+  return us_of_own(r, us) - (has_shrink_beside(r, ctas) ? kShrinkUs : 0);
+}
+
+bool suits_long_shrink(const ProductShape& shape, int64_t num_tokens, const Rounds& r,
+                       int32_t ctas) {
+  return shape.num_in > h200::kLongRows && num_tokens <= kMostTokensBesideLongRows &&
+         has_shrink_beside(r, ctas) && r.idle_sms <= kMostSmsOfLongShrink;
 }
 
 }  // namespace
@@ -67,8 +79,9 @@ double us_in_a_layer(const ProductShape& shape, int64_t num_tokens, const Produc
   const Rounds r = rounds_of(skinny_layout(shape, num_tokens, choice), choice.num_ctas(), num_sms);
   if (num_tokens > kTokensOfFreeRounds) more += kRoundUs * (r.count - 1);
   const bool has_use_of_idle_sms = is_before_lora && num_tokens <= kMostTokensThroughMemory;
-  return more +
-         (has_use_of_idle_sms ? us_of_own_before_lora(r, choice.num_ctas(), us) : us_of_own(r, us));
+  if (!has_use_of_idle_sms) return more + us_of_own(r, us);
+  if (suits_long_shrink(shape, num_tokens, r, choice.num_ctas())) return 0;  // the first choice
+  return more + us_of_own_before_lora(r, choice.num_ctas(), us);
 }
 
 }  // namespace loratory::gpu

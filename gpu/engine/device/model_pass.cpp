@@ -30,18 +30,18 @@ constexpr int64_t kRowsOfShortAttention = 1;
 int64_t q_size(const ModelConfig& c) { return c.num_heads * c.head_dim; }
 int64_t qkv_size(const ModelConfig& c) { return (c.num_heads + 2 * c.num_kv_heads) * c.head_dim; }
 
-ProductUse use_before(const LoraLayer& lora, ProductUse without = ProductUse::alone) {
-  return lora.gains_by_idle_sms() ? ProductUse::before_lora : without;
-}
-
-// Of a LoRA linear behind the product of the same x.
-LoraTensors behind(const BaseProduct& product, ProductUse use, int64_t max_adapters,
-                   const DeviceView& x, const DeviceView& y) {
-  return {.x = x,
-          .h = {},
-          .y = y,
-          .max_adapters = max_adapters,
-          .idle_sms = product.idle_sms(x.shape[0], use)};
+// A LoRA linear behind the product of the same x.
+struct BehindProduct {
+  ProductUse use;
+  LoraTensors tensors;
+};
+BehindProduct behind(const BaseProduct& product, const LoraLayer& lora, int64_t max_adapters,
+                     const DeviceView& x, const DeviceView& y,
+                     ProductUse without_lora = ProductUse::alone) {
+  LoraTensors tensors{.x = x, .h = {}, .y = y, .max_adapters = max_adapters};
+  const ProductUse use = lora.gains_by_idle_sms(tensors) ? ProductUse::before_lora : without_lora;
+  tensors.idle_sms = product.idle_sms(x.shape[0], use);
+  return {use, tensors};
 }
 
 }  // namespace
@@ -279,9 +279,8 @@ void ModelPass::linear(const Step& step, const BaseProduct& product,
   if (step.lora == nullptr || !lora) {
     return product.launch(x, y, step.stream, kOverlaps, without_lora);
   }
-  const ProductUse use = use_before(*lora, without_lora);
+  const auto [use, tensors] = behind(product, *lora, step.max_adapters, x, y, without_lora);
   product.launch(x, y, step.stream, kOverlaps, use);
-  const LoraTensors tensors = behind(product, use, step.max_adapters, x, y);
   const int32_t size = lora->variant_for(tensors).segment_size();
   const bool of_head = &product == lm_head_.get();
   const DeviceSegmentBuilder& segments = of_head ? step.lora->sampled : step.lora->tokens;
@@ -427,8 +426,8 @@ std::optional<SiluMulVariants> ModelPass::lora_silu_mul(const Step& step, const 
                                                         const DeviceView& x,
                                                         const DeviceView& gate_up,
                                                         const DeviceView& activation) const {
-  const ProductUse use = use_before(*layer.gate_up_lora);
-  const LoraTensors tensors = behind(*layer.gate_up, use, step.max_adapters, x, gate_up);
+  const auto [use, tensors] =
+      behind(*layer.gate_up, *layer.gate_up_lora, step.max_adapters, x, gate_up);
   const LoraLayer* const next = layer.down_lora ? &*layer.down_lora : nullptr;
   auto variants = layer.gate_up_lora->silu_mul_variants_for(tensors, activation, next);
   if (!variants) return variants;
@@ -463,7 +462,7 @@ void ModelPass::dense_mlp(const Step& step, int64_t index) const {
   }
   layer.down->launch(activation, delta, step.stream, kOverlaps);
   layer.down_lora->launch_behind_splits(
-      behind(*layer.down, ProductUse::alone, step.max_adapters, activation, delta), gate_up,
+      {.x = activation, .h = {}, .y = delta, .max_adapters = step.max_adapters}, gate_up,
       step.lora->tokens.view(lora->shrink.segment_size()), step.stream, kOverlaps);
 }
 

@@ -316,10 +316,33 @@ TEST(ChooseVariant, SmallShrinkOfSeveralSlicesAndEightTokensStaysInClusters) {
   const auto is_through_memory = [&](auto field, auto value) {
     return chosen_with(s, field, value).through_memory;
   };
-  EXPECT_TRUE(is_through_memory(&LaunchShape::max_rank, 17));
+  EXPECT_FALSE(is_through_memory(&LaunchShape::max_rank, 64));
+  EXPECT_TRUE(is_through_memory(&LaunchShape::max_rank, 65));
   EXPECT_TRUE(is_through_memory(&LaunchShape::num_tokens, 9));
   EXPECT_TRUE(is_through_memory(&LaunchShape::num_slices, 1));
   EXPECT_TRUE(is_through_memory(&LaunchShape::num_columns, 16384));
+}
+
+TEST(ChooseVariant, AProductLeavesSmsIdleForLongRowsOfFewTokensAndAdapters) {
+  LaunchShape s = shape(LoraOp::linear, 8, 64);
+  s.num_in = 12288, s.num_slots = 1, s.num_split_units = 1;
+  EXPECT_TRUE(gains_by_idle_sms(s));
+  const auto gains_with = [&](auto field, auto value) {
+    LaunchShape other = s;
+    other.*field = value;
+    return gains_by_idle_sms(other);
+  };
+  EXPECT_FALSE(gains_with(&LaunchShape::num_split_units, 0));
+  EXPECT_FALSE(gains_with(&LaunchShape::max_rank, 65));
+  EXPECT_FALSE(gains_with(&LaunchShape::num_in, 14336));
+  EXPECT_TRUE(gains_with(&LaunchShape::num_slots, 2));
+  EXPECT_FALSE(gains_with(&LaunchShape::num_slots, 3));
+  s.max_rank = 16, s.num_in = 14336;
+  EXPECT_TRUE(gains_by_idle_sms(s));
+  EXPECT_FALSE(gains_with(&LaunchShape::num_in, 14337));
+  s.max_rank = 128, s.num_slots = 8;
+  EXPECT_TRUE(gains_with(&LaunchShape::num_tokens, 9));  // its product leaves as few as alone
+  EXPECT_TRUE(gains_with(&LaunchShape::num_in, 8192));
 }
 
 // Gate and up of a long product that leaves four SMs idle: three segments of 64 tokens where there

@@ -54,6 +54,18 @@ TEST(ProductCost, IdleSmsCostUnlessAShrinkRunsThere) {
   EXPECT_EQ(cost(kO, 32, most, ProductUse::before_lora), cost(kO, 32, most));
 }
 
+TEST(ProductCost, BeforeAShrinkOfLongRowsComesTheTileThatLeavesAThirdOfTheSms) {
+  constexpr ProductShape down{.num_out = 4096, .num_in = 12288, .max_tokens = 512};
+  const auto gain = [](const ProductShape& shape, int64_t num_tokens, const char* tile) {
+    return cost(shape, num_tokens, tile) - cost(shape, num_tokens, tile, ProductUse::before_lora);
+  };
+  EXPECT_EQ(cost(down, 8, "skinny:48:1", ProductUse::before_lora), 0);  // 46 SMs are idle
+  EXPECT_DOUBLE_EQ(gain(down, 8, "skinny:64:1"), 2);                    // 68
+  EXPECT_DOUBLE_EQ(gain(down, 8, "skinny:32:1"), 0);                    // 4
+  EXPECT_DOUBLE_EQ(gain(down, 9, "skinny:48:1"), 2);
+  EXPECT_DOUBLE_EQ(gain(kO, 8, "skinny:48:1"), 2);
+}
+
 TEST(ProductCost, ALastRoundThatIsNotFullCostsUnlessAShrinkRunsThere) {
   const char* const tile = "skinny:48:1";  // 512 tiles in four rounds
   const double idle = 1 - 512.0 / (4 * kSms), end = end_us(kGateUp, 8, tile);
