@@ -36,7 +36,7 @@ __device__ void run_cta(const AttentionParams& params, const KvMaps& maps,
   const DecodeShare share = share_of(params);
   __syncthreads();
   if (threadIdx.x < kConsumers)
-    DecodeConsumer<T, kHeadDim, kCopies>(params, shared).run(share);
+    DecodeConsumer<T, kHeadDim>(params, shared).run(share);
   else
     DecodeProducer<T, kHeadDim, kCopies>(params, maps, shared).run(share);
 }

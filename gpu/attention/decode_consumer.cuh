@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "gpu/attention/decode_shared.cuh"
 
 // The warps that compute: scores, weights, their product with the values, and the merge of pieces.
@@ -32,40 +34,37 @@ __device__ inline bool are_all_there(const AttentionParams& p, const DecodeItem&
   return out;
 }
 
-// A warp merges 64 columns of a row, a lane two of them. Pieces come from L2, so many at once; a
-// lane has the state of one.
-template <typename T, int kHeadDim, int kAtOnce>
-__device__ void merge_pieces(const AttentionParams& p, const DecodeItem& item, int row, int part) {
-  static_assert(32 % kAtOnce == 0);
-  const int lane = int(threadIdx.x) % 32, column = 64 * part + 2 * lane;
+// A warp merges a row; a lane has kHeadDim / 32 columns.
+template <typename T, int kHeadDim>
+__device__ void merge_pieces(const AttentionParams& p, const DecodeItem& item, int row) {
+  constexpr int kColumns = kHeadDim / 32;
+  using Columns = std::conditional_t<kColumns == 4, float4, float2>;
+  const int lane = int(threadIdx.x) % 32;
   const int64_t first = item.index - item.piece;
   RowState total;
-  float2 acc{}, states{};
-  for (int begin = 0; begin < item.num_pieces; begin += kAtOnce) {
-    const int lane_begin = begin % 32;
-    if (lane_begin == 0 && begin + lane < item.num_pieces) {
-      states = __ldcg(reinterpret_cast<const float2*>(stats_of(p, first + begin + lane, row)));
-    }
-    const float* at = sums_of<kHeadDim>(p, first + begin, row) + column;
-    float2 sums[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i, at += kHeadDim * p.group) {
-      if (begin + i < item.num_pieces) sums[i] = __ldcg(reinterpret_cast<const float2*>(at));
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (begin + i >= item.num_pieces) break;
-      const Merge m = merge(total, {__shfl_sync(~0U, states.x, lane_begin + i),
-                                    __shfl_sync(~0U, states.y, lane_begin + i)});
-      acc = {merged(acc.x, sums[i].x, m), merged(acc.y, sums[i].y, m)};
+  float acc[kColumns] = {};
+#pragma unroll 4
+  for (int i = 0; i < item.num_pieces; ++i) {
+    const float2 stats = __ldcg(reinterpret_cast<const float2*>(stats_of(p, first + i, row)));
+    const Columns loaded =
+        __ldcg(reinterpret_cast<const Columns*>(sums_of<kHeadDim>(p, first + i, row)) + lane);
+    const Merge m = merge(total, {stats.x, stats.y});
+    acc[0] = merged(acc[0], loaded.x, m);
+    acc[1] = merged(acc[1], loaded.y, m);
+    if constexpr (kColumns == 4) {
+      acc[2] = merged(acc[2], loaded.z, m);
+      acc[3] = merged(acc[3], loaded.w, m);
     }
   }
   const float inverse = __frcp_rn(total.sum);
-  *reinterpret_cast<uint32_t*>(out_of<T, kHeadDim>(p, item, row) + column) =
-      pack<T>(normalized(acc.x, inverse), normalized(acc.y, inverse));
+  auto* const to = reinterpret_cast<uint32_t*>(out_of<T, kHeadDim>(p, item, row) + lane * kColumns);
+#pragma unroll
+  for (int j = 0; j < kColumns; j += 2) {
+    to[j / 2] = pack<T>(normalized(acc[j], inverse), normalized(acc[j + 1], inverse));
+  }
 }
 
-template <typename T, int kHeadDim, Copies kCopies>
+template <typename T, int kHeadDim>
 class DecodeConsumer {
  public:
   __device__ DecodeConsumer(const AttentionParams& params, DecodeShared<kHeadDim>& shared)
@@ -381,10 +380,7 @@ class DecodeConsumer {
     if (threadIdx.x == 0) s.is_last = are_all_there(p, item, num_delivered);
     sync();
     if (!s.is_last) return;
-    constexpr int kParts = kHeadDim / 64;
-    for (int i = warp; i < p.group * kParts; i += kWarps) {
-      merge_pieces<T, kHeadDim, kPiecesAtOnce<kHeadDim, kCopies>>(p, item, i / kParts, i % kParts);
-    }
+    for (int row = warp; row < p.group; row += kWarps) merge_pieces<T, kHeadDim>(p, item, row);
   }
 };
 

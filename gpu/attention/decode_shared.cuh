@@ -27,9 +27,6 @@ constexpr int kProducers = kCopies == Copies::blocks ? 32
 // As many CTAs as there is shared memory for.
 template <int kHeadDim>
 constexpr int kCtasPerSm = kHeadDim == 64 ? 2 : 1;
-/// That a warp merges: as many as there are registers for.
-template <int kHeadDim, Copies kCopies>
-constexpr int kPiecesAtOnce = (kHeadDim == 128 ? 8 : 2) * (kCopies == Copies::blocks ? 2 : 1);
 template <int kHeadDim, Copies kCopies>
 constexpr int kThreads = kConsumers + kProducers<kHeadDim, kCopies>;
 constexpr int kTiles = kPieceKeys / kAttentionTileKeys;
