@@ -264,6 +264,7 @@ double product_tflops(const DeviceModel& model, Products& products) {
 struct StepTimes {
   double us = 0, host_us = 0, floor_us = 0;
   double base_us = 0;  // 0: not measured
+  bool has_own_base = false;
   int64_t read_bytes = 0, adapter_bytes = 0;
   // 0: there is none.
   double limit_us() const {
@@ -296,7 +297,10 @@ class Results {
         rows_.empty() ? "" : ",", model, c.kind, c.num_rows, c.num_rows * c.num_tokens, c.context,
         name(order), lora, c.num_adapters, t.us, t.host_us, t.read_bytes, t.floor_us,
         tokens_per_s(c, t.us));
-    if (t.base_us > 0) rows_ += fmt::format(", \"base_us\": {:.1f}", t.base_us);
+    if (t.base_us > 0) {
+      rows_ += fmt::format(", \"base_us\": {:.1f}, \"base\": \"{}\"", t.base_us,
+                           t.has_own_base ? "the same engine" : "an engine without LoRA");
+    }
     if (limit > 0) rows_ += fmt::format(", \"limit_us\": {:.1f}", limit);
     rows_ += "}";
   }
@@ -357,7 +361,7 @@ int64_t bytes_in(const std::vector<bench::ReadSpan>& spans) {
   return out;
 }
 
-// `base`: the engine without LoRA, or null.
+// `base`: what takes the step without adapters, or null.
 StepTimes time_step(const Case& c, const DeviceModel& model, GpuExecutor& engine,
                     GpuExecutor* base) {
   const Batch batch(c, model.config(), 16);
@@ -389,6 +393,7 @@ StepTimes time_step(const Case& c, const DeviceModel& model, GpuExecutor& engine
       .host_us = double(host_ns) / 1e3 / double(num_steps),
       .floor_us = floor_us,
       .base_us = base != nullptr ? us[1] : 0,
+      .has_own_base = base == &engine,
       .read_bytes = bytes_in(spans),
       .adapter_bytes = c.num_adapters > 0 ? c.num_adapters * engine.slots()->layout().bytes() : 0};
 }
@@ -543,7 +548,7 @@ class ModelBench {
   std::vector<std::pair<int32_t, double>> prefills_;  // tokens, TFLOP/s
   const sim::SchedulerConfig config_ =
       bounded_by_model(scheduler(kMostSlots, context_), model_.config());
-  // Without LoRA. Null: not measured beside others, from the first on that did not fit beside it.
+  // Without LoRA. Null from the first engine on that did not fit beside it.
   std::unique_ptr<GpuExecutor> base_;
   std::vector<std::vector<float>> bits_;  // of bit_cases(), without LoRA
 };
@@ -664,6 +669,9 @@ int main(int argc, char** argv) {
     const char* const file = argc > 1 ? argv[1] : "engine_bench.json";
     const std::vector<std::string> arguments(argv + std::min(2, argc), argv + argc);
     return loratory::gpu::run(file, loratory::gpu::selection(arguments)) ? 0 : 1;
+  } catch (const loratory::InputError& error) {
+    fmt::print(stderr, "engine_bench: {}\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_bench: {}\n", error.what());
     return 1;

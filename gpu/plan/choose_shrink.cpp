@@ -24,9 +24,8 @@ constexpr int64_t kTilesOfIdleSm = 2;  ///< work tiles of such a shrink for each
 /// those that follow them while it runs.
 constexpr double kCtasOfIdleSm = 2.7, kCtasBesideLongProduct = 20;
 /// Long rows of few tokens, whose clusters find room beside a product of few tiles. Such tiles cost
-/// as much as is gained with more adapters, or with 64 ranks of 14,336 columns; longer rows were
-/// not measured.
-constexpr int64_t kMostSegmentsOfLongRows = 2, kMostOfA = 64 * 12288, kLongestRows = 14336;
+/// more than is gained with more adapters, or with 64 ranks of 14,336 columns.
+constexpr int64_t kMostSegmentsOfLongRows = 2, kMostOfA = 64 * 12288;
 
 constexpr int64_t kAny = INT64_MAX;
 
@@ -217,7 +216,7 @@ bool gains_by_idle_sms(const LaunchShape& shape) {
   if (shape.num_split_units == 0) return false;
   if (!has_long_rows(shape) || shape.num_tokens > kMostTokensBesideLongRows) return true;
   return most_segments(shape, 8) <= h200::kMostSegmentsOfLongRows &&
-         shape.max_rank * shape.num_in <= h200::kMostOfA && shape.num_in <= h200::kLongestRows;
+         shape.max_rank * shape.num_in <= h200::kMostOfA && shape.num_in <= kLongestRows;
 }
 
 LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster) {

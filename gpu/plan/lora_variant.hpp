@@ -61,8 +61,9 @@ LoraVariant on_idle_sms(const LaunchShape& shape, const LoraVariant& cluster);
 /// Whether the product of a shrink's x is to leave SMs idle for it (ProductUse::before_lora).
 /// `shape`: of the linear, whatever its idle_sms.
 bool gains_by_idle_sms(const LaunchShape& shape);
-/// Products of long rows leave them for up to so many tokens.
-inline constexpr int64_t kMostTokensBesideLongRows = 8;
+/// Products of long rows leave them for up to so many tokens and columns of x; longer rows were not
+/// measured.
+inline constexpr int64_t kMostTokensBesideLongRows = 8, kLongestRows = 14336;
 
 /// For a shrink of aligned rows, on its own or as the first launch of a linear, where the GPU has
 /// clusters.

@@ -26,8 +26,8 @@ constexpr double kRoundUs = 2;
 // shrink has not asked for A, whatever the tokens.
 constexpr int32_t kSmsOfShrink = 32;
 constexpr double kShrinkUs = 2, kUnevenGain = 0.2;
-// A chain counts few tiles too dear before the shrink of few tokens with long rows
-// (gains_by_idle_sms()). Steps are fastest with so many idle SMs, and lose by more.
+// Before the shrink of few tokens with long rows (gains_by_idle_sms()) a product of few tiles is
+// faster in a layer than a chain shows. Steps gain by up to so many idle SMs, and lose by more.
 constexpr int32_t kMostSmsOfLongShrink = 60;
 
 /// How a product's tiles fill the SMs.
@@ -61,8 +61,9 @@ double us_of_own_before_lora(const Rounds& r, int32_t ctas, double us) {
 
 bool suits_long_shrink(const ProductShape& shape, int64_t num_tokens, const Rounds& r,
                        int32_t ctas) {
-  return shape.num_in > h200::kLongRows && num_tokens <= kMostTokensBesideLongRows &&
-         has_shrink_beside(r, ctas) && r.idle_sms <= kMostSmsOfLongShrink;
+  return shape.num_in > h200::kLongRows && shape.num_in <= kLongestRows &&
+         num_tokens <= kMostTokensBesideLongRows && has_shrink_beside(r, ctas) &&
+         r.idle_sms <= kMostSmsOfLongShrink;
 }
 
 }  // namespace

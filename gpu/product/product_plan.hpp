@@ -59,7 +59,7 @@ struct ProductKey {
 };
 
 /// Goes up when an own kernel, its order of sums or what a plan is chosen by changes.
-inline constexpr int64_t kProductKernels = 14;
+inline constexpr int64_t kProductKernels = 15;
 
 /// All plans of one device.
 struct ProductCache {

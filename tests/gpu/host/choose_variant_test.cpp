@@ -341,7 +341,7 @@ TEST(ChooseVariant, AProductLeavesSmsIdleForLongRowsOfFewTokensAndAdapters) {
   EXPECT_TRUE(gains_by_idle_sms(s));
   EXPECT_FALSE(gains_with(&LaunchShape::num_in, 14337));
   s.max_rank = 128, s.num_slots = 8;
-  EXPECT_TRUE(gains_with(&LaunchShape::num_tokens, 9));  // its product leaves as few as alone
+  EXPECT_TRUE(gains_with(&LaunchShape::num_tokens, 9));
   EXPECT_TRUE(gains_with(&LaunchShape::num_in, 8192));
 }
 

@@ -64,6 +64,8 @@ TEST(ProductCost, BeforeAShrinkOfLongRowsComesTheTileThatLeavesAThirdOfTheSms) {
   EXPECT_DOUBLE_EQ(gain(down, 8, "skinny:32:1"), 0);                    // 4
   EXPECT_DOUBLE_EQ(gain(down, 9, "skinny:48:1"), 2);
   EXPECT_DOUBLE_EQ(gain(kO, 8, "skinny:48:1"), 2);
+  constexpr ProductShape longer{.num_out = 4096, .num_in = 14344, .max_tokens = 512};
+  EXPECT_DOUBLE_EQ(gain(longer, 8, "skinny:48:1"), 2);
 }
 
 TEST(ProductCost, ALastRoundThatIsNotFullCostsUnlessAShrinkRunsThere) {
