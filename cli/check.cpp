@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -82,7 +83,33 @@ check::Kernel kernel_of(const std::string& impl) {
 
 using Ledger = std::vector<check::LedgerLine>;
 
-check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::string& command) {
+// What people and files are told if the kernel ends the process, which a ledger does not excuse.
+class LastWords {
+ public:
+  LastWords(OutputFiles& files, const Ledger& ledger) : files_(files), ledger_(ledger) {}
+
+  void set(check::Report report) {
+    check::apply_ledger(ledger_, report);
+    report.findings.back().reference.clear();
+    report.stale.clear();  // there was no time for its finding to show
+    text_ = check::as_text(report);
+    files_.set_last_words("--json", check::as_json(report));
+    files_.set_last_words("--junit", check::as_junit(report));
+  }
+  /// In a signal handler.
+  void say() const {
+    const ssize_t written = write(fileno(files_.table()), text_.data(), text_.size());
+    if (written >= 0) files_.publish_last_words();
+  }
+
+ private:
+  OutputFiles& files_;
+  const Ledger& ledger_;
+  std::string text_;
+};
+
+check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::string& command,
+                           OutputFiles& files) {
   check::Options options;
   options.operations = o.operations;
   options.checks = o.checks;
@@ -97,8 +124,12 @@ check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::str
   options.command = command;
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
-  check::RunningCase running;
-  options.on_run = [&](auto label) { running.begin(fmt::format("{} --case {}", command, label)); };
+  LastWords last_words(files, ledger);
+  check::RunningCase running([&] { last_words.say(); });
+  options.on_run = [&](auto, const check::Report& if_it_ends) {
+    last_words.set(if_it_ends);
+    running.begin(if_it_ends.findings.back().repro);
+  };
   return check::run_kernel_checks(kernel_of(o.impl), options);
 }
 
@@ -175,7 +206,7 @@ void run(const CLI::App& command, const CheckOptions& o) {
   }
   const std::string repro = repro_of(command, o);
   check::Report report =
-      is_kernel ? check_kernel(o, ledger, repro) : check_scheduler(o, ledger, repro);
+      is_kernel ? check_kernel(o, ledger, repro, files) : check_scheduler(o, ledger, repro);
   check::apply_ledger(ledger, report);
   std::fputs(check::as_text(report).c_str(), files.table());
   if (auto* out = files.find("--json")) *out << check::as_json(report);

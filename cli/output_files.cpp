@@ -86,9 +86,22 @@ void OutputFiles::open(const std::string& flag, const std::string& path) {
   stdout_is_taken_ = stdout_is_taken_ || is_stdout;
 }
 
-std::ostream* OutputFiles::find(const std::string& flag) {
+AtomicFile* OutputFiles::file_of(const std::string& flag) {
   const auto it = std::ranges::find(outputs_, flag, &Output::flag);
-  return it == outputs_.end() ? nullptr : &it->file->stream();
+  return it == outputs_.end() ? nullptr : it->file.get();
+}
+
+std::ostream* OutputFiles::find(const std::string& flag) {
+  AtomicFile* const file = file_of(flag);
+  return file == nullptr ? nullptr : &file->stream();
+}
+
+void OutputFiles::set_last_words(const std::string& flag, std::string_view text) {
+  if (AtomicFile* const file = file_of(flag)) file->set_last_words(text);
+}
+
+void OutputFiles::publish_last_words() noexcept {
+  for (const Output& output : outputs_) output.file->publish_last_words();
 }
 
 void OutputFiles::commit() {

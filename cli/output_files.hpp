@@ -6,6 +6,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/base/atomic_file.hpp"
@@ -48,6 +49,13 @@ class OutputFiles {
   /// Every file in its place. Once, at the end. Throws OutputError.
   void commit();
 
+  /// What the file of `flag` is to hold if the process ends before commit(); nothing may have been
+  /// written to it.
+  void set_last_words(const std::string& flag, std::string_view text);
+
+  /// For who ends the process, also in a signal handler: files that have last words appear.
+  void publish_last_words() noexcept;
+
  private:
   // What makes two names one file. For one that does not exist yet: its folder and its name there.
   struct Identity {
@@ -65,6 +73,7 @@ class OutputFiles {
     std::unique_ptr<AtomicFile> file;
   };
 
+  AtomicFile* file_of(const std::string& flag);
   static bool identify(const std::string& path, int stream, Identity& identity);
   void refuse_file_in_folder(const std::string& flag, const std::string& path) const;
 

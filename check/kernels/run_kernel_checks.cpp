@@ -129,9 +129,7 @@ class Session {
   Report run() {
     if (options_.labels.empty()) draw_cases();
     for (const Case& c : named_cases(kernel_, options_)) judge(c);
-    report_.seconds = seconds_since(begin_);
-    add_checks();
-    return std::move(report_);
+    return so_far();
   }
 
  private:
@@ -169,8 +167,12 @@ class Session {
   }
 
   CaseVerdict run_checks(const Case& c, const std::vector<std::string>& names) {
-    if (options_.on_run) options_.on_run(label_of(c));
+    if (options_.on_run) options_.on_run(label_of(c), if_it_ends_in(label_of(c)));
     return run_case(kernel_, *memory_, c, names, options_.max_bytes);
+  }
+
+  std::string repro_of(const std::string& label) const {
+    return fmt::format("{} --case {}", options_.command, label);
   }
 
   void add(const std::string& name, const Tally& tally) {
@@ -187,72 +189,108 @@ class Session {
         options_.knows ? options_.knows(finding.check, label_of(c)) : std::vector<size_t>();
     if (!told_.add(finding.check, lines)) return;
     if (lines.empty() && options_.stops_at_first) is_over_ = true;
-    Case smallest = c;
-    CaseFinding of_smallest = finding;
-    // large_offsets has sizes of its own: a smaller case is as large.
-    const bool has_its_sizes = finding.check != "large_offsets";
-    if (options_.shrinks && has_its_sizes && finding.check != "device_health") {
-      smallest = shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
-        if (is_past(2)) return false;
-        for (CaseFinding& f : run_checks(candidate, {}).findings) {
-          if (f.check == finding.check) return of_smallest = std::move(f), true;
-        }
-        return false;
-      });
-    }
+    // Told as it is, should the kernel end the process while it shrinks.
+    report_.findings.push_back(finding_of(c, c, finding));
+    if (!options_.shrinks || !can_shrink(finding)) return;
+    shrink_case(c, kernel_.claims(), [&](const Case& candidate) {
+      if (is_past(2)) return false;
+      for (const CaseFinding& f : run_checks(candidate, {}).findings) {
+        if (f.check != finding.check) continue;
+        report_.findings.back() = finding_of(c, candidate, f);
+        return true;
+      }
+      return false;
+    });
+  }
+
+  // large_offsets has sizes of its own: a smaller case is as large.
+  static bool can_shrink(const CaseFinding& finding) {
+    return finding.check != "large_offsets" && finding.check != "device_health";
+  }
+
+  Finding finding_of(const Case& c, const Case& smallest, const CaseFinding& finding) const {
     Finding out{.check = finding.check,
                 .label = label_of(c),
                 .smallest = label_of(smallest),
-                .what = of_smallest.what,
+                .what = finding.what,
                 .pattern = {},
-                .repro = {},
+                .repro = repro_of(label_of(smallest)),
                 .reference = {}};
-    if (has_its_sizes && !of_smallest.wrong.empty()) {
+    if (finding.check != "large_offsets" && !finding.wrong.empty()) {
       const CaseData data(smallest);
-      out.pattern = pattern_of(smallest, data.covered(data.step), of_smallest.wrong);
+      out.pattern = pattern_of(smallest, data.covered(data.step), finding.wrong);
     }
-    out.repro = fmt::format("{} --case {}", options_.command, out.smallest);
-    report_.findings.push_back(std::move(out));
+    return out;
   }
 
-  void add_checks() {
+  Report so_far() const {
+    Report out = report_;
+    out.seconds = seconds_since(begin_);
     for (const KernelCheck& check : kernel_checks()) {
-      CheckResult result = results_[std::string(check.name)];
-      result.name = check.name;
-      const std::string_view skipped =
-          check.skip == nullptr ? std::string_view() : check.skip(kernel_);
       const bool is_asked_for =
           options_.checks.empty() ||
           std::ranges::find(options_.checks, check.name) != options_.checks.end();
-      if (!is_asked_for && !told_.has_failed(result.name)) continue;
-      if (!skipped.empty()) {
-        result.state = CheckState::skipped, result.note = skipped;
-      } else if (told_.has_failed(result.name)) {
-        result.state = CheckState::failed;
-      } else if (told_.has_known(result.name)) {
-        result.state = CheckState::observed, result.note = "a known finding";
-      } else if (result.num_comparisons == 0 && check.name != "device_health") {
-        result.state = CheckState::skipped;
-        if (left_out_[result.name].empty()) result.note = "no case had anything to look at";
-      } else {
-        observe(result);
+      if (is_asked_for || told_.has_failed(std::string(check.name))) {
+        out.checks.push_back(result_of(check));
       }
-      const std::set<std::string>& left_out = left_out_[result.name];
-      if (!left_out.empty() && result.note.empty()) {
-        result.note = fmt::format("left out: {}", fmt::join(left_out, ", "));
-      }
-      report_.checks.push_back(std::move(result));
     }
+    return out;
+  }
+
+  // That it does is a finding of `accepted`, which is the first check.
+  Report if_it_ends_in(const std::string& label) const {
+    Report out = so_far();
+    const std::string name(kernel_checks().front().name);
+    if (out.checks.empty() || out.checks.front().name != name) {
+      out.checks.insert(out.checks.begin(), CheckResult{.name = name, .note = {}});
+    }
+    out.checks.front().state = CheckState::failed;
+    out.findings.push_back({.check = name,
+                            .label = label,
+                            .smallest = label,
+                            .what = "the kernel ends the process: exit(), abort() or a crash",
+                            .pattern = {},
+                            .repro = repro_of(label),
+                            .reference = {}});
+    return out;
+  }
+
+  CheckResult result_of(const KernelCheck& check) const {
+    const std::string name(check.name);
+    const auto found = results_.find(name);
+    CheckResult result = found == results_.end() ? CheckResult() : found->second;
+    result.name = name;
+    const auto left_out = left_out_.find(name);
+    const bool has_left_out = left_out != left_out_.end() && !left_out->second.empty();
+    const std::string_view skipped =
+        check.skip == nullptr ? std::string_view() : check.skip(kernel_);
+    if (!skipped.empty()) {
+      result.state = CheckState::skipped, result.note = skipped;
+    } else if (told_.has_failed(name)) {
+      result.state = CheckState::failed;
+    } else if (told_.has_known(name)) {
+      result.state = CheckState::observed, result.note = "a known finding";
+    } else if (result.num_comparisons == 0 && name != "device_health") {
+      result.state = CheckState::skipped;
+      if (!has_left_out) result.note = "no case had anything to look at";
+    } else {
+      observe(result);
+    }
+    if (has_left_out && result.note.empty()) {
+      result.note = fmt::format("left out: {}", fmt::join(left_out->second, ", "));
+    }
+    return result;
   }
 
   // What is not promised is told and no failure.
-  void observe(CheckResult& result) {
+  void observe(CheckResult& result) const {
     const bool is_promised = result.name == "repeatable"
                                  ? kernel_.promises(LORATORY_REPEATABLE)
                                  : kernel_.promises(LORATORY_BATCH_INVARIANT);
     if (is_promised || (result.name != "repeatable" && result.name != "batch_invariant")) return;
     result.state = CheckState::observed;
-    const int64_t different = num_different_[result.name];
+    const auto found = num_different_.find(result.name);
+    const int64_t different = found == num_different_.end() ? 0 : found->second;
     result.note = different == 0 ? "not promised, and true of all that was compared"
                                  : fmt::format("not promised: {} of {} elements have other bits",
                                                different, result.num_comparisons);

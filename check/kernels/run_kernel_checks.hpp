@@ -32,8 +32,9 @@ struct Options {
   std::function<std::vector<size_t>(std::string_view check, std::string_view label)> knows;
   /// Told of every case that is judged.
   std::function<void(std::string_view label)> on_case;
-  /// Told of every case before it runs: of those, and of smaller ones while a finding shrinks.
-  std::function<void(std::string_view label)> on_run;
+  /// Told of every case before it runs: of those, and of smaller ones while a finding shrinks. The
+  /// report is right if the kernel ends the process in this case: that is its last finding.
+  std::function<void(std::string_view label, const Report& if_it_ends)> on_run;
   /// Asked between cases; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted;
 };

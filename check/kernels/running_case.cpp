@@ -15,8 +15,9 @@ namespace {
 
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-std::mutex guard;     // of what follows, for threads that do not run the case
-std::string running;  // empty: none
+std::mutex guard;                // of what follows, for threads that do not run the case
+std::string running;             // empty: none
+std::function<void()> last_act;  // for whoever runs it
 
 // For whoever the kernel ends the process in: it runs, so no case begins or ends.
 void tell(const char* what) {
@@ -27,14 +28,20 @@ void tell(const char* what) {
   }
 }
 
+void tell_last(const char* what) {
+  if (running.empty()) return;
+  tell(what);
+  last_act();
+}
+
 [[noreturn]] void end_by_signal(int signal) {
-  tell(signal == SIGABRT ? "was aborted" : "crashed");
+  tell_last(signal == SIGABRT ? "was aborted" : "crashed");
   _exit(1);
 }
 
 void end_by_exit() {
   if (running.empty()) return;
-  tell("called exit()");
+  tell_last("called exit()");
   abandon_files();
   _exit(1);
 }
@@ -53,7 +60,8 @@ void tell_running_case(const char* what) {
   if (lock.owns_lock()) tell(what);
 }
 
-RunningCase::RunningCase() {
+RunningCase::RunningCase(std::function<void()> act) {
+  last_act = std::move(act);
   use_other_stack();
   struct sigaction ours {
   }, before{};

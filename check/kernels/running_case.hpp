@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace loratory::check {
@@ -9,7 +10,8 @@ namespace loratory::check {
 /// there already, as AddressSanitizer's, stays.
 class RunningCase {
  public:
-  RunningCase();
+  /// `last_act` is called then, in a signal handler.
+  explicit RunningCase(std::function<void()> last_act = [] {});
   /// Nothing runs any more.
   ~RunningCase();
   RunningCase(const RunningCase&) = delete;

@@ -17,6 +17,7 @@
 #include <streambuf>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "reference/base/check.hpp"
 #include "reference/base/escape.hpp"
@@ -56,8 +57,33 @@ Temporaries& temporaries() {
   return all;
 }
 
+// Where the bytes of a file go.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void write(const char* data, size_t count) = 0;
+};
+
+class StringSink final : public Sink {
+ public:
+  void write(const char* data, size_t count) override { text.append(data, count); }
+  std::string text;
+};
+
+// False: the rest could not be written.
+bool write_all(int fd, const char* data, size_t count) noexcept {
+  while (count > 0) {
+    const ssize_t written = ::write(fd, data, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    data += written;
+    count -= size_t(written);
+  }
+  return true;
+}
+
 // A file descriptor that a whole file grows behind, out of sight until publish().
-class HiddenFile {
+class HiddenFile final : public Sink {
  public:
   explicit HiddenFile(const std::string& path) : path_(path), final_(path) {
     if (path == "-") {
@@ -74,11 +100,13 @@ class HiddenFile {
     if (exists && ::access(path.c_str(), W_OK) != 0) fail_to_open(path, "cannot be replaced");
     // A link keeps pointing at its file: it is the file that is replaced.
     if (exists) final_ = std::filesystem::canonical(path).string();
+    temporary_name_ = fmt::format("{}.{}.tmp", final_, ::getpid());
     if (!exists) require_new_name();
     open_hidden();
+    own_fd_ = fmt::format("/proc/self/fd/{}", fd_);
   }
 
-  ~HiddenFile() {
+  ~HiddenFile() override {
     if (fd_ >= 0 && path_ != "-") ::close(fd_);
     if (temporary_.empty()) return;
     const std::scoped_lock lock(temporaries().mutex);
@@ -88,14 +116,8 @@ class HiddenFile {
   HiddenFile(const HiddenFile&) = delete;
   HiddenFile& operator=(const HiddenFile&) = delete;
 
-  void write(const char* data, size_t count) {
-    while (count > 0) {
-      const ssize_t written = ::write(fd_, data, count);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail_to_write(path_);
-      data += written;
-      count -= size_t(written);
-    }
+  void write(const char* data, size_t count) override {
+    if (!write_all(fd_, data, count)) fail_to_write(path_);
   }
 
   void sync() {
@@ -105,10 +127,20 @@ class HiddenFile {
   void publish() {
     if (in_place_) return;
     const std::scoped_lock lock(temporaries().mutex);
-    if (temporary_.empty()) link_anonymous();
+    if (temporary_.empty()) {
+      if (!link_anonymous()) fail_to_write(path_);
+      temporary_ = temporary_name_;
+    }
     if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail_to_write(path_);
     temporaries().names.erase(temporary_);
     temporary_.clear();
+  }
+
+  // Nothing has been written before, and nothing is done with the file afterwards.
+  void publish_at_once(std::string_view text) const noexcept {
+    if (!write_all(fd_, text.data(), text.size()) || in_place_) return;
+    if (::fsync(fd_) != 0 || (temporary_.empty() && !link_anonymous())) return;
+    if (::rename(temporary_name_.c_str(), final_.c_str()) != 0) ::unlink(temporary_name_.c_str());
   }
 
  private:
@@ -118,7 +150,7 @@ class HiddenFile {
     if (::lstat(path_.c_str(), &status) == 0) {
       throw InputError(path_, "is a link to no file", "remove the link, or name another file");
     }
-    if (::lstat(temporary_name().c_str(), &status) != 0 && errno == ENAMETOOLONG) {
+    if (::lstat(temporary_name_.c_str(), &status) != 0 && errno == ENAMETOOLONG) {
       throw InputError(cut(path_, kLongestShown), "cannot be created: File name too long",
                        "choose a shorter one");
     }
@@ -148,29 +180,24 @@ class HiddenFile {
     const std::filesystem::path folder = std::filesystem::path(final_).parent_path();
     fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     if (fd_ >= 0) return;
-    const std::string name = temporary_name();
     const std::scoped_lock lock(temporaries().mutex);
-    fd_ = ::open(name.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    fd_ = ::open(temporary_name_.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
     if (fd_ < 0) fail_to_open(path_, "cannot be created");
-    temporaries().names.insert(name);
-    temporary_ = name;
+    temporaries().names.insert(temporary_name_);
+    temporary_ = temporary_name_;
   }
 
-  void link_anonymous() {
-    const std::string name = temporary_name();
-    ::unlink(name.c_str());
-    const std::string self = fmt::format("/proc/self/fd/{}", fd_);
-    if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      fail_to_write(path_);
-    }
-    temporary_ = name;
+  bool link_anonymous() const noexcept {
+    const char* const name = temporary_name_.c_str();
+    ::unlink(name);
+    return ::linkat(AT_FDCWD, own_fd_.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
   }
-
-  std::string temporary_name() const { return fmt::format("{}.{}.tmp", final_, ::getpid()); }
 
   std::string path_;  // as the user wrote it, for messages
   std::string final_;
+  std::string temporary_name_;
   std::string temporary_;  // empty = the file has no name yet
+  std::string own_fd_;     // what a file without a name is linked from
   int fd_ = -1;
   bool in_place_ = false;  // stdout, a device, a pipe: it has its name already
 };
@@ -178,19 +205,19 @@ class HiddenFile {
 // What turns the bytes of the stream into the bytes of the file.
 class Encoder {
  public:
-  explicit Encoder(HiddenFile& file) : file_(file) {}
+  explicit Encoder(Sink& sink) : sink_(sink) {}
   virtual ~Encoder() = default;
-  virtual void write(const char* data, size_t count) { file_.write(data, count); }
+  virtual void write(const char* data, size_t count) { sink_.write(data, count); }
   virtual void finish() {}
 
  protected:
-  HiddenFile& file_;
+  Sink& sink_;
   std::array<char, kBufferBytes> out_;
 };
 
 class GzipEncoder final : public Encoder {
  public:
-  explicit GzipEncoder(HiddenFile& file) : Encoder(file) {
+  explicit GzipEncoder(Sink& sink) : Encoder(sink) {
     constexpr int kGzipWindowBits = 15 + 16;  // + 16: a gzip header, without name or time
     const int rc =
         deflateInit2(&deflate_, kGzipLevel, Z_DEFLATED, kGzipWindowBits, 8, Z_DEFAULT_STRATEGY);
@@ -210,7 +237,7 @@ class GzipEncoder final : public Encoder {
       deflate_.next_out = reinterpret_cast<Bytef*>(out_.data());
       deflate_.avail_out = uInt(out_.size());
       ::deflate(&deflate_, flush);
-      file_.write(out_.data(), out_.size() - deflate_.avail_out);
+      sink_.write(out_.data(), out_.size() - deflate_.avail_out);
     } while (deflate_.avail_out == 0);
   }
   z_stream deflate_{};
@@ -218,7 +245,7 @@ class GzipEncoder final : public Encoder {
 
 class ZstdEncoder final : public Encoder {
  public:
-  explicit ZstdEncoder(HiddenFile& file) : Encoder(file), context_(ZSTD_createCCtx()) {
+  explicit ZstdEncoder(Sink& sink) : Encoder(sink), context_(ZSTD_createCCtx()) {
     LORATORY_ASSERT(context_ != nullptr, "zstd has memory for one stream");
     ZSTD_CCtx_setParameter(context_, ZSTD_c_compressionLevel, kZstdLevel);
     ZSTD_CCtx_setParameter(context_, ZSTD_c_checksumFlag, 1);
@@ -239,23 +266,24 @@ class ZstdEncoder final : public Encoder {
     ZSTD_outBuffer out{out_.data(), out_.size(), 0};
     const size_t remaining = ZSTD_compressStream2(context_, &out, &in, directive);
     LORATORY_ASSERT(!ZSTD_isError(remaining), "zstd compresses any bytes");
-    file_.write(out_.data(), out.pos);
+    sink_.write(out_.data(), out.pos);
     return remaining;
   }
   ZSTD_CCtx* context_;
 };
 
-std::unique_ptr<Encoder> make_encoder(std::string_view path, HiddenFile& file) {
-  if (path.ends_with(".gz")) return std::make_unique<GzipEncoder>(file);
-  if (path.ends_with(".zst")) return std::make_unique<ZstdEncoder>(file);
-  return std::make_unique<Encoder>(file);
+std::unique_ptr<Encoder> make_encoder(std::string_view path, Sink& sink) {
+  if (path.ends_with(".gz")) return std::make_unique<GzipEncoder>(sink);
+  if (path.ends_with(".zst")) return std::make_unique<ZstdEncoder>(sink);
+  return std::make_unique<Encoder>(sink);
 }
 
 }  // namespace
 
 class AtomicFile::Buffer final : public std::streambuf {
  public:
-  explicit Buffer(const std::string& path) : file_(path), encoder_(make_encoder(path, file_)) {
+  explicit Buffer(const std::string& path)
+      : path_(path), file_(path), encoder_(make_encoder(path, file_)) {
     setp(buffer_.data(), buffer_.data() + buffer_.size());
   }
   void finish() {
@@ -268,6 +296,16 @@ class AtomicFile::Buffer final : public std::streambuf {
   void commit() {
     finish();
     file_.publish();
+  }
+  void set_last_words(std::string_view text) {
+    StringSink sink;
+    const auto encoder = make_encoder(path_, sink);
+    encoder->write(text.data(), text.size());
+    encoder->finish();
+    last_words_ = std::move(sink.text);
+  }
+  void publish_last_words() const noexcept {
+    if (!last_words_.empty()) file_.publish_at_once(last_words_);
   }
 
  protected:
@@ -286,8 +324,10 @@ class AtomicFile::Buffer final : public std::streambuf {
     encoder_->write(pbase(), size_t(pptr() - pbase()));
     setp(buffer_.data(), buffer_.data() + buffer_.size());
   }
+  const std::string path_;
   HiddenFile file_;
   std::unique_ptr<Encoder> encoder_;
+  std::string last_words_;  // as the file will have them
   std::array<char, kBufferBytes> buffer_;
   bool is_finished_ = false;
 };
@@ -304,6 +344,10 @@ AtomicFile::~AtomicFile() = default;
 void AtomicFile::finish() { buffer_->finish(); }
 
 void AtomicFile::commit() { buffer_->commit(); }
+
+void AtomicFile::set_last_words(std::string_view text) { buffer_->set_last_words(text); }
+
+void AtomicFile::publish_last_words() noexcept { buffer_->publish_last_words(); }
 
 void abandon_files() {
   temporaries().mutex.lock();  // for good: no file is opened or published any more

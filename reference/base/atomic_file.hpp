@@ -4,6 +4,7 @@
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace loratory {
 
@@ -35,6 +36,14 @@ class AtomicFile {
 
   /// Finishes the file if it is not, and renames it into place. At most once.
   void commit();
+
+  /// What the file is to hold if the process ends before anything was written to it, in place of
+  /// earlier last words.
+  void set_last_words(std::string_view text);
+
+  /// For who ends the process, also in a signal handler: the file appears with its last words, if
+  /// it has any. Takes no lock and no memory. What cannot be written does not appear.
+  void publish_last_words() noexcept;
 
  private:
   class Buffer;

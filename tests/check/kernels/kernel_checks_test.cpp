@@ -585,7 +585,9 @@ void run_and_die(const std::function<void()>& end) {
   Options options = quick();
   options.labels = {"linear.K4.N4.r2.n1.f32.seed3"};
   RunningCase running;
-  options.on_run = [&](std::string_view label) { running.begin("again " + std::string(label)); };
+  options.on_run = [&](std::string_view label, const Report&) {
+    running.begin("again " + std::string(label));
+  };
   run_kernel_checks(kernel, options);
 }
 

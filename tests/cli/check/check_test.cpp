@@ -3,7 +3,11 @@
 #include <sched.h>
 
 #include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/cli/program.hpp"
 
@@ -163,44 +167,89 @@ TEST_F(CheckTest, ASignalEndsTheSchedulerToo) {
   EXPECT_THAT(state(), testing::AnyOf("gone", "Z"));
 }
 
-// A kernel that never returns: whoever ends the run learns in which case.
-TEST_F(CheckTest, ASignalNamesTheCaseThatRuns) {
-  write("hangs.c", R"(
+// A kernel in C, by what it does in a run; false if there is no compiler.
+class KernelInC : public CheckTest {
+ protected:
+  bool compile(const std::string& run) const {
+    write("mine.c", R"(
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include "check/loratory_plugin.h"
 static int create(void* context, const struct LoratoryLayer* layer, void** state) { return 0; }
-static int run(void* state, const struct LoratoryCall* call, void* stream) {
-  fclose(fopen("runs", "w"));
-  for (;;) pause();
-}
+static int run(void* state, const struct LoratoryCall* call, void* stream) { )" +
+                        run + R"( return 0; }
 static void destroy(void* state) {}
 static const struct LoratoryClaims claims = {
   .struct_bytes = sizeof claims, .operations = 1 << LORATORY_OP_LINEAR,
   .weight_dtypes = 1 << LORATORY_F32, .layouts = 1 << LORATORY_LAYOUT_SLICES};
 static const struct LoratoryPlugin plugin = {
-  .struct_bytes = sizeof plugin, .version = LORATORY_PLUGIN_VERSION, .name = "hangs",
+  .struct_bytes = sizeof plugin, .version = LORATORY_PLUGIN_VERSION, .name = "mine",
   .claims = &claims, .create = create, .run = run, .destroy = destroy};
 const struct LoratoryPlugin* loratory_plugin(void) { return &plugin; }
 )");
-  write("run.sh", "'" + program() + "' check --impl ./hangs.so &\n" +
-                      "while ! [ -e runs ]; do :; done; kill -INT $!; wait $!\n");
-  const std::string folder = "cd '" + folder_.string() + "' && ";
-  const std::string compile = "cc -shared -fPIC -I'" LORATORY_SOURCE_DIR "' hangs.c -o hangs.so";
-  if (std::system((folder + compile + " 2>err.txt").c_str()) != 0) {
+    return in_folder("cc -shared -fPIC -I'" LORATORY_SOURCE_DIR "' mine.c -o mine.so 2>err.txt") ==
+           0;
+  }
+  int in_folder(const std::string& command) const {
+    return std::system(("cd '" + folder_.string() + "' && " + command).c_str());
+  }
+};
+
+// A kernel that never returns: whoever ends the run learns in which case.
+TEST_F(KernelInC, ASignalNamesTheCaseThatRuns) {
+  if (!compile("fclose(fopen(\"runs\", \"w\")); for (;;) pause();")) {
     GTEST_SKIP() << "no C compiler: " << content("err.txt");
   }
-  const int status = std::system((folder + "sh run.sh >out.txt 2>err.txt").c_str());
+  write("run.sh", "'" + program() + "' check --impl ./mine.so --json r.json &\n" +
+                      "while ! [ -e runs ]; do :; done; kill -INT $!; wait $!\n");
+  const int status = in_folder("sh run.sh >out.txt 2>err.txt");
   EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "r.json"));
   const std::string err = content("err.txt");
   EXPECT_THAT(err, HasSubstr("the kernel was interrupted in this case\n"
-                             "  REPRO: loratory check --impl ./hangs.so --case linear."));
+                             "  REPRO: loratory check --impl ./mine.so --case linear."));
   const std::string marker = "--case ";
   const size_t at = err.find(marker);
   ASSERT_NE(at, std::string::npos);
   const std::string label = err.substr(at + marker.size());
   EXPECT_EQ(
       loratory("check --impl reference --case " + label.substr(0, label.find('\n'))).exit_code, 0);
+}
+
+// A kernel that ends the process: what was found before is told, and that it did, whatever the
+// ledger knows.
+TEST_F(KernelInC, ThatEndsTheProcessLeavesAReport) {
+  std::vector<std::string> ends = {"abort();", "exit(0);"};
+#if !defined(__SANITIZE_ADDRESS__)  // which ends a crash itself
+  ends.emplace_back("raise(SIGSEGV);");
+#endif
+  write("ledger",
+        "accepted * https://example.org/1\nrepeatable linear.K1.* https://example.org/2\n");
+  for (const std::string& end : ends) {
+    if (!compile("static int n; if (++n == 60) " + end)) {
+      GTEST_SKIP() << "no C compiler: " << content("err.txt");
+    }
+    write("r.json", "old");
+    const Outcome run =
+        loratory("check --impl ./mine.so --json r.json --junit r.xml --ledger ledger");
+    EXPECT_EQ(run.exit_code, 1) << end;
+    const std::string repro = "REPRO: loratory check --impl ./mine.so --case linear.";
+    EXPECT_THAT(run.err, HasSubstr(repro));
+    EXPECT_THAT(run.out, HasSubstr("FINDING covered_written"));
+    EXPECT_THAT(run.out, HasSubstr("FINDING accepted"));
+    EXPECT_THAT(run.out, testing::EndsWith("\nNOT OK\n"));
+    EXPECT_THAT(run.out, testing::Not(HasSubstr("STALE")));
+    const auto json = nlohmann::json::parse(content("r.json"));
+    EXPECT_EQ(json["ok"], false);
+    EXPECT_EQ(json["findings"].back()["check"], "accepted");
+    EXPECT_EQ(json["findings"].back()["what"],
+              "the kernel ends the process: exit(), abort() or a crash");
+    EXPECT_EQ(json["checks"][0]["state"], "failed");
+    EXPECT_THAT(content("r.xml"), HasSubstr(repro));
+    EXPECT_THAT(content("r.xml"), testing::EndsWith("</testsuite>\n"));
+  }
 }
 
 }  // namespace

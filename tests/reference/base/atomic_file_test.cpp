@@ -122,6 +122,36 @@ TEST_F(NamedTemporaryTest, GoesWhenTheProcessIsAboutToEnd) {
   EXPECT_EQ(num_files(), 1);
 }
 
+// As a signal handler would end the process, in a child.
+TEST_F(AtomicFileTest, LastWordsAppearWhereThereAreSome) {
+  std::ofstream(path("a.txt")) << "old";
+  std::ofstream(path("b.txt")) << "old";
+  const auto die = [&] {
+    AtomicFile a(path("a.txt")), b(path("b.txt")), c(path("c.gz"));
+    a.set_last_words("not yet");
+    a.set_last_words("the last");
+    c.set_last_words("packed");
+    for (AtomicFile* file : {&a, &b, &c}) file->publish_last_words();
+    std::_Exit(0);
+  };
+  for (const bool is_anonymous : {true, false}) {
+    has_anonymous_files = is_anonymous;
+    EXPECT_EXIT(die(), testing::ExitedWithCode(0), "");
+    has_anonymous_files = true;
+    EXPECT_EQ(read_file(path("a.txt")), "the last");
+    EXPECT_EQ(read_file(path("b.txt")), "old");
+    EXPECT_EQ(read_file(path("c.gz")).substr(0, 2), "\x1f\x8b");
+  }
+}
+
+TEST_F(AtomicFileTest, LastWordsAreForgottenByACommit) {
+  AtomicFile file(path("a.txt"));
+  file.set_last_words("the last");
+  file.stream() << "whole";
+  file.commit();
+  EXPECT_EQ(read_file(path("a.txt")), "whole");
+}
+
 TEST_F(AtomicFileTest, LeavesADeviceADevice) {
   AtomicFile file("/dev/null");
   file.stream() << "gone";
