@@ -4,8 +4,8 @@
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
-#include "gpu/model/eight.cuh"
 #include "gpu/model/model_launch.hpp"
+#include "gpu/model/packed_eight.cuh"
 
 // A CTA takes a row. Eight i of the row belongs to thread i % blockDim; a thread adds its squares
 // in ascending order, the lanes of a warp in a butterfly, and so the warps. blockDim follows from
@@ -38,8 +38,7 @@ __device__ float sum_of_cta(float sum) {
 template <typename T, bool kVectors>
 class NormRow {
  public:
-  /// Eight numbers as memory has them: of 16 bits they take half the registers.
-  using Raw = std::conditional_t<kVectors && sizeof(T) == 2, uint4, Eight>;
+  using Raw = std::conditional_t<kVectors, PackedEight<T>, Eight>;
 
   __device__ NormRow(const NormLaunch& launch, int row, int source)
       : p(launch),
@@ -96,14 +95,14 @@ class NormRow {
   static __device__ int place(int i) { return 8 * int(threadIdx.x + i * blockDim.x); }
 
   static __device__ Raw load_raw(const T* row, int at, int size) {
-    if constexpr (std::is_same_v<Raw, uint4>)
-      return *reinterpret_cast<const uint4*>(row + at);
+    if constexpr (kVectors)
+      return load_packed(row + at);
     else
       return load_eight<T, kVectors>(row, at, size);
   }
   static __device__ Eight eight_of(const Raw& raw) {
-    if constexpr (std::is_same_v<Raw, uint4>)
-      return unpacked<T>(raw);
+    if constexpr (kVectors)
+      return unpacked_eight<T>(raw);
     else
       return raw;
   }

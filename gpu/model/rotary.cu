@@ -3,20 +3,23 @@
 
 #include "gpu/kernels/launch_kernel.cuh"
 #include "gpu/kernels/ptx.cuh"
-#include "gpu/model/eight.cuh"
 #include "gpu/model/model_launch.hpp"
+#include "gpu/model/packed_eight.cuh"
+#include "gpu/runtime/device_ability.hpp"
 
-// A CTA takes a token, head_dim / 16 lanes a head. A lane holds eight numbers of the first half of
-// a head and the eight of the second half that they are paired with, so it needs the same cos and
-// sin for every head. Heads of other sizes, which only tiny models have, are a thread each.
+// A CTA takes a token, or some heads of it, head_dim / 16 lanes a head. A lane holds eight numbers
+// of the first half of a head and the eight of the second half that they are paired with, so it
+// needs the same cos and sin for every head. Heads of other sizes, which only tiny models have, are
+// a thread each.
 
 namespace loratory::gpu {
 namespace {
 
 // Eight warps of 64 registers leave room for a CTA of decode attention, which copies keys ahead
 // while this one waits: each quarter of an SM has 512 registers a lane, and attention takes three
-// warps of 120 there.
+// warps of 120 there. So one CTA of a token, or two of a few heads, may be on each SM.
 constexpr int kMostThreads = 256, kCtasPerSm = 4;
+constexpr int kThreadsOfFewHeads = kMostThreads / 2;
 
 /// Of a token's place in its block, for KV head 0.
 __device__ int64_t place_in_kv(const RotaryLaunch& p, int row, int position) {
@@ -43,46 +46,64 @@ struct Pairs {
 template <typename T>
 class RotaryToken {
  public:
-  __device__ explicit RotaryToken(const RotaryLaunch& launch)
+  __device__ RotaryToken(const RotaryLaunch& launch, int token)
       : p(launch),
         half_(p.kv.head_dim / 2),
         lanes_(p.kv.head_dim / 16),
-        at_(8 * (int(threadIdx.x) % lanes_)) {}
-
-  __device__ void run(int token) const {
-    const int row = p.batch.token_rows[token], position = p.batch.positions[token];
-    T* const qkv = static_cast<T*>(p.qkv) + token * p.qkv_stride;
-    const int at_once = int(blockDim.x) / lanes_, own = int(threadIdx.x) / lanes_;
-    const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
-    const auto load_head = [&](int head) {
-      return load(qkv + min(head, num_heads - 1) * p.kv.head_dim);
-    };
-    Pairs next = load_head(own);  // before row is known
-    if (row < 0) return;
+        at_(8 * (int(threadIdx.x) % lanes_)),
+        own_head_(int(blockIdx.y * blockDim.x + threadIdx.x) / lanes_),
+        qkv_(static_cast<T*>(p.qkv) + token * p.qkv_stride) {
+    row_ = p.batch.token_rows[token];
+    if (row_ < 0) return;
+    const int position = p.batch.positions[token];
     const int64_t table_row = int64_t(position) * half_ + at_;
-    const Eight cos = load_vectors(p.cos + table_row), sin = load_vectors(p.sin + table_row);
-    const int64_t kv_place = place_in_kv(p, row, position);
+    cos_ = load_vectors(p.cos + table_row), sin_ = load_vectors(p.sin + table_row);
+    kv_place_ = place_in_kv(p, row_, position);
+    if (p.q_norm != nullptr) norm_ = load_norm(own_head_);
+  }
+
+  /// Reads what the previous kernel may have written.
+  __device__ void run() {
+    if (row_ < 0) return;
+    const int at_once = int(gridDim.y * blockDim.x) / lanes_;
+    const int num_rotated = p.num_heads + p.kv.kv_heads, num_heads = num_rotated + p.kv.kv_heads;
     // The loop is the same for all lanes, because they exchange sums.
     for (int first = 0; first < num_heads; first += at_once) {
-      const int head = first + own;
-      Pairs pairs = next;
-      if (first + at_once < num_heads) next = load_head(head + at_once);
+      const int head = first + own_head_;
+      const bool exists = head < num_heads, rotates = head < num_rotated;
+      T* const in = qkv_ + (exists ? head : num_heads - 1) * p.kv.head_dim;
+      Pairs pairs = unpacked(load(in));
       if (p.q_norm != nullptr) {
+        if (first > 0) norm_ = load_norm(head);
         const float scale = scale_of(pairs);
-        if (head < num_rotated) normalize(pairs, scale, head < p.num_heads ? p.q_norm : p.k_norm);
+        if (rotates) normalize(pairs, scale);
       }
-      if (head < num_rotated) rotate(pairs, cos, sin);
-      if (head >= num_heads) continue;
-      store(destination(p, qkv + head * p.kv.head_dim, head, kv_place), pairs);
+      if (rotates) rotate(pairs);
+      if (exists) store(destination(p, in, head, kv_place_), pairs);
     }
   }
 
  private:
-  const RotaryLaunch& p;
-  const int half_, lanes_, at_;
+  struct Packed {
+    PackedEight<T> first, second;
+  };
 
-  __device__ Pairs load(const T* head) const {
-    return {load_vectors(head + at_), load_vectors(head + half_ + at_)};
+  const RotaryLaunch& p;
+  const int half_, lanes_, at_, own_head_;
+  T* const qkv_;
+  int row_;  // -1: padding
+  int64_t kv_place_;
+  Eight cos_, sin_;
+  Packed norm_;  // of the head
+
+  __device__ Packed load(const T* head) const {
+    return {load_packed(head + at_), load_packed(head + half_ + at_)};
+  }
+  static __device__ Pairs unpacked(const Packed& pairs) {
+    return {unpacked_eight<T>(pairs.first), unpacked_eight<T>(pairs.second)};
+  }
+  __device__ Packed load_norm(int head) const {
+    return load(static_cast<const T*>(head < p.num_heads ? p.q_norm : p.k_norm));
   }
   __device__ void store(T* head, const Pairs& pairs) const {
     store_vectors(head + at_, pairs.first);
@@ -101,20 +122,20 @@ class RotaryToken {
     }
     return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(p.kv.head_dim)), p.eps));
   }
-  __device__ void normalize(Pairs& pairs, float scale, const void* weight) const {
-    const Pairs w = load(static_cast<const T*>(weight));
+  __device__ void normalize(Pairs& pairs, float scale) const {
+    const Pairs w = unpacked(norm_);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       pairs.first.v[i] = __fmul_rn(w.first.v[i], __fmul_rn(pairs.first.v[i], scale));
       pairs.second.v[i] = __fmul_rn(w.second.v[i], __fmul_rn(pairs.second.v[i], scale));
     }
   }
-  static __device__ void rotate(Pairs& pairs, const Eight& cos, const Eight& sin) {
+  __device__ void rotate(Pairs& pairs) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float a = pairs.first.v[i], b = pairs.second.v[i];
-      pairs.first.v[i] = __fmaf_rn(a, cos.v[i], -__fmul_rn(b, sin.v[i]));
-      pairs.second.v[i] = __fmaf_rn(b, cos.v[i], __fmul_rn(a, sin.v[i]));
+      pairs.first.v[i] = __fmaf_rn(a, cos_.v[i], -__fmul_rn(b, sin_.v[i]));
+      pairs.second.v[i] = __fmaf_rn(b, cos_.v[i], __fmul_rn(a, sin_.v[i]));
     }
   }
 };
@@ -123,9 +144,9 @@ template <typename T>
 __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 2 ? kCtasPerSm : 1)
     rotary_kernel(const __grid_constant__ RotaryLaunch p) {
   launch_dependents();
-  const RotaryToken<T> token(p);
+  RotaryToken<T> token(p, int(blockIdx.x));
   wait_for_prior_grid();
-  token.run(int(blockIdx.x));
+  token.run();
 }
 
 template <typename T>
@@ -197,18 +218,28 @@ void launch_for(const RotaryLaunch& p, const GridShape& shape, CUstream_st* stre
   }
 }
 
-/// All heads at once, if they are not too many.
-int num_threads(const RotaryLaunch& p) {
-  const int64_t num_heads = int64_t{p.num_heads} + 2 * int64_t{p.kv.kv_heads};
-  const int64_t lanes =
-      rotates_by_vectors(p.kv.head_dim) ? num_heads * p.kv.head_dim / 16 : num_heads;
-  return int(std::min<int64_t>(kMostThreads, (lanes + 31) / 32 * 32));
+int num_lanes(const RotaryLaunch& p) {
+  const int num_heads = p.num_heads + 2 * p.kv.kv_heads;
+  return rotates_by_vectors(p.kv.head_dim) ? num_heads * p.kv.head_dim / 16 : num_heads;
+}
+/// All heads of a token at once, if they are not too many.
+GridShape shape_of_tokens(const RotaryLaunch& p) {
+  const int threads = std::min(kMostThreads, (num_lanes(p) + 31) / 32 * 32);
+  return {.grid = unsigned(p.batch.num_tokens), .block = unsigned(threads)};
+}
+/// Of few tokens each head has lanes of its own, in CTAs of few heads.
+GridShape shape_of(const RotaryLaunch& p) {
+  const int parts = (num_lanes(p) + kThreadsOfFewHeads - 1) / kThreadsOfFewHeads;
+  const bool are_few = int64_t{p.batch.num_tokens} * parts <= 2 * int64_t{num_sms()};
+  if (!rotates_by_vectors(p.kv.head_dim) || !are_few || parts == 1) return shape_of_tokens(p);
+  return {.grid = dim3(unsigned(p.batch.num_tokens), unsigned(parts)),
+          .block = unsigned(kThreadsOfFewHeads)};
 }
 
 }  // namespace
 
 void launch_rotary(const RotaryLaunch& p, CUstream_st* stream, LaunchOrder order) {
-  const GridShape shape{.grid = unsigned(p.batch.num_tokens), .block = unsigned(num_threads(p))};
+  const GridShape shape = shape_of(p);
   switch (p.kv.dtype) {
     case reference::Dtype::f32:
       return launch_for<float>(p, shape, stream, order);

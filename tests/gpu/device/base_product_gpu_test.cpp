@@ -16,6 +16,7 @@
 #include "gpu/product/product_tuner.hpp"
 #include "gpu/product/skinny_plan.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "reference/numerics/error_bound.hpp"
 #include "suite.hpp"
@@ -448,21 +449,12 @@ struct Chain {
 };
 
 Tensor replayed(const Chain& chain, LaunchOrder order, GuardedTensor& x, const Tensor& of_x) {
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-  LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  chain.launch(stream, order);
-  LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  const Stream stream = make_stream();
+  const Graph graph = capture(stream.get(), [&] { chain.launch(stream.get(), order); });
   x.write(of_x);
   LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-  for (int i = 0; i < 3; ++i) LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
-  LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-  LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
+  for (int i = 0; i < 3; ++i) LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
   return chain.y.read();
 }
 

@@ -11,6 +11,7 @@
 #include "gpu/model/activation.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "model_case.hpp"
 #include "suite.hpp"
@@ -175,19 +176,10 @@ class Chain {
   // In a graph, where no launch waits for the host.
   template <typename Enqueue>
   static void replay(const Enqueue& all) {
-    cudaStream_t stream = nullptr;
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    all(stream);
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(executable, stream));
-    LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(executable));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
+    const Stream stream = make_stream();
+    const Graph graph = capture(stream.get(), [&] { all(stream.get()); });
+    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+    LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
   }
 
   Heads heads_;

@@ -16,6 +16,8 @@
 #include "gpu/model/norm.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
+#include "gpu/runtime/device_ability.hpp"
 #include "guarded_tensor.hpp"
 #include "model_case.hpp"
 #include "reference/model/rope.hpp"
@@ -428,7 +430,7 @@ RotaryCase rotary_case(const Trial& trial) {
   const int32_t head_dim = kDims[trial.pick(1, 10)];
   const auto kv_heads = int32_t(1 + trial.pick(2, 4));
   const auto num_heads = int32_t(kv_heads * (1 + trial.pick(3, 5)));
-  const StepCase step = step_case(trial, Trial::size(100, 20), 1000);
+  const StepCase step = step_case(trial, Trial::size(300, 20), 1000);
   const int64_t columns = int64_t(num_heads + 2 * kv_heads) * head_dim;
   const int64_t gap = 8 * trial.pick(4, 3);
   RotaryCase out{.step = step,
@@ -442,6 +444,10 @@ RotaryCase rotary_case(const Trial& trial) {
                  .head_dim = head_dim};
   trial.classify(out.has_norms, "norms of q and k");
   trial.classify(head_dim < 64 || head_dim > 128, "another head_dim than 64 and 128");
+  // A CTA of 128 threads has few heads, one of 256 takes more of them in turns.
+  const int64_t lanes = columns / 16, ctas = step.num_tokens() * ((lanes + 127) / 128);
+  trial.classify(lanes > 128 && ctas <= 2 * num_sms(), "a few heads for each CTA");
+  trial.classify(lanes > 256 && ctas > 2 * num_sms(), "heads in turns");
   return out;
 }
 
@@ -541,19 +547,10 @@ TEST_F(ModelKernels, RotaryOfATokenDependsOnNothingElse) {
 
 /// What `launch` launches on a stream, captured and replayed once; the host waits for the end.
 void run_as_graph(const std::function<void(cudaStream_t)>& launch) {
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-  LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  launch(stream);
-  LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-  LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
-  LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-  LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-  LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
+  const Stream stream = make_stream();
+  const Graph graph = capture(stream.get(), [&] { launch(stream.get()); });
+  LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
 }
 
 // In a graph, where no launch waits for the host: a launch that overlaps the one before reads what

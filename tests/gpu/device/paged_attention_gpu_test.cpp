@@ -10,6 +10,7 @@
 #include "attention_case.hpp"
 #include "fuzz/support/lora_case.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "suite.hpp"
 #include "upload.hpp"
 
@@ -85,20 +86,14 @@ TEST_F(PagedAttention, AGraphFollowsTheBatch) {
     const Sequences s = sequences_of(trial, tensor_core_shape(trial), AttentionFill::reals);
     BatchLayout layout{.seed = 1, .max_context = *std::ranges::max_element(s.lengths)};
     const AttentionOnGpu captured(s, decode_rows(trial, 100, s), layout);
-    cudaStream_t stream = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    captured.enqueue(stream);
-    cudaGraph_t graph = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    cudaGraphExec_t exec = nullptr;
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    const Stream stream = make_stream();
+    const Graph graph = capture(stream.get(), [&] { captured.enqueue(stream.get()); });
     for (uint64_t i = 2; i < 5; ++i) {
       layout.seed = i;
       const AttentionOnGpu other(s, decode_rows(trial, 100 * i, s), layout);
       captured.become(other);
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(exec, stream));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
+      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
       const Tensor replayed = captured.read(), eager = other.run();
       for (size_t row = 0; row < other.chunks().size(); ++row) {
         const auto token = int64_t(row);
@@ -106,9 +101,6 @@ TEST_F(PagedAttention, AGraphFollowsTheBatch) {
         trial.count(eager.shape()[1]);
       }
     }
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(exec));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
   });
 }
 

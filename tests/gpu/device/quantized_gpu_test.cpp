@@ -13,6 +13,7 @@
 #include "gpu/model/activation.hpp"
 #include "gpu/plan/quantized_variants.hpp"
 #include "gpu/runtime/cuda_check.hpp"
+#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "reference/layout/batch_layout.hpp"
 #include "suite.hpp"
@@ -71,26 +72,19 @@ class Quantized {
     const auto max_loras = int32_t(data_.shape.max_loras);
     DeviceSegments segments(data_.shape.num_tokens, max_loras, v.segment_size());
     segments.upload(reference::make_batch_layout(data_.slots, max_loras), nullptr);
-    cudaStream_t stream = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamCreate(&stream));
+    const Stream stream = make_stream();
     LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    LORATORY_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 4; ++i) {
-      const LaunchOrder of = i == 0 ? LaunchOrder::after_previous : order;
-      layer(LoraOp::linear).launch_variant(v, tensors, segments.view(), stream, of);
-    }
-    LORATORY_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    LORATORY_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    const Graph graph = capture(stream.get(), [&] {
+      for (int i = 0; i < 4; ++i) {
+        const LaunchOrder of = i == 0 ? LaunchOrder::after_previous : order;
+        layer(LoraOp::linear).launch_variant(v, tensors, segments.view(), stream.get(), of);
+      }
+    });
     for (int i = 0; i < 2; ++i) {
       y.write(data_.y);
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(executable, stream));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream));
+      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
+      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
     }
-    LORATORY_CUDA_CHECK(cudaGraphExecDestroy(executable));
-    LORATORY_CUDA_CHECK(cudaGraphDestroy(graph));
-    LORATORY_CUDA_CHECK(cudaStreamDestroy(stream));
     EXPECT_TRUE(y.guards_are_intact());
     return y.read();
   }
