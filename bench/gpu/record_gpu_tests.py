@@ -193,7 +193,7 @@ def fixed_set(args, stem):
     all_names = names(args.binary, args.filter)
     shared = [name for name in all_names if name.startswith(ENGINE)]
     others = [name for name in all_names if name not in shared]
-    num_parts = 6 * args.shares
+    num_parts = 3 * args.shares
     dealt = [(others[i::num_parts], {}) for i in range(num_parts) if others[i:]]
     shares = []
     if shared or not dealt:

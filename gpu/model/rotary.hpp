@@ -34,9 +34,9 @@ struct RotaryArgs {
 /// What comes between the product qkv and attention: RMSNorm on each head of q and k, where the
 /// model has one; then pair (i, i + head_dim/2) of q and k turns by position · f_i. q is written in
 /// place, k and v into the row's KV blocks. In fp32, rounded once, when it is written; v is copied.
-/// Padding tokens read and write nothing, k and v of qkv stay as they are. If it overlaps the kernel
-/// before it, it reads the batch, the tables and the norms before that one has ended: no kernel that
-/// may still run then may write them.
+/// Padding tokens read and write nothing, k and v of qkv stay as they are.
+/// Order    If it overlaps the kernel before it, it reads batch, tables and norms early: no kernel
+///          that may still run then may write them.
 /// Limits   head_dim even, at most 1024; positions below num_positions, blocks of the table inside
 ///          the pool: not checked. 16, 32, 64, 128 and 256 have a fast kernel, for which qkv, norms
 ///          and tables are aligned to 16 bytes. All others have one for tests: a thread a head.

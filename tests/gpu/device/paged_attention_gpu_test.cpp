@@ -92,6 +92,7 @@ TEST_F(PagedAttention, AGraphFollowsTheBatch) {
       layout.seed = i;
       const AttentionOnGpu other(s, decode_rows(trial, 100 * i, s), layout);
       captured.become(other);
+      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's stream does not wait for it
       LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
       LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
       const Tensor replayed = captured.read(), eager = other.run();

@@ -82,6 +82,7 @@ class Quantized {
     });
     for (int i = 0; i < 2; ++i) {
       y.write(data_.y);
+      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's stream does not wait for it
       LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
       LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
     }

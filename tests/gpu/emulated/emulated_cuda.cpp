@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/runtime/device_ability.hpp"
+
 namespace {
 
 using loratory::gpu::emulated::Launch;
@@ -54,6 +56,9 @@ void loratory::gpu::emulated::launch(const Launch& launch,
     run_next(launch, kernel);
 }
 
+/// So few that some cases have few tokens for them, and others many.
+int loratory::gpu::num_sms() { return 12; }
+
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t size) {
@@ -96,6 +101,9 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   *stream = new CUstream_st;
   return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
@@ -125,5 +133,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
+
+// Events, which no test waits for.
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cudaErrorNotSupported; }
+cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaErrorNotSupported; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 
 }  // extern "C"
