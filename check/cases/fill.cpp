@@ -1,5 +1,6 @@
 #include "check/cases/fill.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -92,7 +93,9 @@ void fill_row(const NumberStream& from, const Palette& palette, Dtype dtype, std
 }
 
 void poison(Dtype dtype, std::byte* begin, int64_t count) {
-  std::memset(begin, dtype == Dtype::i8 ? 0x7F : 0xFF, size_t(count) * size_bytes(dtype));
+  // Of no numbers `begin` may be null, which memset() must not be given.
+  std::fill_n(begin, size_t(count) * size_bytes(dtype),
+              dtype == Dtype::i8 ? std::byte{0x7F} : std::byte{0xFF});
 }
 
 void poison_signalling(Dtype dtype, std::byte* begin, int64_t count) {
