@@ -114,7 +114,7 @@ struct Fragment {
 template <typename Tile>
 void expect_products() {
   std::vector<std::array<float, 64>> w(Tile::kColumns), x(Tile::kRows);
-  int seed = 1;
+  int64_t seed = 1;
   for (auto* matrix : {&w, &x}) {
     for (auto& row : *matrix) {
       for (float& v : row) v = float((seed = seed * 1103515 % 7919) % 7 - 3);
