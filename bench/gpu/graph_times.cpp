@@ -8,6 +8,7 @@
 #include "gpu/runtime/cuda_handles.hpp"
 
 namespace loratory::bench {
+
 std::vector<double> graph_times_us(const GraphRuns& runs, CUstream_st* stream,
                                    const std::function<void(int)>& enqueue) {
   const gpu::Graph graph = gpu::capture(stream, [&] {

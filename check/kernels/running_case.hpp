@@ -10,7 +10,7 @@ namespace loratory::check {
 /// there already, as AddressSanitizer's, stays.
 class RunningCase {
  public:
-  /// `last_act` is called then, in a signal handler.
+  /// `last_act` is called then, after a crash in a signal handler.
   explicit RunningCase(std::function<void()> last_act = [] {});
   /// Nothing runs any more.
   ~RunningCase();
