@@ -80,7 +80,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench/results"))
     parser.add_argument("--commit", default=os.environ.get("LORATORY_COMMIT", "unknown"))
     parser.add_argument("--filter", default="*", help="gtest filter of the fixed set, or '' for none")
-    parser.add_argument("--shares", type=int, default=6,
+    parser.add_argument("--shares", type=int, default=8,
                         help="processes for the engine's tests, and as many for the others")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, or ''")
     parser.add_argument("--tool-filter", default="",
