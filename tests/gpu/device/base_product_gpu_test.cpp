@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "captured_graph.hpp"
 #include "fuzz/support/lora_case.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/product/base_product.hpp"
@@ -16,7 +17,6 @@
 #include "gpu/product/product_tuner.hpp"
 #include "gpu/product/skinny_plan.hpp"
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "reference/numerics/error_bound.hpp"
 #include "suite.hpp"
@@ -449,12 +449,9 @@ struct Chain {
 };
 
 Tensor replayed(const Chain& chain, LaunchOrder order, GuardedTensor& x, const Tensor& of_x) {
-  const Stream stream = make_stream();
-  const Graph graph = capture(stream.get(), [&] { chain.launch(stream.get(), order); });
+  const CapturedGraph graph([&](cudaStream_t stream) { chain.launch(stream, order); });
   x.write(of_x);
-  LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-  for (int i = 0; i < 3; ++i) LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+  for (int i = 0; i < 3; ++i) graph.replay();
   return chain.y.read();
 }
 

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <future>
 
+#include "captured_graph.hpp"
 #include "fuzz/support/draw.hpp"
 #include "gpu/layout/device_segment_builder.hpp"
 #include "gpu/runtime/cuda_check.hpp"
@@ -77,27 +78,6 @@ class DeviceMapping {
 };
 
 void wait(const Stream& stream) { LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get())); }
-
-/// One captured build, to be replayed.
-class BuildGraph {
- public:
-  BuildGraph(const DeviceSegmentBuilder& builder, const int32_t* mapping, int64_t num_tokens,
-             const int32_t* num_tokens_used)
-      : graph_(capture(stream_.get(), [&] {
-          builder.build(mapping, num_tokens, stream_.get(), num_tokens_used);
-        })) {}
-
-  /// The stream does not wait for the default one, which brings mappings and garbage.
-  void replay() const {
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_.get()));
-    wait(stream_);
-  }
-
- private:
-  Stream stream_ = make_stream();
-  Graph graph_;
-};
 
 /// Overwrites everything that a build of so many tokens may write, counts included.
 void fill_with_garbage(const DeviceSegmentBuilder& builder, int64_t max_tokens, int32_t max_loras) {
@@ -181,7 +161,8 @@ TEST_F(SegmentBuilderOnGpu, FollowsTheMappingInACapturedGraph) {
   const DeviceSegmentBuilder builder(kTokens, kLoras, kSizes);
   DeviceMapping on_gpu(kTokens), num_used(1);
   on_gpu.write(mapping("identical", kTokens, kLoras, 0));
-  const BuildGraph graph(builder, on_gpu.data(), kTokens, num_used.data());
+  const CapturedGraph graph(
+      [&](cudaStream_t stream) { builder.build(on_gpu.data(), kTokens, stream, num_used.data()); });
   sim::Draw draw(9);
   int64_t num_bad = 0;
   for (uint64_t step = 0; step < 60; ++step) {

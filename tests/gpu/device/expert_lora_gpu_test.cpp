@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "captured_graph.hpp"
 #include "check/statistics/statistical_judge.hpp"
 #include "fuzz/support/layer_case.hpp"
 #include "fuzz/support/lora_case.hpp"
@@ -18,7 +19,6 @@
 #include "gpu/moe/expert_groups.hpp"
 #include "gpu/moe/expert_lora.hpp"
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "layer_on_gpu.hpp"
 #include "reference/base/input_error.hpp"
@@ -659,22 +659,16 @@ TEST_F(ExpertLoraOnGpu, GraphsFollowTheRouting) {
     std::ranges::fill(nobody.slots, -1);
     on_gpu.write(nobody);
 
-    const Stream stream = make_stream();
-    const Graph graph = capture(stream.get(), [&] {
-      groups.build(on_gpu.rows(), stream.get());
-      layer.launch({.x = x.view(), .y = y.view()}, groups.views(), stream.get());
+    const CapturedGraph graph([&](cudaStream_t stream) {
+      groups.build(on_gpu.rows(), stream);
+      layer.launch({.x = x.view(), .y = y.view()}, groups.views(), stream);
     });
-    const auto replay = [&] {
-      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // copies may end after they return
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
-      return y.read();
-    };
-    EXPECT_TRUE(have_same_bits(replay(), host.y)) << "rows without an adapter";
+    graph.replay();
+    EXPECT_TRUE(have_same_bits(y.read(), host.y)) << "rows without an adapter";
     on_gpu.write(data);
     y.write(host.y);
-    const Tensor replayed = replay();
-    EXPECT_EQ(first_difference(replayed, with_chosen_kernel(host)), -1);
+    graph.replay();
+    EXPECT_EQ(first_difference(y.read(), with_chosen_kernel(host)), -1);
     trial.count(num_numbers(host.y));
   });
 }

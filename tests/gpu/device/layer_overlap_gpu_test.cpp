@@ -7,11 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "captured_graph.hpp"
 #include "gpu/attention/paged_attention.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/model/rotary.hpp"
-#include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "model_case.hpp"
 #include "suite.hpp"
@@ -130,14 +129,14 @@ class Chain {
       layers.push_back(std::make_unique<LayerTensors>(LayerTensors{
           GuardedTensor(qkv), GuardedTensor(out), GuardedTensor(keys_), GuardedTensor(values_)}));
     }
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    replay([&](cudaStream_t stream) {
+    const CapturedGraph graph([&](cudaStream_t stream) {
       plan_.build_work(on_gpu_.view(), workspace_.get(), stream);
       for (int i = 0; i < kLayers; ++i) {
         const LaunchOrder first = i == 0 ? LaunchOrder::after_previous : order;
         enqueue(*layers[size_t(i)], first, order, stream);
       }
     });
+    graph.replay();
     std::vector<Tensor> results;
     for (const auto& layer : layers) {
       EXPECT_TRUE(layer->out.guards_are_intact());
@@ -171,15 +170,6 @@ class Chain {
     q.shape[1] = heads_.q_size();
     plan_.launch({.q = q, .out = layer.out.view(), .kv = kv}, on_gpu_.view(), /*max_row_tokens=*/1,
                  workspace_.get(), stream, order);
-  }
-
-  // In a graph, where no launch waits for the host.
-  template <typename Enqueue>
-  static void replay(const Enqueue& all) {
-    const Stream stream = make_stream();
-    const Graph graph = capture(stream.get(), [&] { all(stream.get()); });
-    LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-    LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
   }
 
   Heads heads_;

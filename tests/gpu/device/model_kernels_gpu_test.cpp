@@ -10,13 +10,13 @@
 #include <functional>
 #include <optional>
 
+#include "captured_graph.hpp"
 #include "fuzz/support/layer_case.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/model/embedding.hpp"
 #include "gpu/model/norm.hpp"
 #include "gpu/model/rotary.hpp"
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "gpu/runtime/device_ability.hpp"
 #include "guarded_tensor.hpp"
 #include "model_case.hpp"
@@ -545,14 +545,6 @@ TEST_F(ModelKernels, RotaryOfATokenDependsOnNothingElse) {
 
 // --- launches -------------------------------------------------------------------------------
 
-/// What `launch` launches on a stream, captured and replayed once; the host waits for the end.
-void run_as_graph(const std::function<void(cudaStream_t)>& launch) {
-  const Stream stream = make_stream();
-  const Graph graph = capture(stream.get(), [&] { launch(stream.get()); });
-  LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-  LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
-}
-
 // In a graph, where no launch waits for the host: a launch that overlaps the one before reads what
 // that one writes, and writes what that one reads, no earlier than its end.
 TEST_F(ModelKernels, OverlappingLaunchesGiveTheSameBits) {
@@ -564,8 +556,7 @@ TEST_F(ModelKernels, OverlappingLaunchesGiveTheSameBits) {
     const GuardedTensor weight(random_vector(dtype, size, trial.seed() + 2));
     const auto chain = [&](LaunchOrder order) {
       const GuardedTensor x(start), y(start), gate_up(gates), z(start);
-      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-      run_as_graph([&](cudaStream_t stream) {
+      const CapturedGraph graph([&](cudaStream_t stream) {
         for (int i = 0; i < 8; ++i) {
           add_rms_norm({.x = x.view(), .weight = weight.view(), .y = y.view(), .eps = 1e-6},
                        z.view(), stream, order);
@@ -576,6 +567,7 @@ TEST_F(ModelKernels, OverlappingLaunchesGiveTheSameBits) {
                        y.view(), stream, order);
         }
       });
+      graph.replay();
       return x.read();
     };
     EXPECT_TRUE(

@@ -8,9 +8,8 @@
 #include <span>
 
 #include "attention_case.hpp"
+#include "captured_graph.hpp"
 #include "fuzz/support/lora_case.hpp"
-#include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "suite.hpp"
 #include "upload.hpp"
 
@@ -86,15 +85,12 @@ TEST_F(PagedAttention, AGraphFollowsTheBatch) {
     const Sequences s = sequences_of(trial, tensor_core_shape(trial), AttentionFill::reals);
     BatchLayout layout{.seed = 1, .max_context = *std::ranges::max_element(s.lengths)};
     const AttentionOnGpu captured(s, decode_rows(trial, 100, s), layout);
-    const Stream stream = make_stream();
-    const Graph graph = capture(stream.get(), [&] { captured.enqueue(stream.get()); });
+    const CapturedGraph graph([&](cudaStream_t stream) { captured.enqueue(stream); });
     for (uint64_t i = 2; i < 5; ++i) {
       layout.seed = i;
       const AttentionOnGpu other(s, decode_rows(trial, 100 * i, s), layout);
       captured.become(other);
-      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's stream does not wait for it
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+      graph.replay();
       const Tensor replayed = captured.read(), eager = other.run();
       for (size_t row = 0; row < other.chunks().size(); ++row) {
         const auto token = int64_t(row);

@@ -8,12 +8,12 @@
 #include <memory>
 #include <optional>
 
+#include "captured_graph.hpp"
 #include "fuzz/support/layer_case.hpp"
 #include "gpu/layout/device_segments.hpp"
 #include "gpu/model/activation.hpp"
 #include "gpu/plan/quantized_variants.hpp"
 #include "gpu/runtime/cuda_check.hpp"
-#include "gpu/runtime/cuda_handles.hpp"
 #include "guarded_tensor.hpp"
 #include "reference/layout/batch_layout.hpp"
 #include "suite.hpp"
@@ -72,19 +72,15 @@ class Quantized {
     const auto max_loras = int32_t(data_.shape.max_loras);
     DeviceSegments segments(data_.shape.num_tokens, max_loras, v.segment_size());
     segments.upload(reference::make_batch_layout(data_.slots, max_loras), nullptr);
-    const Stream stream = make_stream();
-    LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
-    const Graph graph = capture(stream.get(), [&] {
+    const CapturedGraph graph([&](cudaStream_t stream) {
       for (int i = 0; i < 4; ++i) {
         const LaunchOrder of = i == 0 ? LaunchOrder::after_previous : order;
-        layer(LoraOp::linear).launch_variant(v, tensors, segments.view(), stream.get(), of);
+        layer(LoraOp::linear).launch_variant(v, tensors, segments.view(), stream, of);
       }
     });
     for (int i = 0; i < 2; ++i) {
       y.write(data_.y);
-      LORATORY_CUDA_CHECK(cudaDeviceSynchronize());  // the graph's stream does not wait for it
-      LORATORY_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
-      LORATORY_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+      graph.replay();
     }
     EXPECT_TRUE(y.guards_are_intact());
     return y.read();
