@@ -3,11 +3,11 @@
 // keeps a plain list.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <list>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -273,7 +273,15 @@ std::string hostile_text(Dice& dice, size_t num_parts) {
   return text;
 }
 
-bool is_utf8(std::string_view text) { return simdjson::validate_utf8(text.data(), text.size()); }
+// Not by the library that the readers use.
+bool is_utf8(std::string_view text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
 
 // Whether a terminal takes it for ink on one line and nothing else; by bytes, not by characters.
 bool is_harmless(std::string_view text) {
@@ -358,9 +366,7 @@ RC_GTEST_PROP(Names, EveryMediumReadsThemBack, ()) {
   RC_ASSERT(cells[1] == (is_formula ? "'" : "") + shown);
   RC_ASSERT(is_harmless(csv_field(text)));
 
-  simdjson::dom::parser parser;
-  std::string_view read;
-  RC_ASSERT(parser.parse(json_string(text)).get(read) == simdjson::SUCCESS);
+  const std::string read = nlohmann::json::parse(json_string(text)).get<std::string>();
   if (is_utf8(text)) RC_ASSERT(read == text);
   if (!is_utf8(text)) RC_ASSERT(read.find("\xef\xbf\xbd") != std::string_view::npos);
 

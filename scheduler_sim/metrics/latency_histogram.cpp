@@ -23,11 +23,14 @@ double LatencyHistogram::midpoint_ns(size_t i) {
   return double(low) + double(width - 1) / 2;
 }
 
-// About the whole part of the mean, in integers: nothing cancels.
+// About the whole part of the mean, in integers: nothing cancels. Squares of durations may leave
+// 128 bits, those about the mean do not, and both are the same modulo 2^128.
 double LatencyHistogram::std_ns() const {
   if (total_ == 0) return 0;
   const __int128 whole = sum_ns_ / total_;
-  const __int128 squares = sum_squares_ - 2 * whole * sum_ns_ + whole * whole * total_;
+  using Modular = unsigned __int128;
+  const Modular squares =
+      sum_squares_ - 2 * Modular(whole) * Modular(sum_ns_) + square(whole) * Modular(total_);
   const double rest = double(sum_ns_ - whole * total_) / double(total_);
   return std::sqrt(std::max(0.0, double(squares) / double(total_) - rest * rest));
 }

@@ -19,7 +19,7 @@ class LatencyHistogram {
     counts_[i] += count;
     total_ += count;
     sum_ns_ += __int128{ns} * count;
-    sum_squares_ += __int128{ns} * ns * count;
+    sum_squares_ += square(ns) * uint64_t(count);
   }
   void add(const LatencyHistogram& other) {
     counts_.resize(std::max(counts_.size(), other.counts_.size()), 0);
@@ -30,7 +30,8 @@ class LatencyHistogram {
   }
   int64_t total() const { return total_; }
   double mean_ns() const { return total_ == 0 ? 0 : double(sum_ns_) / double(total_); }
-  /// Standard deviation of the population, exact but for the last rounding.
+  /// Standard deviation of the population, exact but for the last rounding, as long as the squares
+  /// about the mean add up to less than 2^128: a billion durations six days from it.
   double std_ns() const;
   /// The value below which a share `q` of the counts lies; 0 if empty.
   double quantile_ns(double q) const;
@@ -47,10 +48,14 @@ class LatencyHistogram {
   }
 
   static double midpoint_ns(size_t i);
+  static unsigned __int128 square(__int128 v) {
+    return static_cast<unsigned __int128>(v) * static_cast<unsigned __int128>(v);
+  }
 
   std::vector<int64_t> counts_;
   int64_t total_ = 0;
-  __int128 sum_ns_ = 0, sum_squares_ = 0;
+  __int128 sum_ns_ = 0;
+  unsigned __int128 sum_squares_ = 0;  // modulo 2^128
 };
 
 }  // namespace loratory::sim

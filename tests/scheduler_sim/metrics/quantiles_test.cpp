@@ -50,6 +50,8 @@ TEST(Summary, DeviationIsThatOfThePopulation) {
   LatencyHistogram equal;  // nothing is left of the squares, however large they are
   equal.add(int64_t{1} << 50, 1'000'000'000);
   EXPECT_EQ(equal.std_ns(), 0);
+  equal.add((int64_t{1} << 50) + 2, 1'000'000'000);
+  EXPECT_EQ(equal.std_ns(), 1);
   EXPECT_EQ(LatencyHistogram().std_ns(), 0);
 }
 
