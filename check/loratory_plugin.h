@@ -165,7 +165,7 @@ struct LoratoryLayer {
   int64_t num_slots;         ///< L
   int64_t max_rank;          ///< R
   int64_t num_in;            ///< K; V of an embedding
-  int64_t num_columns;       ///< of y: the slices end there, or shortly before
+  int64_t num_columns;       ///< of y: where the last slice ends
   int64_t offset_start;      ///< first column of slice 0
   int64_t max_tokens;        ///< no step has more
 

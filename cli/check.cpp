@@ -127,7 +127,7 @@ check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::str
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
   LastWords last_words(files, ledger);
-  check::RunningCase running([&] { last_words.say(); });
+  check::RunningCase running("kernel", [&] { last_words.say(); });
   options.on_run = [&](auto, const check::Report& if_it_ends) {
     last_words.set(if_it_ends);
     running.begin(if_it_ends.findings.back().repro);
@@ -135,7 +135,8 @@ check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::str
   return check::run_kernel_checks(kernel_of(o.impl), options);
 }
 
-check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::string& command) {
+check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::string& command,
+                              OutputFiles& files) {
   check::SchedulerOptions options;
   options.labels = o.labels;
   options.judges = o.checks;
@@ -147,6 +148,12 @@ check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::
   options.command = command;
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
+  LastWords last_words(files, ledger);
+  check::RunningCase running("scheduler", [&] { last_words.say(); });
+  options.on_run = [&](auto, const check::Report& if_it_ends) {
+    last_words.set(if_it_ends);
+    running.begin(if_it_ends.findings.back().repro);
+  };
   return check_scheduler(o.scheduler, options);
 }
 
@@ -208,7 +215,7 @@ void run(const CLI::App& command, const CheckOptions& o) {
   }
   const std::string repro = repro_of(command, o);
   check::Report report =
-      is_kernel ? check_kernel(o, ledger, repro, files) : check_scheduler(o, ledger, repro);
+      is_kernel ? check_kernel(o, ledger, repro, files) : check_scheduler(o, ledger, repro, files);
   check::apply_ledger(ledger, report);
   std::fputs(check::as_text(report).c_str(), files.table());
   if (auto* out = files.find("--json")) *out << check::as_json(report);

@@ -6,6 +6,7 @@
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/units.hpp"
+#include "reference/base/wording.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
 #include "scheduler_sim/cost/transfer.hpp"
 
@@ -116,6 +117,15 @@ void refuse_huge_adapters(const System& system, uint32_t max_rank) {
 }
 
 }  // namespace
+
+void check_room_for_pins(const sim::EngineSpec& engine, int32_t max_loras) {
+  if (engine.pins.empty() || std::ssize(engine.pins) < max_loras) return;
+  throw InputError(
+      "--pin",
+      fmt::format("{} {} {}", count_text(std::ssize(engine.pins), "pinned adapter"),
+                  engine.pins.size() == 1 ? "fills" : "fill", count_text(max_loras, "slot")),
+      "one slot must stay free for the others: raise --max-loras");
+}
 
 sim::EngineSpec make_engine(const SystemOptions& given, std::span<const sim::Trace> traces) {
   const SystemOptions options = with_engine_defaults(given);

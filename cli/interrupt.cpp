@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <system_error>
 #include <thread>
 
 #include "check/kernels/running_case.hpp"
@@ -19,7 +20,7 @@ void clean_up_on_signals() {
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::thread([signals] {
+  const auto wait_for_one = [signals] {
     int signal = 0;
     sigwait(&signals, &signal);
     Progress::wipe_for_good();
@@ -29,7 +30,12 @@ void clean_up_on_signals() {
     std::signal(signal, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
     std::raise(signal);
-  }).detach();
+  };
+  try {
+    std::thread(wait_for_one).detach();
+  } catch (const std::system_error&) {  // no thread to be had: a signal ends the process at once
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  }
 }
 
 }  // namespace loratory::cli

@@ -100,13 +100,7 @@ void check_sizes(const ReplayOptions& options, const sim::EngineSpec& engine, in
     throw InputError("--max-cpu-loras", "must be at least --max-loras",
                      "an adapter on the GPU is on the CPU too");
   }
-  if (std::ssize(engine.pins) >= options.max_loras) {
-    throw InputError("--pin",
-                     fmt::format("{} {} {}", count_text(std::ssize(engine.pins), "pinned adapter"),
-                                 engine.pins.size() == 1 ? "fills" : "fill",
-                                 count_text(options.max_loras, "slot")),
-                     "one slot must stay free for the others: raise --max-loras");
-  }
+  check_room_for_pins(engine, options.max_loras);
 }
 
 void run(const CLI::App& command, ReplayOptions options) {

@@ -158,6 +158,7 @@ void run(const CLI::App& command, const SizeOptions& options) {
   refuse_ignored_options(command, trace);
   say_what_is_left_out(sweep, trace);
   sim::EngineSpec engine = make_engine(options.system, traces);
+  if (!sweep.max_loras.empty()) check_room_for_pins(engine, std::ranges::max(sweep.max_loras));
   apply_fleet(engine, options.fleet, options.workload.seed);
   sweep.slo = options.slo;
   sweep.choice = options.choose == "smallest" ? sim::Choice::smallest : sim::Choice::robust;

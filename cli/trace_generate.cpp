@@ -90,7 +90,8 @@ void add_session_flags(CLI::App& app, GenerateFlags& flags) {
   app.add_option("--system-tokens", flags.system_tokens, "Law of system prompt lengths")
       ->capture_default_str();
   add_number(app, "--max-prompt-tokens", flags.max_prompt_tokens, {1, 1 << 24},
-             "End a session before it grows past this; cut a longer first prompt");
+             "With --turns, --system-prompts or --block-tokens: end a session before it grows past "
+             "this; cut a longer first prompt");
 }
 
 // The options of the generator and the traces they point to.
@@ -187,6 +188,10 @@ void refuse_ignored_flags(const CLI::App& command, const GenerateFlags& flags) {
   if (flags.mean_turns == 1) {
     refuse_ignored(command, {"--turn-gap"}, "a session has one turn", "add --turns N");
   }
+  if (flags.mean_turns == 1 && flags.num_system_prompts == 0 && flags.block_tokens == 0) {
+    refuse_ignored(command, {"--max-prompt-tokens"}, "prompts are as long as their law says",
+                   "add --turns N, --system-prompts N or --block-tokens N");
+  }
   if (flags.num_system_prompts == 0) {
     refuse_ignored(command, {"--system-tokens"}, "there are no system prompts",
                    "add --system-prompts N");
@@ -207,6 +212,14 @@ sim::Trace generate_with_progress(sim::GenerateOptions& options) {
   return sim::generate(options);
 }
 
+// Neither a duration nor what the rates come from ends it.
+bool ends_early(const GenerateFlags& flags, const sim::GenerateOptions& options,
+                const sim::Trace& trace) {
+  const bool goes_on = options.source != sim::ArrivalSource::trace &&
+                       options.source != sim::ArrivalSource::clients && flags.duration_s == 0;
+  return goes_on && trace.requests.size() < flags.num_requests;
+}
+
 void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   check_flags(flags);
   refuse_ignored_flags(command, flags);
@@ -224,6 +237,8 @@ void run_generate(const CLI::App& command, const GenerateFlags& flags) {
   const sim::Trace trace = generate_with_progress(options);
   refuse(trace.requests.empty(), "loratory trace generate", "not one request arrives in that time",
          "raise the rates or --duration");
+  refuse(ends_early(flags, options, trace), "--requests", "so many do not arrive within 100 years",
+         "raise the rates, or give --duration");
   write_trace(files, "--out", trace);
   fmt::print(stderr, "{}, {}, {}\n", count_text(std::ssize(trace.requests), "request"),
              count_text(std::ssize(trace.adapters), "adapter"), trace.checksum);

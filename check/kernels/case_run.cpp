@@ -74,9 +74,11 @@ Tally& CaseRun::tally(std::string_view check) {
   return verdict_->tallies[std::string(check)];
 }
 
-void CaseRun::fail(std::string_view check, std::string what, std::vector<Wrong> wrong) {
+void CaseRun::fail(std::string_view check, std::string what, std::vector<Wrong> wrong,
+                   std::vector<Stretch> covered) {
   if (verdict_->has(check)) return;  // one of each is enough to say
-  verdict_->findings.push_back({std::string(check), std::move(what), std::move(wrong)});
+  verdict_->findings.push_back(
+      {std::string(check), std::move(what), std::move(wrong), std::move(covered)});
 }
 
 BeyondRank CaseRun::beyond() const {
@@ -138,17 +140,17 @@ void CaseRun::expect_rows(std::string_view check, const StepData& step, const Ca
                           const Outcome& outcome, const std::function<int64_t(int64_t)>& origin,
                           bool bits, std::string_view where) {
   const Variant& base = plain();
-  if (!bits && is_plain_wrong()) return leave_out(check, kPlainIsWrong);
+  if (check != "batch_invariant" && is_plain_wrong()) return leave_out(check, kPlainIsWrong);
   std::vector<Stretch> at = data.covered(step), from;
   for (const Stretch& s : at) {
     from.push_back(base.expected.stretches()[size_t(base.expected.find(origin(s.row), s.slice))]);
   }
   std::vector<Wrong> wrong;
   Tally& counted = tally(check);
-  if (bits) {
-    wrong = differing(outcome.output, at, base.outcome.output, from);
-    for (const Stretch& s : at) counted.num_comparisons += s.count;
-  }
+  int64_t count = 0;
+  for (const Stretch& s : at) count += s.count;
+  counted.num_comparisons += count;
+  if (bits) wrong = differing(outcome.output, at, base.outcome.output, from);
   for (size_t s = 0; !bits && s < at.size(); ++s) {
     const int64_t stretch = base.expected.find(origin(at[s].row), at[s].slice);
     for (int64_t i = 0; i < at[s].count; ++i) {
@@ -156,16 +158,15 @@ void CaseRun::expect_rows(std::string_view check, const StepData& step, const Ca
       const double exact = base.expected.exact(stretch, i);
       const double ratio = reference::error_over(got, exact, base.expected.bound(stretch, i),
                                                  outcome.output.dtype());
-      ++counted.num_comparisons;
       if (ratio <= 1) counted.worst = std::max(counted.worst, ratio);
       if (!(ratio <= 1) && wrong.size() < kMostWrong) wrong.push_back({at[s], i, got, exact});
     }
   }
   if (wrong.empty()) return;
   fail(check,
-       fmt::format("{}: {} of {} elements differ, first {}", where, wrong.size(),
-                   counted.num_comparisons, first_of(shape_, wrong)),
-       wrong);
+       fmt::format("{}: {} of {} elements differ, first {}", where, wrong.size(), count,
+                   first_of(shape_, wrong)),
+       wrong, at);
 }
 
 std::vector<Wrong> CaseRun::unlike_reference(const CaseData& data, const StepData& step,
@@ -205,7 +206,7 @@ void CaseRun::expect_reference(std::string_view check, const CaseData& data, con
        fmt::format("{}: {} of {} elements differ, first {}",
                    is_right_elsewhere ? where : "another adapter of this case", wrong.size(), count,
                    first_of(shape_, wrong)),
-       wrong);
+       wrong, data.covered(step));
 }
 
 namespace {
@@ -220,9 +221,15 @@ bool is_told_by_those(std::string_view name) {
   return name == "covered_written" || name == "nan_containment";
 }
 
+// Looked for in every run of the kernel, whatever check it is for.
+bool is_of_every_run(std::string_view name) {
+  return name == "only_covered_written" || name == "guards" || name == "inputs_unchanged";
+}
+
 // `numbers` always: where it is wrong, others have nobody to blame.
 bool is_looked_at(const std::vector<std::string>& names, std::string_view name) {
   return names.empty() || name == "numbers" || has(names, name) ||
+         std::ranges::any_of(names, is_of_every_run) ||
          (name == "exact" && std::ranges::any_of(names, is_told_by_those));
 }
 

@@ -33,7 +33,8 @@ inline constexpr size_t kMostWrong = 20000;
 struct CaseFinding {
   std::string check;
   std::string what;
-  std::vector<Wrong> wrong;  ///< empty if it is not about elements
+  std::vector<Wrong> wrong;      ///< empty if it is not about elements
+  std::vector<Stretch> covered;  ///< that they are some of; empty: those of the case's own step
 };
 
 /// What a check looked at in one case.
@@ -116,7 +117,8 @@ class CaseRun {
     return has_found("only_covered_written") || has_found("guards") ||
            has_found("inputs_unchanged");
   }
-  void fail(std::string_view check, std::string what, std::vector<Wrong> wrong = {});
+  void fail(std::string_view check, std::string what, std::vector<Wrong> wrong = {},
+            std::vector<Stretch> covered = {});
 
  private:
   std::vector<Wrong> unlike_reference(const CaseData& data, const StepData& step,

@@ -218,7 +218,9 @@ class Session {
                 .reference = {}};
     if (finding.check != "large_offsets" && !finding.wrong.empty()) {
       const CaseData data(smallest);
-      out.pattern = pattern_of(smallest, data.covered(data.step), finding.wrong);
+      const bool is_of_step = finding.covered.empty();
+      out.pattern = pattern_of(smallest, is_of_step ? data.covered(data.step) : finding.covered,
+                               finding.wrong);
     }
     return out;
   }

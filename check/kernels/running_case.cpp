@@ -13,17 +13,19 @@
 namespace loratory::check {
 namespace {
 
-constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 
 std::mutex guard;                // of what follows, for threads that do not run the case
 std::string running;             // empty: none
 std::function<void()> last_act;  // for whoever runs it
+const char* subject = "";        // whose code runs
+pid_t owner = 0;                 // a process that it forked is none of ours
 
-// For whoever the kernel ends the process in: it runs, so no case begins or ends.
+// For whoever ends the process: it runs, so no case begins or ends.
 void tell(const char* what) {
   if (running.empty()) return;  // the process was not the kernel's to end
   for (const char* text :
-       {"loratory: the kernel ", what, " in this case\n  REPRO: ", running.c_str(), "\n"}) {
+       {"loratory: the ", subject, " ", what, " in this case\n  REPRO: ", running.c_str(), "\n"}) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
   }
 }
@@ -35,12 +37,17 @@ void tell_last(const char* what) {
 }
 
 [[noreturn]] void end_by_signal(int signal) {
-  tell_last(signal == SIGABRT ? "was aborted" : "crashed");
+  if (getpid() == owner) {
+    tell_last(signal == SIGABRT ? "was aborted" : "crashed");
+    _exit(1);
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
   _exit(1);
 }
 
 void end_by_exit() {
-  if (running.empty()) return;
+  if (running.empty() || getpid() != owner) return;
   tell_last("called exit()");
   abandon_files();
   _exit(1);
@@ -60,7 +67,9 @@ void tell_running_case(const char* what) {
   if (lock.owns_lock()) tell(what);
 }
 
-RunningCase::RunningCase(std::function<void()> act) {
+RunningCase::RunningCase(const char* whose, std::function<void()> act) {
+  subject = whose;
+  owner = getpid();
   last_act = std::move(act);
   use_other_stack();
   struct sigaction ours {
@@ -71,7 +80,8 @@ RunningCase::RunningCase(std::function<void()> act) {
     sigaction(signal, nullptr, &before);
     if (before.sa_handler == SIG_DFL) sigaction(signal, &ours, nullptr);
   }
-  [[maybe_unused]] static const int kIsRegistered = std::atexit(end_by_exit);
+  [[maybe_unused]] static const int kIsRegistered =
+      std::atexit(end_by_exit) + std::at_quick_exit(end_by_exit);
 }
 
 RunningCase::~RunningCase() { begin(""); }

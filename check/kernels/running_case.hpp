@@ -5,13 +5,16 @@
 
 namespace loratory::check {
 
-/// Says on stderr which case ran if the kernel ends the process, by exit(), abort() or a crash; the
-/// exit code is 1 then. One object at a time, for the whole process. A handler of signals that is
-/// there already, as AddressSanitizer's, stays.
+/// Says on stderr which case ran if the code under test ends the process, by exit(), quick_exit(),
+/// abort() or a crash; the exit code is 1 then. Processes that it forks may end as they like. One
+/// object at a time, for the whole process. A handler of signals that is there already, as
+/// AddressSanitizer's, stays. Of _exit() and exec() nobody hears.
 class RunningCase {
  public:
-  /// `last_act` is called then, after a crash in a signal handler.
-  explicit RunningCase(std::function<void()> last_act = [] {});
+  /// `whose` code runs: "kernel", "scheduler". `last_act` is called then, after a crash in a signal
+  /// handler.
+  explicit RunningCase(
+      const char* whose, std::function<void()> last_act = [] {});
   /// Nothing runs any more.
   ~RunningCase();
   RunningCase(const RunningCase&) = delete;
@@ -21,9 +24,9 @@ class RunningCase {
   void begin(std::string repro);
 };
 
-/// For a thread that ends the process while a kernel runs in another one: says that the kernel
-/// `what`, such as "was interrupted", and the REPRO line of its case. Says nothing if no case runs,
-/// or one begins at that moment, and never waits. No signal handler may call it.
+/// For a thread that ends the process while a case runs in another one: says that the kernel or
+/// scheduler `what`, such as "was interrupted", and the REPRO line of its case. Says nothing if no
+/// case runs, or one begins at that moment, and never waits. No signal handler may call it.
 void tell_running_case(const char* what);
 
 }  // namespace loratory::check

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using nlohmann::json;
 
-constexpr int64_t kMostId = int64_t{1} << 53;  // what every JSON library keeps
+constexpr int64_t kMostId = (int64_t{1} << 53) - 1;  // what every JSON library keeps
 constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
 
 constexpr std::array kOps = {"hello", "register",  "unload",    "pin",  "unpin", "submit",

@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <exception>
+#include <new>
 #include <string_view>
 #include <utility>
 
 #include "check/schedulers/json_lines.hpp"
+#include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -29,12 +32,26 @@ void check_scheduler(const LoratoryScheduler& plugin, std::string_view place) {
   require(plugin.destroy != nullptr, "destroy");
 }
 
+// A header of C has no exceptions, but a plugin of C++ may.
+template <typename Call>
+auto guarded(std::string_view function, const Call& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DoorError(fmt::format("{} threw: {}", function, printable(error.what())));
+  } catch (...) {
+    throw DoorError(fmt::format("{} threw what is no std::exception", function));
+  }
+}
+
 class PluginScheduler final : public SchedulerUnderTest {
  public:
   PluginScheduler(const LoratoryScheduler& plugin, std::string_view place, Library library)
       : library_(std::move(library)), plugin_(plugin) {
     check_scheduler(plugin, place);
-    state_ = plugin.create();
+    state_ = guarded("create", plugin.create);
     if (state_ == nullptr) throw InputError(place, "create() gave no state");
   }
   ~PluginScheduler() override { plugin_.destroy(state_); }
@@ -44,7 +61,8 @@ class PluginScheduler final : public SchedulerUnderTest {
   Reply exchange(const Message& message) override {
     const std::string request = to_json(message);
     const char* reply = nullptr;
-    const int status = plugin_.exchange(state_, request.c_str(), &reply);
+    const int status =
+        guarded("exchange", [&] { return plugin_.exchange(state_, request.c_str(), &reply); });
     if (status != 0) {
       throw DoorError(fmt::format("exchange returned {} to {}{}", status, word_of(message),
                                   reply == nullptr ? "" : ": " + one_line(reply)));

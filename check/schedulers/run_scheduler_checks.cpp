@@ -14,6 +14,7 @@
 #include "check/schedulers/judge.hpp"
 #include "check/schedulers/own_scheduler.hpp"
 #include "check/schedulers/plugin_scheduler.hpp"
+#include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
 
@@ -42,9 +43,7 @@ class Run {
       if (is_over()) break;
       play(session);
     }
-    report_.seconds = seconds();
-    add_checks();
-    return std::move(report_);
+    return so_far();
   }
 
  private:
@@ -66,8 +65,7 @@ class Run {
   }
 
   void play(const Session& session) {
-    if (scheduler_ == nullptr) scheduler_ = make_();
-    const SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
+    const SessionResult result = result_of(session);
     ++report_.num_cases;
     if (options_.on_case) options_.on_case(label_of(session));
     if (!result.name.empty()) {  // hello was answered
@@ -78,6 +76,13 @@ class Run {
     if (!result.finding) return;
     scheduler_ = nullptr;
     tell(session, *result.finding);
+  }
+
+  SessionResult result_of(const Session& session) {
+    const std::string label = label_of(session);
+    if (options_.on_run) options_.on_run(label, if_it_ends_in(label));
+    if (scheduler_ == nullptr) scheduler_ = make_();
+    return run_session(*scheduler_, session, {.judges = options_.judges});
   }
 
   void tell(const Session& session, const SchedulerFinding& finding) {
@@ -91,8 +96,7 @@ class Run {
   // The finding of the same judge in another session. A scheduler that a session left somewhere in
   // the middle begins anew with the next hello; one whose door broke is made anew.
   std::optional<SchedulerFinding> finding_in(const Session& session, const std::string& judge) {
-    if (scheduler_ == nullptr) scheduler_ = make_();
-    SessionResult result = run_session(*scheduler_, session, {.judges = options_.judges});
+    SessionResult result = result_of(session);
     if (result.finding && result.finding->judge == "door") scheduler_ = nullptr;
     return result.finding && result.finding->judge == judge ? result.finding : std::nullopt;
   }
@@ -120,11 +124,39 @@ class Run {
          .what = seen->what,
          .pattern = fmt::format("exchange {}: {} -> {}", seen->exchange, one_line(seen->message),
                                 seen->reply.empty() ? "no reply" : one_line(seen->reply)),
-         .repro = fmt::format("{} --case {}", options_.command, label),
+         .repro = repro_of(label),
          .reference = ""});
   }
 
-  void add_checks() {
+  std::string repro_of(const std::string& label) const {
+    return fmt::format("{} --case {}", options_.command, label);
+  }
+
+  Report so_far() const {
+    Report out = report_;
+    out.seconds = seconds();
+    out.checks = checks();
+    return out;
+  }
+
+  // That it does is a finding of the door.
+  Report if_it_ends_in(const std::string& label) const {
+    Report out = so_far();
+    const auto door = std::ranges::find(out.checks, "door", &CheckResult::name);
+    LORATORY_ASSERT(door != out.checks.end(), "it is a judge");
+    door->state = CheckState::failed;
+    out.findings.push_back({.check = door->name,
+                            .label = label,
+                            .smallest = label,
+                            .what = "the scheduler ends the process: exit(), abort() or a crash",
+                            .pattern = {},
+                            .repro = repro_of(label),
+                            .reference = {}});
+    return out;
+  }
+
+  std::vector<CheckResult> checks() const {
+    std::vector<CheckResult> out;
     for (const SessionJudge& judge : judge_table()) {
       CheckResult check{.name = judge.name, .note = ""};
       const bool is_asked = options_.judges.empty() ||
@@ -146,8 +178,9 @@ class Run {
         check.num_cases = report_.num_cases;
         check.num_comparisons = num_exchanges_;
       }
-      report_.checks.push_back(std::move(check));
+      out.push_back(std::move(check));
     }
+    return out;
   }
 
   // A judge needs what it is named in the claims.

@@ -26,6 +26,9 @@ struct SchedulerOptions {
   std::function<std::vector<size_t>(std::string_view judge, std::string_view label)> knows{};
   /// Told of every session that is played.
   std::function<void(std::string_view label)> on_case{};
+  /// Told before every session, those of shrinking too: its label, and the report as it is if the
+  /// scheduler ends the process in it, as one of a library can.
+  std::function<void(std::string_view label, const Report& if_it_ends)> on_run{};
   /// Asked between sessions; true ends the run (Ctrl-C).
   std::function<bool()> is_interrupted{};
 };

@@ -103,6 +103,7 @@ class HiddenFile final : public Sink {
     temporary_name_ = fmt::format("{}.{}.tmp", final_, ::getpid());
     if (!exists) require_new_name();
     open_hidden();
+    if (exists) keep_owner_and_mode(status);
     own_fd_ = fmt::format("/proc/self/fd/{}", fd_);
   }
 
@@ -185,6 +186,13 @@ class HiddenFile final : public Sink {
     if (fd_ < 0) fail_to_open(path_, "cannot be created");
     temporaries().names.insert(temporary_name_);
     temporary_ = temporary_name_;
+  }
+
+  // A private file stays private. The owner is kept where the system allows it.
+  void keep_owner_and_mode(const struct stat& replaced) const noexcept {
+    constexpr mode_t kPermissions = 07777;
+    if (::fchown(fd_, replaced.st_uid, replaced.st_gid) != 0) errno = 0;
+    if (::fchmod(fd_, replaced.st_mode & kPermissions) != 0) errno = 0;
   }
 
   bool link_anonymous() const noexcept {

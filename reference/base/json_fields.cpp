@@ -47,8 +47,11 @@ int64_t JsonFields::integer(const char* key, const json& value, int64_t low, int
   // As double first: an integer beyond 64 bits has no int64_t to ask for.
   const bool in_range = value.is_number_integer() && value.get<double>() >= double(low) &&
                         value.get<double>() <= double(high);
-  if (!in_range) fail(key, fmt::format("must be an integer from {} to {}", low, high));
-  return value.get<int64_t>();
+  const int64_t exact = in_range ? value.get<int64_t>() : 0;
+  if (!in_range || exact < low || exact > high) {
+    fail(key, fmt::format("must be an integer from {} to {}", low, high));
+  }
+  return exact;
 }
 
 int64_t JsonFields::size(const char* key, int64_t largest) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <set>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
@@ -260,10 +261,15 @@ std::vector<std::string> gpu_preset_names() {
 
 GpuSpec parse_gpu_spec(std::string_view text) {
   GpuSpec gpu;
+  std::set<std::string_view> keys;
   for (const std::string_view item : split(text, ',')) {
     const size_t equals = item.find('=');
     if (equals != std::string_view::npos) {
-      set_number(gpu, item.substr(0, equals), item.substr(equals + 1));
+      const std::string_view key = item.substr(0, equals);
+      set_number(gpu, key, item.substr(equals + 1));
+      if (!keys.insert(key).second) {
+        throw InputError(kPlace, fmt::format("{} is given twice", key), "give it once");
+      }
     } else if (item.data() == text.data()) {
       gpu = preset_named(item);
     } else {

@@ -124,6 +124,12 @@ class Lengths {
         constant_{uint32_t(run.mean_prompt_tokens), uint32_t(run.mean_output_tokens)} {
     if (run.lengths == LengthKind::sharegpt) {
       sharegpt_.emplace(run.mean_prompt_tokens, run.mean_output_tokens);
+      if (sharegpt_->have_means()) return;
+      throw InputError(run.place,
+                       fmt::format("ShareGPT's conversations have no mean of {} tokens of prompt "
+                                   "and {} of output",
+                                   run.mean_prompt_tokens, run.mean_output_tokens),
+                       "give smaller means, or constant lengths");
     }
   }
 

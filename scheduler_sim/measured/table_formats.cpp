@@ -1,6 +1,7 @@
 #include "scheduler_sim/measured/table_formats.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -109,6 +110,12 @@ void set_adapters(Draft& d) {
   }
 }
 
+void check_lengths(const MeasuredRun& run) {
+  if (run.mean_prompt_tokens > double(kMaxCount) || run.mean_output_tokens > double(kMaxCount)) {
+    bad_row(1, fmt::format("a mean of more than {} tokens", kMaxCount), "check the lengths");
+  }
+}
+
 void check_size(const MeasuredRun& run) {
   if (run.offered_rps() * run.client.duration_s > kMostRequests) {
     bad_row(1,
@@ -129,7 +136,7 @@ void read_engine(const Cell& c, Draft& d) {
   const std::vector<std::string> known = engine_preset_names();
   if (std::ranges::find(known, c.text) == known.end()) {
     bad_row(c.column, fmt::format("unknown engine {}", shown(c.text)),
-            did_you_mean(c.text, known, fmt::format("use one of {}", known.front())));
+            did_you_mean(c.text, known, fmt::format("use one of {}", fmt::join(known, ", "))));
   }
   d.run.engine = c.text;
 }
@@ -164,6 +171,7 @@ void finish_own(Draft& d) {
   if (run.max_cpu_loras == 0) run.max_cpu_loras = std::max(run.max_loras, run.num_adapters());
   if (run.group.empty()) run.group = run.model;
   check_size(run);
+  check_lengths(run);
   if (d.skip.empty() && !run.has_traffic() && std::isnan(run.measured.kv_tokens)) {
     d.skip = "its requests are not described (rates, lengths, duration)";
   }
@@ -266,6 +274,7 @@ void finish_sweep(Draft& d) {
   run.sweep = fmt::format("{}, {} adapters", run.group, d.num_adapters);
   if (std::isnan(run.measured.completed)) run.measured.kv_tokens = 0;  // it did not start
   check_size(run);
+  check_lengths(run);
   if (run.model.empty() || d.num_adapters == 0) d.skip = "its model or n_adapters is not known";
 }
 

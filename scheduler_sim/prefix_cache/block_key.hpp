@@ -19,9 +19,10 @@ class BlockKeyInterner {
   /// `block_id` identifies the tokens of the block; it equals no list of tokens.
   BlockKey key(BlockKey parent, uint64_t uid, uint64_t block_id);
   BlockKey key(BlockKey parent, uint64_t uid, std::span<const int32_t> tokens);
-  /// The key of block `block_index` of the request with number `request_seq`: equal to no other.
+  /// The key of block `block_index` of the request with number `request_seq`, below 2^31: equal to
+  /// no other.
   static BlockKey unique(uint64_t request_seq, uint32_t block_index) {
-    return (BlockKey{1} << 63) | (request_seq << 24) | block_index;
+    return (BlockKey{1} << 63) | (request_seq << 32) | block_index;
   }
 
  private:

@@ -16,7 +16,7 @@ struct StepRow {
   uint32_t num_computed;  ///< tokens with KV before the step
   uint64_t generation;    ///< of the slot when it was given to the adapter [2.12], 0 = no slot
   uint32_t num_tokens;    ///< tokens computed in it, >= 1
-  bool is_decode;         ///< one token, and the request has generated before
+  bool is_decode;         ///< one token, and the request runs and has generated before [7.2]
   bool samples;           ///< reaches the last token: yields one token
 };
 

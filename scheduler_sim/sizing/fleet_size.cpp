@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
-#include <thread>
 #include <utility>
+
+#include "scheduler_sim/sizing/tasks.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -36,21 +37,11 @@ std::vector<ConfigResult> fewest_fleets(const std::vector<Trace>& traces, const 
                                         const std::vector<EnginePoint>& points,
                                         const SweepOptions& options, const FleetSearch& search) {
   std::vector<std::optional<ConfigResult>> found(points.size());
-  std::atomic<size_t> next = 0, done = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < points.size(); i = next++) {
-      found[i] = fewest_at(traces, engine, points[i], options.slo, search);
-      if (options.on_progress) options.on_progress(int64_t(++done), std::ssize(points));
-    }
-  };
-  const auto cores = int(std::max(1u, std::thread::hardware_concurrency()));
-  {
-    std::vector<std::jthread> helpers;
-    for (int i = 1; i < (options.num_threads > 0 ? options.num_threads : cores); ++i) {
-      helpers.emplace_back(work);
-    }
-    work();
-  }
+  std::atomic<int64_t> done = 0;
+  run_tasks(std::ssize(points), options.num_threads, [&](int64_t i) {
+    found[size_t(i)] = fewest_at(traces, engine, points[size_t(i)], options.slo, search);
+    if (options.on_progress) options.on_progress(++done, std::ssize(points));
+  });
   std::vector<ConfigResult> fleets;
   for (std::optional<ConfigResult>& fleet : found) {
     if (fleet) fleets.push_back(std::move(*fleet));

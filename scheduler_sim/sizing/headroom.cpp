@@ -50,7 +50,8 @@ int largest_step(const std::function<bool(int step)>& meets, int hint, int strid
   return low;
 }
 
-Trace at_rate(const Trace& trace, double factor) {
+std::optional<Trace> at_rate(const Trace& trace, double factor) {
+  if (!fits_at_rate(trace, factor)) return std::nullopt;
   Trace scaled = trace;
   scale_rate(scaled, factor);
   return scaled;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -21,7 +22,8 @@ double rate_factor(int step);
 /// monotone, the answer holds and the step above it fails.
 int largest_step(const std::function<bool(int step)>& meets, int hint, int stride);
 
-/// The same requests and adapters, `factor` times as fast: what --rate-scale does.
-Trace at_rate(const Trace& trace, double factor);
+/// The same requests and adapters, `factor` times as fast: what --rate-scale does. Nothing, if that
+/// would move an arrival past 100 years.
+std::optional<Trace> at_rate(const Trace& trace, double factor);
 
 }  // namespace loratory::sim

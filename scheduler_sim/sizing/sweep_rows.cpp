@@ -97,7 +97,8 @@ bool SweepRows::meets_at(const Row& row, int step) const {
   if (step == 0) return row.meets();
   const double factor = rate_factor(step);
   return std::ranges::all_of(traces_, [&](const Trace& trace) {
-    return would_meet(at_rate(trace, factor), engine_, row.point, options_.slo);
+    const std::optional<Trace> scaled = at_rate(trace, factor);
+    return scaled && would_meet(*scaled, engine_, row.point, options_.slo);
   });
 }
 
@@ -148,7 +149,8 @@ void SweepRows::find_causes(const Yardsticks& yardsticks) {
   total_ += kCauseReplays * std::ssize(missed);
   run_tasks(std::ssize(missed), options_.num_threads, [&](int64_t i) {
     Row& row = *missed[size_t(i)];
-    const size_t seed = row.first_miss();
+    const ConfigResult& shown = median_run(row);
+    const size_t seed = shown.meets_slo ? row.first_miss() : size_t(shown.seed);
     row.cause = find_cause(traces_[seed], engine_, row.runs[seed], options_.slo, yardsticks);
     report(kCauseReplays);
   });
@@ -160,7 +162,7 @@ Bounds SweepRows::find_limit(size_t index, const Yardsticks& yardsticks) const {
   if (!row.has_headroom || row.headroom == kNoStep || row.headroom == kMostStep) return bounds;
   bounds.limit_factor = rate_factor(row.headroom + 1);
   for (const Trace& trace : traces_) {
-    const Trace faster = at_rate(trace, bounds.limit_factor);
+    const Trace faster = at_rate(trace, bounds.limit_factor).value();  // a slower one fits
     const ConfigResult result = replay(faster, engine_, row.point, options_.slo).result;
     if (result.meets_slo) continue;
     const Yardsticks there = measure_yardsticks(faster, engine_, options_.slo);
@@ -183,9 +185,8 @@ bool SweepRows::loses_nothing(const Row& full, Row& smaller) const {
     if (i < seeds) {
       run = replay(first[seed], engine_, smaller.point, options_.slo).result;
       run.seed = seed;
-    } else if (step != 0) {
-      keeps_headroom[seed] =
-          would_meet(at_rate(first[seed], rate_factor(step)), engine_, smaller.point, options_.slo);
+    } else if (const auto slower = at_rate(first[seed], rate_factor(step)); slower && step != 0) {
+      keeps_headroom[seed] = would_meet(*slower, engine_, smaller.point, options_.slo);
     }
   });
   const ConfigResult &less = median_run(smaller), &more = median_run(full);

@@ -136,6 +136,10 @@ void require_few(const ClientLoad& load, double rate_scale, const ArrivalLimit& 
   refuse_too_many(expected);
 }
 
+double scaled_ns(int64_t time_ns, double rate_factor) {
+  return std::floor(double(time_ns) / rate_factor + 0.5);
+}
+
 }  // namespace
 
 ArrivalLaw parse_arrival_law(std::string_view text, std::string_view place) {
@@ -223,17 +227,22 @@ void check_rate_scale(double factor) {
   }
 }
 
+bool fits_at_rate(const Trace& trace, double factor) {
+  return std::ranges::all_of(trace.requests, [&](const TraceRequest& request) {
+    return scaled_ns(request.arrival_ns, factor) < kMaxTimeNs;
+  });
+}
+
 void scale_rate(Trace& trace, double factor) {
   check_rate_scale(factor);
   if (factor == 1) return;
+  if (!fits_at_rate(trace, factor)) {
+    throw InputError("--rate-scale", fmt::format("{} moves arrivals past 100 years", factor),
+                     "give a larger factor");
+  }
   for (TraceRequest& request : trace.requests) {
-    const double scaled = std::floor(double(request.arrival_ns) / factor + 0.5);
-    if (scaled >= kMaxTimeNs) {
-      throw InputError("--rate-scale", fmt::format("{} moves arrivals past 100 years", factor),
-                       "give a larger factor");
-    }
     const int64_t patience = request.cancel_ns - request.arrival_ns;
-    request.arrival_ns = int64_t(scaled);
+    request.arrival_ns = int64_t(scaled_ns(request.arrival_ns, factor));
     if (request.cancel_ns != kNever) {
       request.cancel_ns = request.arrival_ns + std::min(patience, kNever - request.arrival_ns);
     }

@@ -60,6 +60,9 @@ std::vector<Arrival> trace_arrivals(const Trace& trace, const AdapterMix& mix,
 /// Throws InputError at "--rate-scale" unless factor is finite and > 0.
 void check_rate_scale(double factor);
 
+/// Whether no arrival would lie past 100 years after scale_rate().
+bool fits_at_rate(const Trace& trace, double factor);
+
 /// Multiplies the request rate: every arrival time is divided by `factor` and rounded to the
 /// nearest nanosecond. A client's patience (cancel - arrival) stays as it is.
 /// Throws as check_rate_scale, and when the times no longer fit.

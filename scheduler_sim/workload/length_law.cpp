@@ -35,7 +35,11 @@ LengthLaw parse_lognormal(std::string_view values, std::string_view place) {
   }
   const double mean = parse_number(parts[0], "mean", place);
   const double p50 = parse_number(parts[1], "p50", place);
-  if (!(p50 > 0) || mean < p50 || mean > LengthLaw::kMaxTokens) {
+  if (mean > LengthLaw::kMaxTokens) {
+    throw InputError(place, fmt::format("a mean of {} tokens is too long", mean),
+                     fmt::format("give at most {}", LengthLaw::kMaxTokens));
+  }
+  if (!(p50 > 0) || mean < p50) {
     throw InputError(place, fmt::format("no lognormal law has mean {} and p50 {}", mean, p50),
                      "its mean is above its median; swap them?");
   }

@@ -10,6 +10,8 @@
 #include "reference/base/files.hpp"
 #include "reference/base/input_error.hpp"
 #include "reference/base/wording.hpp"
+#include "scheduler_sim/trace/bad_row.hpp"
+#include "scheduler_sim/trace/row_fields.hpp"
 #include "scheduler_sim/workload/deterministic_math.hpp"
 #include "scheduler_sim/workload/text_table.hpp"
 
@@ -53,6 +55,14 @@ struct WeightedAdapters {
   std::vector<double> weights;
 };
 
+void check_name(const TableField& name) {
+  try {
+    check_utf8(name.text);
+  } catch (const BadRow& bad) {
+    throw InputError(name.place(), bad.rule, bad.remedy);
+  }
+}
+
 WeightedAdapters read_weights(const std::string& path) {
   const std::string text = read_text_file(path);
   WeightedAdapters result;
@@ -64,6 +74,7 @@ WeightedAdapters read_weights(const std::string& path) {
       throw InputError(row.back().place(), fmt::format("a row of {} fields", row.size()),
                        "write `name weight` or `name weight rank`");
     }
+    check_name(row[0]);
     if (!names.insert(row[0].text).second) {
       throw InputError(row[0].place(), fmt::format("adapter '{}' appears twice", row[0].text),
                        "name every adapter once");

@@ -27,6 +27,7 @@ constexpr double kBeginsWithPerson = 0.472;
 constexpr double kLeastTokens = 4, kMostPrompt = 1024, kMostOutput = 1024, kMostTokens = 2048;
 constexpr uint64_t kSampleSize = 20'000;  // to find the scales
 constexpr uint64_t kMostAttempts = 64;
+constexpr int kLeastRounds = 6, kMostRounds = 40;  // towards the scales
 
 double tokens_at(const std::array<Quantile, 21>& law, double share) {
   const auto above = std::ranges::upper_bound(law, share, {}, &Quantile::share);
@@ -40,9 +41,12 @@ bool is_taken(double prompt, double output) {
          output <= kMostOutput && prompt + output <= kMostTokens;
 }
 
+bool is_close(double factor) { return factor > 0.95 && factor < 1.05; }
+
 }  // namespace
 
 ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_tokens) {
+  if (mean_prompt_tokens > kMostPrompt || mean_output_tokens > kMostOutput) return;
   // The limits hold for what is scaled, so the scales are a fixed point.
   const RandomStream stream(0, Purpose::prompt_tokens);
   static const std::vector<Turns> kSample = [&] {
@@ -50,15 +54,19 @@ ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_t
     for (uint64_t i = 0; i < kSampleSize; ++i) sample.push_back(draw_turns(stream, i, 0));
     return sample;
   }();
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round <= kMostRounds; ++round) {
     double prompts = 0, outputs = 0;
     for (uint64_t i = 0; i < kSampleSize; ++i) {
       const RequestLength length = scaled(kSample[i], stream, i);
       prompts += length.prompt_tokens;
       outputs += length.output_tokens;
     }
-    prompt_scale_ *= mean_prompt_tokens * double(kSampleSize) / prompts;
-    output_scale_ *= mean_output_tokens * double(kSampleSize) / outputs;
+    const double prompt_factor = mean_prompt_tokens * double(kSampleSize) / prompts;
+    const double output_factor = mean_output_tokens * double(kSampleSize) / outputs;
+    have_means_ = is_close(prompt_factor) && is_close(output_factor);
+    if (round == kMostRounds || (round >= kLeastRounds && have_means_)) break;
+    prompt_scale_ *= prompt_factor;
+    output_scale_ *= output_factor;
   }
 }
 

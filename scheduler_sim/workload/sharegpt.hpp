@@ -26,6 +26,8 @@ class ShareGptLengths {
  public:
   /// Scaled to these means, because tokenizers differ.
   ShareGptLengths(double mean_prompt_tokens, double mean_output_tokens);
+  /// False: what is within the limits has other means, by more than 5 %, whatever the scale.
+  bool have_means() const { return have_means_; }
 
   RequestLength draw(const RandomStream& stream, uint64_t index) const;
 
@@ -38,6 +40,7 @@ class ShareGptLengths {
   RequestLength scaled(Turns first, const RandomStream& stream, uint64_t index) const;
 
   double prompt_scale_ = 1, output_scale_ = 1;
+  bool have_means_ = false;
 };
 
 }  // namespace loratory::sim

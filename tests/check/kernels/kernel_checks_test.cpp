@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -576,6 +578,21 @@ TEST(KernelChecks, RankPaddingSaysWhatLiesThereAndBlamesNothingElse) {
   EXPECT_EQ(wrong.find("rank_padding")->note, "left out: cases whose plain run is wrong");
 }
 
+// What is looked for in every run is found in any of them, whatever is asked for.
+TEST(KernelChecks, EveryRunOfACaseIsGuarded) {
+  static int num_runs = 0;
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall& call) {
+    if (++num_runs > 1) y_at(call, 0, -1) = 1;
+  });
+  const Kernel kernel = faulty.kernel();
+  Options options = quick();
+  options.labels = {"linear.K4.N4.r2.n1.f32.seed3"};
+  options.checks = {"guards"};
+  const Report report = run_kernel_checks(kernel, options);
+  EXPECT_EQ(report.find("guards")->state, CheckState::failed);
+  EXPECT_GT(report.find("guards")->num_comparisons, 1);
+}
+
 // A kernel that ends the process: the last line is the case that ran.
 void run_and_die(const std::function<void()>& end) {
   static std::function<void()> end_now;
@@ -584,7 +601,7 @@ void run_and_die(const std::function<void()>& end) {
   const Kernel kernel = faulty.kernel();
   Options options = quick();
   options.labels = {"linear.K4.N4.r2.n1.f32.seed3"};
-  RunningCase running;
+  RunningCase running("kernel");
   options.on_run = [&](std::string_view label, const Report&) {
     running.begin("again " + std::string(label));
   };
@@ -602,6 +619,15 @@ TEST(KernelChecksDeathTest, TheCaseThatRanIsSaid) {
   EXPECT_EXIT(run_and_die([] { std::raise(SIGSEGV); }), testing::ExitedWithCode(1),
               says("crashed"));
 #endif
+  EXPECT_EXIT(run_and_die([] { std::quick_exit(0); }), testing::ExitedWithCode(1),
+              says("called exit\\(\\)"));
+  // What a kernel forks, as to run a compiler, ends as it likes.
+  const auto fork_one = [] {
+    if (fork() == 0) std::exit(0);
+    wait(nullptr);
+  };
+  EXPECT_EXIT((run_and_die(fork_one), std::exit(3)), testing::ExitedWithCode(3),
+              testing::Not(testing::HasSubstr("REPRO")));
   // After the last case the process is the harness's again.
   EXPECT_EXIT((run_and_die([] {}), std::exit(3)), testing::ExitedWithCode(3), "");
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
 #include "check/schedulers/child_scheduler.hpp"
 #include "check/schedulers/driver.hpp"
@@ -154,6 +155,10 @@ TEST(PluginScheduler, WhatBreaksIsOneLine) {
   EXPECT_EQ(error_of(*plugin_scheduler(plugin)), "exchange returned 5 to hello: no\\nroom");
   plugin.exchange = [](void*, const char*, const char**) { return 0; };
   EXPECT_EQ(error_of(*plugin_scheduler(plugin)), "no reply to hello");
+  plugin.exchange = [](void*, const char*, const char**) -> int {
+    throw std::runtime_error("no\nroom");
+  };
+  EXPECT_EQ(error_of(*plugin_scheduler(plugin)), "exchange threw: no\\nroom");
   plugin.exchange = nullptr;
   EXPECT_THROW(plugin_scheduler(plugin), InputError);
 }

@@ -251,5 +251,33 @@ TEST_F(KernelInC, ThatEndsTheProcessLeavesAReport) {
   }
 }
 
+// A scheduler in a library can end the process as well.
+TEST_F(CheckTest, ASchedulerThatEndsTheProcessLeavesAReport) {
+  write("mine.c", R"(
+#include <stdlib.h>
+#include "check/loratory_scheduler.h"
+static int state;
+static void* create(void) { return &state; }
+static int exchange(void* s, const char* message, const char** reply) { exit(0); }
+static void destroy(void* s) {}
+static const struct LoratoryScheduler mine = {
+  .version = LORATORY_SCHEDULER_VERSION, .create = create, .exchange = exchange, .destroy = destroy};
+const struct LoratoryScheduler* loratory_scheduler(void) { return &mine; }
+)");
+  const std::string compile = "cd '" + folder_.string() +
+                              "' && cc -shared -fPIC -I'" LORATORY_SOURCE_DIR
+                              "' mine.c -o mine.so 2>err.txt";
+  if (std::system(compile.c_str()) != 0) GTEST_SKIP() << "no C compiler: " << content("err.txt");
+  const Outcome run = loratory("check --scheduler ./mine.so --json r.json");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("loratory: the scheduler called exit() in this case\n"
+                                 "  REPRO: loratory check --scheduler ./mine.so --case "));
+  EXPECT_THAT(run.out, HasSubstr("FINDING door"));
+  const auto json = nlohmann::json::parse(content("r.json"));
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_EQ(json["findings"][0]["what"],
+            "the scheduler ends the process: exit(), abort() or a crash");
+}
+
 }  // namespace
 }  // namespace loratory

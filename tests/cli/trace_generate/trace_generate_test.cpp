@@ -55,6 +55,15 @@ TEST_F(TraceGenerate, WritesNativeRows) {
                                       "\"block_tokens\":16,\"block_ids\":[0,1,2]}\n"));
 }
 
+TEST_F(TraceGenerate, RefusesWhatWouldNotBeSo) {
+  expect_error("--requests 10 --arrivals poisson:5 --max-prompt-tokens 100",
+               "--max-prompt-tokens: changes nothing: prompts are as long as their law says; add "
+               "--turns N, --system-prompts N or --block-tokens N");
+  expect_error("--requests 10 --arrivals poisson:1e-9 --seed 1",
+               "--requests: so many do not arrive within 100 years; raise the rates, or give "
+               "--duration");
+}
+
 TEST_F(TraceGenerate, DealsRanksAndRepeatsItself) {
   const std::string flags =
       "--ranks 8,64 --requests 50 --arrivals gamma:5:3 --adapters 4 --popularity zipf:1 --seed 3";

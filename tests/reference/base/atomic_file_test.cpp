@@ -67,6 +67,17 @@ TEST_F(AtomicFileTest, WithoutCommitTheOldFileStaysAndNothingElse) {
   EXPECT_EQ(num_files(), 1);
 }
 
+TEST_F(AtomicFileTest, APrivateFileStaysPrivate) {
+  std::ofstream(path("a.txt")) << "old";
+  fs::permissions(path("a.txt"), fs::perms::owner_read | fs::perms::owner_write);
+  AtomicFile file(path("a.txt"));
+  file.stream() << "new";
+  file.commit();
+  EXPECT_EQ(read_file(path("a.txt")), "new");
+  EXPECT_EQ(fs::status(path("a.txt")).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+}
+
 TEST_F(AtomicFileTest, ReplacesTheFileBehindALink) {
   std::ofstream(path("target")) << "old";
   fs::create_symlink("target", path("link"));

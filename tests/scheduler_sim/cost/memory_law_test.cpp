@@ -152,9 +152,10 @@ TEST(GpuSpec, PresetsListsAndOverrides) {
   const GpuSpec smaller = parse_gpu_spec("H100-80,mem=64GiB");
   EXPECT_EQ(smaller.memory_bytes, int64_t{64} << 30);
   EXPECT_DOUBLE_EQ(smaller.flops, parse_gpu_spec("H100-80").flops);
-  for (const char* bad : {"", "H300", "mem=80GiB", "mem=80GiB,bw=3TB/s,flops=0", "H200,H200",
-                          "H200,mem=80GB/s", "H200,mem=-1GiB", "H200,bw=nan", "H200,x=1",
-                          "mem=80,bw=1,flops=1e99999", "H200,mem=1e300", "H200,host=1.1MB/s"}) {
+  for (const char* bad :
+       {"", "H300", "mem=80GiB", "mem=80GiB,bw=3TB/s,flops=0", "H200,H200", "H200,mem=80GB/s",
+        "H200,mem=-1GiB", "H200,bw=nan", "H200,x=1", "H200,bw=3TB/s,bw=4TB/s",
+        "mem=80,bw=1,flops=1e99999", "H200,mem=1e300", "H200,host=1.1MB/s"}) {
     EXPECT_THROW(parse_gpu_spec(bad), InputError) << bad;
   }
 }

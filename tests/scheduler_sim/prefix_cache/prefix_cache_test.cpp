@@ -16,6 +16,16 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
+TEST(BlockKeyInterner, BlocksOfTheLongestRequestsAreTheirOwn) {
+  constexpr uint32_t kMostBlocks = uint32_t{1} << 31;
+  std::set<BlockKey> keys;
+  for (const uint64_t request : {0, 1, 2, 3}) {
+    for (const uint32_t block : {0u, 1u, 1u << 24, kMostBlocks - 1}) {
+      EXPECT_TRUE(keys.insert(BlockKeyInterner::unique(request, block)).second);
+    }
+  }
+}
+
 TEST(BlockKeyInterner, BlockIdsAndTokensNeverMeet) {
   BlockKeyInterner keys;
   const std::vector<int32_t> tokens{5, 6};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "reference/base/input_error.hpp"
 #include "scheduler_sim/sizing/headroom.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
@@ -95,6 +96,18 @@ TEST(FleetSize, FewestForEveryPoint) {
       fewest_fleets({one_token_each()}, two_at_a_time(), {{1, 1}}, options, search).empty());
 }
 
+// On whatever thread it happens.
+TEST(FleetSize, AReplayThatFailsFailsTheSearch) {
+  SweepOptions options;
+  options.slo = {.ttft_ms = 300};
+  options.num_threads = 4;
+  FleetSearch search;
+  search.on_try = [](int32_t) { throw InputError("the replay", "takes too long", "shorten it"); };
+  const std::vector<EnginePoint> points(8, {1, 1});
+  EXPECT_THROW(fewest_fleets({one_token_each()}, two_at_a_time(), points, options, search),
+               InputError);
+}
+
 TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
   std::vector<ConfigResult> fleets(3);
   fleets[0].fleet.num_gpus = 4;
@@ -107,7 +120,7 @@ TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
 // The advice of a sweep where nothing meets the SLO is what `auto` finds for the same row, whether
 // the sweep was of one engine or of a fleet that is too small.
 TEST(FleetSize, TheAdviceOfASweepIsTheSame) {
-  const Trace trace = at_rate(one_token_each(), 1.15);  // 57.5/s; with the margin 63
+  const Trace trace = at_rate(one_token_each(), 1.15).value();  // 57.5/s; with the margin 63
   SweepOptions options;
   options.max_loras = {1};
   options.slo = {.ttft_ms = 300};

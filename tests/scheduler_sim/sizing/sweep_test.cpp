@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <string>
 
 #include "scheduler_sim/sizing/headroom.hpp"
 #include "scheduler_sim/sizing/memory_advice.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
+#include "scheduler_sim/sizing/tasks.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
 namespace loratory::sim {
@@ -196,6 +200,33 @@ TEST(Sweep, OnlyTheChosenRowKeepsItsRequests) {
   EXPECT_THAT(sizes, testing::ElementsAre(1, 2, 4, 8));
 }
 
+TEST(Tasks, TheFirstFailureIsThrownWhenAllHaveEnded) {
+  for (const int threads : {1, 4}) {
+    std::atomic<int> done = 0;
+    const auto task = [&](int64_t i) {
+      ++done;
+      if (i % 3 == 1) throw std::runtime_error(std::to_string(i));
+    };
+    EXPECT_THAT([&] { run_tasks(20, threads, task); },
+                testing::ThrowsMessage<std::runtime_error>("1"));
+    EXPECT_EQ(done, 20);
+  }
+}
+
+// A row that misses at any rate is looked at with slower traffic, until arrivals would lie beyond
+// 100 years: then no factor is low enough.
+TEST(Headroom, OfALongTraceEndsWhereItsTimesDo) {
+  SweepOptions options;
+  options.max_loras = {2};
+  options.slo = {.ttft_ms = 1e-3};
+  Trace trace = round_robin(8, 4);
+  trace.requests.back().arrival_ns = int64_t{300'000'000} * 1'000'000'000;  // nine years
+  const SizeResult result = sweep({trace}, engine(), options);
+  ASSERT_EQ(result.configs.size(), 1u);
+  EXPECT_EQ(result.configs[0].headroom, 0);
+  EXPECT_FALSE(at_rate(trace, rate_factor(-kMostStep)).has_value());
+}
+
 // 1.025^n; what does not hold anywhere, and what holds everywhere.
 TEST(Headroom, FindsTheLargestStepFromAnyHint) {
   for (const int truth : {kNoStep, -kMostStep, -7, 0, 1, 40, kMostStep - 1, kMostStep}) {
@@ -226,8 +257,9 @@ TEST(Headroom, IsTheLastRateThatMeets) {
     ASSERT_GT(c.headroom, 0);
     EXPECT_EQ(c.headroom >= 1, c.meets_slo);
     const EnginePoint point{c.max_loras, c.max_cpu_loras};
-    EXPECT_TRUE(would_meet(at_rate(trace, c.headroom), engine(), point, options.slo));
-    EXPECT_FALSE(would_meet(at_rate(trace, 1.025 * c.headroom), engine(), point, options.slo));
+    EXPECT_TRUE(would_meet(at_rate(trace, c.headroom).value(), engine(), point, options.slo));
+    EXPECT_FALSE(
+        would_meet(at_rate(trace, 1.025 * c.headroom).value(), engine(), point, options.slo));
     EXPECT_EQ(c.cause.kind == CauseKind::none, c.meets_slo);
   }
   ASSERT_TRUE(result.bounds);

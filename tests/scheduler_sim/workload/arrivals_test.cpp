@@ -206,6 +206,9 @@ TEST(ScaleRate, RefusesWhatIsNotAFactor) {
             "--rate-scale: 0 is not a factor; give one > 0");
   EXPECT_EQ(error_of([&] { scale_rate(trace, 1e-9); }),
             "--rate-scale: 1e-09 moves arrivals past 100 years; give a larger factor");
+  EXPECT_EQ(trace.requests[0].arrival_ns, int64_t{1} << 60);  // nothing is moved
+  EXPECT_FALSE(fits_at_rate(trace, 1e-9));
+  EXPECT_TRUE(fits_at_rate(trace, 0.5));
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ TEST(WeightsFile, ErrorsNameLineAndColumn) {
   EXPECT_EQ(error("a,-1"), "F:1:3: weight '-1' is not a number >= 0; write it like 12 or 0.25");
   EXPECT_EQ(error("a,inf"), "F:1:3: weight 'inf' is not a number >= 0; write it like 12 or 0.25");
   EXPECT_EQ(error("a 1\nb 1\na 2"), "F:3:1: adapter 'a' appears twice; name every adapter once");
+  EXPECT_EQ(error("a 1\ncaf\xe9 1"), "F:2:1: text that is not UTF-8; convert the file to UTF-8");
   EXPECT_EQ(error("a 1 0"), "F:1:5: rank '0' is not an integer; it must lie in 1 .. 65536");
   EXPECT_EQ(error("a 0\n"), "F: no weight is above 0; write rows `name weight`");
   EXPECT_EQ(error("a 1e308\nb 1e308"), "F: the weights add up to infinity; scale them");

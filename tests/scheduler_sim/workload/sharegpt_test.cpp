@@ -42,6 +42,14 @@ TEST(ShareGptLengths, HaveTheMeansAskedForAndTheLimitsOfTheBenchmark) {
   }
 }
 
+// Prompts end at 1,024 tokens, and answers do.
+TEST(ShareGptLengths, SayWhatMeansTheyCannotHave) {
+  EXPECT_TRUE(ShareGptLengths(222.7, 196.1).have_means());
+  EXPECT_FALSE(ShareGptLengths(900, 200).have_means());
+  EXPECT_FALSE(ShareGptLengths(3000, 200).have_means());
+  EXPECT_FALSE(ShareGptLengths(200, 1e9).have_means());
+}
+
 TEST(ShareGptLengths, ALongPromptHasAShortAnswer) {
   EXPECT_LT(sample(ShareGptLengths(222.7, 196.1), 50'000).covariance, -5'000);
 }
