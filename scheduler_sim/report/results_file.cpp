@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "reference/base/escape.hpp"
 #include "reference/base/files.hpp"
@@ -19,6 +20,7 @@ using nlohmann::json;
 constexpr size_t kLargestResults = size_t{256} << 20;
 constexpr int64_t kMostOfAnything = int64_t{1} << 31;
 constexpr const char* kRewrite = "write it anew with --json of this version";
+constexpr std::string_view kGzipMark = "\x1f\x8b", kZstdMark = "\x28\xb5\x2f\xfd";
 constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 double value_at(const json& config, const std::string& key, const JsonFields& fields) {
@@ -98,6 +100,9 @@ void add_settings(ResultsFile& file, const json& root) {
 
 ResultsFile read_results(const std::string& path) {
   const std::string text = read_file(path, kLargestResults, "name a results.json");
+  if (text.starts_with(kGzipMark) || text.starts_with(kZstdMark)) {
+    throw InputError(path, "is compressed", "unpack it with gunzip or unzstd");
+  }
   const json root = parse_json_object(text, path, kLargestResults);
   const JsonFields fields(root, path);
   const std::string schema = fields.text_or("schema", "");

@@ -126,6 +126,18 @@ TEST_F(Outputs, OfARunThatFailsAreNoneAndTheOldOnesStay) {
   EXPECT_EQ(num_files(), before);
 }
 
+// `ulimit -f`, as batch systems set it.
+TEST_F(Outputs, ThatMayNotGrowAreWritesThatFail) {
+  write("r.html", "old");
+  const std::string command = "cd '" + folder_.string() + "' && ulimit -f 1 && '" + program() +
+                              "' replay --trace t.jsonl --html r.html >/dev/null 2>err.txt";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(content("err.txt"), "loratory: r.html: cannot be written to its end: File too large\n");
+  EXPECT_EQ(content("r.html"), "old");
+}
+
 TEST_F(Outputs, OnStdoutTheJsonIsAlone) {
   for (const char* name : {"-", "/dev/stdout", "/dev/fd/1"}) {
     const Outcome run = loratory(std::string("replay --trace t.jsonl --json ") + name);

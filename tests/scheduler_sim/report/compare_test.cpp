@@ -67,6 +67,12 @@ class Compare : public testing::Test {
   std::vector<std::string> paths_;
 };
 
+TEST_F(Compare, SaysThatAFileIsCompressed) {
+  for (const char* mark : {"\x1f\x8b\x08", "\x28\xb5\x2f\xfd"}) {
+    EXPECT_EQ(error_of(mark), "is compressed; unpack it with gunzip or unzstd");
+  }
+}
+
 TEST_F(Compare, EqualFilesHaveNoDifference) {
   const Comparison same = compare(original(), original(), {});
   EXPECT_THAT(same.text, HasSubstr("\n\nno difference\n"));
