@@ -257,15 +257,18 @@ CaseVerdict run_case(const Kernel& kernel, Memory& memory, const Case& c,
   CaseVerdict verdict;
   CaseRun run(kernel, memory, c, verdict, max_bytes);
   ++run.tally("accepted").num_comparisons;
+  std::string_view looks;  // the check that runs the kernel, behind the case's own run
   try {
     run.plain();
     for (const KernelCheck& check : kernel_checks()) {
       if (check.look == nullptr || !is_looked_at(names, check.name)) continue;
       if (check.skip != nullptr && !check.skip(kernel).empty()) continue;
+      looks = check.name;
       check.look(run);
     }
   } catch (const KernelFailed& error) {
-    run.fail("accepted", error.what());
+    const std::string what = error.what();
+    run.fail("accepted", looks.empty() ? what : fmt::format("{}, in a run for {}", what, looks));
   } catch (const DeviceError& error) {
     run.fail("device_health", error.what());
     verdict.device_is_lost = true;

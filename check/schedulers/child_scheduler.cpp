@@ -237,7 +237,7 @@ void serve_scheduler(SchedulerUnderTest& scheduler, std::FILE* in, std::FILE* ou
       const Message message = parse_message({line, size_t(length)});
       answer = to_json(scheduler.exchange(message), message);
     } catch (const DoorError& error) {
-      answer = fmt::format("{{\"error\":{}}}", json_string(error.what()));
+      answer = error_json(error.what());
     }
     answer += '\n';
     std::fwrite(answer.data(), 1, answer.size(), out);

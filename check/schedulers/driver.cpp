@@ -45,6 +45,7 @@ class Driver {
     } catch (const Objection& objection) {
       found(objection);
     } catch (const DoorError& error) {
+      if (options_.transcript_lines > 0) keep_line(error_json(error.what()));
       found({"door", error.what()});
     }
     result_.counts.exchanges = int64_t(said_.size());

@@ -158,6 +158,10 @@ std::string one_line(std::string_view text, size_t longest) {
   return text.size() > longest ? fmt::format("{}... ({} bytes)", line, text.size()) : line;
 }
 
+std::string error_json(std::string_view what) {
+  return fmt::format("{{\"error\":{}}}", json_string(what));
+}
+
 std::string to_json(const Message& message) {
   Json out;
   out["op"] = word_of(message);

@@ -14,6 +14,8 @@ inline constexpr size_t kLongestLine = size_t{4} << 20;
 /// Without a line feed. Pure.
 std::string to_json(const Message& message);
 std::string to_json(const Reply& reply, const Message& asked);
+/// {"error": what}: in place of an answer that there is not.
+std::string error_json(std::string_view what);
 
 /// Errors  DoorError: not JSON, a key that is missing or unknown, a value out of its limits; in one
 /// line, which names the key and quotes the text.

@@ -123,7 +123,7 @@ class Run {
          .smallest = label,
          .what = seen->what,
          .pattern = fmt::format("exchange {}: {} -> {}", seen->exchange, one_line(seen->message),
-                                seen->reply.empty() ? "no reply" : one_line(seen->reply)),
+                                seen->reply.empty() ? "no good reply" : one_line(seen->reply)),
          .repro = repro_of(label),
          .reference = ""});
   }

@@ -506,6 +506,16 @@ TEST(KernelChecks, AFailureOfTheKernelIsAFindingWithItsText) {
   ASSERT_EQ(report.findings.size(), 1u);
   EXPECT_EQ(report.findings[0].check, "accepted");
   EXPECT_THAT(report.findings[0].what, HasSubstr("run() returned 3: no kernel for this shape"));
+  // One that fails behind the case's own run: for which check that was.
+  WithFault later([](const LoratoryLayer&, const LoratoryCall&) {
+    static int num_runs = 0;
+    if (++num_runs > 1) throw std::runtime_error("no luck");
+  });
+  Options as_drawn = quick();
+  as_drawn.shrinks = false;
+  const Report second = run_kernel_checks(later.kernel(), as_drawn);
+  ASSERT_EQ(second.findings.size(), 1u);
+  EXPECT_THAT(second.findings[0].what, HasSubstr("run() threw: no luck, in a run for "));
   Options numbers_alone = quick();
   numbers_alone.checks = {"numbers"};
   EXPECT_FALSE(run_kernel_checks(faulty.kernel(), numbers_alone).ok());

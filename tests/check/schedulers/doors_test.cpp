@@ -70,6 +70,14 @@ TEST(ChildScheduler, WhatBreaksIsOneLine) {
   EXPECT_THROW(child_error("no-such-program-here 2>/dev/null"), InputError);
 }
 
+TEST(ChildScheduler, ATranscriptEndsWithWhatIsNoReply) {
+  const auto child = child_scheduler("read line; echo Traceback; sleep 60", 60'000);
+  const std::vector<std::string> lines =
+      run_session(*child, parse_session("sched.seed1"), {.transcript_lines = 10}).transcript;
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1], "{\"error\":\"reply to hello: is not JSON (byte 1); it was: Traceback\"}");
+}
+
 TEST(ChildScheduler, ALineTooManyIsNotTakenForTheNextReply) {
   const auto child = child_scheduler(
       "while read line; do echo '{\"protocol\":1,\"name\":\"x\",\"claims\":{}}'; echo more; done");
