@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cfenv>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
+#include "check/library_call.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -200,10 +200,8 @@ namespace {
 // One that was linked with -ffast-math sets the process to flush subnormals, those of the judge
 // too.
 void* open_library(const std::string& path) {
-  std::fenv_t ours{};
-  std::fegetenv(&ours);
+  const OwnArithmetic own;
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  std::fesetenv(&ours);
   if (library != nullptr) return library;
   // A name without a slash is looked for where the system has its libraries.
   const bool is_here = path.find('/') == std::string::npos && std::filesystem::exists(path);

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-#include <new>
-
+#include "check/library_call.hpp"
 #include "reference/base/escape.hpp"
 
 namespace loratory::check {
@@ -12,31 +10,17 @@ namespace {
 
 constexpr int64_t kMostWorkspace = int64_t(1) << 40;  // more is no size but a mistake
 
-// A header of C has no exceptions, but a plugin of C++ may.
-template <typename Call>
-auto guarded(std::string_view function, const Call& call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw KernelFailed(fmt::format("{} threw: {}", function, printable(error.what())));
-  } catch (...) {
-    throw KernelFailed(fmt::format("{} threw what is no std::exception", function));
-  }
-}
-
 const char* error_text(const Kernel& kernel) {
   const auto error = kernel.plugin().error;
   if (error == nullptr) return nullptr;
-  return guarded("error()", [&] { return error(kernel.plugin().context); });
+  return guarded<KernelFailed>("error()", [&] { return error(kernel.plugin().context); });
 }
 
 }  // namespace
 
 void must_succeed(const Kernel& kernel, std::string_view function,
                   const std::function<int()>& call) {
-  const int status = guarded(function, call);
+  const int status = guarded<KernelFailed>(function, call);
   if (status == 0) return;
   const char* const text = error_text(kernel);
   throw KernelFailed(fmt::format("{} returned {}: {}", function, status,
@@ -46,7 +30,8 @@ void must_succeed(const Kernel& kernel, std::string_view function,
 int64_t workspace_bytes(const Kernel& kernel, void* state, int64_t max_tokens) {
   const auto ask = kernel.plugin().workspace_bytes;
   if (ask == nullptr) return 0;
-  const int64_t bytes = guarded("workspace_bytes()", [&] { return ask(state, max_tokens); });
+  const int64_t bytes =
+      guarded<KernelFailed>("workspace_bytes()", [&] { return ask(state, max_tokens); });
   if (bytes < 0 || bytes > kMostWorkspace) {
     throw KernelFailed(
         fmt::format("workspace_bytes() returned {}, which is not within [0, 2^40]", bytes));

@@ -3,13 +3,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <exception>
-#include <new>
 #include <string_view>
 #include <utility>
 
+#include "check/library_call.hpp"
 #include "check/schedulers/json_lines.hpp"
-#include "reference/base/escape.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {
@@ -32,26 +30,12 @@ void check_scheduler(const LoratoryScheduler& plugin, std::string_view place) {
   require(plugin.destroy != nullptr, "destroy");
 }
 
-// A header of C has no exceptions, but a plugin of C++ may.
-template <typename Call>
-auto guarded(std::string_view function, const Call& call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw DoorError(fmt::format("{} threw: {}", function, printable(error.what())));
-  } catch (...) {
-    throw DoorError(fmt::format("{} threw what is no std::exception", function));
-  }
-}
-
 class PluginScheduler final : public SchedulerUnderTest {
  public:
   PluginScheduler(const LoratoryScheduler& plugin, std::string_view place, Library library)
       : library_(std::move(library)), plugin_(plugin) {
     check_scheduler(plugin, place);
-    state_ = guarded("create", plugin.create);
+    state_ = guarded<DoorError>("create", plugin.create);
     if (state_ == nullptr) throw InputError(place, "create() gave no state");
   }
   ~PluginScheduler() override { plugin_.destroy(state_); }
@@ -61,8 +45,8 @@ class PluginScheduler final : public SchedulerUnderTest {
   Reply exchange(const Message& message) override {
     const std::string request = to_json(message);
     const char* reply = nullptr;
-    const int status =
-        guarded("exchange", [&] { return plugin_.exchange(state_, request.c_str(), &reply); });
+    const int status = guarded<DoorError>(
+        "exchange", [&] { return plugin_.exchange(state_, request.c_str(), &reply); });
     if (status != 0) {
       throw DoorError(fmt::format("exchange returned {} to {}{}", status, word_of(message),
                                   reply == nullptr ? "" : ": " + one_line(reply)));
@@ -86,6 +70,7 @@ std::unique_ptr<SchedulerUnderTest> plugin_scheduler(const LoratoryScheduler& pl
 SchedulerFactory load_scheduler_library(const std::string& path) {
   // A name without a slash would be looked for in the system's folders.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  const OwnArithmetic own;
   Library library(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* handle) {
     if (handle != nullptr) dlclose(handle);
   });

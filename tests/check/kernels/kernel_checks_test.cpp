@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -658,6 +659,13 @@ TEST(KernelChecks, ALibraryDoesNotChangeTheArithmeticOfTheHarness) {
 #else
   GTEST_SKIP() << "no x86";
 #endif
+}
+
+// Nor does a kernel that rounds otherwise, and leaves it so.
+TEST(KernelChecks, AKernelDoesNotChangeHowItsJudgeRounds) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall&) { std::fesetround(FE_UPWARD); });
+  EXPECT_TRUE(run_kernel_checks(faulty.kernel(), quick()).ok());
+  EXPECT_EQ(std::fegetround(), FE_TONEAREST);
 }
 
 TEST(KernelChecks, ALibraryInThisFolderIsNamedAsOne) {
