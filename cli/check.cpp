@@ -148,6 +148,8 @@ check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::
   options.command = command;
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
+  // A command has a process of its own.
+  if (!check::is_library(o.scheduler.scheduler)) return check_scheduler(o.scheduler, options);
   LastWords last_words(files, ledger);
   check::RunningCase running("scheduler", [&] { last_words.say(); });
   options.on_run = [&](auto, const check::Report& if_it_ends) {

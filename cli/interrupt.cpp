@@ -16,7 +16,7 @@ namespace loratory::cli {
 // All threads block the signals and one waits for them: it may lock and call what a handler may
 // not. It ends the process with the signal itself, so that a script that ran it stops as well.
 void clean_up_on_signals() {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is a write that fails
+  std::signal(SIGXFSZ, [](int) {});  // a file that may not grow is a write that fails
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);

@@ -42,6 +42,10 @@ void tell_last(const char* what) {
     _exit(1);
   }
   std::signal(signal, SIG_DFL);
+  sigset_t own;
+  sigemptyset(&own);
+  sigaddset(&own, signal);
+  pthread_sigmask(SIG_UNBLOCK, &own, nullptr);
   std::raise(signal);
   _exit(1);
 }

@@ -81,7 +81,14 @@ class Run {
   SessionResult result_of(const Session& session) {
     const std::string label = label_of(session);
     if (options_.on_run) options_.on_run(label, if_it_ends_in(label));
-    if (scheduler_ == nullptr) scheduler_ = make_();
+    try {
+      if (scheduler_ == nullptr) scheduler_ = make_();
+    } catch (const DoorError& error) {
+      SessionResult result;
+      result.finding = {
+          .judge = "door", .what = error.what(), .exchange = 0, .message = "create", .reply = ""};
+      return result;
+    }
     return run_session(*scheduler_, session, {.judges = options_.judges});
   }
 
@@ -145,6 +152,7 @@ class Run {
     const auto door = std::ranges::find(out.checks, "door", &CheckResult::name);
     LORATORY_ASSERT(door != out.checks.end(), "it is a judge");
     door->state = CheckState::failed;
+    door->note.clear();
     out.findings.push_back({.check = door->name,
                             .label = label,
                             .smallest = label,
@@ -225,15 +233,17 @@ Report run_scheduler_checks(const SchedulerFactory& make, const SchedulerOptions
   return Run(make, options).report();
 }
 
+bool is_library(const std::string& text) {
+  // A command may end so as well: "python3 wrap.py libmine.so".
+  const bool is_one_word = text.find(' ') == std::string::npos;
+  return text.ends_with(".so") && (is_one_word || std::filesystem::exists(text));
+}
+
 SchedulerFactory scheduler_named(const std::string& text, int64_t timeout_ms) {
   if (text == "own") return [] { return own_scheduler(); };
   if (text == "own-blocking") return [] { return own_scheduler({.blocking = true}); };
   if (text == "own-packed") return [] { return own_scheduler({.packed = true}); };
-  // A command may end so as well: "python3 wrap.py libmine.so".
-  const bool is_one_word = text.find(' ') == std::string::npos;
-  if (text.ends_with(".so") && (is_one_word || std::filesystem::exists(text))) {
-    return load_scheduler_library(text);
-  }
+  if (is_library(text)) return load_scheduler_library(text);
   if (text.find_first_not_of(' ') == std::string::npos) {
     throw InputError("--scheduler", "is empty", "own, a path that ends with .so, or a command");
   }

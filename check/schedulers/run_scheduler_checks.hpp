@@ -50,6 +50,9 @@ std::vector<std::string> scheduler_judge_names();
 Session shrink_session(const Session& session, const std::function<bool(const Session&)>& is_shown,
                        int64_t most_tries = 600);
 
+/// Whether `text` as below is a library.
+bool is_library(const std::string& text);
+
 /// `text` as --scheduler has it: own, own-blocking, own-packed; a path that ends with .so; else a
 /// command. Errors  InputError.
 SchedulerFactory scheduler_named(const std::string& text, int64_t timeout_ms = 10'000);

@@ -188,11 +188,18 @@ class HiddenFile final : public Sink {
     temporary_ = temporary_name_;
   }
 
-  // A private file stays private. The owner is kept where the system allows it.
+  // A private file stays private. Group and owner are kept where the system allows it; another
+  // group gets nothing by what its place allowed. One of another owner is a new file.
   void keep_owner_and_mode(const struct stat& replaced) const noexcept {
-    constexpr mode_t kPermissions = 07777;
-    if (::fchown(fd_, replaced.st_uid, replaced.st_gid) != 0) errno = 0;
-    if (::fchmod(fd_, replaced.st_mode & kPermissions) != 0) errno = 0;
+    constexpr mode_t kPermissions = 0777, kOfGroup = 0070;
+    constexpr auto kSame = static_cast<uid_t>(-1);
+    [[maybe_unused]] const bool keeps_group = ::fchown(fd_, kSame, replaced.st_gid) == 0;
+    [[maybe_unused]] const bool keeps_owner = ::fchown(fd_, replaced.st_uid, kSame) == 0;
+    struct stat now {};
+    if (::fstat(fd_, &now) != 0 || now.st_uid != replaced.st_uid) return;
+    const bool is_same_group = now.st_gid == replaced.st_gid;
+    [[maybe_unused]] const int done =
+        ::fchmod(fd_, replaced.st_mode & (is_same_group ? kPermissions : kPermissions & ~kOfGroup));
   }
 
   bool link_anonymous() const noexcept {

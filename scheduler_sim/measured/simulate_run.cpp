@@ -129,7 +129,7 @@ class Lengths {
                        fmt::format("ShareGPT's conversations have no mean of {} tokens of prompt "
                                    "and {} of output",
                                    run.mean_prompt_tokens, run.mean_output_tokens),
-                       "give smaller means, or constant lengths");
+                       "give other means, or constant lengths");
     }
   }
 

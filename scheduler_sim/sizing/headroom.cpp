@@ -14,7 +14,7 @@ struct Bracket {
   int high;  // does not
 };
 
-Bracket bracket_around(const std::function<bool(int)>& meets, int hint, int stride) {
+Bracket bracket_around(const std::function<bool(int)>& meets, int hint, int stride, int lowest) {
   if (meets(hint)) {
     for (int low = hint;; stride *= 2) {
       if (low == kMostStep) return {low, low + 1};
@@ -24,8 +24,8 @@ Bracket bracket_around(const std::function<bool(int)>& meets, int hint, int stri
     }
   }
   for (int high = hint;; stride *= 2) {
-    if (high == -kMostStep) return {kNoStep, high};
-    const int next = std::max(high - stride, -kMostStep);
+    if (high == lowest) return {lowest - 1, high};
+    const int next = std::max(high - stride, lowest);
     if (meets(next)) return {next, high};
     high = next;
   }
@@ -41,13 +41,13 @@ double rate_factor(int step) {
   return factor;
 }
 
-int largest_step(const std::function<bool(int step)>& meets, int hint, int stride) {
-  auto [low, high] = bracket_around(meets, std::clamp(hint, -kMostStep, kMostStep), stride);
+int largest_step(const std::function<bool(int step)>& meets, int hint, int stride, int lowest) {
+  auto [low, high] = bracket_around(meets, std::clamp(hint, lowest, kMostStep), stride, lowest);
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
     (meets(middle) ? low : high) = middle;
   }
-  return low;
+  return low < lowest ? kNoStep : low;
 }
 
 std::optional<Trace> at_rate(const Trace& trace, double factor) {

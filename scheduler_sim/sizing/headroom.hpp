@@ -19,8 +19,9 @@ double rate_factor(int step);
 /// The largest step at which `meets` holds, kNoStep if there is none, taking for granted that it
 /// holds below and fails above. Begins at `hint` and doubles its stride until the answer is caught
 /// between two steps, then halves: a hint that is right costs two calls. Where `meets` is not
-/// monotone, the answer holds and the step above it fails.
-int largest_step(const std::function<bool(int step)>& meets, int hint, int stride);
+/// monotone, the answer holds and the step above it fails. Steps below `lowest` are not tried.
+int largest_step(const std::function<bool(int step)>& meets, int hint, int stride,
+                 int lowest = -kMostStep);
 
 /// The same requests and adapters, `factor` times as fast: what --rate-scale does. Nothing, if that
 /// would move an arrival past 100 years.

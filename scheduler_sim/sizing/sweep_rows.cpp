@@ -5,6 +5,7 @@
 
 #include "scheduler_sim/sizing/recommend.hpp"
 #include "scheduler_sim/sizing/tasks.hpp"
+#include "scheduler_sim/workload/arrivals.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -102,9 +103,19 @@ bool SweepRows::meets_at(const Row& row, int step) const {
   });
 }
 
+int SweepRows::lowest_step() const {
+  int step = -kMostStep;
+  const auto fit = [&] {
+    return std::ranges::all_of(
+        traces_, [&](const Trace& trace) { return fits_at_rate(trace, rate_factor(step)); });
+  };
+  while (step < 0 && !fit()) ++step;
+  return step;
+}
+
 int SweepRows::headroom_of(const Row& row, int hint, int stride) const {
   hint = row.meets() ? std::max(0, hint) : std::min(-1, hint);
-  return largest_step([&](int step) { return meets_at(row, step); }, hint, stride);
+  return largest_step([&](int step) { return meets_at(row, step); }, hint, stride, lowest_step());
 }
 
 // What the nearest row has that is done; the smaller one of two.
@@ -185,8 +196,9 @@ bool SweepRows::loses_nothing(const Row& full, Row& smaller) const {
     if (i < seeds) {
       run = replay(first[seed], engine_, smaller.point, options_.slo).result;
       run.seed = seed;
-    } else if (const auto slower = at_rate(first[seed], rate_factor(step)); slower && step != 0) {
-      keeps_headroom[seed] = would_meet(*slower, engine_, smaller.point, options_.slo);
+    } else if (step != 0) {
+      const std::optional<Trace> slower = at_rate(first[seed], rate_factor(step));
+      keeps_headroom[seed] = !slower || would_meet(*slower, engine_, smaller.point, options_.slo);
     }
   });
   const ConfigResult &less = median_run(smaller), &more = median_run(full);

@@ -51,6 +51,8 @@ class SweepRows {
   void add(EnginePoint point);
   void run_one(Row& row, size_t trace);
   bool meets_at(const Row& row, int step) const;
+  /// At a lower rate arrivals would lie past 100 years.
+  int lowest_step() const;
   int headroom_of(const Row& row, int hint, int stride) const;
   int hint_for(const std::vector<size_t>& rows, size_t index) const;
   bool loses_nothing(const Row& full, Row& smaller) const;

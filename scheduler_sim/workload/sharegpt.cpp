@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -27,7 +28,8 @@ constexpr double kBeginsWithPerson = 0.472;
 constexpr double kLeastTokens = 4, kMostPrompt = 1024, kMostOutput = 1024, kMostTokens = 2048;
 constexpr uint64_t kSampleSize = 20'000;  // to find the scales
 constexpr uint64_t kMostAttempts = 64;
-constexpr int kLeastRounds = 6, kMostRounds = 40;  // towards the scales
+constexpr int kRounds = 6, kMostRounds = 40;  // towards the scales
+constexpr double kLargestError = 0.05;
 
 double tokens_at(const std::array<Quantile, 21>& law, double share) {
   const auto above = std::ranges::upper_bound(law, share, {}, &Quantile::share);
@@ -36,38 +38,58 @@ double tokens_at(const std::array<Quantile, 21>& law, double share) {
   return a.tokens + (b.tokens - a.tokens) * (share - a.share) / (b.share - a.share);
 }
 
+// To the nearest; what is too long stays so.
+uint32_t rounded(double tokens) { return uint32_t(std::min(tokens, 2 * kMostTokens) + 0.5); }
+
 bool is_taken(double prompt, double output) {
   return prompt >= kLeastTokens && output >= kLeastTokens && prompt <= kMostPrompt &&
          output <= kMostOutput && prompt + output <= kMostTokens;
 }
 
-bool is_close(double factor) { return factor > 0.95 && factor < 1.05; }
-
 }  // namespace
 
-ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_tokens) {
-  if (mean_prompt_tokens > kMostPrompt || mean_output_tokens > kMostOutput) return;
-  // The limits hold for what is scaled, so the scales are a fixed point.
+// The limits hold for what is scaled, so the scales are a fixed point.
+ShareGptLengths::ShareGptLengths(double mean_prompt_tokens, double mean_output_tokens)
+    : means_{mean_prompt_tokens, mean_output_tokens} {
+  for (int round = 0; round < kRounds; ++round) scale_by(lacking());
+  // Where that is not enough, more rounds help, or nothing does.
+  ShareGptLengths further = *this;
+  Turns lacks = further.lacking();
+  for (int round = kRounds; error_of(lacks) > kLargestError; ++round) {
+    further.scale_by(lacks);
+    const Turns next = further.lacking();
+    if (round == kMostRounds || !(error_of(next) < error_of(lacks))) return;
+    lacks = next;
+  }
+  *this = further;
+  have_means_ = true;
+}
+
+// What the scales of a sample's turns have to be multiplied by.
+ShareGptLengths::Turns ShareGptLengths::lacking() const {
   const RandomStream stream(0, Purpose::prompt_tokens);
   static const std::vector<Turns> kSample = [&] {
     std::vector<Turns> sample;
     for (uint64_t i = 0; i < kSampleSize; ++i) sample.push_back(draw_turns(stream, i, 0));
     return sample;
   }();
-  for (int round = 0; round <= kMostRounds; ++round) {
-    double prompts = 0, outputs = 0;
-    for (uint64_t i = 0; i < kSampleSize; ++i) {
-      const RequestLength length = scaled(kSample[i], stream, i);
-      prompts += length.prompt_tokens;
-      outputs += length.output_tokens;
-    }
-    const double prompt_factor = mean_prompt_tokens * double(kSampleSize) / prompts;
-    const double output_factor = mean_output_tokens * double(kSampleSize) / outputs;
-    have_means_ = is_close(prompt_factor) && is_close(output_factor);
-    if (round == kMostRounds || (round >= kLeastRounds && have_means_)) break;
-    prompt_scale_ *= prompt_factor;
-    output_scale_ *= output_factor;
+  double prompts = 0, outputs = 0;
+  for (uint64_t i = 0; i < kSampleSize; ++i) {
+    const RequestLength length = scaled(kSample[i], stream, i);
+    prompts += length.prompt_tokens;
+    outputs += length.output_tokens;
   }
+  return {means_.prompt * double(kSampleSize) / prompts,
+          means_.output * double(kSampleSize) / outputs};
+}
+
+void ShareGptLengths::scale_by(Turns factors) {
+  prompt_scale_ *= factors.prompt;
+  output_scale_ *= factors.output;
+}
+
+double ShareGptLengths::error_of(Turns factors) {
+  return std::max(std::abs(factors.prompt - 1), std::abs(factors.output - 1));
 }
 
 RequestLength ShareGptLengths::draw(const RandomStream& stream, uint64_t index) const {
@@ -78,8 +100,8 @@ RequestLength ShareGptLengths::scaled(Turns first, const RandomStream& stream,
                                       uint64_t index) const {
   Turns turns = first;
   for (uint64_t attempt = 1; attempt <= kMostAttempts; ++attempt) {
-    const RequestLength length{uint32_t(turns.prompt * prompt_scale_ + 0.5),
-                               uint32_t(turns.output * output_scale_ + 0.5)};
+    const RequestLength length{rounded(turns.prompt * prompt_scale_),
+                               rounded(turns.output * output_scale_)};
     if (is_taken(length.prompt_tokens, length.output_tokens)) return length;
     turns = draw_turns(stream, index, attempt);
   }

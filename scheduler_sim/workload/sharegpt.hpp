@@ -35,10 +35,14 @@ class ShareGptLengths {
   struct Turns {
     double prompt, output;
   };
+  Turns lacking() const;
+  void scale_by(Turns factors);
+  static double error_of(Turns factors);
   static Turns draw_turns(const RandomStream& stream, uint64_t index, uint64_t attempt);
   /// `first` is attempt 0.
   RequestLength scaled(Turns first, const RandomStream& stream, uint64_t index) const;
 
+  Turns means_;
   double prompt_scale_ = 1, output_scale_ = 1;
   bool have_means_ = false;
 };

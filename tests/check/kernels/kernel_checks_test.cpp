@@ -634,8 +634,13 @@ TEST(KernelChecksDeathTest, TheCaseThatRanIsSaid) {
               says("called exit\\(\\)"));
   // What a kernel forks, as to run a compiler, ends as it likes.
   const auto fork_one = [] {
+    int status = 0;
     if (fork() == 0) std::exit(0);
-    wait(nullptr);
+    wait(&status);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) std::abort();
+    if (fork() == 0) std::abort();
+    wait(&status);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT) std::abort();
   };
   EXPECT_EXIT((run_and_die(fork_one), std::exit(3)), testing::ExitedWithCode(3),
               testing::Not(testing::HasSubstr("REPRO")));

@@ -133,6 +133,17 @@ TEST(RunSchedulerChecks, ABrokenDoorLeavesTheClaims) {
   EXPECT_EQ(check_of(report, "unloads").note, "unloads is not claimed");
 }
 
+TEST(RunSchedulerChecks, ASchedulerThatCannotBeMadeIsAFindingOfTheDoor) {
+  const SchedulerFactory make = []() -> std::unique_ptr<SchedulerUnderTest> {
+    throw DoorError("create threw: no licence");
+  };
+  const Report report = run_scheduler_checks(make, {.num_sessions = 3});
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].check, "door");
+  EXPECT_EQ(report.findings[0].what, "create threw: no licence");
+  EXPECT_FALSE(report.ok());
+}
+
 TEST(PluginScheduler, WhatBreaksIsOneLine) {
   const auto error_of_loading = [](const std::string& path) -> std::string {
     try {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,6 +69,7 @@ TEST_F(AtomicFileTest, WithoutCommitTheOldFileStaysAndNothingElse) {
 }
 
 TEST_F(AtomicFileTest, APrivateFileStaysPrivate) {
+  const mode_t before = ::umask(022);
   std::ofstream(path("a.txt")) << "old";
   fs::permissions(path("a.txt"), fs::perms::owner_read | fs::perms::owner_write);
   AtomicFile file(path("a.txt"));
@@ -76,6 +78,7 @@ TEST_F(AtomicFileTest, APrivateFileStaysPrivate) {
   EXPECT_EQ(read_file(path("a.txt")), "new");
   EXPECT_EQ(fs::status(path("a.txt")).permissions(),
             fs::perms::owner_read | fs::perms::owner_write);
+  ::umask(before);
 }
 
 TEST_F(AtomicFileTest, ReplacesTheFileBehindALink) {

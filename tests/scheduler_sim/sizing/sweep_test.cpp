@@ -237,6 +237,16 @@ TEST(Headroom, FindsTheLargestStepFromAnyHint) {
       EXPECT_LE(calls, 20) << hint;
     }
   }
+  constexpr int kLowest = -70;
+  for (const int truth : {kLowest - 1, kLowest, -60, 3}) {
+    for (const int hint : {-kMostStep, -5, -1}) {
+      const auto meets = [&](int step) {
+        EXPECT_GE(step, kLowest);
+        return step <= truth;
+      };
+      EXPECT_EQ(largest_step(meets, hint, 8, kLowest), truth < kLowest ? kNoStep : truth) << hint;
+    }
+  }
   int calls = 0;
   EXPECT_EQ(largest_step([&](int step) { return ++calls, step <= 40; }, 40, 1), 40);
   EXPECT_EQ(calls, 2);
