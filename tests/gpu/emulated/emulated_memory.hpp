@@ -23,7 +23,7 @@ class Memory {
   DeviceView put(const reference::Tensor& t) {
     const size_t size = t.bytes().size();
     DeviceView out{.dtype = t.dtype(), .data = room(size), .num_axes = int(t.shape().size())};
-    std::memcpy(out.data, t.bytes().data(), size);
+    std::ranges::copy(t.bytes(), static_cast<std::byte*>(out.data));  // of nothing too
     for (size_t i = 0; i < t.shape().size(); ++i) {
       out.shape[i] = t.shape()[i], out.strides[i] = t.strides()[i];
     }
@@ -39,7 +39,8 @@ class Memory {
     return out;
   }
   static void get(const DeviceView& view, reference::Tensor& out) {
-    std::memcpy(out.bytes().data(), view.data, out.bytes().size());
+    const auto* const from = static_cast<const std::byte*>(view.data);
+    std::copy_n(from, out.bytes().size(), out.bytes().data());
   }
   bool is_intact() const {
     return std::ranges::all_of(blocks_, [](const Block& b) { return b.is_intact(); });
