@@ -10,7 +10,7 @@
 
 #include "check/kernels/kernel.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
-#include "check/kernels/running_case.hpp"
+#include "check/library/running_case.hpp"
 #include "check/report/ledger.hpp"
 #include "cli/check_scheduler.hpp"
 #include "cli/commands.hpp"
@@ -83,12 +83,16 @@ check::Kernel kernel_of(const std::string& impl) {
 
 using Ledger = std::vector<check::LedgerLine>;
 
-// What people and files are told if the kernel ends the process, which a ledger does not excuse.
+// What people and files are told if the kernel or scheduler ends the process, which a ledger does
+// not excuse.
 class LastWords {
  public:
-  LastWords(OutputFiles& files, const Ledger& ledger) : files_(files), ledger_(ledger) {}
+  LastWords(OutputFiles& files, const Ledger& ledger, const char* whose)
+      : files_(files), ledger_(ledger), running_(whose, [this] { say(); }) {}
 
+  /// Before each run. The last finding of the report is that it ends the process.
   void set(check::Report report) {
+    running_.begin(report.findings.back().repro);
     check::apply_ledger(ledger_, report);
     report.findings.back().reference.clear();
     report.stale.clear();  // there was no time for its finding to show
@@ -96,6 +100,8 @@ class LastWords {
     files_.set_last_words("--json", check::as_json(report));
     files_.set_last_words("--junit", check::as_junit(report));
   }
+
+ private:
   /// In a signal handler.
   void say() const {
     files_.publish_last_words();
@@ -104,10 +110,10 @@ class LastWords {
         write(fileno(files_.table()), text_.data(), text_.size());
   }
 
- private:
   OutputFiles& files_;
   const Ledger& ledger_;
   std::string text_;
+  check::RunningCase running_;
 };
 
 check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::string& command,
@@ -126,12 +132,8 @@ check::Report check_kernel(const CheckOptions& o, Ledger& ledger, const std::str
   options.command = command;
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
-  LastWords last_words(files, ledger);
-  check::RunningCase running("kernel", [&] { last_words.say(); });
-  options.on_run = [&](auto, const check::Report& if_it_ends) {
-    last_words.set(if_it_ends);
-    running.begin(if_it_ends.findings.back().repro);
-  };
+  LastWords last_words(files, ledger, "kernel");
+  options.on_run = [&](auto, const check::Report& if_it_ends) { last_words.set(if_it_ends); };
   return check::run_kernel_checks(kernel_of(o.impl), options);
 }
 
@@ -149,13 +151,11 @@ check::Report check_scheduler(const CheckOptions& o, Ledger& ledger, const std::
   options.knows = [&](auto name, auto label) { return check::lines_for(ledger, name, label); };
   options.on_case = [&](auto label) { check::note_case(ledger, label); };
   // A command has a process of its own.
-  if (!check::is_library(o.scheduler.scheduler)) return check_scheduler(o.scheduler, options);
-  LastWords last_words(files, ledger);
-  check::RunningCase running("scheduler", [&] { last_words.say(); });
-  options.on_run = [&](auto, const check::Report& if_it_ends) {
-    last_words.set(if_it_ends);
-    running.begin(if_it_ends.findings.back().repro);
-  };
+  if (!check::is_scheduler_library(o.scheduler.scheduler)) {
+    return check_scheduler(o.scheduler, options);
+  }
+  LastWords last_words(files, ledger, "scheduler");
+  options.on_run = [&](auto, const check::Report& if_it_ends) { last_words.set(if_it_ends); };
   return check_scheduler(o.scheduler, options);
 }
 

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <thread>
 
-#include "check/kernels/running_case.hpp"
+#include "check/library/running_case.hpp"
 #include "check/schedulers/child_scheduler.hpp"
 #include "cli/progress.hpp"
 #include "reference/base/atomic_file.hpp"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "check/library_call.hpp"
+#include "check/library/guarded_call.hpp"
 #include "reference/base/input_error.hpp"
 
 namespace loratory::check {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "check/library_call.hpp"
+#include "check/library/guarded_call.hpp"
 #include "reference/base/escape.hpp"
 
 namespace loratory::check {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "check/kernels/expected.hpp"
+#include "check/library/guarded_call.hpp"
 
 namespace loratory::check {
 
@@ -70,6 +71,7 @@ void Trial::create() {
 }
 
 void Trial::destroy() {
+  const OwnArithmetic own;
   if (state_ != nullptr) kernel_->plugin().destroy(state_);
   state_ = nullptr;
 }

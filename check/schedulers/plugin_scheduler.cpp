@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "check/library_call.hpp"
+#include "check/library/guarded_call.hpp"
 #include "check/schedulers/json_lines.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -38,7 +38,10 @@ class PluginScheduler final : public SchedulerUnderTest {
     state_ = guarded<DoorError>("create", plugin.create);
     if (state_ == nullptr) throw InputError(place, "create() gave no state");
   }
-  ~PluginScheduler() override { plugin_.destroy(state_); }
+  ~PluginScheduler() override {
+    const OwnArithmetic own;
+    plugin_.destroy(state_);
+  }
   PluginScheduler(const PluginScheduler&) = delete;
   PluginScheduler& operator=(const PluginScheduler&) = delete;
 

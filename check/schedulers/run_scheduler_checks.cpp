@@ -130,7 +130,7 @@ class Run {
          .smallest = label,
          .what = seen->what,
          .pattern = fmt::format("exchange {}: {} -> {}", seen->exchange, one_line(seen->message),
-                                seen->reply.empty() ? "no good reply" : one_line(seen->reply)),
+                                seen->reply.empty() ? "no valid reply" : one_line(seen->reply)),
          .repro = repro_of(label),
          .reference = ""});
   }
@@ -233,7 +233,7 @@ Report run_scheduler_checks(const SchedulerFactory& make, const SchedulerOptions
   return Run(make, options).report();
 }
 
-bool is_library(const std::string& text) {
+bool is_scheduler_library(const std::string& text) {
   // A command may end so as well: "python3 wrap.py libmine.so".
   const bool is_one_word = text.find(' ') == std::string::npos;
   return text.ends_with(".so") && (is_one_word || std::filesystem::exists(text));
@@ -243,7 +243,7 @@ SchedulerFactory scheduler_named(const std::string& text, int64_t timeout_ms) {
   if (text == "own") return [] { return own_scheduler(); };
   if (text == "own-blocking") return [] { return own_scheduler({.blocking = true}); };
   if (text == "own-packed") return [] { return own_scheduler({.packed = true}); };
-  if (is_library(text)) return load_scheduler_library(text);
+  if (is_scheduler_library(text)) return load_scheduler_library(text);
   if (text.find_first_not_of(' ') == std::string::npos) {
     throw InputError("--scheduler", "is empty", "own, a path that ends with .so, or a command");
   }

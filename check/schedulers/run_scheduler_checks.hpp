@@ -51,7 +51,7 @@ Session shrink_session(const Session& session, const std::function<bool(const Se
                        int64_t most_tries = 600);
 
 /// Whether `text` as below is a library.
-bool is_library(const std::string& text);
+bool is_scheduler_library(const std::string& text);
 
 /// `text` as --scheduler has it: own, own-blocking, own-packed; a path that ends with .so; else a
 /// command. Errors  InputError.

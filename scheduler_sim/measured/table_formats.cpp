@@ -110,13 +110,10 @@ void set_adapters(Draft& d) {
   }
 }
 
-void check_lengths(const MeasuredRun& run) {
+void check_size(const MeasuredRun& run) {
   if (run.mean_prompt_tokens > double(kMaxCount) || run.mean_output_tokens > double(kMaxCount)) {
     bad_row(1, fmt::format("a mean of more than {} tokens", kMaxCount), "check the lengths");
   }
-}
-
-void check_size(const MeasuredRun& run) {
   if (run.offered_rps() * run.client.duration_s > kMostRequests) {
     bad_row(1,
             fmt::format("{:.0g} requests in {:.0f} s, over 1e8",
@@ -171,7 +168,6 @@ void finish_own(Draft& d) {
   if (run.max_cpu_loras == 0) run.max_cpu_loras = std::max(run.max_loras, run.num_adapters());
   if (run.group.empty()) run.group = run.model;
   check_size(run);
-  check_lengths(run);
   if (d.skip.empty() && !run.has_traffic() && std::isnan(run.measured.kv_tokens)) {
     d.skip = "its requests are not described (rates, lengths, duration)";
   }
@@ -274,7 +270,6 @@ void finish_sweep(Draft& d) {
   run.sweep = fmt::format("{}, {} adapters", run.group, d.num_adapters);
   if (std::isnan(run.measured.completed)) run.measured.kv_tokens = 0;  // it did not start
   check_size(run);
-  check_lengths(run);
   if (run.model.empty() || d.num_adapters == 0) d.skip = "its model or n_adapters is not known";
 }
 

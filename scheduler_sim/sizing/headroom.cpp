@@ -50,8 +50,7 @@ int largest_step(const std::function<bool(int step)>& meets, int hint, int strid
   return low < lowest ? kNoStep : low;
 }
 
-std::optional<Trace> at_rate(const Trace& trace, double factor) {
-  if (!fits_at_rate(trace, factor)) return std::nullopt;
+Trace at_rate(const Trace& trace, double factor) {
   Trace scaled = trace;
   scale_rate(scaled, factor);
   return scaled;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
 #include "scheduler_sim/trace/trace.hpp"
 
@@ -23,8 +22,8 @@ double rate_factor(int step);
 int largest_step(const std::function<bool(int step)>& meets, int hint, int stride,
                  int lowest = -kMostStep);
 
-/// The same requests and adapters, `factor` times as fast: what --rate-scale does. Nothing, if that
-/// would move an arrival past 100 years.
-std::optional<Trace> at_rate(const Trace& trace, double factor);
+/// The same requests and adapters, `factor` times as fast: what --rate-scale does.
+/// Throws as scale_rate().
+Trace at_rate(const Trace& trace, double factor);
 
 }  // namespace loratory::sim

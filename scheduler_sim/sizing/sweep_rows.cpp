@@ -98,8 +98,7 @@ bool SweepRows::meets_at(const Row& row, int step) const {
   if (step == 0) return row.meets();
   const double factor = rate_factor(step);
   return std::ranges::all_of(traces_, [&](const Trace& trace) {
-    const std::optional<Trace> scaled = at_rate(trace, factor);
-    return scaled && would_meet(*scaled, engine_, row.point, options_.slo);
+    return would_meet(at_rate(trace, factor), engine_, row.point, options_.slo);
   });
 }
 
@@ -173,7 +172,7 @@ Bounds SweepRows::find_limit(size_t index, const Yardsticks& yardsticks) const {
   if (!row.has_headroom || row.headroom == kNoStep || row.headroom == kMostStep) return bounds;
   bounds.limit_factor = rate_factor(row.headroom + 1);
   for (const Trace& trace : traces_) {
-    const Trace faster = at_rate(trace, bounds.limit_factor).value();  // a slower one fits
+    const Trace faster = at_rate(trace, bounds.limit_factor);
     const ConfigResult result = replay(faster, engine_, row.point, options_.slo).result;
     if (result.meets_slo) continue;
     const Yardsticks there = measure_yardsticks(faster, engine_, options_.slo);
@@ -187,7 +186,7 @@ Bounds SweepRows::find_limit(size_t index, const Yardsticks& yardsticks) const {
 
 bool SweepRows::loses_nothing(const Row& full, Row& smaller) const {
   const auto seeds = std::ssize(traces_);
-  const int step = full.has_headroom ? std::max(full.headroom - 1, -kMostStep) : 0;
+  const int step = full.has_headroom ? std::max(full.headroom - 1, lowest_step()) : 0;
   const Trace* first = traces_.data();
   std::vector<char> keeps_headroom(traces_.size(), 1);
   run_tasks(2 * seeds, options_.num_threads, [&](int64_t i) {
@@ -197,8 +196,8 @@ bool SweepRows::loses_nothing(const Row& full, Row& smaller) const {
       run = replay(first[seed], engine_, smaller.point, options_.slo).result;
       run.seed = seed;
     } else if (step != 0) {
-      const std::optional<Trace> slower = at_rate(first[seed], rate_factor(step));
-      keeps_headroom[seed] = !slower || would_meet(*slower, engine_, smaller.point, options_.slo);
+      keeps_headroom[seed] =
+          would_meet(at_rate(first[seed], rate_factor(step)), engine_, smaller.point, options_.slo);
     }
   });
   const ConfigResult &less = median_run(smaller), &more = median_run(full);

@@ -53,12 +53,12 @@ std::vector<int64_t> start_times(const JsonObject& result, size_t count, LogSink
   const auto rate = member(result, "request_rate");
   double rate_rps = 0;
   const bool is_number = rate && rate->get(rate_rps) == simdjson::SUCCESS && rate_rps > 0;
-  if (!is_number && rate && text_or_empty(rate) != "inf") {
-    bad_row(1, "request_rate is neither a number above 0 nor inf", "check the result");
-  }
   if (!rate) {
     bad_row(1, "start_times and request_rate are both missing",
             "save the result with a newer vLLM");
+  }
+  if (!is_number && text_or_empty(rate) != "inf") {
+    bad_row(1, "request_rate is neither a number above 0 nor inf", "check the result");
   }
   if (is_number) sink.note("no start_times: arrivals are spaced evenly at request_rate");
   for (size_t i = 0; i < count; ++i) {

@@ -21,7 +21,7 @@
 #include "check/kernels/pattern.hpp"
 #include "check/kernels/reference_call.hpp"
 #include "check/kernels/run_kernel_checks.hpp"
-#include "check/kernels/running_case.hpp"
+#include "check/library/running_case.hpp"
 #include "check/report/ledger.hpp"
 #include "reference/base/input_error.hpp"
 
@@ -587,6 +587,17 @@ TEST(KernelChecks, RankPaddingSaysWhatLiesThereAndBlamesNothingElse) {
   EXPECT_FALSE(wrong.ok());
   EXPECT_EQ(wrong.find("rank_padding")->state, CheckState::skipped);
   EXPECT_EQ(wrong.find("rank_padding")->note, "left out: cases whose plain run is wrong");
+}
+
+// Whoever promises equal bits is not blamed twice either.
+TEST(KernelChecks, RelationsOfAWrongRunAreLeftOutUnderAnyPromise) {
+  WithFault faulty([](const LoratoryLayer&, const LoratoryCall& call) { y_at(call, 0, 0) = 1e9F; });
+  faulty.claims.promises = LORATORY_BATCH_INVARIANT;
+  Options options = quick();
+  options.labels = {"linear.K8.N8.r4.s0,0.f32.seed3"};
+  options.checks = {"permutation"};
+  const Report report = run_kernel_checks(faulty.kernel(), options);
+  EXPECT_EQ(report.find("permutation")->note, "left out: cases whose plain run is wrong");
 }
 
 // What is looked for in every run is found in any of them, whatever is asked for.

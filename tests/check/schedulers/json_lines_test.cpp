@@ -104,6 +104,8 @@ TEST(JsonLines, WhatIsNoReplyIsRefusedInOneLine) {
       {message::Plan{}, R"({"row":[]})",
        "reply to plan: 'row': is no key here; did you mean 'rows'?; it was: {\"row\":[]}"},
       {message::Plan{}, R"({"rows":[{"id":1}]})", "reply to plan: rows[0]: uid: is missing"},
+      {message::Plan{}, R"({"rows":[{"id":1,"uid":9007199254740992}]})",
+       "reply to plan: rows[0]: uid: must be an integer from 0 to 9007199254740991"},
       {message::Plan{}, R"({"rows":[3]})", "reply to plan: rows[0]: must be an object"},
       {message::Plan{}, R"({"rows":3})", "reply to plan: rows: must be a list"},
       {message::Plan{}, R"({"wait_for":["a"]})", "wait_for[0]: must be an integer from 1 to"},

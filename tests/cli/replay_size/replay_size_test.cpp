@@ -321,9 +321,12 @@ TEST_F(ReplayAndSize, BadPinsAreOneLine) {
                    "--pin: the workload has no adapter 'nobody'; name one of its adapters");
   expect_bad_input("size " + sample_ + "--pin adapter-028,adapter-028",
                    "--pin: 'adapter-028' is named twice; name it once");
-  expect_bad_input("replay " + sample_ + "--max-loras 2 --pin adapter-028,adapter-041",
-                   "--pin: 2 pinned adapters fill 2 slots; one slot must stay free for the others: "
-                   "raise --max-loras");
+  for (const char* sizes : {"replay ", "size "}) {
+    expect_bad_input(
+        sizes + sample_ + "--max-loras 2 --pin adapter-028,adapter-041",
+        "--pin: 2 pinned adapters fill 2 slots; one slot must stay free for the others: "
+        "raise --max-loras");
+  }
 }
 
 TEST_F(ReplayAndSize, SkippedRowsAreInTheResult) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "reference/base/input_error.hpp"
 #include "scheduler_sim/measured/simulate_run.hpp"
 #include "tests/scheduler_sim/sizing/small_engine.hpp"
 
@@ -17,6 +18,21 @@ MeasuredRun closed_loop(int64_t concurrency, int64_t num_requests, double output
   run.client.concurrency = concurrency;
   run.client.num_requests = num_requests;
   return run;
+}
+
+TEST(SimulateRun, RefusesMeansThatShareGptCannotHave) {
+  MeasuredRun run = closed_loop(1, 1, 200);
+  run.place = "runs.csv:2";
+  run.lengths = LengthKind::sharegpt;
+  run.mean_prompt_tokens = 3000;
+  try {
+    simulate_run(run, engine(), {}, 1);
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "runs.csv:2: ShareGPT's conversations have no mean of 3000 tokens of prompt and "
+                 "200 of output; give other means, or constant lengths");
+  }
 }
 
 // Both end at 30 ms, and the third is there 0.1 ms later.

@@ -125,6 +125,8 @@ TEST(MeasuredTable, BadCellsAreNamed) {
             "runs.csv:2:14: prefix_cache is 'yes'; write on or off");
   EXPECT_EQ(table_error("model,lengths\nLlama-3.1-8B,normal\n"),
             "runs.csv:2:14: lengths is 'normal'; write constant or sharegpt");
+  EXPECT_EQ(table_error("model,mean_prompt_tokens\nLlama-3.1-8B,3e9\n"),
+            "runs.csv:2:1: a mean of more than 2147483647 tokens; check the lengths");
   EXPECT_EQ(table_error("model,mean_ttft_ms\nLlama-3.1-8B,-1\n"),
             "runs.csv:2:14: '-1' is not a number from 0; write a decimal number, or leave the cell "
             "empty");

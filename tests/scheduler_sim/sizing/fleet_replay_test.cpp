@@ -120,7 +120,7 @@ TEST(FleetSize, CheapestHasTheFewestGpusThenTheLowestTtft) {
 // The advice of a sweep where nothing meets the SLO is what `auto` finds for the same row, whether
 // the sweep was of one engine or of a fleet that is too small.
 TEST(FleetSize, TheAdviceOfASweepIsTheSame) {
-  const Trace trace = at_rate(one_token_each(), 1.15).value();  // 57.5/s; with the margin 63
+  const Trace trace = at_rate(one_token_each(), 1.15);  // 57.5/s; with the margin 63
   SweepOptions options;
   options.max_loras = {1};
   options.slo = {.ttft_ms = 300};

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "reference/base/input_error.hpp"
 #include "scheduler_sim/sizing/headroom.hpp"
 #include "scheduler_sim/sizing/memory_advice.hpp"
 #include "scheduler_sim/sizing/recommend.hpp"
@@ -224,7 +225,7 @@ TEST(Headroom, OfALongTraceEndsWhereItsTimesDo) {
   const SizeResult result = sweep({trace}, engine(), options);
   ASSERT_EQ(result.configs.size(), 1u);
   EXPECT_EQ(result.configs[0].headroom, 0);
-  EXPECT_FALSE(at_rate(trace, rate_factor(-kMostStep)).has_value());
+  EXPECT_THROW(at_rate(trace, rate_factor(-kMostStep)), InputError);
 }
 
 // 1.025^n; what does not hold anywhere, and what holds everywhere.
@@ -267,9 +268,8 @@ TEST(Headroom, IsTheLastRateThatMeets) {
     ASSERT_GT(c.headroom, 0);
     EXPECT_EQ(c.headroom >= 1, c.meets_slo);
     const EnginePoint point{c.max_loras, c.max_cpu_loras};
-    EXPECT_TRUE(would_meet(at_rate(trace, c.headroom).value(), engine(), point, options.slo));
-    EXPECT_FALSE(
-        would_meet(at_rate(trace, 1.025 * c.headroom).value(), engine(), point, options.slo));
+    EXPECT_TRUE(would_meet(at_rate(trace, c.headroom), engine(), point, options.slo));
+    EXPECT_FALSE(would_meet(at_rate(trace, 1.025 * c.headroom), engine(), point, options.slo));
     EXPECT_EQ(c.cause.kind == CauseKind::none, c.meets_slo);
   }
   ASSERT_TRUE(result.bounds);

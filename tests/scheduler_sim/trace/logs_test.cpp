@@ -349,6 +349,8 @@ TEST(VllmBench, NamesWhatIsMissing) {
   EXPECT_EQ(
       error_of(bench(R"("x": 1)")),
       "t:1:1: start_times and request_rate are both missing; save the result with a newer vLLM");
+  EXPECT_EQ(error_of(bench(R"("request_rate": 0)")),
+            "t:1:1: request_rate is neither a number above 0 nor inf; check the result");
   EXPECT_EQ(error_of(R"({"tokenizer_id": "m", "num_prompts": 2})"),
             "t:1:1: input_lens is missing; save it with --save-result --save-detailed");
   EXPECT_EQ(error_of(bench(R"("request_rate": "inf", "errors": ["", "timeout"])")),

@@ -55,6 +55,8 @@ TEST(LengthLaw, ErrorsNameTheFlag) {
   EXPECT_EQ(error("lognormal:100:200"),
             "--prompt-tokens: no lognormal law has mean 100 and p50 200; "
             "its mean is above its median; swap them?");
+  EXPECT_EQ(error("lognormal:1e9:1"),
+            "--prompt-tokens: a mean of 1000000000 tokens is too long; give at most 16777216");
   EXPECT_EQ(error("constant:0"),
             "--prompt-tokens: length '0' is not a number of tokens; it must lie in 1 .. 16777216");
   EXPECT_EQ(error("constant:1.5"),

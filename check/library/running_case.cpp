@@ -1,4 +1,4 @@
-#include "check/kernels/running_case.hpp"
+#include "check/library/running_case.hpp"
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ pid_t owner = 0;                 // a process that it forked is none of ours
 
 // For whoever ends the process: it runs, so no case begins or ends.
 void tell(const char* what) {
-  if (running.empty()) return;  // the process was not the kernel's to end
+  if (running.empty()) return;  // no code under test ran
   for (const char* text :
        {"loratory: the ", subject, " ", what, " in this case\n  REPRO: ", running.c_str(), "\n"}) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
