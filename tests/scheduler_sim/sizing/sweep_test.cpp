@@ -201,6 +201,19 @@ TEST(Sweep, OnlyTheChosenRowKeepsItsRequests) {
   EXPECT_THAT(sizes, testing::ElementsAre(1, 2, 4, 8));
 }
 
+// Of three seeds that all miss, the second is shown.
+TEST(Sweep, TheCauseIsThatOfTheSeedThatIsShown) {
+  SweepOptions options;
+  options.max_loras = {2};
+  options.slo = {.ttft_ms = 1e-3};
+  options.find_headroom = false;
+  const SizeResult result =
+      sweep({round_robin(8, 100), round_robin(8, 400), round_robin(8, 200)}, engine(), options);
+  const ConfigResult& shown = result.configs[0];
+  EXPECT_EQ(shown.seed, 1u);
+  EXPECT_DOUBLE_EQ(shown.cause.miss, shown.slo_ttft_ms / options.slo.ttft_ms);
+}
+
 TEST(Tasks, TheFirstFailureIsThrownWhenAllHaveEnded) {
   for (const int threads : {1, 4}) {
     std::atomic<int> done = 0;
