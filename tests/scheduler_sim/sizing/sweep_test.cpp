@@ -207,9 +207,11 @@ TEST(Sweep, TheCauseIsThatOfTheSeedThatIsShown) {
   options.max_loras = {2};
   options.slo = {.ttft_ms = 1e-3};
   options.find_headroom = false;
+  const Trace trace = round_robin(8, 300);
   const SizeResult result =
-      sweep({round_robin(8, 100), round_robin(8, 400), round_robin(8, 200)}, engine(), options);
+      sweep({at_rate(trace, 0.5), at_rate(trace, 8), trace}, engine(), options);
   const ConfigResult& shown = result.configs[0];
+  ASSERT_NE(shown.cause.kind, CauseKind::none);
   EXPECT_EQ(shown.seed, 1u);
   EXPECT_DOUBLE_EQ(shown.cause.miss, shown.slo_ttft_ms / options.slo.ttft_ms);
 }
