@@ -138,7 +138,11 @@ BEHIND = ([_pair("D", 4096, QKV, 256, n, u)
            for n in (1, 4, 8, 16, 32) for u in sorted({1, min(4, n), n})]
           + [_pair("D", 4096, (width, width), r, n, n)
              for width in (12288, 14336) for r in (16, 64) for n in (8, 16, 32, 64, 128)]
-          + [Row("D", op, 4096, (4096,), 64, 128, 128) for op in ("shrink", "expand")])
+          + [Row("D", op, 4096, (4096,), 64, 128, 128) for op in ("shrink", "expand")]
+          + [_pair("D", 4096, widths, r, n, u)
+             for widths, r in [(QKV, 64), (QKV, 128), ([4096], 256), ((14336, 14336), 128),
+                               ((14336, 14336), 256)]
+             for n, u in [(1, 1), (8, 1), (8, 4), (8, 8), (32, 4), (32, 32)]])
 
 SETS = {"behind": BEHIND}
 ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8 + BEHIND}

@@ -72,8 +72,12 @@ class Run {
       report_.subject = result.name;
       claims_ = result.claims;
     }
-    num_exchanges_ += result.counts.exchanges;
-    if (!result.finding) return;
+    if (!result.finding) {
+      ++num_whole_;
+      num_exchanges_ += result.counts.exchanges;
+      return;
+    }
+    ++num_objections_[result.finding->judge];
     scheduler_ = nullptr;
     tell(session, *result.finding);
   }
@@ -181,14 +185,22 @@ class Run {
       } else if (!is_asked) {
         check.state = CheckState::skipped;
         check.note = "not asked for";
+      } else if (num_whole_ == 0) {
+        check.state = CheckState::skipped;
+        check.note = "no session came to its end";
       }
       if (check.state != CheckState::skipped) {
-        check.num_cases = report_.num_cases;
+        check.num_cases = num_whole_ + num_objections_of(check.name);
         check.num_comparisons = num_exchanges_;
       }
       out.push_back(std::move(check));
     }
     return out;
+  }
+
+  int64_t num_objections_of(const std::string& judge) const {
+    const auto found = num_objections_.find(judge);
+    return found == num_objections_.end() ? 0 : found->second;
   }
 
   // A judge needs what it is named in the claims.
@@ -209,7 +221,9 @@ class Run {
   std::unique_ptr<SchedulerUnderTest> scheduler_;
   Report report_;
   Claims claims_;
-  int64_t num_exchanges_ = 0;
+  // A session that somebody ends by an objection counts for him alone: the others saw a part of it.
+  int64_t num_whole_ = 0, num_exchanges_ = 0;  // sessions without an objection
+  std::map<std::string, int64_t> num_objections_;
   FirstFindings told_;
   bool is_stopped_ = false;
 };

@@ -34,8 +34,9 @@ struct SchedulerOptions {
 };
 
 /// Plays sessions with the scheduler, and says what each judge saw: a check of the report is a
-/// judge, a case is a session, a comparison an exchange. After a finding the scheduler is made
-/// anew. A session shows the finding of one judge, the first; the report has the first of each.
+/// judge, a case is a session that came to its end or that this judge ended, a comparison an
+/// exchange of the former. After a finding the scheduler is made anew. A session shows the finding
+/// of one judge, the first; the report has the first of each.
 /// Errors   InputError: a label, or a name that no judge has; what `make` throws.
 /// Repeats  the same report for the same options, if the scheduler repeats and shrinking takes less
 ///          than 20 s; `seconds` apart.

@@ -12,8 +12,12 @@ namespace h200 {
 constexpr int64_t kClustersOf8 = 45;
 constexpr int64_t kClustersOf4 = 92;
 constexpr int64_t kClustersOf32Tokens = 30;  ///< of 8, of items of 32 ranks
-constexpr int64_t kManyRankBlocks = 12;  ///< three slices of rank 256; 3 to 11 were not measured
-constexpr int64_t kFewItemsOf16 = 32;    ///< work items of 16 ranks: clusters of 8 hold all
+constexpr int64_t kManyRankBlocks = 12;      ///< three slices of rank 256
+constexpr int64_t kFewItemsOf16 = 32;        ///< work items of 16 ranks: clusters of 8 hold all
+constexpr int64_t kFewItemsOf32 = 8;         ///< two CTAs of 32 ranks for one of 64 find idle SMs
+constexpr int64_t kMostOfHalvedBlocks = 30'000'000;  ///< columns of all segments times ranks
+/// Columns of all segments: above, an expand of gate and up leaves clusters of 8 no room.
+constexpr int64_t kMostColumnsBesideClustersOf8 = 396 * 512;
 constexpr int64_t kManySegmentsBehindProduct = 16;  ///< 11 gained nothing
 /// Columns of y, where products of as many take long enough for a shrink beside them. 6,144 are too
 /// few, 28,672 enough; none between was measured.
@@ -99,17 +103,24 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
 }
 
 /// Several rank blocks. Where clusters of 8 do not fit in one wave, some have twice the work of
-/// others; smaller clusters with items of 16 or 32 ranks share it better. Few adapters lose by
-/// them, unless there are very many ranks.
+/// others; smaller clusters with items of 32 ranks share it better. One slice loses by them if its
+/// adapters have several tokens each, and so do two slices. q|k|v of small ranks was not measured
+/// behind its product.
 LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
-  const int64_t segments = segments_of_8(shape), of_32 = 2 * segments * shape.num_rank_blocks;
-  if (shape.num_rank_blocks >= h200::kManyRankBlocks && of_32 > h200::kClustersOf4) {
-    return {.cluster = 2, .stages = 2};
-  }
-  if (shape.num_rank_blocks == 2 && may_have_few_tokens_each(shape) && of_32 > h200::kClustersOf8) {
+  constexpr LoraVariant kBlocks{.rank_tiles = 4, .cluster = 8};
+  const bool has_few_each = may_have_few_tokens_each(shape);
+  if (shape.num_rank_blocks == 2 && has_few_each && 4 * segments_of_8(shape) > h200::kClustersOf8) {
     return {.rank_tiles = 2, .cluster = 4};
   }
-  return {.rank_tiles = 4, .cluster = 8};
+  if (halves_rank_blocks_of_pair(shape)) return {.rank_tiles = 2, .cluster = 8};
+  const bool is_measured =
+      !shape.has_experts && (shape.max_rank > 64 || shape.num_split_units == 0);
+  if (!is_measured || shape.num_slices == 2) return kBlocks;
+  const int64_t of_32 = 2 * most_segments(shape, 8) * shape.num_rank_blocks;
+  if (of_32 <= h200::kFewItemsOf32) return {.rank_tiles = 2, .cluster = 8};
+  if (shape.num_slices == 1 && !has_few_each) return kBlocks;
+  if (of_32 > 2 * h200::kClustersOf4) return {.rank_tiles = 2, .cluster = 2};
+  return of_32 > h200::kClustersOf8 ? LoraVariant{.rank_tiles = 2, .cluster = 4} : kBlocks;
 }
 
 /// A small rank of many adapters behind a product of x (split_sums), as steps of an engine showed.
@@ -119,13 +130,19 @@ bool suits_clusters_of_2(const LaunchShape& shape) {
          !shape.has_experts && most_segments(shape, 8) >= h200::kManySegmentsBehindProduct;
 }
 
+/// Two slices of a small rank, of few segments. Behind SwiGLU's shrink comes another expand.
+bool is_small_pair(const LaunchShape& shape) {
+  const int64_t segments = segments_of_8(shape);
+  if (shape.num_slices != 2 || 2 * segments > h200::kFewItemsOf16) return false;
+  return shape.op != LoraOp::linear ||
+         segments * shape.num_columns <= h200::kMostColumnsBesideClustersOf8;
+}
+
 /// Up to 32 tokens: there are few segments, and a cluster of 8 shares each.
 LoraVariant small_shrink(const LaunchShape& shape) {
   if (shape.max_rank <= 16) {
     if (suits_clusters_of_2(shape)) return {.cluster = 2, .stages = 2};
-    const bool is_small_pair =
-        shape.num_slices == 2 && 2 * segments_of_8(shape) <= h200::kFewItemsOf16;
-    return {.cluster = shape.num_slices == 1 || is_small_pair ? 8 : 4, .stages = 2};
+    return {.cluster = shape.num_slices == 1 || is_small_pair(shape) ? 8 : 4, .stages = 2};
   }
   if (shape.num_rank_blocks == 1) return {.rank_tiles = 2, .cluster = 8};
   return small_shrink_of_blocks(shape);
@@ -164,12 +181,18 @@ bool fits_beside_product(const LaunchShape& shape) {
 constexpr LoraVariant kShrinkBesideProduct{
     .rank_tiles = 4, .token_tiles = 8, .cluster = 1, .stages = 4};
 
+/// Up to 16 tokens of an adapter, several slices of large ranks.
+bool suits_two_segments(const LaunchShape& shape) {
+  return shape.num_tokens <= 16 && shape.num_slices > 2 && shape.max_rank > 64 &&
+         !has_long_rows(shape) && !shape.has_experts;
+}
+
 LoraVariant shrink_of_clusters(const LaunchShape& shape) {
   if (shape.num_tokens > h200::kDecodeTokens && !may_have_many_adapters(shape)) {
     return wide_shrink(shape);
   }
   if (fits_beside_product(shape)) return kShrinkBesideProduct;
-  if (sums_strips_of_32(shape)) return shrink_by_strips_of_32(shape);
+  if (sums_strips_of_32(shape) && !suits_two_segments(shape)) return shrink_by_strips_of_32(shape);
   if (has_long_rows(shape) && shape.max_rank > 16) {
     return {.rank_tiles = 2, .cluster = 8, .stages = 2};
   }
@@ -201,6 +224,13 @@ bool fits_idle_sms(const LaunchShape& shape, const LoraVariant& v) {
 }
 
 }  // namespace
+
+bool halves_rank_blocks_of_pair(const LaunchShape& shape) {
+  const int64_t size = most_segments(shape, 8) * shape.num_columns * shape.max_rank;
+  return shape.op == LoraOp::linear && is_wide_pair(shape) && !has_long_rows(shape) &&
+         !shape.has_experts && shape.num_tokens <= 32 && shape.max_rank > 64 &&
+         size <= h200::kMostOfHalvedBlocks;
+}
 
 bool sums_strips_of_32(const LaunchShape& shape) {
   const int64_t segments = std::max((shape.num_tokens + 31) / 32, shape.num_slots);

@@ -49,6 +49,10 @@ bool may_have_many_adapters(const LaunchShape& shape) {
   return shape.num_tokens <= kMostDecodeTokens && shape.num_tokens <= few * shape.num_slots;
 }
 
+bool is_wide_pair(const LaunchShape& shape) {
+  return shape.num_slices == 2 && shape.num_columns >= h200::kColumnsOfWidePair;
+}
+
 bool has_long_rows(const LaunchShape& shape) {
   return shape.num_in > h200::kLongRows && shape.num_tokens <= 128;
 }

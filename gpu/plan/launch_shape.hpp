@@ -44,12 +44,16 @@ bool may_have_few_tokens_each(const LaunchShape& shape);
 /// adapters would leave few tokens for each, segments of 64 tokens would be mostly empty.
 /// Routers spread tokens over all experts, so that rows of experts do have many groups.
 bool may_have_many_adapters(const LaunchShape& shape);
+/// Two slices of many columns, as gate and up.
+bool is_wide_pair(const LaunchShape& shape);
 /// Of decode: a warp must not wait for each of several K tiles of x, so it has two stages.
 bool has_long_rows(const LaunchShape& shape);
 
 namespace h200 {
 /// Columns of x: above, a warp of a narrow shrink has more K tiles in a row than stages of one.
 inline constexpr int64_t kLongRows = 8192;
+
+inline constexpr int64_t kColumnsOfWidePair = 16384;  ///< and more; 6,144 are not
 
 // Crossover points in tokens.
 inline constexpr int64_t kDecodeTokens = 256;        ///< above: segments of 8 tokens cost too much

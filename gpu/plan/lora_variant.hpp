@@ -53,6 +53,10 @@ bool sums_strips_of_32(const LaunchShape& shape);
 /// That shrink.
 LoraVariant shrink_by_strips_of_32(const LaunchShape& shape);
 
+/// Whether a linear of gate and up shrinks 32 ranks of more than 64 at a time, and expands by CTAs
+/// of four warps: smaller ones of either find room beside each other.
+bool halves_rank_blocks_of_pair(const LaunchShape& shape);
+
 /// The same shrink, launched CTA by CTA (through_memory) if it has up to 32 tokens and finds room
 /// on the SMs that the product of x leaves idle. Where it finds none, a cluster is faster. Whether
 /// there is a kernel is not looked at.

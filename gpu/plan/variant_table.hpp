@@ -72,11 +72,14 @@ inline constexpr LoraVariant kExpandVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory, warps
     {2, 1, 1, 2, true, 1, false, 4},
     {4, 1, 1, 2, true, 1, false, 4},
+    {1, 1, 1, 2, true, 1, false, 4},
+    {4, 1, 1, 3, true, 1, false, 4},
+    {4, 1, 1, 4, true, 1, false, 4},
 };
 
 /// Those of aligned tensors and eight warps also end with SwiGLU.
 inline constexpr std::span<const LoraVariant> kGatedVariants(kExpandVariants,
-                                                             std::size(kExpandVariants) - 3);
+                                                             std::size(kExpandVariants) - 6);
 static_assert(std::ranges::all_of(kGatedVariants,
                                   [](const LoraVariant& v) { return v.aligned && v.warps == 8; }));
 

@@ -8,6 +8,7 @@
 #include "check/schedulers/judge.hpp"
 #include "check/schedulers/kv_executor.hpp"
 #include "check/schedulers/own_scheduler.hpp"
+#include "check/schedulers/run_scheduler_checks.hpp"
 #include "check/schedulers/session_draw.hpp"
 
 namespace loratory::check {
@@ -256,6 +257,45 @@ TEST(Judges, ObjectToTransfersWithoutEnd) {
   ASSERT_TRUE(result.finding);
   EXPECT_EQ(result.finding->judge, "progress");
   EXPECT_EQ(result.finding->what, "transfers go on for ever, for nobody");
+}
+
+// Of what a judge did not see to its end the report does not say that it passed.
+TEST(SchedulerReport, ASessionThatEndsEarlyCountsForWhoObjectedAlone) {
+  constexpr int64_t kNumSessions = 20;
+  int64_t num_even = 0;
+  for (int64_t i = 0; i < kNumSessions; ++i) {
+    num_even += draw_session(uint64_t(i)).block_size % 2 == 0;
+  }
+  ASSERT_GT(num_even, 0);
+  ASSERT_LT(num_even, kNumSessions);
+  const auto report_of = [](const std::function<bool(const Limits&)>& is_hit) {
+    const SchedulerFactory make = [&]() -> std::unique_ptr<SchedulerUnderTest> {
+      auto hits = std::make_shared<bool>();
+      return std::make_unique<TamperedScheduler>(
+          Tampering{.says = [&is_hit, hits](const Message& m, Reply& reply) {
+            if (const auto* hello = m.get_if<message::Hello>()) *hits = is_hit(hello->limits);
+            for (Row& row : reply.rows) row.id += *hits ? 1'000'000 : 0;
+          }});
+    };
+    return run_scheduler_checks(
+        make, {.seed = 0, .num_sessions = kNumSessions, .shrinks = false, .command = "x"});
+  };
+
+  const Report some = report_of([](const Limits& l) { return l.block_size % 2 == 0; });
+  EXPECT_EQ(some.num_cases, kNumSessions);
+  EXPECT_EQ(some.find("sense")->state, CheckState::failed);
+  EXPECT_EQ(some.find("sense")->num_cases, kNumSessions);
+  EXPECT_EQ(some.find("budgets")->state, CheckState::passed);
+  EXPECT_EQ(some.find("budgets")->num_cases, kNumSessions - num_even);
+
+  const Report all = report_of([](const Limits&) { return true; });
+  EXPECT_EQ(all.find("sense")->state, CheckState::failed);
+  for (const CheckResult& check : all.checks) {
+    if (check.name == "sense") continue;
+    EXPECT_EQ(check.state, CheckState::skipped) << check.name;
+    EXPECT_EQ(check.num_comparisons, 0) << check.name;
+  }
+  EXPECT_EQ(all.find("budgets")->note, "no session came to its end");
 }
 
 // Right for a while, and then anything.

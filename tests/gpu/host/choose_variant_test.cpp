@@ -47,11 +47,11 @@ void for_all_shapes(LoraOp op, const std::function<void(LaunchShape)>& test) {
                                    256, 257, 512, 513, 1920, 1921, 2048, 2049, 4096, 8192}) {
     for (const int64_t max_rank : {1, 16, 17, 32, 33, 64, 65, 512}) {
       for (const int64_t num_in : {64, 8192, 8193}) {
-        for (const int64_t num_slices : {1, 3}) {
+        for (const int64_t num_slices : {1, 2, 3}) {
           LaunchShape s = shape(op, num_tokens, max_rank);
           s.num_in = num_in;
           s.num_slices = num_slices;
-          s.num_columns = 4096 * num_slices;
+          s.num_columns = num_slices == 2 ? 24576 : 4096 * num_slices;
           s.num_rank_blocks = (num_slices * ((max_rank + 15) / 16) + 3) / 4;
           for (const int64_t num_slots : {1, 16, 2000}) {
             s.num_slots = num_slots;
@@ -111,12 +111,13 @@ TEST(ChooseVariant, OneLaunchByRankAndTokens) {
             (LoraVariant{.rank_tiles = 2, .cluster = 8, .stages = 2}));
 }
 
-// The first of two launches has the variant of the shrink alone.
+// The first of two launches has the variant of the shrink alone, but for gate and up: SwiGLU's
+// expand, which may follow that one, is another.
 TEST(ChooseVariant, TwoLaunchesBeginWithTheShrink) {
   int num_in_two = 0;
   for_all_shapes(LoraOp::linear, [&](LaunchShape s) {
     const LoraVariant chosen = choose_variant(s);
-    if (chosen.launches == 1) return;
+    if (chosen.launches == 1 || is_wide_pair(s)) return;
     ++num_in_two;
     s.op = LoraOp::shrink;
     EXPECT_EQ(chosen, in_two_launches(choose_variant(s)))
@@ -156,7 +157,8 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlots) {
   EXPECT_EQ(shrink_of(64, 16, 64, 3), (LoraVariant{.cluster = 2, .stages = 2}));
 }
 
-// Of two slices, up to 32 work items; of three, always smaller clusters.
+// Of two slices, up to 32 work items, if their expand leaves clusters of 8 room; of three, always
+// smaller clusters.
 TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
   EXPECT_EQ(shrink_of(1, 16, 1), (LoraVariant{.cluster = 8, .stages = 2}));
   EXPECT_EQ(shrink_of(16, 16, 16, 2), (LoraVariant{.cluster = 8, .stages = 2}));
@@ -164,6 +166,13 @@ TEST(ChooseVariant, ShrinkOfSmallRankBySlices) {
   EXPECT_EQ(shrink_of(32, 16, 12, 2), (LoraVariant{.cluster = 8, .stages = 2}));
   EXPECT_EQ(shrink_of(32, 16, 13, 2), (LoraVariant{.cluster = 4, .stages = 2}));
   EXPECT_EQ(shrink_of(1, 16, 1, 3), (LoraVariant{.cluster = 4, .stages = 2}));
+  LaunchShape s = shape(LoraOp::linear, 9, 16);
+  s.num_slots = 8, s.num_slices = 2;
+  s.num_columns = 22528;  // nine segments: 396 CTAs of 512 columns
+  EXPECT_EQ(choose_variant(s).cluster, 8);
+  s.num_columns = 22529;
+  EXPECT_EQ(choose_variant(s).cluster, 4);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::op, LoraOp::shrink).cluster, 8);
 }
 
 // o of a small rank and 16 adapters, behind its product.
@@ -191,20 +200,67 @@ TEST(ChooseVariant, ShrinkOfTwoBlocksByAdapters) {
   EXPECT_EQ(shrink_of(32, 64, 2000, 2), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
   EXPECT_EQ(shrink_of(32, 64, 13, 2), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
   EXPECT_EQ(shrink_of(32, 64, 12, 2), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(32, 64, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
 }
 
-// Up to 32 tokens of twelve rank blocks or more, however many adapters they are.
-TEST(ChooseVariant, ShrinkOfManyBlocksBySegments) {
-  EXPECT_EQ(shrink_of(3, 256, 3, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(4, 256, 4, 3), (LoraVariant{.cluster = 2, .stages = 2}));
-  EXPECT_EQ(shrink_of(8, 256, 1, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(32, 256, 4, 3), (LoraVariant{.cluster = 2, .stages = 2}));
-  EXPECT_EQ(shrink_of(9, 256, 1, 3),
-            (LoraVariant{.rank_tiles = 2, .token_tiles = 4, .cluster = 8}));
-  EXPECT_EQ(shrink_of(17, 256, 2, 3), (LoraVariant{.cluster = 2, .stages = 2}));
-  EXPECT_FALSE(shrink_of(15, 208, 1, 3).is_wide());
-  EXPECT_EQ(shrink_of(32, 224, 32, 3), (LoraVariant{.rank_tiles = 4, .cluster = 8}));
+constexpr LoraVariant kBlocksBy8{.rank_tiles = 4, .cluster = 8};
+constexpr LoraVariant kHalvesBy8{.rank_tiles = 2, .cluster = 8};
+constexpr LoraVariant kHalvesBy4{.rank_tiles = 2, .cluster = 4};
+constexpr LoraVariant kHalvesBy2{.rank_tiles = 2, .cluster = 2};
+
+// Up to 32 tokens of several slices: by work items of 32 ranks. Segments are as many as there can
+// be.
+TEST(ChooseVariant, ShrinkOfSlicesByWorkItems) {
+  EXPECT_EQ(shrink_of(8, 64, 1, 3), kHalvesBy8);    // 6
+  EXPECT_EQ(shrink_of(2, 64, 2, 3), kBlocksBy8);    // 12
+  EXPECT_EQ(shrink_of(8, 64, 7, 3), kBlocksBy8);    // 42
+  EXPECT_EQ(shrink_of(8, 64, 8, 3), kHalvesBy4);    // 48
+  EXPECT_EQ(shrink_of(30, 64, 30, 3), kHalvesBy4);  // 180
+  EXPECT_EQ(shrink_of(31, 64, 31, 3), kHalvesBy2);  // 186
+  EXPECT_EQ(shrink_of(8, 256, 1, 3), kBlocksBy8);   // 24
+  EXPECT_EQ(shrink_of(2, 256, 2, 3), kHalvesBy4);   // 48
+  EXPECT_EQ(shrink_of(32, 256, 4, 3), kHalvesBy4);  // 168
+  EXPECT_EQ(shrink_of(8, 256, 8, 3), kHalvesBy2);   // 192
+}
+
+// Of one slice only where each adapter has a token or two, but for one or two adapters.
+TEST(ChooseVariant, ShrinkOfOneSliceByWorkItems) {
+  EXPECT_EQ(shrink_of(8, 128, 1), kHalvesBy8);    // 4
+  EXPECT_EQ(shrink_of(9, 128, 2), kHalvesBy8);    // 8
+  EXPECT_EQ(shrink_of(3, 128, 3), kBlocksBy8);    // 12
+  EXPECT_EQ(shrink_of(8, 256, 8), kHalvesBy4);    // 64
+  EXPECT_EQ(shrink_of(32, 256, 8), kBlocksBy8);   // 88
+  EXPECT_EQ(shrink_of(32, 256, 32), kHalvesBy2);  // 256
+}
+
+// q|k|v of a small rank behind its product, and experts, as before.
+TEST(ChooseVariant, ShrinkOfSlicesWhereSmallerItemsWereNotMeasured) {
+  LaunchShape s = shape(LoraOp::shrink, 8, 64);
+  s.num_slots = 8, s.num_slices = 3, s.num_rank_blocks = 3;
+  EXPECT_EQ(choose_variant(s), kHalvesBy4);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::num_split_units, int64_t{1}), kBlocksBy8);
+  s.max_rank = 65, s.num_rank_blocks = 4, s.num_split_units = 1;
+  EXPECT_EQ(choose_variant(s), kHalvesBy4);
+  EXPECT_EQ(chosen_with(s, &LaunchShape::has_experts, true), kBlocksBy8);
+}
+
+// A linear of gate and up halves its rank blocks, up to 30 million numbers of B.
+TEST(ChooseVariant, GateAndUpOfLargeRankByNumbersOfB) {
+  LaunchShape s = shape(LoraOp::linear, 8, 128);
+  s.num_slots = 8, s.num_slices = 2, s.num_columns = 28672, s.num_rank_blocks = 4;
+  EXPECT_TRUE(halves_rank_blocks_of_pair(s));
+  EXPECT_EQ(choose_variant(s), in_two_launches(kHalvesBy8));
+  EXPECT_EQ(choose_expand_variant(s, 1), (LoraVariant{.rank_tiles = 4, .stages = 2, .warps = 4}));
+  const auto with = [&](auto field, auto value) {
+    return halves_rank_blocks_of_pair(changed(s, field, value));
+  };
+  EXPECT_FALSE(with(&LaunchShape::op, LoraOp::shrink)) << "SwiGLU follows";
+  EXPECT_FALSE(with(&LaunchShape::num_columns, 29297)) << "30,000,128";
+  EXPECT_FALSE(with(&LaunchShape::num_columns, 16383)) << "no gate and up";
+  EXPECT_FALSE(with(&LaunchShape::max_rank, 64));
+  EXPECT_FALSE(with(&LaunchShape::num_slices, 3));
+  EXPECT_FALSE(with(&LaunchShape::num_in, 8193));
+  EXPECT_FALSE(with(&LaunchShape::has_experts, true));
+  EXPECT_FALSE(with(&LaunchShape::num_tokens, 33));
 }
 
 TEST(ChooseVariant, ShrinkOfLargeRankByTokensAndSlots) {
@@ -736,6 +792,60 @@ TEST(ChooseExpandVariant, FourWarpsOfLargeRanks) {
   EXPECT_EQ(warps(32, 32, 5859), 4);
   EXPECT_EQ(warps(32, 32, 5860), 8) << "more than 24 million numbers of B";
   EXPECT_EQ(warps(4, 4, 4096, 65), 4);
+  LaunchShape s = shape(LoraOp::linear, 16, 128);
+  s.num_slots = 1, s.num_slices = 3, s.num_columns = 6144;
+  EXPECT_EQ(choose_expand_variant(s, 1).warps, 8);
+  s.num_slots = 2;  // three segments
+  EXPECT_EQ(choose_expand_variant(s, 1).warps, 4);
+  s.num_slices = 2;
+  EXPECT_EQ(choose_expand_variant(s, 1).warps, 4);
+  s.num_columns = 16384, s.op = LoraOp::expand;
+  EXPECT_EQ(choose_expand_variant(s, 1).warps, 8) << "gate and up";
+}
+
+// Of more than 128 ranks: all of B ahead, as long as CTAs are few.
+TEST(ChooseExpandVariant, StagesOfLargeRanks) {
+  const auto variant = [](int64_t num_tokens, int64_t num_slots, int64_t num_slices,
+                          int64_t num_columns, int64_t max_rank = 256) {
+    LaunchShape s = shape(LoraOp::linear, num_tokens, max_rank);
+    s.num_slots = num_slots, s.num_slices = num_slices, s.num_columns = num_columns;
+    return choose_expand_variant(s, 1);
+  };
+  const LoraVariant four{.rank_tiles = 4, .stages = 4, .warps = 4};
+  const LoraVariant three{.rank_tiles = 4, .stages = 3, .warps = 4};
+  const LoraVariant two{.rank_tiles = 4, .stages = 2, .warps = 4};
+  EXPECT_EQ(variant(8, 1, 3, 6144), four);
+  EXPECT_EQ(variant(2, 2, 3, 6144), three) << "six parts";
+  EXPECT_EQ(variant(4, 4, 1, 4096), four);
+  EXPECT_EQ(variant(4, 4, 1, 4097), three);
+  EXPECT_EQ(variant(5, 5, 1, 3000), three);
+  EXPECT_EQ(variant(32, 4, 3, 7021), three) << "seven segments";
+  EXPECT_EQ(variant(32, 4, 3, 7022), two) << "49,154 columns";
+  EXPECT_EQ(variant(7, 7, 1, 4096), three);
+  EXPECT_EQ(variant(8, 8, 1, 4096), two) << "a token each";
+  EXPECT_EQ(variant(8, 1, 3, 6144, 129), four);
+  EXPECT_EQ(variant(8, 1, 3, 6144, 128).stages, 2);
+  EXPECT_EQ(variant(8, 1, 2, 16384).stages, 2) << "gate and up";
+}
+
+// Of a small rank: gate and up of 9 to 32 adapters with few tokens.
+TEST(ChooseExpandVariant, GateAndUpOfASmallRank) {
+  LaunchShape s = shape(LoraOp::linear, 9, 16);
+  s.num_slots = 9, s.num_slices = 2, s.num_columns = 16384;
+  const LoraVariant four{.stages = 2, .warps = 4};
+  EXPECT_EQ(choose_expand_variant(s, 1), four);
+  const auto with = [&](auto field, auto value) {
+    return choose_expand_variant(changed(s, field, value), 1);
+  };
+  EXPECT_EQ(with(&LaunchShape::num_slots, 8), (LoraVariant{}));
+  EXPECT_EQ(with(&LaunchShape::num_columns, 16383), (LoraVariant{}));
+  EXPECT_EQ(with(&LaunchShape::op, LoraOp::gated_expand), (LoraVariant{}));
+  EXPECT_EQ(with(&LaunchShape::has_experts, true), (LoraVariant{}));
+  EXPECT_EQ(with(&LaunchShape::max_rank, 17), (LoraVariant{.rank_tiles = 2}));
+  s.num_slots = s.num_tokens = 32;
+  EXPECT_EQ(choose_expand_variant(s, 1), four);
+  s.num_tokens = 33;
+  EXPECT_EQ(choose_expand_variant(s, 1), (LoraVariant{}));
 }
 
 // --- the table --------------------------------------------------------------------------------

@@ -40,6 +40,18 @@ TEST(LoraGrid, SpreadCtasAreWholeClusters) {
   EXPECT_EQ(lora_grid(kExpand, params(1, 100), 396).ctas_of_cluster, 1);
 }
 
+// 1,536 items on 1,056 CTAs: some would have two, so all have.
+TEST(LoraGrid, ExpandsOfASmallRankHaveEqualShares) {
+  KernelLaunch launch{.op = LoraOp::expand, .variant = {.stages = 2, .warps = 4}};
+  EXPECT_EQ(lora_grid(launch, params(16, 96), 1056).num_clusters, 768);
+  EXPECT_EQ(lora_grid(launch, params(11, 96), 1056).num_clusters, 1056);
+  EXPECT_EQ(lora_grid(launch, params(23, 96), 1056).num_clusters, 736);
+  launch.variant.rank_tiles = 4;
+  EXPECT_EQ(lora_grid(launch, params(16, 96), 1056).num_clusters, 1056);
+  launch.variant = {.stages = 2};
+  EXPECT_EQ(lora_grid(launch, params(16, 96), 1056).num_clusters, 1056);
+}
+
 TEST(LoraGrid, OtherWeightsAndGpusDoNotSpreadCtas) {
   KernelLaunch launch = kExpand;
   launch.has_8_bits = true;
