@@ -94,6 +94,7 @@ LoraVariant narrow_two_stages(const LaunchShape& shape) {
                           columns <= h200::kMostColumnsOfFourWarps && !has_long_rows(shape);
   return {.rank_tiles = 2, .stages = 2, .warps = suits_four ? 4 : 8};
 }
+
 /// Of gate and up: half as large items leave room for the shrink behind it.
 bool suits_small_pair(const LaunchShape& shape) {
   const int64_t segments = most_segments(shape, 8);
