@@ -27,7 +27,7 @@ constexpr int64_t kMostPartsOfFourStages = 4, kMostColumnsOfFourStages = 16'384;
 constexpr int64_t kMostColumnsOfThreeStages = 49'152;
 constexpr int64_t kManyOfOneToken = 8;  ///< segments: two stages leave more room to the next shrink
 
-/// Adapters of a small rank with a token each, beside wide gate and up.
+/// Of gate and up of a small rank; fewer and more segments gained nothing.
 constexpr int64_t kLeastSegmentsOfPair = 9, kMostSegmentsOfPair = 32;
 
 }  // namespace h200
@@ -69,7 +69,7 @@ int warps_of_large_ranks(const LaunchShape& shape) {
   return has_many && size <= h200::kMostOfFourWarps ? 4 : 8;
 }
 
-/// All of B is on its way before the wait where CTAs are few: a stage holds 64 ranks.
+/// A stage of B holds 64 ranks. Where CTAs are few, more of B is on its way before the wait.
 LoraVariant expand_of_large_ranks(const LaunchShape& shape) {
   const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
   const bool has_many_of_one = segments >= h200::kManyOfOneToken && segments == shape.num_tokens;

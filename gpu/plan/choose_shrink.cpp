@@ -16,7 +16,8 @@ constexpr int64_t kManyRankBlocks = 12;      ///< three slices of rank 256
 constexpr int64_t kFewItemsOf16 = 32;        ///< work items of 16 ranks: clusters of 8 hold all
 constexpr int64_t kFewItemsOf32 = 8;         ///< two CTAs of 32 ranks for one of 64 find idle SMs
 constexpr int64_t kMostOfHalvedBlocks = 30'000'000;  ///< columns of all segments times ranks
-/// Columns of all segments: above, an expand of gate and up leaves clusters of 8 no room.
+/// Columns of all segments, three CTAs of 512 an SM: with more, an expand of gate and up leaves
+/// clusters of 8 no room.
 constexpr int64_t kMostColumnsBesideClustersOf8 = 396 * 512;
 constexpr int64_t kManySegmentsBehindProduct = 16;  ///< 11 gained nothing
 /// Columns of y, where products of as many take long enough for a shrink beside them. 6,144 are too
@@ -109,7 +110,8 @@ LoraVariant narrow_shrink(const LaunchShape& shape) {
 LoraVariant small_shrink_of_blocks(const LaunchShape& shape) {
   constexpr LoraVariant kBlocks{.rank_tiles = 4, .cluster = 8};
   const bool has_few_each = may_have_few_tokens_each(shape);
-  if (shape.num_rank_blocks == 2 && has_few_each && 4 * segments_of_8(shape) > h200::kClustersOf8) {
+  const bool has_two = shape.num_rank_blocks == 2;  // four items of 32 ranks a segment
+  if (has_two && has_few_each && 4 * segments_of_8(shape) > h200::kClustersOf8) {
     return {.rank_tiles = 2, .cluster = 4};
   }
   if (halves_rank_blocks_of_pair(shape)) return {.rank_tiles = 2, .cluster = 8};

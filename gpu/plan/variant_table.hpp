@@ -77,11 +77,11 @@ inline constexpr LoraVariant kExpandVariants[] = {
     {4, 1, 1, 4, true, 1, false, 4},
 };
 
-/// Those of aligned tensors and eight warps also end with SwiGLU.
-inline constexpr std::span<const LoraVariant> kGatedVariants(kExpandVariants,
-                                                             std::size(kExpandVariants) - 6);
-static_assert(std::ranges::all_of(kGatedVariants,
-                                  [](const LoraVariant& v) { return v.aligned && v.warps == 8; }));
+/// Those of aligned tensors and eight warps, which come first, also end with SwiGLU.
+constexpr bool may_be_gated(const LoraVariant& v) { return v.aligned && v.warps == 8; }
+inline constexpr std::span<const LoraVariant> kGatedVariants(
+    kExpandVariants, size_t(std::ranges::count_if(kExpandVariants, may_be_gated)));
+static_assert(std::ranges::all_of(kGatedVariants, may_be_gated));
 
 /// With the shrink of the next layer.
 inline constexpr LoraVariant kGatedShrinkVariants[] = {{4, 8, 1, 2, true}};
