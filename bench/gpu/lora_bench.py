@@ -7,7 +7,8 @@ How      one CUDA graph of many operations chained in one stream, replayed >= 20
          copy, > 192 MB in rotation, as a model of many layers does. x, h and y stay in L2.
 Checked  each implementation against float64 before it is timed, alone and four chained in a graph;
          one that is wrong is marked and not timed.
-Floor    read node: one kernel that reads the same bytes and does nothing else.
+Floors   read node: one kernel that reads the same bytes and does nothing else. read pair: the same
+         in two launches that overlap as ours do.
 Peers    bench/peers/get_gpu_peers.sh DIR, then --peers-dir DIR. Needs torch and triton.
 fp8      --rows fp8: weights of e4m3fn, ours beside ours on the same numbers in bf16 and beside
          vLLM's fp8 kernels.

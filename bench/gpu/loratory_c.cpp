@@ -137,6 +137,13 @@ LoraTensors tensors(LoraOp op, const LoratoryTensor& from, const LoratoryTensor&
   return {.x = view(from), .y = view(to)};
 }
 
+std::vector<loratory::bench::ReadSpan> read_spans(const void* const* spans,
+                                                  const int64_t* num_bytes, int32_t num_spans) {
+  std::vector<loratory::bench::ReadSpan> out;
+  for (int32_t i = 0; i < num_spans; ++i) out.push_back({spans[i], num_bytes[i]});
+  return out;
+}
+
 }  // namespace
 
 const LoratoryPlugin* loratory_plugin() { return loratory::gpu::cuda_plugin(); }
@@ -276,9 +283,19 @@ void loratory_groups_destroy(LoratoryGroups* groups) { delete groups; }
 int loratory_read_node(const void* const* spans, const int64_t* num_bytes, int32_t num_spans,
                        void* stream) {
   return guarded(1, [&] {
-    std::vector<loratory::bench::ReadSpan> list;
-    for (int32_t i = 0; i < num_spans; ++i) list.push_back({spans[i], num_bytes[i]});
-    loratory::bench::launch_read_node(list, static_cast<cudaStream_t>(stream));
+    loratory::bench::launch_read_node(read_spans(spans, num_bytes, num_spans),
+                                      static_cast<cudaStream_t>(stream));
+    return 0;
+  });
+}
+
+int loratory_read_stage(const void* const* spans, const int64_t* num_bytes, int32_t num_early,
+                        int32_t num_spans, void* stream) {
+  return guarded(1, [&] {
+    const auto all = read_spans(spans, num_bytes, num_spans);
+    const std::span early = std::span(all).first(size_t(num_early));
+    loratory::bench::launch_read_stage(early, std::span(all).subspan(early.size()),
+                                       static_cast<cudaStream_t>(stream));
     return 0;
   });
 }

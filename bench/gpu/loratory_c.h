@@ -116,6 +116,9 @@ LORATORY_EXPORT void loratory_groups_destroy(struct LoratoryGroups* groups);
 /// bench::launch_read_node.
 LORATORY_EXPORT int loratory_read_node(const void* const* spans, const int64_t* num_bytes,
                                        int32_t num_spans, void* stream);
+/// bench::launch_read_stage: the first `num_early` spans, then the others.
+LORATORY_EXPORT int loratory_read_stage(const void* const* spans, const int64_t* num_bytes,
+                                        int32_t num_early, int32_t num_spans, void* stream);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@ import ctypes
 
 import torch
 
-from implementation import Implementation, Op
+from implementation import Implementation, Op, Unsupported
 from rows import MAX_RELATIVE_RMS, W8A8_RMS
 
 _OPS = ["pair", "shrink", "expand"]  # enum LoratoryOperation
@@ -118,19 +118,38 @@ class Library:
 
     def read_node(self, problem):
         """launch(copy): reads what the row's operation reads and writes."""
-        row = problem.row
         fixed = {"pair": [problem.x, problem.y, problem.y], "shrink": [problem.x, problem.h],
-                 "expand": [problem.h, problem.y, problem.y]}[row.op]
-
-        weights = (problem.a8, problem.b8) if row.weights == "fp8" else (problem.a, problem.b)
+                 "expand": [problem.h, problem.y, problem.y]}[problem.row.op]
 
         def launch(copy):
-            tensors = [w[copy] for w in weights if w is not None] + fixed
-            spans = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-            sizes = (ctypes.c_int64 * len(tensors))(*(t.nbytes for t in tensors))
-            self._check(self._c.loratory_read_node(spans, sizes, len(tensors), _stream()) == 0)
+            tensors = [w[copy] for w in _weights(problem) if w is not None] + fixed
+            self._check(self._c.loratory_read_node(
+                *_spans(tensors), len(tensors), _stream()) == 0)
 
         return launch
+
+    def read_pair(self, problem):
+        """The same in two launches as ours: A before x, then B before h and y."""
+        if problem.row.op != "pair":
+            raise Unsupported("one launch")
+
+        def launch(copy):
+            a, b = (w[copy] for w in _weights(problem))
+            for tensors in ([a, problem.x], [b, problem.h, problem.y, problem.y]):
+                self._check(self._c.loratory_read_stage(
+                    *_spans(tensors), 1, len(tensors), _stream()) == 0)
+
+        return launch
+
+
+def _weights(problem):
+    in_8_bits = problem.row.weights == "fp8"
+    return (problem.a8, problem.b8) if in_8_bits else (problem.a, problem.b)
+
+
+def _spans(tensors):
+    return ((ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors)),
+            (ctypes.c_int64 * len(tensors))(*(t.nbytes for t in tensors)))
 
 
 def _tensors(problem):
@@ -158,17 +177,18 @@ def prepare(library, problem, overlaps=True, in_fp8=False, x_in_fp8=False):
 
 
 def implementations(library, name="loratory"):
-    """The floor; ours, with and without programmatic dependent launch; in fp8, where h is quantised
+    """The floors; ours, with and without programmatic dependent launch; in fp8, where h is quantised
     between the stages if x is."""
 
     def make(**options):
         return lambda problem: prepare(library, problem, **options)
 
-    def read_node(problem):
-        return Op(launch=library.read_node(problem), output=lambda: None)
+    def floor(read):
+        return lambda problem: Op(launch=read(problem), output=lambda: None)
 
     both = ("bf16", "fp8")
-    return [Implementation("read_node", read_node, kind="floor", weights=both),
+    return [Implementation("read_node", floor(library.read_node), kind="floor", weights=both),
+            Implementation("read_pair", floor(library.read_pair), kind="floor", weights=both),
             Implementation(name, make(), kind="ours", weights=both),
             Implementation(name + "_serial", make(overlaps=False), kind="ours"),
             Implementation(name + "_fp8", make(in_fp8=True), kind="ours", weights=("fp8",)),

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "gpu/runtime/cuda_check.hpp"
+#include "gpu/kernels/launch_kernel.cuh"
+#include "gpu/kernels/ptx.cuh"
 
 namespace loratory::bench {
 namespace {
@@ -20,8 +21,8 @@ struct Spans {
   int num_spans;
 };
 
-// A chunk lies in one span. `never` is null, which the compiler cannot know: the loads must stay.
-__global__ void read_node(Spans spans, uint32_t* never) {
+// A chunk lies in one span.
+__device__ uint32_t read_all(const Spans& spans) {
   uint32_t sum = 0;
   int span = 0;
   for (int64_t chunk = blockIdx.x; chunk < spans.first_chunk[spans.num_spans]; chunk += gridDim.x) {
@@ -38,12 +39,24 @@ __global__ void read_node(Spans spans, uint32_t* never) {
       sum ^= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
     }
   }
+  return sum;
+}
+
+// `never` is null, which the compiler cannot know: the loads must stay.
+__global__ void read_node(Spans spans, uint32_t* never) {
+  const uint32_t sum = read_all(spans);
+  if (never != nullptr) *never = sum;
+}
+__global__ void __launch_bounds__(kNumThreads)
+    read_stage(Spans early, Spans late, uint32_t* never) {
+  gpu::launch_dependents();
+  uint32_t sum = read_all(early);
+  gpu::wait_for_prior_grid();
+  sum ^= read_all(late);
   if (never != nullptr) *never = sum;
 }
 
-}  // namespace
-
-void launch_read_node(std::span<const ReadSpan> spans, CUstream_st* stream) {
+Spans laid_out(std::span<const ReadSpan> spans) {
   if (spans.size() > size_t(kMaxSpans)) throw std::runtime_error("read_node: too many spans");
   Spans out{};
   for (const ReadSpan& span : spans) {
@@ -52,10 +65,30 @@ void launch_read_node(std::span<const ReadSpan> spans, CUstream_st* stream) {
     out.size[i] = span.num_bytes / 16;
     out.first_chunk[i + 1] = out.first_chunk[i] + (out.size[i] + kChunk - 1) / kChunk;
   }
-  constexpr int64_t kMostBlocks = 132 * 8;  // all resident at once on a Hopper GPU
-  const auto num_blocks = unsigned(std::min(kMostBlocks, out.first_chunk[out.num_spans]));
-  read_node<<<num_blocks, kNumThreads, 0, stream>>>(out, nullptr);
+  return out;
+}
+
+unsigned blocks_of(const Spans& spans, int most_of_sm) {
+  const int64_t chunks = std::max<int64_t>(1, spans.first_chunk[spans.num_spans]);
+  return unsigned(std::min(chunks, int64_t{132} * most_of_sm));
+}
+
+}  // namespace
+
+void launch_read_node(std::span<const ReadSpan> spans, CUstream_st* stream) {
+  const Spans all = laid_out(spans);
+  constexpr int kMostOfSm = 8;  // all resident at once on a Hopper GPU
+  read_node<<<blocks_of(all, kMostOfSm), kNumThreads, 0, stream>>>(all, nullptr);
   LORATORY_CUDA_CHECK(cudaGetLastError());
+}
+
+void launch_read_stage(std::span<const ReadSpan> early, std::span<const ReadSpan> late,
+                       CUstream_st* stream) {
+  const Spans first = laid_out(early);
+  constexpr int kMostOfSm = 4;  // the next launch fits beside it
+  gpu::launch_kernel(&read_stage, {.grid = blocks_of(first, kMostOfSm), .block = kNumThreads},
+                     stream, gpu::LaunchOrder::overlaps_previous, first, laid_out(late),
+                     static_cast<uint32_t*>(nullptr));
 }
 
 }  // namespace loratory::bench

@@ -17,4 +17,9 @@ struct ReadSpan {
 /// Errors   std::runtime_error: too many spans; CUDA's name and text.
 void launch_read_node(std::span<const ReadSpan> spans, CUstream_st* stream);
 
+/// The same in one of several launches: `early` is read while the previous one runs, `late` once
+/// it has ended. Two of them are the least that a shrink and an expand can take.
+void launch_read_stage(std::span<const ReadSpan> early, std::span<const ReadSpan> late,
+                       CUstream_st* stream);
+
 }  // namespace loratory::bench

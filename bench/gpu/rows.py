@@ -133,6 +133,23 @@ FP8 = [dataclasses.replace(_pair(*row), weights="fp8")
           ("D", 4096, [4096], 128, 32, 8), ("P", 4096, [4096], 64, 512, 8),
           ("P", 4096, QKV, 64, 2048, 8)]]
 
+# Steps of decode in 8 bits, by which their rules were chosen: --rows fp8_decode.
+FP8_DECODE = [dataclasses.replace(_pair("D", num_in, widths, r, n, u), weights="fp8")
+              for num_in, widths, r, steps in [
+                  (4096, [4096], 64, [(1, 1), (4, 4), (8, 4), (8, 8), (12, 12), (16, 8), (16, 16),
+                                      (24, 24), (32, 1), (32, 4), (32, 8), (32, 16), (32, 32),
+                                      (48, 48), (64, 8), (64, 64), (128, 128)]),
+                  (4096, QKV, 64, [(1, 1), (2, 2), (4, 4), (8, 1), (8, 4), (8, 8), (16, 16),
+                                   (32, 4), (32, 8), (32, 32), (64, 64)]),
+                  (4096, GATE_UP, 64, [(1, 1), (4, 4), (8, 8), (16, 16), (32, 8), (32, 32)]),
+                  (12288, [4096], 64, [(1, 1), (4, 4), (8, 8), (16, 16), (32, 8), (32, 32)]),
+                  (4096, [4096], 128, [(1, 1), (4, 4), (8, 8), (16, 16), (32, 8), (32, 32)]),
+                  (4096, QKV, 128, [(1, 1), (32, 32)]), (4096, QKV, 256, [(1, 1), (32, 32)]),
+                  (4096, [4096], 32, [(1, 1), (8, 8), (32, 8), (32, 32)]),
+                  (4096, [4096], 16, [(1, 1), (4, 4), (8, 1), (8, 8), (16, 16), (32, 8), (32, 32)]),
+                  (4096, QKV, 16, [(1, 1), (8, 8), (32, 32)])]
+              for n, u in steps]
+
 # Decode with more to read than the other rows: --rows behind.
 BEHIND = ([_pair("D", 4096, QKV, 256, n, u)
            for n in (1, 4, 8, 16, 32) for u in sorted({1, min(4, n), n})]
@@ -144,8 +161,8 @@ BEHIND = ([_pair("D", 4096, QKV, 256, n, u)
                                ((14336, 14336), 256)]
              for n, u in [(1, 1), (8, 1), (8, 4), (8, 8), (32, 4), (32, 32)]])
 
-SETS = {"behind": BEHIND}
-ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8 + BEHIND}
+SETS = {"behind": BEHIND, "fp8": FP8, "fp8_decode": FP8_DECODE}
+ROWS = {row.name: row for row in ANCHORS + SWEEP + FP8 + FP8_DECODE + BEHIND}
 ANCHOR_NAMES = [row.name for row in ANCHORS]
 
 

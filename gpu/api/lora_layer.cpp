@@ -221,7 +221,7 @@ LaunchShape LoraLayer::shape_of(const LoraTensors& tensors) const {
 }
 
 LoraVariant LoraLayer::variant_for(const LoraTensors& tensors) const {
-  return has_8_bits() ? choose_quantized_variant(shape_of(tensors))
+  return has_8_bits() ? choose_quantized_variant(shape_of(tensors), fits_one_launch(tensors))
                       : choose_variant(shape_of(tensors));
 }
 

@@ -184,6 +184,7 @@ class LoraLayer {
                   reference::Dtype activations) const;
   reference::Dtype h_dtype(const LoraTensors& tensors) const;
   LoraPath shrink_path(const LoraTensors& tensors) const;
+  bool fits_one_launch(const LoraTensors& tensors) const;
   LoraPath expand_path(const LoraTensors& tensors, reference::Dtype h) const;
   QuantizedParams quantized_params(const LoraTensors& tensors, const SegmentView& segments) const;
   void launch_8_bits(const LoraVariant& variant, const LoraTensors& tensors,

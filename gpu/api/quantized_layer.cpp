@@ -192,6 +192,13 @@ LoraPath LoraLayer::expand_path(const LoraTensors& tensors, Dtype h) const {
                                 .one_group = one_group});
 }
 
+/// Beside wide x: h never leaves the cluster, and y has the type of x or fp32.
+bool LoraLayer::fits_one_launch(const LoraTensors& tensors) const {
+  const bool y_fits = tensors.y.dtype == Dtype::f32 || tensors.y.dtype == tensors.x.dtype;
+  return desc_.op == LoraOp::linear && !is_quantized(tensors.x.dtype) && y_fits &&
+         path_for(tensors) == LoraPath::tensor_core;
+}
+
 // --- launches ---------------------------------------------------------------------------------
 
 QuantizedParams LoraLayer::quantized_params(const LoraTensors& tensors,
@@ -236,7 +243,11 @@ void LoraLayer::launch_8_bits(const LoraVariant& variant, const LoraTensors& ten
   QuantizedParams params = quantized_params(tensors, segments);
   params.parts_per_segment = parts_per_segment(variant, segments);
   if (num_tokens(tensors) == 0) return;
-  if (desc_.op == LoraOp::linear) {
+  if (desc_.op == LoraOp::linear && variant.launches == 1) {
+    require(fits_one_launch(tensors), "variant",
+            "needs two launches: in one x has 16 bits, y its dtype or fp32, and both are aligned");
+    launch_stage(desc_.op, LoraPath::tensor_core, variant, params, stream, order);
+  } else if (desc_.op == LoraOp::linear) {
     LoraVariant shrink = variant;
     shrink.launches = 1;
     const LoraVariant expand = choose_quantized_expand(shape_of(tensors), variant.token_tiles,

@@ -99,7 +99,8 @@ class ClusterReduction {
   __device__ void reduce_block(const WorkTile& work, int block) {
     if constexpr (!C::kDelivers) return;
     if constexpr (C::kIsQuantized && C::kWide) return reduce_scaled_block(work, block);
-    if constexpr (C::kIsQuantized && !C::kWide) return reduce_narrow_block(work, block);
+    if constexpr (C::kIsQuantized && !C::kWide && !C::kExpands)
+      return reduce_narrow_block(work, block);
     if constexpr (C::kCrossesCtas)
       wait_for_bytes(c.barriers() + buffer(work, block), parity(work, block));
     constexpr uint32_t kFours = C::kBlockRanks / 4;
@@ -111,7 +112,9 @@ class ClusterReduction {
       const int token = C::kReduceScatters ? own_token * C::kCluster + c.cta : own_token;
       const int rank = block * C::kBlockRanks + j;
       if (rank / 16 >= work.num_rank_tiles) continue;
-      emit(work, token, rank, add_splits(buffer(work, block), own_token, j));
+      float4 sums = add_splits(buffer(work, block), own_token, j);
+      if constexpr (C::kIsQuantized) sums = scaled_h(sums, factors_of(work, block, j));
+      emit(work, token, rank, sums);
     }
   }
 
@@ -130,6 +133,13 @@ class ClusterReduction {
       if (has_arrived_) cluster_wait();
       has_arrived_ = false;
     }
+  }
+
+  /// Of four ranks of 8-bit A, in a linear.
+  __device__ float4 factors_of(const WorkTile& work, int block, int j) const {
+    const int rank = block * C::kBlockRanks + j;
+    const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
+    return copied_a_factors(c, work, s, block - work.first_block, j, rank - 16 * s.first_rank_tile);
   }
 
   /// With the factors of 8-bit A and x. A thread has the same ranks of each of its tokens; their
@@ -247,7 +257,15 @@ class ClusterReduction {
                        bool adds = false) const {
     const TileSlice& s = c.slice_of(work, rank / 16, &TileSlice::first_rank_tile);
     const int j = rank - 16 * s.first_rank_tile;
-    if constexpr (C::kExpands) {
+    if constexpr (C::kExpands && C::kIsQuantized) {
+      uint2 hi, lo;
+      split_hi_lo<typename C::Split>(v, s.rank - j, hi, lo);
+      std::byte* const to = c.permuted_h(token, s.h_column + j);
+      *reinterpret_cast<uint32_t*>(to) = hi.x;
+      *reinterpret_cast<uint32_t*>(to + 32) = hi.y;
+      *reinterpret_cast<uint32_t*>(to + C::kLowBytes) = lo.x;
+      *reinterpret_cast<uint32_t*>(to + C::kLowBytes + 32) = lo.y;
+    } else if constexpr (C::kExpands) {
       auto* const to =
           reinterpret_cast<uint2*>(c.h_address(token, s.h_column + j / 8 * 8)) + j / 4 % 2;
       split_hi_lo<typename C::Weight>(v, s.rank - j, to[0], to[2]);

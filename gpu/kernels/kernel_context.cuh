@@ -160,6 +160,12 @@ struct Context {
     return h() + column / kPanelRanks * 2 * C::kLowBytes +
            swizzle_128b(token, column % kPanelRanks / 8);
   }
+  /// Beside 8-bit B without wgmma, hi of the eight numbers at places 0 to 7 of a step, lo of them,
+  /// then the same of places 8 to 15: where the numbers of columns 4 q and 4 q + 1 lie; 4 q + 2 and
+  /// 4 q + 3 lie 32 bytes further. `column`: 4 q.
+  __device__ std::byte* permuted_h(int token, int column) const {
+    return h_address(token, column / 16 * 16) + column % 16;
+  }
 };
 
 /// Splits four numbers into hi + lo. The first `valid` exist, the others become 0.

@@ -202,6 +202,13 @@ const LoraKernel& find(const std::vector<LoraKernel>& kernels, const LoraVariant
   return *found;
 }
 
+template <typename X>
+const std::vector<LoraKernel>& linears_of(Dtype y) {
+  static const auto as_x = quantized_linears<X, X>();
+  static const auto f32 = quantized_linears<X, float>();
+  return y == Dtype::f32 ? f32 : as_x;
+}
+
 const std::vector<LoraKernel>& shrinks_of(Dtype x) {
   static const auto bf16 = quantized_shrinks<__nv_bfloat16>();
   static const auto f16 = quantized_shrinks<__half>();
@@ -227,6 +234,10 @@ const std::vector<LoraKernel>& quantized_gated_of(Dtype y) {
 
 const std::vector<LoraKernel>& quantized_kernels_of(const QuantizedLaunch& launch) {
   const QuantizedParams& p = launch.params;
+  if (launch.op == LoraOp::linear) {
+    return p.x_dtype == Dtype::bf16 ? linears_of<__nv_bfloat16>(p.y_dtype)
+                                    : linears_of<__half>(p.y_dtype);
+  }
   if (launch.op == LoraOp::shrink) return shrinks_of(p.x_dtype);
   if (is_gated(launch.op)) return quantized_gated_of(p.y_dtype);
   return is_quantized(p.h_dtype) ? expands_of<uint8_t>(p.y_dtype) : expands_of<float>(p.y_dtype);

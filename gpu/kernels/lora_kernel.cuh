@@ -299,12 +299,10 @@ class LoraCta {
     return reinterpret_cast<const std::byte*>(p.h) +
            c.rows()[token] * p.h_row_stride * int64_t{C::kHBytes};
   }
-  /// Beside 8-bit B without wgmma: hi of the eight numbers at places 0 to 7 of a step, lo of them,
-  /// then the same of places 8 to 15.
   static constexpr bool kPermutesH = C::kIsQuantized && !C::kWgmma;
   __device__ std::byte* place_in_shared(int token, int column) const {
-    if constexpr (!kPermutesH) return c.h_address(token, column);
-    return c.h_address(token, column / 16 * 16) + column / 8 % 2 * 8;
+    if constexpr (kPermutesH) return c.permuted_h(token, column);
+    return c.h_address(token, column);
   }
 
   /// The first product waits for h, so y is requested after h.

@@ -66,7 +66,10 @@ class NarrowExpand {
 
   __device__ void run(const WorkTile& work) {
     commit_copies();
-    if constexpr (C::kIsQuantized) return run_bytes(work);
+    if constexpr (C::kIsQuantized) {
+      if constexpr (C::kShrinks) find_first(work);
+      return run_bytes(work);
+    }
     wait_for_copies<kYComesLate ? 1 : 0>();
     int tile = c.first_tile(work);
     if (C::kShrinks) find_first(work);
@@ -307,7 +310,7 @@ class NarrowExpand {
     const int num_ranks = C::kGated ? c.pair_ranks() : t.num_ranks;
 #pragma unroll 1
     for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
-      const bool is_widened = of_bytes_.is_widened;
+      const bool is_widened = C::kWarpsAhead > 0 && of_bytes_.is_widened;
       of_bytes_.is_widened = false;
       const bool has_ranks = !C::kGated || rank < t.num_ranks;
       if (is_widened) {

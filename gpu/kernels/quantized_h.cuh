@@ -119,7 +119,8 @@ class QuantizedH {
     }
     return largest_of_warp(largest);
   }
-  /// Numbers as f16, where store_permuted() of LoraCta puts them; zeros up to a multiple of 16.
+  /// Numbers as f16, where multiply_bytes() of NarrowExpand reads them; zeros up to a multiple
+  /// of 16.
   __device__ void store(const Row& row, float largest, float2 v) const {
     const reference::Dtype dtype = quantized(p).h_dtype;
     const float scale = scale_of(largest, dtype);
@@ -128,9 +129,8 @@ class QuantizedH {
     for (int j = 2 * c.lane; j < padded_rank(row.rank);) {
       const uint32_t low = quantized_number(dtype, v.x, scale, largest == 0);
       const uint32_t high = quantized_number(dtype, v.y, scale, largest == 0);
-      std::byte* const step = c.h_address(row.token, row.h_column + j / 16 * 16);
-      *reinterpret_cast<uint32_t*>(step + j % 4 / 2 * 32 + j % 16 / 4 * 4) =
-          widen<__half>(dtype, low | high << 8).low;
+      std::byte* const to = c.permuted_h(row.token, row.h_column + j / 4 * 4);
+      *reinterpret_cast<uint32_t*>(to + j % 4 / 2 * 32) = widen<__half>(dtype, low | high << 8).low;
       j += 64;
       v = two(row, j);
     }

@@ -57,6 +57,17 @@ LoraKernel quantized_entry() {
           .ahead_bytes = C::kAheadBytes};
 }
 
+/// The linears of one type of x, whose y has that type or fp32.
+template <typename X, typename Out>
+std::vector<LoraKernel> quantized_linears() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return std::vector<LoraKernel>{
+        quantized_entry<QuantizedConfig<X, float, Out, LoraOp::linear, kQuantizedLinearVariants[i]>,
+                        kQuantizedLinearVariants[i]>()...};
+  }
+  (std::make_index_sequence<std::size(kQuantizedLinearVariants)>{});
+}
+
 /// The shrinks of one type of x.
 template <typename X>
 std::vector<LoraKernel> quantized_shrinks() {
@@ -91,6 +102,10 @@ std::vector<LoraKernel> quantized_gated_expands() {
   (std::make_index_sequence<kQuantizedGatedVariants.size()>{});
 }
 
+extern template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, __nv_bfloat16>();
+extern template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, float>();
+extern template std::vector<LoraKernel> quantized_linears<__half, __half>();
+extern template std::vector<LoraKernel> quantized_linears<__half, float>();
 extern template std::vector<LoraKernel> quantized_gated_expands<__nv_bfloat16>();
 extern template std::vector<LoraKernel> quantized_gated_expands<__half>();
 extern template std::vector<LoraKernel> quantized_shrinks<__nv_bfloat16>();

@@ -12,8 +12,6 @@ constexpr int64_t kFewSegmentsBehindProduct = 4;     ///< eight gained nothing
 
 }  // namespace h200
 
-namespace {
-
 /// A single launch is faster for few tokens of small ranks, but not with many columns: each of its
 /// clusters multiplies x by A anew. Behind a product of x (split_sums) the shrink of few adapters
 /// starts before the product has ended, which a single launch cannot.
@@ -23,6 +21,8 @@ bool gains_by_one_launch(const LaunchShape& shape) {
   if (shape.num_split_units > 0 && segments <= h200::kFewSegmentsBehindProduct) return false;
   return segments * shape.num_columns <= h200::kMostColumnsOfOneLaunch;
 }
+
+namespace {
 
 /// Without a workspace there is no other way. Router weights meet h on its way from one launch to
 /// the other.

@@ -142,13 +142,13 @@ struct KernelShape {
   // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
   // it, but where four fragments of x share what was widened; of B the first stage of four warps,
   // as many as half an item of an expand keeps busy. A gated one waits for the slower of a pair of
-  // warps.
+  // warps. A linear in one launch widens A alone.
   static constexpr int kColumnsAhead =
       kShrinks && kTokenTiles == 1 && kWeightBytes == 1 && kCluster == 8
           ? (kRankTiles > 2 ? 32 : 64)
           : 0;
   static constexpr int kWarpsAhead =
-      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? (kGated ? kNumWarps : 4) : 0;
+      kExpands && !kShrinks && kTokenTiles == 1 && kWeightBytes == 1 ? (kGated ? kNumWarps : 4) : 0;
   static constexpr int kAheadOfWarp = kShrinks ? kBlockRanks * kColumnsAhead * 2 : 2 * kBStageBytes;
   static constexpr int kAheadBytes = (kShrinks ? kNumWarps : kWarpsAhead) * kAheadOfWarp;
 

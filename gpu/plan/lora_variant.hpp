@@ -47,6 +47,9 @@ inline constexpr int64_t kMostTokensThroughMemory = 32;
 /// The rules. They depend on `shape` alone, so a replayed graph would choose the same.
 LoraVariant choose_variant(const LaunchShape& shape);
 
+/// Whether one launch is faster than two.
+bool gains_by_one_launch(const LaunchShape& shape);
+
 /// Whether the warps of a shrink sum strips of segments of 32: where these are half full, or where
 /// very many ranks would be summed for two segments of 8, and one wave holds all items of 32 ranks.
 bool sums_strips_of_32(const LaunchShape& shape);

@@ -21,6 +21,8 @@ namespace {
 constexpr int64_t kNarrowTokens = 256;  // above: segments of 32 tokens, if few adapters share them
 // Above: segments of 64 tokens by wgmma. From kNarrowTokens on they pay for several rank blocks.
 constexpr int64_t kShortPrefillTokens = 512;
+constexpr int64_t kMostColumnsOfOneLaunch = 40'000;  // of all segments: 49,152 lost
+constexpr int64_t kTilesOfClustersOf4 = 96;          // 64 gained, 128 lost
 // Narrow shrinks of up to so many lose by single CTAs on SMs that a product leaves idle.
 constexpr int64_t kTokensInClusters = 16;
 
@@ -34,20 +36,46 @@ int64_t most_adapters(const LaunchShape& shape) {
   return std::min(shape.num_tokens, shape.num_slots);
 }
 
+/// Up to 16 ranks. Half as many CTAs where they would be more than 1.5 an SM: what each does
+/// besides counts.
+LoraVariant shrink_of_16_ranks(const LaunchShape& shape, int cluster) {
+  const bool has_many = shape.num_tokens <= 32 && most_adapters(shape) * shape.num_slices > 24;
+  return {.cluster = has_many ? 4 : cluster, .stages = 2};
+}
+
+/// Of long rows: with up to 16 adapters, tiles of 32 ranks in two stages, so that more SMs have
+/// one.
+LoraVariant shrink_of_long_rows(const LaunchShape& shape, int cluster) {
+  const bool are_few = shape.num_tokens <= 32 && most_adapters(shape) <= 16;
+  if (!are_few || shape.num_rank_blocks > 2) return {.rank_tiles = 4, .cluster = cluster};
+  return {.rank_tiles = 2, .cluster = cluster, .stages = 2};
+}
+
+/// Work tiles of 64 ranks of which most have an adapter of their own: the more there are, the
+/// smaller is the cluster that keeps all SMs at work.
+LoraVariant shrink_of_many_adapters(const LaunchShape& shape, int64_t tiles) {
+  if (shape.max_rank <= 32) return {.rank_tiles = 2, .cluster = 4};
+  return {.rank_tiles = 4, .cluster = tiles > kTilesOfClustersOf4 ? 2 : 4};
+}
+
+/// Up to 32 tokens. Few segments of few ranks: smaller tiles, so that more SMs have one.
+bool suits_tiles_of_32_ranks(const LaunchShape& shape) {
+  if (shape.max_rank > 64) return false;
+  return shape.max_rank <= 32 || most_segments(shape, 8) < (shape.num_slices > 2 ? 4 : 8);
+}
+
 LoraVariant narrow_quantized(const LaunchShape& shape) {
   const bool is_small = shape.num_tokens <= 32 || shape.num_tokens * shape.num_rank_blocks <= 64;
   const bool few = shape.num_tokens <= kNarrowTokens && shape.num_tokens >= 4 * shape.num_slots;
   const int cluster = is_small || few ? 8 : 2;
-  if (shape.max_rank <= 16) {
-    // Half as many CTAs where they would be more than 1.5 an SM: what each does besides counts.
-    const bool has_many = shape.num_tokens <= 32 && most_adapters(shape) * shape.num_slices > 24;
-    return {.cluster = has_many ? 4 : cluster, .stages = 2};
-  }
-  // Few adapters and blocks: smaller tiles, so that more SMs have one.
-  const bool are_few = shape.num_tokens <= 32 && most_adapters(shape) <= 16;
-  if (!are_few || shape.num_rank_blocks > 2) return {.rank_tiles = 4, .cluster = cluster};
-  if (shape.num_in > 8192) return {.rank_tiles = 2, .cluster = cluster, .stages = 2};
-  return {.rank_tiles = shape.max_rank > 64 ? 4 : 2, .cluster = cluster};
+  if (shape.max_rank <= 16) return shrink_of_16_ranks(shape, cluster);
+  if (shape.num_in > h200::kLongRows) return shrink_of_long_rows(shape, cluster);
+  const int64_t segments = most_segments(shape, 8), tiles = segments * shape.num_rank_blocks;
+  const int64_t many = shape.max_rank <= 32 ? 24 : shape.num_slices == 1 ? 32 : 48;
+  if (shape.num_tokens < 2 * segments && tiles >= many)
+    return shrink_of_many_adapters(shape, tiles);
+  const bool are_small = shape.num_tokens <= 32 && suits_tiles_of_32_ranks(shape);
+  return {.rank_tiles = are_small ? 2 : 4, .cluster = cluster};
 }
 
 // A work tile is a segment and 64 of its ranks. The largest cluster for which all tiles fit in one
@@ -83,16 +111,29 @@ LoraVariant choose_shrink(const LaunchShape& shape, bool is_wide) {
   return has_quantized_kernel(LoraOp::shrink, chosen) ? chosen : cluster;
 }
 
+/// CTAs of eight warps are faster with 13 to 18 segments, which fill one wave, and with 4 to 7;
+/// with fewer only if there are up to 32 ranks, or behind the shrink of long rows.
+bool one_slice_suits_four_warps(const LaunchShape& shape, int64_t segments) {
+  const bool has_long_rows = shape.num_in > h200::kLongRows;
+  if (segments >= 8) return has_long_rows || segments < 13 || segments > 18;
+  return segments < 4 && shape.max_rank > 32 && !has_long_rows;
+}
+
 /// CTAs of four warps leave more of an SM to what comes before and after. Each reads h, and makes
 /// it beside 8-bit x, which takes longer with several slices or tokens.
 int warps_of_expand(const LaunchShape& shape, bool h_is_wide) {
-  constexpr int64_t kManySegments = 10, kMostColumns = 200'000;  // of all segments
-  if (is_gated(shape.op) || shape.has_experts) return 8;         // of experts nothing was measured
+  constexpr int64_t kMostOfTwo = 400'000, kMostOfThree = 200'000;  // columns of all segments
+  if (is_gated(shape.op) || shape.has_experts) return 8;  // of experts nothing was measured
   if (shape.max_rank <= 16 || shape.max_rank > 64) return 8;
-  const int64_t segments = segments_of_8(shape);
+  const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
   if (!h_is_wide) return shape.num_slices == 1 && segments == shape.num_tokens ? 4 : 8;
-  const bool has_many = segments >= kManySegments && segments * shape.num_columns <= kMostColumns;
-  return shape.num_slices == 1 || has_many ? 4 : 8;
+  if (shape.num_slices == 1) return one_slice_suits_four_warps(shape, segments) ? 4 : 8;
+  const bool has_few_each = shape.num_tokens <= 2 * segments;
+  if (shape.num_slices == 2) {
+    return (has_few_each || segments >= 8) && columns <= kMostOfTwo ? 4 : 8;
+  }
+  const bool is_measured = segments <= 4 || segments >= 12;
+  return has_few_each && is_measured && columns <= kMostOfThree ? 4 : 8;
 }
 
 }  // namespace
@@ -106,7 +147,11 @@ LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, b
   return {.rank_tiles = shape.max_rank > 16 ? 4 : 1, .warps = warps_of_expand(shape, h_is_wide)};
 }
 
-LoraVariant choose_quantized_variant(const LaunchShape& shape) {
+LoraVariant choose_quantized_variant(const LaunchShape& shape, bool fits_one_launch) {
+  const bool are_few = most_segments(shape, 8) * shape.num_columns <= kMostColumnsOfOneLaunch;
+  if (shape.op == LoraOp::linear && fits_one_launch && are_few && gains_by_one_launch(shape)) {
+    return {.cluster = 8, .stages = 2};
+  }
   const bool is_wide = shape.num_tokens > 64 && fills_segments(shape);
   if (shape.op == LoraOp::expand) {
     const int token_tiles = is_prefill(shape) ? 8 : is_wide ? 4 : 1;

@@ -10,6 +10,11 @@
 
 namespace loratory::gpu {
 
+/// Beside wide x.
+inline constexpr LoraVariant kQuantizedLinearVariants[] = {
+    // rank_tiles, token_tiles, cluster, stages, aligned
+    {1, 1, 8, 2, true},
+};
 inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     // rank_tiles, token_tiles, cluster, stages, aligned
     {1, 1, 8, 2, true},
@@ -17,7 +22,9 @@ inline constexpr LoraVariant kQuantizedShrinkVariants[] = {
     {1, 1, 2, 2, true},
     {2, 1, 8, 1, true},
     {2, 1, 8, 2, true},
+    {2, 1, 4, 1, true},
     {4, 1, 8, 1, true},
+    {4, 1, 4, 1, true},
     {4, 1, 2, 1, true},
     {1, 4, 8, 2, true},
     {2, 4, 8, 2, true},
@@ -49,19 +56,17 @@ inline constexpr std::span<const LoraVariant> kQuantizedGatedVariants(kQuantized
 static_assert(std::ranges::all_of(kQuantizedGatedVariants,
                                   [](const LoraVariant& v) { return v.warps == 8; }));
 
-/// `op` is shrink, expand or gated_expand.
+/// In one launch. `op` is linear, shrink, expand or gated_expand.
 constexpr std::span<const LoraVariant> quantized_variants(LoraOp op) {
+  if (op == LoraOp::linear) return kQuantizedLinearVariants;
   if (op == LoraOp::shrink) return kQuantizedShrinkVariants;
   if (op == LoraOp::gated_expand) return kQuantizedGatedVariants;
   return kQuantizedExpandVariants;
 }
 
-/// In two launches, which a linear always takes: whether its shrink has a kernel.
+/// Whether the variant has a kernel; in two launches, whether its shrink has one.
 constexpr bool has_quantized_kernel(LoraOp op, LoraVariant variant) {
-  if (op == LoraOp::linear) {
-    if (variant.launches != 2) return false;
-    op = LoraOp::shrink, variant.launches = 1;
-  }
+  if (variant.launches == 2 && op == LoraOp::linear) op = LoraOp::shrink, variant.launches = 1;
   const auto all = quantized_variants(op);
   return std::ranges::find(all, variant) != all.end();
 }

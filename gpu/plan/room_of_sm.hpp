@@ -43,35 +43,55 @@ inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelPara
   return are_few && gains && 4 * most_items(op, p) <= 3 * int64_t{p.num_sms};
 }
 
+/// Of 8-bit A, up to 32 rows: about one to two CTAs for each SM gain where each row has an adapter
+/// of its own, or those of three slices. Two slices lose, and so does rank 16 of few adapters.
+inline bool balances_8_bits(const LoraVariant& variant, const KernelParams& p, double ctas_of_sm) {
+  const bool has_one_row_each = p.num_rows == p.max_segments;
+  const int slices = int(p.num_slices);
+  const bool is_measured = p.num_rows <= 32 && slices != 2 && (has_one_row_each || slices > 2) &&
+                           (p.max_rank > 16 || variant.cluster < 8);
+  return is_measured && ctas_of_sm >= (has_one_row_each ? 0.9 : 1.5) && ctas_of_sm <= 2.2;
+}
+
 /// Whether the CTAs of a narrow shrink's clusters may share SMs (load balancing), rather than go to
 /// SMs of their own. Behind a product of the same x, or where there are many of them, a cluster
-/// then starts sooner. Elsewhere they would crowd on a few SMs while others are idle. Many CTAs of
-/// 8-bit weights gain nothing, and experts were not measured. Measured on an H200:
-/// docs/kernel_measurements.md, clusters of a shrink.
-/// Needs max_segments, the item counts and num_sms of `p`.
+/// then starts sooner. Elsewhere they would crowd on a few SMs while others are idle. Experts were
+/// not measured. Measured on an H200: docs/kernel_measurements.md, clusters of a shrink.
+/// Needs max_segments, num_rows, the item counts and num_sms of `p`.
 inline bool balances_load(const LoraVariant& variant, const KernelParams& p, LaunchOrder order,
                           bool has_8_bits) {
   constexpr double kManyCtasOfSm = 1.9;
   if (variant.token_tiles > 1 || variant.launched_cluster() == 1 || p.num_experts > 1) return false;
-  const int64_t ctas = most_items(LoraOp::shrink, p) * variant.cluster;
-  const bool are_many = !has_8_bits && p.max_segments > 0 &&  // 0: unknown
-                        double(ctas) >= kManyCtasOfSm * p.num_sms;
-  return order == LaunchOrder::x_is_ready || are_many;
+  if (order == LaunchOrder::x_is_ready) return true;
+  if (p.max_segments == 0) return false;  // unknown
+  const double ctas_of_sm =
+      double(most_items(LoraOp::shrink, p) * variant.cluster) / double(p.num_sms);
+  return has_8_bits ? balances_8_bits(variant, p, ctas_of_sm) : ctas_of_sm >= kManyCtasOfSm;
+}
+
+/// Whether CTAs of a shrink in one stage leave the room to widen 8-bit A ahead. Of 64 ranks at a
+/// time one CTA an SM does; up to 24 rows of one rank block gain by it only where CTAs share SMs.
+inline bool has_room_to_widen(const LoraVariant& variant, const KernelParams& p, int64_t ctas) {
+  constexpr int32_t kMostRows = 24;
+  if (variant.rank_tiles == 2) return 8 * ctas <= 3 * int64_t{p.num_sms};
+  const double ctas_of_sm = double(ctas) / double(p.num_sms);
+  return ctas_of_sm <= 1 &&
+         (p.max_rank > 64 || p.num_rows > kMostRows || balances_8_bits(variant, p, ctas_of_sm));
 }
 
 /// Whether a kernel that may run beside the previous one widens 8-bit weights meanwhile. Its CTAs
 /// and the next kernel's have to fit beside these, so that more shared memory pays where an SM has
-/// one or two of them; for a shrink of 64 ranks at a time, where it has one. A shrink behind a
-/// product of x has no wait to fill: up to 16 rows it gains by asking for x first. Measured on an
-/// H200: docs/kernel_measurements.md, 8 bits.
+/// one or two of them, or few of a shrink in one stage. A shrink behind a product of x has no wait
+/// to fill: up to 16 rows it gains by asking for x first. Measured on an H200:
+/// docs/kernel_measurements.md, 8 bits.
 /// Needs max_segments, num_rows, the item counts and num_sms of `p`.
 inline bool widens_ahead(LoraOp op, const LoraVariant& variant, const KernelParams& p,
                          LaunchOrder order) {
   constexpr int32_t kFewRows = 16;
   if (order == LaunchOrder::x_is_ready && p.num_rows <= kFewRows) return false;
   const int64_t ctas = most_clusters({op, variant.warps}, p) * variant.cluster;
-  const bool is_large = op == LoraOp::shrink && variant.rank_tiles == 4;
-  return is_large ? ctas <= p.num_sms : 2 * ctas <= 3 * int64_t{p.num_sms};
+  const bool has_one_stage = op == LoraOp::shrink && variant.stages == 1;
+  return has_one_stage ? has_room_to_widen(variant, p, ctas) : 2 * ctas <= 3 * int64_t{p.num_sms};
 }
 
 }  // namespace loratory::gpu

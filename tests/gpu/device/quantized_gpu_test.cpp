@@ -152,11 +152,8 @@ class Quantized {
   }
 };
 
-std::vector<LoraVariant> variants_of_op(LoraOp op) {
-  const auto all = quantized_variants(op == LoraOp::expand ? op : LoraOp::shrink);
-  std::vector<LoraVariant> out(all.begin(), all.end());
-  for (LoraVariant& v : out) v.launches = op == LoraOp::linear ? 2 : 1;
-  return out;
+std::vector<LoraVariant> variants_of_linear(Quantized& on_gpu, const QuantizedLayerCase& c) {
+  return all_quantized_variants(c, LoraOp::linear, on_gpu.is_generic(LoraOp::linear));
 }
 
 QuantizedLayerCase case_of(const Trial& trial, bool aligned, int64_t num_products) {
@@ -181,7 +178,7 @@ void check_op(const Trial& trial, QuantizedLayerData& data, Quantized& on_gpu, L
   const bool is_generic = on_gpu.is_generic(op);
   const bool small = data.shape.fill == Fill::small_integers;
   std::optional<Tensor> first;
-  for (const LoraVariant& v : variants_of_op(op)) {
+  for (const LoraVariant& v : all_quantized_variants(data.shape, op, is_generic)) {
     SCOPED_TRACE(describe(data.shape) + ", " + describe(v) + (is_generic ? ", generic" : ""));
     const Tensor out = on_gpu.run(op, v);
     if (first) {
@@ -228,7 +225,7 @@ TEST_F(QuantizedOnGpu, P7RowsDoNotDependOnTheBatch) {
     c.num_tokens = std::max<int64_t>(c.num_tokens, 2);
     QuantizedLayerData data(c);
     Quantized on_gpu(data);
-    const std::vector<LoraVariant> all = variants_of_op(LoraOp::linear);
+    const std::vector<LoraVariant> all = variants_of_linear(on_gpu, c);
     const Tensor whole = on_gpu.run(LoraOp::linear, all[0]);
     const int64_t kept = trial.pick(1, c.num_tokens);
     std::vector<int32_t> alone(data.slots.size(), -1);
@@ -253,7 +250,7 @@ TEST_F(QuantizedOnGpu, GateAndUpEndWithSwiGlu) {
     trial.classify(c.max_rank > 64, "ranks above 64");
     QuantizedLayerData data(c);
     Quantized on_gpu(data);
-    const Tensor expected = on_gpu.one_after_the_other(variants_of_op(LoraOp::linear)[0]);
+    const Tensor expected = on_gpu.one_after_the_other(variants_of_linear(on_gpu, c)[0]);
     for (const SiluMulVariants& variants : quantized_silu_mul_variants()) {
       ASSERT_TRUE(have_same_bits(on_gpu.at_once(variants), expected))
           << describe(c) << describe(variants.expand);
@@ -288,7 +285,7 @@ TEST_F(QuantizedOnGpu, P12OverlappedLaunchesInAGraphHaveTheirBits) {
     c.num_tokens = std::max<int64_t>(c.num_tokens, 3);
     QuantizedLayerData data(c);
     Quantized on_gpu(data);
-    for (const LoraVariant& v : variants_of_op(LoraOp::linear)) {
+    for (const LoraVariant& v : variants_of_linear(on_gpu, c)) {
       const Tensor waited = on_gpu.run_chain(v, LaunchOrder::after_previous);
       const Tensor overlapped = on_gpu.run_chain(v, LaunchOrder::overlaps_previous);
       ASSERT_TRUE(have_same_bits(waited, overlapped)) << describe(c) << describe(v);

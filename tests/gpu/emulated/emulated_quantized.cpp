@@ -38,6 +38,14 @@ void run_shrink(const QuantizedLaunch& launch, std::index_sequence<i...>) {
         : void()),
    ...);
 }
+template <typename X, typename Out, size_t... i>
+void run_linear(const QuantizedLaunch& launch, std::index_sequence<i...>) {
+  ((launch.variant == kQuantizedLinearVariants[i]
+        ? run_kernel<QuantizedConfig<X, float, Out, LoraOp::linear, kQuantizedLinearVariants[i]>>(
+              launch)
+        : void()),
+   ...);
+}
 template <typename H, typename Out, size_t... i>
 void run_expand(const QuantizedLaunch& launch, std::index_sequence<i...>) {
   ((launch.variant == kQuantizedExpandVariants[i]
@@ -59,6 +67,14 @@ void run_gated(const QuantizedLaunch& launch, std::index_sequence<i...>) {
 template <typename X>
 void run_shrink(const QuantizedLaunch& launch) {
   run_shrink<X>(launch, std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
+}
+template <typename X>
+void run_linear(const QuantizedLaunch& launch) {
+  constexpr std::make_index_sequence<std::size(kQuantizedLinearVariants)> kAll{};
+  if (launch.params.y_dtype == reference::Dtype::f32)
+    run_linear<X, float>(launch, kAll);
+  else
+    run_linear<X, X>(launch, kAll);
 }
 template <typename H>
 void run_expand(const QuantizedLaunch& launch) {
@@ -100,6 +116,10 @@ void launch_quantized(const QuantizedLaunch& launch) {
   const QuantizedParams& p = launch.params;
   if (launch.path == LoraPath::generic) return launch_generic_quantized(launch);
   if (is_gated(launch.op)) return run_gated(launch);
+  if (launch.op == LoraOp::linear) {
+    return p.x_dtype == Dtype::bf16 ? run_linear<__nv_bfloat16>(launch)
+                                    : run_linear<__half>(launch);
+  }
   if (launch.op == LoraOp::expand) {
     if (is_quantized(p.h_dtype)) return run_expand<uint8_t>(launch);
     return run_expand<float>(launch);

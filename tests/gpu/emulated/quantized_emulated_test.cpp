@@ -115,8 +115,7 @@ void check_stage(const QuantizedLayerCase& c, QuantizedLayerData& data, LoraOp o
   const bool is_generic = gpu.is_generic(op);
   const bool is_exact = is_generic || c.fill == reference::Fill::small_integers;
   std::optional<Tensor> first;
-  for (LoraVariant v : quantized_variants(op == LoraOp::expand ? op : LoraOp::shrink)) {
-    if (op == LoraOp::linear) v.launches = 2;
+  for (const LoraVariant& v : all_quantized_variants(c, op, is_generic)) {
     const Tensor out = gpu.launch(op, v);
     if (first) {
       ASSERT_TRUE(reference::same_bits(out, *first)) << describe(c) << "\n" << describe(v);

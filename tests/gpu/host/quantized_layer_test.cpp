@@ -134,6 +134,24 @@ TEST(QuantizedLayer, ChecksEachLaunch) {
   EXPECT_THAT(call.error(), HasSubstr("has segments of 16 tokens, the kernel needs 8"));
 }
 
+TEST(QuantizedLayer, OneLaunchIsOfWideXAndYOfItsDtype) {
+  QuantizedCall call{quantized_desc()};
+  const auto error_of_one_launch = [&call] {
+    return error_of([&] {
+      LoraLayer(call.desc).launch_variant({.cluster = 8, .stages = 2},
+                                          {.x = call.x, .y = call.y, .x_scale = call.x_scale},
+                                          call.segments, nullptr, LaunchOrder::after_previous);
+    });
+  };
+  call.y.dtype = Dtype::f16;
+  EXPECT_THAT(error_of_one_launch(),
+              HasSubstr("variant: needs two launches: in one x has 16 bits"));
+  call.y.dtype = call.x.dtype;
+  call.x.dtype = Dtype::f8_e4m3fn;
+  call.x_scale = factors({8, 1});
+  EXPECT_THAT(error_of_one_launch(), HasSubstr("variant: needs two launches"));
+}
+
 // h in fp32, then rows of a multiple of 16 bytes, then factors, for each row or for each slice.
 TEST(QuantizedLayer, WorkspaceHoldsHTwice) {
   EXPECT_EQ(quantized_workspace_bytes(10, 2, 17, 0), size_t{20 * 80 + 20 * (32 + 4) + 8});
@@ -180,13 +198,13 @@ TEST(QuantizedVariants, FewTokensHaveFewSegments) {
   shape.num_tokens = 32;
   EXPECT_EQ(chosen(), (LoraVariant{.cluster = 4, .stages = 2}));
   shape.max_rank = 64;
-  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .cluster = 8})) << "up to 32 segments";
+  EXPECT_EQ(chosen(), (LoraVariant{.rank_tiles = 4, .cluster = 4})) << "up to 32 segments";
 }
 
 // Whatever the rules choose has a kernel, of a shrink that takes the segments of the expand; and
 // every kernel is chosen for some shape.
 TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
-  std::vector<LoraVariant> shrinks, expands;
+  std::vector<LoraVariant> linears, shrinks, expands;
   for (const LoraOp op : {LoraOp::linear, LoraOp::shrink, LoraOp::expand}) {
     for (const int64_t tokens : {1, 8, 32, 33, 64, 65, 128, 256, 257, 1024, 1025, 8192}) {
       for (const int64_t rank : {1, 16, 17, 64, 65, 512}) {
@@ -201,12 +219,13 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
                                   .num_rank_blocks = (rank + 31) / 32,
                                   .idle_sms = i / 2 % 2 == 0 ? 132 : 0,
                                   .num_split_units = 1 << 20};
-          const LoraVariant v = choose_quantized_variant(shape);
+          const LoraVariant v = choose_quantized_variant(shape, true);
           EXPECT_TRUE(has_quantized_kernel(op, v)) << describe(v);
           const LoraVariant expand = choose_quantized_expand(shape, v.token_tiles, true);
           EXPECT_TRUE(has_quantized_kernel(LoraOp::expand, expand)) << describe(expand);
           EXPECT_EQ(v.token_tiles % expand.token_tiles, 0);
           if (op == LoraOp::shrink) shrinks.push_back(v);
+          if (v.launches == 1 && op == LoraOp::linear) linears.push_back(v);
           expands.push_back(expand);
         }
       }
@@ -217,6 +236,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
       EXPECT_NE(std::ranges::find(chosen, v), chosen.end()) << describe(v);
     }
   };
+  expect_chosen(LoraOp::linear, linears);
   expect_chosen(LoraOp::shrink, shrinks);
   expect_chosen(LoraOp::expand, expands);
 }
@@ -257,41 +277,119 @@ TEST(QuantizedVariants, FewTokensStayInClusters) {
   EXPECT_EQ(choose_quantized_variant(shape), strips);
 }
 
-// Of one slice, or of ten segments and more with up to 200,000 columns; beside 8-bit h only where
-// each token has an adapter of its own.
-TEST(QuantizedVariants, ExpandsOfFourWarps) {
-  LaunchShape shape{.op = LoraOp::linear,
-                    .num_tokens = 8,
-                    .num_in = 4096,
-                    .max_rank = 64,
-                    .num_slots = 8,
-                    .num_columns = 4096};
-  const auto warps = [&shape](bool h_is_wide) {
-    return choose_quantized_expand(shape, 1, h_is_wide).warps;
+LoraVariant shrink_of(int64_t tokens, int64_t adapters, int64_t rank, int64_t slices = 1) {
+  return choose_quantized_variant({.op = LoraOp::shrink,
+                                   .num_tokens = tokens,
+                                   .num_in = 4096,
+                                   .max_rank = rank,
+                                   .num_slices = slices,
+                                   .num_slots = adapters,
+                                   .num_rank_blocks = slices * ((rank + 63) / 64)});
+}
+
+// Timed on an H200: segments of eight tokens, of one slice and of q, k and v.
+TEST(QuantizedVariants, FewSegmentsOfOneRankBlockHaveTilesOf32Ranks) {
+  constexpr LoraVariant k32{.rank_tiles = 2, .cluster = 8}, k64{.rank_tiles = 4, .cluster = 8};
+  EXPECT_EQ(shrink_of(7, 7, 64), k32);
+  EXPECT_EQ(shrink_of(8, 8, 64), k64);
+  EXPECT_EQ(shrink_of(3, 3, 64, 3), k32);
+  EXPECT_EQ(shrink_of(4, 4, 64, 3), k64);
+  EXPECT_EQ(shrink_of(1, 1, 65), k64);
+  EXPECT_EQ(shrink_of(32, 8, 32), k32) << "32 ranks are all there are";
+  EXPECT_EQ(shrink_of(33, 1, 32), k64);
+}
+
+TEST(QuantizedVariants, ManyAdaptersHaveSmallClusters) {
+  constexpr LoraVariant k8{.rank_tiles = 4, .cluster = 8}, k4{.rank_tiles = 4, .cluster = 4},
+      k2{.rank_tiles = 4, .cluster = 2};
+  EXPECT_EQ(shrink_of(31, 31, 64), k8);
+  EXPECT_EQ(shrink_of(32, 32, 64), k4);
+  EXPECT_EQ(shrink_of(32, 16, 64), k8) << "as many tokens of half as many adapters";
+  EXPECT_EQ(shrink_of(16, 16, 128), k4);
+  EXPECT_EQ(shrink_of(15, 15, 64, 3), k8);
+  EXPECT_EQ(shrink_of(16, 16, 64, 3), k4);
+  EXPECT_EQ(shrink_of(32, 32, 64, 3), k4);
+  EXPECT_EQ(shrink_of(33, 33, 64, 3), k2);
+  EXPECT_EQ(shrink_of(23, 23, 32), (LoraVariant{.rank_tiles = 2, .cluster = 8}));
+  EXPECT_EQ(shrink_of(24, 24, 32), (LoraVariant{.rank_tiles = 2, .cluster = 4}));
+}
+
+// As of 16-bit weights, which choose_variant_test.cpp tests.
+TEST(QuantizedVariants, FewTokensOfSmallRanksTakeOneLaunch) {
+  LaunchShape shape{.num_tokens = 8, .num_in = 4096, .max_rank = 16, .num_columns = 4096};
+  constexpr LoraVariant kOne{.cluster = 8, .stages = 2};
+  EXPECT_EQ(choose_quantized_variant(shape, true), kOne);
+  EXPECT_EQ(choose_quantized_variant(shape).launches, 2) << "beside 8-bit x";
+  shape.num_slots = 8, shape.num_columns = 5000;
+  EXPECT_EQ(choose_quantized_variant(shape, true), kOne);
+  shape.num_columns = 5001;
+  EXPECT_EQ(choose_quantized_variant(shape, true).launches, 2) << "too many columns";
+  shape.num_slots = shape.num_split_units = 1;
+  EXPECT_EQ(choose_quantized_variant(shape, true).launches, 2) << "behind a product of x";
+  shape.op = LoraOp::shrink;
+  EXPECT_EQ(choose_quantized_variant(shape, true).launches, 1);
+}
+
+struct ExpandOf {
+  int64_t tokens, adapters, slices = 1, columns = 4096, rank = 64, num_in = 4096;
+};
+int warps_of(const ExpandOf& of, bool h_is_wide = true) {
+  const LaunchShape shape{.num_tokens = of.tokens,
+                          .num_in = of.num_in,
+                          .max_rank = of.rank,
+                          .num_slices = of.slices,
+                          .num_slots = of.adapters,
+                          .num_columns = of.columns};
+  return choose_quantized_expand(shape, 1, h_is_wide).warps;
+}
+
+TEST(QuantizedVariants, ExpandsOfOneSliceHaveFourWarps) {
+  EXPECT_EQ(warps_of({3, 3}), 4);
+  EXPECT_EQ(warps_of({4, 4}), 8);
+  EXPECT_EQ(warps_of({7, 7}), 8);
+  EXPECT_EQ(warps_of({8, 8}), 4);
+  EXPECT_EQ(warps_of({12, 12}), 4);
+  EXPECT_EQ(warps_of({13, 13}), 8);
+  EXPECT_EQ(warps_of({18, 18}), 8);
+  EXPECT_EQ(warps_of({19, 19}), 4);
+  EXPECT_EQ(warps_of({.tokens = 1, .adapters = 1, .rank = 32}), 8);
+  EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 32}), 4);
+  EXPECT_EQ(warps_of({.tokens = 1, .adapters = 1, .num_in = 12288}), 8);
+  EXPECT_EQ(warps_of({.tokens = 16, .adapters = 16, .num_in = 12288}), 4);
+}
+
+TEST(QuantizedVariants, ExpandsOfSeveralSlicesHaveFourWarps) {
+  const auto gate_and_up = [](int64_t tokens, int64_t adapters) {
+    return warps_of({.tokens = tokens, .adapters = adapters, .slices = 2, .columns = 24576});
   };
-  EXPECT_EQ(warps(true), 4);
-  EXPECT_EQ(warps(false), 4);
-  shape.num_tokens = 32;
-  EXPECT_EQ(warps(true), 4);
-  EXPECT_EQ(warps(false), 8);
-  shape.num_slices = 3, shape.num_columns = 6144;
-  EXPECT_EQ(warps(true), 4) << "12 segments";
-  shape.num_slots = 5;
-  EXPECT_EQ(warps(true), 8) << "9 segments";
-  shape.num_slots = 32;
-  EXPECT_EQ(warps(true), 4);
-  shape.num_columns = 6251;
-  EXPECT_EQ(warps(true), 8);
-  shape.num_slices = 1;
-  EXPECT_EQ(warps(true), 4);
-  shape.max_rank = 16;
-  EXPECT_EQ(warps(true), 8);
-  shape.max_rank = 65;
-  EXPECT_EQ(warps(true), 8);
-  shape.max_rank = 17, shape.has_experts = true;
-  EXPECT_EQ(warps(true), 8);
+  EXPECT_EQ(gate_and_up(1, 1), 4);
+  EXPECT_EQ(gate_and_up(8, 1), 8) << "one segment of eight tokens";
+  EXPECT_EQ(gate_and_up(32, 8), 4) << "eleven segments";
+  EXPECT_EQ(gate_and_up(16, 16), 4);
+  EXPECT_EQ(gate_and_up(17, 17), 8) << "many columns";
+  const auto qkv = [](int64_t tokens, int64_t adapters, int64_t columns = 6144) {
+    return warps_of({.tokens = tokens, .adapters = adapters, .slices = 3, .columns = columns});
+  };
+  EXPECT_EQ(qkv(4, 4), 4);
+  EXPECT_EQ(qkv(5, 5), 8);
+  EXPECT_EQ(qkv(8, 1), 8);
+  EXPECT_EQ(qkv(11, 11), 8);
+  EXPECT_EQ(qkv(12, 12), 4);
+  EXPECT_EQ(qkv(32, 32), 4);
+  EXPECT_EQ(qkv(32, 32, 6251), 8);
+}
+
+TEST(QuantizedVariants, OtherExpandsHaveEightWarps) {
+  EXPECT_EQ(warps_of({8, 8}, /*h_is_wide=*/false), 4);
+  EXPECT_EQ(warps_of({32, 8}, /*h_is_wide=*/false), 8);
+  EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 16}), 8);
+  EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 65}), 8);
+  LaunchShape shape{.num_tokens = 8, .num_in = 4096, .max_rank = 64, .num_slots = 8};
+  EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 4);
+  shape.has_experts = true;
+  EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 8);
   shape.has_experts = false, shape.op = LoraOp::gated_expand;
-  EXPECT_EQ(warps(true), 8);
+  EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 8);
 }
 
 // As timed on an H200, with 8 adapters.
@@ -329,6 +427,9 @@ std::vector<int> most_shared_bytes() {
 // h of 512 ranks beside the pipelines, in what a CTA of sm_90 can have.
 TEST(QuantizedVariants, FitInSharedMemory) {
   constexpr int kMost = 227 << 10;
+  for (const int bytes : most_shared_bytes<LoraOp::linear, kQuantizedLinearVariants, 4>()) {
+    EXPECT_LE(bytes, kMost);
+  }
   for (const int bytes : most_shared_bytes<LoraOp::shrink, kQuantizedShrinkVariants, 4>()) {
     EXPECT_LE(bytes, kMost);
   }

@@ -146,7 +146,36 @@ TEST(RoomOfSm, ManyCtasOfAShrinkShareSms) {
   of_two_blocks.num_items = 2;
   EXPECT_TRUE(balances(of_two_blocks));
   EXPECT_FALSE(balances(launch(0))) << "unknown";
-  EXPECT_FALSE(balances(launch(32), LaunchOrder::overlaps_previous, kOf32Ranks, true)) << "8 bits";
+}
+
+constexpr LoraVariant kOf64Ranks{.rank_tiles = 4, .cluster = 8};
+
+/// Rows of `slices` slices of one rank block each, in `segments`, and whether CTAs of 8-bit A share
+/// SMs.
+bool balances_bytes(int rows, int segments, int slices = 1, const LoraVariant& v = kOf64Ranks,
+                    int max_rank = 64) {
+  KernelParams p = launch(segments, 4096, max_rank);
+  p.num_rows = rows;
+  p.num_slices = p.num_items = slices;
+  return balances(p, LaunchOrder::overlaps_previous, v, true);
+}
+
+// 0.9 to 2.2 CTAs for each of 132 SMs are 118.8 to 290.4; 1.5 are 198.
+TEST(RoomOfSm, CtasOf8BitWeightsShareSmsUpToTwoOfAnSm) {
+  EXPECT_FALSE(balances_bytes(14, 14));
+  EXPECT_TRUE(balances_bytes(15, 15));
+  EXPECT_FALSE(balances_bytes(16, 15)) << "two rows of an adapter";
+  EXPECT_TRUE(balances_bytes(32, 32));
+  EXPECT_FALSE(balances_bytes(33, 33));
+  EXPECT_FALSE(balances_bytes(32, 8, 3));
+  EXPECT_TRUE(balances_bytes(32, 9, 3));
+  EXPECT_TRUE(balances_bytes(32, 12, 3));
+  EXPECT_FALSE(balances_bytes(32, 13, 3));
+  EXPECT_FALSE(balances_bytes(8, 8, 2)) << "gate and up";
+  EXPECT_FALSE(balances_bytes(0, 0)) << "unknown";
+  constexpr LoraVariant of_16{.cluster = 8, .stages = 2}, of_four{.cluster = 4, .stages = 2};
+  EXPECT_FALSE(balances_bytes(16, 16, 1, of_16, 16));
+  EXPECT_TRUE(balances_bytes(32, 32, 1, of_four, 16));
 }
 
 TEST(RoomOfSm, FewCtasOfAShrinkShareSmsBehindAProductOfX) {
@@ -174,8 +203,18 @@ bool widens(LoraOp op, const KernelParams& p, const LoraVariant& v = kOf32Ranks,
 }
 
 // 24 clusters of eight CTAs are 1.5 for each of 128 SMs.
-TEST(RoomOfSm, ShrinksWidenAheadUpToOneAndAHalfCtasOfAnSm) {
+TEST(RoomOfSm, ShrinksOfTwoStagesWidenAheadUpToOneAndAHalfCtasOfAnSm) {
+  constexpr LoraVariant two_stages{.rank_tiles = 2, .cluster = 8, .stages = 2};
   KernelParams p = launch(24);
+  p.num_sms = 128;
+  EXPECT_TRUE(widens(LoraOp::shrink, p, two_stages));
+  p.num_sms = 127;
+  EXPECT_FALSE(widens(LoraOp::shrink, p, two_stages));
+}
+
+// Six clusters of eight CTAs are three eighths of 128 SMs.
+TEST(RoomOfSm, ShrinksOf32RanksWidenAheadWhereTheyAreFew) {
+  KernelParams p = launch(6);
   p.num_sms = 128;
   EXPECT_TRUE(widens(LoraOp::shrink, p));
   p.num_sms = 127;
@@ -183,12 +222,19 @@ TEST(RoomOfSm, ShrinksWidenAheadUpToOneAndAHalfCtasOfAnSm) {
 }
 
 TEST(RoomOfSm, ShrinksOf64RanksWidenAheadUpToOneCtaOfAnSm) {
-  constexpr LoraVariant of_64{.rank_tiles = 4, .cluster = 8};
-  KernelParams p = launch(16);
+  KernelParams p = launch(16, 4096, 128);
   p.num_sms = 128;
-  EXPECT_TRUE(widens(LoraOp::shrink, p, of_64));
+  EXPECT_TRUE(widens(LoraOp::shrink, p, kOf64Ranks));
   p.num_sms = 127;
-  EXPECT_FALSE(widens(LoraOp::shrink, p, of_64));
+  EXPECT_FALSE(widens(LoraOp::shrink, p, kOf64Ranks));
+  p = launch(8);
+  p.num_rows = 24;
+  EXPECT_FALSE(widens(LoraOp::shrink, p, kOf64Ranks)) << "one rank block of few rows";
+  p.num_rows = 25;
+  EXPECT_TRUE(widens(LoraOp::shrink, p, kOf64Ranks));
+  p = launch(16);
+  p.num_rows = 16;
+  EXPECT_TRUE(widens(LoraOp::shrink, p, kOf64Ranks)) << "CTAs share SMs";
   EXPECT_TRUE(widens(LoraOp::expand, expand_of(8, 1, 64, 75 * 512), {.rank_tiles = 4}))
       << "150 CTAs of an expand";
 }

@@ -292,6 +292,18 @@ reference::QuantizedLinearArgs QuantizedLayerData::linear_args(Tensor& to) {
   return args;
 }
 
+std::vector<LoraVariant> all_quantized_variants(const QuantizedLayerCase& c, LoraOp op,
+                                                bool is_generic) {
+  const auto of = quantized_variants(op == LoraOp::expand ? op : LoraOp::shrink);
+  std::vector<LoraVariant> out(of.begin(), of.end());
+  if (op != LoraOp::linear) return out;
+  for (LoraVariant& v : out) v.launches = 2;
+  if (is_generic || c.is_w8a8() || (c.y != Dtype::f32 && c.y != c.x)) return out;
+  const auto in_one = quantized_variants(op);
+  out.insert(out.end(), in_one.begin(), in_one.end());
+  return out;
+}
+
 std::vector<SiluMulVariants> quantized_silu_mul_variants() {
   std::vector<SiluMulVariants> out;
   for (const LoraVariant& shrink :

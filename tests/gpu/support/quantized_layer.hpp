@@ -69,6 +69,11 @@ struct QuantizedLayerData {
   std::optional<reference::Tensor> h_scale;
 };
 
+/// All variants of an operation: of a linear the shrinks of two launches, then those in one, which
+/// aligned layers of wide x have whose y is of its type or fp32.
+std::vector<LoraVariant> all_quantized_variants(const QuantizedLayerCase& c, LoraOp op,
+                                                bool is_generic);
+
 /// Every gated expand behind a shrink of 8 tokens and behind one of 32, if it divides them.
 std::vector<SiluMulVariants> quantized_silu_mul_variants();
 
