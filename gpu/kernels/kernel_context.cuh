@@ -74,7 +74,7 @@ struct Context {
   }
   /// [token]
   __device__ float* x_factors() const { return a_factors() + C::kFactorBlocks * C::kBlockRanks; }
-  /// Of this warp: [column of the tile]
+  /// Of this warp: [buffer][column of the tile]
   __device__ float* b_factors() const {
     return reinterpret_cast<float*>(base_buffers() + C::kNumBaseBuffers * C::kBaseBytes);
   }

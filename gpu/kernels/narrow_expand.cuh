@@ -42,6 +42,7 @@ class NarrowExpand {
     if (!kLoadsNextAhead || load_rank_ == 0) return;
     load_k_tile(work);
     commit_copies();
+    of_bytes_.has_next = true;
   }
   /// Looks up the first tile: in an expand before it waits for the previous kernel.
   __device__ void find_first(const WorkTile& work) {
@@ -68,6 +69,7 @@ class NarrowExpand {
     commit_copies();
     if constexpr (C::kIsQuantized) {
       if constexpr (C::kShrinks) find_first(work);
+      if constexpr (C::kNumBStages > 1) wait_for_copies<1>();  // all stages are of one group
       return run_bytes(work);
     }
     wait_for_copies<kYComesLate ? 1 : 0>();
@@ -117,8 +119,10 @@ class NarrowExpand {
     bool has_one_factor;  // of B
   };
   struct OfBytes {
-    bool is_widened = false;  // the first stage of 8-bit B
-    ColumnTile tile{};        // the first one
+    bool is_widened = false;                 // the first stage of 8-bit B
+    bool has_next = false;                   // that stage is on its way again
+    int load_factors = 0, read_factors = 0;  // buffers: of the next tile to load, of this one
+    ColumnTile tile{};                       // the first one
   };
   struct Nothing {};
   std::conditional_t<C::kIsQuantized, OfBytes, Nothing> of_bytes_;
@@ -141,6 +145,7 @@ class NarrowExpand {
     if (load_rank_ < (C::kGated ? c.pair_ranks() : s.rank)) return;
     load_rank_ = 0;
     load_tile_ += C::kTileStep;
+    if constexpr (C::kIsQuantized) advance<C::kNumFactorBuffers>(of_bytes_.load_factors);
   }
 
   /// Behind a stage that all lanes have read.
@@ -171,12 +176,12 @@ class NarrowExpand {
     if (load_rank_ > 0) return;
     const bool exist = !C::kGated || s.rank > 0;
     const WeightScale& scale = quantized(p).of[s.index].b_scale;
+    float* const factors = c.b_factors() + C::kTileColumns * of_bytes_.load_factors;
     if (has_one_factor(scale)) {
-      if (c.lane < kEach)
-        copy_four_async(c.b_factors() + c.lane, only_factor(scale, work.slot), exist);
+      if (c.lane < kEach) copy_four_async(factors + c.lane, only_factor(scale, work.slot), exist);
       return;
     }
-    float* const to = c.b_factors() + 2 * c.lane;
+    float* const to = factors + 2 * c.lane;
     const int column = (load_tile_ - s.first_column_tile) * C::kTileColumns + 2 * c.lane;
     FactorWalk factor(scale, work.slot, column);
     if (column < s.num_out) copy_four_async(to, factor.at(), exist);
@@ -305,32 +310,36 @@ class NarrowExpand {
             .has_one_factor = has_one_factor(quantized(p).of[s.index].b_scale)};
   }
   __device__ void make_tile_of_bytes(const WorkTile& work, const ColumnTile& t) {
-    static_assert(C::kNumBStages == 1 && C::kNumBaseBuffers == 1);
+    static_assert(C::kNumBaseBuffers == 1);
     Acc acc = {};
     const int num_ranks = C::kGated ? c.pair_ranks() : t.num_ranks;
 #pragma unroll 1
     for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
       const bool is_widened = C::kWarpsAhead > 0 && of_bytes_.is_widened;
-      of_bytes_.is_widened = false;
+      const bool has_next = C::kWarpsAhead > 0 && kLoadsNextAhead && of_bytes_.has_next;
+      of_bytes_.is_widened = of_bytes_.has_next = false;
       const bool has_ranks = !C::kGated || rank < t.num_ranks;
       if (is_widened) {
         if (has_ranks) multiply(c.widened(), t.h_column, t.num_ranks, acc);
       } else {
-        wait_for_copies<0>();
+        wait_for_copies<C::kNumBStages - 1>();
         __syncwarp();
         if (has_ranks)
           multiply_bytes(quantized(p).of[t.slice].b, t.h_column + rank, t.num_ranks - rank, acc);
       }
-      const bool is_last = rank + C::kStageRanks >= num_ranks;
-      if (is_last) finish_tile_of_bytes(work, t, acc);
+      advance<C::kNumBStages>(read_stage_);
+      if (rank + C::kStageRanks >= num_ranks) finish_tile_of_bytes(work, t, acc);
       __syncwarp();
-      if (is_last || !kLoadsNextAhead || !is_widened) load_k_tile(work);
+      if (!has_next) load_k_tile(work);
       commit_copies();
     }
   }
   __device__ void finish_tile_of_bytes(const WorkTile& work, const ColumnTile& t, Acc& acc) {
     scale(work, t, acc);
-    wait_for_copies<0>();  // for base
+    advance<C::kNumFactorBuffers>(of_bytes_.read_factors);
+    // For base: the waits of as many K tiles as there are stages were for it, too.
+    if (C::kNumBStages == 1 || t.num_ranks <= (C::kNumBStages - 1) * C::kStageRanks)
+      wait_for_copies<0>();
     if (p.two_round) round_deltas(acc, t.scaling);
     const float scaling = p.two_round ? 1 : t.scaling;
     if constexpr (C::kGated) {
@@ -432,7 +441,7 @@ class NarrowExpand {
   template <typename Format>
   __device__ void multiply_bytes_of(Format format, int h_column, int left, Acc& acc) const {
     constexpr bool kIsRare = std::is_same_v<Format, reference::Dtype>;
-    const std::byte* const b = c.b_pipeline();
+    const std::byte* const b = b_stage();
     const int column = c.lane % 8 * 8 + c.lane / 8 % 2 + c.lane / 16 * 2;  // of fragments 0 and 1
 #pragma unroll(C::kHBytes == 1 || kIsRare ? 1 : kVecs)
     for (int step = 0; step < kVecs; ++step) {
@@ -458,7 +467,8 @@ class NarrowExpand {
   /// Of fragment t, sum 2 j + i is column 2 t + j of the eight, and token i of the two. Only 8-bit
   /// h has factors.
   __device__ void scale(const WorkTile& work, const ColumnTile& tile, Acc& acc) {
-    const float* const from = c.b_factors() + (tile.has_one_factor ? 0 : kEach * c.row);
+    const float* const from = c.b_factors() + C::kTileColumns * of_bytes_.read_factors +
+                              (tile.has_one_factor ? 0 : kEach * c.row);
     const float4 low = reinterpret_cast<const float4*>(from)[0];
     const float4 high = reinterpret_cast<const float4*>(from)[1];
     const float factors[kEach] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

@@ -130,9 +130,10 @@ struct KernelShape {
     return kTokenTiles > 1 || kRankTiles == 1 ? kNumBStages : 1;
   }
   static constexpr int kNumBaseBuffers = num_base_buffers();
-  /// Of 8-bit B: the factors of a tile's columns.
+  /// Of 8-bit B: the factors of a tile's columns, of as many tiles as may be on their way.
+  static constexpr int kNumFactorBuffers = kNumBStages > 1 ? kNumBStages + 1 : 1;
   static constexpr int kBFactorBytes =
-      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 4 * kTileColumns : 0;
+      kExpands && kTokenTiles == 1 && kWeightBytes == 1 ? 4 * kTileColumns * kNumFactorBuffers : 0;
   static constexpr int kWidenedBBytes = kWidens && kExpands ? kTileColumns * kWgmmaRowBytes : 0;
   static constexpr int kBPipelineBytes = kNumBStages * kBStageBytes +
                                          (kExpands ? kNumBaseBuffers * kBaseBytes : 0) +

@@ -23,8 +23,33 @@ constexpr int64_t kNarrowTokens = 256;  // above: segments of 32 tokens, if few 
 constexpr int64_t kShortPrefillTokens = 512;
 constexpr int64_t kMostColumnsOfOneLaunch = 40'000;  // of all segments: 49,152 lost
 constexpr int64_t kTilesOfClustersOf4 = 96;          // 64 gained, 128 lost
+constexpr int64_t kManyTiles = 64;                   // of adapters of several tokens; 33 lost
 // Narrow shrinks of up to so many lose by single CTAs on SMs that a product leaves idle.
 constexpr int64_t kTokensInClusters = 16;
+
+/// An expand of more than 64 ranks by CTAs of four warps, whose stages hold 64 ranks of B each.
+struct StagesRule {
+  int64_t most_columns;  ///< of all segments
+  int stages;
+  int64_t least_rank, most_rank;
+  bool of_one_slice = false;  ///< alone
+  bool of_few_each = false;   ///< fewer than two tokens in a segment, alone
+};
+
+constexpr int64_t kAny = INT64_MAX;
+
+// As measured, in order of preference. Stages that hold all ranks pay while one wave of CTAs has
+// all of B in flight.
+constexpr StagesRule kStagesOfLargeRanks[] = {
+    // most_columns, stages, least_rank, most_rank, of_one_slice, of_few_each
+    {16'384, 4, 65, kAny},
+    {32'768, 4, 129, kAny, true},
+    {110'000, 2, 129, kAny},
+    {25'000, 2, 65, 128},
+    {50'000, 1, 65, 128, false, true},
+    {66'000, 4, 65, 128, true, true},
+    {140'000, 2, 65, 128, false, true},
+};
 
 // As many tokens for each slot, or so many that the number of slots does not matter.
 bool fills_segments(const LaunchShape& shape) {
@@ -72,8 +97,10 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   if (shape.num_in > h200::kLongRows) return shrink_of_long_rows(shape, cluster);
   const int64_t segments = most_segments(shape, 8), tiles = segments * shape.num_rank_blocks;
   const int64_t many = shape.max_rank <= 32 ? 24 : shape.num_slices == 1 ? 32 : 48;
-  if (shape.num_tokens < 2 * segments && tiles >= many)
+  if (shape.num_tokens < 2 * segments && tiles >= many) {
     return shrink_of_many_adapters(shape, tiles);
+  }
+  if (shape.num_tokens <= 32 && tiles >= kManyTiles) return {.rank_tiles = 4, .cluster = 4};
   const bool are_small = shape.num_tokens <= 32 && suits_tiles_of_32_ranks(shape);
   return {.rank_tiles = are_small ? 2 : 4, .cluster = cluster};
 }
@@ -123,8 +150,7 @@ bool one_slice_suits_four_warps(const LaunchShape& shape, int64_t segments) {
 /// it beside 8-bit x, which takes longer with several slices or tokens.
 int warps_of_expand(const LaunchShape& shape, bool h_is_wide) {
   constexpr int64_t kMostOfTwo = 400'000, kMostOfThree = 200'000;  // columns of all segments
-  if (is_gated(shape.op) || shape.has_experts) return 8;  // of experts nothing was measured
-  if (shape.max_rank <= 16 || shape.max_rank > 64) return 8;
+  if (shape.max_rank <= 16) return 8;
   const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
   if (!h_is_wide) return shape.num_slices == 1 && segments == shape.num_tokens ? 4 : 8;
   if (shape.num_slices == 1) return one_slice_suits_four_warps(shape, segments) ? 4 : 8;
@@ -136,6 +162,28 @@ int warps_of_expand(const LaunchShape& shape, bool h_is_wide) {
   return has_few_each && is_measured && columns <= kMostOfThree ? 4 : 8;
 }
 
+/// The first rule for an expand of more than 64 ranks; none: CTAs of eight warps.
+const StagesRule* stages_of_large_ranks(const LaunchShape& shape) {
+  const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
+  const auto* const rule = std::ranges::find_if(kStagesOfLargeRanks, [&](const StagesRule& r) {
+    return columns <= r.most_columns && shape.max_rank >= r.least_rank &&
+           shape.max_rank <= r.most_rank && (!r.of_one_slice || shape.num_slices == 1) &&
+           (!r.of_few_each || shape.num_tokens < 2 * segments);
+  });
+  return rule == std::end(kStagesOfLargeRanks) ? nullptr : rule;
+}
+
+LoraVariant narrow_quantized_expand(const LaunchShape& shape, bool h_is_wide) {
+  const bool is_measured = !is_gated(shape.op) && !shape.has_experts;
+  const int tiles = shape.max_rank > 16 ? 4 : 1;
+  if (!is_measured) return {.rank_tiles = tiles};
+  if (shape.max_rank <= 64)
+    return {.rank_tiles = tiles, .warps = warps_of_expand(shape, h_is_wide)};
+  const StagesRule* const rule = h_is_wide ? stages_of_large_ranks(shape) : nullptr;
+  if (rule == nullptr) return {.rank_tiles = tiles};
+  return {.rank_tiles = tiles, .stages = rule->stages, .warps = 4};
+}
+
 }  // namespace
 
 LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, bool h_is_wide) {
@@ -144,7 +192,7 @@ LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, b
   }
   if (token_tiles > 1 && shape.num_tokens > 32)
     return {.rank_tiles = 2, .token_tiles = 4, .stages = 2};
-  return {.rank_tiles = shape.max_rank > 16 ? 4 : 1, .warps = warps_of_expand(shape, h_is_wide)};
+  return narrow_quantized_expand(shape, h_is_wide);
 }
 
 LoraVariant choose_quantized_variant(const LaunchShape& shape, bool fits_one_launch) {

@@ -49,6 +49,8 @@ inline constexpr LoraVariant kQuantizedExpandVariants[] = {
     {4, 8, 1, 2, true},
     // rank_tiles, token_tiles, cluster, stages, aligned, launches, through_memory, warps
     {4, 1, 1, 1, true, 1, false, 4},
+    {4, 1, 1, 2, true, 1, false, 4},
+    {4, 1, 1, 4, true, 1, false, 4},
 };
 
 /// Those of eight warps also end with SwiGLU, beside wide x.

@@ -44,13 +44,15 @@ inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelPara
 }
 
 /// Of 8-bit A, up to 32 rows: about one to two CTAs for each SM gain where each row has an adapter
-/// of its own, or those of three slices. Two slices lose, and so does rank 16 of few adapters.
+/// of its own, or those of three slices; of large ranks up to three. Two slices lose, and so does
+/// rank 16 of few adapters.
 inline bool balances_8_bits(const LoraVariant& variant, const KernelParams& p, double ctas_of_sm) {
   const bool has_one_row_each = p.num_rows == p.max_segments;
   const int slices = int(p.num_slices);
   const bool is_measured = p.num_rows <= 32 && slices != 2 && (has_one_row_each || slices > 2) &&
                            (p.max_rank > 16 || variant.cluster < 8);
-  return is_measured && ctas_of_sm >= (has_one_row_each ? 0.9 : 1.5) && ctas_of_sm <= 2.2;
+  return is_measured && ctas_of_sm >= (has_one_row_each ? 0.9 : 1.5) &&
+         ctas_of_sm <= (p.max_rank > 64 ? 3 : 2.2);
 }
 
 /// Whether the CTAs of a narrow shrink's clusters may share SMs (load balancing), rather than go to

@@ -217,6 +217,7 @@ TEST(QuantizedVariants, TheTableIsWhatTheRulesChoose) {
                                   .num_slices = 2,
                                   .num_slots = slots,
                                   .num_rank_blocks = (rank + 31) / 32,
+                                  .num_columns = 4096,
                                   .idle_sms = i / 2 % 2 == 0 ? 132 : 0,
                                   .num_split_units = 1 << 20};
           const LoraVariant v = choose_quantized_variant(shape, true);
@@ -305,6 +306,9 @@ TEST(QuantizedVariants, ManyAdaptersHaveSmallClusters) {
   EXPECT_EQ(shrink_of(31, 31, 64), k8);
   EXPECT_EQ(shrink_of(32, 32, 64), k4);
   EXPECT_EQ(shrink_of(32, 16, 64), k8) << "as many tokens of half as many adapters";
+  EXPECT_EQ(shrink_of(32, 8, 128, 2), k8) << "44 tiles of adapters of several tokens";
+  EXPECT_EQ(shrink_of(32, 8, 128, 3), k4) << "66 tiles";
+  EXPECT_EQ(shrink_of(33, 8, 128, 3), k8) << "more than 32 tokens";
   EXPECT_EQ(shrink_of(16, 16, 128), k4);
   EXPECT_EQ(shrink_of(15, 15, 64, 3), k8);
   EXPECT_EQ(shrink_of(16, 16, 64, 3), k4);
@@ -379,11 +383,47 @@ TEST(QuantizedVariants, ExpandsOfSeveralSlicesHaveFourWarps) {
   EXPECT_EQ(qkv(32, 32, 6251), 8);
 }
 
+// Stages of CTAs of four warps; 0 of eight, which have one.
+int stages_of(const ExpandOf& of, bool h_is_wide = true) {
+  const LaunchShape shape{.num_tokens = of.tokens,
+                          .num_in = of.num_in,
+                          .max_rank = of.rank,
+                          .num_slices = of.slices,
+                          .num_slots = of.adapters,
+                          .num_columns = of.columns};
+  const LoraVariant v = choose_quantized_expand(shape, 1, h_is_wide);
+  return v.warps == 4 ? v.stages : 0;
+}
+
+TEST(QuantizedVariants, ExpandsOfMoreThan64RanksHaveStages) {
+  const auto of_128 = [](int64_t tokens, int64_t adapters, int64_t slices, int64_t columns) {
+    return stages_of({tokens, adapters, slices, columns, 128});
+  };
+  EXPECT_EQ(of_128(4, 4, 1, 4096), 4);
+  EXPECT_EQ(of_128(1, 1, 3, 6144), 4);
+  EXPECT_EQ(of_128(4, 4, 3, 6144), 2);
+  EXPECT_EQ(of_128(8, 8, 1, 4096), 1);
+  EXPECT_EQ(of_128(16, 8, 1, 4096), 1) << "nine segments, fewer than two tokens each";
+  EXPECT_EQ(of_128(32, 8, 1, 4096), 0) << "several tokens of an adapter";
+  EXPECT_EQ(of_128(16, 16, 1, 4096), 4) << "one wave";
+  EXPECT_EQ(of_128(11, 11, 3, 6144), 2);
+  EXPECT_EQ(of_128(32, 32, 1, 4096), 2);
+  EXPECT_EQ(of_128(32, 32, 3, 6144), 0);
+  const auto of_256 = [](int64_t tokens, int64_t adapters, int64_t slices, int64_t columns) {
+    return stages_of({tokens, adapters, slices, columns, 256});
+  };
+  EXPECT_EQ(of_256(8, 8, 1, 4096), 4);
+  EXPECT_EQ(of_256(9, 9, 1, 4096), 2);
+  EXPECT_EQ(of_256(4, 4, 3, 6144), 2);
+  EXPECT_EQ(of_256(32, 8, 3, 6144), 2);
+  EXPECT_EQ(of_256(32, 32, 3, 6144), 0);
+  EXPECT_EQ(stages_of({1, 1, 1, 4096, 128}, /*h_is_wide=*/false), 0);
+}
+
 TEST(QuantizedVariants, OtherExpandsHaveEightWarps) {
   EXPECT_EQ(warps_of({8, 8}, /*h_is_wide=*/false), 4);
   EXPECT_EQ(warps_of({32, 8}, /*h_is_wide=*/false), 8);
   EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 16}), 8);
-  EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 65}), 8);
   LaunchShape shape{.num_tokens = 8, .num_in = 4096, .max_rank = 64, .num_slots = 8};
   EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 4);
   shape.has_experts = true;

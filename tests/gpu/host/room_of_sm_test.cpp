@@ -171,6 +171,8 @@ TEST(RoomOfSm, CtasOf8BitWeightsShareSmsUpToTwoOfAnSm) {
   EXPECT_TRUE(balances_bytes(32, 9, 3));
   EXPECT_TRUE(balances_bytes(32, 12, 3));
   EXPECT_FALSE(balances_bytes(32, 13, 3));
+  EXPECT_TRUE(balances_bytes(32, 16, 3, kOf64Ranks, 65)) << "three of an SM";
+  EXPECT_FALSE(balances_bytes(32, 17, 3, kOf64Ranks, 65));
   EXPECT_FALSE(balances_bytes(8, 8, 2)) << "gate and up";
   EXPECT_FALSE(balances_bytes(0, 0)) << "unknown";
   constexpr LoraVariant of_16{.cluster = 8, .stages = 2}, of_four{.cluster = 4, .stages = 2};
