@@ -44,7 +44,7 @@ KERNELS_FILTER = ("*LoraBits*.*:LoraNumbers.*:ShrinkExpandOnGpu.*:LoraGraph.Over
 RACES_FILTER = ("*P11P12OneCluster*:ShrinkExpandOnGpu.*:LoraGraph.Overlapping*:"
                 "SegmentBuilderOnGpu.Takes*:GenericOnGpu.Strides*:PagedAttention.ATokens*:"
                 "ModelKernels.*:SamplerOnGpu.*:ExpertsOnGpu.*:ExpertLoraOnGpu.GroupsAre*:"
-                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:"
+                "EmbeddingLora.*:LoraBias.*:QuantizedOnGpu.P19Aligned*:QuantizedOnGpu.EveryVariant*:"
                 "QuantizedOnGpu.GateAndUp*:SiluMulLora*"
                 f"-{TUNING}:SamplerOnGpu.TokensCome*")
 

@@ -259,6 +259,21 @@ TEST_F(QuantizedOnGpu, GateAndUpEndWithSwiGlu) {
   });
 }
 
+// [1.19] P11: every variant beside wide x, with more ranks than an expand has in most stages, and
+// of y in either dtype. Few random cases of a tool have a linear in one launch.
+TEST_F(QuantizedOnGpu, EveryVariantBesideWideXHasTheSameBits) {
+  for_all_seeds(2, [](Trial& trial) {
+    const bool is_first = trial.pick(0, 2) == 0;
+    QuantizedLayerCase c{.seed = trial.seed(), .num_tokens = 9, .num_in = 512, .max_rank = 160};
+    c.max_loras = 2;
+    c.widths = {320, 8};
+    c.x = is_first ? Dtype::bf16 : Dtype::f16;
+    c.y = trial.pick(1, 2) == 0 ? Dtype::f32 : c.x;
+    trial.classify(c.y == Dtype::f32, "y in fp32");
+    check_case(trial, c);
+  });
+}
+
 // The sizes that are timed, and many adapters: several work tiles for each cluster.
 TEST_F(QuantizedOnGpu, LargeLayersLieWithinTheirBounds) {
   for_all_seeds(Trial::size(12, 2), [](Trial& trial) {
