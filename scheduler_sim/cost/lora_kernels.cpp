@@ -43,7 +43,7 @@ struct PairCost {
 constexpr PairCost kOursDecode{2.72, 0.611, 0.0, 0.678, 0.229, 1.19, 0.0254, 7.67, 0.0316};
 constexpr PairCost kOursPrefill{2.21, 4.17, 2.42, 2.02, 0.247, 0.164, 0.222, 3.01, 0.0862};
 // Ours of 8-bit weights, over what the formulas say of half the bytes: widening takes instructions.
-constexpr double kOf8Bits = 1.21;
+constexpr double kOf8Bits = 1.16, kOf8BitsInOneLaunch = 1.12;
 constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 0.918, 36.2, 0};
 
 // Ours of few tokens and small ranks, which take one launch (choose_variant.cpp). Microseconds:
@@ -54,8 +54,9 @@ struct OneLaunchCost {
 constexpr OneLaunchCost kOursInOneLaunch{1.65, 0.411, 0.0395, 0.0506};
 constexpr double kMostRanksOfOneLaunch = 16;
 constexpr int64_t kMostTokensOfOneLaunch = 8;
-constexpr double kMostColumnsOfOneLaunch = 90'000;  // of all adapters
-constexpr int64_t kMostDecodeTokens = 256;          // of the rows that kOursDecode was fitted to
+// Of all adapters.
+constexpr double kMostColumnsOfOneLaunch = 90'000, kMostColumnsOfOneLaunchOf8Bits = 40'000;
+constexpr int64_t kMostDecodeTokens = 256;  // of the rows that kOursDecode was fitted to
 
 // vLLM 0.8.5's _lora_shrink and _lora_expand and the fill between: Python's checks and Triton's
 // launcher (bench/results/lora-slots-h100-2026-11-23.json, host: 143 to 151 us a pair), and as
@@ -167,15 +168,16 @@ double two_launches_ns(const LoraGeometry& layer, const LoraBatch& batch, const 
 
 // Never less with more tokens, at 8 and at 256 too.
 double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
-  if (batch.weight_bytes_each == 1) return kOf8Bits * two_launches_ns(layer, batch, scale);
-  const double tokens = batch.tokens();
+  const bool has_8_bits = batch.weight_bytes_each == 1;
+  const double tokens = batch.tokens(), few = std::min(tokens, double(kMostTokensOfOneLaunch));
   double ns = 0;
   if (layer.in > 0 && batch.rank <= kMostRanksOfOneLaunch) {
-    ns = one_launch_ns(layer, std::min(tokens, double(kMostTokensOfOneLaunch)));
+    ns = (has_8_bits ? kOf8BitsInOneLaunch : 1) * one_launch_ns(layer, few);
     const double columns = batch.adapters() * double(layer.columns);
-    if (tokens <= double(kMostTokensOfOneLaunch) && columns <= kMostColumnsOfOneLaunch) return ns;
+    const double most = has_8_bits ? kMostColumnsOfOneLaunchOf8Bits : kMostColumnsOfOneLaunch;
+    if (tokens <= few && columns <= most) return ns;
   }
-  return std::max(ns, two_launches_ns(layer, batch, scale));
+  return std::max(ns, (has_8_bits ? kOf8Bits : 1) * two_launches_ns(layer, batch, scale));
 }
 
 }  // namespace
