@@ -177,8 +177,8 @@ def prepare(library, problem, overlaps=True, in_fp8=False, x_in_fp8=False):
 
 
 def implementations(library, name="loratory"):
-    """The floors; ours, with and without programmatic dependent launch; in fp8, where h is quantised
-    between the stages if x is."""
+    """The floors; ours, with and without programmatic dependent launch; in fp8, where h is
+    quantised between the stages if x is."""
 
     def make(**options):
         return lambda problem: prepare(library, problem, **options)

@@ -32,8 +32,8 @@ struct StagesRule {
   int64_t most_columns;  ///< of all segments
   int stages;
   int64_t least_rank, most_rank;
-  bool of_one_slice = false;  ///< alone
-  bool of_few_each = false;   ///< fewer than two tokens in a segment, alone
+  bool of_one_slice = false;  ///< not of several
+  bool of_few_each = false;   ///< not of segments that have two tokens or more
 };
 
 constexpr int64_t kAny = INT64_MAX;
@@ -96,6 +96,7 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   if (shape.max_rank <= 16) return shrink_of_16_ranks(shape, cluster);
   if (shape.num_in > h200::kLongRows) return shrink_of_long_rows(shape, cluster);
   const int64_t segments = most_segments(shape, 8), tiles = segments * shape.num_rank_blocks;
+  // Below, of up to 32 ranks 11 lost, of more ranks 24 of one slice and 33 of several.
   const int64_t many = shape.max_rank <= 32 ? 24 : shape.num_slices == 1 ? 32 : 48;
   if (shape.num_tokens < 2 * segments && tiles >= many) {
     return shrink_of_many_adapters(shape, tiles);

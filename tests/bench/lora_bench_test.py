@@ -54,12 +54,13 @@ class Flags(unittest.TestCase):
 
 class Rows(unittest.TestCase):
     def test_names_tell_rows_apart_and_can_be_searched(self):
-        every = rows.ANCHORS + rows.SWEEP + rows.FP8 + rows.BEHIND
+        every = rows.ANCHORS + rows.SWEEP + rows.FP8 + rows.FP8_DECODE + rows.BEHIND
         self.assertEqual(set(rows.ROWS), {row.name for row in every})
         for name, row in rows.ROWS.items():
             self.assertEqual(name, row.name)
             self.assertEqual(len(row.slots), row.tokens)
             self.assertEqual(len(set(row.slots)), row.adapters, name)
+        self.assertEqual(lora_bench.chosen_rows(parsed("--rows", "fp8")), rows.FP8)
         found = lora_bench.chosen_rows(parsed("--rows", "r64 s512 u1$"))
         self.assertEqual(len(found), 3)
 
