@@ -42,7 +42,7 @@ __declspec(dllexport)
 #elif defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const struct LoratoryScheduler* loratory_scheduler(void);
+    const struct LoratoryScheduler* loratory_scheduler(void);
 
 #ifdef __cplusplus
 }

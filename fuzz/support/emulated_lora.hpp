@@ -46,7 +46,7 @@ struct Recipe {
   /// 0: fp32, to nearest. Else a tensor core that takes so many products a step: products exact,
   /// shifted to the largest exponent, cut below 2^-23 of it, added, the sum cut to fp32.
   int64_t terms_per_step = 0;
-  int extra_bits = 0;  ///< by which terms are cut later than the sum
+  int extra_bits = 0;               ///< by which terms are cut later than the sum
   bool scales_h = false;            ///< scaling · h in fp32 in place of scaling · sum
   bool folds_through_fp32 = false;  ///< scaling · B rounded to fp32 and then to B's dtype
 };

@@ -21,7 +21,7 @@ struct BaseModelShapes {
   int64_t shared_expert_intermediate = 0;  ///< 0 = no shared expert [1.53]
   /// [num_layers] where some layers have experts and others a dense MLP; empty: all are alike.
   std::vector<bool> layer_has_experts;
-  bool tied_embeddings = false;            ///< lm_head is the embedding matrix
+  bool tied_embeddings = false;      ///< lm_head is the embedding matrix
   bool interleaved_gate_up = false;  ///< fused expert rows 0::2 gate, 1::2 up (gpt-oss) [1.39]
   bool router_has_lora = false;      ///< the router is declared a replicated linear layer [1.35]
 

@@ -85,8 +85,7 @@ void Checkpoint::open_shards(const std::string& index_path) {
   }
 }
 
-const StoredTensor& Checkpoint::stored(const std::string& name,
-                                       const std::vector<int64_t>& shape) {
+const StoredTensor& Checkpoint::stored(const std::string& name, const std::vector<int64_t>& shape) {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) fail(name, "is missing");
   const StoredTensor& tensor = *it->second;

@@ -65,9 +65,9 @@ std::vector<RandomSum> sums_of(const Dequantised& left, const Dequantised& right
   const SumFacts facts =
       sums_of_products(left.numbers, std::span<const double>(right.numbers), width);
   const int64_t num_terms = terms_per_number * facts.num_terms;
-  const double vanished = lost_below_normal(a) *
-                          (1 + std::fabs(s) * double(num_terms) * (1 + right.largest_factor) *
-                                   (1 + left.largest_factor));
+  const double vanished =
+      lost_below_normal(a) * (1 + std::fabs(s) * double(num_terms) * (1 + right.largest_factor) *
+                                      (1 + left.largest_factor));
   std::vector<RandomSum> out;
   for (int64_t n = 0; n < width; ++n) {
     const auto at = size_t(n);

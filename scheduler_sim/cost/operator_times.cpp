@@ -130,8 +130,8 @@ double OperatorTimes::roofline_ns(const GpuSpec& gpu, const Work& work) const {
 double OperatorTimes::moved_to_gpu(double ns, const Work& work) const {
   const double launch = std::min(ns, kKernelNs), whole = ns - launch;
   const double card_flops = peak_flops(card_, work.fp8);
-  const double read = std::min(
-      whole, kSecondNs * work.bytes / (card_.bandwidth_bytes_per_s * kReachedBandwidth));
+  const double read =
+      std::min(whole, kSecondNs * work.bytes / (card_.bandwidth_bytes_per_s * kReachedBandwidth));
   const double computed = std::sqrt(whole * whole - read * read);
   const double flops = std::min(computed, kSecondNs * work.flops / card_flops);
   const double rest = std::sqrt(computed * computed - flops * flops);

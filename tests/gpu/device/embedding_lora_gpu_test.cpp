@@ -13,10 +13,10 @@
 #include "gpu/model/lora_bias.hpp"
 #include "gpu/runtime/cuda_check.hpp"
 #include "guarded_tensor.hpp"
-#include "tests/gpu/support/judge.hpp"
 #include "layer_on_gpu.hpp"
 #include "model_case.hpp"
 #include "reference/lora/oracle.hpp"
+#include "tests/gpu/support/judge.hpp"
 #include "upload.hpp"
 
 namespace loratory::gpu {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/gpu/support/judge.hpp"
 #include "layer_on_gpu.hpp"
 #include "reference/lora/scaling.hpp"
 #include "suite.hpp"
+#include "tests/gpu/support/judge.hpp"
 #include "tests/gpu/support/layer_statistics.hpp"
 
 namespace loratory::gpu {

@@ -115,9 +115,9 @@ TEST(Sampling, TheLikeliestTokensAreTheLargestLogits) {
   for (const TokenLogprob& t : top) ids.push_back(t.token);
   EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 0, 2, 4})) << "of equals, NaN among them, the lower";
   const Vector<float> plain = logits({0, 2, 1});
-  EXPECT_EQ(top_log_probabilities(plain, 2),
-            (std::vector<TokenLogprob>{{1, log_probability(plain, 1)},
-                                       {2, log_probability(plain, 2)}}));
+  EXPECT_EQ(
+      top_log_probabilities(plain, 2),
+      (std::vector<TokenLogprob>{{1, log_probability(plain, 1)}, {2, log_probability(plain, 2)}}));
   EXPECT_TRUE(top_log_probabilities(plain, 0).empty());
 }
 
