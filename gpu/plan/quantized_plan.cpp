@@ -33,7 +33,7 @@ struct StagesRule {
   int stages;
   int64_t least_rank, most_rank;
   bool of_one_slice = false;  ///< not of several
-  bool of_few_each = false;   ///< not of segments that have two tokens or more
+  bool of_few_each = false;   ///< not where may_have_few_tokens_each() is false
 };
 
 constexpr int64_t kAny = INT64_MAX;
@@ -95,10 +95,10 @@ LoraVariant narrow_quantized(const LaunchShape& shape) {
   const int cluster = is_small || few ? 8 : 2;
   if (shape.max_rank <= 16) return shrink_of_16_ranks(shape, cluster);
   if (shape.num_in > h200::kLongRows) return shrink_of_long_rows(shape, cluster);
-  const int64_t segments = most_segments(shape, 8), tiles = segments * shape.num_rank_blocks;
-  // Below, of up to 32 ranks 11 lost, of more ranks 24 of one slice and 33 of several.
+  const int64_t tiles = most_segments(shape, 8) * shape.num_rank_blocks;
+  // Below, of up to 32 ranks 11 lost, of more ranks 24 of one slice and 32 of several.
   const int64_t many = shape.max_rank <= 32 ? 24 : shape.num_slices == 1 ? 32 : 48;
-  if (shape.num_tokens < 2 * segments && tiles >= many) {
+  if (may_have_few_tokens_each(shape) && tiles >= many) {
     return shrink_of_many_adapters(shape, tiles);
   }
   if (shape.num_tokens <= 32 && tiles >= kManyTiles) return {.rank_tiles = 4, .cluster = 4};
@@ -155,34 +155,35 @@ int warps_of_expand(const LaunchShape& shape, bool h_is_wide) {
   const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
   if (!h_is_wide) return shape.num_slices == 1 && segments == shape.num_tokens ? 4 : 8;
   if (shape.num_slices == 1) return one_slice_suits_four_warps(shape, segments) ? 4 : 8;
-  const bool has_few_each = shape.num_tokens <= 2 * segments;
+  const bool has_few_each = may_have_few_tokens_each(shape);
   if (shape.num_slices == 2) {
     return (has_few_each || segments >= 8) && columns <= kMostOfTwo ? 4 : 8;
   }
-  const bool is_measured = segments <= 4 || segments >= 12;
-  return has_few_each && is_measured && columns <= kMostOfThree ? 4 : 8;
+  const bool suit_four = segments <= 4 || segments >= 12;
+  return has_few_each && suit_four && columns <= kMostOfThree ? 4 : 8;
 }
 
 /// The first rule for an expand of more than 64 ranks; none: CTAs of eight warps.
 const StagesRule* stages_of_large_ranks(const LaunchShape& shape) {
-  const int64_t segments = most_segments(shape, 8), columns = segments * shape.num_columns;
+  const int64_t columns = most_segments(shape, 8) * shape.num_columns;
   const auto* const rule = std::ranges::find_if(kStagesOfLargeRanks, [&](const StagesRule& r) {
     return columns <= r.most_columns && shape.max_rank >= r.least_rank &&
            shape.max_rank <= r.most_rank && (!r.of_one_slice || shape.num_slices == 1) &&
-           (!r.of_few_each || shape.num_tokens < 2 * segments);
+           (!r.of_few_each || may_have_few_tokens_each(shape));
   });
   return rule == std::end(kStagesOfLargeRanks) ? nullptr : rule;
 }
 
 LoraVariant narrow_quantized_expand(const LaunchShape& shape, bool h_is_wide) {
   const bool is_measured = !is_gated(shape.op) && !shape.has_experts;
-  const int tiles = shape.max_rank > 16 ? 4 : 1;
-  if (!is_measured) return {.rank_tiles = tiles};
-  if (shape.max_rank <= 64)
-    return {.rank_tiles = tiles, .warps = warps_of_expand(shape, h_is_wide)};
-  const StagesRule* const rule = h_is_wide ? stages_of_large_ranks(shape) : nullptr;
-  if (rule == nullptr) return {.rank_tiles = tiles};
-  return {.rank_tiles = tiles, .stages = rule->stages, .warps = 4};
+  LoraVariant out{.rank_tiles = shape.max_rank > 16 ? 4 : 1};
+  if (!is_measured) return out;
+  if (shape.max_rank <= 64) {
+    out.warps = warps_of_expand(shape, h_is_wide);
+  } else if (const StagesRule* const rule = stages_of_large_ranks(shape); h_is_wide && rule) {
+    out.stages = rule->stages, out.warps = 4;
+  }
+  return out;
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ LoraPath choose_quantized_path(LoraOp op, const QuantizedStage& stage);
 
 /// The rules for 8-bit weights, as choose_variant(). The bits of all variants are equal. Those up
 /// to 128 tokens were measured on an H200, the others derived from 16-bit weights by counting bytes
-/// (docs/kernel_measurements.md). `fits_one_launch`: x is not 8-bit, and a linear's y has its dtype
-/// or fp32.
+/// (docs/kernel_measurements.md). `fits_one_launch`: a linear by tensor cores whose x is not
+/// 8-bit, and whose y has its dtype or fp32.
 LoraVariant choose_quantized_variant(const LaunchShape& shape, bool fits_one_launch = false);
 /// For an expand as choose_expand_variant(). `h_is_wide`: of fp32, not 8-bit; false if unknown.
 LoraVariant choose_quantized_expand(const LaunchShape& shape, int token_tiles, bool h_is_wide);

@@ -49,9 +49,9 @@ inline bool spreads_ctas(LoraOp op, const LoraVariant& variant, const KernelPara
 inline bool balances_8_bits(const LoraVariant& variant, const KernelParams& p, double ctas_of_sm) {
   const bool has_one_row_each = p.num_rows == p.max_segments;
   const int slices = int(p.num_slices);
-  const bool is_measured = p.num_rows <= 32 && slices != 2 && (has_one_row_each || slices > 2) &&
-                           (p.max_rank > 16 || variant.cluster < 8);
-  return is_measured && ctas_of_sm >= (has_one_row_each ? 0.9 : 1.5) &&
+  const bool may_gain = p.num_rows <= 32 && slices != 2 && (has_one_row_each || slices > 2) &&
+                        (p.max_rank > 16 || variant.cluster < 8);
+  return may_gain && ctas_of_sm >= (has_one_row_each ? 0.9 : 1.5) &&
          ctas_of_sm <= (p.max_rank > 64 ? 3 : 2.2);
 }
 

@@ -29,70 +29,64 @@ void run_kernel(const QuantizedLaunch& launch) {
                 [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });
 }
 
-template <typename X, size_t... i>
-void run_shrink(const QuantizedLaunch& launch, std::index_sequence<i...>) {
-  using Out = std::conditional_t<sizeof(X) == 1, __half, X>;
-  ((launch.variant == kQuantizedShrinkVariants[i]
-        ? run_kernel<QuantizedConfig<X, float, Out, LoraOp::shrink, kQuantizedShrinkVariants[i]>>(
-              launch)
-        : void()),
-   ...);
-}
-template <typename X, typename Out, size_t... i>
-void run_linear(const QuantizedLaunch& launch, std::index_sequence<i...>) {
-  ((launch.variant == kQuantizedLinearVariants[i]
-        ? run_kernel<QuantizedConfig<X, float, Out, LoraOp::linear, kQuantizedLinearVariants[i]>>(
-              launch)
-        : void()),
-   ...);
-}
-template <typename H, typename Out, size_t... i>
-void run_expand(const QuantizedLaunch& launch, std::index_sequence<i...>) {
-  ((launch.variant == kQuantizedExpandVariants[i]
-        ? run_kernel<QuantizedConfig<__half, H, Out, LoraOp::expand, kQuantizedExpandVariants[i]>>(
-              launch)
-        : void()),
-   ...);
+/// run.operator()<kVariants[i]>() of the launch's variant.
+template <const auto& kVariants, typename Run>
+void run_variant(const QuantizedLaunch& launch, const Run& run) {
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    ((launch.variant == kVariants[i] ? run.template operator()<kVariants[i]>() : void()), ...);
+  }
+  (std::make_index_sequence<std::size(kVariants)>{});
 }
 
-template <typename Out, size_t... i>
-void run_gated(const QuantizedLaunch& launch, std::index_sequence<i...>) {
-  ((launch.variant == kQuantizedGatedVariants[i]
-        ? run_kernel<QuantizedConfig<__half, float, Out, LoraOp::gated_expand,
-                                     kQuantizedGatedVariants[i]>>(launch)
-        : void()),
-   ...);
+template <typename X, typename Out>
+void run_linear(const QuantizedLaunch& launch) {
+  run_variant<kQuantizedLinearVariants>(launch, [&]<LoraVariant v>() {
+    run_kernel<QuantizedConfig<X, float, Out, LoraOp::linear, v>>(launch);
+  });
+}
+template <typename X>
+void run_linear(const QuantizedLaunch& launch) {
+  if (launch.params.y_dtype == reference::Dtype::f32)
+    run_linear<X, float>(launch);
+  else
+    run_linear<X, X>(launch);
 }
 
 template <typename X>
 void run_shrink(const QuantizedLaunch& launch) {
-  run_shrink<X>(launch, std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
+  using Out = std::conditional_t<sizeof(X) == 1, __half, X>;
+  run_variant<kQuantizedShrinkVariants>(launch, [&]<LoraVariant v>() {
+    run_kernel<QuantizedConfig<X, float, Out, LoraOp::shrink, v>>(launch);
+  });
 }
-template <typename X>
-void run_linear(const QuantizedLaunch& launch) {
-  constexpr std::make_index_sequence<std::size(kQuantizedLinearVariants)> kAll{};
-  if (launch.params.y_dtype == reference::Dtype::f32)
-    run_linear<X, float>(launch, kAll);
-  else
-    run_linear<X, X>(launch, kAll);
+
+template <typename H, typename Out>
+void run_expand(const QuantizedLaunch& launch) {
+  run_variant<kQuantizedExpandVariants>(launch, [&]<LoraVariant v>() {
+    run_kernel<QuantizedConfig<__half, H, Out, LoraOp::expand, v>>(launch);
+  });
 }
 template <typename H>
 void run_expand(const QuantizedLaunch& launch) {
-  constexpr std::make_index_sequence<std::size(kQuantizedExpandVariants)> kAll{};
   if (launch.params.y_dtype == reference::Dtype::f32)
-    run_expand<H, float>(launch, kAll);
+    run_expand<H, float>(launch);
   else if (launch.params.y_dtype == reference::Dtype::bf16)
-    run_expand<H, __nv_bfloat16>(launch, kAll);
+    run_expand<H, __nv_bfloat16>(launch);
   else
-    run_expand<H, __half>(launch, kAll);
+    run_expand<H, __half>(launch);
 }
 
+template <typename Out>
 void run_gated(const QuantizedLaunch& launch) {
-  constexpr std::make_index_sequence<kQuantizedGatedVariants.size()> kAll{};
+  run_variant<kQuantizedGatedVariants>(launch, [&]<LoraVariant v>() {
+    run_kernel<QuantizedConfig<__half, float, Out, LoraOp::gated_expand, v>>(launch);
+  });
+}
+void run_gated(const QuantizedLaunch& launch) {
   if (launch.params.y_dtype == reference::Dtype::bf16)
-    run_gated<__nv_bfloat16>(launch, kAll);
+    run_gated<__nv_bfloat16>(launch);
   else
-    run_gated<__half>(launch, kAll);
+    run_gated<__half>(launch);
 }
 
 void run_plain(int num_ctas, const std::function<void(std::byte*)>& kernel) {

@@ -337,14 +337,17 @@ TEST(QuantizedVariants, FewTokensOfSmallRanksTakeOneLaunch) {
 struct ExpandOf {
   int64_t tokens, adapters, slices = 1, columns = 4096, rank = 64, num_in = 4096;
 };
-int warps_of(const ExpandOf& of, bool h_is_wide = true) {
+LoraVariant chosen_expand(const ExpandOf& of, bool h_is_wide) {
   const LaunchShape shape{.num_tokens = of.tokens,
                           .num_in = of.num_in,
                           .max_rank = of.rank,
                           .num_slices = of.slices,
                           .num_slots = of.adapters,
                           .num_columns = of.columns};
-  return choose_quantized_expand(shape, 1, h_is_wide).warps;
+  return choose_quantized_expand(shape, 1, h_is_wide);
+}
+int warps_of(const ExpandOf& of, bool h_is_wide = true) {
+  return chosen_expand(of, h_is_wide).warps;
 }
 
 TEST(QuantizedVariants, ExpandsOfOneSliceHaveFourWarps) {
@@ -385,13 +388,7 @@ TEST(QuantizedVariants, ExpandsOfSeveralSlicesHaveFourWarps) {
 
 // Stages of CTAs of four warps; 0 of eight, which have one.
 int stages_of(const ExpandOf& of, bool h_is_wide = true) {
-  const LaunchShape shape{.num_tokens = of.tokens,
-                          .num_in = of.num_in,
-                          .max_rank = of.rank,
-                          .num_slices = of.slices,
-                          .num_slots = of.adapters,
-                          .num_columns = of.columns};
-  const LoraVariant v = choose_quantized_expand(shape, 1, h_is_wide);
+  const LoraVariant v = chosen_expand(of, h_is_wide);
   return v.warps == 4 ? v.stages : 0;
 }
 
