@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "reference/base/input_error.hpp"
+#include "reference/base/text.hpp"
 #include "reference/base/units.hpp"
 #include "reference/base/wording.hpp"
 #include "scheduler_sim/cost/lora_shapes.hpp"
@@ -48,6 +52,22 @@ sim::CpuEviction cpu_eviction(const std::string& name) {
   return name == "lru" ? sim::CpuEviction::lru : sim::CpuEviction::idle_first;
 }
 
+// The adapter of whose name a list without quotes makes several, `piece` one of them.
+const sim::TraceAdapter* cut_adapter(const sim::Trace& trace, std::string_view piece) {
+  for (const sim::TraceAdapter& adapter : trace.adapters) {
+    const std::vector<std::string_view> pieces = split(adapter.name, ',');
+    if (pieces.size() > 1 && std::ranges::count(pieces, piece) > 0) return &adapter;
+  }
+  return nullptr;
+}
+
+std::string pin_remedy(const sim::Trace& trace, std::string_view name, bool is_first) {
+  if (const sim::TraceAdapter* const adapter = cut_adapter(trace, name)) {
+    return fmt::format("quote a name with a comma: --pin '\"{}\"'", adapter->name);
+  }
+  return is_first ? "name one of its adapters" : "name one that all seeds have, or give --seeds 1";
+}
+
 void check_pins(const std::vector<std::string>& names, std::span<const sim::Trace> traces) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::count(names.begin(), names.begin() + int64_t(i), names[i]) > 0) {
@@ -59,8 +79,7 @@ void check_pins(const std::vector<std::string>& names, std::span<const sim::Trac
       throw InputError("--pin",
                        fmt::format("{}the workload has no adapter '{}'",
                                    is_first ? "" : "with another seed ", names[i]),
-                       is_first ? "name one of its adapters"
-                                : "name one that all seeds have, or give --seeds 1");
+                       pin_remedy(trace, names[i], is_first));
     }
   }
 }

@@ -9,10 +9,12 @@
 #include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "reference/base/input_error.hpp"
 #include "reference/base/text.hpp"
 #include "reference/base/wording.hpp"
+#include "scheduler_sim/trace/csv_cells.hpp"
 
 namespace loratory::cli {
 namespace {
@@ -46,6 +48,26 @@ std::string example_of(Range<T> range) {
     return fmt::format("give one, such as {:.6g}", fmt::join(examples, " or "));
   }
   return "give a whole number";
+}
+
+// The cells of a line of CSV: a name with a comma in it stands in quotes.
+std::vector<std::string> names_in(const std::string& flag, const std::string& text) {
+  std::vector<std::string> names;
+  const auto add = [&](std::string_view cell, uint32_t column, size_t) {
+    if (cell.empty()) {
+      throw InputError(flag, fmt::format("{} has an empty name", shown(text)),
+                       "write names with one comma between two");
+    }
+    const bool is_quoted = text[column - 1] == '"';
+    names.push_back(is_quoted ? sim::unquoted(cell) : std::string(cell));
+  };
+  try {
+    sim::for_each_cell(text, ',', add);
+  } catch (const sim::BadRow& bad) {
+    throw InputError(flag, fmt::format("{} has {}", shown(text), bad.rule),
+                     fmt::format("quote a whole name: {} '\"a,b\",c'", flag));
+  }
+  return names;
 }
 
 }  // namespace
@@ -102,13 +124,7 @@ CLI::Option* add_names(CLI::App& app, const std::string& flag, std::vector<std::
   const auto parse = [flag, &names](const std::vector<std::string>& texts) {
     names.clear();
     for (const std::string& text : texts) {
-      for (const std::string_view name : split(text, ',')) {
-        if (name.empty()) {
-          throw InputError(flag, fmt::format("{} has an empty name", shown(text)),
-                           "write names with one comma between two");
-        }
-        names.emplace_back(name);
-      }
+      for (std::string& name : names_in(flag, text)) names.push_back(std::move(name));
     }
   };
   return app.add_option_function<std::vector<std::string>>(flag, parse, help)

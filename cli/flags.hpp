@@ -42,7 +42,8 @@ template <typename T>
 CLI::Option* add_numbers(CLI::App& app, const std::string& flag, std::vector<T>& values,
                          Range<T> range, const std::string& help);
 
-/// Names with commas between them; the flag may be repeated.
+/// Names with commas between them, as cells of CSV: a name with a comma stands in double quotes,
+/// and a quote in it twice. The flag may be repeated.
 CLI::Option* add_names(CLI::App& app, const std::string& flag, std::vector<std::string>& names,
                        const std::string& help);
 

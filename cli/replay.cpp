@@ -109,7 +109,7 @@ void run(const CLI::App& command, ReplayOptions options) {
   OutputFiles files(command, input_files(command, options.workload, options.system));
   open_outputs(files, options.outputs);
   files.open("--event-log", options.event_log);
-  const sim::Trace trace = load_workload(options.workload);
+  const sim::Trace trace = load_workload(options.workload, options.system.max_lora_rank);
   refuse_ignored_options(command, trace);
   sim::EngineSpec engine = make_engine(options.system, trace);
   engine.fast = !options.stepwise;

@@ -52,7 +52,8 @@ std::vector<sim::Trace> traces_of(const SizeOptions& options) {
   const int num_seeds = options.workload.adapters.are_given() ? options.num_seeds : 1;
   std::vector<sim::Trace> traces(size_t(num_seeds), read);
   for (size_t i = 0; i < traces.size(); ++i) {
-    apply_workload(traces[i], options.workload, options.workload.seed + i);
+    apply_workload(traces[i], options.workload, options.workload.seed + i,
+                   options.system.max_lora_rank);
   }
   return traces;
 }

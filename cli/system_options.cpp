@@ -120,7 +120,9 @@ void add_residency_options(CLI::App& app, SystemOptions& o) {
              "Which adapter leaves host memory: idle-first; gpu-last (TokenSpeed); lru (vLLM)");
   app.add_flag("--no-prefetch", o.no_prefetch,
                "Load adapters when they get a slot, not when a request arrives");
-  add_names(app, "--pin", o.pins, "Keep these adapters on the GPU: --pin a,b, or repeat the flag");
+  add_names(app, "--pin", o.pins,
+            "Keep these adapters on the GPU: --pin a,b, or repeat the flag; a name with a comma in "
+            "double quotes: '\"a,b\",c'");
   add_choice(app, "--load-mode", o.load_mode, {"overlap", "blocking"},
              "overlap: steps go on while adapters load; blocking");
   add_choice(
@@ -244,7 +246,7 @@ void require_consistent(const SystemOptions& o, int64_t trace_max_rank) {
   if (o.max_lora_rank > 0 && o.max_lora_rank < trace_max_rank) {
     throw InputError(
         "--max-lora-rank",
-        fmt::format("{} is below the trace's largest rank {}", o.max_lora_rank, trace_max_rank),
+        fmt::format("{} is below the workload's largest rank {}", o.max_lora_rank, trace_max_rank),
         "raise it");
   }
 }

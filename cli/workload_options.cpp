@@ -60,6 +60,36 @@ void require_ranks_apply(const sim::Trace& trace, const AdapterOptions& adapters
                    "leave it out, or assign other adapters with --adapters N --replace-adapters");
 }
 
+uint32_t largest_rank(const std::vector<sim::TraceAdapter>& adapters) {
+  uint32_t largest = 0;
+  for (const sim::TraceAdapter& adapter : adapters) largest = std::max(largest, adapter.rank);
+  return largest;
+}
+
+// Among those that are not dealt but stand in the trace or in a file of --popularity.
+uint32_t largest_own_rank(const sim::Trace& trace, const AdapterOptions& options) {
+  const sim::Popularity popularity = sim::parse_popularity(options.popularity);
+  if (popularity.kind == sim::PopularityKind::weights) {
+    return largest_rank(sim::make_adapter_mix(popularity, options.num_adapters, {}).adapters());
+  }
+  return options.are_given() ? 0 : largest_rank(trace.adapters);
+}
+
+// Of ranks that are not dealt, up to `own`, make_engine() speaks.
+void require_dealt_ranks_fit(const sim::Trace& trace, uint32_t own, const AdapterOptions& options,
+                             int64_t max_lora_rank) {
+  const uint32_t largest = largest_rank(trace.adapters);
+  if (largest <= own || largest <= max_lora_rank) return;
+  if (options.ranks.empty()) {
+    throw InputError("--max-lora-rank",
+                     fmt::format("{} is below {}, the default of --ranks", max_lora_rank, largest),
+                     fmt::format("give --ranks {}, or raise it", max_lora_rank));
+  }
+  throw InputError("--max-lora-rank",
+                   fmt::format("{} is below {}, a rank of --ranks", max_lora_rank, largest),
+                   "raise it, or give smaller --ranks");
+}
+
 }  // namespace
 
 void add_workload_options(CLI::App& app, WorkloadOptions& options) {
@@ -100,11 +130,13 @@ sim::Trace read_workload_trace(const WorkloadOptions& options) {
   return trace;
 }
 
-void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed) {
+void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed,
+                    int64_t max_lora_rank) {
   sim::scale_rate(trace, options.rate_scale);
   const AdapterOptions& adapters = options.adapters;
   const std::vector<uint32_t> ranks = adapters.ranks_or_default();
   require_ranks_apply(trace, adapters);
+  const uint32_t own_rank = max_lora_rank > 0 ? largest_own_rank(trace, adapters) : 0;
   if (adapters.are_given()) {
     sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity), adapters.num_adapters,
                                  ranks, seed, options.replace_adapters});
@@ -112,11 +144,12 @@ void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t 
     throw InputError("--popularity", "the number of adapters is missing", "add --adapters N");
   }
   sim::deal_missing_ranks(trace, ranks);
+  if (max_lora_rank > 0) require_dealt_ranks_fit(trace, own_rank, adapters, max_lora_rank);
 }
 
-sim::Trace load_workload(const WorkloadOptions& options) {
+sim::Trace load_workload(const WorkloadOptions& options, int64_t max_lora_rank) {
   sim::Trace trace = read_workload_trace(options);
-  apply_workload(trace, options, options.seed);
+  apply_workload(trace, options, options.seed, max_lora_rank);
   return trace;
 }
 

@@ -47,11 +47,13 @@ void add_workload_options(CLI::App& app, WorkloadOptions& options);
 sim::Trace read_workload_trace(const WorkloadOptions& options);
 
 /// Scales the rate, then assigns adapters drawn with `seed` if the flags ask for them; every
-/// adapter has a rank afterwards. Throws InputError, e.g. when the trace has adapters of its own.
-void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed);
+/// adapter has a rank afterwards. `max_lora_rank` is 0 if it was not given. Throws InputError, e.g.
+/// when the trace has adapters of its own, or one is dealt a rank above `max_lora_rank`.
+void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t seed,
+                    int64_t max_lora_rank);
 
 /// read_workload_trace, then apply_workload with options.seed.
-sim::Trace load_workload(const WorkloadOptions& options);
+sim::Trace load_workload(const WorkloadOptions& options, int64_t max_lora_rank);
 
 /// For the header of an output: "256 adapters, zipf:1, ranks 8,16" or "64 adapters of the trace".
 /// `traces` are those of all seeds.

@@ -25,26 +25,6 @@ constexpr const char* kRemedy =
 
 // --- text ----------------------------------------------------------------------------------------
 
-std::string whole_text(ByteSource& text, const std::string& name) {
-  std::string all;
-  constexpr size_t kPiece = 1 << 20;
-  for (;;) {
-    const size_t size = all.size();
-    all.resize(size + kPiece);
-    const size_t more = text.read(all.data() + size, kPiece);
-    all.resize(size + more);
-    if (more == 0) break;
-    if (all.size() > kMaxJsonBytes) {
-      throw InputError(name, fmt::format("has over {} MiB of JSON", kMaxJsonBytes >> 20),
-                       "give results without texts, or fewer in a file");
-    }
-  }
-  if (text.is_truncated()) {
-    throw InputError(name, "the compressed data stops in the middle", "fetch it again");
-  }
-  return all;
-}
-
 // Infinity and NaN outside of strings, as JSON of the same length, so that places stay right.
 void make_json(std::string& text) {
   struct Word {
@@ -295,7 +275,8 @@ bool is_json(std::string_view head) {
 void read_bench_results(ByteSource& text, const std::string& name,
                         std::span<const DescribedCell> also,
                         const std::function<void(MeasuredDraft, uint64_t line)>& add) {
-  std::string all = whole_text(text, name);
+  std::string all =
+      read_to_end(text, name, kMaxJsonBytes, "give results without texts, or fewer in a file");
   make_json(all);
   const std::unique_ptr<ByteSource> json = open_bytes(all);
   Strict strict(name);

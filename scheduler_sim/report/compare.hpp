@@ -32,8 +32,8 @@ struct ResultsFile {
   bool has_slo = false;
 };
 
-/// Reads a results.json of this version's schema. Throws InputError that names the file and the
-/// key. At most 256 MiB.
+/// Reads a results.json of this version's schema, plain, gzip or zstd. Throws InputError that names
+/// the file and the key. At most 256 MiB, unpacked too.
 ResultsFile read_results(const std::string& path);
 
 /// Two files side by side.

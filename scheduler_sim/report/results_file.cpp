@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,7 @@
 #include "reference/base/wording.hpp"
 #include "scheduler_sim/report/compare.hpp"
 #include "scheduler_sim/report/json_object.hpp"
+#include "scheduler_sim/trace/byte_source.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -20,7 +22,6 @@ using nlohmann::json;
 constexpr size_t kLargestResults = size_t{256} << 20;
 constexpr int64_t kMostOfAnything = int64_t{1} << 31;
 constexpr const char* kRewrite = "write it anew with --json of this version";
-constexpr std::string_view kGzipMark = "\x1f\x8b", kZstdMark = "\x28\xb5\x2f\xfd";
 constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 double value_at(const json& config, const std::string& key, const JsonFields& fields) {
@@ -96,13 +97,18 @@ void add_settings(ResultsFile& file, const json& root) {
   }
 }
 
+// As --json writes it: plain, gzip or zstd.
+std::string unpacked_text(const std::string& path) {
+  constexpr const char* kRemedy = "name a results.json";
+  const std::string bytes = read_file(path, kLargestResults, kRemedy);
+  const std::unique_ptr<ByteSource> raw = open_bytes(bytes);
+  return read_to_end(*decompressed(*raw, path), path, kLargestResults, kRemedy);
+}
+
 }  // namespace
 
 ResultsFile read_results(const std::string& path) {
-  const std::string text = read_file(path, kLargestResults, "name a results.json");
-  if (text.starts_with(kGzipMark) || text.starts_with(kZstdMark)) {
-    throw InputError(path, "is compressed", "unpack it with gunzip or unzstd");
-  }
+  const std::string text = unpacked_text(path);
   const json root = parse_json_object(text, path, kLargestResults);
   const JsonFields fields(root, path);
   const std::string schema = fields.text_or("schema", "");

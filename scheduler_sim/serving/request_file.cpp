@@ -13,6 +13,7 @@
 #include "reference/base/json_fields.hpp"
 #include "reference/base/units.hpp"
 #include "reference/base/wording.hpp"
+#include "scheduler_sim/trace/bad_escape.hpp"
 #include "scheduler_sim/trace/byte_source.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/text_encoding.hpp"
@@ -61,6 +62,10 @@ json parse_line(std::string_view text, const std::string& place) {
     json object = json::parse(text, check);
     if (object.is_object()) return object;
   } catch (const json::parse_error& error) {
+    const auto escape = bad_escape(text);
+    if (escape && escape->column <= error.byte) {
+      throw InputError(fmt::format("{}:{}", place, escape->column), escape->rule, escape->remedy);
+    }
     throw InputError(fmt::format("{}:{}", place, error.byte), "is not JSON",
                      "one JSON object per line");
   } catch (const json::out_of_range&) {

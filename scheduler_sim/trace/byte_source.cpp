@@ -19,6 +19,7 @@
 
 #include "reference/base/check.hpp"
 #include "reference/base/input_error.hpp"
+#include "reference/base/units.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -260,6 +261,24 @@ std::unique_ptr<ByteSource> open_file(const std::string& path) {
 
 std::unique_ptr<ByteSource> open_bytes(std::string_view bytes) {
   return std::make_unique<MemorySource>(bytes);
+}
+
+std::string read_to_end(ByteSource& source, const std::string& name, size_t largest,
+                        std::string_view remedy) {
+  std::string all;
+  for (size_t count = 1; count > 0;) {
+    const size_t before = all.size();
+    all.resize(before + kChunkBytes);
+    count = source.read(all.data() + before, kChunkBytes);
+    all.resize(before + count);
+    if (all.size() > largest) {
+      throw InputError(name, fmt::format("has over {}", format_bytes(double(largest))), remedy);
+    }
+  }
+  if (source.is_truncated()) {
+    throw InputError(name, "the compressed data stops in the middle", "fetch or compress it again");
+  }
+  return all;
 }
 
 std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole) {

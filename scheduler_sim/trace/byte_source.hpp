@@ -52,6 +52,11 @@ class ChecksummedSource final : public ByteSource {
 /// for messages. Memory: 64 KiB and the window of the compressor (zstd: at most 128 MiB).
 std::unique_ptr<ByteSource> decompressed(ByteSource& raw, std::string name);
 
+/// All that `source` holds. Throws InputError at `name`: over `largest` bytes, with `remedy`, or
+/// the compressed data stops in the middle.
+std::string read_to_end(ByteSource& source, const std::string& name, size_t largest,
+                        std::string_view remedy);
+
 /// The first bytes of `source`, `count` of them or all, and in `whole` a source that gives them
 /// again and then the rest. Lifetime: `source` outlives `whole`.
 std::string peek(ByteSource& source, size_t count, std::unique_ptr<ByteSource>& whole);

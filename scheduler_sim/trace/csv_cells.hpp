@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "scheduler_sim/trace/bad_row.hpp"
@@ -37,6 +38,15 @@ size_t for_each_cell(std::string_view line, char separator, F f) {
     begin = end + 1;
   }
   return index;
+}
+
+/// A cell that stood in quotes, with each "" in it as one quote.
+inline std::string unquoted(std::string_view cell) {
+  std::string text(cell);
+  for (size_t at = text.find("\"\""); at != std::string::npos; at = text.find("\"\"", at + 1)) {
+    text.erase(at, 1);
+  }
+  return text;
 }
 
 /// The separator of a table with this header: the most frequent of , ; and tab. Spreadsheets write

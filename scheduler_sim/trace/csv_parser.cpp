@@ -41,7 +41,9 @@ class CsvParser final : public RowParser {
     if (!is_published_last_row(line)) check_is_whole(line);
     const size_t num_cells =
         for_each_cell(line.text, separator_, [&](std::string_view text, uint32_t column, size_t i) {
-          if (i < specs_.size()) set_cell(row, *specs_[i], text, column);
+          if (i >= specs_.size()) return;
+          set_field(row, schema_, *specs_[i], text, column,
+                    /*has_decimal_comma=*/separator_ != ',');
         });
     if (num_cells != specs_.size()) {
       bad_row(line.text.size() + 1,
@@ -53,16 +55,6 @@ class CsvParser final : public RowParser {
   }
 
  private:
-  // Where the comma is no separator, it is the decimal point of a time.
-  void set_cell(Row& row, const ColumnSpec& spec, std::string_view text, uint32_t column) {
-    const bool is_time = spec.field == Field::arrival || spec.field == Field::cancel;
-    const size_t comma = is_time && separator_ != ',' ? text.find(',') : std::string_view::npos;
-    if (comma == std::string_view::npos) return set_field(row, schema_, spec, text, column);
-    std::string time(text);
-    time[comma] = '.';
-    set_field(row, schema_, spec, time, column);
-  }
-
   const ColumnSpec& spec_of(std::string_view name, uint32_t column) const {
     const auto spec = std::ranges::find(schema_.columns, name, &ColumnSpec::name);
     if (spec == schema_.columns.end()) {

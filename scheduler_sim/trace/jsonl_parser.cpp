@@ -4,6 +4,7 @@
 #include <limits>
 #include <string_view>
 
+#include "scheduler_sim/trace/bad_escape.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
 #include "scheduler_sim/trace/row_fields.hpp"
 #include "scheduler_sim/trace/row_parser.hpp"
@@ -145,6 +146,8 @@ class JsonlParser final : public RowParser {
 
   void check(simdjson::error_code error) {
     if (error == simdjson::SUCCESS) return;
+    const auto escape = error == simdjson::STRING_ERROR ? bad_escape(line_) : std::nullopt;
+    if (escape) throw BadRow(*escape);
     // That a bracket is not closed is noticed at the first one; what is missing is at the end.
     const bool is_cut = error == simdjson::INCOMPLETE_ARRAY_OR_OBJECT;
     fail(error, is_cut ? uint32_t(line_.size()) + 1 : column_of_error());

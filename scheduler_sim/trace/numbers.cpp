@@ -1,5 +1,7 @@
 #include "scheduler_sim/trace/numbers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -65,6 +67,8 @@ int two_digits(std::string_view text, size_t at) {
   return 10 * (text[at] - '0') + (text[at + 1] - '0');
 }
 
+constexpr int kFirstYear = 1970, kLastYear = 2199;
+
 bool in_range(int value, int low, int high) { return value >= low && value <= high; }
 
 Parse parse_date(std::string_view text, int64_t& days) {
@@ -75,7 +79,7 @@ Parse parse_date(std::string_view text, int64_t& days) {
   const std::chrono::year_month_day date{std::chrono::year(100 * century + year_of),
                                          std::chrono::month(unsigned(month)),
                                          std::chrono::day(unsigned(day))};
-  if (!date.ok() || !in_range(int(date.year()), 1970, 2199)) return Parse::out_of_range;
+  if (!date.ok() || !in_range(int(date.year()), kFirstYear, kLastYear)) return Parse::out_of_range;
   days = std::chrono::sys_days(date).time_since_epoch().count();
   return Parse::good;
 }
@@ -167,6 +171,40 @@ Parse parse_timestamp(std::string_view text, int64_t& unix_ns) {
   if (zone != Parse::good) return zone;
   unix_ns = (86'400 * days + seconds - offset_s) * kNsPerSecond + fraction_ns;
   return Parse::good;
+}
+
+std::string timestamp_limit(std::string_view text) {
+  const int year = 100 * two_digits(text, 0) + two_digits(text, 2);
+  const int month = two_digits(text, 5), day = two_digits(text, 8);
+  if (!in_range(year, kFirstYear, kLastYear)) {
+    return fmt::format("years go from {} to {}", kFirstYear, kLastYear);
+  }
+  if (!in_range(month, 1, 12)) return "months go from 01 to 12";
+  const auto last =
+      std::chrono::year(year) / std::chrono::month(unsigned(month)) / std::chrono::last;
+  const int num_days = int(unsigned(last.day()));
+  if (!in_range(day, 1, num_days)) {
+    return fmt::format("days of {} go from 01 to {}", text.substr(0, 7), num_days);
+  }
+  if (two_digits(text, 11) > 23) return "hours go from 00 to 23";
+  if (two_digits(text, 14) > 59) return "minutes go from 00 to 59";
+  if (two_digits(text, 17) > 59) return "seconds go from 00 to 59";
+  return "zones go from -14:59 to +14:59";
+}
+
+std::string without_grouping(std::string_view text) {
+  const size_t first = text.find_first_of(".,"), last = text.find_last_of(".,");
+  if (first == last) return "";  // one mark, or none
+  const bool has_point = text[last] != text[first];
+  const auto groups = split(text.substr(0, has_point ? last : text.size()), text[first]);
+  std::string number;
+  for (const std::string_view group : groups) {
+    if (!number.empty() && group.size() != 3) return "";
+    number += group;
+  }
+  if (has_point) number += fmt::format(".{}", text.substr(last + 1));
+  double value = 0;
+  return parse_double(number, value) == Parse::good ? number : "";
 }
 
 }  // namespace loratory::sim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace loratory::sim {
@@ -21,5 +22,13 @@ Parse parse_double(std::string_view text, double& value);
 /// "YYYY-MM-DD HH:MM:SS[.fffffffff][Z|+hh[:mm]|-hh[:mm]]" (or T between date and time) as
 /// nanoseconds since 1970-01-01 UTC; no zone means UTC. Years 1970 to 2199.
 Parse parse_timestamp(std::string_view text, int64_t& unix_ns);
+
+/// The limit that a timestamp breaks for which parse_timestamp says out_of_range: "days of 2024-02
+/// go from 01 to 29".
+std::string timestamp_limit(std::string_view text);
+
+/// A number whose digits stand in groups, "1.000,5" or "1,000,000", without the marks between them
+/// and with a decimal point: "1000.5". Empty for any other text.
+std::string without_grouping(std::string_view text);
 
 }  // namespace loratory::sim

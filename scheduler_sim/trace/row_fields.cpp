@@ -7,7 +7,6 @@
 
 #include "reference/base/check.hpp"
 #include "scheduler_sim/trace/bad_row.hpp"
-#include "scheduler_sim/trace/numbers.hpp"
 
 namespace loratory::sim {
 namespace {
@@ -17,6 +16,7 @@ struct FieldCell {
   const ColumnSpec& spec;
   std::string_view text;
   uint32_t column;
+  bool has_decimal_comma;
 
   [[noreturn]] void fail(std::string_view rule, std::string remedy) const {
     bad_row(column, fmt::format("{} is {}: {}", spec.name, rule, excerpt(text)), std::move(remedy));
@@ -37,16 +37,32 @@ uint32_t count(const FieldCell& cell, int64_t low) {
   return uint32_t(integer(cell, low, kMaxCount));
 }
 
+Parse parse_time(std::string_view text, TimeUnit unit, int64_t& value) {
+  if (unit == TimeUnit::timestamp) return parse_timestamp(text, value);
+  return parse_scaled(text, unit == TimeUnit::seconds ? 9 : 6, value);
+}
+
+std::string with_point(std::string_view text) {
+  std::string number(text);
+  std::ranges::replace(number, ',', '.');
+  return number;
+}
+
+std::string number_remedy(std::string_view text) {
+  const std::string number = without_grouping(text);
+  return number.empty() ? "write a decimal number"
+                        : fmt::format("write it without marks for thousands: {}", number);
+}
+
 int64_t time_ns(const FieldCell& cell, TimeUnit unit) {
+  const bool has_comma = cell.has_decimal_comma && cell.text.find(',') != std::string_view::npos;
   int64_t value = 0;
-  const Parse parse = unit == TimeUnit::timestamp ? parse_timestamp(cell.text, value)
-                      : unit == TimeUnit::seconds ? parse_scaled(cell.text, 9, value)
-                                                  : parse_scaled(cell.text, 6, value);
-  if (parse == Parse::not_a_number) {
-    cell.fail("not a time", unit == TimeUnit::timestamp
-                                ? "write YYYY-MM-DD HH:MM:SS.fffffff, with a zone or without"
-                                : "write a decimal number");
+  const Parse parse = has_comma ? parse_time(with_point(cell.text), unit, value)
+                                : parse_time(cell.text, unit, value);
+  if (unit == TimeUnit::timestamp && parse != Parse::good) {
+    refuse_timestamp(cell.spec.name, cell.text, cell.column, parse);
   }
+  if (parse == Parse::not_a_number) cell.fail("not a time", number_remedy(cell.text));
   if (value < 0) cell.fail("negative", "times count from the start of the trace");
   // Timestamps count from 1970, and only their differences stay.
   if (parse == Parse::out_of_range || (unit != TimeUnit::timestamp && value > kMaxTimeNs)) {
@@ -71,8 +87,8 @@ size_t character_bytes(unsigned char lead) {
 }  // namespace
 
 void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::string_view text,
-               uint32_t column) {
-  const FieldCell cell{spec, text, column};
+               uint32_t column, bool has_decimal_comma) {
+  const FieldCell cell{spec, text, column, has_decimal_comma};
   row.columns[size_t(spec.field)] = column;
   switch (spec.field) {
     case Field::arrival:
@@ -121,6 +137,13 @@ void set_field(Row& row, const Schema& schema, const ColumnSpec& spec, std::stri
       break;
   }
   LORATORY_ASSERT(false, "a scalar is neither a string nor a list");
+}
+
+void refuse_timestamp(std::string_view name, std::string_view text, uint32_t column, Parse parse) {
+  const bool is_time = parse == Parse::out_of_range;
+  bad_row(column,
+          fmt::format("{} is {}: {}", name, is_time ? "out of range" : "not a time", excerpt(text)),
+          is_time ? timestamp_limit(text) : kTimestampRemedy);
 }
 
 void check_no_nul(std::string_view line) {

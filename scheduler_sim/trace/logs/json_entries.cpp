@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "scheduler_sim/trace/bad_escape.hpp"
 #include "scheduler_sim/trace/line_reader.hpp"
 #include "scheduler_sim/trace/numbers.hpp"
 #include "scheduler_sim/trace/row_fields.hpp"
@@ -40,11 +41,14 @@ class ErrorFinder : public nlohmann::json_sax<nlohmann::json> {
 void refuse_json(std::string_view text, uint64_t first_line, LogSink& sink) {
   ErrorFinder finder;
   nlohmann::json::sax_parse(text.begin(), text.end(), &finder);
+  BadRow bad{finder.at, "invalid JSON", "give JSON lines, or one document"};
+  const auto escape = bad_escape(text);
+  if (escape && escape->column <= finder.at) bad = *escape;
   const std::string_view before =
-      text.substr(0, std::clamp<size_t>(finder.at, 1, text.size() + 1) - 1);
+      text.substr(0, std::clamp<size_t>(bad.column, 1, text.size() + 1) - 1);
   const auto line = first_line + uint64_t(std::ranges::count(before, '\n'));
-  const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
-  sink.refuse(line, {column, "invalid JSON", "give JSON lines, or one document"});
+  bad.column = before.size() - (before.rfind('\n') + 1) + 1;
+  sink.refuse(line, bad);
 }
 
 void visit_guarded(const JsonElement& element, uint64_t line, const std::string& place,

@@ -38,14 +38,19 @@ struct Entry {
   std::array<uint32_t, kNumLogColumns> columns{};
 };
 
+// pandas writes times as numbers unless told otherwise, of milliseconds, seconds or nanoseconds.
 int64_t start_ns(const Entry& entry) {
+  const std::string& text = entry.texts[kStart];
   int64_t unix_ns = 0;
-  if (parse_timestamp(entry.texts[kStart], unix_ns) != Parse::good) {
+  double number = 0;
+  const Parse parse = parse_timestamp(text, unix_ns);
+  if (parse == Parse::good) return unix_ns;
+  if (parse_double(text, number) == Parse::good) {
     bad_row(entry.columns[kStart],
-            fmt::format("startTime is not a time: {}", excerpt(entry.texts[kStart])),
-            "write YYYY-MM-DD HH:MM:SS.fff, with a zone or without");
+            fmt::format("startTime is a number, not a time: {}", excerpt(text)),
+            fmt::format("{} (pandas: date_format='iso')", kTimestampRemedy));
   }
-  return unix_ns;
+  refuse_timestamp("startTime", text, entry.columns[kStart], parse);
 }
 
 uint32_t tokens(const Entry& entry, LogColumn column) {
@@ -94,17 +99,17 @@ void read_entry(const Entry& entry, uint64_t line, LogSink& sink) {
   sink.add(std::move(request));
 }
 
+// What is no text stands as JSON writes it.
+std::string text_of(const JsonElement& value) {
+  std::string_view text;
+  return value.get(text) == simdjson::SUCCESS ? std::string(text) : simdjson::to_string(value);
+}
+
 void visit_object(const JsonObject& object, uint64_t line, LogSink& sink) {
   Entry entry;
   entry.columns.fill(1);
   for (size_t i = 0; i < kNumLogColumns; ++i) {
-    const auto value = member(object, kNames[i]);
-    int64_t number = 0;
-    if (value && value->get(number) == simdjson::SUCCESS) {
-      entry.texts[i] = std::to_string(number);
-    } else {
-      entry.texts[i] = text_or_empty(value);
-    }
+    if (const auto value = member(object, kNames[i])) entry.texts[i] = text_of(*value);
   }
   for (const LogColumn column : kRequired) {
     if (!member(object, kNames[column])) {
@@ -145,14 +150,6 @@ class CsvRecords {
   LineReader lines_;
   bool is_whole_ = true;
 };
-
-std::string unquoted(std::string_view cell) {
-  std::string text(cell);
-  for (size_t at = text.find("\"\""); at != std::string::npos; at = text.find("\"\"", at + 1)) {
-    text.erase(at, 1);
-  }
-  return text;
-}
 
 class CsvTable {
  public:

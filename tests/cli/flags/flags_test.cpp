@@ -109,6 +109,7 @@ class Flags : public ::testing::Test {
     add_number(*size, "--max-lora-rank", max_loras_, {1, 64}, "");
     add_choice(*size, "--load-mode", load_mode_, {"overlap", "blocking"}, "");
     add_numbers(*size, "--ranks", ranks_, {1, 64}, "");
+    add_names(*size, "--pin", names_, "");
     size->add_option("--json", json_);
     size->add_flag("--pack", pack_);
     size->fallthrough();
@@ -138,6 +139,7 @@ class Flags : public ::testing::Test {
   bool pack_ = false;
   std::string load_mode_ = "overlap", json_, config_;
   std::vector<uint32_t> ranks_;
+  std::vector<std::string> names_;
 };
 
 TEST_F(Flags, FillTheirValues) {
@@ -145,6 +147,29 @@ TEST_F(Flags, FillTheirValues) {
   EXPECT_EQ(max_loras_, 3);
   EXPECT_EQ(ranks_, (std::vector<uint32_t>{8, 16}));
   EXPECT_EQ(load_mode_, "blocking");
+}
+
+TEST_F(Flags, NamesAreCellsOfCsv) {
+  const auto names = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), "size");
+    EXPECT_EQ(parse(words), "");
+    return names_;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({"--pin", "a,b", "--pin", "c"}), (Names{"a", "b", "c"}));
+  EXPECT_EQ(names({"--pin", "\"a,b\",c"}), (Names{"a,b", "c"}));
+  EXPECT_EQ(names({"--pin", "c,\"a \"\"b\"\",\""}), (Names{"c", "a \"b\","}));
+  EXPECT_EQ(names({"--pin", "a\"\"b\""}), (Names{"a\"\"b\""}));
+  EXPECT_EQ(parse({"size", "--pin", "a,"}),
+            "--pin: 'a,' has an empty name; write names with one comma between two");
+  EXPECT_EQ(parse({"size", "--pin", "\"\""}),
+            "--pin: '\"\"' has an empty name; write names with one comma between two");
+  EXPECT_EQ(parse({"size", "--pin", "c,\"a,b"}),
+            "--pin: 'c,\"a,b' has a quote that is not closed; quote a whole name: --pin "
+            "'\"a,b\",c'");
+  EXPECT_EQ(parse({"size", "--pin", "\"a\"b"}),
+            "--pin: '\"a\"b' has text after a closing quote; quote a whole name: --pin "
+            "'\"a,b\",c'");
 }
 
 TEST_F(Flags, SlipsGetTheNearestName) {

@@ -329,6 +329,63 @@ TEST_F(ReplayAndSize, BadPinsAreOneLine) {
   }
 }
 
+const std::string kCommas =
+    R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2,"adapter":"sql,v2"}
+{"arrival_ms":0,"prompt_tokens":4,"output_tokens":2,"adapter":"b"}
+)";
+
+TEST_F(ReplayAndSize, AdaptersWithACommaCanBePinned) {
+  write("t.jsonl", kCommas);
+  expect_bad_input("replay --trace t.jsonl --pin sql,v2",
+                   "--pin: the workload has no adapter 'sql'; quote a name with a comma: --pin "
+                   "'\"sql,v2\"'");
+  write("c.toml", "pin = ['\"sql,v2\"', 'b']\n");
+  for (const char* flags :
+       {"--pin '\"sql,v2\",b'", "--pin b --pin '\"sql,v2\"'", "--config c.toml"}) {
+    const Outcome run =
+        loratory(std::string("replay --trace t.jsonl --max-loras 3 --json r.json ") + flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+  }
+}
+
+TEST_F(ReplayAndSize, ARankAboveTheLargestSaysWhereItComesFrom) {
+  write("t.jsonl", kCommas);
+  write("r.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2,"adapter":"a","rank":16})"
+                   "\n");
+  write("names.txt", "a 1\n");
+  write("ranks.txt", "a 1 32\n");
+  const std::string of_default =
+      "--max-lora-rank: 8 is below 16, the default of --ranks; give --ranks 8, or raise it";
+  for (const std::string command : {"replay ", "size "}) {
+    const auto refuses = [&](const std::string& flags, const std::string& line) {
+      expect_bad_input(command + "--max-lora-rank 8 " + flags, line);
+    };
+    refuses("--trace t.jsonl", of_default);
+    refuses("--trace t.jsonl --adapters 4 --replace-adapters", of_default);
+    refuses("--trace r.jsonl --popularity weights:names.txt --replace-adapters", of_default);
+    refuses("--trace t.jsonl --ranks 8,32",
+            "--max-lora-rank: 8 is below 32, a rank of --ranks; raise it, or give smaller --ranks");
+    refuses("--trace r.jsonl",
+            "--max-lora-rank: 8 is below the workload's largest rank 16; raise it");
+    refuses("--trace r.jsonl --popularity weights:ranks.txt --replace-adapters",
+            "--max-lora-rank: 8 is below the workload's largest rank 32; raise it");
+    EXPECT_EQ(loratory(command + "--max-lora-rank 8 --ranks 8 --trace t.jsonl").exit_code, 0);
+  }
+}
+
+TEST_F(ReplayAndSize, CompareReadsWhatJsonCompressed) {
+  for (const char* name : {"r.json", "r.json.gz", "r.json.zst"}) {
+    ASSERT_EQ(loratory("replay " + sample_ + "--json " + name).exit_code, 0);
+  }
+  const Outcome run = loratory("compare r.json.gz r.json.zst");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("no difference"), std::string::npos) << run.out;
+  write("cut.json.gz", content("r.json.gz").substr(0, 500));
+  expect_bad_input("compare r.json cut.json.gz",
+                   "cut.json.gz: the compressed data stops in the middle; fetch or compress it "
+                   "again");
+}
+
 TEST_F(ReplayAndSize, SkippedRowsAreInTheResult) {
   write("t.jsonl", R"({"arrival_ms":0,"prompt_tokens":4,"output_tokens":2})"
                    "\n"

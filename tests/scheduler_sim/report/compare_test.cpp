@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "fixture.hpp"
+#include "reference/base/atomic_file.hpp"
 #include "reference/base/input_error.hpp"
 #include "scheduler_sim/report/json.hpp"
 
@@ -67,10 +68,21 @@ class Compare : public testing::Test {
   std::vector<std::string> paths_;
 };
 
-TEST_F(Compare, SaysThatAFileIsCompressed) {
-  for (const char* mark : {"\x1f\x8b\x08", "\x28\xb5\x2f\xfd"}) {
-    EXPECT_EQ(error_of(mark), "is compressed; unpack it with gunzip or unzstd");
+TEST_F(Compare, ReadsCompressedFiles) {
+  for (const char* ending : {".json", ".gz", ".zst"}) {
+    const std::string path = testing::TempDir() + "results" + ending;
+    AtomicFile out(path);
+    write_results_json(out.stream(), test::small_result());
+    out.commit();
+    EXPECT_EQ(read_results(path).configs.size(), original().configs.size()) << ending;
   }
+}
+
+TEST_F(Compare, SaysWhatIsWrongWithACompressedFile) {
+  for (const char* cut : {"\x1f\x8b\x08", "\x28\xb5\x2f\xfd"}) {
+    EXPECT_EQ(error_of(cut), "the compressed data stops in the middle; fetch or compress it again");
+  }
+  EXPECT_THAT(error_of("\x1f\x8bno gzip"), HasSubstr("fetch or compress the file again"));
 }
 
 TEST_F(Compare, EqualFilesHaveNoDifference) {

@@ -110,6 +110,9 @@ const BadFile kBadFiles[] = {
     {R"({"operation": "pin_lora", "lora_name": "a"})", "r.jsonl: has no request"},
     {"{\"prompt\": [1]}\n\n", "r.jsonl:2:1: is not JSON"},
     {R"({"prompt": [1],})", "r.jsonl:1:16: is not JSON; one JSON object per line"},
+    {R"({"prompt": "a\ud800"})",
+     "r.jsonl:1:14: invalid JSON (half of a surrogate pair: '\\ud800'); "
+     "write both halves, or leave it out"},
     {R"([1])", "r.jsonl:1:1: is no JSON object"},
     {R"({"prompt": {"a": 1}})", "r.jsonl:1: nests too deep"},
     {R"({"prompt": [[1]]})", "r.jsonl:1: nests too deep; values are plain, or a list"},

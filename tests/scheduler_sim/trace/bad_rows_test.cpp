@@ -99,6 +99,25 @@ INSTANTIATE_TEST_SUITE_P(
                              "\"adapter\":\"a\xff\"}\n",
                 "t:2:66: text that is not UTF-8; convert the file to UTF-8"}));
 
+const std::string kIdRow = "{\"arrival_ms\":6,\"prompt_tokens\":40,\"output_tokens\":1,\"id\":";
+const std::string kHalf = "invalid JSON (half of a surrogate pair: '";
+
+INSTANTIATE_TEST_SUITE_P(
+    Escapes, BadRows,
+    testing::Values(
+        BadCase{kIdRow + "\"a\\ud800\"}",
+                "t:1:61: " + kHalf + "\\ud800'); write both halves, or leave it out"},
+        BadCase{kIdRow + "\"a\\ud83d\\u0041\"}",
+                "t:1:61: " + kHalf + "\\ud83d'); write both halves, or leave it out"},
+        BadCase{kIdRow + "\"\\ud83d\\ude00 \\uDE00\"}",
+                "t:1:73: " + kHalf + "\\uDE00'); write both halves, or leave it out"},
+        BadCase{kIdRow + "\"\\\\ud800\\t\\u12G4\"}",
+                "t:1:69: invalid JSON (no escape of JSON: '\\u12G4'); write \\\\ for a backslash"},
+        BadCase{kIdRow + "\"C:\\loras\"}",
+                "t:1:62: invalid JSON (no escape of JSON: '\\l'); write \\\\ for a backslash"},
+        BadCase{kIdRow + "\"\\u00",
+                "t:1:64: invalid JSON (an unterminated string)" + kJsonRemedy}));
+
 INSTANTIATE_TEST_SUITE_P(
     Native, BadRows,
     testing::Values(
@@ -157,12 +176,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{kAzureHeader + "2023-11-16 18:15:46.68,374,44,5\n",
                 "t:2:32: 4 cells, but the header has 3; one cell for every column, with "
                 "',' between them"},
-        BadCase{kAzureHeader + "2023-13-16 18:15:46.68,374,44\n",
-                "t:2:1: TIMESTAMP is out of range: '2023-13-16 18:15:46.68'; check the unit of "
-                "the times"},
         BadCase{kAzureHeader + "1700158546,374,44\n",
-                "t:2:1: TIMESTAMP is not a time: '1700158546'; write YYYY-MM-DD HH:MM:SS.fffffff, "
-                "with a zone or without"},
+                "t:2:1: TIMESTAMP is not a time: '1700158546'; write YYYY-MM-DD HH:MM:SS.fff, with "
+                "a zone or without"},
         BadCase{kAzureHeader + "2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:46.67,374,44\n",
                 "t:3:1: this row arrives before the row above it; sort the rows by time"},
         BadCase{kAzureHeader + "2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:47,374,4",
@@ -190,6 +206,53 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"arrived_at,num_prefill_tokens\n1,2\n",
                 "t:1:30: column 'num_decode_tokens' of a vidur trace is missing; add it, or name "
                 "another format with --format"}));
+
+// A date and time of the right form that no clock ever shows.
+BadCase no_time(const std::string& stamp, const std::string& limit) {
+  return {kAzureHeader + stamp + ",374,44\n",
+          "t:2:1: TIMESTAMP is out of range: '" + stamp + "'; " + limit};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calendar, BadRows,
+    testing::Values(no_time("2024-02-30 18:15:46.68", "days of 2024-02 go from 01 to 29"),
+                    no_time("2023-02-29 18:15:46.68", "days of 2023-02 go from 01 to 28"),
+                    no_time("2023-11-00 18:15:46.68", "days of 2023-11 go from 01 to 30"),
+                    no_time("2023-13-16 18:15:46.68", "months go from 01 to 12"),
+                    no_time("2023-00-16 18:15:46.68", "months go from 01 to 12"),
+                    no_time("1969-12-31 18:15:46.68", "years go from 1970 to 2199"),
+                    no_time("2023-11-16 25:15:46.68", "hours go from 00 to 23"),
+                    no_time("2023-11-16 24:00:00", "hours go from 00 to 23"),
+                    no_time("2023-11-16 18:60:46.68", "minutes go from 00 to 59"),
+                    no_time("2023-11-16 18:15:60", "seconds go from 00 to 59"),
+                    no_time("2023-11-16 18:15:46+15:00", "zones go from -14:59 to +14:59"),
+                    no_time("2023-11-16 18:15:46+01:60", "zones go from -14:59 to +14:59")));
+
+// Numbers as spreadsheets show them; half of them say 1000 and a half.
+const std::string kSemicolons = "arrived_at;num_prefill_tokens;num_decode_tokens\n";
+
+BadCase grouped(const std::string& header, const std::string& cell, const std::string& remedy) {
+  const char separator = header[std::string("arrived_at").size()];
+  const bool is_quoted = cell.find(separator) != std::string::npos;
+  const std::string text = is_quoted ? '"' + cell + '"' : cell;
+  return {header + text + separator + "374" + separator + "44\n",
+          "t:2:1: arrived_at is not a time: '" + cell + "'; " + remedy};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    GroupedDigits, BadRows,
+    testing::Values(
+        grouped(kSemicolons, "1.000,5", "write it without marks for thousands: 1000.5"),
+        grouped(kSemicolons, "1,000.5", "write it without marks for thousands: 1000.5"),
+        grouped(kSemicolons, "-1.000,5", "write it without marks for thousands: -1000.5"),
+        grouped(kSemicolons, "1.000.000,25", "write it without marks for thousands: 1000000.25"),
+        grouped(kSemicolons, "1.000.000", "write it without marks for thousands: 1000000"),
+        grouped(kSemicolons, "1,000,000", "write it without marks for thousands: 1000000"),
+        grouped(kVidurHeader, "1,000.5", "write it without marks for thousands: 1000.5"),
+        grouped(kVidurHeader, "1.000,5", "write it without marks for thousands: 1000.5"),
+        grouped(kVidurHeader, "1,5", "write a decimal number"),
+        grouped(kSemicolons, "1.2.3,4,5", "write a decimal number"),
+        grouped(kSemicolons, "1.000,5 s", "write a decimal number")));
 
 INSTANTIATE_TEST_SUITE_P(
     Whole, BadRows,

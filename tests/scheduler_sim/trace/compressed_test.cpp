@@ -131,6 +131,22 @@ TEST(ByteSources, AMissingFileIsOneClearLine) {
   }
 }
 
+// A few bytes may unpack to more than there is memory.
+TEST_P(Compressed, UnpackingStopsAtALimit) {
+  const auto read = [](const std::string& bytes, size_t largest) {
+    const auto raw = open_bytes(bytes);
+    return read_to_end(*decompressed(*raw, "t"), "t", largest, "name another");
+  };
+  const std::string plain(1 << 20, ' '), bytes = packed(plain, GetParam());
+  EXPECT_EQ(read(bytes, plain.size()), plain);
+  try {
+    read(bytes, plain.size() - 1024);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "t: has over 1,023 KiB; name another");
+  }
+}
+
 TEST(ByteSources, ChecksumIsXxh3) {
   ChecksummedSource source(open_bytes(""));
   EXPECT_EQ(source.checksum(), "xxh3:2d06800538d394c2");  // published value of XXH3 of nothing

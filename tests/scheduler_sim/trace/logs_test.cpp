@@ -78,6 +78,12 @@ TEST(OtelLog, ReadsOneDocumentAndOldNames) {
   EXPECT_EQ(read_trace_from(log, "t").requests.size(), 1u);
   log.insert(log.find("\"traceId\""), "oops");
   EXPECT_EQ(error_of(log).substr(0, 25), "t:4:2: invalid JSON; give");
+  const size_t name =
+      log.insert(log.find("oops"), "\n").erase(log.find("oops"), 4).find("chat sql");
+  log.replace(name, 4, "\\udc00");
+  EXPECT_EQ(error_of(log),
+            "t:5:68: invalid JSON (half of a surrogate pair: '\\udc00'); write both halves, or "
+            "leave it out");
 }
 
 TEST(OtelLog, NamesTheSpanThatCannotBeRead) {
@@ -143,12 +149,55 @@ TEST(LitellmLog, ReadsJsonArraysAndLines) {
             "write decimal digits");
 }
 
+// pandas writes times as numbers, and counts with a gap in their column as fractions.
+TEST(LitellmLog, SaysWhatIsInAJsonValueOfAnotherType) {
+  const auto error_with = [](const std::string& start, const std::string& prompt) {
+    return error_of(R"({"request_id":"r1","model":"sql","startTime":)" + start +
+                    R"(,"prompt_tokens":)" + prompt + R"(,"completion_tokens":3})" + "\n");
+  };
+  const std::string remedy =
+      "; write YYYY-MM-DD HH:MM:SS.fff, with a zone or without (pandas: date_format='iso')";
+  for (const char* number : {"1740830400123", "1740830400.5", "0", "-1.5"}) {
+    EXPECT_EQ(error_with(number, "12"),
+              std::string("t:1:1: startTime is a number, not a time: '") + number + "'" + remedy);
+  }
+  EXPECT_EQ(error_with("\"1740830400\"", "12"),
+            "t:1:1: startTime is a number, not a time: '1740830400'" + remedy);
+  EXPECT_EQ(
+      error_with("{\"$date\":1}", "12"),
+      "t:1:1: startTime is not a time: '{\"$date\":1}'; write YYYY-MM-DD HH:MM:SS.fff, with a "
+      "zone or without");
+  EXPECT_EQ(error_with("true", "12").substr(0, 38), "t:1:1: startTime is not a time: 'true'");
+  const std::string time = "\"2025-03-01T12:00:00\"";
+  EXPECT_EQ(error_with(time, "12.5"),
+            "t:1:1: prompt_tokens is no whole number in 0..2147483647: '12.5'; write decimal "
+            "digits");
+  EXPECT_EQ(
+      error_with("\"2025-02-29T12:00:00\"", "12"),
+      "t:1:1: startTime is out of range: '2025-02-29T12:00:00'; days of 2025-02 go from 01 to "
+      "28");
+}
+
+TEST(LitellmLog, KnowsACacheHitThatIsABoolean) {
+  const std::string row = R"({"request_id":"r1","model":"sql","startTime":"2025-03-01T12:00:00",)"
+                          R"("prompt_tokens":12,"completion_tokens":3,"cache_hit":)";
+  const Trace trace = read_trace_from(row + "true}\n" + row + "false}\n", "t");
+  EXPECT_EQ(trace.requests.size(), 1u);
+  EXPECT_EQ(trace.notes.size(), 1u);
+}
+
 TEST(LitellmLog, NamesBadRows) {
   const std::string good = kSpendHeader + spend("a", "2025-03-01 12:00:00", "m");
   EXPECT_EQ(
       error_of(good + spend("b", "yesterday", "m")),
       "t:3:35: startTime is not a time: 'yesterday'; write YYYY-MM-DD HH:MM:SS.fff, with a zone "
       "or without");
+  EXPECT_EQ(
+      error_of(good + spend("b", "1740830400", "m")),
+      "t:3:35: startTime is a number, not a time: '1740830400'; write YYYY-MM-DD HH:MM:SS.fff, "
+      "with a zone or without (pandas: date_format='iso')");
+  EXPECT_EQ(error_of(good + spend("b", "2025-03-01 25:00:00", "m")),
+            "t:3:35: startTime is out of range: '2025-03-01 25:00:00'; hours go from 00 to 23");
   EXPECT_EQ(error_of(good + spend("b", "2025-03-01 12:00:00", "m", "None,s1,failure,{}")),
             "t:3:107: a failed request (status failure); leave failures out with --skip-bad-rows");
   EXPECT_EQ(error_of(good + "x,\"y\n"), "t:3:5: the last row is cut off; export it again");

@@ -108,7 +108,8 @@ TEST(SpreadsheetCsv, BadQuotesAndNumbersAreNamed) {
   EXPECT_EQ(error_of(header + "0.5,\"10\"0,2\n"),
             "t:2:9: text after a closing quote; quote the whole cell");
   EXPECT_EQ(error_of("arrived_at;num_prefill_tokens;num_decode_tokens\n1.234,5;10;2\n"),
-            "t:2:1: arrived_at is not a time: '1.234.5'; write a decimal number");
+            "t:2:1: arrived_at is not a time: '1.234,5'; write it without marks for thousands: "
+            "1234.5");
   EXPECT_EQ(
       error_of("arrived_at;num_prefill_tokens;num_decode_tokens\n1;10\n"),
       "t:2:5: 2 cells, but the header has 3; one cell for every column, with ';' between them");
