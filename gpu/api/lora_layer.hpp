@@ -101,7 +101,7 @@ class LoraLayer {
 
   /// What launch_silu_mul() should launch. Nothing if it cannot: it needs a linear whose two equal
   /// slices fill y, aligned tensors of one dtype, y among them, a workspace and ranks of up to 512
-  /// together. Weights may be of 8 bits, but where these go by wgmma. Not for experts.
+  /// together. 8-bit weights are supported beside 16-bit x. Not for experts.
   /// `next`: the linear whose x the activation is, if its shrink may be part of that.
   std::optional<SiluMulVariants> silu_mul_variants_for(const LoraTensors& tensors,
                                                        const DeviceView& activation,

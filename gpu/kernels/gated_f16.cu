@@ -2,6 +2,7 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> gated_kernels<__half>();
+template const LoraKernels& lora_kernels<LoraOp::gated_expand, __half, __half>();
+template const LoraKernels& lora_kernels<LoraOp::gated_expand_shrink, __half, __half>();
 
 }  // namespace loratory::gpu

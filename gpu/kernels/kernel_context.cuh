@@ -28,9 +28,9 @@ struct Context {
   std::byte* const shared;
 
   const int cta = rank_in_cluster();
-  // The compiler knows that it is equal in all lanes.
+  // Shuffled, so that the compiler knows it to be equal in all lanes.
   const int warp = __shfl_sync(~0U, int(threadIdx.x) / 32, 0);
-  // Not negative, which saves instructions. With 8-bit weights ptxas spills where it knows that.
+  // An unsigned remainder takes fewer instructions, but makes kernels of 8-bit weights spill.
   const int lane = C::kIsQuantized || C::kWide ? int(threadIdx.x) % 32 : int(threadIdx.x % 32);
   const int row = lane / 4;  // of a fragment: a weight row or a token
   const int quad = lane % 4;
@@ -102,9 +102,9 @@ struct Context {
   /// Of KernelShape::kNextBytes: tokens, then ranks.
   __device__ std::byte* next_x() const { return h() - C::kNextBytes; }
   __device__ std::byte* next_a() const { return next_x() + C::kTokens * C::kWgmmaRowBytes; }
-  /// Of KernelShape::kAheadBytes, what is this warp's.
-  __device__ std::byte* widened() const {
-    return shared + C::shared_bytes(p.h_width) + warp * C::kAheadOfWarp;
+  /// Of KernelShape::kAheadBytes of a stage, what is this warp's.
+  __device__ std::byte* widened(int stage = 0) const {
+    return shared + C::shared_bytes(p.h_width) + stage * C::kAheadBytes + warp * C::kAheadOfWarp;
   }
   /// [token][rank / 8][hi of eight, lo of eight], or [panel][hi, lo][token][rank / 8]
   __device__ std::byte* h() const { return pipelines() + C::kPipelinesBytes; }

@@ -2,6 +2,8 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> lora_kernels<__nv_bfloat16, __nv_bfloat16>();
+template const LoraKernels& lora_kernels<LoraOp::linear, __nv_bfloat16, __nv_bfloat16>();
+template const LoraKernels& lora_kernels<LoraOp::shrink, __nv_bfloat16, __nv_bfloat16>();
+template const LoraKernels& lora_kernels<LoraOp::expand, __nv_bfloat16, __nv_bfloat16>();
 
 }  // namespace loratory::gpu

@@ -2,6 +2,7 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> lora_kernels<__nv_bfloat16, float>();
+template const LoraKernels& lora_kernels<LoraOp::linear, __nv_bfloat16, float>();
+template const LoraKernels& lora_kernels<LoraOp::expand, __nv_bfloat16, float>();
 
 }  // namespace loratory::gpu

@@ -2,6 +2,8 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> lora_kernels<__half, __half>();
+template const LoraKernels& lora_kernels<LoraOp::linear, __half, __half>();
+template const LoraKernels& lora_kernels<LoraOp::shrink, __half, __half>();
+template const LoraKernels& lora_kernels<LoraOp::expand, __half, __half>();
 
 }  // namespace loratory::gpu

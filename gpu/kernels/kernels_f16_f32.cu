@@ -2,6 +2,7 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> lora_kernels<__half, float>();
+template const LoraKernels& lora_kernels<LoraOp::linear, __half, float>();
+template const LoraKernels& lora_kernels<LoraOp::expand, __half, float>();
 
 }  // namespace loratory::gpu

@@ -256,14 +256,14 @@ class LoraCta {
   __device__ void fetch_h(const WorkTile& work) {
     if constexpr (C::kTokenTiles == 1) expand_.find_first(work);
     const PlaceOfH first = place_of_h(work, int(threadIdx.x));
-    wait_for_prior_grid();  // for each tile: to remember it would take a register
+    wait_for_prior_grid();  // for each tile: a flag would cost a register
     load_h(work, first);
     if constexpr (C::kWgmma) fence_async_proxy();
   }
 
   /// What 8-bit weights need beyond the loads, done while the previous kernel runs.
   __device__ void prepare(const WorkTile& work) {
-    if (prior_.waited || !quantized(p).widens_ahead) return;
+    if (prior_.waited || quantized(p).stages_ahead == 0) return;
     if constexpr (C::kShrinks)
       shrink_.prepare(work);
     else if constexpr (C::kTokenTiles == 1)

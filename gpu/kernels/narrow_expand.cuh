@@ -28,21 +28,27 @@ class NarrowExpand {
     for (int i = 0; i < C::kNumBStages; ++i) load_k_tile(work);
     commit_copies();
   }
-  /// Of 8-bit B: widens the first stage, and starts on the next one of that tile. It waits for B,
-  /// which pays while the previous kernel runs.
+  /// Of 8-bit B: widens the first stages of a tile, and loads its next ones into them. It waits for
+  /// B, which pays while the previous kernel runs.
   __device__ void prepare(const WorkTile& work) {
     const int tile = c.first_tile(work);
     if (tile >= work.end_column_tile || c.warp >= C::kWarpsAhead) return;
     const TileSlice& s = c.next_slice_of(tile, slice_);
     wait_for_copies<0>();
     __syncwarp();
-    widen_stage(quantized(p).of[s.index].b);
+    const int most = C::kStagesAhead > 1 ? quantized(p).stages_ahead : 1;
+    int stages = 0;
+#pragma unroll 1
+    do {
+      widen_stage(quantized(p).of[s.index].b, stages++);
+    } while (stages < most && stages * C::kStageRanks < s.rank);
     __syncwarp();
-    of_bytes_.is_widened = true;
-    if (!kLoadsNextAhead || load_rank_ == 0) return;
-    load_k_tile(work);
-    commit_copies();
-    of_bytes_.has_next = true;
+    of_bytes_.widened_ranks = stages * C::kStageRanks;
+    if constexpr (kLoadsNextAhead) {
+#pragma unroll 1
+      for (; of_bytes_.num_next < stages && load_rank_ > 0; ++of_bytes_.num_next) load_k_tile(work);
+      commit_copies();
+    }
   }
   /// Looks up the first tile: in an expand before it waits for the previous kernel.
   __device__ void find_first(const WorkTile& work) {
@@ -100,7 +106,7 @@ class NarrowExpand {
   /// expands of two stages spill.
   static constexpr bool kLoadsBeforeY = !C::kShrinks && C::kNumBStages == 1;
 
-  /// Of 8-bit B: behind a stage that is widened ahead, the next one of its tile is on its way.
+  /// Of 8-bit B: behind the stages that are widened ahead, the next ones of the tile are loaded.
   static constexpr bool kLoadsNextAhead = C::kRankTiles > 1;
 
   const Context<C> c;
@@ -119,8 +125,8 @@ class NarrowExpand {
     bool has_one_factor;  // of B
   };
   struct OfBytes {
-    bool is_widened = false;                 // the first stage of 8-bit B
-    bool has_next = false;                   // that stage is on its way again
+    int widened_ranks = 0;                   // of the first tile
+    int num_next = 0;                        // stages of it that are on their way again
     int load_factors = 0, read_factors = 0;  // buffers: of the next tile to load, of this one
     ColumnTile tile{};                       // the first one
   };
@@ -315,12 +321,12 @@ class NarrowExpand {
     const int num_ranks = C::kGated ? c.pair_ranks() : t.num_ranks;
 #pragma unroll 1
     for (int rank = 0; rank < num_ranks; rank += C::kStageRanks) {
-      const bool is_widened = C::kWarpsAhead > 0 && of_bytes_.is_widened;
-      const bool has_next = C::kWarpsAhead > 0 && kLoadsNextAhead && of_bytes_.has_next;
-      of_bytes_.is_widened = of_bytes_.has_next = false;
+      const bool is_widened = C::kWarpsAhead > 0 && rank < of_bytes_.widened_ranks;
+      const bool has_next = C::kWarpsAhead > 0 && kLoadsNextAhead && of_bytes_.num_next > 0;
+      if (has_next) --of_bytes_.num_next;
       const bool has_ranks = !C::kGated || rank < t.num_ranks;
       if (is_widened) {
-        if (has_ranks) multiply(c.widened(), t.h_column, t.num_ranks, acc);
+        if (has_ranks) multiply(c.widened(read_stage_), t.h_column + rank, t.num_ranks - rank, acc);
       } else {
         wait_for_copies<C::kNumBStages - 1>();
         __syncwarp();
@@ -333,12 +339,14 @@ class NarrowExpand {
       if (!has_next) load_k_tile(work);
       commit_copies();
     }
+    of_bytes_.widened_ranks = 0;
   }
   __device__ void finish_tile_of_bytes(const WorkTile& work, const ColumnTile& t, Acc& acc) {
     scale(work, t, acc);
     advance<C::kNumFactorBuffers>(of_bytes_.read_factors);
-    // For base: the waits of as many K tiles as there are stages were for it, too.
-    if (C::kNumBStages == 1 || t.num_ranks <= (C::kNumBStages - 1) * C::kStageRanks)
+    // For base: of as many K tiles as there are stages, the wait for the last one was for it, too.
+    const bool is_widened = C::kWarpsAhead > 0 && t.num_ranks <= of_bytes_.widened_ranks;
+    if (C::kNumBStages == 1 || is_widened || t.num_ranks <= (C::kNumBStages - 1) * C::kStageRanks)
       wait_for_copies<0>();
     if (p.two_round) round_deltas(acc, t.scaling);
     const float scaling = p.two_round ? 1 : t.scaling;
@@ -354,28 +362,29 @@ class NarrowExpand {
       }
     }
     load_base(work);
-    advance<C::kNumBaseBuffers>(base_buffer_);
   }
 
   /// Of sixteen ranks, numbers 4 q and 4 q + 1 for q = 0 to 3, then the others. Eight lanes that
   /// read or write at once have four columns of either of two neighbouring eights, so that they
   /// share no bank.
-  __device__ void widen_stage(reference::Dtype format) const {
+  __device__ void widen_stage(reference::Dtype format, int stage) const {
     if (format == reference::Dtype::f8_e4m3fn)
-      widen_stage_of(E4m3fn());
+      widen_stage_of(E4m3fn(), stage);
     else
-      widen_stage_of(format);
+      widen_stage_of(format, stage);
   }
   template <typename Format>
-  __device__ void widen_stage_of(Format format) const {
+  __device__ void widen_stage_of(Format format, int stage) const {
     constexpr int kAtOnce = 2;
+    const std::byte* const from = c.b_pipeline() + stage * C::kBStageBytes;
+    std::byte* const to = c.widened(stage);
 #pragma unroll 1
     for (int first = 0; first < C::kTileColumns * kVecs / 32; first += kAtOnce) {
       uint32_t words[4 * kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         reinterpret_cast<uint4&>(words[4 * i]) = *reinterpret_cast<const uint4*>(
-            c.b_pipeline() + swizzle_columns<kVecs>(column_to_widen(first + i), c.lane % kVecs));
+            from + swizzle_columns<kVecs>(column_to_widen(first + i), c.lane % kVecs));
       }
       StepPair wide[4 * kAtOnce];
       widen<Weight>(format, words, wide);
@@ -383,9 +392,9 @@ class NarrowExpand {
       for (int i = 0; i < kAtOnce; ++i) {
         const StepPair* const w = wide + 4 * i;
         const int column = column_to_widen(first + i), vec = 2 * (c.lane % kVecs);
-        *reinterpret_cast<uint4*>(c.widened() + swizzle_columns<kWideVecs>(column, vec)) = {
+        *reinterpret_cast<uint4*>(to + swizzle_columns<kWideVecs>(column, vec)) = {
             w[0].low, w[1].low, w[2].low, w[3].low};
-        *reinterpret_cast<uint4*>(c.widened() + swizzle_columns<kWideVecs>(column, vec + 1)) = {
+        *reinterpret_cast<uint4*>(to + swizzle_columns<kWideVecs>(column, vec + 1)) = {
             w[0].high, w[1].high, w[2].high, w[3].high};
       }
     }

@@ -38,7 +38,7 @@ class NarrowShrink {
       __syncwarp();
       widen_ahead();
       __syncwarp();
-      ahead_.is_there = true;
+      ahead_.is_valid = true;
       if constexpr (kLoadsNextAhead) {
         load_k_tile<true, false>(work);
         commit_copies();
@@ -107,7 +107,7 @@ class NarrowShrink {
   int read_stage_ = 0;    // to multiply next
   uint32_t formats_ = 0;  // of 8-bit A: a byte for each rank tile of the block
   struct Ahead {
-    bool is_there = false;  // the next K tile is widened as far as kColumnsAhead says
+    bool is_valid = false;  // the next K tile is widened as far as kColumnsAhead says
   };
   struct Nothing {};
   std::conditional_t<C::kIsQuantized, Ahead, Nothing> ahead_;
@@ -158,7 +158,7 @@ class NarrowShrink {
       load_a_by_tiles(work, C::kWeightBytes * int64_t(column), valid, to);
   }
   static constexpr int kVecsOfA = C::kRowBytes / 16, kRowsOfA = 32 / kVecsOfA;  // rows at once
-  /// Each slice, not each rank tile: instructions decide how long 8-bit A and few tokens take. For
+  /// Each slice, not each rank tile: few tokens with 8-bit A are bound by instructions. For
   /// 64 ranks beside 8-bit x registers suffice in clusters of two alone. Of 16-bit A clusters of
   /// eight lose by it, and so does a single rank tile (docs/kernel_trials.md).
   static constexpr bool kLooksUpOnce =
@@ -260,7 +260,7 @@ class NarrowShrink {
       else
         load_k_tile<true, true>(work);
       commit_copies();
-      if constexpr (C::kIsQuantized) ahead_.is_there = false;
+      if constexpr (C::kIsQuantized) ahead_.is_valid = false;
     }
   }
 
@@ -338,7 +338,7 @@ class NarrowShrink {
   }
   template <bool kIsE4m3fn>
   __device__ void multiply_bytes_as(const std::byte* a, Acc& acc) const {
-#pragma unroll(C::kRankTiles > 2 && C::kCluster == 2 ? 1 : 2)  // its registers are all taken
+#pragma unroll(C::kRankTiles > 2 && C::kCluster == 2 ? 1 : 2)  // no registers left to unroll
     for (int vec = 0; vec < 4; vec += 2) multiply_bytes_or_widened<kIsE4m3fn>(a, vec, acc);
   }
   template <bool kIsE4m3fn>
@@ -365,13 +365,13 @@ class NarrowShrink {
   template <bool kIsE4m3fn>
   __device__ void multiply_bytes_or_widened(const std::byte* a, int vec, Acc& acc) const {
     if constexpr (C::kColumnsAhead > 0) {
-      if (vec < kVecsAhead && ahead_.is_there) return multiply_widened(a + C::kABytes, vec, acc);
+      if (vec < kVecsAhead && ahead_.is_valid) return multiply_widened(a + C::kABytes, vec, acc);
     }
     multiply_bytes<kIsE4m3fn>(a, vec, acc);
   }
 
   __device__ bool was_widened() const {
-    if constexpr (C::kIsQuantized) return ahead_.is_there;
+    if constexpr (C::kIsQuantized) return ahead_.is_valid;
     return false;
   }
 

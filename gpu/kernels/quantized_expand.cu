@@ -2,8 +2,8 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> quantized_expands<float, __nv_bfloat16>();
-template std::vector<LoraKernel> quantized_expands<float, __half>();
-template std::vector<LoraKernel> quantized_expands<float, float>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, float, __nv_bfloat16>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, float, __half>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, float, float>();
 
 }  // namespace loratory::gpu

@@ -2,8 +2,8 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> quantized_expands<uint8_t, __nv_bfloat16>();
-template std::vector<LoraKernel> quantized_expands<uint8_t, __half>();
-template std::vector<LoraKernel> quantized_expands<uint8_t, float>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, uint8_t, __nv_bfloat16>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, uint8_t, __half>();
+template const LoraKernels& quantized_kernels<LoraOp::expand, __half, uint8_t, float>();
 
 }  // namespace loratory::gpu

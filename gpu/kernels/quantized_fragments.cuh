@@ -25,9 +25,9 @@ __device__ inline uint32_t from_halves(uint32_t two) {
   return pack<T>(f.x, f.y);
 }
 
-/// How the upper two of four e4m3fn are converted: where they are, or by the intrinsic, which first
-/// shifts them down. That takes one more instruction, but some of wgmma and of strips of 32 tokens
-/// spill without it.
+/// How the upper two of four e4m3fn are converted. in_place: from the upper half of the register.
+/// shifted: by the intrinsic, which shifts them down first, one more instruction. Some kernels of
+/// wgmma and of strips of 32 tokens spill without it.
 enum class Upper { in_place, shifted };
 
 /// Four bytes as four f16 in two words.
@@ -78,7 +78,7 @@ __device__ inline void widen(E4m3fn, const uint32_t (&words)[kWords], StepPair (
   for (int i = 0; i < kWords; ++i) out[i] = halves_of_f8<__NV_E4M3, kUpper>(words[i]);
   from_halves<T>(out);
 }
-/// All lanes have the same format. It is looked at once for all words: jumps cost more than the
+/// The format is the same in all lanes. One branch for all words: branches cost more than the
 /// conversions.
 template <typename T, Upper kUpper = Upper::in_place, int kWords>
 __device__ inline void widen(reference::Dtype format, const uint32_t (&words)[kWords],

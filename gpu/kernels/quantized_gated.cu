@@ -2,7 +2,7 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> quantized_gated_expands<__nv_bfloat16>();
-template std::vector<LoraKernel> quantized_gated_expands<__half>();
+template const LoraKernels& quantized_kernels<LoraOp::gated_expand, __half, float, __nv_bfloat16>();
+template const LoraKernels& quantized_kernels<LoraOp::gated_expand, __half, float, __half>();
 
 }  // namespace loratory::gpu

@@ -8,7 +8,7 @@
 
 namespace loratory::gpu {
 
-/// The larger one; a number that is not finite does not count.
+/// max(largest, |v|); NaN and infinity do not count.
 __device__ inline float larger(float largest, float v) {
   const float magnitude = fabsf(v);
   return magnitude <= 3.402823466e38F && magnitude > largest ? magnitude : largest;
@@ -51,8 +51,8 @@ class QuantizedH {
     }
   }
 
-  /// From fp32 h. A warp takes some rows, of a token and a slice each: first it asks for their
-  /// numbers, then it does `meanwhile`. Every CTA of a segment finds the same.
+  /// From fp32 h. A warp takes several rows, each of a token and a slice: it issues their loads,
+  /// then runs `meanwhile`. Every CTA of a segment finds the same.
   template <typename Meanwhile>
   __device__ void quantize(const WorkTile& work, const Meanwhile& meanwhile) const {
     const int num_rows = work.num_slices * C::kTokens;

@@ -2,7 +2,6 @@
 
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "gpu/kernels/lora_kernel.cuh"
 #include "gpu/kernels/lora_kernel_entry.cuh"
@@ -32,8 +31,8 @@ struct QuantizedConfig
   static constexpr bool kCrossesCtas = QuantizedConfig::kCluster > 1 && QuantizedConfig::kShrinks;
 };
 
-/// One of eight warps less where registers do not suffice: for fp32 y, for the factors of 8-bit h
-/// beside four CTAs, and for a pair's tiles of 64 ranks beside three.
+/// One CTA of eight warps less on an SM where registers run out: for fp32 y, for the factors of
+/// 8-bit h beside four CTAs, and for a pair's tiles of 64 ranks beside three.
 template <typename C>
 constexpr int quantized_ctas_per_sm() {
   const bool is_large = sizeof(typename C::Out) == 4 || (C::kHBytes == 1 && C::kRankTiles == 1) ||
@@ -54,68 +53,18 @@ LoraKernel quantized_entry() {
           .variant = kVariant,
           .function = reinterpret_cast<const void*>(&quantized_lora_kernel<C>),
           .shared_bytes = &C::shared_bytes,
-          .ahead_bytes = C::kAheadBytes};
+          .ahead_bytes = C::kAheadBytes,
+          .stages_ahead = C::kStagesAhead};
 }
 
-/// The linears of one type of x, whose y has that type or fp32.
-template <typename X, typename Out>
-std::vector<LoraKernel> quantized_linears() {
-  return []<size_t... i>(std::index_sequence<i...>) {
-    return std::vector<LoraKernel>{
-        quantized_entry<QuantizedConfig<X, float, Out, LoraOp::linear, kQuantizedLinearVariants[i]>,
-                        kQuantizedLinearVariants[i]>()...};
+template <LoraOp kOp, typename X, typename H, typename Out>
+const LoraKernels& quantized_kernels() {
+  static const LoraKernels all = []<size_t... i>(std::index_sequence<i...>) {
+    return LoraKernels{quantized_entry<QuantizedConfig<X, H, Out, kOp, quantized_variants(kOp)[i]>,
+                                       quantized_variants(kOp)[i]>()...};
   }
-  (std::make_index_sequence<std::size(kQuantizedLinearVariants)>{});
+  (std::make_index_sequence<quantized_variants(kOp).size()>{});
+  return all;
 }
-
-/// The shrinks of one type of x.
-template <typename X>
-std::vector<LoraKernel> quantized_shrinks() {
-  return []<size_t... i>(std::index_sequence<i...>) {
-    using Out = std::conditional_t<sizeof(X) == 1, __half, X>;  // not used
-    return std::vector<LoraKernel>{
-        quantized_entry<QuantizedConfig<X, float, Out, LoraOp::shrink, kQuantizedShrinkVariants[i]>,
-                        kQuantizedShrinkVariants[i]>()...};
-  }
-  (std::make_index_sequence<std::size(kQuantizedShrinkVariants)>{});
-}
-
-/// The expands of one type of h and of y.
-template <typename H, typename Out>
-std::vector<LoraKernel> quantized_expands() {
-  return []<size_t... i>(std::index_sequence<i...>) {
-    return std::vector<LoraKernel>{quantized_entry<
-        QuantizedConfig<__half, H, Out, LoraOp::expand, kQuantizedExpandVariants[i]>,
-        kQuantizedExpandVariants[i]>()...};
-  }
-  (std::make_index_sequence<std::size(kQuantizedExpandVariants)>{});
-}
-
-/// The expands of wide x that end with SwiGLU.
-template <typename Out>
-std::vector<LoraKernel> quantized_gated_expands() {
-  return []<size_t... i>(std::index_sequence<i...>) {
-    return std::vector<LoraKernel>{quantized_entry<
-        QuantizedConfig<__half, float, Out, LoraOp::gated_expand, kQuantizedGatedVariants[i]>,
-        kQuantizedGatedVariants[i]>()...};
-  }
-  (std::make_index_sequence<kQuantizedGatedVariants.size()>{});
-}
-
-extern template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, __nv_bfloat16>();
-extern template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, float>();
-extern template std::vector<LoraKernel> quantized_linears<__half, __half>();
-extern template std::vector<LoraKernel> quantized_linears<__half, float>();
-extern template std::vector<LoraKernel> quantized_gated_expands<__nv_bfloat16>();
-extern template std::vector<LoraKernel> quantized_gated_expands<__half>();
-extern template std::vector<LoraKernel> quantized_shrinks<__nv_bfloat16>();
-extern template std::vector<LoraKernel> quantized_shrinks<__half>();
-extern template std::vector<LoraKernel> quantized_shrinks<uint8_t>();
-extern template std::vector<LoraKernel> quantized_expands<float, __nv_bfloat16>();
-extern template std::vector<LoraKernel> quantized_expands<float, __half>();
-extern template std::vector<LoraKernel> quantized_expands<float, float>();
-extern template std::vector<LoraKernel> quantized_expands<uint8_t, __nv_bfloat16>();
-extern template std::vector<LoraKernel> quantized_expands<uint8_t, __half>();
-extern template std::vector<LoraKernel> quantized_expands<uint8_t, float>();
 
 }  // namespace loratory::gpu

@@ -2,9 +2,10 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, __nv_bfloat16>();
-template std::vector<LoraKernel> quantized_linears<__nv_bfloat16, float>();
-template std::vector<LoraKernel> quantized_linears<__half, __half>();
-template std::vector<LoraKernel> quantized_linears<__half, float>();
+template const LoraKernels&
+quantized_kernels<LoraOp::linear, __nv_bfloat16, float, __nv_bfloat16>();
+template const LoraKernels& quantized_kernels<LoraOp::linear, __nv_bfloat16, float, float>();
+template const LoraKernels& quantized_kernels<LoraOp::linear, __half, float, __half>();
+template const LoraKernels& quantized_kernels<LoraOp::linear, __half, float, float>();
 
 }  // namespace loratory::gpu

@@ -52,7 +52,7 @@ __device__ inline const float* a_factor(const KernelParams& p, const WorkTile& w
   return scale.data + scale.index(work.slot, rank, 0);
 }
 
-/// 1 if h is not 8-bit, which is known without a look at the parameters.
+/// 1 for fp32 h, at compile time.
 template <typename C>
 __device__ inline float h_factor(const Context<C>& c, const TileSlice& s, int token) {
   if constexpr (C::kHBytes > 1) return 1;

@@ -2,8 +2,9 @@
 
 namespace loratory::gpu {
 
-template std::vector<LoraKernel> quantized_shrinks<__nv_bfloat16>();
-template std::vector<LoraKernel> quantized_shrinks<__half>();
-template std::vector<LoraKernel> quantized_shrinks<uint8_t>();
+template const LoraKernels&
+quantized_kernels<LoraOp::shrink, __nv_bfloat16, float, __nv_bfloat16>();
+template const LoraKernels& quantized_kernels<LoraOp::shrink, __half, float, __half>();
+template const LoraKernels& quantized_kernels<LoraOp::shrink, uint8_t, float, __half>();
 
 }  // namespace loratory::gpu

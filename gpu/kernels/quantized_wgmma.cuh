@@ -44,8 +44,8 @@ class WideningPipeline {
   /// K tiles of a split: a multiple of four, which is more than are in flight at once.
   __device__ int num_k_tiles() const { return split_columns() / 64; }
 
-  /// The next stage to multiply. This thread's part of it has been widened. The fence stands here,
-  /// behind the products of the last stage: it takes ten times as long while they run.
+  /// The next stage to multiply. This thread's part of it has been widened. The fence follows the
+  /// products of the last stage: while they run it takes ten times as long.
   __device__ const std::byte* wait_for_stage() const {
     fence_async_proxy();
     return c.pipelines() + read_offset_;
@@ -85,7 +85,7 @@ class WideningPipeline {
   const std::byte* a_from_;                             // this thread's vectors of the first K tile
   const std::byte* x_from_[kXEach];
   uint32_t existing_;  // bit 0: the rank exists; then the tokens
-  bool works_;         // the rank is of a tile that is multiplied
+  bool tile_exists_;   // the rank is of a tile that is multiplied
   reference::Dtype format_ = reference::Dtype::f8_e4m3fn;
   int column_;                      // of the next K tile to load, counted from the CTA's first
   int write_offset_, read_offset_;  // of the stages to load and to multiply, in bytes
@@ -102,7 +102,7 @@ class WideningPipeline {
   __device__ std::byte* widened() const {
     return c.pipelines() + C::kStages * C::kStageBytes + buffer_;
   }
-  /// Bytes that a thread copies and widens lie where it alone looks.
+  /// What this thread alone copies, reads and widens.
   __device__ std::byte* own_bytes(int offset) const {
     return c.pipelines() + offset + 16 * threadIdx.x;
   }
@@ -114,7 +114,7 @@ class WideningPipeline {
     const int rank = 16 * (tile - s.first_rank_tile) + a_row() % 16;
     a_from_ = s.a + uint64_t(uint32_t(rank)) * s.a_row_bytes + first_column() + 16 * a_vec();
     existing_ = uint32_t(rank < s.rank);
-    works_ = tile < work.num_rank_tiles;
+    tile_exists_ = tile < work.num_rank_tiles;
     format_ = quantized(p).of[s.index].a;
 #pragma unroll
     for (int i = 0; i < kXEach; ++i) {
@@ -145,7 +145,7 @@ class WideningPipeline {
 
   /// The stage to multiply next, whose bytes have arrived.
   __device__ void widen() const {
-    if (works_) widen_own(format_, read_offset_, row_of_rank(a_row()));
+    if (tile_exists_) widen_own(format_, read_offset_, row_of_rank(a_row()));
     if constexpr (C::kXBytes == 1) {
       widen_own(quantized(p).x_dtype, read_offset_ + C::kABytes, C::kBlockRanks + x_row());
     }

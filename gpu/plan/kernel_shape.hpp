@@ -139,18 +139,21 @@ struct KernelShape {
                                          (kExpands ? kNumBaseBuffers * kBaseBytes : 0) +
                                          kBFactorBytes + kWidenedBBytes;
 
-  // What 8-bit weights are widened to before the previous kernel has ended, behind all else in
-  // shared memory, if a launch has room for it: of A the first stage of each warp, or 32 columns of
-  // it, but where four fragments of x share what was widened; of B the first stage of four warps,
-  // as many as half an item of an expand keeps busy. A gated one waits for the slower of a pair of
-  // warps. A linear in one launch widens A alone.
+  // Shared memory behind all else for 8-bit weights that are widened before the previous kernel has
+  // ended, if a launch has room for it. Of A it holds the first stage of each warp, or 32 columns
+  // of it; none where four fragments of x share what was widened. Of B it holds one or all stages
+  // of four warps, as many as half an item of an expand keeps busy. A gated expand waits for the
+  // slower of a pair of warps, so there it holds those of all. A linear in one launch widens A
+  // alone.
   static constexpr int kColumnsAhead =
       kShrinks && kTokenTiles == 1 && kWeightBytes == 1 && kCluster == 8
           ? (kRankTiles > 2 ? 32 : 64)
           : 0;
   static constexpr int kWarpsAhead =
       kExpands && !kShrinks && kTokenTiles == 1 && kWeightBytes == 1 ? (kGated ? kNumWarps : 4) : 0;
+  static constexpr int kStagesAhead = kShrinks ? 1 : kNumBStages;
   static constexpr int kAheadOfWarp = kShrinks ? kBlockRanks * kColumnsAhead * 2 : 2 * kBStageBytes;
+  /// For each stage that is.
   static constexpr int kAheadBytes = (kShrinks ? kNumWarps : kWarpsAhead) * kAheadOfWarp;
 
   // The reduction over the cluster. A shrink scatters: the sums of a token go to the CTA that
@@ -181,10 +184,8 @@ struct KernelShape {
   /// scarce, or where rows of three tensors are needed.
   static constexpr bool kKeepsRows = kPipelineWarps > 1 || kGated;
   static constexpr int kWorkBytes = 512 + (kKeepsRows ? 4 : 16) * kTokens;
-  static constexpr int kTableWeights = std::max(32, kTokens);  // router weights
-  /// Of an expand of 8-bit B: the factors of 8-bit h. An SM has no room to spare for two of wgmma.
-  static constexpr bool kHasHFactors = !kShrinks && kWeightBytes == 1 && (kHBytes == 1 || !kWidens);
-  static constexpr int kHFactorBytes = kHasHFactors ? 4 * 8 * kTokens : 0;
+  static constexpr int kTableWeights = std::max(32, kTokens);               // router weights
+  static constexpr int kHFactorBytes = kHBytes == 1 ? 4 * 8 * kTokens : 0;  // of up to 8 slices
   /// Of a narrow shrink of 8-bit A: the factors of the first rank blocks of a work tile, then those
   /// of 8-bit x.
   static constexpr int kFactorBlocks = 4;

@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace loratory::gpu {
 
-/// A shrink or an expand of 8-bit weights, gated or not, once everything is checked.
+/// A validated launch with 8-bit weights: a linear, a shrink, or an expand, gated or not.
 struct QuantizedLaunch {
   LoraOp op;
   LoraPath path;

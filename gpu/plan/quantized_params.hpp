@@ -7,7 +7,7 @@
 #include "reference/numerics/dtype.hpp"
 
 // What the host passes to a kernel of 8-bit weights. In the KernelParams a and b then point to
-// bytes, x too if it is 8-bit, and h has the dtype that `h` says; strides count numbers.
+// bytes, x too if it is 8-bit, and h has h_dtype; strides count elements.
 
 namespace loratory::gpu {
 
@@ -49,8 +49,8 @@ struct QuantizedParams : KernelParams {
   reference::Dtype h_dtype = reference::Dtype::f32;
   reference::Dtype y_dtype = reference::Dtype::bf16;
   ActivationScale x_scale, h_scale;
-  /// The previous kernel may still run, and there is room to widen weights meanwhile.
-  bool widens_ahead = false;
+  /// The previous kernel may still run, and there is room to widen so many stages meanwhile.
+  int32_t stages_ahead = 0;
   /// An expand makes 8-bit h, with a factor for each row, from fp32 h, whose strides count bytes.
   bool quantizes_h = false;
   QuantizedSliceParams of[kMaxSlices];

@@ -9,11 +9,9 @@ namespace loratory::gpu {
 using reference::Dtype;
 
 LoraPath choose_quantized_path(LoraOp op, const QuantizedStage& stage) {
-  const bool x_fits = stage.from != Dtype::f32 || op == LoraOp::expand;
-  const bool h_fits = op == LoraOp::shrink ? stage.to == Dtype::f32
-                                           : stage.from == Dtype::f32 || is_quantized(stage.from);
-  const bool fits = stage.aligned && stage.one_group && x_fits && h_fits;
-  return fits ? LoraPath::tensor_core : LoraPath::generic;
+  const bool fits = op == LoraOp::shrink ? stage.from != Dtype::f32 && stage.to == Dtype::f32
+                                         : stage.from == Dtype::f32 || is_quantized(stage.from);
+  return fits && stage.aligned && stage.one_group ? LoraPath::tensor_core : LoraPath::generic;
 }
 
 namespace {
@@ -24,7 +22,7 @@ constexpr int64_t kShortPrefillTokens = 512;
 constexpr int64_t kMostColumnsOfOneLaunch = 40'000;  // of all segments: 49,152 lost
 constexpr int64_t kTilesOfClustersOf4 = 96;          // 64 gained, 128 lost
 constexpr int64_t kManyTiles = 64;                   // of adapters of several tokens; 33 lost
-// Narrow shrinks of up to so many lose by single CTAs on SMs that a product leaves idle.
+// Up to so many, narrow shrinks in clusters beat single CTAs on SMs that a product leaves idle.
 constexpr int64_t kTokensInClusters = 16;
 
 /// An expand of more than 64 ranks by CTAs of four warps, whose stages hold 64 ranks of B each.
@@ -175,9 +173,8 @@ const StagesRule* stages_of_large_ranks(const LaunchShape& shape) {
 }
 
 LoraVariant narrow_quantized_expand(const LaunchShape& shape, bool h_is_wide) {
-  const bool is_measured = !is_gated(shape.op) && !shape.has_experts;
   LoraVariant out{.rank_tiles = shape.max_rank > 16 ? 4 : 1};
-  if (!is_measured) return out;
+  if (is_gated(shape.op)) return out;  // not measured
   if (shape.max_rank <= 64) {
     out.warps = warps_of_expand(shape, h_is_wide);
   } else if (const StagesRule* const rule = stages_of_large_ranks(shape); h_is_wide && rule) {

@@ -23,6 +23,14 @@ inline bool keeps_ctas_apart(const LoraVariant& variant, const KernelParams& p) 
   return double(ctas) <= (p.num_in > kLongRows ? 0.75 : 0.6) * p.num_sms;
 }
 
+/// Whether no four CTAs of four warps of an expand of 8-bit B may share an SM, although they fit.
+/// Few of them would crowd on some SMs, beside others that are idle. Measured on an H200:
+/// docs/kernel_measurements.md, 8 bits.
+inline bool keeps_fourth_cta_away(LoraOp op, const LoraVariant& variant, int64_t ctas,
+                                  int64_t num_sms) {
+  return op == LoraOp::expand && variant.warps == 4 && 4 * ctas <= num_sms;
+}
+
 /// CTAs of an expand that are launched as one cluster where spreads_ctas().
 inline constexpr int kSpreadCtas = 8;
 
@@ -81,10 +89,10 @@ inline bool has_room_to_widen(const LoraVariant& variant, const KernelParams& p,
          (p.max_rank > 64 || p.num_rows > kMostRows || balances_8_bits(variant, p, ctas_of_sm));
 }
 
-/// Whether a kernel that may run beside the previous one widens 8-bit weights meanwhile. Its CTAs
-/// and the next kernel's have to fit beside these, so that more shared memory pays where an SM has
-/// one or two of them, or few of a shrink in one stage. A shrink behind a product of x has no wait
-/// to fill: up to 16 rows it gains by asking for x first. Measured on an H200:
+/// Whether a kernel that may run beside the previous one widens 8-bit weights meanwhile. That takes
+/// shared memory, which must leave room for the CTAs of both neighbours: it pays where an SM has
+/// one or two of this kernel's, or few of a shrink in one stage. A shrink behind a product of x has
+/// no wait to fill: up to 16 rows it gains by asking for x first. Measured on an H200:
 /// docs/kernel_measurements.md, 8 bits.
 /// Needs max_segments, num_rows, the item counts and num_sms of `p`.
 inline bool widens_ahead(LoraOp op, const LoraVariant& variant, const KernelParams& p,
@@ -94,6 +102,15 @@ inline bool widens_ahead(LoraOp op, const LoraVariant& variant, const KernelPara
   const int64_t ctas = most_clusters({op, variant.warps}, p) * variant.cluster;
   const bool has_one_stage = op == LoraOp::shrink && variant.stages == 1;
   return has_one_stage ? has_room_to_widen(variant, p, ctas) : 2 * ctas <= 3 * int64_t{p.num_sms};
+}
+
+/// Whether an expand that widens ahead does so with all stages of B, not the first alone. Its CTAs
+/// are then large, and the shrinks before and after need room, those of several adapters more of
+/// it. Measured on an H200: docs/kernel_measurements.md, 8 bits. `cta_bytes`: of shared memory,
+/// with all stages; `all_bytes`: of all SMs.
+inline bool widens_all_stages(const KernelParams& p, int64_t ctas, int cta_bytes,
+                              int64_t all_bytes) {
+  return double(ctas) * cta_bytes <= (p.max_segments == 1 ? 0.36 : 0.25) * double(all_bytes);
 }
 
 }  // namespace loratory::gpu

@@ -44,7 +44,8 @@ class Quantized {
   }
 
   /// What is in h or y after a launch for the tokens of `slots`.
-  Tensor run(LoraOp op, const LoraVariant& v, const std::vector<int32_t>& slots) {
+  Tensor run(LoraOp op, const LoraVariant& v, const std::vector<int32_t>& slots,
+             LaunchOrder order = LaunchOrder::after_previous) {
     const bool shrinks = op == LoraOp::shrink;
     const GuardedTensor x(data_.x), h(shrinks ? empty_h(data_) : data_.h), y(data_.y);
     LoraTensors tensors{.x = x.view(), .h = h.view(), .y = y.view()};
@@ -54,13 +55,15 @@ class Quantized {
     const auto max_loras = int32_t(data_.shape.max_loras);
     DeviceSegments segments(int64_t(slots.size()), max_loras, v.segment_size());
     segments.upload(reference::make_batch_layout(slots, max_loras), nullptr);
-    layer(op).launch_variant(v, tensors, segments.view(), nullptr);
+    layer(op).launch_variant(v, tensors, segments.view(), nullptr, order);
     LORATORY_CUDA_CHECK(cudaDeviceSynchronize());
     for (const GuardedTensor* t : {&x, &h, &y}) EXPECT_TRUE(t->guards_are_intact());
     for (const GuardedTensor& t : weights_) EXPECT_TRUE(t.guards_are_intact());
     return (shrinks ? h : y).read();
   }
-  Tensor run(LoraOp op, const LoraVariant& v) { return run(op, v, data_.slots); }
+  Tensor run(LoraOp op, const LoraVariant& v, LaunchOrder order = LaunchOrder::after_previous) {
+    return run(op, v, data_.slots, order);
+  }
 
   /// y after four linears that were captured, and replayed twice from the same y.
   Tensor run_chain(const LoraVariant& v, LaunchOrder order) {
@@ -259,6 +262,20 @@ TEST_F(QuantizedOnGpu, GateAndUpEndWithSwiGlu) {
   });
 }
 
+// All variants, where they may widen weights ahead.
+void check_overlapping(const QuantizedLayerCase& c) {
+  QuantizedLayerData data(c);
+  Quantized on_gpu(data);
+  for (const LoraOp op : {LoraOp::shrink, LoraOp::expand, LoraOp::linear}) {
+    const std::vector<LoraVariant> all = all_quantized_variants(c, op, false);
+    const Tensor expected = on_gpu.run(op, all[0]);
+    for (const LoraVariant& v : all) {
+      const Tensor out = on_gpu.run(op, v, LaunchOrder::overlaps_previous);
+      ASSERT_TRUE(have_same_bits(out, expected)) << describe(c) << describe(v);
+    }
+  }
+}
+
 // [1.19] P11: every variant beside wide x, with more ranks than an expand has in most stages, and
 // of y in either dtype. Few random cases of a tool have a linear in one launch.
 TEST_F(QuantizedOnGpu, EveryVariantBesideWideXHasTheSameBits) {
@@ -271,6 +288,7 @@ TEST_F(QuantizedOnGpu, EveryVariantBesideWideXHasTheSameBits) {
     c.y = trial.pick(1, 2) == 0 ? Dtype::f32 : c.x;
     trial.classify(c.y == Dtype::f32, "y in fp32");
     check_case(trial, c);
+    check_overlapping(c);
   });
 }
 

@@ -16,7 +16,7 @@ template <typename C>
 void run_kernel(const QuantizedLaunch& launch) {
   QuantizedParams params = launch.params;
   params.num_sms = kSms;
-  params.widens_ahead = overlaps(launch.order);
+  if (overlaps(launch.order)) params.stages_ahead = seed % 2 == 0 ? C::kStagesAhead : 1;
   const auto clusters = int(std::min<int64_t>(std::max(1, kSms / C::kCluster),
                                               most_clusters({launch.op, C::kNumWarps}, params)));
   params.num_clusters = clusters;
@@ -24,7 +24,7 @@ void run_kernel(const QuantizedLaunch& launch) {
                  .cluster = launch.variant.launched_cluster(),
                  .num_clusters = clusters * C::kCluster / launch.variant.launched_cluster(),
                  .shared_bytes = size_t(C::shared_bytes(params.h_width)) +
-                                 (params.widens_ahead ? C::kAheadBytes : 0),
+                                 size_t(params.stages_ahead * C::kAheadBytes),
                  .seed = seed++},
                 [&](std::byte* shared) { LoraCta<C>(params, shared).run(); });
 }
@@ -91,7 +91,10 @@ void run_gated(const QuantizedLaunch& launch) {
 
 void run_plain(int num_ctas, const std::function<void(std::byte*)>& kernel) {
   emulated::run({.num_threads = 64, .num_clusters = num_ctas, .shared_bytes = 64, .seed = seed++},
-                kernel);
+                [&](std::byte* shared) {
+                  wait_for_prior_grid();
+                  kernel(shared);
+                });
 }
 
 }  // namespace

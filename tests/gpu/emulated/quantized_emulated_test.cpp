@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "fuzz/support/layer_case.hpp"
 #include "gpu/model/swish.cuh"
@@ -24,15 +27,16 @@ class Emulated {
  public:
   explicit Emulated(QuantizedLayerData& data) : data_(data) {}
 
-  /// What is in h or y after a launch.
+  /// What is in h or y after a launch. Every order in turns.
   Tensor launch(LoraOp op, const LoraVariant& v) {
     emulated::Memory memory;
     Tensor out = op == LoraOp::shrink ? empty_h(data_) : data_.y;
     const LoraTensors on = tensors(op, memory);
     emulated::Segments segments(data_.slots, data_.shape.max_loras, v.segment_size());
-    const auto order =
-        ++num_launches_ % 2 == 0 ? LaunchOrder::overlaps_previous : LaunchOrder::after_previous;
+    const auto order = LaunchOrder(++num_launches_ % 3);
+    if (overlaps(order)) write_late(op, on, order);
     layer(op, memory).launch_variant(v, on, segments.view(), nullptr, order);
+    emulated::set_prior_grid({});  // of a launch of no tokens
     EXPECT_TRUE(memory.is_intact()) << describe(data_.shape) << describe(v);
     emulated::Memory::get(op == LoraOp::shrink ? on.h : on.y, out);
     return out;
@@ -79,8 +83,26 @@ class Emulated {
 
  private:
   QuantizedLayerData& data_;
-  size_t num_launches_ = data_.slots.size();  // every other one may widen weights ahead
+  size_t num_launches_ = data_.slots.size();  // two of three may widen weights ahead
 
+  /// What the launch reads is NaN until the kernel before it ends; x of a linear may be ready.
+  void write_late(LoraOp op, const LoraTensors& on, LaunchOrder order) {
+    std::vector<std::pair<std::byte*, std::span<const std::byte>>> late;
+    const auto add = [&](const DeviceView& view, const Tensor& t) {
+      late.emplace_back(static_cast<std::byte*>(view.data), t.bytes());
+    };
+    add(on.y, data_.y);
+    if (op == LoraOp::expand) add(on.h, data_.h);
+    if (op == LoraOp::expand && data_.h_scale) add(on.h_scale, *data_.h_scale);
+    if (op != LoraOp::linear || order != LaunchOrder::x_is_ready) {
+      add(on.x, data_.x);
+      if (data_.x_scale) add(on.x_scale, *data_.x_scale);
+    }
+    for (const auto& [to, from] : late) std::fill_n(to, from.size(), std::byte{0xFF});
+    emulated::set_prior_grid([late] {
+      for (const auto& [to, from] : late) std::ranges::copy(from, to);
+    });
+  }
   LoraTensors tensors(LoraOp op, emulated::Memory& memory) const {
     LoraTensors out{.x = memory.put(data_.x),
                     .h = memory.put(op == LoraOp::shrink ? empty_h(data_) : data_.h),

@@ -423,9 +423,7 @@ TEST(QuantizedVariants, OtherExpandsHaveEightWarps) {
   EXPECT_EQ(warps_of({.tokens = 8, .adapters = 8, .rank = 16}), 8);
   LaunchShape shape{.num_tokens = 8, .num_in = 4096, .max_rank = 64, .num_slots = 8};
   EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 4);
-  shape.has_experts = true;
-  EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 8);
-  shape.has_experts = false, shape.op = LoraOp::gated_expand;
+  shape.op = LoraOp::gated_expand;
   EXPECT_EQ(choose_quantized_expand(shape, 1, true).warps, 8);
 }
 

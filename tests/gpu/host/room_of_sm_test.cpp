@@ -204,6 +204,30 @@ bool widens(LoraOp op, const KernelParams& p, const LoraVariant& v = kOf32Ranks,
   return widens_ahead(op, v, p, order);
 }
 
+TEST(RoomOfSm, FewCtasOfFourWarpsLeaveAFourthOneAway) {
+  const auto keeps = [](LoraOp op, int warps, int64_t ctas) {
+    return keeps_fourth_cta_away(op, {.rank_tiles = 4, .warps = warps}, ctas, 132);
+  };
+  EXPECT_TRUE(keeps(LoraOp::expand, 4, 33));
+  EXPECT_FALSE(keeps(LoraOp::expand, 4, 34));
+  EXPECT_FALSE(keeps(LoraOp::expand, 8, 33));
+  EXPECT_FALSE(keeps(LoraOp::shrink, 4, 33));
+}
+
+TEST(RoomOfSm, ExpandsWidenAllStagesAheadInAQuarterOfSharedMemory) {
+  constexpr int kSmBytes = 228 << 10;
+  const KernelParams two = launch(2);
+  EXPECT_TRUE(widens_all_stages(two, 25, kSmBytes, 100 * kSmBytes));
+  EXPECT_TRUE(widens_all_stages(two, 50, kSmBytes / 2, 100 * kSmBytes));
+  EXPECT_FALSE(widens_all_stages(two, 50, kSmBytes / 2 + 1, 100 * kSmBytes));
+  EXPECT_FALSE(widens_all_stages(two, 26, kSmBytes, 100 * kSmBytes));
+}
+TEST(RoomOfSm, ExpandsOfOneAdapterWidenAllStagesAheadInMoreOfSharedMemory) {
+  constexpr int kSmBytes = 228 << 10;
+  EXPECT_TRUE(widens_all_stages(launch(1), 36, kSmBytes, 100 * kSmBytes));
+  EXPECT_FALSE(widens_all_stages(launch(1), 37, kSmBytes, 100 * kSmBytes));
+}
+
 // 24 clusters of eight CTAs are 1.5 for each of 128 SMs.
 TEST(RoomOfSm, ShrinksOfTwoStagesWidenAheadUpToOneAndAHalfCtasOfAnSm) {
   constexpr LoraVariant two_stages{.rank_tiles = 2, .cluster = 8, .stages = 2};

@@ -143,7 +143,7 @@ QuantizedLayerCase random_quantized_layer(uint64_t seed, bool aligned, int64_t n
   };
   c.num_tokens = one_of<int64_t>(draw, 0, {0, 1, 3, 7, 8, 9, 20, 33, 70, 150});
   c.num_in = size(1, {16, 64, 176, 512, 1024, 2080, 4096}, {1, 17, 40, 100, 513});
-  c.max_rank = size(2, {16, 32, 48, 64, 80, 128}, {1, 3, 8, 12, 20, 40});
+  c.max_rank = size(2, {16, 32, 48, 64, 80, 128, 160}, {1, 3, 8, 12, 20, 40});
   c.max_loras = one_of<int64_t>(draw, 3, {1, 2, 5, 9});
   c.widths.clear();
   for (int64_t i = 0; i < 1 + draw.below(4, 3); ++i) {
