@@ -101,6 +101,8 @@ TEST(LoraKernels, PairsOnAnH200) {
                0.05, 0.24, 1},
         Family{"lora-gpu-h200-2026-11-29-4b9ca51-fp8", "loratory_fp8", LoraKernels::loratory, 63,
                0.06, 0.50, 1},
+        Family{"lora-gpu-h200-2026-11-29-6906327-fp8", "loratory_fp8", LoraKernels::loratory, 87,
+               0.08, 0.48, 1},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
     PairErrors errors;
     for (const auto& file : fs::directory_iterator(kResults)) {
