@@ -55,7 +55,7 @@ def _command(argv):
     while "--out" in kept:
         at = kept.index("--out")
         del kept[at:at + 2]
-    return " ".join([kept[0]] + [re.sub(r"(^|=)/.*/", r"\1", word) for word in kept[1:]])
+    return " ".join([kept[0]] + [re.sub(r"(^|=)[\w./+-]*/", r"\1", word) for word in kept[1:]])
 
 
 def last_line(text):

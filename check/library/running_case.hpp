@@ -8,7 +8,7 @@ namespace loratory::check {
 /// Says on stderr which case ran if the code under test ends the process, by exit(), quick_exit(),
 /// abort() or a crash; the exit code is 1 then. Processes that it forks may end as they like. One
 /// object at a time, for the whole process. A handler of signals that is there already, as
-/// AddressSanitizer's, stays. Of _exit() and exec() nobody hears.
+/// AddressSanitizer's, stays. _exit() and exec() go unnoticed.
 class RunningCase {
  public:
   /// `whose` code runs: "kernel", "scheduler". `last_act` is called then, after a crash in a signal

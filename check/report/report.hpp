@@ -50,7 +50,7 @@ struct Report {
 
 /// For people: a line for each check, then the findings.
 std::string as_text(const Report& report);
-/// One JSON object; docs/check.md has its fields.
+/// One JSON object: what ran, its checks, the findings, and the stale lines of the ledger.
 std::string as_json(const Report& report);
 /// One JUnit test suite, a test case for each check.
 std::string as_junit(const Report& report);

@@ -65,9 +65,10 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(found), 3)
 
     def test_a_command_is_kept_without_folders(self):
-        kept = lora_bench._command(["/x/lora_bench.py", "--out", "/y/z", "--before", "a=/p/q.so"])
+        kept = lora_bench._command(["/x/lora_bench.py", "--out", "/y/z", "--peers-dir", "p/peers",
+                                    "--rows", "^(a|b)$", "--before", "a=/p/q.so"])
         self.assertFalse(re.search(r"/[pyz]/", kept), kept)
-        self.assertTrue(kept.endswith("--before a=q.so"), kept)
+        self.assertTrue(kept.endswith("--peers-dir peers --rows ^(a|b)$ --before a=q.so"), kept)
 
 
 if __name__ == "__main__":
