@@ -42,8 +42,10 @@ struct PairCost {
 };
 constexpr PairCost kOursDecode{2.72, 0.611, 0.0, 0.678, 0.229, 1.19, 0.0254, 7.67, 0.0316};
 constexpr PairCost kOursPrefill{2.21, 4.17, 2.42, 2.02, 0.247, 0.164, 0.222, 3.01, 0.0862};
-// Ours of 8-bit weights, over what the formulas say of half the bytes: widening takes instructions.
-constexpr double kOf8Bits = 1.16, kOf8BitsInOneLaunch = 1.12;
+// Ours of 8-bit weights: widening takes instructions. One launch and prefill take so many times
+// what the formulas say of half the bytes.
+constexpr PairCost kOursDecodeOf8Bits{3.16, 0.442, 0.0, 0.241, 0.318, 0.632, 0.0254, 6.56, 0.0368};
+constexpr double kOf8BitsInOneLaunch = 1.13, kOf8BitsInPrefill = 1.29;
 constexpr PairCost kSglang{14.0, 0, 0.00524, 0, 0.442, 0.918, 0.918, 36.2, 0};
 
 // Ours of few tokens and small ranks, which take one launch (choose_variant.cpp). Microseconds:
@@ -161,9 +163,12 @@ double one_launch_ns(const LoraGeometry& layer, double tokens) {
 }
 
 double two_launches_ns(const LoraGeometry& layer, const LoraBatch& batch, const LoraScale& scale) {
-  const double ns = pair_ns(kOursDecode, layer, part_of(batch, kMostDecodeTokens), scale);
+  const bool has_8_bits = batch.weight_bytes_each == 1;
+  const PairCost& decode = has_8_bits ? kOursDecodeOf8Bits : kOursDecode;
+  const double ns = pair_ns(decode, layer, part_of(batch, kMostDecodeTokens), scale);
   if (batch.tokens() <= double(kMostDecodeTokens)) return ns;
-  return std::max(ns, pair_ns(kOursPrefill, layer, batch, scale));
+  const double over_16_bits = has_8_bits ? kOf8BitsInPrefill : 1;
+  return std::max(ns, over_16_bits * pair_ns(kOursPrefill, layer, batch, scale));
 }
 
 // Never less with more tokens, at 8 and at 256 too.
@@ -177,7 +182,7 @@ double our_pair_ns(const LoraGeometry& layer, const LoraBatch& batch, const Lora
     const double most = has_8_bits ? kMostColumnsOfOneLaunchOf8Bits : kMostColumnsOfOneLaunch;
     if (tokens <= few && columns <= most) return ns;
   }
-  return std::max(ns, (has_8_bits ? kOf8Bits : 1) * two_launches_ns(layer, batch, scale));
+  return std::max(ns, two_launches_ns(layer, batch, scale));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ struct LoraScale {
 /// reads from a table, so that it cannot tell that they are aligned.
 /// Ours and SGLang's: the same form for the pair, work = bytes + FLOPs + tiles of 16 x 64, where a
 /// rank below 16 costs what 16 does. Ours of up to 8 tokens and rank 16 take one launch, whose time
-/// is a sum of latencies. Ours of 8 bits always take two, and longer for the same bytes.
+/// is a sum of latencies. Ours of 8 bits take longer for the same bytes.
 /// The constants: scripts/fit_lora_kernels.py, from bench/results (one H100, one H200).
 /// docs/cost_model.md has the errors.
 double lora_pair_ns(LoraKernels kernels, const LoraGeometry& layer, const LoraBatch& batch,

@@ -98,11 +98,11 @@ TEST(LoraKernels, PairsOnAnH200) {
                0.40},
         Family{"lora-builds-h200", "loratory", LoraKernels::loratory, 187, 0.05, 0.30},
         Family{"lora-gpu-h200-2026-11-28-f354f19-fp8", "loratory_fp8", LoraKernels::loratory, 13,
-               0.05, 0.24, 1},
+               0.04, 0.12, 1},
         Family{"lora-gpu-h200-2026-11-29-4b9ca51-fp8", "loratory_fp8", LoraKernels::loratory, 63,
-               0.06, 0.50, 1},
+               0.03, 0.21, 1},
         Family{"lora-gpu-h200-2026-11-29-6906327-fp8", "loratory_fp8", LoraKernels::loratory, 87,
-               0.08, 0.48, 1},
+               0.04, 0.30, 1},
         Family{"lora-gpu-h200", "sglang_csgmv", LoraKernels::sglang, 10, 0.06, 0.40}}) {
     PairErrors errors;
     for (const auto& file : fs::directory_iterator(kResults)) {
@@ -141,12 +141,16 @@ TEST(LoraKernels, OursNeverTakeLessForMoreTokens) {
   for (const double rank : {8, 16, 17, 64}) {
     for (const LoraLayer& layer : {LoraLayer{4096, {4096}}, LoraLayer{4096, {14336, 14336}},
                                    LoraLayer{28672, {8192}}, LoraLayer{0, {4096}}}) {
-      double before = 0;
-      for (int tokens = 1; tokens <= 600; ++tokens) {
-        const double ns =
-            lora_pair_ns(LoraKernels::loratory, layer, batch('D', tokens, 1, rank, 1), {});
-        EXPECT_GE(ns, before * (1 - 1e-12)) << tokens << " tokens of rank " << rank;
-        before = ns;
+      for (const double weight_bytes : {1, 2}) {
+        double before = 0;
+        for (int tokens = 1; tokens <= 600; ++tokens) {
+          LoraBatch of_one = batch('D', tokens, 1, rank, 1);
+          of_one.weight_bytes_each = weight_bytes;
+          const double ns = lora_pair_ns(LoraKernels::loratory, layer, of_one, {});
+          EXPECT_GE(ns, before * (1 - 1e-12))
+              << tokens << " tokens of rank " << rank << ", " << weight_bytes << " bytes";
+          before = ns;
+        }
       }
     }
   }
@@ -164,13 +168,13 @@ TEST(LoraKernels, OursTakeOneLaunchForFewTokensOfSmallRanks) {
   EXPECT_EQ(us(9, 8), us(9, 16)) << "ranks below 16 are padded";
   LoraBatch of_8_bits = batch('D', 1, 1, 16, 1);
   of_8_bits.weight_bytes_each = 1;
-  EXPECT_NEAR(lora_pair_ns(LoraKernels::loratory, layer, of_8_bits, {}), 1120 * us(1, 16), 1e-6);
+  EXPECT_NEAR(lora_pair_ns(LoraKernels::loratory, layer, of_8_bits, {}), 1130 * us(1, 16), 1e-6);
   const LoraLayer embedding{0, {4096}};
   EXPECT_GT(lora_pair_ns(LoraKernels::loratory, embedding, batch('D', 1, 1, 16, 1), {}), 2.7e3)
       << "its shrink gathers, and is a launch of its own";
 }
 
-// Where the formulas and the rules take one launch. Two launches take 2.72 us and more.
+// Where the formulas and the rules take one launch. Two take 2.72 us and more, of 8 bits 3.16.
 struct OneLaunch {
   int64_t columns, adapters, tokens, rank;
   bool has_8_bits;
@@ -179,7 +183,7 @@ struct OneLaunch {
     LoraBatch of = batch('D', double(tokens), double(adapters), double(rank), 1);
     of.weight_bytes_each = has_8_bits ? 1 : 2;
     return lora_pair_ns(LoraKernels::loratory, {4096, {columns}}, of, {}) <
-           2720 * (has_8_bits ? 1.16 : 1);
+           (has_8_bits ? 3160 : 2720);
   }
   bool is_chosen() const {
     const gpu::LaunchShape shape{.num_tokens = tokens,
