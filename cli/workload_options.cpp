@@ -66,20 +66,14 @@ uint32_t largest_rank(const std::vector<sim::TraceAdapter>& adapters) {
   return largest;
 }
 
-// Among those that are not dealt but stand in the trace or in a file of --popularity.
-uint32_t largest_own_rank(const sim::Trace& trace, const AdapterOptions& options) {
-  const sim::Popularity popularity = sim::parse_popularity(options.popularity);
-  if (popularity.kind == sim::PopularityKind::weights) {
-    return largest_rank(sim::make_adapter_mix(popularity, options.num_adapters, {}).adapters());
-  }
-  return options.are_given() ? 0 : largest_rank(trace.adapters);
-}
-
-// Of ranks that are not dealt, up to `own`, make_engine() speaks.
+// Of ranks that are not dealt, those of the trace up to `own` or others of a file of --popularity,
+// make_engine() speaks.
 void require_dealt_ranks_fit(const sim::Trace& trace, uint32_t own, const AdapterOptions& options,
                              int64_t max_lora_rank) {
   const uint32_t largest = largest_rank(trace.adapters);
-  if (largest <= own || largest <= max_lora_rank) return;
+  const bool is_dealt =
+      largest > own && std::ranges::count(options.ranks_or_default(), largest) > 0;
+  if (!is_dealt || largest <= max_lora_rank) return;
   if (options.ranks.empty()) {
     throw InputError("--max-lora-rank",
                      fmt::format("{} is below {}, the default of --ranks", max_lora_rank, largest),
@@ -136,7 +130,7 @@ void apply_workload(sim::Trace& trace, const WorkloadOptions& options, uint64_t 
   const AdapterOptions& adapters = options.adapters;
   const std::vector<uint32_t> ranks = adapters.ranks_or_default();
   require_ranks_apply(trace, adapters);
-  const uint32_t own_rank = max_lora_rank > 0 ? largest_own_rank(trace, adapters) : 0;
+  const uint32_t own_rank = adapters.are_given() ? 0 : largest_rank(trace.adapters);
   if (adapters.are_given()) {
     sim::assign_adapters(trace, {sim::parse_popularity(adapters.popularity), adapters.num_adapters,
                                  ranks, seed, options.replace_adapters});

@@ -112,10 +112,11 @@ def pair_us(p, x):
     return fixed + soft_max(latency, work)
 
 
-def pair_of_8_bits_us(p, x):
+def pair_of_8_bits_us(p, x, of_16_bits):
     """pair_us in decode: what y takes is that of 16 bits, for few rows have many tokens."""
     fixed, latency_rank, latency_slice, weights, of_x, flops, tiles = p
-    return pair_us([fixed, latency_rank, 0, latency_slice, weights, of_x, 0.0254, flops, tiles], x)
+    return pair_us([fixed, latency_rank, 0, latency_slice, weights, of_x, of_16_bits[6], flops,
+                    tiles], x)
 
 
 def few_us(p, x):
@@ -176,7 +177,7 @@ def main():
     of_8_bits = list(pairs_of("loratory_fp8", "*-6906327-fp8*", weight_bytes=1))
     fit("loratory, 8 bits, decode",
         [x for x in of_8_bits if x.tokens <= 256 and not in_one_launch(x, 40_000)],
-        pair_of_8_bits_us, [3, .4, .3, .3, .6, 6, .04])
+        lambda p, x: pair_of_8_bits_us(p, x, constants["decode"]), [3, .4, .3, .3, .6, 6, .04])
     fit("loratory, 8 bits, one launch over 16", [x for x in of_8_bits if in_one_launch(x, 40_000)],
         lambda p, x: p[0] * one_launch_us(one_launch, x), [1])
     fit("loratory, 8 bits, prefill over 16", [x for x in of_8_bits if x.tokens > 256],
